@@ -1,0 +1,476 @@
+//! The hashed wheel: one ring, in which a slot is shared by all rounds.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::chain::Chain;
+use crate::geometry::{GeometryError, Revolution};
+#[cfg(feature = "planted-bugs")]
+use crate::planted::PlantedBug;
+use crate::ring::Ring;
+use crate::slab::{Index, Slab};
+use crate::{Expired, Tick, TimerKey};
+
+/// The classic hashed timing wheel: one ring of slots, as Netty and its kin have it.
+///
+/// A deadline's slot is the deadline modulo the number of slots. Entries further
+/// ahead than one revolution wait in the same slots for a later *round*: whenever
+/// the hand visits their slot they are looked at and left there. That visit per
+/// far entry and revolution is the price of the single ring; where delays are
+/// mostly longer than a revolution, take
+/// [`HierarchicalWheel`](crate::HierarchicalWheel). Rounds are not counted, since
+/// entries keep their whole deadline and a comparison tells.
+///
+/// Unlike the classic one, this wheel skips empty slots and does not go round in
+/// vain: after a revolution in which nothing was due it looks up the earliest
+/// deadline, in O(n), and goes directly there.
+///
+/// The scheme is the sixth of Varghese and Lauck, *Hashed and Hierarchical Timing
+/// Wheels* (1987).
+///
+/// ```
+/// use countwheel_core::{HashedWheel, Tick};
+///
+/// let mut wheel = HashedWheel::with_ticks_per_wheel(100)?;
+/// assert_eq!(wheel.ticks_per_wheel(), 128, "rounded up to a power of two");
+///
+/// let slow = wheel.insert(Tick::new(7 + 128), "a round later");
+/// wheel.insert(Tick::new(7), "first at 7");
+/// wheel.insert(Tick::new(7), "second at 7");
+///
+/// let mut order = Vec::new();
+/// while let Some(expired) = wheel.expire(Tick::new(10)) {
+///     order.push(expired.value);
+/// }
+/// assert_eq!(order, ["first at 7", "second at 7"]);
+/// assert_eq!(wheel.now(), Tick::new(10));
+///
+/// assert!(wheel.reschedule(slow, Tick::new(20)));
+/// assert_eq!(wheel.next_wake(), Some(Tick::new(20)));
+/// assert_eq!(wheel.cancel(slow), Some("a round later"));
+/// assert!(wheel.is_empty());
+/// # Ok::<(), countwheel_core::GeometryError>(())
+/// ```
+pub struct HashedWheel<T> {
+    pub(crate) now: Tick,
+    pub(crate) revolution: Revolution,
+    /// The entries that are due at the hand, or were when they were filed.
+    pub(crate) due: Chain,
+    /// All others: their deadlines lie ahead of the hand.
+    pub(crate) ring: Ring,
+    /// No entry in the ring is due before this tick.
+    pub(crate) not_before: Tick,
+    /// Where the hand last met something due, or searched for it.
+    quiet_since: Tick,
+    pub(crate) slab: Slab<T>,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) planted: Option<PlantedBug>,
+}
+
+impl<T> HashedWheel<T> {
+    /// An empty wheel of 512 slots with its hand at tick 0.
+    pub fn new() -> Self {
+        Self::of(Tick::ZERO, Revolution::USUAL)
+    }
+
+    /// An empty wheel with its hand at tick 0, and `ticks_per_wheel` slots, rounded
+    /// up to a power of two.
+    ///
+    /// Allocates 8 bytes and one bit a slot.
+    ///
+    /// # Errors
+    /// [`GeometryError`] if `ticks_per_wheel` is 0 or more than 2^30.
+    pub fn with_ticks_per_wheel(ticks_per_wheel: usize) -> Result<Self, GeometryError> {
+        Self::starting_at(Tick::ZERO, ticks_per_wheel)
+    }
+
+    /// An empty wheel with its hand at `now`, and `ticks_per_wheel` slots, rounded
+    /// up to a power of two.
+    ///
+    /// ```
+    /// # use countwheel_core::{HashedWheel, Tick};
+    /// let wheel = HashedWheel::<()>::starting_at(Tick::new(30), 512)?;
+    /// assert_eq!(wheel.now(), Tick::new(30));
+    /// # Ok::<(), countwheel_core::GeometryError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`GeometryError`] if `ticks_per_wheel` is 0 or more than 2^30.
+    pub fn starting_at(now: Tick, ticks_per_wheel: usize) -> Result<Self, GeometryError> {
+        let revolution = Revolution::rounded_up(ticks_per_wheel)?;
+        Ok(Self::of(now, revolution))
+    }
+
+    fn of(now: Tick, revolution: Revolution) -> Self {
+        Self {
+            now,
+            revolution,
+            due: Chain::EMPTY,
+            ring: Ring::new(revolution.ticks()),
+            not_before: Tick::MAX,
+            quiet_since: now,
+            slab: Slab::new(),
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
+
+    /// Files `value` under `deadline`. A deadline that has passed is due at once,
+    /// behind those already due.
+    ///
+    /// O(1), amortised over the growth of the storage. Every tick has a slot, so
+    /// there is nothing to refuse.
+    ///
+    /// # Panics
+    /// If the wheel would hold more than 2^32 - 1 entries.
+    pub fn insert(&mut self, deadline: Tick, value: T) -> TimerKey {
+        let key = self.slab.insert(deadline, value);
+        self.file(key.index);
+        key
+    }
+
+    /// Takes the entry of `key` out of the wheel; `None` if the key is stale.
+    ///
+    /// O(1). The entry's room is free for the next one at once.
+    pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
+        let index = self.slab.find(key)?;
+        self.unlink(index);
+        let cancelled = self.slab.remove(index);
+        #[cfg(feature = "planted-bugs")]
+        self.spoil_cancel(cancelled.deadline, key);
+        Some(cancelled.value)
+    }
+
+    /// Moves the entry of `key` to `deadline`, sooner or later than before; false
+    /// if the key is stale.
+    ///
+    /// O(1). The key stays valid. For the order among equal deadlines the entry
+    /// counts as inserted now.
+    pub fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool {
+        let Some(index) = self.slab.find(key) else {
+            return false;
+        };
+        #[cfg(feature = "planted-bugs")]
+        if self.spoil_reschedule(index, deadline) {
+            return true;
+        }
+        self.unlink(index);
+        self.slab.cell_mut(index).deadline = deadline;
+        self.file(index);
+        true
+    }
+
+    /// Takes out the next entry that is due at `now`; `None` if nothing more is.
+    ///
+    /// Entries come by deadline, and equal deadlines in the order of insertion.
+    /// After `Some` the hand stands at the tick at which that entry was due, after
+    /// `None` at `now`. Time never goes backwards: a `now` behind the hand is taken
+    /// as the hand's position.
+    ///
+    /// Costs one visit for each entry in the slots the hand passes. A jump of many
+    /// revolutions costs no more than O(n) for n entries for each tick at which something
+    /// is due. Empty slots cost 1/64 of a step each, empty revolutions nothing.
+    pub fn expire(&mut self, now: Tick) -> Option<Expired<T>> {
+        let now = now.max(self.now);
+        while self.due.is_empty() {
+            match self.next_visit() {
+                Some(visit) if visit <= now => self.advance(visit),
+                _ => break,
+            }
+        }
+        let Some(index) = self.due.first() else {
+            self.now = now;
+            return None;
+        };
+        debug_assert!(
+            self.slab.cell(index).deadline <= self.now,
+            "nothing expires early"
+        );
+        self.due.unlink(&mut self.slab, index);
+        Some(self.slab.remove(index))
+    }
+
+    /// When to call [`expire`](Self::expire) next: never later than the earliest
+    /// deadline. `None` if the wheel is empty.
+    ///
+    /// Exact when something is due already, and while all deadlines lie within one
+    /// revolution of the hand. Otherwise it is a lower bound: the next tick at which
+    /// the hand meets an occupied slot, which lies ahead of the hand. Expiring there
+    /// yields an entry or brings a later answer; after one revolution that yields
+    /// nothing the answer is exact, until something else is filed.
+    ///
+    /// O(slots / 64) at worst, and O(1) when the next entries are near.
+    pub fn next_wake(&self) -> Option<Tick> {
+        let wake = match self.due.first() {
+            Some(_) => self.now,
+            None => self.next_visit()?,
+        };
+        #[cfg(feature = "planted-bugs")]
+        let wake = self.spoil_wake(wake);
+        Some(wake)
+    }
+
+    /// The earliest tick at which an entry is due, exactly. `None` if the wheel is
+    /// empty. An entry whose deadline had passed is due at the hand.
+    ///
+    /// O(1) when something is due already. Otherwise it looks at the slots in the
+    /// order of the hand, up to the first one that is due in this round: O(n) for n
+    /// entries at worst.
+    pub fn next_deadline(&self) -> Option<Tick> {
+        if !self.due.is_empty() {
+            return Some(self.now);
+        }
+        let mut earliest = None;
+        let mut visit = self.next_visit();
+        let last_visit = visit?.saturating_add(self.revolution.ticks() as u64 - 1);
+        while let Some(tick) = visit.filter(|&tick| tick <= last_visit) {
+            let slot = self.ring.slots[self.revolution.slot_of(tick)];
+            let in_slot = slot.iter(&self.slab).map(|i| self.slab.cell(i).deadline);
+            earliest = in_slot.chain(earliest).min();
+            if earliest == Some(tick) || tick == Tick::MAX {
+                break;
+            }
+            visit = self.first_visit_from(tick.saturating_add(1));
+        }
+        earliest
+    }
+
+    /// The value of `key`; `None` if the key is stale. O(1).
+    ///
+    /// ```
+    /// # use countwheel_core::{HashedWheel, Tick};
+    /// let mut wheel = HashedWheel::new();
+    /// let key = wheel.insert(Tick::new(8), 1);
+    /// *wheel.get_mut(key).unwrap() += 1;
+    /// assert_eq!(wheel.get(key), Some(&2));
+    /// assert_eq!(wheel.deadline(key), Some(Tick::new(8)));
+    ///
+    /// wheel.clear();
+    /// assert!(!wheel.contains(key));
+    /// assert_eq!(wheel.get(key), None);
+    /// ```
+    pub fn get(&self, key: TimerKey) -> Option<&T> {
+        self.slab.cell(self.slab.find(key)?).value.as_ref()
+    }
+
+    /// The value of `key`, to change; `None` if the key is stale. O(1).
+    pub fn get_mut(&mut self, key: TimerKey) -> Option<&mut T> {
+        let index = self.slab.find(key)?;
+        self.slab.cell_mut(index).value.as_mut()
+    }
+
+    /// The deadline of `key` as it was asked for; `None` if the key is stale. O(1).
+    pub fn deadline(&self, key: TimerKey) -> Option<Tick> {
+        Some(self.slab.cell(self.slab.find(key)?).deadline)
+    }
+
+    /// Whether the entry of `key` is still in the wheel. O(1).
+    pub fn contains(&self, key: TimerKey) -> bool {
+        self.slab.find(key).is_some()
+    }
+
+    /// The tick the hand stands at. Only [`expire`](Self::expire) moves it.
+    pub fn now(&self) -> Tick {
+        self.now
+    }
+
+    /// The number of slots, which is also the number of ticks in a revolution.
+    pub fn ticks_per_wheel(&self) -> usize {
+        self.revolution.ticks()
+    }
+
+    /// How many entries are in the wheel. O(1).
+    pub fn len(&self) -> usize {
+        self.slab.len
+    }
+
+    /// Whether no entry is in the wheel. O(1).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Drops every entry; all keys become stale. The hand stays. Costs what
+    /// [`drain`](Self::drain) costs.
+    pub fn clear(&mut self) {
+        // The values are dropped when the wheel is whole again, whatever their `drop` does.
+        drop(self.drain());
+    }
+
+    /// Takes every entry out, in the order in which they would have expired. The
+    /// hand stays.
+    ///
+    /// O(n log n + slots / 64) for n entries.
+    ///
+    /// ```
+    /// # use countwheel_core::{HashedWheel, Tick};
+    /// let mut wheel = HashedWheel::new();
+    /// wheel.insert(Tick::new(7_000), 'c');
+    /// wheel.insert(Tick::new(20), 'a');
+    /// wheel.insert(Tick::new(20), 'b');
+    /// let unfired: String = wheel.drain().into_iter().map(|entry| entry.value).collect();
+    /// assert_eq!(unfired, "abc");
+    /// assert!(wheel.is_empty());
+    /// ```
+    pub fn drain(&mut self) -> Vec<Expired<T>> {
+        let mut entries = Vec::with_capacity(self.len());
+        while let Some(index) = self.due.first() {
+            self.due.unlink(&mut self.slab, index);
+            entries.push(self.slab.remove(index));
+        }
+        let mut slot = 0;
+        while let Some(distance) = self.ring.distance_to_occupied(slot) {
+            slot = (slot + distance) % self.ring.slots.len();
+            while let Some(index) = self.ring.slots[slot].first() {
+                self.ring.unlink(slot, &mut self.slab, index);
+                entries.push(self.slab.remove(index));
+            }
+        }
+        self.not_before = Tick::MAX;
+        // Equal deadlines share a chain and stand there in order; the sort is stable.
+        entries.sort_by_key(|entry| entry.deadline.max(self.now));
+        entries
+    }
+
+    fn file(&mut self, index: Index) {
+        let deadline = self.slab.cell(index).deadline;
+        if self.is_due(deadline) {
+            self.due.push(&mut self.slab, index);
+        } else {
+            let slot = self.revolution.slot_of(deadline);
+            self.ring.push(slot, &mut self.slab, index);
+            self.not_before = self.not_before.min(deadline);
+        }
+    }
+
+    fn unlink(&mut self, index: Index) {
+        let deadline = self.slab.cell(index).deadline;
+        if self.is_due(deadline) {
+            self.due.unlink(&mut self.slab, index);
+        } else {
+            let slot = self.revolution.slot_of(deadline);
+            self.ring.unlink(slot, &mut self.slab, index);
+        }
+    }
+
+    /// Whether an entry is on the due chain. The hand leaves a tick only when that
+    /// chain is empty, so what was due when it was filed still is.
+    fn is_due(&self, deadline: Tick) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        if self.planted == Some(PlantedBug::PassedDeadlineInItsOldSlot) {
+            return deadline == self.now;
+        }
+        deadline <= self.now
+    }
+
+    /// The next tick at which the hand meets an occupied slot.
+    fn next_visit(&self) -> Option<Tick> {
+        self.first_visit_from(self.not_before.max(self.now.saturating_add(1)))
+    }
+
+    /// The first tick, from `tick` on, at which the hand meets an occupied slot.
+    fn first_visit_from(&self, tick: Tick) -> Option<Tick> {
+        let slot = self.revolution.slot_of(tick);
+        let distance = self.ring.distance_to_occupied(slot)?;
+        Some(tick.saturating_add(distance as u64))
+    }
+
+    /// Moves the hand to `visit` and picks up what is due there. After a quiet
+    /// revolution it stays, and finds out where to go instead.
+    fn advance(&mut self, visit: Tick) {
+        debug_assert!(self.due.is_empty(), "the hand leaves nothing due behind");
+        debug_assert!(visit > self.now, "occupied slots lie ahead of now");
+        let quiet_ticks = visit.get() - self.quiet_since.get();
+        if visit > self.not_before && quiet_ticks >= self.revolution.ticks() as u64 {
+            // With the new bound the next visit is exactly there, and needs no search.
+            self.not_before = self.next_deadline().expect("an occupied slot lies ahead");
+            self.quiet_since = visit;
+            return;
+        }
+        self.now = visit;
+        self.pick_up_due();
+    }
+
+    /// Moves the entries of the hand's slot that are due, and not for a later
+    /// round, to the due chain, first to last.
+    fn pick_up_due(&mut self) {
+        let slot = self.revolution.slot_of(self.now);
+        let mut next = self.ring.slots[slot].first();
+        while let Some(index) = next {
+            let cell = self.slab.cell(index);
+            next = cell.next;
+            if self.is_picked_up(cell.deadline) {
+                self.ring.unlink(slot, &mut self.slab, index);
+                self.due.push(&mut self.slab, index);
+                self.quiet_since = self.now;
+            }
+        }
+        #[cfg(feature = "planted-bugs")]
+        self.spoil_order_of_due();
+    }
+
+    fn is_picked_up(&self, deadline: Tick) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        if self.planted == Some(PlantedBug::BorderOffByOne) {
+            return deadline <= self.now.saturating_add(self.revolution.ticks() as u64);
+        }
+        deadline <= self.now
+    }
+}
+
+impl<T> Default for HashedWheel<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Tells the hand, the size of the ring and the number of entries, not the entries.
+impl<T> fmt::Debug for HashedWheel<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HashedWheel")
+            .field("now", &self.now)
+            .field("ticks_per_wheel", &self.ticks_per_wheel())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAR: Tick = Tick::new(1 << 60);
+
+    #[test]
+    fn a_far_jump_does_not_go_round_the_ring() {
+        let mut wheel = HashedWheel::with_ticks_per_wheel(8).unwrap();
+        wheel.insert(FAR, 'z');
+        assert!(wheel.expire(Tick::new((1 << 60) - 1)).is_none());
+        assert_eq!(wheel.expire(Tick::MAX).map(|e| e.value), Some('z'));
+        assert_eq!(wheel.now(), FAR);
+    }
+
+    /// The search for the earliest deadline once counted as quiet up to what it had
+    /// found, so that after a cancelled near entry the hand went round 2^57 times.
+    #[test]
+    fn a_cancelled_near_entry_does_not_send_the_hand_round() {
+        let mut wheel = HashedWheel::with_ticks_per_wheel(8).unwrap();
+        wheel.insert(FAR, 'z');
+        assert!(wheel.expire(Tick::new(100)).is_none());
+        let near = wheel.insert(Tick::new(200), 'a');
+        wheel.cancel(near);
+        assert!(wheel.expire(Tick::new(1 << 59)).is_none());
+        assert_eq!(wheel.expire(FAR).map(|e| e.value), Some('z'));
+    }
+
+    #[test]
+    fn waking_only_when_told_reaches_a_far_entry_within_two_revolutions() {
+        let mut wheel = HashedWheel::new();
+        wheel.insert(Tick::MAX, ());
+        let mut wakes = 1;
+        while wheel.expire(wheel.next_wake().unwrap()).is_none() {
+            wakes += 1;
+            wheel.check();
+        }
+        assert!(wakes <= 3, "{wakes}");
+    }
+}

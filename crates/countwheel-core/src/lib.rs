@@ -1,0 +1,89 @@
+//! Timing wheels: many timers, one hand, constant-time insert and cancel.
+//!
+//! ```
+//! use countwheel_core::{HierarchicalWheel, Tick};
+//!
+//! let mut wheel = HierarchicalWheel::new();
+//! wheel.insert(Tick::new(30), "close the idle connection");
+//! let retry = wheel.insert(Tick::new(20), "retry the request");
+//! wheel.insert(Tick::new(10), "send a heartbeat");
+//! wheel.cancel(retry);
+//!
+//! assert_eq!(wheel.next_wake(), Some(Tick::new(10)));
+//! while let Some(expired) = wheel.expire(Tick::new(25)) {
+//!     println!("{} at {}", expired.value, expired.deadline.get());
+//! }
+//! assert_eq!(wheel.len(), 1, "one timer is still to come");
+//! ```
+//!
+//! A wheel is data in, data out. It knows neither a clock nor a thread nor a
+//! callback: the caller says what time it is and takes expired entries out one
+//! at a time. A [`Tick`] is a point on the wheel's time line; how long a tick
+//! lasts is the caller's business.
+//!
+//! # Two wheels, one meaning
+//!
+//! | | [`HierarchicalWheel`] | [`HashedWheel`] |
+//! |---|---|---|
+//! | shape | eleven levels of 64 slots | one ring of `ticks_per_wheel` slots |
+//! | insert, cancel, reschedule | O(1) | O(1) |
+//! | an entry's whole way out | at most ten moves, whatever its delay | one visit per revolution |
+//! | empty ticks | skipped | skipped |
+//! | memory when empty | 6 KiB | 8 bytes and one bit a slot |
+//!
+//! Take the hierarchical one unless you know that nearly all delays are shorter
+//! than one revolution of the ring. Both come from G. Varghese and T. Lauck,
+//! *Hashed and Hierarchical Timing Wheels* (1987), schemes 6 and 7. Both keep
+//! these promises:
+//!
+//! - **Every tick has a place.** There is no longest delay and no error from
+//!   `insert`; a deadline that has passed is due at once.
+//! - **The order is total:** by deadline, and equal deadlines in the order of
+//!   insertion. A reschedule counts as a new insertion. A passed deadline counts
+//!   as the tick the hand stood at when it was filed.
+//! - **Time never goes backwards.** An older `now` is taken as the hand's position.
+//! - **A stale key changes nothing**, even after its storage has been reused.
+//!
+//! # Words
+//!
+//! - **tick**: a point in time, and the unit it is counted in.
+//! - **hand**: the tick the wheel has reached; `now()` tells it.
+//! - **deadline**: the tick at which an entry is due.
+//! - **slot**: holds the entries of one span of ticks, in order of insertion.
+//! - **ring**: slots that the hand passes in turn; one turn is a **revolution**.
+//! - **round**: which revolution of a hashed ring an entry is waiting for.
+//! - **level**: a ring of a hierarchy; its slots are 64 times as wide as those below.
+//! - **cascade**: the move of a slot's entries to finer levels, as the hand enters it.
+//!
+//! # Storage
+//!
+//! Entries live in a slab and keep their cell from insertion to expiry; a
+//! [`TimerKey`] names the cell and its generation. A wheel holds up to 2^32 - 1
+//! entries. Freed cells are reused, but memory is only given back when the wheel
+//! is dropped.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod chain;
+mod check;
+mod geometry;
+mod hashed;
+mod hierarchical;
+mod level;
+#[cfg(feature = "planted-bugs")]
+mod planted;
+mod ring;
+mod slab;
+mod tick;
+
+pub use geometry::GeometryError;
+pub use hashed::HashedWheel;
+pub use hierarchical::HierarchicalWheel;
+#[cfg(feature = "planted-bugs")]
+#[doc(hidden)]
+pub use planted::PlantedBug;
+pub use slab::{Expired, TimerKey};
+pub use tick::Tick;

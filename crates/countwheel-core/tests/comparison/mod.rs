@@ -1,0 +1,739 @@
+//! The wheels against the plainest model there is: a sorted map.
+//!
+//! A run is a seed: it decides the shape of the wheel, where the hand starts, and
+//! every operation. Wheel and map must agree on every answer, including the order
+//! of equal deadlines, and on the whole visible state after every operation.
+#![allow(dead_code, reason = "each of the programs that share this uses a part")]
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+#[cfg(feature = "planted-bugs")]
+use countwheel_core::PlantedBug;
+use countwheel_core::{Expired, HashedWheel, HierarchicalWheel, Tick, TimerKey};
+
+/// A bug to plant. Without the feature there is none to choose.
+#[cfg(not(feature = "planted-bugs"))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PlantedBug {}
+
+/// Names a timer within one run: timers are numbered as they are inserted.
+type Id = usize;
+
+/// Operations of a run in between two checks of every invariant.
+const CHECK_INTERVAL: u64 = 1_000;
+
+// ---------------------------------------------------------------------------
+// The two sides
+
+/// What both wheels can do: the one place that touches their API.
+pub(crate) trait Wheel {
+    fn insert(&mut self, deadline: Tick, id: Id) -> TimerKey;
+    fn cancel(&mut self, key: TimerKey) -> Option<Id>;
+    fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool;
+    fn expire(&mut self, now: Tick) -> Option<Expired<Id>>;
+    fn next_wake(&self) -> Option<Tick>;
+    fn next_deadline(&self) -> Option<Tick>;
+    fn get(&self, key: TimerKey) -> Option<&Id>;
+    fn get_mut(&mut self, key: TimerKey) -> Option<&mut Id>;
+    fn deadline(&self, key: TimerKey) -> Option<Tick>;
+    fn contains(&self, key: TimerKey) -> bool;
+    fn now(&self) -> Tick;
+    fn len(&self) -> usize;
+    fn is_empty(&self) -> bool;
+    fn clear(&mut self);
+    fn drain(&mut self) -> Vec<Expired<Id>>;
+    fn check(&self);
+}
+
+macro_rules! wheel {
+    ($wheel:ident) => {
+        impl Wheel for $wheel<Id> {
+            fn insert(&mut self, deadline: Tick, id: Id) -> TimerKey {
+                $wheel::insert(self, deadline, id)
+            }
+            fn cancel(&mut self, key: TimerKey) -> Option<Id> {
+                $wheel::cancel(self, key)
+            }
+            fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool {
+                $wheel::reschedule(self, key, deadline)
+            }
+            fn expire(&mut self, now: Tick) -> Option<Expired<Id>> {
+                $wheel::expire(self, now)
+            }
+            fn next_wake(&self) -> Option<Tick> {
+                $wheel::next_wake(self)
+            }
+            fn next_deadline(&self) -> Option<Tick> {
+                $wheel::next_deadline(self)
+            }
+            fn get(&self, key: TimerKey) -> Option<&Id> {
+                $wheel::get(self, key)
+            }
+            fn get_mut(&mut self, key: TimerKey) -> Option<&mut Id> {
+                $wheel::get_mut(self, key)
+            }
+            fn deadline(&self, key: TimerKey) -> Option<Tick> {
+                $wheel::deadline(self, key)
+            }
+            fn contains(&self, key: TimerKey) -> bool {
+                $wheel::contains(self, key)
+            }
+            fn now(&self) -> Tick {
+                $wheel::now(self)
+            }
+            fn len(&self) -> usize {
+                $wheel::len(self)
+            }
+            fn is_empty(&self) -> bool {
+                $wheel::is_empty(self)
+            }
+            fn clear(&mut self) {
+                $wheel::clear(self);
+            }
+            fn drain(&mut self) -> Vec<Expired<Id>> {
+                $wheel::drain(self)
+            }
+            fn check(&self) {
+                $wheel::check(self);
+            }
+        }
+    };
+}
+
+wheel!(HierarchicalWheel);
+wheel!(HashedWheel);
+
+/// Which wheel a run is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    Hierarchical,
+    Hashed { slots: u64 },
+}
+
+impl Shape {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Hierarchical,
+        Self::Hashed { slots: 1 },
+        Self::Hashed { slots: 2 },
+        Self::Hashed { slots: 8 },
+        Self::Hashed { slots: 64 },
+        Self::Hashed { slots: 512 },
+    ];
+
+    /// The shape a seed is run with: the hierarchical one every other time.
+    pub(crate) fn of_seed(seed: u64) -> Self {
+        if seed.is_multiple_of(2) {
+            return Self::Hierarchical;
+        }
+        let hashed = &Self::ALL[1..];
+        hashed[small(seed / 2 % hashed.len() as u64)]
+    }
+
+    /// A ring of that many slots, or the hierarchy for none.
+    pub(crate) fn of_slots(slots: u64) -> Self {
+        match slots {
+            0 => Self::Hierarchical,
+            slots => Self::Hashed { slots },
+        }
+    }
+
+    fn slots(self) -> u64 {
+        match self {
+            Self::Hierarchical => 0,
+            Self::Hashed { slots } => slots,
+        }
+    }
+
+    pub(crate) fn build(self, now: Tick, bug: Option<PlantedBug>) -> Box<dyn Wheel> {
+        match self {
+            Self::Hierarchical => {
+                #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
+                let mut wheel = HierarchicalWheel::starting_at(now);
+                #[cfg(feature = "planted-bugs")]
+                wheel.plant(bug);
+                let _ = bug;
+                Box::new(wheel)
+            }
+            Self::Hashed { slots } => {
+                let slots = small(slots);
+                #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
+                let mut wheel = HashedWheel::starting_at(now, slots).expect("an allowed size");
+                #[cfg(feature = "planted-bugs")]
+                wheel.plant(bug);
+                let _ = bug;
+                Box::new(wheel)
+            }
+        }
+    }
+
+    /// Whether `next_wake` promises the exact tick.
+    fn wake_is_exact(self, now: Tick, first_due: Tick, last_due: Tick) -> bool {
+        match self {
+            Self::Hierarchical => first_due.get() / 64 == now.get() / 64,
+            Self::Hashed { slots } => first_due == now || last_due.get() - now.get() <= slots,
+        }
+    }
+
+    /// A small ring visits every entry at every tick: fewer entries keep a run short.
+    fn population_max(self) -> usize {
+        match self {
+            Self::Hierarchical => 5_000,
+            Self::Hashed { slots } => small(slots * 20).clamp(100, 1_500),
+        }
+    }
+}
+
+/// The specification: entries sorted by the tick they are due at, then by insertion.
+struct SortedMap {
+    now: Tick,
+    sequence: u64,
+    order: BTreeMap<(Tick, u64), (Id, Tick)>,
+    /// Where each timer is in `order`; `None` once it has left.
+    places: Vec<Option<(Tick, u64)>>,
+}
+
+impl SortedMap {
+    fn starting_at(now: Tick) -> Self {
+        Self {
+            now,
+            sequence: 0,
+            order: BTreeMap::new(),
+            places: Vec::new(),
+        }
+    }
+
+    fn insert(&mut self, deadline: Tick) -> Id {
+        let id = self.places.len();
+        self.places.push(None);
+        self.file(id, deadline);
+        id
+    }
+
+    fn file(&mut self, id: Id, deadline: Tick) {
+        let place = (deadline.max(self.now), self.sequence);
+        self.sequence += 1;
+        self.order.insert(place, (id, deadline));
+        self.places[id] = Some(place);
+    }
+
+    fn cancel(&mut self, id: Id) -> Option<Id> {
+        let place = self.places[id].take()?;
+        self.order.remove(&place);
+        Some(id)
+    }
+
+    fn reschedule(&mut self, id: Id, deadline: Tick) -> bool {
+        let found = self.cancel(id).is_some();
+        if found {
+            self.file(id, deadline);
+        }
+        found
+    }
+
+    fn expire(&mut self, now: Tick) -> Option<(Id, Tick)> {
+        let now = now.max(self.now);
+        match self.order.first_entry() {
+            Some(first) if first.key().0 <= now => {
+                self.now = first.key().0;
+                let (id, deadline) = first.remove();
+                self.places[id] = None;
+                Some((id, deadline))
+            }
+            _ => {
+                self.now = now;
+                None
+            }
+        }
+    }
+
+    fn drain(&mut self) -> Vec<(Id, Tick)> {
+        self.places.fill(None);
+        std::mem::take(&mut self.order).into_values().collect()
+    }
+
+    fn deadline(&self, id: Id) -> Option<Tick> {
+        Some(self.order[&self.places[id]?].1)
+    }
+
+    fn first_due(&self) -> Option<Tick> {
+        Some(self.order.first_key_value()?.0.0)
+    }
+
+    fn last_due(&self) -> Option<Tick> {
+        Some(self.order.last_key_value()?.0.0)
+    }
+}
+
+// ---------------------------------------------------------------------------
+// What is done to them
+
+/// Sebastiano Vigna's splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+        (!from.is_empty()).then(|| from[small(self.below(from.len() as u64))])
+    }
+}
+
+/// A number that indexes something.
+fn small(number: u64) -> usize {
+    usize::try_from(number).expect("what indexes something is small")
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Insert(Tick),
+    /// Of a timer that may have left long ago.
+    Cancel(Id),
+    Reschedule(Id, Tick),
+    Look(Id),
+    /// At most this many entries.
+    Expire(Tick, u64),
+    ExpireAtNextWake,
+    NextDeadline,
+    Drain,
+    Clear,
+    /// With a new wheel: the old one has seen the end of time.
+    StartAnew(Tick),
+}
+
+/// How far ahead deadlines lie.
+#[derive(Clone, Copy, Debug)]
+enum Delays {
+    Near,
+    LogUniform,
+    Equal,
+    AtBorders,
+    Far,
+    Past,
+}
+
+impl Delays {
+    const ALL: [Self; 6] = [
+        Self::Near,
+        Self::LogUniform,
+        Self::Equal,
+        Self::AtBorders,
+        Self::Far,
+        Self::Past,
+    ];
+
+    fn any(random: &mut Random) -> Self {
+        Self::ALL[small(random.below(Self::ALL.len() as u64))]
+    }
+
+    fn deadline(self, now: Tick, shape: Shape, random: &mut Random) -> Tick {
+        match self {
+            Self::Near => now.saturating_add(random.below(150)),
+            Self::LogUniform => now.saturating_add(random.next() >> random.below(64)),
+            Self::Equal => Tick::new(now.get() | 0xff).saturating_add(random.below(2) * 1_000),
+            Self::AtBorders => match shape {
+                Shape::Hashed { slots } if random.one_in(2) => {
+                    let revolutions = slots * random.below(4);
+                    now.saturating_add((revolutions + random.below(3)).saturating_sub(1))
+                }
+                _ => {
+                    let digits = random.below(11) * 6;
+                    let last_before = now.get() | ((1 << digits) - 1);
+                    Tick::new(last_before).saturating_add(random.below(3))
+                }
+            },
+            Self::Far => Tick::new(random.next()),
+            Self::Past => Tick::new(random.next() % now.get().max(1)),
+        }
+    }
+}
+
+/// Some hundred operations of one kind, so that the population grows and shrinks.
+struct Phase {
+    operations_left: u64,
+    inserts_percent: u64,
+    delays: Delays,
+}
+
+impl Phase {
+    fn new(random: &mut Random) -> Self {
+        Self {
+            operations_left: 50 + (random.next() & [0xff, 0x7ff, 0x1fff][small(random.below(3))]),
+            inserts_percent: [90, 70, 40, 20, 3][small(random.below(5))],
+            delays: Delays::any(random),
+        }
+    }
+}
+
+fn starting_hand(random: &mut Random) -> Tick {
+    let few = random.below(200);
+    Tick::new(match random.below(7) {
+        0 => 0,
+        1 => random.next(),
+        2 | 3 => (64 << (6 * random.below(10))) - few.min(60),
+        4 => (1 << 32) - few,
+        5 => (1 << 48) - few,
+        _ => u64::MAX - few * few * few,
+    })
+}
+
+// ---------------------------------------------------------------------------
+// A run
+
+/// One seed: both sides, and what is to happen to them.
+struct Run {
+    shape: Shape,
+    bug: Option<PlantedBug>,
+    random: Random,
+    phase: Phase,
+    wheel: Box<dyn Wheel>,
+    map: SortedMap,
+    keys: Vec<TimerKey>,
+    /// The timers that are still in, in no order, and where each stands in this list.
+    live: Vec<Id>,
+    positions: Vec<usize>,
+    operations: u64,
+    last_operations: VecDeque<(u64, Operation)>,
+}
+
+impl Run {
+    fn new(shape: Shape, seed: u64, bug: Option<PlantedBug>) -> Self {
+        let mut random = Random(seed);
+        let now = starting_hand(&mut random);
+        Self {
+            shape,
+            bug,
+            phase: Phase::new(&mut random),
+            random,
+            wheel: shape.build(now, bug),
+            map: SortedMap::starting_at(now),
+            keys: Vec::new(),
+            live: Vec::new(),
+            positions: Vec::new(),
+            operations: 0,
+            last_operations: VecDeque::new(),
+        }
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        if self.phase.operations_left == 0 {
+            self.phase = Phase::new(&mut self.random);
+        }
+        self.phase.operations_left -= 1;
+        let operation = self.choose();
+        self.operations += 1;
+        if self.last_operations.len() == 12 {
+            self.last_operations.pop_front();
+        }
+        self.last_operations.push_back((self.operations, operation));
+        self.apply(operation)?;
+        self.compare_state()
+    }
+
+    fn choose(&mut self) -> Operation {
+        if self.map.now == Tick::MAX && self.random.one_in(200) {
+            return Operation::StartAnew(starting_hand(&mut self.random));
+        }
+        let room = self.live.len() < self.shape.population_max();
+        if room && self.random.below(100) < self.phase.inserts_percent {
+            return Operation::Insert(self.deadline());
+        }
+        match self.random.below(20) {
+            0..5 => self.timer().map(Operation::Cancel),
+            5..9 => {
+                let deadline = self.deadline();
+                self.timer().map(|id| Operation::Reschedule(id, deadline))
+            }
+            9..11 => self.timer().map(Operation::Look),
+            11 => Some(Operation::NextDeadline),
+            12..14 => Some(Operation::ExpireAtNextWake),
+            14 if self.random.one_in(500) => Some(Operation::Drain),
+            15 if self.random.one_in(1_000) => Some(Operation::Clear),
+            _ => None,
+        }
+        .unwrap_or_else(|| {
+            let limit = match self.random.below(10) {
+                0 => 0,
+                1 if self.random.one_in(10) => u64::MAX,
+                _ => 1 + self.random.below(3),
+            };
+            Operation::Expire(self.time(), limit)
+        })
+    }
+
+    fn deadline(&mut self) -> Tick {
+        let delays = match self.random.below(10) {
+            0..3 => Delays::any(&mut self.random),
+            _ => self.phase.delays,
+        };
+        delays.deadline(self.map.now, self.shape, &mut self.random)
+    }
+
+    /// A timer, one time in eight one that may have left.
+    fn timer(&mut self) -> Option<Id> {
+        match self.random.below(8) {
+            0 if !self.keys.is_empty() => Some(small(self.random.below(self.keys.len() as u64))),
+            _ => self.random.pick(&self.live),
+        }
+    }
+
+    /// A point in time to expire at.
+    fn time(&mut self) -> Tick {
+        let now = self.map.now;
+        let first_due = self.map.first_due().unwrap_or(now);
+        match self.random.below(16) {
+            0 => Tick::new(now.get() - self.random.below(now.get().saturating_add(1))),
+            1 => now,
+            2 => Tick::new(first_due.get().saturating_sub(1)),
+            3..6 => first_due,
+            6 => first_due.saturating_add(1),
+            7 if self.random.one_in(20) => {
+                let any = self.random.pick(&self.live);
+                let place = any.and_then(|id| self.map.places[id]);
+                place.map_or(now, |(due, _)| due)
+            }
+            8 if self.random.one_in(400) => self.map.last_due().unwrap_or(now),
+            9 if self.random.one_in(1_000) => Tick::new(self.random.next()),
+            10 => {
+                let border = Delays::AtBorders.deadline(now, self.shape, &mut self.random);
+                border.min(now.saturating_add(1 << 40)) // not too soon to the end of time
+            }
+            _ => now.saturating_add(self.random.below(100)),
+        }
+    }
+
+    fn apply(&mut self, operation: Operation) -> Result<(), String> {
+        match operation {
+            Operation::Insert(deadline) => {
+                let id = self.map.insert(deadline);
+                self.keys.push(self.wheel.insert(deadline, id));
+                self.positions.push(self.live.len());
+                self.live.push(id);
+                Ok(())
+            }
+            Operation::Cancel(id) => {
+                let expected = self.map.cancel(id);
+                if expected.is_some() {
+                    self.leave(id);
+                }
+                same("cancel", self.wheel.cancel(self.keys[id]), expected)
+            }
+            Operation::Reschedule(id, deadline) => {
+                let expected = self.map.reschedule(id, deadline);
+                let actual = self.wheel.reschedule(self.keys[id], deadline);
+                same("reschedule", actual, expected)
+            }
+            Operation::Look(id) => self.look(id),
+            Operation::Expire(now, limit) => {
+                for pull in 0..limit {
+                    self.operations += u64::from(pull > 0);
+                    if !self.pull(now)? {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+            Operation::ExpireAtNextWake => match self.wheel.next_wake() {
+                // That this yields an entry or brings a later wake-up, `compare_state` sees.
+                Some(wake) => self.pull(wake).map(|_| ()),
+                None => Ok(()),
+            },
+            Operation::NextDeadline => {
+                let actual = self.wheel.next_deadline();
+                same("next_deadline", actual, self.map.first_due())
+            }
+            Operation::Drain => {
+                let drained = self.wheel.drain();
+                self.live.clear();
+                let entries = drained.iter().map(|e| (e.value, e.deadline));
+                same("drain", entries.collect::<Vec<_>>(), self.map.drain())
+            }
+            Operation::StartAnew(now) => {
+                self.wheel = self.shape.build(now, self.bug);
+                self.map = SortedMap::starting_at(now);
+                self.keys.clear();
+                self.live.clear();
+                self.positions.clear();
+                Ok(())
+            }
+            Operation::Clear => {
+                self.wheel.clear();
+                self.map.drain();
+                self.live.clear();
+                Ok(())
+            }
+        }
+    }
+
+    /// Expires one entry on both sides; whether there was one.
+    fn pull(&mut self, now: Tick) -> Result<bool, String> {
+        let expected = self.map.expire(now);
+        if let Some((id, _)) = expected {
+            self.leave(id);
+        }
+        let actual = self.wheel.expire(now);
+        if let Some(expired) = &actual {
+            same("key of expired", expired.key, self.keys[expired.value])?;
+        }
+        let actual = actual.map(|expired| (expired.value, expired.deadline));
+        same("expire", actual, expected)?;
+        same("now", self.wheel.now(), self.map.now)?;
+        Ok(expected.is_some())
+    }
+
+    fn look(&mut self, id: Id) -> Result<(), String> {
+        let key = self.keys[id];
+        let expected = self.map.places[id].map(|_| id);
+        same("get", self.wheel.get(key).copied(), expected)?;
+        same("get_mut", self.wheel.get_mut(key).copied(), expected)?;
+        same("contains", self.wheel.contains(key), expected.is_some())?;
+        same("deadline", self.wheel.deadline(key), self.map.deadline(id))
+    }
+
+    fn compare_state(&self) -> Result<(), String> {
+        let now = self.map.now;
+        same("now", self.wheel.now(), now)?;
+        same("len", self.wheel.len(), self.map.order.len())?;
+        same("is_empty", self.wheel.is_empty(), self.live.is_empty())?;
+        let (Some(first_due), Some(last_due)) = (self.map.first_due(), self.map.last_due()) else {
+            return same("next_wake", self.wheel.next_wake(), None);
+        };
+        let Some(wake) = self.wheel.next_wake() else {
+            return Err("next_wake: None, but the wheel is not empty".into());
+        };
+        if self.shape.wake_is_exact(now, first_due, last_due) {
+            same("next_wake, promised to be exact,", wake, first_due)
+        } else if wake > first_due {
+            Err(format!("next_wake: {wake:?}, later than {first_due:?}"))
+        } else if wake <= now && wake != first_due {
+            Err(format!(
+                "next_wake: {wake:?}, but nothing is due at {now:?}"
+            ))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn leave(&mut self, id: Id) {
+        let position = self.positions[id];
+        self.live.swap_remove(position);
+        if let Some(&moved) = self.live.get(position) {
+            self.positions[moved] = position;
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "easier to call")]
+fn same<T: PartialEq + fmt::Debug>(what: &str, actual: T, expected: T) -> Result<(), String> {
+    if actual == expected {
+        return Ok(());
+    }
+    Err(format!("{what}: {actual:?}, expected {expected:?}"))
+}
+
+// ---------------------------------------------------------------------------
+// The verdict
+
+/// Where wheel and map parted.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    pub(crate) seed: u64,
+    pub(crate) shape: Shape,
+    /// How many operations it took.
+    pub(crate) operations: u64,
+    pub(crate) what: String,
+    last_operations: Vec<(u64, Operation)>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, shape, .. } = self;
+        writeln!(f, "seed {seed}, {shape:?}, operation {}:", self.operations)?;
+        writeln!(f, "  {}", self.what)?;
+        for (number, operation) in &self.last_operations {
+            writeln!(f, "    {number:>8}  {operation:?}")?;
+        }
+        write!(
+            f,
+            "  replay: cargo run --profile proof -p countwheel-core --example model -- \
+             --seed {seed} --ops {} --slots {}",
+            self.operations,
+            shape.slots()
+        )
+    }
+}
+
+/// Runs one seed over about `operations` operations, and returns how many it were.
+///
+/// # Errors
+/// The earliest [`Difference`] that a run with every check after every operation finds.
+pub(crate) fn run(
+    shape: Shape,
+    seed: u64,
+    operations: u64,
+    bug: Option<PlantedBug>,
+) -> Result<u64, Box<Difference>> {
+    run_checked(shape, seed, operations, bug, CHECK_INTERVAL).map_err(|difference| {
+        let shortest = run_checked(shape, seed, difference.operations, bug, 1);
+        shortest.err().unwrap_or(difference)
+    })
+}
+
+fn run_checked(
+    shape: Shape,
+    seed: u64,
+    operations: u64,
+    bug: Option<PlantedBug>,
+    check_interval: u64,
+) -> Result<u64, Box<Difference>> {
+    let mut run = Run::new(shape, seed, bug);
+    // A wheel with a bug may well trip over its own assertions: that is a difference too.
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut next_check = check_interval;
+        while run.operations < operations {
+            run.step()?;
+            if run.operations >= next_check {
+                run.wheel.check();
+                next_check = run.operations + check_interval;
+            }
+        }
+        run.wheel.check();
+        Ok(())
+    }));
+    match outcome {
+        Ok(Ok(())) => return Ok(run.operations),
+        Ok(Err(what)) => Err(what),
+        Err(panic) => Err(sentence_of(&*panic)),
+    }
+    .map_err(|what: String| {
+        Box::new(Difference {
+            seed,
+            shape,
+            operations: run.operations,
+            what,
+            last_operations: run.last_operations.iter().copied().collect(),
+        })
+    })
+}
+
+fn sentence_of(panic: &(dyn Any + Send)) -> String {
+    let sentence = (panic.downcast_ref::<&str>().copied())
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panicked: {}", sentence.unwrap_or("without a sentence"))
+}
