@@ -1,0 +1,288 @@
+//! The seam to time: one object gives both the monotonic and the wall reading.
+//!
+//! Everything in Countwheel that needs the time takes a [`Clock`], so that a test or a
+//! simulation can make time instead of waiting for it. [`SystemClock`] is the only place
+//! that reads the machine's clocks.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// A point on the monotonic time line: whole nanoseconds since the clock was made.
+///
+/// Never goes backwards and has no calendar. An instant of one clock means nothing to
+/// another. Reaches 584 years; arithmetic stops at the end instead of wrapping.
+///
+/// ```
+/// use countwheel::Instant;
+/// use std::time::Duration;
+///
+/// let start = Instant::from_nanos(1_000);
+/// let end = start + Duration::from_nanos(500);
+/// assert_eq!(end.saturating_since(start), Duration::from_nanos(500));
+/// assert_eq!(start.saturating_since(end), Duration::ZERO);
+/// assert_eq!(Instant::MAX + Duration::MAX, Instant::MAX);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The moment the clock was made.
+    pub const ZERO: Self = Self(0);
+    /// The last instant there is, 584 years in. A deadline there never comes.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The instant `nanos` nanoseconds after the clock was made.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the clock was made.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    #[must_use]
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for Instant {
+    type Output = Self;
+
+    /// Stops at [`Instant::MAX`] instead of overflowing, so any delay is allowed.
+    fn add(self, delay: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+/// A point in UTC: whole microseconds since 1970-01-01T00:00:00Z.
+///
+/// The only form of time that is stored or sent. Follows the wall clock, so two readings
+/// may go backwards. Times before 1970 do not exist here. Arithmetic stops at the ends.
+///
+/// ```
+/// use countwheel::Timestamp;
+/// use std::time::Duration;
+///
+/// let due = Timestamp::from_micros(1_000_000);
+/// assert_eq!(due + Duration::from_millis(1), Timestamp::from_micros(1_001_000));
+/// // A fraction of a microsecond rounds up: a sum is never early.
+/// assert_eq!(due + Duration::from_nanos(1), Timestamp::from_micros(1_000_001));
+/// assert_eq!(due.saturating_since(Timestamp::EPOCH), Duration::from_secs(1));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// 1970-01-01T00:00:00Z.
+    pub const EPOCH: Self = Self(0);
+    /// The last timestamp there is, in the year 586,524.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The timestamp `micros` microseconds after the epoch.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the epoch.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    #[must_use]
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The timestamp `span` before this one, not before the epoch.
+    #[must_use]
+    pub fn saturating_sub(self, span: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_sub(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+impl std::ops::Add<Duration> for Timestamp {
+    type Output = Self;
+
+    /// Rounds a fraction of a microsecond up and stops at [`Timestamp::MAX`].
+    fn add(self, span: Duration) -> Self {
+        let micros = span.as_nanos().div_ceil(1_000);
+        Self(
+            self.0
+                .saturating_add(u64::try_from(micros).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+/// Reads the time. The first of the four seams.
+///
+/// Both readings come from one object, so a test cannot move one and forget the other.
+///
+/// ```
+/// use countwheel::{Clock, ManualClock};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let before = clock.now();
+/// clock.advance(Duration::from_secs(3600));
+/// assert_eq!(clock.now().saturating_since(before), Duration::from_secs(3600));
+/// ```
+pub trait Clock: Send + Sync + fmt::Debug {
+    /// The monotonic reading. Never less than an earlier one of the same clock.
+    fn now(&self) -> Instant;
+
+    /// The wall reading. Read it only for what is stored, shown or bound to a calendar:
+    /// it may jump in both directions.
+    fn timestamp(&self) -> Timestamp;
+}
+
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn now(&self) -> Instant {
+        (**self).now()
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        (**self).timestamp()
+    }
+}
+
+/// The machine's clocks: `CLOCK_MONOTONIC` and the wall clock on Linux.
+///
+/// The monotonic reading stands still while the machine is suspended.
+///
+/// ```
+/// use countwheel::{Clock, SystemClock};
+///
+/// let clock = SystemClock::new();
+/// let first = clock.now();
+/// assert!(clock.now() >= first);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    origin: std::time::Instant,
+}
+
+impl SystemClock {
+    /// A clock whose [`Instant::ZERO`] is now.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads it")]
+    pub fn new() -> Self {
+        Self {
+            origin: std::time::Instant::now(),
+        }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.origin.elapsed()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads it")]
+    fn timestamp(&self) -> Timestamp {
+        // A machine whose clock stands before 1970 is read as standing at 1970.
+        let since_epoch = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        Timestamp(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+/// A clock that moves only when told to. Clones share the same time.
+///
+/// Starts at [`Instant::ZERO`] and [`Timestamp::EPOCH`] unless told otherwise.
+///
+/// ```
+/// use countwheel::{Clock, ManualClock, Timestamp};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000));
+/// clock.advance(Duration::from_millis(5));
+/// assert_eq!(clock.now().as_nanos(), 5_000_000);
+///
+/// // Someone sets the wall clock back an hour: the monotonic reading does not notice.
+/// clock.set_timestamp(clock.timestamp().saturating_sub(Duration::from_secs(3600)));
+/// assert_eq!(clock.now().as_nanos(), 5_000_000);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock {
+    readings: Arc<ManualReadings>,
+}
+
+#[derive(Debug, Default)]
+struct ManualReadings {
+    now_nanos: AtomicU64,
+    /// Wall time in nanoseconds, so that advancing by less than a microsecond adds up.
+    wall_nanos: std::sync::Mutex<u128>,
+}
+
+impl ManualClock {
+    /// A clock that stands at [`Instant::ZERO`] and [`Timestamp::EPOCH`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A clock that stands at [`Instant::ZERO`] and `timestamp`.
+    #[must_use]
+    pub fn at(timestamp: Timestamp) -> Self {
+        let clock = Self::new();
+        clock.set_timestamp(timestamp);
+        clock
+    }
+
+    /// Moves both readings forward by `span`.
+    pub fn advance(&self, span: Duration) {
+        let mut wall = self.wall();
+        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let now = self.readings.now_nanos.load(Ordering::Relaxed);
+        self.readings
+            .now_nanos
+            .store(now.saturating_add(nanos), Ordering::Relaxed);
+        *wall = wall.saturating_add(u128::from(nanos));
+    }
+
+    /// Sets the wall reading alone, as an operator or a time server would.
+    pub fn set_timestamp(&self, timestamp: Timestamp) {
+        *self.wall() = u128::from(timestamp.as_micros()) * 1_000;
+    }
+
+    fn wall(&self) -> std::sync::MutexGuard<'_, u128> {
+        self.readings
+            .wall_nanos
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Instant {
+        Instant(self.readings.now_nanos.load(Ordering::Relaxed))
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        Timestamp(u64::try_from(*self.wall() / 1_000).unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,469 @@
+//! The state machine under every timer: deadlines in, fired values out, never waiting.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use countwheel_core::{Expired, HashedWheel, HierarchicalWheel, Tick, TimerKey};
+
+use crate::{Instant, Resolution};
+
+/// How the pending entries are laid out. A choice of speed, not of behaviour: every layout
+/// fires the same values at the same instants in the same order.
+///
+/// ```
+/// use countwheel::{Driver, Instant, Layout, Resolution};
+/// use std::num::NonZeroUsize;
+///
+/// let classic = Layout::Hashed { ticks_per_wheel: NonZeroUsize::new(512).unwrap() };
+/// let mut driver = Driver::new(Instant::ZERO, Resolution::MILLISECOND, classic);
+/// driver.schedule(Instant::ZERO, Instant::from_nanos(5), "soon");
+/// assert_eq!(driver.len(), 1);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Layout {
+    /// Levels of slots, each level as many times coarser as it has slots. Near and far
+    /// deadlines cost the same, whatever the tick.
+    #[default]
+    Hierarchical,
+    /// One ring of slots, gone round again and again: what Netty calls a hashed wheel. It
+    /// suits delays of not much more than one round, since farther ones are visited again
+    /// and again.
+    Hashed {
+        /// How many slots the ring has: a round lasts that many ticks. Rounded up to a power
+        /// of two; what exceeds 2^30 is taken as that.
+        ticks_per_wheel: NonZeroUsize,
+    },
+}
+
+/// A wheel with a [`Resolution`]: the whole logic of a timer, without the waiting.
+///
+/// Reads no clock: whoever owns it says what time it is, so the same code runs below a
+/// thread, an event loop and a simulation. The times it is told may go backwards; it then
+/// stands still until they have caught up.
+///
+/// Never early: a value fires once the time it was told has reached the deadline asked for,
+/// in nanoseconds. Asked at every [`next_wake`](Self::next_wake), it is less than one tick
+/// late.
+///
+/// ```
+/// use countwheel::{Driver, Instant, Layout, Resolution};
+/// use std::time::Duration;
+///
+/// let start = Instant::ZERO;
+/// let mut driver = Driver::new(start, Resolution::MILLISECOND, Layout::default());
+/// let deadline = start + Duration::from_micros(1_500);
+/// driver.schedule(start, deadline, "tea");
+///
+/// assert!(driver.expire(start + Duration::from_millis(1)).is_none());
+/// let fired = driver.expire(start + Duration::from_millis(2)).unwrap();
+/// assert_eq!((fired.value, fired.deadline), ("tea", deadline));
+/// assert_eq!(fired.lateness, Duration::from_micros(500));
+/// assert!(driver.is_empty());
+/// ```
+pub struct Driver<T> {
+    wheel: Wheel<Asked<T>>,
+    resolution: Resolution,
+    /// The latest time this was told.
+    now: Instant,
+}
+
+/// A value whose deadline has come. See [`Driver::expire`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fired<T> {
+    /// What [`Driver::schedule`] returned; it finds nothing from now on.
+    pub key: TimerKey,
+    /// The deadline that was asked for, not rounded.
+    pub deadline: Instant,
+    /// Now minus the deadline: the rounding up to a tick, and however late it was asked.
+    pub lateness: Duration,
+    /// What was scheduled.
+    pub value: T,
+}
+
+/// A value that was still pending. See [`Driver::drain`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unfired<T> {
+    /// What [`Driver::schedule`] returned; it finds nothing from now on.
+    pub key: TimerKey,
+    /// The deadline that was asked for, not rounded.
+    pub deadline: Instant,
+    /// What was scheduled.
+    pub value: T,
+}
+
+impl<T> Driver<T> {
+    /// A driver with nothing pending, at the time `now`.
+    #[must_use]
+    pub fn new(now: Instant, resolution: Resolution, layout: Layout) -> Self {
+        Self {
+            wheel: Wheel::new(layout, resolution.now(now)),
+            resolution,
+            now,
+        }
+    }
+
+    /// The length of a tick.
+    #[must_use]
+    pub const fn resolution(&self) -> Resolution {
+        self.resolution
+    }
+
+    /// How many values are pending.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.wheel.len()
+    }
+
+    /// Whether nothing is pending.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Has `value` fire once `deadline` is reached: at once if it has passed, and at
+    /// [`Instant::MAX`] only when time ends there.
+    ///
+    /// Values of one tick fire in the order in which they were scheduled. Never fails.
+    pub fn schedule(&mut self, now: Instant, deadline: Instant, value: T) -> TimerKey {
+        self.advance(now);
+        let tick = self.tick_of(deadline);
+        self.wheel.insert(tick, Asked { deadline, value })
+    }
+
+    /// Moves what is pending under `key` to another deadline, and says whether there was
+    /// anything. The key stays valid; a move counts as a new scheduling in the order.
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # use std::time::Duration;
+    /// # let start = Instant::ZERO;
+    /// # let mut driver = Driver::new(start, Resolution::MILLISECOND, Layout::default());
+    /// let key = driver.schedule(start, start + Duration::from_secs(1), "lease");
+    /// let extended = start + Duration::from_secs(2);
+    /// assert!(driver.reschedule(start, key, extended));
+    /// assert_eq!(driver.expire(start + Duration::from_secs(1)), None);
+    /// assert_eq!(driver.expire(extended).unwrap().deadline, extended);
+    /// assert!(!driver.reschedule(extended, key, Instant::MAX), "it has fired");
+    /// ```
+    pub fn reschedule(&mut self, now: Instant, key: TimerKey, deadline: Instant) -> bool {
+        self.advance(now);
+        let tick = self.tick_of(deadline);
+        if let Some(asked) = self.wheel.get_mut(key) {
+            asked.deadline = deadline;
+        }
+        self.wheel.reschedule(key, tick)
+    }
+
+    /// Takes back what is pending under `key`; `None` if it has fired or been cancelled.
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # let mut driver = Driver::new(Instant::ZERO, Resolution::MILLISECOND, Layout::default());
+    /// let key = driver.schedule(Instant::ZERO, Instant::from_nanos(1), "never mind");
+    /// assert_eq!(driver.cancel(key), Some("never mind"));
+    /// assert_eq!(driver.cancel(key), None);
+    /// ```
+    pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
+        self.wheel.cancel(key).map(|asked| asked.value)
+    }
+
+    /// Takes out the next value that is due at `now`: call it until it returns `None`.
+    ///
+    /// After a stall, however long, every value comes out once, in order of deadline (in
+    /// ticks) and then of scheduling.
+    pub fn expire(&mut self, now: Instant) -> Option<Fired<T>> {
+        self.now = self.now.max(now);
+        let expired = self.wheel.expire(self.resolution.now(self.now))?;
+        let Asked { deadline, value } = expired.value;
+        debug_assert!(deadline <= self.now, "nothing fires early");
+        Some(Fired {
+            key: expired.key,
+            deadline,
+            lateness: self.now.saturating_since(deadline),
+            value,
+        })
+    }
+
+    /// When to call [`expire`](Self::expire) next; `None` if nothing is pending.
+    ///
+    /// Never later than the earliest pending value is due, but it may be earlier: a far
+    /// deadline is approached in a few steps. The cost does not grow with what is pending.
+    #[must_use]
+    pub fn next_wake(&self) -> Option<Instant> {
+        self.wheel
+            .next_wake()
+            .map(|tick| self.resolution.instant(tick))
+    }
+
+    /// When the earliest pending value is due, exactly; `None` if nothing is pending.
+    ///
+    /// Dearer than [`next_wake`](Self::next_wake): at worst it looks at everything pending.
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # use std::time::Duration;
+    /// # let start = Instant::ZERO;
+    /// # let mut driver = Driver::new(start, Resolution::MILLISECOND, Layout::default());
+    /// let hour = start + Duration::from_secs(3600);
+    /// driver.schedule(start, hour, "on the hour");
+    /// assert_eq!(driver.next_due(), Some(hour));
+    /// assert!(driver.next_wake() <= Some(hour));
+    /// ```
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.wheel
+            .next_deadline()
+            .map(|tick| self.resolution.instant(tick))
+    }
+
+    /// When a value scheduled now under `deadline` is due.
+    pub(crate) fn due(&self, deadline: Instant) -> Instant {
+        self.resolution.instant(self.tick_of(deadline))
+    }
+
+    /// Takes out everything that is pending, in the order in which it would have fired.
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # let mut driver = Driver::new(Instant::ZERO, Resolution::MILLISECOND, Layout::default());
+    /// driver.schedule(Instant::ZERO, Instant::MAX, "never");
+    /// let unfired = driver.drain();
+    /// assert_eq!((unfired[0].value, unfired[0].deadline), ("never", Instant::MAX));
+    /// assert!(driver.is_empty());
+    /// ```
+    pub fn drain(&mut self) -> Vec<Unfired<T>> {
+        let entries = self.wheel.drain().into_iter();
+        entries
+            .map(|Expired { key, value, .. }| Unfired {
+                key,
+                deadline: value.deadline,
+                value: value.value,
+            })
+            .collect()
+    }
+
+    fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        if self.wheel.len() == 0 {
+            // Nothing can come out, so this only winds the wheel on: what is filed next
+            // starts at the level that its delay calls for, not at that of the idle time.
+            let nothing = self.wheel.expire(self.resolution.now(self.now));
+            debug_assert!(nothing.is_none(), "an empty wheel expires nothing");
+        }
+    }
+
+    fn tick_of(&self, deadline: Instant) -> Tick {
+        let tick = self.resolution.deadline(deadline);
+        if deadline <= self.now {
+            // It has passed: do not wait for the end of the tick that it passed in.
+            tick.min(self.resolution.now(self.now))
+        } else {
+            tick
+        }
+    }
+}
+
+impl<T> fmt::Debug for Driver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver")
+            .field("pending", &self.len())
+            .field("resolution", &self.resolution)
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is filed: the tick on the wheel is rounded, this is not.
+struct Asked<T> {
+    deadline: Instant,
+    value: T,
+}
+
+enum Wheel<T> {
+    Hierarchical(HierarchicalWheel<T>),
+    Hashed(HashedWheel<T>),
+}
+
+/// Both wheels have the same methods; this picks the one that is there.
+macro_rules! either {
+    ($this:expr, $wheel:ident => $call:expr) => {
+        match $this {
+            Wheel::Hierarchical($wheel) => $call,
+            Wheel::Hashed($wheel) => $call,
+        }
+    };
+}
+
+impl<T> Wheel<T> {
+    const TICKS_PER_WHEEL_MAX: usize = 1 << 30;
+
+    fn new(layout: Layout, now: Tick) -> Self {
+        match layout {
+            Layout::Hierarchical => Self::Hierarchical(HierarchicalWheel::starting_at(now)),
+            Layout::Hashed { ticks_per_wheel } => {
+                let slots = ticks_per_wheel.get().min(Self::TICKS_PER_WHEEL_MAX);
+                let wheel = HashedWheel::starting_at(now, slots);
+                Self::Hashed(wheel.expect("a ring may have 1 to 2^30 slots"))
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        either!(self, wheel => wheel.len())
+    }
+
+    fn insert(&mut self, deadline: Tick, value: T) -> TimerKey {
+        either!(self, wheel => wheel.insert(deadline, value))
+    }
+
+    fn get_mut(&mut self, key: TimerKey) -> Option<&mut T> {
+        either!(self, wheel => wheel.get_mut(key))
+    }
+
+    fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool {
+        either!(self, wheel => wheel.reschedule(key, deadline))
+    }
+
+    fn cancel(&mut self, key: TimerKey) -> Option<T> {
+        either!(self, wheel => wheel.cancel(key))
+    }
+
+    fn expire(&mut self, now: Tick) -> Option<Expired<T>> {
+        either!(self, wheel => wheel.expire(now))
+    }
+
+    fn next_wake(&self) -> Option<Tick> {
+        either!(self, wheel => wheel.next_wake())
+    }
+
+    fn next_deadline(&self) -> Option<Tick> {
+        either!(self, wheel => wheel.next_deadline())
+    }
+
+    fn drain(&mut self) -> Vec<Expired<T>> {
+        either!(self, wheel => wheel.drain())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Layout; 2] = [
+        Layout::Hierarchical,
+        Layout::Hashed {
+            ticks_per_wheel: NonZeroUsize::new(16).unwrap(),
+        },
+    ];
+
+    fn at(nanos: u64) -> Instant {
+        Instant::from_nanos(nanos)
+    }
+
+    fn driver<T>(tick_nanos: u64, layout: Layout) -> Driver<T> {
+        let resolution = Resolution::new(Duration::from_nanos(tick_nanos)).unwrap();
+        Driver::new(Instant::ZERO, resolution, layout)
+    }
+
+    fn values<T>(driver: &mut Driver<T>, now: Instant) -> Vec<T> {
+        std::iter::from_fn(|| driver.expire(now).map(|fired| fired.value)).collect()
+    }
+
+    #[test]
+    fn values_of_one_tick_fire_as_scheduled_and_ticks_in_order() {
+        for layout in ALL {
+            let mut driver = driver(10, layout);
+            for (deadline, name) in [(25, 'c'), (19, 'a'), (11, 'b'), (30, 'd')] {
+                driver.schedule(at(0), at(deadline), name);
+            }
+            assert_eq!(values(&mut driver, at(19)), []);
+            assert_eq!(values(&mut driver, at(20)), ['a', 'b']);
+            assert_eq!(values(&mut driver, at(1_000)), ['c', 'd']);
+        }
+    }
+
+    #[test]
+    fn a_passed_deadline_does_not_wait_for_the_next_tick() {
+        for layout in ALL {
+            let mut driver = driver(10, layout);
+            driver.schedule(at(15), at(15), "now");
+            driver.schedule(at(15), at(3), "before");
+            driver.schedule(at(15), at(16), "next");
+            assert_eq!(driver.next_wake(), Some(at(10)));
+            assert_eq!(values(&mut driver, at(15)).len(), 2);
+            assert_eq!(driver.next_due(), Some(at(20)));
+        }
+    }
+
+    #[test]
+    fn a_deadline_that_passes_during_a_stall_keeps_its_place() {
+        for layout in ALL {
+            let mut driver = driver(1, layout);
+            driver.schedule(at(0), at(10), 'a');
+            driver.schedule(at(0), at(30), 'c');
+            assert_eq!(driver.expire(at(99)).unwrap().value, 'a');
+            driver.schedule(at(99), at(20), 'b');
+            driver.schedule(at(99), at(99), 'd');
+            assert_eq!(values(&mut driver, at(99)), ['b', 'c', 'd']);
+        }
+    }
+
+    #[test]
+    fn a_time_that_goes_backwards_is_ignored() {
+        for layout in ALL {
+            let mut driver = driver(10, layout);
+            assert_eq!(driver.expire(at(50)), None);
+            driver.schedule(at(20), at(40), "passed");
+            let fired = driver.expire(at(0)).unwrap();
+            assert_eq!(
+                (fired.value, fired.lateness),
+                ("passed", Duration::from_nanos(10))
+            );
+        }
+    }
+
+    #[test]
+    fn a_moved_value_fires_at_its_new_deadline_behind_those_already_there() {
+        for layout in ALL {
+            let mut driver = driver(10, layout);
+            let moved = driver.schedule(at(0), at(20), "moved");
+            driver.schedule(at(0), at(95), "there");
+            assert!(driver.reschedule(at(5), moved, at(91)));
+            assert_eq!(values(&mut driver, at(90)), [""; 0]);
+            assert_eq!(driver.expire(at(100)).unwrap().value, "there");
+            let fired = driver.expire(at(100)).unwrap();
+            assert_eq!((fired.key, fired.deadline), (moved, at(91)));
+            assert!(!driver.reschedule(at(100), moved, at(200)));
+            assert_eq!(driver.cancel(moved), None);
+        }
+    }
+
+    #[test]
+    fn the_end_of_time_comes_only_when_it_is_reached() {
+        for layout in ALL {
+            for tick_nanos in [1, 7, 1_000_000, u64::MAX - 1, u64::MAX] {
+                let mut driver = driver(tick_nanos, layout);
+                driver.schedule(at(0), at(0) + Duration::MAX, "the end");
+                assert_eq!(driver.expire(at(u64::MAX - 1)), None);
+                assert_eq!(driver.next_due(), Some(Instant::MAX));
+                assert_eq!(driver.expire(Instant::MAX).unwrap().value, "the end");
+            }
+        }
+    }
+
+    #[test]
+    fn an_idle_driver_is_as_good_as_new() {
+        let now = at(1 << 40);
+        for layout in ALL {
+            let mut driver = driver(1, layout);
+            driver.schedule(now, now + Duration::from_nanos(63), ());
+            assert_eq!(
+                driver.next_wake(),
+                driver.next_due(),
+                "exact within a block"
+            );
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! What a timer promises, mostly on a clock moved by hand: nothing here sleeps.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use countwheel::{
+    Instant, Layout, ManualClock, ManualHost, Resolution, ScheduleError, Task, Timeout, Timer,
+};
+
+const LAYOUTS: [Layout; 2] = [
+    Layout::Hierarchical,
+    Layout::Hashed {
+        ticks_per_wheel: NonZeroUsize::new(32).unwrap(),
+    },
+];
+
+/// What tasks write down, in the order in which they run.
+struct Journal<T>(Arc<Mutex<Vec<T>>>);
+
+impl<T> Clone for Journal<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T: Send + 'static> Journal<T> {
+    fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    fn write(&self, entry: T) {
+        self.0.lock().unwrap().push(entry);
+    }
+
+    /// A task that writes one entry.
+    fn writes(&self, entry: T) -> impl FnOnce() + Send + 'static {
+        let journal = self.clone();
+        move || journal.write(entry)
+    }
+
+    fn take(&self) -> Vec<T> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// A small generator (splitmix64), so that a failure can be repeated from its seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    /// Any magnitude is as likely as any other.
+    fn nanos_up_to(&mut self, limit: u64) -> u64 {
+        let bits = self.below(u64::from(limit.ilog2()) + 1);
+        self.below((2 << bits).min(limit))
+    }
+}
+
+fn manual(tick: Duration, layout: Layout) -> ManualHost {
+    Timer::builder()
+        .resolution(Resolution::new(tick).unwrap())
+        .layout(layout)
+        .manual(ManualClock::new())
+}
+
+fn nanos(nanos: u64) -> Duration {
+    Duration::from_nanos(nanos)
+}
+
+/// Schedules, cancels and advances at random, and compares what ran with a sorted list.
+fn never_early_and_less_than_a_tick_late(seed: u64, tick: Duration, layout: Layout) {
+    let mut random = Random(seed);
+    let mut host = manual(tick, layout);
+    let timer = host.timer().clone();
+    let tick_nanos = u64::try_from(tick.as_nanos()).unwrap();
+    let (journal, mut expected) = (Journal::new(), Vec::new());
+
+    for number in 0..400 {
+        match random.below(4) {
+            0 => {
+                host.advance(nanos(random.nanos_up_to(1_000 * tick_nanos)));
+            }
+            choice => {
+                let deadline = timer.now() + nanos(random.nanos_up_to(100_000 * tick_nanos));
+                let (journal, clock) = (journal.clone(), timer.clone());
+                let task = move || journal.write((number, deadline, clock.now()));
+                let timeout = timer.schedule_at(deadline, task).unwrap();
+                if choice == 1 && random.below(2) == 0 {
+                    assert!(timeout.cancel());
+                } else {
+                    // A deadline that has come already belongs to the tick that has begun.
+                    let passed = deadline <= timer.now();
+                    let up = if passed { 0 } else { tick_nanos - 1 };
+                    expected.push(((deadline.as_nanos() + up) / tick_nanos, number));
+                }
+            }
+        }
+    }
+    host.advance(Duration::MAX);
+
+    expected.sort_unstable();
+    let ran = journal.take();
+    let order = ran.iter().map(|&(number, ..)| number);
+    let expected_order = expected.iter().map(|&(_, number)| number);
+    assert!(order.eq(expected_order), "seed {seed}, {tick:?}");
+    for (number, deadline, now) in ran {
+        assert!(now >= deadline, "seed {seed}, {tick:?}: {number} is early");
+        let lateness = now.saturating_since(deadline);
+        assert!(
+            lateness < tick,
+            "seed {seed}: {number} late by {lateness:?}"
+        );
+    }
+    assert!(timer.stats().lateness_max < tick);
+}
+
+#[test]
+fn nothing_is_early_or_late_by_a_tick_whatever_the_tick() {
+    for tick_nanos in [
+        1,
+        2,
+        7,
+        64,
+        1_000,
+        65_537,
+        1_000_000,
+        10_000_000,
+        999_999_999,
+        1_000_000_000,
+    ] {
+        for layout in LAYOUTS {
+            for seed in 0..20 {
+                never_early_and_less_than_a_tick_late(seed, nanos(tick_nanos), layout);
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_deadlines_run_in_the_order_they_were_scheduled() {
+    for layout in LAYOUTS {
+        let mut host = manual(Duration::from_millis(1), layout);
+        let journal = Journal::new();
+        let deadline = Instant::ZERO + Duration::from_secs(3600);
+        for number in 0..100 {
+            let timer = host.timer();
+            timer.schedule_at(deadline, journal.writes(number)).unwrap();
+            // Those already pending come down the levels, the next ones start further down.
+            host.advance(Duration::from_secs(36));
+        }
+        assert!(journal.take().into_iter().eq(0..100));
+    }
+}
+
+#[test]
+fn a_task_that_is_cancelled_does_not_run_and_one_that_ran_cannot_be_cancelled() {
+    let mut host = ManualHost::new();
+    let second = Duration::from_secs(1);
+    let journal = Journal::new();
+    let ran = host
+        .timer()
+        .schedule(second, journal.writes("ran"))
+        .unwrap();
+    let cancelled = host
+        .timer()
+        .schedule(second, journal.writes("not"))
+        .unwrap();
+    assert!(!ran.is_expired() && !ran.is_cancelled());
+    assert!(cancelled.cancel() && !cancelled.cancel());
+    host.advance(second);
+
+    assert!(!ran.cancel());
+    assert!(ran.is_expired() && !ran.is_cancelled());
+    assert!(cancelled.is_cancelled() && !cancelled.is_expired());
+    assert_eq!(journal.take(), ["ran"]);
+}
+
+#[test]
+fn a_handle_that_is_dropped_does_not_cancel() {
+    let mut host = ManualHost::new();
+    drop(host.timer().schedule(Duration::from_secs(1), || ()));
+    assert_eq!(host.advance(Duration::from_secs(1)), 1);
+}
+
+#[test]
+fn a_task_may_cancel_one_of_the_same_tick_but_not_itself() {
+    for layout in LAYOUTS {
+        let mut host = manual(Duration::from_millis(1), layout);
+        let delay = Duration::from_millis(5);
+        let (sender, handles) = mpsc::channel::<Timeout>();
+        let journal = Journal::new();
+        let answers = journal.clone();
+        let canceller = move || {
+            handles
+                .iter()
+                .for_each(|handle| answers.write(handle.cancel()));
+        };
+        let itself = host.timer().schedule(delay, canceller).unwrap();
+        let sibling = host.timer().schedule(delay, || unreachable!()).unwrap();
+        for handle in [&itself, &sibling] {
+            sender.send(handle.clone()).unwrap();
+        }
+        drop(sender);
+        assert_eq!(host.advance(delay), 1);
+        assert_eq!(journal.take(), [false, true]);
+        assert!(itself.is_expired() && sibling.is_cancelled());
+    }
+}
+
+#[test]
+fn a_task_may_schedule_the_next() {
+    fn tick(timer: &Timer, journal: &Journal<Instant>) {
+        let (next, journal) = (timer.clone(), journal.clone());
+        let task = move || {
+            journal.write(next.now());
+            tick(&next, &journal);
+        };
+        timer.schedule(Duration::from_secs(1), task).unwrap();
+    }
+    for layout in LAYOUTS {
+        let mut host = manual(Duration::from_millis(10), layout);
+        let journal = Journal::new();
+        tick(host.timer(), &journal);
+        assert_eq!(host.advance(Duration::from_millis(3_500)), 3);
+        let seconds = (1..=3).map(|s| Instant::ZERO + Duration::from_secs(s));
+        assert!(journal.take().into_iter().eq(seconds));
+        assert_eq!(host.timer().pending(), 1);
+    }
+}
+
+#[test]
+fn no_delay_runs_at_once_and_the_longest_runs_only_when_time_ends() {
+    for layout in LAYOUTS {
+        let mut host = manual(Duration::from_secs(1), layout);
+        host.advance(Duration::from_millis(1_500));
+        let journal = Journal::new();
+        let timer = host.timer().clone();
+        timer
+            .schedule(Duration::MAX, journal.writes("the end"))
+            .unwrap();
+        timer
+            .schedule(Duration::ZERO, journal.writes("now"))
+            .unwrap();
+        timer
+            .schedule_at(Instant::ZERO, journal.writes("long ago"))
+            .unwrap();
+        assert_eq!(host.run_due(), 2);
+        assert_eq!(journal.take(), ["now", "long ago"]);
+
+        let century = Duration::from_secs(100 * 365 * 86_400);
+        assert_eq!(host.advance(5 * century), 0);
+        assert_eq!(timer.pending(), 1);
+        assert_eq!(host.advance(century), 1, "time ends after 584 years");
+        assert_eq!(timer.now(), Instant::MAX);
+    }
+}
+
+#[test]
+fn after_a_stall_everything_runs_once_and_in_order() {
+    for layout in LAYOUTS {
+        let mut host = manual(Duration::from_millis(1), layout);
+        let journal = Journal::new();
+        for second in (0..1_000).rev() {
+            let delay = Duration::from_secs(second);
+            host.timer()
+                .schedule(delay, journal.writes(second))
+                .unwrap();
+        }
+        host.clock().advance(Duration::from_secs(10_000));
+        assert_eq!(host.run_due(), 1_000);
+        assert!(journal.take().into_iter().eq(0..1_000));
+        let stats = host.timer().stats();
+        assert_eq!(stats.lateness_max, Duration::from_secs(10_000));
+        assert_eq!(host.run_due(), 0);
+    }
+}
+
+#[test]
+fn a_slow_task_makes_the_next_ones_late_not_lost() {
+    let mut host = ManualHost::new();
+    let (clock, timer) = (host.clock().clone(), host.timer().clone());
+    let second = Duration::from_secs(1);
+    timer
+        .schedule(second, move || clock.advance(5 * second))
+        .unwrap();
+    timer.schedule(2 * second, || ()).unwrap();
+    assert_eq!(host.advance(2 * second), 2);
+    assert_eq!(timer.stats().lateness_max, 4 * second);
+    assert_eq!(timer.now(), Instant::ZERO + 6 * second);
+}
+
+#[test]
+fn a_panic_ends_its_task_and_nothing_else() {
+    let timer = Timer::new();
+    let (sender, ran) = mpsc::channel();
+    timer
+        .schedule(Duration::ZERO, || panic!("on purpose"))
+        .unwrap();
+    timer
+        .schedule(Duration::from_millis(1), move || sender.send(()).unwrap())
+        .unwrap();
+    ran.recv().unwrap();
+    timer.stop();
+    let stats = timer.stats();
+    assert_eq!((stats.ran, stats.panicked), (2, 1));
+}
+
+#[test]
+fn stop_gives_back_what_has_not_fired_in_order() {
+    let mut host = ManualHost::new();
+    let timer = host.timer().clone();
+    let journal = Journal::new();
+    for seconds in [3, 1, 2, 1] {
+        let task = journal.writes(seconds);
+        timer.schedule(Duration::from_secs(seconds), task).unwrap();
+    }
+    let pending = timer.schedule(Duration::from_secs(9), || ()).unwrap();
+    host.advance(Duration::from_secs(1));
+    assert_eq!(journal.take(), [1, 1]);
+
+    let unfired = timer.stop().unfired;
+    assert_eq!(
+        unfired[0].deadline(),
+        Instant::ZERO + Duration::from_secs(2)
+    );
+    unfired.into_iter().for_each(Task::run);
+    assert_eq!(journal.take(), [2, 3]);
+    assert!(!pending.cancel() && !pending.is_cancelled() && !pending.is_expired());
+
+    assert!(timer.stop().unfired.is_empty());
+    let refused = timer.schedule(Duration::ZERO, journal.writes(0));
+    let Err(ScheduleError::Closed(task)) = refused else {
+        panic!("the timer has stopped");
+    };
+    task.run();
+    assert_eq!(journal.take(), [0]);
+    assert_eq!(host.advance(Duration::from_secs(10)), 0);
+    assert_eq!(timer.stats().added, 5, "what is refused does not count");
+}
+
+#[test]
+fn a_timer_that_never_started_stops() {
+    let timer = Timer::new();
+    assert!(timer.stop().unfired.is_empty());
+    assert!(timer.is_stopped());
+}
+
+#[test]
+fn a_task_may_stop_its_own_timer() {
+    let timer = Timer::new();
+    let (sender, stopped) = mpsc::channel();
+    timer.schedule(Duration::from_secs(3600), || ()).unwrap();
+    let own = timer.clone();
+    let task = move || sender.send(own.stop().unfired.len()).unwrap();
+    timer.schedule(Duration::ZERO, task).unwrap();
+    assert_eq!(stopped.recv(), Ok(1));
+    assert!(timer.stop().unfired.is_empty());
+}
+
+#[test]
+fn a_task_may_drop_the_last_clone_of_its_timer() {
+    let timer = Timer::new();
+    let (sender, dropped) = mpsc::channel::<()>();
+    let (start, started) = mpsc::channel();
+    timer
+        .schedule(Duration::from_secs(3600), move || drop(sender))
+        .unwrap();
+    let last = timer.clone();
+    let task = move || {
+        started.recv().unwrap();
+        drop(last);
+    };
+    timer.schedule(Duration::ZERO, task).unwrap();
+    drop(timer);
+    start.send(()).unwrap();
+    assert!(dropped.recv().is_err(), "the pending task was dropped");
+}
+
+#[test]
+fn every_stop_waits_for_the_running_task() {
+    let timer = Timer::new();
+    let ended = Arc::new(AtomicBool::new(false));
+    let (start, started) = mpsc::channel();
+    let (finish, finished) = mpsc::channel::<()>();
+    let sets_ended = Arc::clone(&ended);
+    let task = move || {
+        start.send(()).unwrap();
+        assert!(finished.recv().is_err());
+        sets_ended.store(true, Ordering::SeqCst);
+    };
+    timer.schedule(Duration::ZERO, task).unwrap();
+    started.recv().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                timer.stop();
+                assert!(ended.load(Ordering::SeqCst));
+            });
+        }
+        while !timer.is_stopped() {
+            thread::yield_now();
+        }
+        drop(finish);
+    });
+}
+
+/// Eight threads schedule and cancel until another one stops the timer under them.
+fn every_task_has_one_fate(seed: u64, layout: Layout) {
+    let timer = Timer::builder().layout(layout).build();
+    let ran = Arc::new(AtomicU64::new(0));
+    let schedule_until_stopped = |thread: u64| {
+        let mut random = Random(seed * 8 + thread);
+        let (mut timeouts, mut cancelled) = (Vec::<Timeout>::new(), 0);
+        loop {
+            let delay = Duration::from_micros(random.below(3_000));
+            let ran = Arc::clone(&ran);
+            let task = move || {
+                ran.fetch_add(1, Ordering::Relaxed);
+            };
+            match timer.schedule(delay, task) {
+                Ok(timeout) => timeouts.push(timeout),
+                Err(ScheduleError::Closed(_)) => return (timeouts, cancelled),
+                Err(error) => panic!("{error}"),
+            }
+            let any = random.below(timeouts.len() as u64 * 2);
+            if let Some(timeout) = timeouts.get(usize::try_from(any).unwrap()) {
+                cancelled += u64::from(timeout.cancel());
+            }
+        }
+    };
+    let (unfired, results) = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|thread| scope.spawn(move || schedule_until_stopped(thread)))
+            .collect();
+        while timer.stats().added < 4_000 {
+            thread::yield_now();
+        }
+        let unfired = timer.stop().unfired.len() as u64;
+        let results = threads.into_iter().map(|thread| thread.join().unwrap());
+        (unfired, results.collect::<Vec<_>>())
+    });
+
+    let stats = timer.stats();
+    assert_eq!(stats.added, stats.ran + stats.cancelled + stats.returned);
+    assert_eq!(stats.pending, 0);
+    assert_eq!(stats.ran, ran.load(Ordering::Relaxed));
+    assert_eq!(
+        stats.cancelled,
+        results.iter().map(|(_, cancelled)| cancelled).sum()
+    );
+    assert_eq!(stats.returned, unfired);
+    let timeouts = || results.iter().flat_map(|(timeouts, _)| timeouts);
+    let count = |is: fn(&Timeout) -> bool| timeouts().filter(|timeout| is(timeout)).count() as u64;
+    assert_eq!(stats.added, timeouts().count() as u64);
+    assert_eq!(stats.ran, count(Timeout::is_expired));
+    assert_eq!(stats.cancelled, count(Timeout::is_cancelled));
+}
+
+#[test]
+fn through_every_race_with_stop_what_was_added_ran_was_cancelled_or_came_back() {
+    for seed in 0..15 {
+        for layout in LAYOUTS {
+            every_task_has_one_fate(seed, layout);
+        }
+    }
+}
+
+#[test]
+fn a_real_timer_is_never_early() {
+    let timer = Timer::new();
+    let (sender, fired) = mpsc::channel();
+    let start = timer.now();
+    for millis in [20, 3, 11, 0, 3] {
+        let (sender, clock) = (sender.clone(), timer.clone());
+        let deadline = start + Duration::from_millis(millis);
+        let task = move || sender.send((millis, deadline, clock.now())).unwrap();
+        timer.schedule_at(deadline, task).unwrap();
+    }
+    let fired: Vec<_> = fired.iter().take(5).collect();
+    for (millis, deadline, now) in fired {
+        assert!(now >= deadline, "{millis} ms came early");
+    }
+}
+
+#[test]
+fn what_callers_hold_may_cross_threads() {
+    fn crosses<T: Send + Sync + 'static>() {}
+    crosses::<Timer>();
+    crosses::<Timeout>();
+    crosses::<ManualHost>();
+    crosses::<ScheduleError>();
+}
