@@ -1,0 +1,100 @@
+//! The limits of a scheduler.
+
+use std::time::Duration;
+
+/// What bounds a scheduler. The defaults suit a service of one process.
+///
+/// ```
+/// use countwheel_durable::Config;
+/// use std::time::Duration;
+///
+/// let config = Config {
+///     keep_done: Duration::from_secs(3600),
+///     ..Config::default()
+/// };
+/// assert_eq!(config.max_in_flight, 256);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many timers the window may hold in memory: the nearest ones; the rest stay in
+    /// the store. At least 2. Default 100,000.
+    pub window: usize,
+    /// How many attempts run at a time. Default 256.
+    pub max_in_flight: usize,
+    /// How many timers a second are started of those that were overdue when the scheduler
+    /// was opened. At least 1. Default 1,000.
+    pub catch_up_per_second: u32,
+    /// How long a done timer is kept for those who ask. Default 24 hours.
+    pub keep_done: Duration,
+    /// The longest payload, in bytes. Default 2 MiB.
+    pub max_payload: usize,
+    /// How many requests may wait before [`TimerError::Full`](crate::TimerError::Full).
+    /// Default 16,384.
+    pub max_waiting: usize,
+    /// How many requests and outcomes share one commit at the most. Default 1,024.
+    pub max_batch: usize,
+    /// How many attempts in a row the end of the process may interrupt before the timer is
+    /// dead. Default 10.
+    pub max_interruptions: u32,
+    /// The seed of the jitter. Default 0: give a random one, so that not all processes
+    /// draw the same.
+    pub seed: u64,
+    /// A bug for the simulator to find.
+    #[cfg(feature = "planted-bugs")]
+    pub planted_bug: Option<PlantedBug>,
+}
+
+/// Bugs that a simulation must find, one at a time. Not in any release.
+#[cfg(feature = "planted-bugs")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlantedBug {
+    /// Requests are answered before the commit.
+    AnswerBeforeCommit,
+    /// A timer starts a microsecond before its deadline.
+    FireEarly,
+    /// After a restart, what was being delivered is not delivered again.
+    ForgetInterrupted,
+    /// Remove answers, and leaves the record in the store.
+    KeepRemoved,
+    /// The outcome of a timer that was replaced ends the new one.
+    OutdatedOutcomeCounts,
+    /// A move changes the record, not the window.
+    MoveKeepsOldDeadline,
+    /// A failed attempt is recorded, its retry is not scheduled.
+    LoseRetry,
+    /// The last entry of a full page read from the store is dropped.
+    SkipPageBorder,
+}
+
+#[cfg(feature = "planted-bugs")]
+impl PlantedBug {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::AnswerBeforeCommit,
+        Self::FireEarly,
+        Self::ForgetInterrupted,
+        Self::KeepRemoved,
+        Self::OutdatedOutcomeCounts,
+        Self::MoveKeepsOldDeadline,
+        Self::LoseRetry,
+        Self::SkipPageBorder,
+    ];
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            window: 100_000,
+            max_in_flight: 256,
+            catch_up_per_second: 1_000,
+            keep_done: Duration::from_secs(86_400),
+            max_payload: 2 << 20,
+            max_waiting: 16_384,
+            max_batch: 1_024,
+            max_interruptions: 10,
+            seed: 0,
+            #[cfg(feature = "planted-bugs")]
+            planted_bug: None,
+        }
+    }
+}

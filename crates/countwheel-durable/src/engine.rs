@@ -1,0 +1,171 @@
+//! One turn at a time: take what happened, decide, make it durable, then let it out.
+
+use std::fmt;
+use std::sync::Arc;
+
+use countwheel::{Clock, Timestamp};
+
+use crate::scheduler::{Event, Scheduler, Ticket, planted};
+use crate::store::{Ownership, Shard, Store, StoreError};
+use crate::{Attempt, Config, Response, Stats, TimerError};
+
+/// A scheduler with its store and its clock, but without a thread: whoever holds it calls
+/// [`turn`](Engine::turn) when something happened or [`next_wake`](Engine::next_wake) has
+/// come.
+///
+/// [`Timers`](crate::Timers) runs one on a thread; a simulation runs it under a clock of
+/// its own. Both run the same code.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use countwheel::{Clock, ManualClock};
+/// use countwheel_durable::store::MemoryStore;
+/// use countwheel_durable::{
+///     Config, Due, Effect, Engine, Event, Outcome, Precondition, Request, RetryPolicy, Ticket,
+///     TimerName, Verdict,
+/// };
+///
+/// let clock = ManualClock::new();
+/// let store = Arc::new(MemoryStore::new(1));
+/// let mut engine = Engine::open(store, Arc::new(clock.clone()), Config::default())?;
+///
+/// let set = Request::Set {
+///     name: TimerName::new("orders", "order-42")?,
+///     due: Due::In(Duration::from_secs(5)),
+///     policy: RetryPolicy::default(),
+///     payload: b"close it".to_vec(),
+///     precondition: Precondition::None,
+/// };
+/// engine.turn(vec![Event::Request(Ticket(1), set)], &mut |effect| {
+///     assert!(matches!(effect, Effect::Answer(Ticket(1), Ok(_))));
+/// })?;
+///
+/// clock.advance(Duration::from_secs(5));
+/// let mut started = None;
+/// engine.turn(vec![], &mut |effect| match effect {
+///     Effect::Start(attempt) => started = Some(attempt),
+///     Effect::Answer(..) => unreachable!(),
+/// })?;
+/// let attempt = started.expect("it is due");
+/// assert_eq!(attempt.payload, b"close it");
+/// assert_eq!(attempt.lateness(), Duration::ZERO);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Engine {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    scheduler: Scheduler,
+    failed: bool,
+}
+
+/// What a turn lets out, after everything it rests on is durable.
+#[derive(Debug)]
+pub enum Effect {
+    /// Answer the request of this ticket.
+    Answer(Ticket, Result<Response, TimerError>),
+    /// Begin this attempt. Its outcome comes back as [`Event::Outcome`].
+    Start(Attempt),
+}
+
+impl Engine {
+    /// Takes ownership of the store's shard and begins with what it holds. What is overdue
+    /// follows in deadline order, at the rate of the configuration.
+    ///
+    /// # Errors
+    /// If the store cannot be taken.
+    pub fn open(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        config: Config,
+    ) -> Result<Self, StoreError> {
+        let ownership = store.acquire(Shard::ONLY)?;
+        let scheduler = Scheduler::new(ownership, clock.timestamp(), config);
+        Ok(Self {
+            store,
+            clock,
+            scheduler,
+            failed: false,
+        })
+    }
+
+    /// Takes `events` in order, starts what is due, commits once, and then hands every
+    /// answer and every attempt to `sink`.
+    ///
+    /// # Errors
+    /// If the store failed: what became of the changes is unknown, nothing was let out, and
+    /// the engine is of no more use; open the store again. Every later turn fails too.
+    pub fn turn(
+        &mut self,
+        events: Vec<Event>,
+        sink: &mut dyn FnMut(Effect),
+    ) -> Result<(), StoreError> {
+        if self.failed {
+            return Err(StoreError::Poisoned);
+        }
+        let result = self.try_turn(events, sink);
+        self.failed = result.is_err();
+        result
+    }
+
+    fn try_turn(
+        &mut self,
+        events: Vec<Event>,
+        sink: &mut dyn FnMut(Effect),
+    ) -> Result<(), StoreError> {
+        let now = self.clock.timestamp();
+        let mut step = self.scheduler.step(now, events, &*self.store)?;
+        if planted!(self.scheduler.config(), AnswerBeforeCommit) {
+            for (ticket, answer) in step.answers.drain(..) {
+                sink(Effect::Answer(ticket, answer));
+            }
+        }
+        if !step.changes.is_empty() {
+            let lease = self.scheduler.ownership().lease;
+            self.store.commit(lease, &step.changes)?;
+        }
+        for (ticket, answer) in step.answers {
+            sink(Effect::Answer(ticket, answer));
+        }
+        for mut attempt in step.starts {
+            // The commit took time. The wall clock may have been set back during it.
+            attempt.started = self.clock.timestamp().max(attempt.started);
+            self.scheduler.note_started(attempt.lateness());
+            sink(Effect::Start(attempt));
+        }
+        Ok(())
+    }
+
+    /// When the next turn is needed if nothing happens before: a time that has passed means
+    /// at once, `None` not at all. Never later than the next deadline, sometimes sooner.
+    #[must_use]
+    pub fn next_wake(&self) -> Option<Timestamp> {
+        self.scheduler.next_wake()
+    }
+
+    /// Starts no attempt from now on. Requests and outcomes are still taken.
+    pub fn pause(&mut self) {
+        self.scheduler.pause();
+    }
+
+    /// What it has done and what it holds.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.scheduler.stats()
+    }
+
+    /// Under which right it writes.
+    #[must_use]
+    pub fn ownership(&self) -> Ownership {
+        self.scheduler.ownership()
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("scheduler", &self.scheduler)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}

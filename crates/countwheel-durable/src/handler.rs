@@ -1,0 +1,132 @@
+//! The seam to what a timer does when it is due.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use countwheel::Timestamp;
+
+use crate::store::Fence;
+use crate::{Revision, TimerId, TimerName};
+
+/// Carries out attempts. The fourth of the four seams.
+///
+/// An attempt is handed over after the change that claims it is durable. It may be handed
+/// over again, with the next number, only if the process ended before its outcome was
+/// recorded.
+pub trait Handler: Send + Sync + 'static {
+    /// Begins an attempt and returns at once; `done` takes the outcome, from any thread,
+    /// whenever it is known. How many run at a time is bounded by
+    /// [`Config::max_in_flight`](crate::Config::max_in_flight).
+    fn start(&self, attempt: Attempt, done: Completion);
+}
+
+/// One try at delivering a timer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attempt {
+    /// Which timer: the same in every attempt.
+    pub id: TimerId,
+    /// Its name.
+    pub name: TimerName,
+    /// Its revision.
+    pub revision: Revision,
+    /// Which attempt: 1 for the first, one more each time, no gap and no repeat.
+    pub number: u32,
+    /// When it was due.
+    pub due: Timestamp,
+    /// When it was handed over. Never before `due`.
+    pub started: Timestamp,
+    /// Under which ownership. A receiver that remembers the highest one it saw can refuse
+    /// an owner that was replaced.
+    pub fence: Fence,
+    /// What the timer was set with.
+    pub payload: Vec<u8>,
+}
+
+impl Attempt {
+    /// How much later than due it was handed over.
+    #[must_use]
+    pub fn lateness(&self) -> Duration {
+        self.started.saturating_since(self.due)
+    }
+}
+
+/// How an attempt ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// What it means for the timer.
+    pub verdict: Verdict,
+    /// What to remember of it, such as `503`. Cut to 200 bytes.
+    pub detail: String,
+}
+
+/// What an outcome means for the timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Delivered: the timer is done.
+    Done,
+    /// Not delivered: the retry schedule decides what follows.
+    Failed {
+        /// The receiver asked to be left alone this long. Makes the next delay longer if
+        /// need be, never shorter, and is cut to 24 hours.
+        retry_after: Option<Duration>,
+    },
+    /// Not wanted, now or ever: the timer is dead.
+    Stopped,
+}
+
+/// Takes the outcome of one attempt. Dropped without one, the attempt has failed.
+pub struct Completion {
+    pub(crate) report: Option<Box<dyn FnOnce(Outcome) + Send>>,
+}
+
+impl Completion {
+    /// Calls `report` with the outcome, once. For those who run a [`Handler`] themselves,
+    /// as a test does.
+    pub fn new(report: impl FnOnce(Outcome) + Send + 'static) -> Self {
+        Self {
+            report: Some(Box::new(report)),
+        }
+    }
+
+    /// Reports how the attempt ended.
+    pub fn complete(mut self, outcome: Outcome) {
+        if let Some(report) = self.report.take() {
+            report(outcome);
+        }
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        if let Some(report) = self.report.take() {
+            report(Outcome {
+                verdict: Verdict::Failed { retry_after: None },
+                detail: "the handler gave no outcome".to_owned(),
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion").finish_non_exhaustive()
+    }
+}
+
+impl<F> Handler for F
+where
+    F: Fn(&Attempt) -> Outcome + Send + Sync + 'static,
+{
+    /// A plain function is a handler that runs on the scheduler's thread: only for what
+    /// takes no time.
+    fn start(&self, attempt: Attempt, done: Completion) {
+        done.complete(self(&attempt));
+    }
+}
+
+impl Handler for Arc<dyn Handler> {
+    fn start(&self, attempt: Attempt, done: Completion) {
+        (**self).start(attempt, done);
+    }
+}

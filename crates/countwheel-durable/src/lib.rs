@@ -1,0 +1,89 @@
+//! Durable timers: on disk, acknowledged only when synced, delivered at least once, never
+//! early.
+//!
+//! ```
+//! use std::sync::{Arc, mpsc};
+//! use std::time::Duration;
+//! use countwheel::SystemClock;
+//! use countwheel_durable::store::EmbeddedStore;
+//! use countwheel_durable::{
+//!     Attempt, Config, Due, Outcome, RetryPolicy, TimerName, Timers, Verdict,
+//! };
+//!
+//! let directory = tempfile::tempdir()?;
+//! let (send, receive) = mpsc::channel();
+//! let handler = move |attempt: &Attempt| {
+//!     send.send((attempt.name.to_string(), attempt.number)).expect("somebody listens");
+//!     Outcome { verdict: Verdict::Done, detail: String::new() }
+//! };
+//! let store = EmbeddedStore::open(directory.path(), 1)?;
+//! let timers = Timers::open(store, handler, Arc::new(SystemClock::new()), Config::default())?;
+//!
+//! let order = TimerName::new("orders", "order-42")?;
+//! let soon = Due::In(Duration::from_millis(20));
+//! timers.set(order.clone(), soon, RetryPolicy::default(), b"close it".to_vec())?;
+//! // From here on a power cut does not lose it.
+//! assert_eq!(receive.recv()?, ("orders/order-42".to_owned(), 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A timer has a name: a [`QueueName`] and the caller's own [`Key`] in it. The caller sets,
+//! moves, removes and fires it by that name with a [`Request`]; when it is due, a
+//! [`Handler`] gets an [`Attempt`], and the [`Outcome`] decides what follows by the timer's
+//! [`RetryPolicy`]. The [`State`]s are pending, delivering, done and dead;
+//! `docs/timer-states.md` has the diagram.
+//!
+//! # What holds
+//!
+//! - **Acknowledged means synced.** A request is answered after its change is on the disk.
+//!   Requests that arrive during one sync share the next.
+//! - **At least once.** The change that claims an attempt is durable before the attempt
+//!   starts; if the process ends before the outcome is recorded, the attempt is made again
+//!   under the next number.
+//! - **Never early.** Deadlines are UTC microseconds and are not rounded; how late each
+//!   attempt was is measured ([`Stats::lateness`]).
+//! - **Bounded.** The window in memory, the attempts in flight, the waiting requests and
+//!   the rate at which an old backlog is caught up all have limits ([`Config`]).
+//! - **A remove says what the timer was doing** ([`Was`]), and nothing starts after it.
+//!
+//! # What it is not
+//!
+//! No exactly once: a receiver that must not act twice remembers [`Attempt::id`]. No cluster:
+//! one process owns a directory. No HTTP: that is the program `countwheel`.
+//!
+//! # Parts
+//!
+//! [`Timers`] runs an [`Engine`] on a thread of its own. An engine takes [`Event`]s, decides,
+//! commits, and lets [`Effect`]s out; it has no thread and reads only the clock it was
+//! given, so a simulation runs the same code. A [`store::Store`] keeps the records:
+//! [`store::EmbeddedStore`] in a directory, [`store::MemoryStore`] for tests.
+
+mod config;
+mod engine;
+mod handler;
+mod name;
+mod policy;
+mod random;
+mod record;
+mod request;
+mod runner;
+mod scheduler;
+mod stats;
+pub mod store;
+mod window;
+
+pub use config::Config;
+#[cfg(feature = "planted-bugs")]
+pub use config::PlantedBug;
+pub use engine::{Effect, Engine};
+pub use handler::{Attempt, Completion, Handler, Outcome, Verdict};
+pub use name::{Key, NameError, QueueName, TimerName};
+pub use policy::{Delays, Jitter, PolicyError, Preset, RetryPolicy, RetryStep};
+pub use record::{
+    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, Record, Revision, State, StateKind,
+    TimerId, UnknownState, Wake,
+};
+pub use request::{Due, Precondition, Request, Response, Shift, TimerError, Was};
+pub use runner::{Health, Timers};
+pub use scheduler::{Event, Ticket};
+pub use stats::{Lateness, Stats};

@@ -1,0 +1,506 @@
+//! Retry schedules as data: when the next attempt comes after a failure, and when to stop.
+
+use std::time::Duration;
+
+use countwheel::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::random::Random;
+
+/// When to try again after a failed attempt, and when to give up.
+///
+/// A schedule that is used up means dead, unless `max_attempts` asks to repeat its last
+/// step. Whatever ends first, ends it.
+///
+/// ```
+/// use countwheel_durable::{Delays, Jitter, Preset, RetryPolicy};
+/// use std::time::Duration;
+///
+/// let policy = RetryPolicy {
+///     delays: Delays::Preset(Preset::Wechat),
+///     jitter: Jitter::None,
+///     max_attempts: None,
+///     max_age: None,
+/// };
+/// policy.validate()?;
+/// let total: Duration = policy.preview().map(|step| step.longest).sum();
+/// assert_eq!(total, Duration::from_secs(24 * 3600 + 4 * 60));
+/// # Ok::<(), countwheel_durable::PolicyError>(())
+/// ```
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RetryPolicy {
+    /// The delay after each failure.
+    pub delays: Delays,
+    /// How much of each delay is left to chance.
+    pub jitter: Jitter,
+    /// How many attempts there are in all, the first included; 1 to 10,000.
+    pub max_attempts: Option<u32>,
+    /// No attempt starts later than this after the first deadline.
+    pub max_age: Option<Duration>,
+}
+
+// Factors are validated to be finite, so equality is total.
+impl Eq for RetryPolicy {}
+
+/// The delays between attempts, before jitter. Each is 1 ms to 1 year.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Delays {
+    /// One delay after each failure, 1 to 1,000 of them.
+    List(Vec<Duration>),
+    /// A list that has a name.
+    Preset(Preset),
+    /// The same delay each time.
+    Fixed(Duration),
+    /// `first`, then `factor` times the last, at most `cap`.
+    Exponential {
+        /// The delay after the first failure.
+        first: Duration,
+        /// From 1 to 1,000.
+        factor: f64,
+        /// The longest delay, at least `first`.
+        cap: Duration,
+    },
+}
+
+/// A schedule known by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Preset {
+    /// 15s 15s 30s 3m 10m 20m 30m 30m 30m 60m 3h 3h 3h 6h 6h: 24 h 4 min in all.
+    ///
+    /// The intervals at which WeChat Pay repeats a payment notification.
+    Wechat,
+}
+
+impl Preset {
+    /// Every preset there is.
+    pub const ALL: [Self; 1] = [Self::Wechat];
+
+    /// The name used in the API and on the command line.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Wechat => "wechat",
+        }
+    }
+
+    /// The preset of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|preset| preset.as_str() == name)
+    }
+
+    /// Its delays.
+    #[must_use]
+    pub const fn delays(self) -> &'static [Duration] {
+        const WECHAT: [Duration; 15] = {
+            let seconds = [
+                15, 15, 30, 180, 600, 1200, 1800, 1800, 1800, 3600, 10_800, 10_800, 10_800, 21_600,
+                21_600,
+            ];
+            let mut delays = [Duration::ZERO; 15];
+            let mut i = 0;
+            while i < delays.len() {
+                delays[i] = Duration::from_secs(seconds[i]);
+                i += 1;
+            }
+            delays
+        };
+        match self {
+            Self::Wechat => &WECHAT,
+        }
+    }
+}
+
+/// How much of a delay is left to chance, so that failures that came together do not come
+/// back together. Names and formulas as in Brooker, "Exponential Backoff and Jitter" (2015).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Jitter {
+    /// Nothing: the delay as it stands.
+    #[default]
+    None,
+    /// Everything: uniform from zero to the delay.
+    Full,
+    /// Half: uniform from half the delay to the delay.
+    Equal,
+}
+
+impl Jitter {
+    fn shortest(self, delay: Duration) -> Duration {
+        match self {
+            Self::None => delay,
+            Self::Full => Duration::ZERO,
+            Self::Equal => delay / 2,
+        }
+    }
+}
+
+/// One step of a schedule, as [`RetryPolicy::preview`] gives it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetryStep {
+    /// The attempt it leads to: 2 for the first retry.
+    pub attempt: u32,
+    /// The shortest delay that jitter can make of it.
+    pub shortest: Duration,
+    /// The longest: the delay as it stands in the schedule.
+    pub longest: Duration,
+}
+
+/// What follows a failed attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// Try again then.
+    Retry(Timestamp),
+    /// The schedule or the number of attempts is used up.
+    Exhausted,
+    /// The next attempt would come after the maximum age.
+    TooOld,
+}
+
+/// Why a policy is not one.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// The list has no delay, or too many.
+    #[error("a retry schedule has 1 to {max} delays, not {found}", max = RetryPolicy::MAX_LIST)]
+    ListLength {
+        /// How many it has.
+        found: usize,
+    },
+    /// A delay is too short or too long.
+    #[error("a retry delay is from 1 ms to 365 days, not {found:?}")]
+    Delay {
+        /// The delay.
+        found: Duration,
+    },
+    /// The factor is out of range or no number.
+    #[error("an exponential factor is a number from 1 to 1000")]
+    Factor,
+    /// The cap is below the first delay.
+    #[error("the cap of an exponential schedule is at least its first delay")]
+    Cap,
+    /// The number of attempts is out of range.
+    #[error("max_attempts is from 1 to {max}, not {found}", max = RetryPolicy::MAX_ATTEMPTS)]
+    Attempts {
+        /// The number.
+        found: u32,
+    },
+    /// The maximum age is too short or too long.
+    #[error("max_age is from 1 ms to 36525 days, not {found:?}")]
+    Age {
+        /// The age.
+        found: Duration,
+    },
+}
+
+impl Default for RetryPolicy {
+    /// 20 attempts over at most 2 days and 6 hours: exponential from 10 s, doubling, at
+    /// most 6 h, with full jitter.
+    fn default() -> Self {
+        Self {
+            delays: Delays::Exponential {
+                first: Duration::from_secs(10),
+                factor: 2.0,
+                cap: Duration::from_secs(6 * 3600),
+            },
+            jitter: Jitter::Full,
+            max_attempts: Some(20),
+            max_age: None,
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// The most delays a list can have.
+    pub const MAX_LIST: usize = 1_000;
+    /// The largest `max_attempts`.
+    pub const MAX_ATTEMPTS: u32 = 10_000;
+
+    const DELAY_MIN: Duration = Duration::from_millis(1);
+    const DELAY_MAX: Duration = Duration::from_secs(365 * 86_400);
+    const AGE_MAX: Duration = Duration::from_secs(36_525 * 86_400);
+
+    /// Checks every bound that the fields name.
+    ///
+    /// # Errors
+    /// [`PolicyError`] names the first one broken.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        let check = |found: Duration| {
+            if found < Self::DELAY_MIN || found > Self::DELAY_MAX {
+                return Err(PolicyError::Delay { found });
+            }
+            Ok(())
+        };
+        match &self.delays {
+            Delays::List(list) if list.is_empty() || list.len() > Self::MAX_LIST => {
+                return Err(PolicyError::ListLength { found: list.len() });
+            }
+            Delays::List(list) => list.iter().copied().try_for_each(check)?,
+            Delays::Preset(_) => {}
+            Delays::Fixed(delay) => check(*delay)?,
+            Delays::Exponential { first, factor, cap } => {
+                check(*first)?;
+                check(*cap)?;
+                if cap < first {
+                    return Err(PolicyError::Cap);
+                }
+                if !(1.0..=1_000.0).contains(factor) {
+                    return Err(PolicyError::Factor);
+                }
+            }
+        }
+        match self.max_attempts {
+            Some(found) if found == 0 || found > Self::MAX_ATTEMPTS => {
+                return Err(PolicyError::Attempts { found });
+            }
+            _ => {}
+        }
+        match self.max_age {
+            Some(found) if found < Self::DELAY_MIN || found > Self::AGE_MAX => {
+                Err(PolicyError::Age { found })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The delay after the `failures`-th failure, before jitter; `None` when the schedule
+    /// or the number of attempts is used up. O(1), for an exponential O(steps to its cap).
+    #[must_use]
+    pub fn delay_after(&self, failures: u32) -> Option<Duration> {
+        if failures == 0 || self.max_attempts.is_some_and(|max| failures >= max) {
+            return None;
+        }
+        let listed = |list: &[Duration]| {
+            let step = usize::try_from(failures - 1).unwrap_or(usize::MAX);
+            match list.get(step) {
+                Some(delay) => Some(*delay),
+                // Only a stated number of attempts repeats the last step.
+                None if self.max_attempts.is_some() => list.last().copied(),
+                None => None,
+            }
+        };
+        match &self.delays {
+            Delays::List(list) => listed(list),
+            Delays::Preset(preset) => listed(preset.delays()),
+            Delays::Fixed(delay) => Some(*delay),
+            Delays::Exponential { first, factor, cap } => {
+                Some(exponential(*first, *factor, *cap, failures - 1))
+            }
+        }
+    }
+
+    /// What follows the `failures`-th failure, noticed at `now`, of a timer whose first
+    /// attempt was due at `first_due`. A receiver's own wish to wait (`not_before`, from
+    /// Retry-After) can make the delay longer, never shorter.
+    pub(crate) fn next(
+        &self,
+        failures: u32,
+        first_due: Timestamp,
+        now: Timestamp,
+        not_before: Option<Timestamp>,
+        random: &mut Random,
+    ) -> Next {
+        let Some(delay) = self.delay_after(failures) else {
+            return Next::Exhausted;
+        };
+        let shortest = self.jitter.shortest(delay);
+        let drawn = shortest + random.up_to(delay.saturating_sub(shortest));
+        let due = (now + drawn).max(not_before.unwrap_or(now));
+        match self.max_age {
+            Some(age) if due > first_due + age => Next::TooOld,
+            _ => Next::Retry(due),
+        }
+    }
+
+    /// Every retry of the schedule in order, should each attempt fail. Endless when
+    /// nothing bounds the number of attempts. The maximum age is left to the caller, since
+    /// it depends on how long each attempt takes.
+    ///
+    /// ```
+    /// use countwheel_durable::{Delays, Jitter, RetryPolicy};
+    /// use std::time::Duration;
+    ///
+    /// let policy = RetryPolicy {
+    ///     delays: Delays::Fixed(Duration::from_secs(5)),
+    ///     jitter: Jitter::Equal,
+    ///     max_attempts: Some(3),
+    ///     max_age: None,
+    /// };
+    /// let steps: Vec<_> = policy.preview().collect();
+    /// assert_eq!(steps.len(), 2);
+    /// assert_eq!(steps[0].attempt, 2);
+    /// assert_eq!(steps[0].shortest, Duration::from_millis(2_500));
+    /// assert_eq!(steps[0].longest, Duration::from_secs(5));
+    /// ```
+    pub fn preview(&self) -> impl Iterator<Item = RetryStep> + '_ {
+        (1..u32::MAX).map_while(|failures| {
+            let longest = self.delay_after(failures)?;
+            Some(RetryStep {
+                attempt: failures + 1,
+                shortest: self.jitter.shortest(longest),
+                longest,
+            })
+        })
+    }
+}
+
+fn exponential(first: Duration, factor: f64, cap: Duration, doublings: u32) -> Duration {
+    if factor <= 1.0 {
+        return first;
+    }
+    // Multiplied step by step: the same bits on every machine, and it ends at the cap.
+    let cap_seconds = cap.as_secs_f64();
+    let mut seconds = first.as_secs_f64();
+    for _ in 0..doublings {
+        seconds *= factor;
+        if seconds >= cap_seconds {
+            return cap;
+        }
+    }
+    Duration::from_secs_f64(seconds).min(cap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(delays: Delays) -> RetryPolicy {
+        RetryPolicy {
+            delays,
+            jitter: Jitter::None,
+            max_attempts: None,
+            max_age: None,
+        }
+    }
+
+    fn seconds(policy: &RetryPolicy, take: usize) -> Vec<u64> {
+        let steps = policy.preview().take(take);
+        steps.map(|step| step.longest.as_secs()).collect()
+    }
+
+    #[test]
+    fn the_wechat_preset_takes_24_hours_and_4_minutes() {
+        let policy = policy(Delays::Preset(Preset::Wechat));
+        assert_eq!(policy.preview().count(), 15);
+        assert_eq!(seconds(&policy, 99).iter().sum::<u64>(), 86_640);
+    }
+
+    #[test]
+    fn a_list_that_is_used_up_ends_unless_more_attempts_are_asked_for() {
+        let mut policy = policy(Delays::List(vec![
+            Duration::from_secs(1),
+            Duration::from_secs(7),
+        ]));
+        assert_eq!(seconds(&policy, 99), [1, 7]);
+        policy.max_attempts = Some(5);
+        assert_eq!(seconds(&policy, 99), [1, 7, 7, 7]);
+        policy.max_attempts = Some(2);
+        assert_eq!(seconds(&policy, 99), [1]);
+        policy.max_attempts = Some(1);
+        assert_eq!(seconds(&policy, 99), [0; 0]);
+    }
+
+    #[test]
+    fn an_exponential_schedule_stops_growing_at_its_cap() {
+        let policy = policy(Delays::Exponential {
+            first: Duration::from_secs(1),
+            factor: 3.0,
+            cap: Duration::from_secs(20),
+        });
+        assert_eq!(seconds(&policy, 5), [1, 3, 9, 20, 20]);
+        assert_eq!(policy.delay_after(u32::MAX), Some(Duration::from_secs(20)));
+    }
+
+    #[test]
+    fn jitter_stays_inside_its_bounds_and_uses_them() {
+        let now = Timestamp::from_micros(1_000_000_000);
+        for (jitter, low, high) in [
+            (Jitter::None, 10_000, 10_000),
+            (Jitter::Full, 0, 10_000),
+            (Jitter::Equal, 5_000, 10_000),
+        ] {
+            let mut policy = policy(Delays::Fixed(Duration::from_secs(10)));
+            policy.jitter = jitter;
+            let mut random = Random::new(1);
+            let (mut least, mut most) = (u128::MAX, 0);
+            for _ in 0..10_000 {
+                let Next::Retry(due) = policy.next(1, now, now, None, &mut random) else {
+                    panic!("a fixed schedule never ends");
+                };
+                let delay = due.saturating_since(now).as_millis();
+                assert!((low..=high).contains(&delay), "{jitter:?}: {delay} ms");
+                least = least.min(delay);
+                most = most.max(delay);
+            }
+            assert!(least <= low + 10 && most >= high - 10, "{jitter:?}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_after_the_maximum_age_is_not_made() {
+        let mut policy = policy(Delays::Fixed(Duration::from_secs(10)));
+        policy.max_age = Some(Duration::from_secs(25));
+        let first_due = Timestamp::from_micros(0);
+        let at = |seconds| Timestamp::EPOCH + Duration::from_secs(seconds);
+        let mut random = Random::new(1);
+        assert_eq!(
+            policy.next(1, first_due, at(15), None, &mut random),
+            Next::Retry(at(25))
+        );
+        assert_eq!(
+            policy.next(2, first_due, at(16), None, &mut random),
+            Next::TooOld
+        );
+        assert_eq!(
+            policy.next(1, first_due, at(1), Some(at(26)), &mut random),
+            Next::TooOld
+        );
+    }
+
+    #[test]
+    fn a_receiver_can_ask_for_more_time_but_not_for_less() {
+        let policy = policy(Delays::Fixed(Duration::from_secs(10)));
+        let at = |seconds| Timestamp::EPOCH + Duration::from_secs(seconds);
+        let mut random = Random::new(1);
+        let mut next = |not_before| policy.next(1, at(0), at(0), Some(at(not_before)), &mut random);
+        assert_eq!(next(3), Next::Retry(at(10)));
+        assert_eq!(next(30), Next::Retry(at(30)));
+    }
+
+    #[test]
+    fn every_bound_is_checked() {
+        let list = |seconds: &[u64]| {
+            policy(Delays::List(
+                seconds.iter().copied().map(Duration::from_secs).collect(),
+            ))
+        };
+        let exponential = |factor| {
+            policy(Delays::Exponential {
+                first: Duration::from_secs(2),
+                factor,
+                cap: Duration::from_secs(3),
+            })
+        };
+        assert_eq!(
+            list(&[]).validate(),
+            Err(PolicyError::ListLength { found: 0 })
+        );
+        assert!(list(&[0]).validate().is_err());
+        assert!(list(&[366 * 86_400]).validate().is_err());
+        assert!(list(&[1; 1_001]).validate().is_err());
+        assert!(list(&[1; 1_000]).validate().is_ok());
+        for factor in [0.0, 0.99, 1_000.1, f64::NAN, f64::INFINITY, -2.0] {
+            assert_eq!(exponential(factor).validate(), Err(PolicyError::Factor));
+        }
+        assert!(exponential(1.0).validate().is_ok());
+        for found in [0, 10_001] {
+            let mut policy = list(&[1]);
+            policy.max_attempts = Some(found);
+            assert_eq!(policy.validate(), Err(PolicyError::Attempts { found }));
+        }
+        let mut policy = list(&[1]);
+        policy.max_age = Some(Duration::ZERO);
+        assert!(policy.validate().is_err());
+        assert!(RetryPolicy::default().validate().is_ok());
+    }
+}

@@ -1,0 +1,310 @@
+//! One timer as it is stored: what is due, when, what has been tried.
+
+use std::fmt;
+use std::time::Duration;
+
+use countwheel::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{RetryPolicy, TimerName};
+
+/// A number that only grows within a shard: given to a timer by every set, move, fire,
+/// revive and retry, never given twice, not even across remove and restart.
+///
+/// It is what a conditional request names, and the order of equal deadlines.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Which set made this timer: the same through moves, retries and restarts, another after
+/// the next set of the same key. Unique in the whole world, so a receiver can use it to
+/// tell a repeated delivery from a new one.
+///
+/// ```
+/// use countwheel_durable::{Revision, TimerId};
+///
+/// let id = TimerId { store: 0xfeed, set: Revision(7) };
+/// assert_eq!(id.to_string(), "tmr-000000000000feed-7");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct TimerId {
+    /// Drawn at random when the store was made.
+    pub store: u64,
+    /// The revision of the set.
+    pub set: Revision,
+}
+
+impl fmt::Display for TimerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tmr-{:016x}-{}", self.store, self.set)
+    }
+}
+
+/// Where a timer stands. The diagram is in `docs/timer-states.md`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum State {
+    /// Waits for its deadline, or for the next attempt.
+    Pending,
+    /// An attempt was started and its outcome is not known yet.
+    Delivering,
+    /// An attempt succeeded.
+    Done {
+        /// When the outcome was recorded.
+        at: Timestamp,
+        /// Until when the record is kept for those who ask.
+        keep_until: Timestamp,
+    },
+    /// Given up. Kept until removed, replaced or revived.
+    Dead {
+        /// When.
+        at: Timestamp,
+        /// Why.
+        reason: DeadReason,
+    },
+}
+
+impl State {
+    /// The state without its details.
+    #[must_use]
+    pub fn kind(&self) -> StateKind {
+        match self {
+            Self::Pending => StateKind::Pending,
+            Self::Delivering => StateKind::Delivering,
+            Self::Done { .. } => StateKind::Done,
+            Self::Dead { .. } => StateKind::Dead,
+        }
+    }
+}
+
+/// The four states by name.
+///
+/// ```
+/// use countwheel_durable::StateKind;
+///
+/// assert_eq!("dead".parse(), Ok(StateKind::Dead));
+/// assert_eq!(StateKind::Delivering.to_string(), "delivering");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StateKind {
+    /// Waits for its deadline, or for the next attempt.
+    Pending,
+    /// An attempt was started and its outcome is not known yet.
+    Delivering,
+    /// An attempt succeeded.
+    Done,
+    /// Given up.
+    Dead,
+}
+
+impl StateKind {
+    /// All four, in the order of a life.
+    pub const ALL: [Self; 4] = [Self::Pending, Self::Delivering, Self::Done, Self::Dead];
+
+    /// The name used in the API, the metrics and the documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Delivering => "delivering",
+            Self::Done => "done",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+impl fmt::Display for StateKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::str::FromStr for StateKind {
+    type Err = UnknownState;
+
+    fn from_str(text: &str) -> Result<Self, UnknownState> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or(UnknownState)
+    }
+}
+
+/// A text that names none of the four states.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a state is one of pending, delivering, done, dead")]
+pub struct UnknownState;
+
+/// Why a timer was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeadReason {
+    /// The retry schedule, or its maximum number of attempts, is used up.
+    Exhausted,
+    /// The next attempt would come after the maximum age.
+    TooOld,
+    /// The receiver said that it wants no more.
+    Stopped,
+    /// The process ended during too many attempts in a row.
+    Interrupted,
+}
+
+impl DeadReason {
+    /// The name used in the API and the documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exhausted => "exhausted",
+            Self::TooOld => "too_old",
+            Self::Stopped => "stopped",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+impl fmt::Display for DeadReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One attempt that was started: what is known of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AttemptRecord {
+    /// 1 for the first since the set, one more each time.
+    pub number: u32,
+    /// The deadline it belongs to.
+    pub due: Timestamp,
+    /// When it was claimed. Never before `due`.
+    pub started: Timestamp,
+    /// How it ended. `None` while it runs.
+    pub ended: Option<AttemptEnd>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AttemptEnd {
+    /// When the outcome arrived; for an interrupted attempt, when that was noticed.
+    pub at: Timestamp,
+    /// What it came to.
+    pub result: AttemptResult,
+    /// What the handler said of it, such as `503`. At most [`Record::DETAIL_MAX_BYTES`].
+    pub detail: String,
+}
+
+/// What an attempt came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttemptResult {
+    /// It succeeded: the timer is done.
+    Done,
+    /// It failed: the retry schedule decides what follows.
+    Failed,
+    /// The receiver wants no more: the timer is dead.
+    Stopped,
+    /// The process ended before the outcome was recorded: it may have been delivered.
+    Interrupted,
+}
+
+impl AttemptResult {
+    /// The name used in the API, the metrics and the documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Stopped => "stopped",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// A timer as it is stored.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Queue and key.
+    pub name: TimerName,
+    /// Which set made it.
+    pub id: TimerId,
+    /// Its last set, move, fire, revive or retry.
+    pub revision: Revision,
+    /// Where it stands.
+    pub state: State,
+    /// When it was set.
+    pub created: Timestamp,
+    /// When the next attempt is due, or when the last one was.
+    pub due: Timestamp,
+    /// When the first attempt was due: the maximum age counts from here.
+    pub first_due: Timestamp,
+    /// When to try again after a failure, and when to give up.
+    pub policy: RetryPolicy,
+    /// Failed attempts since it was set or revived: the position in the retry schedule.
+    pub failures: u32,
+    /// Attempts in a row that the end of the process interrupted.
+    pub interruptions: u32,
+    /// The number of the last attempt started; 0 if there was none.
+    pub attempt: u32,
+    /// The last attempts, oldest first, at most [`Record::ATTEMPTS_KEPT`].
+    pub attempts: Vec<AttemptRecord>,
+    /// What the handler needs to know; opaque here.
+    pub payload: Vec<u8>,
+}
+
+impl Record {
+    /// How many attempts are kept; older ones are dropped, the count goes on.
+    pub const ATTEMPTS_KEPT: usize = 32;
+    /// The longest detail kept of an attempt, in bytes.
+    pub const DETAIL_MAX_BYTES: usize = 200;
+
+    /// The point at which the scheduler must look at this record again: its deadline, or
+    /// the end of its retention. `None` for the dead, which wait for nothing.
+    ///
+    /// A record in delivery keeps the deadline of its attempt, so that one interrupted by
+    /// the end of the process is found again among the overdue.
+    #[must_use]
+    pub fn wake(&self) -> Option<Wake> {
+        let at = match self.state {
+            State::Pending | State::Delivering => self.due,
+            State::Done { keep_until, .. } => keep_until,
+            State::Dead { .. } => return None,
+        };
+        Some(Wake {
+            at,
+            revision: self.revision,
+        })
+    }
+
+    /// How late the last attempt started; `None` if there was none.
+    #[must_use]
+    pub fn lateness(&self) -> Option<Duration> {
+        let last = self.attempts.last()?;
+        Some(last.started.saturating_since(last.due))
+    }
+}
+
+/// A position in the order in which a shard's records need attention: by time, then by
+/// revision. Unique in its shard.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct Wake {
+    /// When.
+    pub at: Timestamp,
+    /// Which of those at the same time.
+    pub revision: Revision,
+}
+
+impl Wake {
+    /// After every other.
+    pub const MAX: Self = Self {
+        at: Timestamp::MAX,
+        revision: Revision(u64::MAX),
+    };
+}

@@ -1,0 +1,228 @@
+//! What callers ask of the scheduler, and what it answers.
+
+use std::time::Duration;
+
+use countwheel::Timestamp;
+
+use crate::store::StoreError;
+use crate::{NameError, PolicyError, RetryPolicy, Revision, StateKind, TimerId, TimerName};
+
+/// When something shall be due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// At this time. One that has passed is due at once.
+    At(Timestamp),
+    /// This long after the request is taken up.
+    In(Duration),
+}
+
+impl Due {
+    /// The longest time ahead that a timer can be due: 36,525 days, a hundred years.
+    pub const MAX_AHEAD: Duration = Duration::from_secs(36_525 * 86_400);
+
+    /// The deadline this means at `now`: never before it.
+    ///
+    /// # Errors
+    /// [`TimerError::TooFar`] beyond [`Due::MAX_AHEAD`].
+    pub fn resolve(self, now: Timestamp) -> Result<Timestamp, TimerError> {
+        let due = match self {
+            Self::At(at) => at.max(now),
+            Self::In(delay) => now + delay,
+        };
+        if due > now + Self::MAX_AHEAD {
+            return Err(TimerError::TooFar);
+        }
+        Ok(due)
+    }
+}
+
+/// Where a move takes a timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shift {
+    /// To a new deadline.
+    To(Due),
+    /// Later than its deadline now.
+    Later(Duration),
+    /// Sooner than its deadline now, at most to now.
+    Sooner(Duration),
+}
+
+/// What must hold of the timer for a request to do anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Precondition {
+    /// Nothing.
+    #[default]
+    None,
+    /// There is no timer of that name, in whatever state.
+    Absent,
+    /// It has this revision.
+    Revision(Revision),
+}
+
+/// One request. Each is answered once, after what it changed is durable.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Request {
+    /// Set a timer: a new one, or one in place of whatever had the name.
+    Set {
+        /// Its name.
+        name: TimerName,
+        /// When it is due.
+        due: Due,
+        /// When to try again.
+        policy: RetryPolicy,
+        /// What the handler will need.
+        payload: Vec<u8>,
+        /// What must hold.
+        precondition: Precondition,
+    },
+    /// Move a pending timer to another deadline. Counts as a new insertion.
+    Move {
+        /// Its name.
+        name: TimerName,
+        /// Where to.
+        shift: Shift,
+        /// What must hold.
+        precondition: Precondition,
+    },
+    /// Remove a timer: no attempt starts afterwards.
+    Remove {
+        /// Its name.
+        name: TimerName,
+        /// What must hold.
+        precondition: Precondition,
+        /// Refuse unless it is pending.
+        only_pending: bool,
+    },
+    /// Make a pending timer due now.
+    Fire {
+        /// Its name.
+        name: TimerName,
+    },
+    /// Make a dead timer pending again, from the start of its retry schedule.
+    Revive {
+        /// Its name.
+        name: TimerName,
+        /// When it is due.
+        due: Due,
+    },
+}
+
+impl Request {
+    /// The timer it is about.
+    #[must_use]
+    pub fn name(&self) -> &TimerName {
+        match self {
+            Self::Set { name, .. }
+            | Self::Move { name, .. }
+            | Self::Remove { name, .. }
+            | Self::Fire { name }
+            | Self::Revive { name, .. } => name,
+        }
+    }
+}
+
+/// What a request did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Response {
+    /// The timer was set.
+    Set {
+        /// Its id, which every delivery carries.
+        id: TimerId,
+        /// Its revision.
+        revision: Revision,
+        /// When it is due: not before the request was taken up.
+        due: Timestamp,
+        /// The state of the timer that it replaced.
+        replaced: Option<StateKind>,
+    },
+    /// The timer was moved, fired or revived.
+    Moved {
+        /// Its new revision.
+        revision: Revision,
+        /// When it was due.
+        old_due: Timestamp,
+        /// When it is due now.
+        due: Timestamp,
+    },
+    /// The timer was removed.
+    Removed(Was),
+}
+
+/// What a removed timer was doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Was {
+    /// It waited: it was not delivered for this deadline and never will be.
+    Pending {
+        /// When it would have been due.
+        due: Timestamp,
+    },
+    /// An attempt had started and may still arrive; none will follow.
+    Delivering {
+        /// Its number.
+        attempt: u32,
+    },
+    /// It had been given up.
+    Dead,
+}
+
+/// Why a request did nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TimerError {
+    /// There is no timer of that name.
+    #[error("there is no timer of that name")]
+    NotFound,
+    /// It is done: an attempt succeeded. Only a set makes a new timer of it.
+    #[error("the timer is done since {at:?}")]
+    Gone {
+        /// Since when.
+        at: Timestamp,
+    },
+    /// It is in a state in which the request makes no sense.
+    #[error("the timer is {state}")]
+    Conflict {
+        /// The state.
+        state: StateKind,
+    },
+    /// The precondition does not hold.
+    #[error("the timer has revision {current}, another than asked for")]
+    Changed {
+        /// The revision it has.
+        current: Revision,
+    },
+    /// A timer of that name exists and the request asked for a new one.
+    #[error("a timer of that name exists, it is {state}")]
+    Exists {
+        /// The state it is in.
+        state: StateKind,
+    },
+    /// The deadline is more than a hundred years ahead.
+    #[error("a timer is due at most 36525 days ahead")]
+    TooFar,
+    /// The payload is longer than the scheduler takes.
+    #[error("a payload has at most {limit} bytes, not {bytes}")]
+    PayloadTooLarge {
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// The name breaks a rule.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The retry policy breaks a rule.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// Too many requests wait. Nothing was done; ask again later.
+    #[error("too many requests are waiting")]
+    Full,
+    /// The scheduler has stopped or is stopping. Nothing was done.
+    #[error("the scheduler has stopped")]
+    Closed,
+    /// The store failed. Whether the request took effect is not known.
+    #[error("the store failed, the outcome of the request is not known: {0}")]
+    Unknown(String),
+    /// The store failed while reading. Nothing was done.
+    #[error("the store could not be read")]
+    Store(#[from] StoreError),
+}

@@ -1,0 +1,494 @@
+//! An engine on a thread of its own: requests and outcomes come in by an inbox, and while
+//! one commit runs the next one gathers.
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use countwheel::{Clock, Timestamp};
+
+use crate::store::{Filter, Page, QueueCounts, Shard, Store, StoreError};
+use crate::{
+    Attempt, Completion, Config, Due, Effect, Engine, Event, Handler, Outcome, Precondition,
+    Record, Request, Response, RetryPolicy, Revision, Stats, Ticket, TimerError, TimerName,
+};
+
+/// The longest wait while anything is pending: a deadline is a wall time and the wait is
+/// not, so a wall clock that was set forward costs at most this much.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Durable timers, running. Clones share one scheduler, which stops when the last of them
+/// is dropped.
+///
+/// ```
+/// use std::sync::{Arc, mpsc};
+/// use std::time::Duration;
+/// use countwheel::SystemClock;
+/// use countwheel_durable::store::MemoryStore;
+/// use countwheel_durable::{
+///     Attempt, Config, Due, Outcome, RetryPolicy, TimerError, TimerName, Timers, Verdict,
+/// };
+///
+/// let (fired, receive) = mpsc::channel();
+/// let handler = move |attempt: &Attempt| {
+///     fired.send(attempt.name.to_string()).expect("the test listens");
+///     Outcome { verdict: Verdict::Done, detail: String::new() }
+/// };
+/// let store = MemoryStore::new(1);
+/// let timers = Timers::open(store, handler, Arc::new(SystemClock::new()), Config::default())?;
+///
+/// let name = TimerName::new("orders", "order-42")?;
+/// timers.set(name.clone(), Due::In(Duration::from_millis(5)), RetryPolicy::default(), vec![])?;
+/// assert_eq!(receive.recv()?, "orders/order-42");
+///
+/// timers.stop(Duration::from_secs(1));
+/// assert!(matches!(timers.remove(name), Err(TimerError::Closed)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Timers {
+    shared: Arc<Shared>,
+    /// Stops the thread when the last clone goes.
+    _last: Arc<StopOnDrop>,
+}
+
+/// Whether a scheduler works.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// It works.
+    Running,
+    /// It was told to stop and waits for the attempts that run.
+    Stopping,
+    /// It has stopped.
+    Stopped,
+    /// The store failed, or an assertion did. What was acknowledged is safe; open the
+    /// store again to go on.
+    Failed(String),
+}
+
+type Answer = Box<dyn FnOnce(Result<Response, TimerError>) + Send>;
+type OnFailure = Box<dyn FnOnce(&str) + Send>;
+
+struct Shared {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    max_waiting: usize,
+    inbox: Mutex<Inbox>,
+    arrived: Condvar,
+    stats: Mutex<Stats>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Inbox {
+    requests: VecDeque<(Request, Answer)>,
+    outcomes: VecDeque<(Revision, Outcome)>,
+    health: Health,
+    /// How long to wait for running attempts, once told to stop.
+    grace: Duration,
+    left_running: usize,
+    on_failure: Vec<OnFailure>,
+}
+
+impl Timers {
+    /// Takes ownership of what the store holds and starts the scheduler's thread.
+    ///
+    /// What was overdue before follows in deadline order at a bounded rate, what an earlier
+    /// process was delivering is delivered again under the next attempt number.
+    ///
+    /// # Errors
+    /// If the store cannot be taken.
+    pub fn open(
+        store: impl Store + 'static,
+        handler: impl Handler,
+        clock: Arc<dyn Clock>,
+        config: Config,
+    ) -> Result<Self, StoreError> {
+        let store: Arc<dyn Store> = Arc::new(store);
+        let max_batch = config.max_batch.max(1);
+        let max_waiting = config.max_waiting;
+        let engine = Engine::open(Arc::clone(&store), Arc::clone(&clock), config)?;
+        let shared = Arc::new(Shared {
+            store,
+            clock,
+            max_waiting,
+            inbox: Mutex::new(Inbox {
+                requests: VecDeque::new(),
+                outcomes: VecDeque::new(),
+                health: Health::Running,
+                grace: Duration::ZERO,
+                left_running: 0,
+                on_failure: Vec::new(),
+            }),
+            arrived: Condvar::new(),
+            stats: Mutex::new(engine.stats()),
+            thread: Mutex::new(None),
+        });
+        let mut runner = Runner {
+            engine,
+            handler: Box::new(handler),
+            shared: Arc::clone(&shared),
+            max_batch,
+            next_ticket: 0,
+            waiting: BTreeMap::new(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("countwheel-durable".to_owned())
+            .spawn(move || {
+                let ended = catch_unwind(AssertUnwindSafe(|| runner.run()));
+                runner.end(match ended {
+                    Ok(result) => result.map_err(|error| describe(&error)),
+                    Err(panic) => Err(panic_text(&*panic)),
+                });
+            })
+            .map_err(|source| StoreError::Io {
+                path: "the scheduler's thread".into(),
+                source,
+            })?;
+        *lock(&shared.thread) = Some(thread);
+        let _last = Arc::new(StopOnDrop(Arc::clone(&shared)));
+        Ok(Self { shared, _last })
+    }
+
+    /// Hands in a request and returns at once. `answer` is called exactly once: from the
+    /// scheduler's thread after what the request changed is durable, or right here with
+    /// [`TimerError::Full`] or [`TimerError::Closed`] if it was not taken. It must not
+    /// block.
+    pub fn submit(
+        &self,
+        request: Request,
+        answer: impl FnOnce(Result<Response, TimerError>) + Send + 'static,
+    ) {
+        let refusal = {
+            let mut inbox = lock(&self.shared.inbox);
+            if inbox.health != Health::Running {
+                TimerError::Closed
+            } else if inbox.requests.len() >= self.shared.max_waiting {
+                TimerError::Full
+            } else {
+                inbox.requests.push_back((request, Box::new(answer)));
+                drop(inbox);
+                self.shared.arrived.notify_one();
+                return;
+            }
+        };
+        answer(Err(refusal));
+    }
+
+    /// Hands in a request and waits for the answer: for at least one sync of the disk. Not
+    /// for the handler's thread of a handler that runs on the scheduler's.
+    ///
+    /// # Errors
+    /// What [`TimerError`] says; the request did nothing, but for [`TimerError::Unknown`].
+    pub fn call(&self, request: Request) -> Result<Response, TimerError> {
+        let (send, receive) = std::sync::mpsc::sync_channel(1);
+        self.submit(request, move |answer| {
+            send.send(answer).unwrap_or_default();
+        });
+        receive.recv().unwrap_or(Err(TimerError::Closed))
+    }
+
+    /// Sets a timer, in place of whatever has its name.
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn set(
+        &self,
+        name: TimerName,
+        due: Due,
+        policy: RetryPolicy,
+        payload: Vec<u8>,
+    ) -> Result<Response, TimerError> {
+        self.call(Request::Set {
+            name,
+            due,
+            policy,
+            payload,
+            precondition: Precondition::None,
+        })
+    }
+
+    /// Removes a timer and says what it was doing.
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn remove(&self, name: TimerName) -> Result<Response, TimerError> {
+        self.call(Request::Remove {
+            name,
+            precondition: Precondition::None,
+            only_pending: false,
+        })
+    }
+
+    /// The timer of that name, as it was last made durable. Reads the store; blocks.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn get(&self, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.shared.store.get(Shard::ONLY, name)
+    }
+
+    /// A page of a queue's timers. Reads the store; blocks.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
+        self.shared.store.list(Shard::ONLY, filter)
+    }
+
+    /// How many timers each queue has in each state. Reads the store; blocks.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
+        self.shared.store.counts(Shard::ONLY)
+    }
+
+    /// What the scheduler has done and holds, as of its last turn.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        lock(&self.shared.stats).clone()
+    }
+
+    /// Whether it works.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        lock(&self.shared.inbox).health.clone()
+    }
+
+    /// Has `f` called with the reason if the scheduler fails, or at once if it has.
+    pub fn on_failure(&self, f: impl FnOnce(&str) + Send + 'static) {
+        let mut inbox = lock(&self.shared.inbox);
+        if let Health::Failed(reason) = &inbox.health {
+            let reason = reason.clone();
+            drop(inbox);
+            f(&reason);
+        } else {
+            inbox.on_failure.push(Box::new(f));
+        }
+    }
+
+    /// Stops: takes no more requests, answers those it took, starts nothing, waits up to
+    /// `grace` for the outcomes of attempts that run, and ends the thread. Returns how many
+    /// attempts were left running: they are repeated when the store is opened again.
+    ///
+    /// May be called from any thread, also twice; every call returns after the end. From
+    /// the scheduler's own thread (a handler) it does not wait.
+    pub fn stop(&self, grace: Duration) -> usize {
+        self.shared.stop(grace)
+    }
+}
+
+impl fmt::Debug for Timers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timers")
+            .field("health", &self.health())
+            .finish_non_exhaustive()
+    }
+}
+
+struct StopOnDrop(Arc<Shared>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop(Duration::ZERO);
+    }
+}
+
+impl Shared {
+    fn stop(&self, grace: Duration) -> usize {
+        {
+            let mut inbox = lock(&self.inbox);
+            if inbox.health == Health::Running {
+                inbox.health = Health::Stopping;
+                inbox.grace = grace;
+            }
+        }
+        self.arrived.notify_one();
+        // Held while joining, so that a second stopper waits for the first one's end.
+        let mut thread = lock(&self.thread);
+        if let Some(handle) = thread.take_if(|handle| !is_current(handle)) {
+            // The thread catches what it runs and cannot panic itself.
+            handle.join().unwrap_or_default();
+        }
+        lock(&self.inbox).left_running
+    }
+
+    fn report(&self, revision: Revision, outcome: Outcome) {
+        lock(&self.inbox).outcomes.push_back((revision, outcome));
+        self.arrived.notify_one();
+    }
+}
+
+fn is_current(handle: &JoinHandle<()>) -> bool {
+    handle.thread().id() == std::thread::current().id()
+}
+
+/// The thread's side.
+struct Runner {
+    engine: Engine,
+    handler: Box<dyn Handler>,
+    shared: Arc<Shared>,
+    max_batch: usize,
+    next_ticket: u64,
+    /// Who waits for the answers of the turn that runs.
+    waiting: BTreeMap<Ticket, Answer>,
+}
+
+impl Runner {
+    fn run(&mut self) -> Result<(), StoreError> {
+        let mut stop_at = None;
+        loop {
+            let events = self.next_events(stop_at);
+            if stop_at.is_none() && lock(&self.shared.inbox).health == Health::Stopping {
+                let grace = lock(&self.shared.inbox).grace;
+                stop_at = Some(self.shared.clock.now() + grace);
+                self.engine.pause();
+            }
+            let idle = events.is_empty();
+            self.turn(events)?;
+            if let Some(at) = stop_at
+                && idle
+            {
+                let running = self.engine.stats().in_flight;
+                if running == 0 || self.shared.clock.now() >= at {
+                    lock(&self.shared.inbox).left_running = running;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Waits for something to happen, or for the engine's next wake-up, or for the end of
+    /// the grace period, and takes what has gathered: at most one commit's worth.
+    fn next_events(&mut self, stop_at: Option<countwheel::Instant>) -> Vec<Event> {
+        let clock = &self.shared.clock;
+        let mut inbox = lock(&self.shared.inbox);
+        loop {
+            let stopping = inbox.health == Health::Stopping && stop_at.is_none();
+            if !inbox.requests.is_empty() || !inbox.outcomes.is_empty() || stopping {
+                break;
+            }
+            let wait = match stop_at {
+                Some(at) => Some(at.saturating_since(clock.now())),
+                None => self.engine.next_wake().map(|at| wait_until(at, clock)),
+            };
+            inbox = match wait {
+                Some(Duration::ZERO) => break,
+                Some(wait) => self
+                    .shared
+                    .arrived
+                    .wait_timeout(inbox, wait)
+                    .map_or_else(|poison| poison.into_inner().0, |(inbox, _)| inbox),
+                None => self
+                    .shared
+                    .arrived
+                    .wait(inbox)
+                    .unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        let outcomes = inbox.outcomes.len().min(self.max_batch);
+        let mut events: Vec<_> = inbox
+            .outcomes
+            .drain(..outcomes)
+            .map(|(revision, outcome)| Event::Outcome { revision, outcome })
+            .collect();
+        let requests = inbox.requests.len().min(self.max_batch - outcomes);
+        for (request, answer) in inbox.requests.drain(..requests) {
+            let ticket = Ticket(self.next_ticket);
+            self.next_ticket += 1;
+            self.waiting.insert(ticket, answer);
+            events.push(Event::Request(ticket, request));
+        }
+        events
+    }
+
+    fn turn(&mut self, events: Vec<Event>) -> Result<(), StoreError> {
+        let Self {
+            engine,
+            handler,
+            shared,
+            waiting,
+            ..
+        } = self;
+        let result = engine.turn(events, &mut |effect| match effect {
+            Effect::Answer(ticket, answer) => {
+                if let Some(waiter) = waiting.remove(&ticket) {
+                    shielded("an answer's receiver", || waiter(answer));
+                }
+            }
+            Effect::Start(attempt) => start(&**handler, attempt, shared),
+        });
+        *lock(&self.shared.stats) = self.engine.stats();
+        result
+    }
+
+    /// Leaves nobody waiting, whichever way the thread ended.
+    fn end(&mut self, result: Result<(), String>) {
+        let (requests, on_failure) = {
+            let mut inbox = lock(&self.shared.inbox);
+            inbox.health = match &result {
+                Ok(()) => Health::Stopped,
+                Err(reason) => Health::Failed(reason.clone()),
+            };
+            (
+                std::mem::take(&mut inbox.requests),
+                std::mem::take(&mut inbox.on_failure),
+            )
+        };
+        for (_, waiter) in requests {
+            shielded("an answer's receiver", || waiter(Err(TimerError::Closed)));
+        }
+        let Err(reason) = result else { return };
+        tracing::error!(reason, "the scheduler failed");
+        for (_, waiter) in std::mem::take(&mut self.waiting) {
+            let unknown = TimerError::Unknown(reason.clone());
+            shielded("an answer's receiver", || waiter(Err(unknown)));
+        }
+        for f in on_failure {
+            shielded("a failure's receiver", || f(&reason));
+        }
+    }
+}
+
+fn start(handler: &dyn Handler, attempt: Attempt, shared: &Arc<Shared>) {
+    let revision = attempt.revision;
+    let shared = Arc::clone(shared);
+    let done = Completion::new(move |outcome| shared.report(revision, outcome));
+    shielded("a handler", || handler.start(attempt, done));
+}
+
+/// Runs somebody else's code: its panic is its own.
+fn shielded(whose: &str, f: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
+        tracing::error!(panic = panic_text(&*panic), "{whose} panicked");
+    }
+}
+
+fn wait_until(at: Timestamp, clock: &Arc<dyn Clock>) -> Duration {
+    at.saturating_since(clock.timestamp()).min(WAIT_MAX)
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a text".to_owned())
+}
+
+/// An error with its sources, on one line.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

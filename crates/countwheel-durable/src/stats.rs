@@ -1,0 +1,143 @@
+//! What a scheduler has done so far, in numbers.
+
+use std::time::Duration;
+
+/// Counts since the scheduler was opened, and what it holds now. A copy, taken at once.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Timers set, replaced ones included.
+    pub set: u64,
+    /// Timers moved.
+    pub moved: u64,
+    /// Timers removed.
+    pub removed: u64,
+    /// Timers made due by request.
+    pub fired_by_request: u64,
+    /// Dead timers made pending again.
+    pub revived: u64,
+    /// Requests refused for what they asked.
+    pub refused: u64,
+    /// Attempts started.
+    pub attempts: u64,
+    /// Attempts that succeeded.
+    pub done: u64,
+    /// Attempts that failed, with or without a retry to follow.
+    pub failed: u64,
+    /// Timers given up.
+    pub dead: u64,
+    /// Attempts found interrupted by the end of the process before.
+    pub interrupted: u64,
+    /// Outcomes of timers that had been removed or replaced meanwhile.
+    pub outdated: u64,
+    /// Done timers forgotten at the end of their retention.
+    pub forgotten: u64,
+    /// Commits made.
+    pub commits: u64,
+    /// Records and removals in them.
+    pub changes: u64,
+    /// Times the window was filled from the store.
+    pub refills: u64,
+    /// Times the window was thrown away and filled anew because it had grown too large.
+    pub rebuilds: u64,
+    /// Timers in the window now.
+    pub in_window: usize,
+    /// Attempts that run now.
+    pub in_flight: usize,
+    /// How late attempts were handed over.
+    pub lateness: Lateness,
+}
+
+/// A histogram of lateness: handed over minus due.
+///
+/// ```
+/// use countwheel_durable::Lateness;
+/// use std::time::Duration;
+///
+/// let mut lateness = Lateness::default();
+/// lateness.record(Duration::from_micros(300));
+/// lateness.record(Duration::from_secs(2));
+/// assert_eq!(lateness.count(), 2);
+/// assert_eq!(lateness.quantile(0.5), Duration::from_micros(500)); // at most
+/// assert_eq!(lateness.max(), Duration::from_secs(2));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lateness {
+    counts: [u64; Self::BOUNDS_MICROS.len() + 1],
+    sum_micros: u64,
+    max_micros: u64,
+}
+
+impl Lateness {
+    /// The upper bounds of the buckets, in microseconds; the last bucket has none.
+    pub const BOUNDS_MICROS: [u64; 19] = [
+        100,
+        200,
+        500,
+        1_000,
+        2_000,
+        5_000,
+        10_000,
+        20_000,
+        50_000,
+        100_000,
+        200_000,
+        500_000,
+        1_000_000,
+        2_000_000,
+        5_000_000,
+        10_000_000,
+        60_000_000,
+        600_000_000,
+        3_600_000_000,
+    ];
+
+    /// Adds one.
+    pub fn record(&mut self, lateness: Duration) {
+        let micros = u64::try_from(lateness.as_micros()).unwrap_or(u64::MAX);
+        let bucket = Self::BOUNDS_MICROS.partition_point(|&bound| bound < micros);
+        self.counts[bucket] += 1;
+        self.sum_micros = self.sum_micros.saturating_add(micros);
+        self.max_micros = self.max_micros.max(micros);
+    }
+
+    /// How many were recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The sum of all.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        Duration::from_micros(self.sum_micros)
+    }
+
+    /// The largest.
+    #[must_use]
+    pub fn max(&self) -> Duration {
+        Duration::from_micros(self.max_micros)
+    }
+
+    /// How many in each bucket, the one without a bound last.
+    #[must_use]
+    pub fn buckets(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// The upper bound of the bucket in which the `quantile` (0 to 1) lies, at most the
+    /// maximum; zero if nothing was recorded.
+    #[must_use]
+    pub fn quantile(&self, quantile: f64) -> Duration {
+        let count = self.count();
+        let mut below = 0;
+        for (bucket, in_bucket) in self.counts.iter().enumerate() {
+            below += in_bucket;
+            #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
+            if *in_bucket > 0 && below as f64 >= quantile * count as f64 {
+                let bound = Self::BOUNDS_MICROS.get(bucket).copied();
+                return Duration::from_micros(bound.unwrap_or(u64::MAX).min(self.max_micros));
+            }
+        }
+        Duration::ZERO
+    }
+}

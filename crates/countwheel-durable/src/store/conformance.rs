@@ -1,0 +1,962 @@
+//! What every store must pass: test support, for the stores here and for yours.
+//!
+//! A test hands [`check`] a way to make a fresh store, and gets a panic that tells which
+//! property does not hold.
+//!
+//! ```
+//! use countwheel_durable::store::conformance::{self, Reopen};
+//! use countwheel_durable::store::{MemoryStore, Store};
+//!
+//! struct Memory(MemoryStore);
+//!
+//! impl Reopen for Memory {
+//!     fn store(&self) -> &dyn Store {
+//!         &self.0
+//!     }
+//!
+//!     fn reopen(&mut self) {
+//!         self.0 = self.0.clone();
+//!     }
+//! }
+//!
+//! conformance::check(|| Box::new(Memory(MemoryStore::new(7))));
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use countwheel::Timestamp;
+
+use super::{
+    Change, DueEntry, Filter, Lease, Ownership, Page, Position, QueueCounts, Shard, Store,
+    StoreError,
+};
+use crate::random::Random;
+use crate::{
+    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, Delays, Jitter, Preset, QueueName,
+    Record, RetryPolicy, Revision, State, StateKind, TimerId, TimerName, Wake,
+};
+
+/// A store that can be closed and opened again.
+pub trait Reopen {
+    /// The store, open.
+    fn store(&self) -> &dyn Store;
+
+    /// Closes the store and opens it again, with everything that was committed.
+    fn reopen(&mut self);
+}
+
+/// One thing that every store does.
+#[derive(Clone, Copy, Debug)]
+pub struct Property {
+    /// What it is, as a sentence.
+    pub sentence: &'static str,
+    /// Panics if it does not hold of a fresh store.
+    pub check: fn(&mut dyn Reopen),
+}
+
+/// Everything that every store does.
+pub const PROPERTIES: &[Property] = &[
+    Property {
+        sentence: "A record is read back as it was put, also after reopening.",
+        check: a_record_is_read_back_as_it_was_put,
+    },
+    Property {
+        sentence: "The last change of a name in a batch wins.",
+        check: the_last_change_of_a_name_in_a_batch_wins,
+    },
+    Property {
+        sentence: "A put replaces every trace of what had its name.",
+        check: a_put_replaces_every_trace,
+    },
+    Property {
+        sentence: "A removed timer is gone everywhere, and removing nothing is no error.",
+        check: a_removed_timer_is_gone_everywhere,
+    },
+    Property {
+        sentence: "A lease that is not the current one changes nothing.",
+        check: a_wrong_lease_changes_nothing,
+    },
+    Property {
+        sentence: "Taking a shard grows its fence, and reopening keeps it.",
+        check: acquiring_grows_the_fence,
+    },
+    Property {
+        sentence: "The last revision stays when its timer goes.",
+        check: the_last_revision_stays,
+    },
+    Property {
+        sentence: "Due gives what needs attention, in order, inside its bounds.",
+        check: due_keeps_order_and_bounds,
+    },
+    Property {
+        sentence: "List honours each field of its filter.",
+        check: list_honours_its_filter,
+    },
+    Property {
+        sentence: "Paging gives each unchanged record once while others change.",
+        check: paging_gives_each_record_once,
+    },
+    Property {
+        sentence: "A page ends when its payloads pass the limit.",
+        check: a_page_has_a_bounded_size,
+    },
+    Property {
+        sentence: "Payloads of 0 bytes to 1 MiB are kept.",
+        check: payloads_of_all_sizes_are_kept,
+    },
+    Property {
+        sentence: "Names of any permitted form are told apart.",
+        check: names_are_told_apart,
+    },
+    Property {
+        sentence: "Times and revisions work up to the last one.",
+        check: extreme_times_and_revisions_work,
+    },
+    Property {
+        sentence: "Shards know nothing of each other.",
+        check: shards_are_apart,
+    },
+    Property {
+        sentence: "Random changes give what a plain map gives.",
+        check: random_changes_agree_with_a_plain_map,
+    },
+    Property {
+        sentence: "Readers see whole batches only.",
+        check: readers_see_whole_batches,
+    },
+];
+
+/// Checks every property, each on a store that `make` gives fresh.
+///
+/// # Panics
+/// If one does not hold. The sentence is printed before each is checked.
+pub fn check(make: impl Fn() -> Box<dyn Reopen>) {
+    for property in PROPERTIES {
+        println!("{}", property.sentence);
+        (property.check)(&mut *make());
+    }
+}
+
+fn a_record_is_read_back_as_it_was_put(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let records = varied_records();
+    commit(tested.store(), lease, &puts(&records));
+    for _ in 0..2 {
+        for record in &records {
+            assert_eq!(get(tested.store(), &record.name), Some(record.clone()));
+        }
+        assert_eq!(get(tested.store(), &name("all", "absent")), None);
+        assert_eq!(get(tested.store(), &name("absent", "0")), None);
+        tested.reopen();
+    }
+}
+
+fn the_last_change_of_a_name_in_a_batch_wins(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let first = record("q", "a", 1, 10);
+    let mut second = record("q", "a", 2, 5);
+    second.state = dead(6);
+    let gone = record("q", "b", 3, 7);
+    let batch = [
+        put(&first),
+        put(&gone),
+        Change::Remove(first.name.clone()),
+        put(&first),
+        put(&second),
+        Change::Remove(gone.name.clone()),
+    ];
+    commit(tested.store(), lease, &batch);
+    Model::of([second]).assert_same(tested.store());
+}
+
+fn a_put_replaces_every_trace(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let states = [State::Pending, State::Delivering, done(50), dead(60)];
+    let mut revision = 0;
+    for before in &states {
+        for after in &states {
+            for due in [10, 20] {
+                let mut old = record("q", "a", revision + 1, 10);
+                let mut new = record("q", "a", revision + 2, due);
+                revision += 2;
+                (old.state, new.state) = (before.clone(), after.clone());
+                commit(tested.store(), lease, &[put(&old)]);
+                Model::of([old]).assert_same(tested.store());
+                commit(tested.store(), lease, &[put(&new)]);
+                Model::of([new.clone()]).assert_same(tested.store());
+                // The same again, in the same place.
+                new.payload.push(1);
+                commit(tested.store(), lease, &[put(&new)]);
+                Model::of([new]).assert_same(tested.store());
+            }
+        }
+    }
+}
+
+fn a_removed_timer_is_gone_everywhere(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let records = varied_records();
+    commit(tested.store(), lease, &puts(&records));
+    let removes: Vec<_> = records
+        .iter()
+        .map(|record| Change::Remove(record.name.clone()))
+        .collect();
+    commit(tested.store(), lease, &removes);
+    Model::default().assert_same(tested.store());
+    commit(tested.store(), lease, &removes);
+    tested.reopen();
+    Model::default().assert_same(tested.store());
+}
+
+fn a_wrong_lease_changes_nothing(tested: &mut dyn Reopen) {
+    let never = Lease {
+        shard: Shard(9),
+        fence: super::Fence(0),
+    };
+    assert_fenced(tested.store(), never);
+    let old = own(tested.store()).lease;
+    let kept = record("q", "kept", 1, 10);
+    commit(tested.store(), old, &[put(&kept)]);
+    let new = own(tested.store()).lease;
+    let mut ahead = new;
+    ahead.fence.0 += 1;
+    for wrong in [old, ahead] {
+        assert_fenced(tested.store(), wrong);
+        let mut other = kept.clone();
+        other.revision = Revision(2);
+        let batch = [
+            put(&record("q", "more", 3, 1)),
+            put(&other),
+            Change::Remove(kept.name.clone()),
+        ];
+        let refused = tested.store().commit(wrong, &batch);
+        assert!(matches!(
+            refused,
+            Err(StoreError::Fenced { shard, ours, current })
+                if shard == new.shard && ours == wrong.fence && current == new.fence
+        ));
+    }
+    Model::of([kept.clone()]).assert_same(tested.store());
+    commit(tested.store(), new, &[]);
+    tested.reopen();
+    Model::of([kept]).assert_same(tested.store());
+    assert_fenced(tested.store(), old);
+    // Nobody took the shard since: the lease holds.
+    commit(tested.store(), new, &[]);
+    assert_eq!(own(tested.store()).last_revision, Revision(1));
+}
+
+fn acquiring_grows_the_fence(tested: &mut dyn Reopen) {
+    let first = own(tested.store());
+    assert_eq!(first.last_revision, Revision(0));
+    let mut last = first.lease.fence;
+    for _ in 0..4 {
+        tested.reopen();
+        for _ in 0..2 {
+            let now = own(tested.store());
+            assert!(now.lease.fence > last, "a fence grows");
+            assert_eq!(now.lease.shard, Shard::ONLY);
+            assert_eq!(now.store_id, first.store_id, "a store keeps its id");
+            last = now.lease.fence;
+        }
+    }
+}
+
+fn the_last_revision_stays(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let high = record("q", "high", 70, 1);
+    commit(tested.store(), lease, &[put(&high)]);
+    commit(tested.store(), lease, &[put(&record("q", "low", 60, 2))]);
+    commit(tested.store(), lease, &[Change::Remove(high.name)]);
+    assert_eq!(own(tested.store()).last_revision, Revision(70));
+    tested.reopen();
+    let lease = own(tested.store()).lease;
+    commit(tested.store(), lease, &[Change::Given(Revision(75))]);
+    commit(tested.store(), lease, &[Change::Given(Revision(9))]);
+    tested.reopen();
+    assert_eq!(own(tested.store()).last_revision, Revision(75));
+}
+
+fn due_keeps_order_and_bounds(tested: &mut dyn Reopen) {
+    let store = tested.store();
+    let lease = own(store).lease;
+    // Equal times, in an order that is not that of the names; several queues.
+    let mut records = vec![
+        record("b", "z", 1, 100),
+        record("a", "y", 2, 100),
+        record("a", "x", 3, 50),
+        record("c", "w", 4, 200),
+        record("c", "v", 5, 300),
+        record("c", "u", 6, 300),
+        record("c", "t", 7, 1),
+    ];
+    records[3].state = State::Delivering;
+    records[4].state = done(70);
+    records[6].state = dead(2);
+    commit(store, lease, &puts(&records));
+    let names = |after, until, limit| -> Vec<String> {
+        let entries = store.due(Shard::ONLY, after, micros(until), limit);
+        let entries = entries.expect("a store that works");
+        entries.iter().map(|entry| entry.name.to_string()).collect()
+    };
+    let all = ["a/x", "c/v", "b/z", "a/y", "c/w", "c/u"];
+    assert_eq!(names(None, u64::MAX, 100), all);
+    assert_eq!(names(None, 100, 100), all[..4], "until is included");
+    assert_eq!(names(None, 99, 100), all[..2]);
+    assert_eq!(names(None, 0, 100), all[..0]);
+    assert_eq!(names(None, u64::MAX, 3), all[..3]);
+    assert_eq!(names(None, u64::MAX, 0), all[..0]);
+    let wake = |at, revision| {
+        Some(Wake {
+            at: micros(at),
+            revision: Revision(revision),
+        })
+    };
+    assert_eq!(
+        names(wake(100, 1), u64::MAX, 100),
+        all[3..],
+        "after is excluded"
+    );
+    assert_eq!(names(wake(100, 1), 200, 100), all[3..5]);
+    assert_eq!(
+        names(wake(150, 9), u64::MAX, 1),
+        all[4..5],
+        "nobody stands there"
+    );
+    assert_eq!(names(wake(300, 6), u64::MAX, 100), all[..0]);
+    assert_eq!(
+        names(wake(200, 4), 100, 100),
+        all[..0],
+        "the bounds are crossed"
+    );
+    assert_eq!(names(Some(Wake::MAX), u64::MAX, 100), all[..0]);
+}
+
+fn list_honours_its_filter(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let states = [State::Pending, State::Delivering, done(900), dead(900)];
+    let mut records = vec![
+        record("other", "a1", 1_000, 20),
+        record("lis", "a1", 1_001, 20),
+    ];
+    for i in 0..40_u64 {
+        let prefix = ["a", "ab", "abc", "b"][bounded(i / 4 % 4)];
+        // Pairs of equal times.
+        let mut record = record("list", &format!("{prefix}{i}"), 100 - i, 10 * (i / 2 % 7));
+        record.state = states[bounded(i % 4)].clone();
+        records.push(record);
+    }
+    commit(tested.store(), lease, &puts(&records));
+    let model = Model::of(records);
+    let positions = [(0, 0), (20, 0), (20, 80), (25, 3), (60, 1_000), (900, 0)];
+    let mut checked = 0;
+    for state in StateKind::ALL.into_iter().map(Some).chain([None]) {
+        for prefix in [
+            None,
+            Some(""),
+            Some("a"),
+            Some("ab"),
+            Some("abc3"),
+            Some("zzz"),
+        ] {
+            for due_from in [None, Some(0), Some(20), Some(25), Some(1_000)] {
+                for due_before in [None, Some(0), Some(20), Some(60), Some(1_000)] {
+                    for after in positions.into_iter().map(Some).chain([None]) {
+                        let mut filter = Filter::queue(queue("list"));
+                        filter.state = state;
+                        filter.prefix = prefix.map(str::to_owned);
+                        filter.due_from = due_from.map(micros);
+                        filter.due_before = due_before.map(micros);
+                        filter.after = after.map(|(due, revision)| position(due, revision));
+                        filter.limit = [1, 3, 100][checked % 3];
+                        checked += 1;
+                        assert_eq!(
+                            list(tested.store(), &filter),
+                            model.list(&filter),
+                            "{filter:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    let mut filter = Filter::queue(queue("list"));
+    filter.limit = 0;
+    assert_eq!(list(tested.store(), &filter), model.list(&filter));
+    filter = Filter::queue(queue("li"));
+    assert_eq!(list(tested.store(), &filter), model.list(&filter));
+}
+
+fn paging_gives_each_record_once(tested: &mut dyn Reopen) {
+    let store = tested.store();
+    let lease = own(store).lease;
+    let still: Vec<_> = (0..60)
+        .map(|i| record("q", &format!("still-{i}"), i + 1, 10 * (i / 3)))
+        .collect();
+    commit(store, lease, &puts(&still));
+    for limit in [1, 7, 59, 60, 61] {
+        let mut seen = BTreeSet::new();
+        let mut revision = 1_000;
+        let mut filter = Filter::queue(queue("q"));
+        filter.limit = limit;
+        for round in 0.. {
+            let page = list(store, &filter);
+            for record in &page.records {
+                let first = seen.insert((record.name.clone(), record.revision));
+                assert!(first, "{} came twice", record.name);
+            }
+            // Far before, in the middle, and at the end. One that moved ahead for ever would
+            // be met for ever.
+            if round < 45 {
+                let mut batch = vec![];
+                for (i, due) in [0, 105, 190].into_iter().enumerate() {
+                    revision += 1;
+                    batch.push(put(&record("q", &format!("moving-{i}"), revision, due)));
+                }
+                batch.push(Change::Remove(name("q", "moving-2")));
+                commit(store, lease, &batch);
+            }
+            let Some(next) = page.next else { break };
+            filter.after = Some(next);
+        }
+        for record in &still {
+            let found = seen.contains(&(record.name.clone(), record.revision));
+            assert!(found, "{} was lost", record.name);
+        }
+        let clear = (0..3).map(|i| Change::Remove(name("q", &format!("moving-{i}"))));
+        commit(store, lease, &clear.collect::<Vec<_>>());
+    }
+    // Full to the last record, a page says that it is the last.
+    let mut filter = Filter::queue(queue("q"));
+    filter.limit = 60;
+    let page = list(store, &filter);
+    assert_eq!((page.records.len(), page.next), (60, None));
+}
+
+fn a_page_has_a_bounded_size(tested: &mut dyn Reopen) {
+    const PAYLOAD: usize = 1 << 20;
+    let store = tested.store();
+    let lease = own(store).lease;
+    for i in 0..10 {
+        let mut record = record("q", &format!("{i}"), i + 1, i);
+        record.payload = vec![0; PAYLOAD];
+        commit(store, lease, &[put(&record)]);
+    }
+    let mut filter = Filter::queue(queue("q"));
+    let page = list(store, &filter);
+    assert_eq!(page.records.len(), Filter::PAGE_MAX_BYTES / PAYLOAD);
+    filter.after = page.next;
+    assert!(filter.after.is_some(), "there are more");
+    let page = list(store, &filter);
+    assert_eq!((page.records.len(), page.next), (2, None));
+}
+
+fn payloads_of_all_sizes_are_kept(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let mut random = Random::new(1);
+    let sizes = [0, 1, 127, 128, 4_095, 4_096, 4_097, 65_535, 65_536, 1 << 20];
+    let mut records = Vec::new();
+    for (size, revision) in sizes.into_iter().zip(1..) {
+        let mut record = record("q", &format!("{size}"), revision, 1);
+        record.payload = (0..size).map(|_| random_byte(&mut random)).collect();
+        records.push(record);
+    }
+    commit(tested.store(), lease, &puts(&records));
+    let model = Model::of(records);
+    model.assert_same(tested.store());
+    tested.reopen();
+    model.assert_same(tested.store());
+}
+
+fn names_are_told_apart(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let long = "k".repeat(256);
+    let umlauts = "\u{fc}".repeat(128);
+    let keys = [
+        "a",
+        "aa",
+        "aaa",
+        "A",
+        " ",
+        "../x",
+        "..",
+        "/",
+        "\\",
+        "a/b",
+        "b",
+        "a:b",
+        "%00",
+        "'; --",
+        "\u{e9}",
+        "e\u{301}",
+        "\u{feff}",
+        "\u{10ffff}",
+        "\u{1f600}",
+        &long,
+        &long[1..],
+        &umlauts,
+    ];
+    let longest_queue = "q".repeat(128);
+    let queues = [
+        "a",
+        "aa",
+        "a.",
+        "a:b",
+        "A",
+        "0",
+        &longest_queue,
+        &longest_queue[1..],
+    ];
+    let mut records = Vec::new();
+    for queue in queues {
+        for key in keys {
+            let revision = records.len() as u64 + 1;
+            records.push(record(queue, key, revision, revision % 5));
+        }
+    }
+    commit(tested.store(), lease, &puts(&records));
+    let mut model = Model::of(records.clone());
+    model.assert_same(tested.store());
+    tested.reopen();
+    model.assert_same(tested.store());
+    for record in &records {
+        if record.revision.0.is_multiple_of(3) {
+            commit(
+                tested.store(),
+                lease,
+                &model.apply(&[Change::Remove(record.name.clone())]),
+            );
+        }
+    }
+    model.assert_same(tested.store());
+}
+
+fn extreme_times_and_revisions_work(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let mut records = Vec::new();
+    for (i, due) in [0, 1, 255, 256, 1 << 32, u64::MAX - 1, u64::MAX]
+        .into_iter()
+        .enumerate()
+    {
+        for (j, revision) in [0, 1, 255, 256, 1 << 32, u64::MAX].into_iter().enumerate() {
+            let mut record = record("q", &format!("{i}-{j}"), revision, due);
+            record.state = match (i + j) % 4 {
+                0 => done(due),
+                1 => State::Delivering,
+                _ => State::Pending,
+            };
+            records.push(record);
+        }
+    }
+    commit(tested.store(), lease, &puts(&records));
+    Model::of(records).assert_same(tested.store());
+    assert_eq!(own(tested.store()).last_revision, Revision(u64::MAX));
+}
+
+fn shards_are_apart(tested: &mut dyn Reopen) {
+    let shards = [Shard(0), Shard(1), Shard(255), Shard(256), Shard(u16::MAX)];
+    let records: Vec<_> = (0..5)
+        .map(|i| record("q", "same", 100 - i, 10 + i))
+        .collect();
+    let leases = shards.map(|shard| acquire(tested.store(), shard).lease);
+    for (lease, record) in leases.iter().zip(&records) {
+        commit(tested.store(), *lease, &[put(record)]);
+    }
+    tested.reopen();
+    for (shard, record) in shards.into_iter().zip(&records) {
+        Model::of([record.clone()]).assert_same_in(tested.store(), shard);
+        assert_eq!(
+            acquire(tested.store(), shard).last_revision,
+            record.revision
+        );
+    }
+    let empty = Shard(2);
+    Model::default().assert_same_in(tested.store(), empty);
+    assert_eq!(acquire(tested.store(), empty).last_revision, Revision(0));
+}
+
+fn random_changes_agree_with_a_plain_map(tested: &mut dyn Reopen) {
+    let mut random = Random::new(42);
+    let shards = [Shard(0), Shard(7)];
+    let mut models = [Model::default(), Model::default()];
+    let mut leases = shards.map(|shard| acquire(tested.store(), shard).lease);
+    let mut revision = 0;
+    for round in 0..240 {
+        let which = bounded(below(&mut random, 2));
+        let batch: Vec<_> = (0..below(&mut random, 9))
+            .map(|_| random_change(&mut random, &mut revision))
+            .collect();
+        commit(tested.store(), leases[which], &models[which].apply(&batch));
+        if round % 30 == 29 {
+            tested.reopen();
+            leases = shards.map(|shard| acquire(tested.store(), shard).lease);
+        }
+        if round % 10 == 9 {
+            for (model, shard) in models.iter().zip(shards) {
+                model.assert_same_in(tested.store(), shard);
+            }
+        }
+    }
+}
+
+fn readers_see_whole_batches(tested: &mut dyn Reopen) {
+    const SIZE: u64 = 8;
+    let store = tested.store();
+    let lease = own(store).lease;
+    let batch = |number: u64| -> Vec<Change> {
+        // Every other batch removes half of the names.
+        let changes = (0..SIZE).map(|i| {
+            let mut record = record("q", &format!("{i}"), number * SIZE + i, i);
+            record.payload = number.to_be_bytes().to_vec();
+            match number.is_multiple_of(2) || i < SIZE / 2 {
+                true => put(&record),
+                false => Change::Remove(record.name),
+            }
+        });
+        changes.collect()
+    };
+    let size = |number: u64| {
+        if number.is_multiple_of(2) {
+            SIZE
+        } else {
+            SIZE / 2
+        }
+    };
+    let batch_of = |revision: Revision| revision.0 / SIZE;
+    commit(store, lease, &batch(1));
+    let finished = AtomicBool::new(false);
+    let read = || {
+        let mut newest = 0;
+        let mut last_round = false;
+        while !last_round {
+            last_round = finished.load(Ordering::Acquire);
+            let due = store.due(Shard::ONLY, None, Timestamp::MAX, 100);
+            let due = due.expect("a store that works");
+            let number = batch_of(due[0].wake.revision);
+            assert!(
+                due.iter()
+                    .all(|entry| batch_of(entry.wake.revision) == number)
+            );
+            assert_eq!(due.len() as u64, size(number), "a part of batch {number}");
+            assert!(number >= newest, "time goes one way");
+            let page = list(store, &Filter::queue(queue("q")));
+            newest = batch_of(page.records[0].revision);
+            assert!(newest >= number, "time goes one way");
+            assert_eq!(
+                page.records.len() as u64,
+                size(newest),
+                "a part of {newest}"
+            );
+            let whole = |record: &Record| record.payload == newest.to_be_bytes();
+            assert!(page.records.iter().all(whole), "a part of {newest}");
+            let counts = store.counts(Shard::ONLY).expect("a store that works");
+            let pending = counts[0].of(StateKind::Pending);
+            assert!(
+                pending == SIZE || pending == SIZE / 2,
+                "{pending} of a batch"
+            );
+        }
+        newest
+    };
+    thread::scope(|scope| {
+        let readers = [scope.spawn(read), scope.spawn(read)];
+        for number in 2..=60 {
+            commit(store, lease, &batch(number));
+        }
+        finished.store(true, Ordering::Release);
+        for reader in readers {
+            let newest = reader.join().expect("a reader that saw whole batches");
+            assert_eq!(newest, 60, "a read after a commit sees it");
+        }
+    });
+}
+
+/// The plainest store: a map, and everything else worked out anew.
+#[derive(Clone, Default, Debug)]
+struct Model(BTreeMap<TimerName, Record>);
+
+impl Model {
+    fn of(records: impl IntoIterator<Item = Record>) -> Self {
+        let named = |record: Record| (record.name.clone(), record);
+        Self(records.into_iter().map(named).collect())
+    }
+
+    /// Applies the changes and hands them on.
+    fn apply(&mut self, changes: &[Change]) -> Vec<Change> {
+        for change in changes {
+            match change {
+                Change::Put(record) => self.0.insert(record.name.clone(), (**record).clone()),
+                Change::Remove(name) => self.0.remove(name),
+                Change::Given(_) => None,
+            };
+        }
+        changes.to_vec()
+    }
+
+    fn due(&self) -> Vec<DueEntry> {
+        let entry = |record: &Record| {
+            Some(DueEntry {
+                wake: record.wake()?,
+                name: record.name.clone(),
+            })
+        };
+        let mut due: Vec<_> = self.0.values().filter_map(entry).collect();
+        due.sort_by_key(|entry| entry.wake);
+        due
+    }
+
+    fn list(&self, filter: &Filter) -> Page {
+        let wanted = |record: &&Record| {
+            let key = record.name.key.as_str();
+            record.name.queue == filter.queue
+                && filter.state.is_none_or(|kind| record.state.kind() == kind)
+                && filter
+                    .prefix
+                    .iter()
+                    .all(|prefix| key.starts_with(prefix.as_str()))
+                && filter.due_from.is_none_or(|from| record.due >= from)
+                && filter.due_before.is_none_or(|before| record.due < before)
+                && filter.after.is_none_or(|after| place(record) > after)
+        };
+        let mut records: Vec<_> = self.0.values().filter(wanted).cloned().collect();
+        records.sort_by_key(place);
+        let more = records.len() > filter.limit;
+        records.truncate(filter.limit);
+        let next = records.last().filter(|_| more).map(place);
+        Page { records, next }
+    }
+
+    fn counts(&self) -> Vec<QueueCounts> {
+        let mut counts: BTreeMap<QueueName, [u64; 4]> = BTreeMap::new();
+        for record in self.0.values() {
+            let queue = counts.entry(record.name.queue.clone()).or_default();
+            queue[record.state.kind() as usize] += 1;
+        }
+        let counts = counts.into_iter();
+        counts
+            .map(|(queue, by_state)| QueueCounts { queue, by_state })
+            .collect()
+    }
+
+    fn assert_same(&self, store: &dyn Store) {
+        self.assert_same_in(store, Shard::ONLY);
+    }
+
+    /// Compares every answer with the store's.
+    fn assert_same_in(&self, store: &dyn Store, shard: Shard) {
+        for (name, record) in &self.0 {
+            let found = store.get(shard, name).expect("a store that works");
+            assert_eq!(found.as_ref(), Some(record));
+        }
+        let due = store.due(shard, None, Timestamp::MAX, usize::MAX);
+        assert_eq!(due.expect("a store that works"), self.due());
+        let counts = store.counts(shard).expect("a store that works");
+        assert_eq!(counts, self.counts());
+        for QueueCounts { queue, .. } in counts {
+            for state in StateKind::ALL.into_iter().map(Some).chain([None]) {
+                let mut filter = Filter::queue(queue.clone());
+                filter.state = state;
+                filter.limit = usize::MAX;
+                let page = store.list(shard, &filter).expect("a store that works");
+                assert_eq!(page, self.list(&filter));
+            }
+        }
+    }
+}
+
+fn place(record: &Record) -> Position {
+    Position {
+        due: record.due,
+        revision: record.revision,
+    }
+}
+
+fn acquire(store: &dyn Store, shard: Shard) -> Ownership {
+    store.acquire(shard).expect("a store that works")
+}
+
+fn own(store: &dyn Store) -> Ownership {
+    acquire(store, Shard::ONLY)
+}
+
+fn commit(store: &dyn Store, lease: Lease, changes: &[Change]) {
+    store.commit(lease, changes).expect("a store that works");
+}
+
+fn get(store: &dyn Store, name: &TimerName) -> Option<Record> {
+    store.get(Shard::ONLY, name).expect("a store that works")
+}
+
+fn list(store: &dyn Store, filter: &Filter) -> Page {
+    store.list(Shard::ONLY, filter).expect("a store that works")
+}
+
+fn assert_fenced(store: &dyn Store, lease: Lease) {
+    let refused = store.commit(lease, &[]);
+    assert!(
+        matches!(refused, Err(StoreError::Fenced { .. })),
+        "{lease:?} is no lease"
+    );
+}
+
+fn put(record: &Record) -> Change {
+    Change::Put(Box::new(record.clone()))
+}
+
+fn puts(records: &[Record]) -> Vec<Change> {
+    records.iter().map(put).collect()
+}
+
+fn micros(micros: u64) -> Timestamp {
+    Timestamp::from_micros(micros)
+}
+
+fn position(due: u64, revision: u64) -> Position {
+    Position {
+        due: micros(due),
+        revision: Revision(revision),
+    }
+}
+
+fn queue(queue: &str) -> QueueName {
+    QueueName::new(queue).expect("a name within the rules")
+}
+
+fn name(queue: &str, key: &str) -> TimerName {
+    TimerName::new(queue, key).expect("a name within the rules")
+}
+
+fn done(keep_until: u64) -> State {
+    State::Done {
+        at: micros(keep_until / 2),
+        keep_until: micros(keep_until),
+    }
+}
+
+fn dead(at: u64) -> State {
+    State::Dead {
+        at: micros(at),
+        reason: DeadReason::Exhausted,
+    }
+}
+
+/// A pending timer.
+fn record(queue: &str, key: &str, revision: u64, due: u64) -> Record {
+    Record {
+        name: name(queue, key),
+        id: TimerId {
+            store: 0xfeed,
+            set: Revision(revision),
+        },
+        revision: Revision(revision),
+        state: State::Pending,
+        created: micros(due / 2),
+        due: micros(due),
+        first_due: micros(due),
+        policy: RetryPolicy::default(),
+        failures: 0,
+        interruptions: 0,
+        attempt: 0,
+        attempts: Vec::new(),
+        payload: key.as_bytes().to_vec(),
+    }
+}
+
+/// Every variant of everything that a record can hold. One that is small comes second.
+pub(super) fn varied_records() -> Vec<Record> {
+    let seconds = Duration::from_secs;
+    let delays = [
+        Delays::List((1..=1_000).map(seconds).collect()),
+        Delays::Preset(Preset::Wechat),
+        Delays::Fixed(Duration::from_nanos(1_500_000)),
+        Delays::Exponential {
+            first: seconds(1),
+            factor: 1.0 + f64::EPSILON,
+            cap: seconds(365 * 86_400),
+        },
+    ];
+    let reasons = [
+        DeadReason::Exhausted,
+        DeadReason::TooOld,
+        DeadReason::Stopped,
+        DeadReason::Interrupted,
+    ];
+    let dead = reasons.map(|reason| State::Dead {
+        at: micros(8),
+        reason,
+    });
+    let states = [State::Pending, State::Delivering, done(9)]
+        .into_iter()
+        .chain(dead);
+    let results = [
+        AttemptResult::Done,
+        AttemptResult::Failed,
+        AttemptResult::Stopped,
+        AttemptResult::Interrupted,
+    ];
+    let mut records = Vec::new();
+    for state in states {
+        for delays in &delays {
+            let number = records.len() as u64;
+            let mut record = record("all", &format!("{number}"), number + 1, number % 6);
+            record.state = state.clone();
+            record.policy = RetryPolicy {
+                delays: delays.clone(),
+                jitter: [Jitter::None, Jitter::Full, Jitter::Equal][bounded(number % 3)],
+                max_attempts: Some(10_000).filter(|_| number.is_multiple_of(2)),
+                max_age: Some(seconds(number + 1)).filter(|_| number.is_multiple_of(3)),
+            };
+            (record.failures, record.interruptions, record.attempt) = (1, 2, u32::MAX);
+            let attempts = (1..).zip(results).map(|(number, result)| AttemptRecord {
+                number,
+                due: micros(1),
+                started: micros(2),
+                ended: (number != 2).then(|| AttemptEnd {
+                    at: micros(u64::MAX),
+                    result,
+                    detail: "\u{2717}".repeat(66),
+                }),
+            });
+            record.attempts = attempts.cycle().take(bounded(number % 33)).collect();
+            records.push(record);
+        }
+    }
+    records
+}
+
+fn random_change(random: &mut Random, revision: &mut u64) -> Change {
+    let queue = ["q", "qq", "r"][bounded(below(random, 3))];
+    let key = format!("key-{}", below(random, 12));
+    if below(random, 4) == 0 {
+        return Change::Remove(name(queue, &key));
+    }
+    *revision += 1;
+    let mut record = record(queue, &key, *revision, below(random, 20));
+    record.state = match below(random, 5) {
+        0 => State::Delivering,
+        1 => done(below(random, 20)),
+        2 => dead(below(random, 20)),
+        _ => State::Pending,
+    };
+    let size = [0, 10, 300, 9_000][bounded(below(random, 4))];
+    record.payload = (0..size).map(|_| random_byte(random)).collect();
+    put(&record)
+}
+
+/// Uniform from zero to `end`, which is excluded.
+fn below(random: &mut Random, end: u64) -> u64 {
+    let drawn = random.up_to(Duration::from_micros(end - 1));
+    u64::try_from(drawn.as_micros()).expect("less than `end`")
+}
+
+fn random_byte(random: &mut Random) -> u8 {
+    u8::try_from(below(random, 256)).expect("less than 256")
+}
+
+/// A small number as an index.
+fn bounded(number: u64) -> usize {
+    usize::try_from(number).expect("a small number")
+}

@@ -1,0 +1,413 @@
+//! Bytes in the database: the record's own, and keys whose byte order is the order wanted.
+//!
+//! A record is a version byte, the record in postcard, and the CRC-32 of both, little
+//! endian. A key is a sequence of big-endian numbers and names; a name is followed by a NUL,
+//! which neither a queue nor a key contains, so that no name reaches into the next field.
+
+use std::ops::Bound;
+
+use countwheel::Timestamp;
+use serde::Deserialize;
+
+use crate::store::{Filter, Position, Shard};
+use crate::{Key, QueueName, Record, Revision, State, StateKind, TimerId, TimerName, Wake};
+
+/// The version of the record's bytes that this code writes.
+const VERSION: u8 = 1;
+const CRC_BYTES: usize = 4;
+
+/// Why bytes are not what this code wrote.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum CodecError {
+    /// The bytes may well be right, for a later version of this code.
+    #[error("written by a later version (record version {version})")]
+    LaterVersion { version: u8 },
+    #[error("a record of {bytes} bytes is too short")]
+    Short { bytes: usize },
+    #[error("a record's checksum does not match")]
+    Checksum,
+    #[error("a record's content cannot be read: {0}")]
+    Content(postcard::Error),
+    #[error("a record is followed by {bytes} bytes of something else")]
+    Trailing { bytes: usize },
+    #[error("a name in an index cannot be read")]
+    Name,
+    #[error("a key in an index cannot be read")]
+    Key,
+}
+
+/// The bytes of `record`.
+pub(super) fn encode(record: &Record) -> Vec<u8> {
+    // More than the numbers, the retry schedule and a few attempts take.
+    let mut bytes = Vec::with_capacity(record.payload.len() + 512);
+    bytes.push(VERSION);
+    let mut bytes =
+        postcard::to_extend(record, bytes).expect("a record holds nothing postcard cannot write");
+    bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+    bytes
+}
+
+/// The record of these bytes.
+///
+/// No length in them is trusted: postcard reads from the slice alone, and serde caps what it
+/// sets aside for a sequence before it has seen the elements.
+pub(super) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
+    let content = checked(bytes)?;
+    let (record, rest) = postcard::take_from_bytes(content).map_err(CodecError::Content)?;
+    match rest.len() {
+        0 => Ok(record),
+        bytes => Err(CodecError::Trailing { bytes }),
+    }
+}
+
+/// Where a record stands in the indexes, read without its attempts and its payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Indexed {
+    pub(super) kind: StateKind,
+    pub(super) position: Position,
+    pub(super) wake: Option<Wake>,
+}
+
+impl Indexed {
+    pub(super) fn of(record: &Record) -> Self {
+        Self {
+            kind: record.state.kind(),
+            position: Position {
+                due: record.due,
+                revision: record.revision,
+            },
+            wake: record.wake(),
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        /// The fields that a [`Record`] begins with.
+        #[derive(Deserialize)]
+        struct Head<'a> {
+            #[serde(borrow)]
+            _name: (&'a str, &'a str),
+            _id: TimerId,
+            revision: Revision,
+            state: State,
+            _created: Timestamp,
+            due: Timestamp,
+        }
+
+        let content = checked(bytes)?;
+        let (head, _) =
+            postcard::take_from_bytes::<Head<'_>>(content).map_err(CodecError::Content)?;
+        let at = match head.state {
+            State::Pending | State::Delivering => Some(head.due),
+            State::Done { keep_until, .. } => Some(keep_until),
+            State::Dead { .. } => None,
+        };
+        Ok(Self {
+            kind: head.state.kind(),
+            position: Position {
+                due: head.due,
+                revision: head.revision,
+            },
+            wake: at.map(|at| Wake {
+                at,
+                revision: head.revision,
+            }),
+        })
+    }
+}
+
+/// What stands between the version and the checksum, once both are known to be right.
+fn checked(bytes: &[u8]) -> Result<&[u8], CodecError> {
+    let short = CodecError::Short { bytes: bytes.len() };
+    let Some((covered, crc)) = bytes.split_last_chunk::<CRC_BYTES>() else {
+        return Err(short);
+    };
+    let Some((&version, content)) = covered.split_first() else {
+        return Err(short);
+    };
+    // The checksum first: a version byte that was damaged is no later version.
+    if crc32fast::hash(covered) != u32::from_le_bytes(*crc) {
+        return Err(CodecError::Checksum);
+    }
+    match version {
+        VERSION => Ok(content),
+        version => Err(CodecError::LaterVersion { version }),
+    }
+}
+
+/// The key of a timer: shard, queue, NUL, key.
+pub(super) fn timer_key(shard: Shard, name: &TimerName) -> Vec<u8> {
+    let mut bytes = queue_prefix(shard, &name.queue);
+    bytes.extend_from_slice(name.key.as_str().as_bytes());
+    bytes
+}
+
+/// The key of a wake: shard, time, revision.
+pub(super) fn due_key(shard: Shard, wake: Wake) -> [u8; 18] {
+    let mut bytes = [0; 18];
+    bytes[..2].copy_from_slice(&shard.0.to_be_bytes());
+    bytes[2..10].copy_from_slice(&wake.at.as_micros().to_be_bytes());
+    bytes[10..].copy_from_slice(&wake.revision.0.to_be_bytes());
+    bytes
+}
+
+/// The wake of a key that [`due_key`] made.
+pub(super) fn wake_of(key: &[u8]) -> Result<Wake, CodecError> {
+    let Position { due, revision } = position_of(key)?;
+    Ok(Wake { at: due, revision })
+}
+
+/// A name as the value of a wake: queue, NUL, key.
+pub(super) fn name_value(name: &TimerName) -> Vec<u8> {
+    let (queue, key) = (name.queue.as_str(), name.key.as_str());
+    let mut bytes = Vec::with_capacity(queue.len() + 1 + key.len());
+    bytes.extend_from_slice(queue.as_bytes());
+    bytes.push(0);
+    bytes.extend_from_slice(key.as_bytes());
+    bytes
+}
+
+/// The name of a value that [`name_value`] made.
+pub(super) fn name_of(value: &[u8]) -> Result<TimerName, CodecError> {
+    let text = std::str::from_utf8(value).map_err(|_| CodecError::Name)?;
+    let (queue, key) = text.split_once('\0').ok_or(CodecError::Name)?;
+    TimerName::new(queue, key).map_err(|_| CodecError::Name)
+}
+
+/// The key of a value that is a key alone.
+pub(super) fn key_of(value: &[u8]) -> Result<Key, CodecError> {
+    let text = std::str::from_utf8(value).map_err(|_| CodecError::Name)?;
+    Key::new(text).map_err(|_| CodecError::Name)
+}
+
+/// The place in a queue's list: shard, queue, NUL, state, due, revision.
+pub(super) fn list_key(
+    shard: Shard,
+    queue: &QueueName,
+    kind: StateKind,
+    position: Position,
+) -> Vec<u8> {
+    let mut bytes = count_key(shard, queue, kind);
+    bytes.extend_from_slice(&position.due.as_micros().to_be_bytes());
+    bytes.extend_from_slice(&position.revision.0.to_be_bytes());
+    bytes
+}
+
+/// The position of a key that [`list_key`] made.
+pub(super) fn position_of(key: &[u8]) -> Result<Position, CodecError> {
+    let (rest, revision) = key.split_last_chunk::<8>().ok_or(CodecError::Key)?;
+    let (_, due) = rest.split_last_chunk::<8>().ok_or(CodecError::Key)?;
+    Ok(Position {
+        due: Timestamp::from_micros(u64::from_be_bytes(*due)),
+        revision: Revision(u64::from_be_bytes(*revision)),
+    })
+}
+
+/// The part of a queue's list in one state that `filter` can want.
+pub(super) fn list_range(
+    shard: Shard,
+    filter: &Filter,
+    kind: StateKind,
+) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let key = |position| list_key(shard, &filter.queue, kind, position);
+    let first = |due| Position {
+        due,
+        revision: Revision(0),
+    };
+    let from = Bound::Included(key(first(filter.due_from.unwrap_or(Timestamp::EPOCH))));
+    let start = match filter.after {
+        Some(after) if filter.due_from.is_none_or(|from| from <= after.due) => {
+            Bound::Excluded(key(after))
+        }
+        _ => from,
+    };
+    let end = match filter.due_before {
+        Some(before) => Bound::Excluded(key(first(before))),
+        None => Bound::Included(key(Position {
+            due: Timestamp::MAX,
+            revision: Revision(u64::MAX),
+        })),
+    };
+    (start, end)
+}
+
+/// The key of a count: shard, queue, NUL, state.
+pub(super) fn count_key(shard: Shard, queue: &QueueName, kind: StateKind) -> Vec<u8> {
+    let mut bytes = queue_prefix(shard, queue);
+    bytes.push(kind as u8);
+    bytes
+}
+
+/// The queue and the state of a key that [`count_key`] made.
+pub(super) fn count_of(key: &[u8]) -> Result<(QueueName, StateKind), CodecError> {
+    let (_, rest) = key.split_first_chunk::<2>().ok_or(CodecError::Key)?;
+    let (&[_, kind], queue) = rest
+        .split_last_chunk::<2>()
+        .map(|(q, k)| (k, q))
+        .ok_or(CodecError::Key)?;
+    let kind = StateKind::ALL
+        .get(usize::from(kind))
+        .ok_or(CodecError::Key)?;
+    let queue = std::str::from_utf8(queue).map_err(|_| CodecError::Name)?;
+    let queue = QueueName::new(queue).map_err(|_| CodecError::Name)?;
+    Ok((queue, *kind))
+}
+
+/// All keys of a shard in a table whose keys begin with it.
+pub(super) fn shard_range(shard: Shard) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let start = Bound::Included(shard.0.to_be_bytes().to_vec());
+    let end = match shard.0.checked_add(1) {
+        Some(next) => Bound::Excluded(next.to_be_bytes().to_vec()),
+        None => Bound::Unbounded,
+    };
+    (start, end)
+}
+
+fn queue_prefix(shard: Shard, queue: &QueueName) -> Vec<u8> {
+    let queue = queue.as_str().as_bytes();
+    // Room for what follows: the longest key, or a state and a position.
+    let mut bytes = Vec::with_capacity(2 + queue.len() + 1 + Key::MAX_BYTES);
+    bytes.extend_from_slice(&shard.0.to_be_bytes());
+    bytes.extend_from_slice(queue);
+    bytes.push(0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::conformance::varied_records;
+
+    #[test]
+    fn a_record_comes_back_from_its_bytes() {
+        for record in varied_records() {
+            let bytes = encode(&record);
+            assert_eq!(decode(&bytes), Ok(record.clone()));
+            assert_eq!(Indexed::decode(&bytes), Ok(Indexed::of(&record)));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_found() {
+        for record in varied_records().into_iter().skip(1).take(3) {
+            let bytes = encode(&record);
+            for bit in 0..8 * bytes.len() {
+                let mut damaged = bytes.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(decode(&damaged), Err(CodecError::Checksum));
+                assert_eq!(Indexed::decode(&damaged), Err(CodecError::Checksum));
+            }
+            for len in 0..bytes.len() {
+                assert!(decode(&bytes[..len]).is_err());
+            }
+        }
+    }
+
+    /// Bytes that nobody wrote, with a checksum that fits.
+    fn sealed(content: &[u8]) -> Vec<u8> {
+        let mut bytes = content.to_vec();
+        bytes.extend_from_slice(&crc32fast::hash(content).to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn bytes_that_nobody_wrote_are_refused() {
+        let record = varied_records().swap_remove(1);
+        let bytes = encode(&record);
+        let content = &bytes[..bytes.len() - CRC_BYTES];
+        // Any byte can be changed to any value: lengths, variants, names.
+        for at in 1..content.len() {
+            for value in 0..=u8::MAX {
+                let mut changed = content.to_vec();
+                changed[at] = value;
+                let _ = decode(&sealed(&changed));
+                let _ = Indexed::decode(&sealed(&changed));
+            }
+        }
+        for len in 1..content.len() {
+            let refused = decode(&sealed(&content[..len]));
+            assert!(
+                matches!(refused, Err(CodecError::Content(_))),
+                "{refused:?}"
+            );
+        }
+        let mut longer = content.to_vec();
+        longer.push(0);
+        assert_eq!(
+            decode(&sealed(&longer)),
+            Err(CodecError::Trailing { bytes: 1 })
+        );
+        // A length of 2^63 or so: nothing is set aside for it.
+        let huge = [&[VERSION][..], &[0xff; 9], &[1]].concat();
+        assert!(matches!(
+            decode(&sealed(&huge)),
+            Err(CodecError::Content(_))
+        ));
+    }
+
+    #[test]
+    fn a_later_version_is_told_from_damage() {
+        let record = varied_records().swap_remove(1);
+        let mut bytes = encode(&record);
+        bytes.truncate(bytes.len() - CRC_BYTES);
+        bytes[0] = VERSION + 1;
+        let later = CodecError::LaterVersion {
+            version: VERSION + 1,
+        };
+        assert_eq!(decode(&sealed(&bytes)), Err(later));
+    }
+
+    #[test]
+    fn keys_are_in_the_order_of_what_they_stand_for() {
+        let shard = Shard(258);
+        let queues = ["a", "a.", "aa", "b"].map(|queue| QueueName::new(queue).unwrap());
+        let numbers = [0, 1, 255, 256, u64::MAX];
+        let (mut lists, mut dues) = (Vec::new(), Vec::new());
+        for queue in &queues {
+            for kind in StateKind::ALL {
+                let key = count_key(shard, queue, kind);
+                assert_eq!(count_of(&key), Ok((queue.clone(), kind)));
+                for due in numbers.map(Timestamp::from_micros) {
+                    for revision in numbers.map(Revision) {
+                        let position = Position { due, revision };
+                        let key = list_key(shard, queue, kind, position);
+                        assert_eq!(position_of(&key), Ok(position));
+                        lists.push(key);
+                        let wake = Wake { at: due, revision };
+                        assert_eq!(wake_of(&due_key(shard, wake)), Ok(wake));
+                        dues.push((wake, due_key(shard, wake)));
+                    }
+                }
+            }
+        }
+        assert!(lists.is_sorted());
+        dues.sort_by_key(|(wake, _)| *wake);
+        assert!(dues.is_sorted_by_key(|(_, key)| *key));
+    }
+
+    #[test]
+    fn index_bytes_that_nobody_wrote_are_refused() {
+        for bytes in [
+            &b""[..],
+            b"q",
+            b"q\0",
+            b"\0k",
+            b"q\0a\0b",
+            b"q\0\xff",
+            b"q q\0k",
+        ] {
+            assert_eq!(name_of(bytes), Err(CodecError::Name));
+        }
+        assert_eq!(key_of(b"\xff"), Err(CodecError::Name));
+        assert_eq!(position_of(&[0; 15]), Err(CodecError::Key));
+        for bytes in [
+            &b""[..],
+            b"\0",
+            b"\0\0",
+            b"\0\0q",
+            b"\0\0q\0\x04",
+            b"\0\0\xff\0\0",
+        ] {
+            assert!(count_of(bytes).is_err());
+        }
+    }
+}

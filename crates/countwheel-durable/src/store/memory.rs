@@ -1,0 +1,218 @@
+//! Timers in memory: the plain reference that the other stores are compared with.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use countwheel::Timestamp;
+
+use super::page::{PageBuilder, begins_with, position};
+use super::{
+    Change, DueEntry, Fence, Filter, Lease, Ownership, Page, Position, QueueCounts, Shard, Store,
+    StoreError,
+};
+use crate::{QueueName, Record, Revision, TimerName, Wake};
+
+/// Keeps timers in memory. Nothing survives the process; a clone shares the content, so a
+/// test can drop one owner and let the next one find what it left.
+///
+/// ```
+/// use countwheel_durable::store::{MemoryStore, Shard, Store};
+///
+/// let store = MemoryStore::new(7);
+/// let before = store.acquire(Shard::ONLY)?;
+/// let after = store.clone().acquire(Shard::ONLY)?;
+/// assert!(after.lease.fence > before.lease.fence);
+/// assert!(store.commit(before.lease, &[]).is_err());
+/// # Ok::<(), countwheel_durable::store::StoreError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MemoryStore {
+    store_id: u64,
+    shards: Arc<Mutex<BTreeMap<Shard, Content>>>,
+}
+
+/// One shard.
+#[derive(Debug)]
+struct Content {
+    fence: Fence,
+    last_revision: Revision,
+    timers: BTreeMap<TimerName, Record>,
+    due: BTreeMap<Wake, TimerName>,
+    queues: BTreeMap<QueueName, Queue>,
+}
+
+/// One queue: what is listed and what is counted.
+#[derive(Default, Debug)]
+struct Queue {
+    list: BTreeMap<Position, TimerName>,
+    by_state: [u64; 4],
+}
+
+impl MemoryStore {
+    /// An empty store of that id.
+    #[must_use]
+    pub fn new(store_id: u64) -> Self {
+        Self {
+            store_id,
+            shards: Arc::default(),
+        }
+    }
+
+    fn shards(&self) -> MutexGuard<'_, BTreeMap<Shard, Content>> {
+        self.shards.lock().expect("no panic under the lock")
+    }
+}
+
+impl Store for MemoryStore {
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        let mut shards = self.shards();
+        let content = shards.entry(shard).or_default();
+        content.fence.0 += 1;
+        Ok(Ownership {
+            lease: Lease {
+                shard,
+                fence: content.fence,
+            },
+            store_id: self.store_id,
+            last_revision: content.last_revision,
+        })
+    }
+
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        let mut shards = self.shards();
+        let current = shards.get(&lease.shard).map_or(Fence(0), |c| c.fence);
+        let content = match shards.get_mut(&lease.shard) {
+            Some(content) if current == lease.fence => content,
+            _ => {
+                return Err(StoreError::Fenced {
+                    shard: lease.shard,
+                    ours: lease.fence,
+                    current,
+                });
+            }
+        };
+        for change in changes {
+            match change {
+                Change::Put(record) => content.put(record),
+                Change::Remove(name) => content.remove(name),
+                Change::Given(revision) => {
+                    content.last_revision = content.last_revision.max(*revision);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        let shards = self.shards();
+        Ok(shards.get(&shard).and_then(|c| c.timers.get(name)).cloned())
+    }
+
+    fn due(
+        &self,
+        shard: Shard,
+        after: Option<Wake>,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueEntry>, StoreError> {
+        let shards = self.shards();
+        let Some(content) = shards.get(&shard) else {
+            return Ok(Vec::new());
+        };
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let entries = content.due.range((start, Bound::Unbounded));
+        Ok(entries
+            .take_while(|(wake, _)| wake.at <= until)
+            .take(limit)
+            .map(|(&wake, name)| DueEntry {
+                wake,
+                name: name.clone(),
+            })
+            .collect())
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        let shards = self.shards();
+        let mut page = PageBuilder::new(filter);
+        let Some(content) = shards.get(&shard) else {
+            return Ok(page.finish());
+        };
+        let Some(queue) = content.queues.get(&filter.queue) else {
+            return Ok(page.finish());
+        };
+        let start = filter.after.map_or(Bound::Unbounded, Bound::Excluded);
+        for (position, name) in queue.list.range((start, Bound::Unbounded)) {
+            let record = &content.timers[name];
+            let wanted = filter.state.is_none_or(|kind| record.state.kind() == kind)
+                && filter.due_from.is_none_or(|from| position.due >= from)
+                && filter.due_before.is_none_or(|before| position.due < before)
+                && begins_with(name, filter.prefix.as_deref());
+            if wanted && !page.take(|| Ok::<_, StoreError>(record.clone()))? {
+                break;
+            }
+        }
+        Ok(page.finish())
+    }
+
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        let shards = self.shards();
+        let Some(content) = shards.get(&shard) else {
+            return Ok(Vec::new());
+        };
+        let queues = content.queues.iter();
+        Ok(queues
+            .map(|(queue, kept)| QueueCounts {
+                queue: queue.clone(),
+                by_state: kept.by_state,
+            })
+            .collect())
+    }
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self {
+            fence: Fence(0),
+            last_revision: Revision(0),
+            timers: BTreeMap::new(),
+            due: BTreeMap::new(),
+            queues: BTreeMap::new(),
+        }
+    }
+}
+
+impl Content {
+    fn put(&mut self, record: &Record) {
+        self.remove(&record.name);
+        let queue = self.queues.entry(record.name.queue.clone()).or_default();
+        queue.by_state[record.state.kind() as usize] += 1;
+        let listed = queue.list.insert(position(record), record.name.clone());
+        let woken = record
+            .wake()
+            .and_then(|wake| self.due.insert(wake, record.name.clone()));
+        debug_assert!(
+            listed.or(woken).is_none(),
+            "a revision is given to one timer"
+        );
+        self.last_revision = self.last_revision.max(record.revision);
+        self.timers.insert(record.name.clone(), record.clone());
+    }
+
+    fn remove(&mut self, name: &TimerName) {
+        let Some(old) = self.timers.remove(name) else {
+            return;
+        };
+        if let Some(wake) = old.wake() {
+            self.due.remove(&wake);
+        }
+        let Some(queue) = self.queues.get_mut(&name.queue) else {
+            return;
+        };
+        queue.list.remove(&position(&old));
+        queue.by_state[old.state.kind() as usize] -= 1;
+        if queue.list.is_empty() {
+            self.queues.remove(&name.queue);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The seam to where timers are kept.
+//!
+//! A store holds records, finds them by name and by when they need attention, and applies
+//! batches of changes: whole, durable, and only for the shard's owner. It decides nothing.
+//! [`conformance`] is what every store must pass.
+
+pub mod conformance;
+mod embedded;
+mod memory;
+mod page;
+
+use std::io;
+use std::path::PathBuf;
+
+use countwheel::Timestamp;
+
+pub use embedded::EmbeddedStore;
+pub use memory::MemoryStore;
+
+use crate::{QueueName, Record, Revision, StateKind, TimerName, Wake};
+
+/// A part of the timers that one owner schedules at a time. A store of a single process
+/// has one, [`Shard::ONLY`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Shard(pub u16);
+
+impl Shard {
+    /// The one shard of a store that is not divided.
+    pub const ONLY: Self = Self(0);
+}
+
+/// Who may write: a number that grows each time a shard changes hands, checked in every
+/// commit, so that an owner that was replaced changes nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Fence(pub u64);
+
+/// The right to write to a shard, for as long as no later owner took it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease {
+    /// Which shard.
+    pub shard: Shard,
+    /// Under which number.
+    pub fence: Fence,
+}
+
+/// What an owner learns when it takes a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ownership {
+    /// The right to write.
+    pub lease: Lease,
+    /// Drawn at random when the store was made; part of every timer's id.
+    pub store_id: u64,
+    /// The highest revision ever put or given in the shard; zero if there is none.
+    pub last_revision: Revision,
+}
+
+/// One change of one record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Write the record in place of whatever had its name.
+    Put(Box<Record>),
+    /// Remove what has this name. Removing nothing is no error.
+    Remove(TimerName),
+    /// Remember that revisions up to this one were given, where no record of the batch
+    /// shows it: a timer set and removed in one batch leaves none.
+    Given(Revision),
+}
+
+/// Keeps timers. The second of the four seams.
+///
+/// Every method may be called from any thread. Reads see all commits that were
+/// acknowledged before they began, and no part of one that was not.
+pub trait Store: Send + Sync {
+    /// Takes the shard: from now on the owner before is fenced out. Durable on return.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store failed.
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError>;
+
+    /// Applies `changes` in order, all or none, and returns when they are durable.
+    ///
+    /// A name may occur more than once; the last change wins. An empty batch checks the
+    /// lease and writes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`]: nothing was changed and nothing ever will be under this
+    /// lease. Any other error: whether the changes survive is unknown until the store is
+    /// opened again, and no later commit of this opening may succeed.
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError>;
+
+    /// The record of that name.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store failed.
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError>;
+
+    /// The records that need attention after position `after` and up to the time `until`,
+    /// first come first, at most `limit`. Fewer than `limit` means that there are no more.
+    /// O(`limit`), wherever `after` stands.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store failed.
+    fn due(
+        &self,
+        shard: Shard,
+        after: Option<Wake>,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueEntry>, StoreError>;
+
+    /// A page of one queue's records in order of (due, revision).
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store failed.
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError>;
+
+    /// How many records each queue has in each state; queues in order of name, none that
+    /// is empty. Kept up to date by every commit, not counted anew.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store failed.
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError>;
+}
+
+/// A record that needs attention, without its payload.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DueEntry {
+    /// When, and which: a record that has changed since has another revision or state.
+    pub wake: Wake,
+    /// Its name.
+    pub name: TimerName,
+}
+
+/// Which records of a queue to list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Filter {
+    /// The queue.
+    pub queue: QueueName,
+    /// Only those in this state.
+    pub state: Option<StateKind>,
+    /// Only those whose key begins so.
+    pub prefix: Option<String>,
+    /// Only those due at this time or later.
+    pub due_from: Option<Timestamp>,
+    /// Only those due before this time.
+    pub due_before: Option<Timestamp>,
+    /// Only those after this position: the last of the page before.
+    pub after: Option<Position>,
+    /// At most so many. A page also ends early when its payloads pass
+    /// [`Filter::PAGE_MAX_BYTES`], so that a page has bounded size.
+    pub limit: usize,
+}
+
+impl Filter {
+    /// A page ends with the record whose payload brings the sum to this many bytes.
+    pub const PAGE_MAX_BYTES: usize = 8 << 20;
+
+    /// Everything in `queue`, a hundred records a page.
+    #[must_use]
+    pub fn queue(queue: QueueName) -> Self {
+        Self {
+            queue,
+            state: None,
+            prefix: None,
+            due_from: None,
+            due_before: None,
+            after: None,
+            limit: 100,
+        }
+    }
+}
+
+/// A position in a queue's list: by due time, then by revision.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Position {
+    /// The record's due time.
+    pub due: Timestamp,
+    /// Its revision.
+    pub revision: Revision,
+}
+
+/// A page of a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    /// The records, in order.
+    pub records: Vec<Record>,
+    /// Where the next page begins; `None` after the last.
+    pub next: Option<Position>,
+}
+
+/// How many records a queue has in each state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueCounts {
+    /// The queue.
+    pub queue: QueueName,
+    /// In the order of [`StateKind::ALL`].
+    pub by_state: [u64; 4],
+}
+
+impl QueueCounts {
+    /// The number in one state.
+    #[must_use]
+    pub fn of(&self, state: StateKind) -> u64 {
+        self.by_state[state as usize]
+    }
+}
+
+/// What can go wrong with a store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Another owner has the shard. Drop everything known about it; do not retry.
+    #[error("shard {} was taken: fence {} is now {}", shard.0, ours.0, current.0)]
+    Fenced {
+        /// The shard.
+        shard: Shard,
+        /// The fence of the refused commit.
+        ours: Fence,
+        /// The fence that holds now.
+        current: Fence,
+    },
+    /// Another process has the data directory. Stop that one, or use another directory.
+    #[error("{} is locked by another process", path.display())]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// The directory holds something else, or a part of a store is missing or of a later
+    /// format. Nothing was touched.
+    #[error("{}: {problem}", path.display())]
+    NotAStore {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A file is damaged. Nothing was changed; restore it, or repair it into a new place.
+    #[error("{} is damaged: {problem}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What does not add up.
+        problem: String,
+    },
+    /// A file could not be opened, read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A commit failed before. Whether it survives is unknown: open the store again.
+    #[error("the store failed earlier and must be opened again")]
+    Poisoned,
+}
