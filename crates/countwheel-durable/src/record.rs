@@ -254,6 +254,7 @@ pub struct Record {
     /// The last attempts, oldest first, at most [`Record::ATTEMPTS_KEPT`].
     pub attempts: Vec<AttemptRecord>,
     /// What the handler needs to know; opaque here.
+    #[serde(with = "serde_bytes")]
     pub payload: Vec<u8>,
 }
 

@@ -93,6 +93,12 @@ struct Inbox {
     on_failure: Vec<OnFailure>,
 }
 
+impl Inbox {
+    fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.outcomes.is_empty()
+    }
+}
+
 impl Timers {
     /// Takes ownership of what the store holds and starts the scheduler's thread.
     ///
@@ -348,14 +354,13 @@ impl Runner {
                 stop_at = Some(self.shared.clock.now() + grace);
                 self.engine.pause();
             }
-            let idle = events.is_empty();
             self.turn(events)?;
-            if let Some(at) = stop_at
-                && idle
-            {
+            if let Some(at) = stop_at {
                 let running = self.engine.stats().in_flight;
-                if running == 0 || self.shared.clock.now() >= at {
-                    lock(&self.shared.inbox).left_running = running;
+                let mut inbox = lock(&self.shared.inbox);
+                let ended = running == 0 && inbox.is_empty();
+                if ended || self.shared.clock.now() >= at {
+                    inbox.left_running = running;
                     return Ok(());
                 }
             }
@@ -369,7 +374,7 @@ impl Runner {
         let mut inbox = lock(&self.shared.inbox);
         loop {
             let stopping = inbox.health == Health::Stopping && stop_at.is_none();
-            if !inbox.requests.is_empty() || !inbox.outcomes.is_empty() || stopping {
+            if stopping || !inbox.is_empty() {
                 break;
             }
             let wait = match stop_at {

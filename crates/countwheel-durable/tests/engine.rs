@@ -598,6 +598,48 @@ fn an_owner_that_was_replaced_changes_nothing() {
     ));
 }
 
+/// A timer that was set and removed in one turn left nothing in the store that showed its
+/// revision, so after a restart the next timer got the same one, and a late conditional
+/// request would have hit it. Found by the simulation.
+#[test]
+fn a_revision_is_not_given_again_after_a_timer_that_left_no_trace() {
+    let mut bench = Bench::new();
+    let request = |request| Event::Request(Ticket(0), request);
+    let both = vec![request(set("a", 5, fixed(1))), request(remove("a"))];
+    let answers = bench.turn(both);
+    let Ok(Response::Set { revision: lost, .. }) = answers[0] else {
+        panic!("{answers:?}");
+    };
+    bench.restart();
+    assert!(bench.set("a", 5) > lost);
+}
+
+/// The backlog still had the entry of a timer that had been delivered by then, since the wall
+/// clock had been set back over it and the window had read it too. The entry named the
+/// revision of what was now a done timer, and ended its retention. Found by the simulation.
+#[test]
+fn an_old_entry_does_not_end_the_retention_of_a_done_timer() {
+    let mut bench = Bench::with(Config {
+        catch_up_per_second: 1,
+        ..Config::default()
+    });
+    for key in ["a", "b"] {
+        bench.set(key, 5);
+    }
+    bench.clock.advance(Duration::from_secs(10));
+    bench.restart();
+    assert_eq!(bench.wait(0), ["a"]); // the rate lets the other wait in the backlog
+    bench.clock.set_timestamp(NOON + Duration::from_secs(4));
+    bench.set("c", 1); // due before the opening: the window reaches back to there,
+    bench.clock.set_timestamp(NOON + Duration::from_secs(3)); // and is now read anew
+    assert_eq!(bench.wait(2), ["a", "b", "c"]);
+    while !bench.started.is_empty() {
+        bench.finish(Verdict::Done);
+    }
+    bench.wait(60);
+    assert_eq!(bench.record("b").state.kind(), StateKind::Done);
+}
+
 #[test]
 fn a_wall_clock_set_back_loses_nothing() {
     let mut bench = Bench::with(Config {
