@@ -1,0 +1,333 @@
+//! Strict reading of JSON: what is not asked for is refused, never passed over.
+//!
+//! `serde_json` reads the grammar. This adds what an API wants beyond it: no doubled
+//! names at any depth, no unknown ones, a bound on the depth, numbers as they were
+//! written, and a pointer to what is wrong.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::problem::Problem;
+
+/// How many arrays and objects may enclose each other.
+pub(crate) const MAX_DEPTH: usize = 64;
+
+/// A text that was read in full: grammar, depth, names, escapes.
+///
+/// O(length of the text), without recursion.
+pub(crate) fn parse(text: &[u8]) -> Result<&RawValue, Problem> {
+    let text =
+        std::str::from_utf8(text).map_err(|_| Problem::malformed("the body is not UTF-8"))?;
+    let value: &RawValue = serde_json::from_str(text)
+        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
+    scan(value.get())?;
+    Ok(value)
+}
+
+/// Walks over well-formed JSON and refuses what its grammar allows and we do not.
+fn scan(text: &str) -> Result<(), Problem> {
+    let bytes = text.as_bytes();
+    // The names seen in each object around the position; `None` for an array.
+    let mut around: Vec<Option<HashSet<Cow<'_, str>>>> = Vec::new();
+    let mut position = 0;
+    while position < bytes.len() {
+        match bytes[position] {
+            b'[' => around.push(None),
+            b'{' => around.push(Some(HashSet::new())),
+            b']' | b'}' => {
+                around.pop();
+            }
+            b'"' => {
+                let end = string_end(bytes, position);
+                let token = &text[position..end];
+                let decoded: Cow<'_, str> = decode(token).ok_or_else(|| {
+                    Problem::malformed("a text in the body has an escape that is no character")
+                })?;
+                let is_name = bytes[end..]
+                    .iter()
+                    .find(|byte| !byte.is_ascii_whitespace())
+                    .is_some_and(|&byte| byte == b':');
+                if is_name && let Some(Some(names)) = around.last_mut() {
+                    if names.contains(&decoded) {
+                        return Err(Problem::malformed(format!(
+                            "the name {token} occurs twice in one object"
+                        )));
+                    }
+                    names.insert(decoded);
+                }
+                position = end;
+                continue;
+            }
+            _ => {}
+        }
+        if around.len() > MAX_DEPTH {
+            return Err(Problem::malformed(format!(
+                "the body is deeper than {MAX_DEPTH} levels"
+            )));
+        }
+        position += 1;
+    }
+    Ok(())
+}
+
+/// The position after the text that begins at `start`.
+fn string_end(bytes: &[u8], start: usize) -> usize {
+    let mut position = start + 1;
+    while position < bytes.len() {
+        match bytes[position] {
+            b'"' => return position + 1,
+            b'\\' => position += 2,
+            _ => position += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// What a text token says; `None` if an escape in it is half a surrogate pair.
+fn decode(token: &str) -> Option<Cow<'_, str>> {
+    if token.contains('\\') {
+        serde_json::from_str::<String>(token).ok().map(Cow::Owned)
+    } else {
+        Some(Cow::Borrowed(&token[1..token.len() - 1]))
+    }
+}
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Field<'a> {
+    raw: &'a str,
+    pointer: String,
+}
+
+/// What kind of value it is, with numbers as they were written.
+pub(crate) enum Kind<'a> {
+    Null,
+    Bool,
+    Number(&'a str),
+    Text(Cow<'a, str>),
+    Array,
+    Object,
+}
+
+impl<'a> Field<'a> {
+    /// The whole body.
+    pub(crate) fn root(value: &'a RawValue) -> Self {
+        Self {
+            raw: value.get(),
+            pointer: String::new(),
+        }
+    }
+
+    /// The value exactly as it was sent.
+    pub(crate) fn raw(&self) -> &'a str {
+        self.raw
+    }
+
+    pub(crate) fn pointer(&self) -> &str {
+        &self.pointer
+    }
+
+    pub(crate) fn kind(&self) -> Kind<'a> {
+        match self.raw.as_bytes().first() {
+            Some(b'"') => Kind::Text(decode(self.raw).unwrap_or_default()),
+            Some(b'{') => Kind::Object,
+            Some(b'[') => Kind::Array,
+            Some(b't' | b'f') => Kind::Bool,
+            Some(b'n') => Kind::Null,
+            _ => Kind::Number(self.raw),
+        }
+    }
+
+    /// A refusal that points here.
+    pub(crate) fn malformed(&self, detail: impl Into<String>) -> Problem {
+        Problem::malformed(detail).at(self.pointer())
+    }
+
+    pub(crate) fn text(&self) -> Result<Cow<'a, str>, Problem> {
+        match self.kind() {
+            Kind::Text(text) => Ok(text),
+            _ => Err(self.malformed("must be a text")),
+        }
+    }
+
+    /// A whole number without sign or exponent. What is no number at all is malformed,
+    /// what is another number is `None`.
+    pub(crate) fn whole(&self) -> Result<Option<u64>, Problem> {
+        match self.kind() {
+            Kind::Number(number) => Ok(number.parse().ok()),
+            _ => Err(self.malformed("must be a number")),
+        }
+    }
+
+    pub(crate) fn elements(&self) -> Result<Vec<Field<'a>>, Problem> {
+        let Kind::Array = self.kind() else {
+            return Err(self.malformed("must be an array"));
+        };
+        let elements: Vec<&RawValue> =
+            serde_json::from_str(self.raw).map_err(|error| self.malformed(error.to_string()))?;
+        let field = |(index, value): (usize, &'a RawValue)| Field {
+            raw: value.get(),
+            pointer: format!("{}/{index}", self.pointer),
+        };
+        Ok(elements.into_iter().enumerate().map(field).collect())
+    }
+
+    pub(crate) fn object(&self) -> Result<Object<'a>, Problem> {
+        let Kind::Object = self.kind() else {
+            return Err(self.malformed("must be an object"));
+        };
+        let Members(members) = serde_json::Deserializer::from_str(self.raw)
+            .deserialize_map(MembersVisitor)
+            .map_err(|error| self.malformed(error.to_string()))?;
+        Ok(Object {
+            members: members
+                .into_iter()
+                .map(|(name, value)| {
+                    let pointer = format!("{}/{}", self.pointer, escape(&name));
+                    let raw = value.get();
+                    (name, Field { raw, pointer })
+                })
+                .collect(),
+            pointer: self.pointer.clone(),
+        })
+    }
+}
+
+/// A name as part of a JSON pointer (RFC 6901).
+fn escape(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// An object whose members are taken one by one; what is left at the end is unknown.
+pub(crate) struct Object<'a> {
+    members: Vec<(String, Field<'a>)>,
+    pointer: String,
+}
+
+impl<'a> Object<'a> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<Field<'a>> {
+        let found = self.members.iter().position(|(member, _)| member == name)?;
+        Some(self.members.swap_remove(found).1)
+    }
+
+    pub(crate) fn require(&mut self, name: &str) -> Result<Field<'a>, Problem> {
+        self.take(name).ok_or_else(|| {
+            Problem::malformed(format!("the field {name:?} is missing"))
+                .at(format!("{}/{name}", self.pointer))
+        })
+    }
+
+    /// The one of `names` that is there.
+    pub(crate) fn one_of<'n>(
+        &mut self,
+        names: &[&'n str],
+    ) -> Result<(&'n str, Field<'a>), Problem> {
+        let mut found = names
+            .iter()
+            .filter_map(|&name| self.take(name).map(|field| (name, field)))
+            .collect::<Vec<_>>();
+        match (found.pop(), found.is_empty()) {
+            (Some(only), true) => Ok(only),
+            _ => Err(self.malformed(format!("exactly one of {} is needed", names.join(", ")))),
+        }
+    }
+
+    /// Every member that is left, by name.
+    pub(crate) fn into_members(self) -> Vec<(String, Field<'a>)> {
+        self.members
+    }
+
+    /// Refuses if there is anything that was not taken.
+    pub(crate) fn finish(self) -> Result<(), Problem> {
+        match self.members.first() {
+            Some((name, field)) => Err(field.malformed(format!("the field {name:?} is unknown"))),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn malformed(&self, detail: impl Into<String>) -> Problem {
+        Problem::malformed(detail).at(self.pointer.as_str())
+    }
+}
+
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(Members(members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        format!("{:?}", parse(text.as_bytes()).expect_err(text))
+    }
+
+    #[test]
+    fn doubled_names_are_refused_at_any_depth() {
+        for text in [
+            r#"{"a":1,"a":1}"#,
+            r#"{"a":{"b":[{"c":1,"d":{},"c":2}]}}"#,
+            r#"{"a":1,"\u0061":1}"#,
+            "{\"a\" \n\t:1,\"a\" :1}",
+        ] {
+            assert!(refused(text).contains("twice"), "{text}");
+        }
+        let text = r#"{"a":{"a":["a","a",{"a":"a"}]},"b":"a"}"#;
+        assert!(parse(text.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn depth_is_bounded_without_recursion() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(parse(nested(64).as_bytes()).is_ok());
+        assert!(refused(&nested(65)).contains("deeper"));
+        assert!(refused(&nested(100_000)).contains("deeper"));
+        assert!(refused(&"[".repeat(100_000)).contains("not JSON"));
+        assert!(refused(&"{\"a\":".repeat(100_000)).contains("not JSON"));
+        // Brackets in a text are no depth.
+        assert!(parse(format!("\"{}\"", "[".repeat(999)).as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn what_is_not_json_is_refused() {
+        for text in [
+            "", " ", "{", "NaN", "Infinity", "01", "+1", "1.", "{a:1}", "[1,]", "1 2",
+        ] {
+            assert!(refused(text).contains("not JSON"), "{text}");
+        }
+        assert!(refused(r#""\ud800""#).contains("escape"));
+        assert!(parse(b"\"\xff\"").is_err());
+        assert!(parse(b"1e400").is_ok());
+        assert!(parse(r#""\ud83d\ude00 \\" "#.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn an_object_gives_each_member_once_and_names_the_rest() {
+        let value = parse(br#"{"a": 1e400, "x/y": [true, "t"]}"#).unwrap();
+        let mut object = Field::root(value).object().unwrap();
+        assert_eq!(object.take("a").unwrap().raw(), "1e400");
+        assert!(object.take("a").is_none());
+        let rest = format!("{:?}", object.finish().expect_err("x/y is left"));
+        assert!(rest.contains("/x~1y"), "{rest}");
+    }
+}

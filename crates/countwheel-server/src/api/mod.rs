@@ -1,0 +1,322 @@
+//! The HTTP API. Its contract is `docs/api.md`.
+
+mod json;
+mod operate;
+pub(crate) mod problem;
+mod queues;
+pub(crate) mod request;
+mod retry;
+mod simulate;
+mod timers;
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{MatchedPath, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use countwheel::Clock;
+use countwheel_durable::{self as durable, TimerError, Timers};
+use serde::Serialize;
+use subtle::ConstantTimeEq;
+use tokio::sync::{Semaphore, oneshot};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use self::problem::{Code, Problem};
+use crate::dashboard;
+use crate::echo::{self, Echo};
+use crate::metrics::{RequestLabels, Requests};
+
+/// The longest path with query, in bytes.
+const URI_MAX_BYTES: usize = 8 << 10;
+/// How many reads of the store run at a time; the others wait. A page can be large.
+const READS_MAX: usize = 16;
+
+/// What every request may need.
+#[derive(Debug)]
+pub struct App {
+    pub(crate) timers: Timers,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) requests: Requests,
+    pub(crate) echo: Echo,
+    token: Option<Token>,
+    dev: bool,
+    draining: AtomicBool,
+    reads: Semaphore,
+    next_request: AtomicU64,
+    /// Told apart from those of another process by this.
+    request_prefix: u32,
+}
+
+/// What callers must show. Never printed.
+#[derive(Clone)]
+pub struct Token(Box<str>);
+
+impl Token {
+    /// Takes `token`; `None` unless it is one or more printable ASCII characters.
+    #[must_use]
+    pub fn new(token: &str) -> Option<Self> {
+        let printable = token.bytes().all(|byte| byte.is_ascii_graphic());
+        (printable && !token.is_empty()).then(|| Self(token.into()))
+    }
+
+    /// Takes as long for a wrong token as for the right one, but for its length.
+    fn is(&self, shown: &str) -> bool {
+        self.0.as_bytes().ct_eq(shown.as_bytes()).into()
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+impl App {
+    /// The API of `timers`. In `dev`, there is `/echo` as well.
+    #[must_use]
+    pub fn new(timers: Timers, clock: Arc<dyn Clock>, token: Option<Token>, dev: bool) -> Self {
+        Self {
+            timers,
+            clock,
+            requests: Requests::default(),
+            echo: Echo::default(),
+            token,
+            dev,
+            draining: AtomicBool::new(false),
+            reads: Semaphore::new(READS_MAX),
+            next_request: AtomicU64::new(1),
+            // Only to tell processes apart in logs: without randomness it is merely duller.
+            request_prefix: getrandom::u32().unwrap_or_default(),
+        }
+    }
+
+    /// From now on the service is not ready: it is about to stop.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn needs_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Hands a request to the scheduler and waits for its answer.
+    async fn submit(&self, request: durable::Request) -> Result<durable::Response, Problem> {
+        let (send, receive) = oneshot::channel();
+        self.timers.submit(request, move |answer| {
+            // A caller that hung up does not hear what was done.
+            send.send(answer).unwrap_or_default();
+        });
+        let answer = receive.await.unwrap_or(Err(TimerError::Closed));
+        Ok(answer?)
+    }
+
+    /// Runs what blocks, such as a read of the store, where it may.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Timers) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let gone = || Problem::new(Code::Internal, "the read did not end");
+        let _permit = self.reads.acquire().await.map_err(|_| gone())?;
+        let timers = self.timers.clone();
+        tokio::task::spawn_blocking(move || read(&timers))
+            .await
+            .map_err(|_| gone())?
+    }
+
+    /// Whether the request shows the token, if there is one to show.
+    fn admits(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = &self.token else {
+            return true;
+        };
+        let mut shown = headers.get_all(header::AUTHORIZATION).iter();
+        let (Some(shown), None) = (shown.next(), shown.next()) else {
+            return false;
+        };
+        let Some((scheme, shown)) = shown.to_str().ok().and_then(|text| text.split_once(' '))
+        else {
+            return false;
+        };
+        scheme.eq_ignore_ascii_case("bearer") && token.is(shown.trim())
+    }
+
+    fn request_id(&self) -> String {
+        let number = self.next_request.fetch_add(1, Ordering::Relaxed);
+        format!("{:08x}-{number}", self.request_prefix)
+    }
+}
+
+/// Every route there is.
+pub fn router(app: Arc<App>) -> Router {
+    let timer = get(timers::get)
+        .put(timers::set)
+        .patch(timers::shift)
+        .delete(timers::remove)
+        .post(timers::fire_or_revive);
+    let mut router = Router::new()
+        .route("/", get(dashboard::show))
+        .route("/healthz", get(operate::healthz))
+        .route("/readyz", get(operate::readyz))
+        .route("/metrics", get(operate::metrics))
+        .route("/v1/queues", get(queues::list))
+        .route("/v1/queues/{queue}/timers", get(timers::list))
+        .route("/v1/queues/{queue}/timers/{key}", timer)
+        .route("/v1/simulate", post(simulate::simulate));
+    if app.dev {
+        router = router.route("/echo", get(echo::list).post(echo::receive));
+    }
+    router
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(Arc::clone(&app), around))
+        .with_state(app)
+}
+
+/// A path without a route: the name in it may be empty, else there is nothing here.
+async fn no_such_path(uri: Uri) -> Problem {
+    let mut segments = uri.path().split('/').skip(1);
+    if let (Some("v1"), Some("queues"), Some(_), Some("timers"), key) = (
+        segments.next(),
+        segments.next(),
+        segments.next(),
+        segments.next(),
+        segments.next(),
+    ) {
+        let named = match key {
+            None => request::queue_of(&uri).map(drop),
+            Some(_) => request::timer_of(&uri).map(drop),
+        };
+        if let Err(problem) = named {
+            return problem;
+        }
+    }
+    Problem::new(Code::NotFound, "there is no such path")
+}
+
+async fn no_such_method(method: Method) -> Problem {
+    Problem::new(
+        Code::MethodNotAllowed,
+        format!("this path does not take {method}"),
+    )
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the layer gives it so")]
+fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    tracing::error!(panic = text.unwrap_or("?"), "a request handler panicked");
+    Problem::new(
+        Code::Internal,
+        "the request failed; see the log of the service",
+    )
+    .into_response()
+}
+
+/// What is the same for all requests: the bounds before, the headers and counts after.
+async fn around(
+    State(app): State<Arc<App>>,
+    route: Option<MatchedPath>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let id = app.request_id();
+    let began = app.clock.now();
+    let method = request.method().clone();
+    let uri = request.uri().clone();
+    let refusal = refusal(&app, &request);
+    let mut response = match refusal {
+        Some(problem) => problem.into_response(),
+        None => next.run(request).await,
+    };
+    if method == Method::OPTIONS && response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        response = options(&response);
+    }
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(HeaderName::from_static("x-request-id"), id);
+    }
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    let route = route.as_ref().map_or("none", MatchedPath::as_str);
+    let status = response.status().as_u16();
+    let took = app.clock.now().saturating_since(began);
+    tracing::debug!(request = id, %method, path = uri.path(), status, ?took, "request");
+    app.requests
+        .get_or_create(&RequestLabels {
+            method: label(&method),
+            route: route.to_owned(),
+            status,
+        })
+        .inc();
+    response
+}
+
+/// Why the request is not even looked at.
+fn refusal(app: &App, request: &Request<Body>) -> Option<Problem> {
+    let uri = request.uri();
+    let length = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    if length > URI_MAX_BYTES {
+        return Some(Problem::new(
+            Code::UriTooLong,
+            format!("a path with its query has at most {URI_MAX_BYTES} bytes"),
+        ));
+    }
+    let guarded = uri.path() == "/v1" || uri.path().starts_with("/v1/");
+    if guarded && !app.admits(request.headers()) {
+        return Some(Problem::new(
+            Code::Unauthorized,
+            "send the token as authorization: Bearer <token>",
+        ));
+    }
+    None
+}
+
+/// The answer to OPTIONS: which methods the path takes.
+fn options(refused: &Response) -> Response {
+    let allow = refused.headers().get(header::ALLOW).cloned();
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    if let Some(allow) = allow {
+        response.headers_mut().insert(header::ALLOW, allow);
+    }
+    response
+}
+
+/// A method's name as a label; a bounded number of them.
+fn label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::PUT => "PUT",
+        Method::POST => "POST",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::HEAD => "HEAD",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+/// An answer in JSON.
+pub(crate) fn answer(status: StatusCode, body: &impl Serialize) -> Response {
+    let json = HeaderValue::from_static("application/json");
+    match serde_json::to_vec(body) {
+        Ok(bytes) => (status, [(header::CONTENT_TYPE, json)], bytes).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "an answer could not be written");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Refusals: every answer that is not a success, in the form of RFC 9457.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use countwheel_durable::store::StoreError;
+use countwheel_durable::{NameError, Revision, StateKind, TimerError};
+use serde::Serialize;
+
+/// Why a request was refused. Nothing was changed, unless the code is `unavailable` and
+/// the detail says that the outcome is not known.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    code: Code,
+    detail: String,
+    pointer: Option<String>,
+    state: Option<StateKind>,
+    revision: Option<Revision>,
+}
+
+/// What is wrong, as the API's table of errors names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Code {
+    Malformed,
+    InvalidKey,
+    InvalidQueue,
+    Unauthorized,
+    NotFound,
+    MethodNotAllowed,
+    Timeout,
+    Conflict,
+    Gone,
+    RevisionMismatch,
+    Exists,
+    TooLarge,
+    UriTooLong,
+    UnsupportedMediaType,
+    Unschedulable,
+    InvalidRetry,
+    InvalidTarget,
+    Overloaded,
+    Internal,
+    Unavailable,
+}
+
+impl Code {
+    /// The code's name, its status and its title.
+    const fn parts(self) -> (&'static str, StatusCode, &'static str) {
+        use StatusCode as S;
+        match self {
+            Self::Malformed => ("malformed", S::BAD_REQUEST, "Malformed request"),
+            Self::InvalidKey => ("invalid_key", S::BAD_REQUEST, "Invalid key"),
+            Self::InvalidQueue => ("invalid_queue", S::BAD_REQUEST, "Invalid queue"),
+            Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "Unauthorized"),
+            Self::NotFound => ("not_found", S::NOT_FOUND, "Not found"),
+            Self::MethodNotAllowed => (
+                "method_not_allowed",
+                S::METHOD_NOT_ALLOWED,
+                "Method not allowed",
+            ),
+            Self::Timeout => ("timeout", S::REQUEST_TIMEOUT, "Request timed out"),
+            Self::Conflict => ("conflict", S::CONFLICT, "Conflict"),
+            Self::Gone => ("gone", S::GONE, "Gone"),
+            Self::RevisionMismatch => (
+                "revision_mismatch",
+                S::PRECONDITION_FAILED,
+                "Another revision",
+            ),
+            Self::Exists => ("exists", S::PRECONDITION_FAILED, "Exists"),
+            Self::TooLarge => ("too_large", S::PAYLOAD_TOO_LARGE, "Too large"),
+            Self::UriTooLong => ("uri_too_long", S::URI_TOO_LONG, "URI too long"),
+            Self::UnsupportedMediaType => (
+                "unsupported_media_type",
+                S::UNSUPPORTED_MEDIA_TYPE,
+                "Unsupported media type",
+            ),
+            Self::Unschedulable => ("unschedulable", S::UNPROCESSABLE_ENTITY, "Unschedulable"),
+            Self::InvalidRetry => (
+                "invalid_retry",
+                S::UNPROCESSABLE_ENTITY,
+                "Invalid retry policy",
+            ),
+            Self::InvalidTarget => ("invalid_target", S::UNPROCESSABLE_ENTITY, "Invalid target"),
+            Self::Overloaded => ("overloaded", S::TOO_MANY_REQUESTS, "Overloaded"),
+            Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "Internal error"),
+            Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "Unavailable"),
+        }
+    }
+}
+
+impl Problem {
+    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self {
+            code,
+            detail: detail.into(),
+            pointer: None,
+            state: None,
+            revision: None,
+        }
+    }
+
+    pub(crate) fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(Code::Malformed, detail)
+    }
+
+    /// Names the field of the body that is at fault, as a JSON pointer.
+    pub(crate) fn at(mut self, pointer: impl Into<String>) -> Self {
+        self.pointer = Some(pointer.into());
+        self
+    }
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<StateKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<Revision>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: Option<[FieldError<'a>; 1]>,
+}
+
+#[derive(Serialize)]
+struct FieldError<'a> {
+    pointer: &'a str,
+    detail: &'a str,
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let (code, status, title) = self.code.parts();
+        let body = Body {
+            r#type: format!("/problems/{code}"),
+            title,
+            status: status.as_u16(),
+            detail: &self.detail,
+            code,
+            state: self.state,
+            revision: self.revision,
+            errors: self.pointer.as_deref().map(|pointer| {
+                [FieldError {
+                    pointer,
+                    detail: &self.detail,
+                }]
+            }),
+        };
+        let mut response = super::answer(status, &body);
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        match self.code {
+            Code::Overloaded => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            Code::Unauthorized => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl From<TimerError> for Problem {
+    fn from(error: TimerError) -> Self {
+        let code = match &error {
+            TimerError::NotFound => Code::NotFound,
+            TimerError::Gone { .. } => {
+                return Self {
+                    state: Some(StateKind::Done),
+                    ..Self::new(Code::Gone, "the timer is done")
+                };
+            }
+            TimerError::Conflict { state } => {
+                return Self {
+                    state: Some(*state),
+                    ..Self::new(Code::Conflict, error.to_string())
+                };
+            }
+            TimerError::Changed { current } => {
+                return Self {
+                    revision: Some(*current),
+                    ..Self::new(Code::RevisionMismatch, error.to_string())
+                };
+            }
+            TimerError::Exists { state } => {
+                return Self {
+                    state: Some(*state),
+                    ..Self::new(Code::Exists, error.to_string())
+                };
+            }
+            TimerError::TooFar => Code::Unschedulable,
+            TimerError::PayloadTooLarge { .. } => Code::TooLarge,
+            TimerError::Policy(_) => Code::InvalidRetry,
+            TimerError::Full => Code::Overloaded,
+            // The engine's own fault is told to the operator, not to the caller.
+            TimerError::Store(cause) => return cause.into(),
+            TimerError::Unknown(cause) => {
+                tracing::error!(%cause, "the store failed during a request");
+                return Self::new(
+                    Code::Unavailable,
+                    "the store failed; the outcome of the request is not known",
+                );
+            }
+            TimerError::Name(cause) => return cause.clone().into(),
+            _ => Code::Unavailable,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<&StoreError> for Problem {
+    fn from(error: &StoreError) -> Self {
+        tracing::error!(%error, "the store could not be read");
+        Self::new(Code::Unavailable, "the store could not be read")
+    }
+}
+
+impl From<NameError> for Problem {
+    fn from(error: NameError) -> Self {
+        let code = match error {
+            NameError::QueueEmpty
+            | NameError::QueueTooLong { .. }
+            | NameError::QueueCharacter { .. } => Code::InvalidQueue,
+            _ => Code::InvalidKey,
+        };
+        Self::new(code, error.to_string())
+    }
+}

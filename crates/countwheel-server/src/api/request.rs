@@ -1,0 +1,347 @@
+//! What a request says outside its fields: the timer's name in the path, the query, the
+//! preconditions, the media type and the bytes of its body.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, Request, Uri, header};
+use countwheel_durable::{Key, Precondition, QueueName, Revision, TimerName};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use percent_encoding::percent_decode_str;
+
+use super::problem::{Code, Problem};
+
+/// The longest body, in bytes.
+pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
+/// How long a caller may take to send a body.
+const BODY_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What a POST asks of a timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verb {
+    Fire,
+    Revive,
+}
+
+/// The queue that the raw path `/v1/queues/{queue}/…` names.
+pub(crate) fn queue_of(uri: &Uri) -> Result<QueueName, Problem> {
+    let queue = segment(uri, 3);
+    let queue = decode(queue)
+        .ok_or_else(|| Problem::new(Code::InvalidQueue, "the queue name is not UTF-8"))?;
+    Ok(QueueName::new(queue)?)
+}
+
+/// The timer that the raw path `/v1/queues/{queue}/timers/{key}` names. The key is decoded
+/// exactly once, so `%252F` is the key `%2F`.
+pub(crate) fn timer_of(uri: &Uri) -> Result<TimerName, Problem> {
+    Ok(TimerName {
+        queue: queue_of(uri)?,
+        key: key(segment(uri, 5))?,
+    })
+}
+
+/// The timer and the verb of `/v1/queues/{queue}/timers/{key}:{verb}`, split at the last
+/// colon before anything is decoded.
+pub(crate) fn timer_and_verb_of(uri: &Uri) -> Result<(TimerName, Verb), Problem> {
+    let queue = queue_of(uri)?;
+    let split = segment(uri, 5).rsplit_once(':');
+    let (encoded, verb) = match split {
+        Some((encoded, "fire")) => (encoded, Verb::Fire),
+        Some((encoded, "revive")) => (encoded, Verb::Revive),
+        _ => {
+            return Err(Problem::new(
+                Code::NotFound,
+                "a timer takes POST with :fire or :revive at the end of its path",
+            ));
+        }
+    };
+    let key = key(encoded)?;
+    Ok((TimerName { queue, key }, verb))
+}
+
+/// The part of the raw path after its `index`-th slash.
+fn segment(uri: &Uri, index: usize) -> &str {
+    uri.path().split('/').nth(index).unwrap_or_default()
+}
+
+fn key(encoded: &str) -> Result<Key, Problem> {
+    let key =
+        decode(encoded).ok_or_else(|| Problem::new(Code::InvalidKey, "the key is not UTF-8"))?;
+    Ok(Key::new(key)?)
+}
+
+fn decode(encoded: &str) -> Option<Cow<'_, str>> {
+    percent_decode_str(encoded).decode_utf8().ok()
+}
+
+/// The parameters of a query, each known and given once.
+#[derive(Debug)]
+pub(crate) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> Query<'a> {
+    /// Reads a query that may have the parameters `known`, and no other.
+    pub(crate) fn of(uri: &'a Uri, known: &[&str]) -> Result<Self, Problem> {
+        let mut parameters: Vec<(Cow<'a, str>, Cow<'a, str>)> = Vec::new();
+        let pairs = uri.query().unwrap_or_default().split('&');
+        for pair in pairs.filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (Some(name), Some(value)) = (decode_form(name), decode_form(value)) else {
+                return Err(Problem::malformed("the query is not UTF-8"));
+            };
+            if !known.contains(&name.as_ref()) {
+                return Err(Problem::malformed(format!(
+                    "the query parameter {name:?} is unknown"
+                )));
+            }
+            if parameters.iter().any(|(before, _)| *before == name) {
+                return Err(Problem::malformed(format!(
+                    "the query parameter {name:?} is given twice"
+                )));
+            }
+            parameters.push((name, value));
+        }
+        Ok(Self(parameters))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(parameter, _)| parameter == name)?;
+        Some(&found.1)
+    }
+
+    /// The parameter as `read` understands it; refused if it does not.
+    pub(crate) fn read<T>(
+        &self,
+        name: &str,
+        what: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, Problem> {
+        let Some(text) = self.get(name) else {
+            return Ok(None);
+        };
+        match read(text) {
+            Some(value) => Ok(Some(value)),
+            None => Err(Problem::malformed(format!(
+                "the query parameter {name:?} must be {what}"
+            ))),
+        }
+    }
+}
+
+/// In a query, `+` stands for a space.
+fn decode_form(encoded: &str) -> Option<Cow<'_, str>> {
+    if encoded.contains('+') {
+        let spaced = encoded.replace('+', " ");
+        let decoded = percent_decode_str(&spaced).decode_utf8().ok()?;
+        Some(Cow::Owned(decoded.into_owned()))
+    } else {
+        decode(encoded)
+    }
+}
+
+/// Which preconditions a request may carry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Honoured {
+    /// None: one that is sent is refused, not passed over.
+    Nothing,
+    /// `If-Match: "<revision>"`.
+    IfMatch,
+    /// That, or `If-None-Match: *`.
+    Both,
+}
+
+/// The precondition in the headers.
+pub(crate) fn precondition(
+    headers: &HeaderMap,
+    honoured: Honoured,
+) -> Result<Precondition, Problem> {
+    let if_match = only(headers, &header::IF_MATCH)?;
+    let if_none_match = only(headers, &header::IF_NONE_MATCH)?;
+    match (if_match, if_none_match) {
+        (None, None) => Ok(Precondition::None),
+        (Some(_), _) if honoured == Honoured::Nothing => {
+            Err(Problem::malformed("If-Match is not supported here"))
+        }
+        (_, Some(_)) if honoured != Honoured::Both => {
+            Err(Problem::malformed("If-None-Match is not supported here"))
+        }
+        (Some(_), Some(_)) => Err(Problem::malformed(
+            "If-Match and If-None-Match cannot be combined",
+        )),
+        (None, Some("*")) => Ok(Precondition::Absent),
+        (None, Some(_)) => Err(Problem::malformed("If-None-Match must be *")),
+        (Some(tag), None) => tag
+            .strip_prefix('"')
+            .and_then(|tag| tag.strip_suffix('"'))
+            .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+            .and_then(|digits| digits.parse().ok())
+            .map(|revision| Precondition::Revision(Revision(revision)))
+            .ok_or_else(|| Problem::malformed("If-Match must be one revision in quotes")),
+    }
+}
+
+/// The header's value, if it is there; refused if it is there twice or no ASCII.
+fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Problem> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => value
+            .to_str()
+            .map(Some)
+            .map_err(|_| Problem::malformed(format!("the header {name} is not printable ASCII"))),
+        (Some(_), Some(_)) => Err(Problem::malformed(format!(
+            "the header {name} is given twice"
+        ))),
+    }
+}
+
+/// The bytes of a body that must be JSON.
+pub(crate) async fn json_body(request: Request<Body>) -> Result<Vec<u8>, Problem> {
+    let is_json = only(request.headers(), &header::CONTENT_TYPE)?.is_some_and(is_json);
+    let bytes = body(request).await?;
+    if !is_json {
+        return Err(Problem::new(
+            Code::UnsupportedMediaType,
+            "send the body as content-type: application/json",
+        ));
+    }
+    Ok(bytes)
+}
+
+/// The bytes of a body that must be JSON, or nothing.
+pub(crate) async fn optional_json_body(request: Request<Body>) -> Result<Option<Vec<u8>>, Problem> {
+    if request.headers().contains_key(header::CONTENT_TYPE) {
+        let bytes = json_body(request).await?;
+        return Ok((!bytes.is_empty()).then_some(bytes));
+    }
+    let bytes = body(request).await?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    Err(Problem::new(
+        Code::UnsupportedMediaType,
+        "send the body as content-type: application/json",
+    ))
+}
+
+/// Reads a body of bounded size in bounded time.
+pub(crate) async fn body(request: Request<Body>) -> Result<Vec<u8>, Problem> {
+    let too_large = || {
+        Problem::new(
+            Code::TooLarge,
+            format!("a body has at most {MAX_BODY_BYTES} bytes"),
+        )
+    };
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|bytes| bytes > MAX_BODY_BYTES as u64) {
+        return Err(too_large());
+    }
+    let read = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
+    match tokio::time::timeout(BODY_DEADLINE, read).await {
+        Ok(Ok(body)) => Ok(body.to_bytes().into()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(Problem::malformed(
+            "the body ended early or is badly framed",
+        )),
+        Err(_) => Err(Problem::new(
+            Code::Timeout,
+            "the body took too long to arrive",
+        )),
+    }
+}
+
+/// `application/json`, in UTF-8 if it says in what.
+fn is_json(content_type: &str) -> bool {
+    let (essence, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
+    essence.trim().eq_ignore_ascii_case("application/json")
+        && parameters
+            .split(';')
+            .map(str::trim)
+            .all(|parameter| match parameter.split_once('=') {
+                Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
+                    value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8")
+                }
+                _ => true,
+            })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(path: &str) -> Uri {
+        path.parse().expect("a URI")
+    }
+
+    #[test]
+    fn a_key_is_decoded_exactly_once() {
+        for (encoded, key) in [
+            ("order-42", "order-42"),
+            ("a%2Fb", "a/b"),
+            ("a%252Fb", "a%2Fb"),
+            ("..%2F..%2Fetc", "../../etc"),
+            ("100%", "100%"),
+            ("a+b", "a+b"),
+            ("%F0%9F%95%B0", "\u{1F570}"),
+            ("a:fire", "a:fire"),
+        ] {
+            let name = timer_of(&uri(&format!("/v1/queues/q/timers/{encoded}"))).unwrap();
+            assert_eq!(name.key.as_str(), key);
+        }
+        for encoded in ["", "%00", "%0A", "%7F", "%C2%80", "%FF", "%C3"] {
+            let problem = timer_of(&uri(&format!("/v1/queues/q/timers/{encoded}")));
+            let problem = format!("{:?}", problem.expect_err(encoded));
+            assert!(problem.contains("InvalidKey"), "{encoded}: {problem}");
+        }
+    }
+
+    #[test]
+    fn the_last_colon_splits_key_and_verb() {
+        let split = |tail: &str| timer_and_verb_of(&uri(&format!("/v1/queues/q/timers/{tail}")));
+        for (tail, key, verb) in [
+            ("a:fire", "a", Verb::Fire),
+            ("a:revive", "a", Verb::Revive),
+            ("a:b:fire", "a:b", Verb::Fire),
+            ("a%3Afire:revive", "a:fire", Verb::Revive),
+        ] {
+            let (name, found) = split(tail).unwrap();
+            assert_eq!((name.key.as_str(), found), (key, verb));
+        }
+        for tail in ["a", "a%3Afire", "a:", "a:stop", "fire"] {
+            assert!(split(tail).is_err(), "{tail}");
+        }
+        assert!(format!("{:?}", split(":fire")).contains("InvalidKey"));
+    }
+
+    #[test]
+    fn a_query_has_known_parameters_once() {
+        let known = ["a", "b"];
+        let read = uri("/?a=1%2C+2&b=");
+        let query = Query::of(&read, &known).unwrap();
+        assert_eq!(query.get("a"), Some("1, 2"));
+        assert_eq!(query.get("b"), Some(""));
+        for bad in ["/?c=1", "/?a=1&a=2", "/?a=%FF", "/?a=1&%61=2"] {
+            assert!(Query::of(&uri(bad), &known).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_json_in_utf_8_is_json() {
+        for good in [
+            "application/json",
+            "Application/JSON; charset=UTF-8",
+            "application/json;",
+        ] {
+            assert!(is_json(good), "{good}");
+        }
+        for bad in [
+            "",
+            "text/json",
+            "application/json; charset=latin1",
+            "application/jsonx",
+        ] {
+            assert!(!is_json(bad), "{bad}");
+        }
+    }
+}

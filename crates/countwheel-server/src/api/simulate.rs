@@ -1,0 +1,105 @@
+//! When the attempts of a retry policy would come.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
+use countwheel::Timestamp;
+use countwheel_durable::RetryPolicy;
+use serde::Serialize;
+
+use super::json::{self, Field};
+use super::problem::{Code, Problem};
+use super::request::{Honoured, Query, json_body, precondition};
+use super::retry::{self, Planned, Standing};
+use super::{App, answer};
+use crate::time::{LAST_TIME, format_time, parse_time};
+
+#[derive(Serialize)]
+struct Answer {
+    attempts: Vec<AttemptBody>,
+    total_ms: u64,
+    truncated: bool,
+    then: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct AttemptBody {
+    attempt: u32,
+    at: String,
+    earliest: String,
+    delay_ms: u64,
+    after_ms: u64,
+}
+
+pub(super) async fn simulate(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    Query::of(request.uri(), &[])?;
+    precondition(request.headers(), Honoured::Nothing)?;
+    let body = json_body(request).await?;
+    let (policy, start, limit) = read(&body)?;
+    let start = start.unwrap_or_else(|| app.clock.timestamp());
+    // Ten thousand exponential steps take a while.
+    app.read(move |_| Ok(answer(StatusCode::OK, &run(&policy, start, limit))))
+        .await
+}
+
+fn read(body: &[u8]) -> Result<(RetryPolicy, Option<Timestamp>, usize), Problem> {
+    let mut object = Field::root(json::parse(body)?).object()?;
+    let policy = object.require("retry")?;
+    let start = object.take("start");
+    let limit = object.take("limit");
+    object.finish()?;
+    let start = match &start {
+        None => None,
+        Some(field) => Some(parse_time(&field.text()?).ok_or_else(|| {
+            Problem::new(
+                Code::Unschedulable,
+                "a time is RFC 3339 with an offset, such as 2026-03-01T12:00:00Z",
+            )
+            .at(field.pointer())
+        })?),
+    };
+    let limit = match &limit {
+        None => 100,
+        Some(field) => field
+            .whole()?
+            .and_then(|limit| usize::try_from(limit).ok())
+            .filter(|limit| (1..=10_000).contains(limit))
+            .ok_or_else(|| field.malformed("must be a whole number from 1 to 10000"))?,
+    };
+    Ok((retry::read(&policy)?, start, limit))
+}
+
+fn run(policy: &RetryPolicy, start: Timestamp, limit: usize) -> Answer {
+    let mut plan = Standing::fresh(start).plan(policy).peekable();
+    let mut attempts: Vec<Planned> = Vec::new();
+    // Cut as well where the calendar of RFC 3339 ends.
+    let fits = |planned: &Planned| planned.at <= LAST_TIME;
+    while attempts.len() < limit
+        && let Some(planned) = plan.next_if(fits)
+    {
+        attempts.push(planned);
+    }
+    let truncated = plan.peek().is_some();
+    let millis = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    Answer {
+        total_ms: attempts.last().map_or(0, |last| millis(last.after)),
+        attempts: attempts
+            .into_iter()
+            .map(|planned| AttemptBody {
+                attempt: planned.attempt,
+                at: format_time(planned.at),
+                earliest: format_time(planned.earliest),
+                delay_ms: millis(planned.delay),
+                after_ms: millis(planned.after),
+            })
+            .collect(),
+        truncated,
+        then: (!truncated).then_some("dead"),
+    }
+}

@@ -1,0 +1,650 @@
+//! The timers of a queue: set, move, remove, get, list, fire, revive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
+use axum::response::Response;
+use countwheel::Timestamp;
+use countwheel_durable::store::{Filter, Position};
+use countwheel_durable::{
+    self as durable, DeadReason, Due, Record, RetryPolicy, Revision, Shift, StateKind, Was,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::json::{self, Field, Kind, Object};
+use super::problem::{Code, Problem};
+use super::request::{
+    Honoured, Query, Verb, json_body, optional_json_body, precondition, queue_of,
+    timer_and_verb_of, timer_of,
+};
+use super::retry::{self, NextAttempt, Standing};
+use super::{App, answer};
+use crate::job::Job;
+use crate::time::{format_duration, format_time, parse_signed, parse_time};
+
+const URL_MAX_BYTES: usize = 2_048;
+const HEADERS_MAX: usize = 32;
+const HEADERS_MAX_BYTES: usize = 8_192;
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 60);
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
+/// How many attempts to come a timer shows.
+const NEXT_ATTEMPTS: usize = 20;
+
+/// Headers that a delivery sets itself, or that are about the connection.
+const RESERVED_HEADERS: [&str; 11] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+pub(super) async fn set(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        queue: &'a str,
+        key: &'a str,
+        id: String,
+        revision: Revision,
+        due: String,
+        replaced: Option<StateKind>,
+    }
+    let name = timer_of(request.uri())?;
+    Query::of(request.uri(), &[])?;
+    let precondition = precondition(request.headers(), Honoured::Both)?;
+    let body = json_body(request).await?;
+    let (due, policy, job) = read_set(&body)?;
+    let request = durable::Request::Set {
+        name: name.clone(),
+        due,
+        policy,
+        payload: job.encode(),
+        precondition,
+    };
+    let durable::Response::Set {
+        id,
+        revision,
+        due,
+        replaced,
+    } = app.submit(request).await?
+    else {
+        return Err(wrong_answer());
+    };
+    let status = match replaced {
+        None => StatusCode::CREATED,
+        Some(_) => StatusCode::OK,
+    };
+    let body = Answer {
+        queue: name.queue.as_str(),
+        key: name.key.as_str(),
+        id: id.to_string(),
+        revision,
+        due: format_time(due),
+        replaced,
+    };
+    Ok(tagged(answer(status, &body), revision))
+}
+
+/// The engine answered something else than what it was asked.
+fn wrong_answer() -> Problem {
+    Problem::new(Code::Internal, "the scheduler gave another answer")
+}
+
+fn tagged(mut response: Response, revision: Revision) -> Response {
+    if let Ok(tag) = HeaderValue::from_str(&format!("\"{revision}\"")) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+fn read_set(body: &[u8]) -> Result<(Due, RetryPolicy, Job), Problem> {
+    let mut object = Field::root(json::parse(body)?).object()?;
+    let due = due(&mut object)?;
+    let target = object.require("target")?;
+    let body = object.take("body");
+    let content_type = object.take("content_type");
+    let policy = object.take("retry");
+    object.finish()?;
+    let mut job = read_target(&target)?;
+    (job.content_type, job.body) = read_body(body.as_ref(), content_type.as_ref())?;
+    let policy = policy.as_ref().map(retry::read).transpose()?;
+    Ok((due, policy.unwrap_or_default(), job))
+}
+
+fn due(object: &mut Object<'_>) -> Result<Due, Problem> {
+    let (kind, field) = object.one_of(&["in", "at"])?;
+    if kind == "in" {
+        due_in(&field)
+    } else {
+        due_at(&field)
+    }
+}
+
+fn unschedulable(field: &Field<'_>, detail: &str) -> Problem {
+    Problem::new(Code::Unschedulable, detail).at(field.pointer())
+}
+
+const A_DELAY: &str = "a delay is a whole number of milliseconds or a text such as 30m, \
+                       never negative, at most 36525 days";
+
+fn due_in(field: &Field<'_>) -> Result<Due, Problem> {
+    match retry::duration(field)? {
+        Some(delay) if delay <= Due::MAX_AHEAD => Ok(Due::In(delay)),
+        _ => Err(unschedulable(field, A_DELAY)),
+    }
+}
+
+fn due_at(field: &Field<'_>) -> Result<Due, Problem> {
+    let time = parse_time(&field.text()?).ok_or_else(|| {
+        unschedulable(
+            field,
+            "a time is RFC 3339 with an offset, such as 2026-03-01T12:00:00Z",
+        )
+    })?;
+    Ok(Due::At(time))
+}
+
+/// A signed span from the deadline now.
+fn shift_by(field: &Field<'_>) -> Result<Shift, Problem> {
+    let span = match field.kind() {
+        Kind::Number(number) => number
+            .parse::<i64>()
+            .ok()
+            .map(|millis| (millis < 0, Duration::from_millis(millis.unsigned_abs()))),
+        Kind::Text(text) => parse_signed(&text),
+        _ => return Err(field.malformed("must be a number of milliseconds or a text such as -5m")),
+    };
+    match span {
+        Some((true, span)) => Ok(Shift::Sooner(span)),
+        Some((false, span)) if span <= Due::MAX_AHEAD => Ok(Shift::Later(span)),
+        _ => Err(unschedulable(
+            field,
+            "a shift is a whole number of milliseconds or a text such as -5m, \
+             at most 36525 days",
+        )),
+    }
+}
+
+fn invalid_target(field: &Field<'_>, detail: impl Into<String>) -> Problem {
+    Problem::new(Code::InvalidTarget, detail).at(field.pointer())
+}
+
+fn read_target(field: &Field<'_>) -> Result<Job, Problem> {
+    let mut object = field.object()?;
+    let url = object.require("url")?;
+    let headers = object.take("headers");
+    let timeout = object.take("timeout");
+    object.finish()?;
+    Ok(Job {
+        url: read_url(&url)?,
+        headers: headers.as_ref().map_or(Ok(Vec::new()), read_headers)?,
+        content_type: None,
+        body: Vec::new(),
+        timeout: timeout.as_ref().map_or(Ok(TIMEOUT_DEFAULT), read_timeout)?,
+    })
+}
+
+fn read_url(field: &Field<'_>) -> Result<String, Problem> {
+    let url = field.text()?;
+    match crate::deliver::check_url(&url) {
+        _ if url.len() > URL_MAX_BYTES => Err(invalid_target(
+            field,
+            format!("a URL has at most {URL_MAX_BYTES} bytes"),
+        )),
+        Ok(_) => Ok(url.into_owned()),
+        Err(detail) => Err(invalid_target(field, detail)),
+    }
+}
+
+fn read_headers(field: &Field<'_>) -> Result<Vec<(String, String)>, Problem> {
+    let members = field.object()?.into_members();
+    if members.len() > HEADERS_MAX {
+        let detail = format!("a target has at most {HEADERS_MAX} headers");
+        return Err(invalid_target(field, detail));
+    }
+    let mut headers: Vec<(String, String)> = Vec::with_capacity(members.len());
+    let mut bytes = 0;
+    for (name, field) in members {
+        let value = field.text()?;
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| invalid_target(&field, "this is no header name"))?;
+        let name = name.as_str();
+        let reserved = RESERVED_HEADERS.contains(&name)
+            || name.starts_with("timer-")
+            || name.starts_with("webhook-");
+        if reserved {
+            let detail = format!("the header {name} is not for the caller to set");
+            return Err(invalid_target(&field, detail));
+        }
+        if HeaderValue::from_str(&value).is_err() {
+            return Err(invalid_target(&field, "a header value is printable ASCII"));
+        }
+        if headers.iter().any(|(before, _)| before == name) {
+            return Err(invalid_target(
+                &field,
+                format!("the header {name} is given twice"),
+            ));
+        }
+        bytes += name.len() + value.len();
+        headers.push((name.to_owned(), value.into_owned()));
+    }
+    if bytes > HEADERS_MAX_BYTES {
+        let detail = format!("the headers have at most {HEADERS_MAX_BYTES} bytes in all");
+        return Err(invalid_target(field, detail));
+    }
+    Ok(headers)
+}
+
+fn read_timeout(field: &Field<'_>) -> Result<Duration, Problem> {
+    match retry::duration(field)? {
+        Some(timeout) if (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&timeout) => Ok(timeout),
+        _ => Err(invalid_target(field, "a timeout is from 100ms to 30m")),
+    }
+}
+
+/// The content type and the bytes of what is to be delivered.
+fn read_body(
+    body: Option<&Field<'_>>,
+    content_type: Option<&Field<'_>>,
+) -> Result<(Option<String>, Vec<u8>), Problem> {
+    match (body, content_type) {
+        (None, None) => Ok((None, Vec::new())),
+        (None, Some(field)) => Err(field.malformed("a content_type needs a body")),
+        (Some(body), None) => Ok((
+            Some("application/json".to_owned()),
+            body.raw().as_bytes().to_vec(),
+        )),
+        (Some(body), Some(field)) => {
+            let content_type = field.text()?;
+            let Kind::Text(text) = body.kind() else {
+                return Err(body.malformed("with a content_type, the body must be a text"));
+            };
+            if content_type.trim().is_empty() || HeaderValue::from_str(&content_type).is_err() {
+                return Err(invalid_target(field, "this is no content type"));
+            }
+            Ok((
+                Some(content_type.into_owned()),
+                text.into_owned().into_bytes(),
+            ))
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct MovedBody {
+    revision: Revision,
+    old_due: String,
+    due: String,
+}
+
+async fn moved(
+    app: &App,
+    status: StatusCode,
+    request: durable::Request,
+) -> Result<Response, Problem> {
+    let durable::Response::Moved {
+        revision,
+        old_due,
+        due,
+    } = app.submit(request).await?
+    else {
+        return Err(wrong_answer());
+    };
+    let body = MovedBody {
+        revision,
+        old_due: format_time(old_due),
+        due: format_time(due),
+    };
+    Ok(tagged(answer(status, &body), revision))
+}
+
+pub(super) async fn shift(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let name = timer_of(request.uri())?;
+    Query::of(request.uri(), &[])?;
+    let precondition = precondition(request.headers(), Honoured::IfMatch)?;
+    let body = json_body(request).await?;
+    let mut object = Field::root(json::parse(&body)?).object()?;
+    let (kind, field) = object.one_of(&["in", "at", "by"])?;
+    object.finish()?;
+    let shift = match kind {
+        "in" => Shift::To(due_in(&field)?),
+        "at" => Shift::To(due_at(&field)?),
+        _ => shift_by(&field)?,
+    };
+    let request = durable::Request::Move {
+        name,
+        shift,
+        precondition,
+    };
+    moved(&app, StatusCode::OK, request).await
+}
+
+pub(super) async fn fire_or_revive(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let (name, verb) = timer_and_verb_of(request.uri())?;
+    Query::of(request.uri(), &[])?;
+    precondition(request.headers(), Honoured::Nothing)?;
+    let body = optional_json_body(request).await?;
+    let request = match (verb, body) {
+        (Verb::Fire, None) => durable::Request::Fire { name },
+        (Verb::Fire, Some(body)) => {
+            // Nothing can be asked for, but an empty object asks for nothing.
+            Field::root(json::parse(&body)?).object()?.finish()?;
+            durable::Request::Fire { name }
+        }
+        (Verb::Revive, None) => durable::Request::Revive {
+            name,
+            due: Due::In(Duration::ZERO),
+        },
+        (Verb::Revive, Some(body)) => {
+            let mut object = Field::root(json::parse(&body)?).object()?;
+            let due = due(&mut object)?;
+            object.finish()?;
+            durable::Request::Revive { name, due }
+        }
+    };
+    moved(&app, StatusCode::ACCEPTED, request).await
+}
+
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer {
+        was: StateKind,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        due: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        attempt: Option<u32>,
+    }
+    let name = timer_of(&uri)?;
+    let query = Query::of(&uri, &["only"])?;
+    let only_pending = query.read("only", "pending", |only| (only == "pending").then_some(()))?;
+    let request = durable::Request::Remove {
+        name,
+        precondition: precondition(&headers, Honoured::IfMatch)?,
+        only_pending: only_pending.is_some(),
+    };
+    let durable::Response::Removed(was) = app.submit(request).await? else {
+        return Err(wrong_answer());
+    };
+    let (was, due, attempt) = match was {
+        Was::Pending { due } => (StateKind::Pending, Some(format_time(due)), None),
+        Was::Delivering { attempt } => (StateKind::Delivering, None, Some(attempt)),
+        Was::Dead => (StateKind::Dead, None, None),
+    };
+    Ok(answer(StatusCode::OK, &Answer { was, due, attempt }))
+}
+
+pub(super) async fn get(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
+    let name = timer_of(&uri)?;
+    Query::of(&uri, &[])?;
+    app.read(move |timers| {
+        let record = timers.get(&name).map_err(|error| Problem::from(&error))?;
+        let record =
+            record.ok_or_else(|| Problem::new(Code::NotFound, "there is no timer of that name"))?;
+        let response = answer(StatusCode::OK, &TimerBody::of(&record));
+        Ok(tagged(response, record.revision))
+    })
+    .await
+}
+
+pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer {
+        items: Vec<TimerBody>,
+        next: Option<String>,
+    }
+    let known = [
+        "state",
+        "prefix",
+        "due_after",
+        "due_before",
+        "limit",
+        "after",
+    ];
+    let query = Query::of(&uri, &known)?;
+    let a_time = "a time in RFC 3339 with an offset";
+    let filter = Filter {
+        queue: queue_of(&uri)?,
+        state: query.read("state", "pending, delivering, done or dead", |text| {
+            text.parse().ok()
+        })?,
+        prefix: query.get("prefix").map(str::to_owned),
+        due_from: query.read("due_after", a_time, parse_time)?,
+        due_before: query.read("due_before", a_time, parse_time)?,
+        after: query.read("after", "the cursor of the page before", read_cursor)?,
+        limit: query
+            .read("limit", "a number from 1 to 1000", |text| {
+                text.parse()
+                    .ok()
+                    .filter(|limit| (1..=1_000).contains(limit))
+            })?
+            .unwrap_or(100),
+    };
+    app.read(move |timers| {
+        let page = timers
+            .list(&filter)
+            .map_err(|error| Problem::from(&error))?;
+        let body = Answer {
+            items: page.records.iter().map(TimerBody::of).collect(),
+            next: page.next.map(cursor),
+        };
+        Ok(answer(StatusCode::OK, &body))
+    })
+    .await
+}
+
+fn cursor(position: Position) -> String {
+    format!("{:x}-{:x}", position.due.as_micros(), position.revision.0)
+}
+
+fn read_cursor(text: &str) -> Option<Position> {
+    let (due, revision) = text.split_once('-')?;
+    let position = Position {
+        due: Timestamp::from_micros(u64::from_str_radix(due, 16).ok()?),
+        revision: Revision(u64::from_str_radix(revision, 16).ok()?),
+    };
+    // Only what we wrote: no sign, no zeros in front, no capitals.
+    (cursor(position) == text).then_some(position)
+}
+
+/// A timer as it is shown.
+#[derive(Serialize)]
+struct TimerBody {
+    queue: String,
+    key: String,
+    id: String,
+    revision: Revision,
+    state: StateKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_until: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_reason: Option<DeadReason>,
+    created: String,
+    due: String,
+    /// `None` if what is stored is not a request to make.
+    target: Option<TargetBody>,
+    content_type: Option<String>,
+    body_bytes: usize,
+    retry: Value,
+    failures: u32,
+    attempt: u32,
+    attempts: Vec<AttemptBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_attempts: Option<Vec<NextAttempt>>,
+}
+
+#[derive(Serialize)]
+struct TargetBody {
+    url: String,
+    headers: serde_json::Map<String, Value>,
+    timeout: String,
+}
+
+#[derive(Serialize)]
+struct AttemptBody {
+    number: u32,
+    due: String,
+    started: String,
+    late_us: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<durable::AttemptResult>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+impl TimerBody {
+    fn of(record: &Record) -> Self {
+        let (mut done_at, mut keep_until, mut dead_at, mut dead_reason) = (None, None, None, None);
+        let mut next_attempts = None;
+        match record.state {
+            durable::State::Pending => next_attempts = Some(next(record)),
+            durable::State::Delivering => {}
+            durable::State::Done {
+                at,
+                keep_until: until,
+            } => {
+                done_at = Some(format_time(at));
+                keep_until = Some(format_time(until));
+            }
+            durable::State::Dead { at, reason } => {
+                dead_at = Some(format_time(at));
+                dead_reason = Some(reason);
+            }
+        }
+        let job = Job::decode(&record.payload).ok();
+        let body_bytes = job.as_ref().map_or(0, |job| job.body.len());
+        let content_type = job.as_ref().and_then(|job| job.content_type.clone());
+        Self {
+            queue: record.name.queue.to_string(),
+            key: record.name.key.to_string(),
+            id: record.id.to_string(),
+            revision: record.revision,
+            state: record.state.kind(),
+            done_at,
+            keep_until,
+            dead_at,
+            dead_reason,
+            created: format_time(record.created),
+            due: format_time(record.due),
+            target: job.map(TargetBody::of),
+            content_type,
+            body_bytes,
+            retry: retry::show(&record.policy),
+            failures: record.failures,
+            attempt: record.attempt,
+            attempts: record.attempts.iter().map(AttemptBody::of).collect(),
+            next_attempts,
+        }
+    }
+}
+
+impl TargetBody {
+    fn of(job: Job) -> Self {
+        Self {
+            url: job.url,
+            headers: job
+                .headers
+                .into_iter()
+                .map(|(name, value)| (name, Value::String(value)))
+                .collect(),
+            timeout: format_duration(job.timeout),
+        }
+    }
+}
+
+impl AttemptBody {
+    fn of(attempt: &durable::AttemptRecord) -> Self {
+        let late = attempt.started.saturating_since(attempt.due);
+        Self {
+            number: attempt.number,
+            due: format_time(attempt.due),
+            started: format_time(attempt.started),
+            late_us: u64::try_from(late.as_micros()).unwrap_or(u64::MAX),
+            ended: attempt.ended.as_ref().map(|end| format_time(end.at)),
+            result: attempt.ended.as_ref().map(|end| end.result),
+            detail: attempt.ended.as_ref().map(|end| end.detail.clone()),
+        }
+    }
+}
+
+/// The attempts that a pending timer has before it.
+fn next(record: &Record) -> Vec<NextAttempt> {
+    let standing = Standing {
+        due: record.due,
+        first_due: record.first_due,
+        attempts: record.attempt,
+        failures: record.failures,
+    };
+    let plan = standing.plan(&record.policy).take(NEXT_ATTEMPTS);
+    plan.map(|planned| NextAttempt {
+        attempt: planned.attempt,
+        at: format_time(planned.at),
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_reads_back_and_nothing_else_does() {
+        let position = Position {
+            due: Timestamp::from_micros(1_700_000_000_000_000),
+            revision: Revision(42),
+        };
+        assert_eq!(read_cursor(&cursor(position)), Some(position));
+        for text in [
+            "",
+            "-",
+            "1",
+            "+1-1",
+            "01-1",
+            "1-1-1",
+            "g-1",
+            "A-1",
+            "1-10000000000000000",
+        ] {
+            assert_eq!(read_cursor(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_body_is_kept_as_it_was_sent() {
+        let body = br#"{"in":0,"target":{"url":"http://x/"},"body": {"n": 1.000, "e":1e400} }"#;
+        let (_, _, job) = read_set(body).unwrap();
+        assert_eq!(job.body, br#"{"n": 1.000, "e":1e400}"#);
+        let body = br#"{"in":0,"target":{"url":"http://x/"},"body":"a\u00e9\n","content_type":"text/plain"}"#;
+        let (_, _, job) = read_set(body).unwrap();
+        assert_eq!(job.body, "aé\n".as_bytes());
+    }
+}

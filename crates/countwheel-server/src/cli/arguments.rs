@@ -1,0 +1,138 @@
+//! Reading what stands on the command line: durations, times, deadlines, headers.
+
+use std::time::Duration;
+
+use countwheel::Timestamp;
+use countwheel_durable::{Due, Precondition, Revision};
+
+use crate::time::{parse_signed, parse_time};
+
+/// A duration with its unit: `5s`, `1h 30m`, `250ms`, `PT30M`, `2d`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    match signed(text)? {
+        By(true, span) if !span.is_zero() => Err(format!("{text:?} is less than nothing")),
+        By(_, span) => Ok(span),
+    }
+}
+
+/// How far to move: whether it is sooner, and by what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct By(pub(crate) bool, pub(crate) Duration);
+
+/// A duration with a sign before it, or none: `+5m`, `-90s`.
+pub(crate) fn signed(text: &str) -> Result<By, String> {
+    let (negative, span) = parse_signed(text.trim())
+        .ok_or_else(|| format!("{text:?} is no duration such as 5s, 1h30m or 250ms"))?;
+    if span.subsec_nanos() % 1_000_000 != 0 {
+        return Err(format!("{text:?} has a fraction of a millisecond"));
+    }
+    Ok(By(negative, span))
+}
+
+/// RFC 3339 with an offset.
+pub(crate) fn time(text: &str) -> Result<Timestamp, String> {
+    parse_time(text).ok_or_else(|| format!("{text:?} is no time such as 2026-03-01T12:00:05Z"))
+}
+
+/// RFC 3339, or a date alone, which is its midnight in UTC.
+pub(crate) fn date(text: &str) -> Result<Timestamp, String> {
+    parse_time(text)
+        .or_else(|| parse_time(&format!("{text}T00:00:00Z")))
+        .ok_or_else(|| format!("{text:?} is no date such as 2013-01-31"))
+}
+
+/// `name: value`.
+pub(crate) fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text
+        .split_once(':')
+        .ok_or_else(|| format!("{text:?} is no header such as 'x-shop: 7'"))?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// `--in` or `--at`, exactly one.
+#[derive(Clone, Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct When {
+    /// How long from now: 5s, 1h30m, 250ms
+    #[arg(long = "in", value_name = "D", value_parser = duration)]
+    delay: Option<Duration>,
+    /// When, with an offset: 2026-03-01T12:00:05Z
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    at: Option<Timestamp>,
+}
+
+impl When {
+    pub(crate) fn due(&self) -> Due {
+        match (self.at, self.delay) {
+            (Some(at), _) => Due::At(at),
+            (None, delay) => Due::In(delay.unwrap_or_default()),
+        }
+    }
+}
+
+/// `--if-revision`.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct IfRevision {
+    /// Only if the timer has this revision
+    #[arg(long, value_name = "N")]
+    if_revision: Option<u64>,
+}
+
+impl IfRevision {
+    pub(crate) fn precondition(self) -> Precondition {
+        self.if_revision.map_or(Precondition::None, |revision| {
+            Precondition::Revision(Revision(revision))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units_and_no_less_than_a_millisecond() {
+        for (text, millis) in [
+            ("5s", 5_000),
+            ("1h 30m", 5_400_000),
+            ("1h30m", 5_400_000),
+            ("250ms", 250),
+            ("PT30M", 1_800_000),
+            ("2d", 172_800_000),
+            ("1.5s", 1_500),
+            ("0s", 0),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for bad in [
+            "5",
+            "",
+            "s",
+            "five seconds ago",
+            "10us",
+            "-5s",
+            "1mo",
+            "1y",
+            "5s5",
+        ] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(signed("-5m"), Ok(By(true, Duration::from_secs(300))));
+        assert_eq!(signed("+90s"), Ok(By(false, Duration::from_secs(90))));
+    }
+
+    #[test]
+    fn a_date_alone_is_its_midnight() {
+        assert_eq!(date("2013-01-31"), time("2013-01-31T00:00:00Z"));
+        assert_eq!(date("2013-01-31T01:00:00+01:00"), date("2013-01-31"));
+        assert!(date("2013-02-30").is_err());
+        assert!(time("2013-01-31").is_err());
+    }
+
+    #[test]
+    fn a_header_is_split_at_its_first_colon() {
+        let split = |text| header(text).unwrap();
+        assert_eq!(split("x-at: 12:00"), ("x-at".into(), "12:00".into()));
+        assert!(header("nothing").is_err());
+    }
+}

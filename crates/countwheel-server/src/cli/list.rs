@@ -1,0 +1,97 @@
+//! `countwheel list`.
+
+use countwheel::{Clock, Timestamp};
+use countwheel_durable::StateKind;
+
+use super::arguments::time;
+use super::connection::Connection;
+use super::table::Table;
+use super::{Exit, Failure, Terminal, text};
+use crate::client::{Filter, Timer, one_line};
+
+/// The longest page that the server gives.
+const PAGE: u32 = 1_000;
+
+/// `countwheel list`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct List {
+    /// Only those in this state: pending, delivering, done, dead
+    #[arg(long)]
+    state: Option<StateKind>,
+    /// Only those whose key begins so
+    #[arg(long)]
+    prefix: Option<String>,
+    /// Only those due then or later
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    due_after: Option<Timestamp>,
+    /// Only those due earlier
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    due_before: Option<Timestamp>,
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    /// All there are
+    #[arg(long, conflicts_with = "limit")]
+    all: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl List {
+    pub(super) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
+        let client = self.connection.client()?;
+        let filter = Filter {
+            state: self.state,
+            prefix: self.prefix.clone(),
+            due_after: self.due_after,
+            due_before: self.due_before,
+        };
+        let mut left = if self.all { u32::MAX } else { self.limit };
+        let mut cursor = None;
+        let mut table = Table::new(["KEY", "STATE", "DUE (UTC)", "FROM NOW", "ATTEMPT>", "REV>"]);
+        while left > 0 {
+            let queue = &self.connection.queue;
+            let page = client
+                .list(queue, &filter, left.min(PAGE), cursor.as_deref())
+                .await?
+                .value;
+            if self.connection.json {
+                for item in &page.items {
+                    writeln!(terminal.out, "{}", one_line(item))?;
+                }
+            } else {
+                let now = terminal.clock.timestamp();
+                for timer in page.timers()? {
+                    table.push(row(timer, now));
+                }
+                table.write(terminal.out)?;
+            }
+            let shown = u32::try_from(page.items.len()).unwrap_or(u32::MAX);
+            left = if self.all {
+                left
+            } else {
+                left.saturating_sub(shown)
+            };
+            cursor = page.next;
+            if cursor.is_none() {
+                return Ok(Exit::Done);
+            }
+        }
+        if !self.connection.json {
+            writeln!(terminal.err, "there are more: --all shows them")?;
+        }
+        Ok(Exit::Done)
+    }
+}
+
+fn row(timer: Timer, now: Timestamp) -> [String; 6] {
+    [
+        timer.key,
+        timer.state.to_string(),
+        text::moment(timer.due),
+        text::from_now(timer.due, now),
+        timer.attempt.to_string(),
+        timer.revision.to_string(),
+    ]
+}

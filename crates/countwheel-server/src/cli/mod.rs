@@ -1,0 +1,179 @@
+//! The commands that talk to a server: one file each.
+//!
+//! Exit codes: 0 done; 1 the server refused, or a watched timer is dead; 2 wrong usage, or
+//! no such timer; 3 the server cannot be reached; 124 a `watch` ran out of time.
+
+mod arguments;
+mod connection;
+mod fire;
+mod follow;
+mod get;
+mod list;
+mod move_timer;
+mod queues;
+mod remove;
+pub mod replay;
+mod retry;
+mod revive;
+mod set;
+mod simulate;
+mod table;
+mod text;
+mod watch;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use countwheel::SystemClock;
+
+use crate::client::ClientError;
+use crate::trace::TraceError;
+
+/// What to do with the timers of a server.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Command {
+    /// Set a timer, in place of whatever has its key
+    Set(set::Set),
+    /// Move a pending timer to another deadline
+    Move(move_timer::Move),
+    /// Remove a timer: no attempt starts afterwards
+    Remove(remove::Remove),
+    /// Show one timer
+    Get(get::Get),
+    /// Show the timers of a queue in the order of their deadlines
+    List(list::List),
+    /// Make a pending timer due now
+    Fire(fire::Fire),
+    /// Make a dead timer pending again
+    Revive(revive::Revive),
+    /// Show how many timers each queue has
+    Queues(queues::Queues),
+    /// Follow one timer until it is done, dead or removed
+    Watch(watch::Watch),
+    /// Show when each attempt would come under a retry policy
+    Simulate(simulate::Simulate),
+    /// Replay a trace of departures as set, move and remove, faster than they happened
+    Replay(replay::ReplayFile),
+}
+
+/// Runs a command on the process's own output, and says how it went.
+#[must_use]
+pub fn run(command: Command) -> ExitCode {
+    let (mut out, mut err) = (io::stdout(), io::stderr());
+    let mut terminal = Terminal {
+        out: &mut out,
+        err: &mut err,
+        clock: SystemClock::new(),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let exit = match runtime {
+        Ok(runtime) => runtime.block_on(run_in(command, &mut terminal)),
+        Err(error) => {
+            // With standard error closed too, the exit code still says it.
+            let _ = writeln!(terminal.err, "countwheel: cannot start: {error}");
+            Exit::Refused
+        }
+    };
+    ExitCode::from(exit.code())
+}
+
+/// Runs a command, writing to `terminal`.
+pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
+    let result = match command {
+        Command::Set(set) => set.run(terminal).await,
+        Command::Move(shift) => shift.run(terminal).await,
+        Command::Remove(remove) => remove.run(terminal).await,
+        Command::Get(get) => get.run(terminal).await,
+        Command::List(list) => list.run(terminal).await,
+        Command::Fire(fire) => fire.run(terminal).await,
+        Command::Revive(revive) => revive.run(terminal).await,
+        Command::Queues(queues) => queues.run(terminal).await,
+        Command::Watch(watch) => watch.run(terminal).await,
+        Command::Simulate(simulate) => simulate.run(terminal).await,
+        Command::Replay(replay) => replay.run(terminal).await,
+    };
+    match result {
+        Ok(exit) => exit,
+        // Whoever read us has enough: that is no failure, and there is nobody to tell.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
+        Err(failure) => {
+            // With standard error closed too, the exit code still says it.
+            let _ = writeln!(terminal.err, "countwheel: {failure}");
+            failure.exit()
+        }
+    }
+}
+
+/// Where a command writes and reads the time.
+pub struct Terminal<'a> {
+    /// What was asked for.
+    pub out: &'a mut (dyn Write + Send),
+    /// Notices and failures.
+    pub err: &'a mut (dyn Write + Send),
+    /// Tells how far away deadlines are, and paces a replay.
+    pub clock: SystemClock,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// As asked.
+    Done,
+    /// The server refused, or the watched timer is dead.
+    Refused,
+    /// Wrong usage, or no such timer.
+    NotFound,
+    /// The server cannot be reached or cannot work.
+    Unreachable,
+    /// A watch ran out of time.
+    OutOfTime,
+}
+
+impl Exit {
+    /// The code for the shell.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Refused => 1,
+            Self::NotFound => 2,
+            Self::Unreachable => 3,
+            Self::OutOfTime => 124,
+        }
+    }
+}
+
+/// Why a command did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Usage(String),
+    #[error("{0}")]
+    Client(#[from] ClientError),
+    #[error("{path}: {source}")]
+    Trace { path: String, source: TraceError },
+    #[error("{path}: {source}")]
+    File { path: String, source: io::Error },
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl Failure {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Usage(_)
+            | Self::Trace { .. }
+            | Self::File { .. }
+            | Self::Client(ClientError::Address { .. } | ClientError::Token) => Exit::NotFound,
+            Self::Client(ClientError::Refused(problem)) => match problem.status {
+                404 => Exit::NotFound,
+                500.. => Exit::Unreachable,
+                _ => Exit::Refused,
+            },
+            Self::Client(error) if error.is_outage() => Exit::Unreachable,
+            Self::Client(_) | Self::Output(_) => Exit::Refused,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! `countwheel queues`.
+
+use super::connection::Connection;
+use super::table::Table;
+use super::{Exit, Failure, Terminal};
+
+/// `countwheel queues`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Queues {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Queues {
+    pub(super) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
+        let answer = self.connection.client()?.queues().await?;
+        if self.connection.json {
+            writeln!(terminal.out, "{}", answer.json())?;
+            return Ok(Exit::Done);
+        }
+        let mut table = Table::new(["QUEUE", "PENDING>", "DELIVERING>", "DONE>", "DEAD>"]);
+        for queue in &answer.value.queues {
+            let counts = [queue.pending, queue.delivering, queue.done, queue.dead];
+            let [pending, delivering, done, dead] = counts.map(|n| n.to_string());
+            table.push([queue.queue.clone(), pending, delivering, done, dead]);
+        }
+        table.write(terminal.out)?;
+        Ok(Exit::Done)
+    }
+}

@@ -1,0 +1,236 @@
+//! Retry policies in short: `wechat`, `15s,15s,30s`, `fixed:5s`, `exp:1s..1h*3`.
+
+use std::time::Duration;
+
+use countwheel_durable::{Delays, Jitter, Preset, RetryPolicy};
+use serde_json::Value;
+
+use super::arguments::duration;
+use super::text;
+
+/// When to try again after a failure.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Retry policy")]
+pub(crate) struct Retry {
+    /// wechat, or 15s,15s,30s, or fixed:5s, or exp:1s..1h (doubling), or exp:1s..1h*3
+    #[arg(long, value_name = "SCHEDULE", value_parser = delays)]
+    retry: Option<Delays>,
+    /// How much of each delay is left to chance: none, full, equal
+    #[arg(long, value_name = "JITTER", value_parser = jitter, requires = "retry")]
+    jitter: Option<Jitter>,
+    /// How many attempts there are in all
+    #[arg(long, value_name = "N", requires = "retry")]
+    max_attempts: Option<u32>,
+    /// No attempt later than this after the first deadline
+    #[arg(long, value_name = "D", value_parser = duration, requires = "retry")]
+    max_age: Option<Duration>,
+}
+
+impl Retry {
+    /// The policy asked for, `None` if that is left to the server.
+    pub(crate) fn policy(&self) -> Option<RetryPolicy> {
+        Some(RetryPolicy {
+            delays: self.retry.clone()?,
+            jitter: self.jitter.unwrap_or_default(),
+            max_attempts: self.max_attempts,
+            max_age: self.max_age,
+        })
+    }
+}
+
+fn delays(text: &str) -> Result<Delays, String> {
+    if let Some(preset) = Preset::from_name(text) {
+        return Ok(Delays::Preset(preset));
+    }
+    if let Some(delay) = text.strip_prefix("fixed:") {
+        return Ok(Delays::Fixed(duration(delay)?));
+    }
+    if let Some(range) = text.strip_prefix("exp:") {
+        return exponential(range);
+    }
+    if text.starts_with(|c: char| c.is_ascii_digit() || c == 'P') {
+        let list: Result<_, _> = text.split(',').map(duration).collect();
+        return Ok(Delays::List(list?));
+    }
+    let presets = Preset::ALL.map(Preset::as_str).join(", ");
+    Err(format!(
+        "{text:?} is none of {presets}, 15s,15s,30s, fixed:5s, exp:1s..1h, exp:1s..1h*3"
+    ))
+}
+
+fn exponential(range: &str) -> Result<Delays, String> {
+    let (range, factor) = match range.split_once('*') {
+        Some((range, factor)) => {
+            let number = factor.trim().parse::<f64>().ok().filter(|f| f.is_finite());
+            let none = || format!("the factor {factor:?} is no number");
+            (range, number.ok_or_else(none)?)
+        }
+        None => (range, 2.0),
+    };
+    let (first, cap) = range
+        .split_once("..")
+        .ok_or_else(|| format!("{range:?} is no range such as 1s..1h"))?;
+    Ok(Delays::Exponential {
+        first: duration(first)?,
+        factor,
+        cap: duration(cap)?,
+    })
+}
+
+fn jitter(text: &str) -> Result<Jitter, String> {
+    match text {
+        "none" => Ok(Jitter::None),
+        "full" => Ok(Jitter::Full),
+        "equal" => Ok(Jitter::Equal),
+        _ => Err(format!("{text:?} is none of none, full, equal")),
+    }
+}
+
+/// How far a schedule is, after `failures`: `wechat 1/15`.
+pub(crate) fn progress(retry: &Value, failures: u32) -> String {
+    let list = |length: usize| u64::try_from(length).ok();
+    let (name, length) = if let Some(preset) = retry["preset"].as_str() {
+        let known = Preset::from_name(preset);
+        (preset, known.and_then(|preset| list(preset.delays().len())))
+    } else if let Some(schedule) = retry["schedule"].as_array() {
+        ("schedule", list(schedule.len()))
+    } else if retry["exponential"].is_object() {
+        ("exponential", None)
+    } else if retry["fixed"].is_null() {
+        ("retry", None)
+    } else {
+        ("fixed", None)
+    };
+    let retries = retry["max_attempts"].as_u64().map(|n| n.saturating_sub(1));
+    match retries.or(length) {
+        Some(all) => format!("{name} {failures}/{all}"),
+        None => format!("{name} {failures}"),
+    }
+}
+
+/// A policy as the server shows it, in one line.
+pub(crate) fn describe(retry: &Value) -> String {
+    let mut words = if let Some(preset) = retry["preset"].as_str() {
+        preset.to_owned()
+    } else if let Some(schedule) = retry["schedule"].as_array() {
+        let delays: Vec<_> = schedule.iter().map(delay).collect();
+        delays.join(", ")
+    } else if let Some(exponential) = retry["exponential"].as_object() {
+        let field = |name| exponential.get(name).unwrap_or(&Value::Null);
+        let (first, cap) = (delay(field("first")), delay(field("cap")));
+        format!("{first}, {} times the last, at most {cap}", field("factor"))
+    } else {
+        format!("every {}", delay(&retry["fixed"]))
+    };
+    if let Some(jitter) = retry["jitter"].as_str().filter(|&jitter| jitter != "none") {
+        words.push_str(&format!("; {jitter} jitter"));
+    }
+    if let Some(attempts) = retry["max_attempts"].as_u64() {
+        words.push_str(&format!("; at most {attempts} attempts"));
+    }
+    if !retry["max_age"].is_null() {
+        words.push_str(&format!("; not after {}", delay(&retry["max_age"])));
+    }
+    words
+}
+
+/// A duration of the API, a text or a number of milliseconds, in our words.
+fn delay(value: &Value) -> String {
+    match value {
+        Value::Number(millis) => millis.as_u64().map(Duration::from_millis),
+        Value::String(text) => duration(text).ok(),
+        _ => None,
+    }
+    .map_or_else(|| value.to_string(), text::span)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn every_short_form_is_understood() {
+        assert_eq!(delays("wechat"), Ok(Delays::Preset(Preset::Wechat)));
+        assert_eq!(
+            delays("15s,1s"),
+            Ok(Delays::List(vec![SECOND * 15, SECOND]))
+        );
+        assert_eq!(
+            delays("15s, 1s"),
+            Ok(Delays::List(vec![SECOND * 15, SECOND]))
+        );
+        assert_eq!(delays("PT1S"), Ok(Delays::List(vec![SECOND])));
+        assert_eq!(delays("fixed:5s"), Ok(Delays::Fixed(SECOND * 5)));
+        let exponential = |factor| {
+            Ok(Delays::Exponential {
+                first: SECOND,
+                factor,
+                cap: SECOND * 3600,
+            })
+        };
+        assert_eq!(delays("exp:1s..1h"), exponential(2.0));
+        assert_eq!(delays("exp:1s..1h*3"), exponential(3.0));
+        assert_eq!(delays("exp:1s..1h*1.5"), exponential(1.5));
+    }
+
+    #[test]
+    fn what_is_no_short_form_is_refused_with_a_reason() {
+        for bad in [
+            "",
+            "wechat2",
+            "5",
+            "5s,",
+            "5s,,5s",
+            "fixed:",
+            "fixed:5",
+            "exp:1s",
+            "exp:1s..",
+            "exp:1s..1h*",
+            "exp:1s..1h*x",
+            "exp:1s..1h*inf",
+            "exp:1s..1h*NaN",
+        ] {
+            assert!(delays(bad).is_err(), "{bad}");
+        }
+        let reason = delays("weekly").unwrap_err();
+        assert!(
+            reason.starts_with("\"weekly\" is none of wechat, "),
+            "{reason}"
+        );
+        assert!(jitter("some").is_err());
+    }
+
+    #[test]
+    fn progress_counts_against_the_whole_schedule_where_it_ends() {
+        assert_eq!(progress(&json!({"preset": "wechat"}), 1), "wechat 1/15");
+        assert_eq!(
+            progress(&json!({"schedule": ["1s", "2s"]}), 2),
+            "schedule 2/2"
+        );
+        assert_eq!(progress(&json!({"fixed": "1s"}), 3), "fixed 3");
+        let bounded = json!({"fixed": "1s", "max_attempts": 4});
+        assert_eq!(progress(&bounded, 3), "fixed 3/3");
+    }
+
+    #[test]
+    fn a_policy_is_described_in_one_line() {
+        let policy = json!({"exponential": {"first": "10s", "factor": 2, "cap": "6h"},
+                            "jitter": "full", "max_attempts": 20});
+        assert_eq!(
+            describe(&policy),
+            "10 s, 2 times the last, at most 6 h; full jitter; at most 20 attempts"
+        );
+        assert_eq!(
+            describe(&json!({"schedule": [1500, "30m"]})),
+            "1.5 s, 30 min"
+        );
+        assert_eq!(
+            describe(&json!({"fixed": 5000, "max_age": "1d"})),
+            "every 5 s; not after 24 h"
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! `countwheel set`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use countwheel::Clock;
+use countwheel_durable::{Precondition, Revision};
+use serde_json::Value;
+
+use super::arguments::{When, duration, header};
+use super::connection::Connection;
+use super::follow::{Follower, line};
+use super::retry::Retry;
+use super::{Exit, Failure, Terminal, text, watch};
+use crate::client::NewTimer;
+
+/// `countwheel set`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Set {
+    /// The timer's key
+    key: String,
+    #[command(flatten)]
+    when: When,
+    /// Where it is delivered
+    #[arg(long, value_name = "URL")]
+    post: String,
+    /// Sent with each delivery: 'name: value'
+    #[arg(long = "header", value_name = "HEADER", value_parser = header)]
+    headers: Vec<(String, String)>,
+    #[command(flatten)]
+    body: Body,
+    /// Of the body; text/plain unless it is JSON
+    #[arg(long, value_name = "TYPE")]
+    content_type: Option<String>,
+    /// How long one attempt may take
+    #[arg(long, value_name = "D", value_parser = duration)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    retry: Retry,
+    /// Only if there is no timer of that key in any state
+    #[arg(long, conflicts_with = "if_revision")]
+    if_absent: bool,
+    /// Only if the timer has this revision
+    #[arg(long, value_name = "N")]
+    if_revision: Option<u64>,
+    /// Follow the timer until it is done, dead or removed
+    #[arg(long)]
+    watch: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[group(multiple = false)]
+struct Body {
+    /// Deliver this text
+    #[arg(long, value_name = "TEXT")]
+    body: Option<String>,
+    /// Deliver this file, which holds UTF-8
+    #[arg(long, value_name = "FILE")]
+    body_file: Option<PathBuf>,
+    /// Deliver this JSON
+    #[arg(long, value_name = "JSON")]
+    json_body: Option<String>,
+}
+
+impl Set {
+    pub(super) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
+        let timer = self.timer()?;
+        let precondition = match self.if_revision {
+            Some(revision) => Precondition::Revision(Revision(revision)),
+            None if self.if_absent => Precondition::Absent,
+            None => Precondition::None,
+        };
+        let client = self.connection.client()?;
+        let queue = &self.connection.queue;
+        let answer = client.set(queue, &self.key, &timer, precondition).await?;
+        let set = &answer.value;
+        if self.connection.json {
+            writeln!(terminal.out, "{}", answer.json())?;
+        } else {
+            let due = text::clock(set.due, terminal.clock.timestamp());
+            let mut words = format!("{}  due {due}  rev {}", self.key, set.revision);
+            if let Some(state) = set.replaced {
+                words.push_str(&format!("  replaced one that was {state}"));
+            }
+            writeln!(terminal.out, "{}", line("set", &words))?;
+        }
+        if !self.watch {
+            return Ok(Exit::Done);
+        }
+        let mut follower = Follower::after_set(set);
+        watch::follow(&self.connection, &self.key, &mut follower, None, terminal).await
+    }
+
+    fn timer(&self) -> Result<NewTimer, Failure> {
+        let (body, content_type) = self.body()?;
+        Ok(NewTimer {
+            due: self.when.due(),
+            url: self.post.clone(),
+            headers: self.headers.iter().cloned().collect(),
+            timeout: self.timeout,
+            body,
+            content_type,
+            retry: self.retry.policy(),
+        })
+    }
+
+    fn body(&self) -> Result<(Option<Value>, Option<String>), Failure> {
+        let plain = || Some("text/plain; charset=utf-8".to_owned());
+        if let Some(json) = &self.body.json_body {
+            let value: Value = serde_json::from_str(json)
+                .map_err(|error| Failure::Usage(format!("--json-body is no JSON: {error}")))?;
+            // With a content type the API takes a text, delivered as it stands.
+            return Ok(match &self.content_type {
+                None => (Some(value), None),
+                named => (Some(Value::String(json.clone())), named.clone()),
+            });
+        }
+        let text = match (&self.body.body, &self.body.body_file) {
+            (Some(text), _) => text.clone(),
+            (None, Some(path)) => {
+                std::fs::read_to_string(path).map_err(|source| Failure::File {
+                    path: path.display().to_string(),
+                    source,
+                })?
+            }
+            (None, None) if self.content_type.is_some() => {
+                return Err(Failure::Usage("--content-type needs a body".to_owned()));
+            }
+            (None, None) => return Ok((None, None)),
+        };
+        let content_type = self.content_type.clone().or_else(plain);
+        Ok((Some(Value::String(text)), content_type))
+    }
+}

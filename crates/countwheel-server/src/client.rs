@@ -1,0 +1,919 @@
+//! A small client of our own HTTP API, in the words of the durable crate.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use countwheel::Timestamp;
+use countwheel_durable::{Delays, Due, Precondition, RetryPolicy, Shift, StateKind};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH, IF_NONE_MATCH};
+use hyper::{Method, Request, Uri};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::time::{format_time, parse_time};
+
+/// The longest answer that is read: a page of a thousand timers fits many times.
+const ANSWER_MAX_BYTES: usize = 64 << 20;
+
+/// What needs no escape in a path or a query.
+const PLAIN: AsciiSet = NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// Speaks to one server. Cheap to clone; clones share their connections.
+///
+/// ```
+/// use countwheel_server::client::{Client, ClientError};
+///
+/// let client = Client::new("http://127.0.0.1:7070", Some("dev"))?;
+/// assert_eq!(client.server(), "http://127.0.0.1:7070");
+/// let error = Client::new("127.0.0.1:7070", None).unwrap_err();
+/// assert_eq!(error.to_string(), "\"127.0.0.1:7070\" is not a server's http or https URL");
+/// # Ok::<(), ClientError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    server: String,
+    authorization: Option<HeaderValue>,
+    timeout: Duration,
+}
+
+impl Client {
+    /// How long a request may take unless [`Client::with_timeout`] says otherwise.
+    pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// A client of the server at this URL. Connects when first used.
+    ///
+    /// # Errors
+    /// [`ClientError::Address`] or [`ClientError::Token`] if one of them cannot be used.
+    pub fn new(server: &str, token: Option<&str>) -> Result<Self, ClientError> {
+        let address = || ClientError::Address {
+            text: server.to_owned(),
+        };
+        let uri: Uri = server.parse().map_err(|_| address())?;
+        let web = matches!(uri.scheme_str(), Some("http" | "https"));
+        if !web || uri.query().is_some() || uri.host().is_none_or(str::is_empty) {
+            return Err(address());
+        }
+        let authorization = token.map(|token| {
+            let mut value =
+                HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| ClientError::Token)?;
+            value.set_sensitive(true);
+            Ok(value)
+        });
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.enforce_http(false);
+        connector.set_connect_timeout(Some(Duration::from_secs(5)));
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_webpki_roots()
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
+        Ok(Self {
+            http: HttpClient::builder(TokioExecutor::new()).build(connector),
+            server: server.trim_end_matches('/').to_owned(),
+            authorization: authorization.transpose()?,
+            timeout: Self::TIMEOUT,
+        })
+    }
+
+    /// The same client with another limit on how long a request may take.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The server's URL, without a slash at its end.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Sets a timer.
+    ///
+    /// # Errors
+    /// [`ClientError`]; see [`ClientError::is_unknown`] before repeating it.
+    pub async fn set(
+        &self,
+        queue: &str,
+        key: &str,
+        timer: &NewTimer,
+        precondition: Precondition,
+    ) -> Result<Answer<TimerSet>, ClientError> {
+        let path = timer_path(queue, key, "");
+        self.send(Method::PUT, &path, Some(timer.to_json()), precondition)
+            .await
+    }
+
+    /// Moves a pending timer.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn shift(
+        &self,
+        queue: &str,
+        key: &str,
+        shift: Shift,
+        precondition: Precondition,
+    ) -> Result<Answer<TimerMoved>, ClientError> {
+        let (field, value) = match shift {
+            Shift::To(due) => due_field(due),
+            Shift::Later(span) => ("by", json!(millis(span))),
+            Shift::Sooner(span) => ("by", json!(-millis(span))),
+        };
+        let path = timer_path(queue, key, "");
+        let body = json!({ field: value });
+        self.send(Method::PATCH, &path, Some(body), precondition)
+            .await
+    }
+
+    /// Removes a timer; with `only_pending` nothing but a pending one.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn remove(
+        &self,
+        queue: &str,
+        key: &str,
+        only_pending: bool,
+        precondition: Precondition,
+    ) -> Result<Answer<TimerRemoved>, ClientError> {
+        let mut path = timer_path(queue, key, "");
+        if only_pending {
+            path.push_str("?only=pending");
+        }
+        self.send(Method::DELETE, &path, None, precondition).await
+    }
+
+    /// Asks for one timer.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn get(&self, queue: &str, key: &str) -> Result<Answer<Timer>, ClientError> {
+        let path = timer_path(queue, key, "");
+        self.send(Method::GET, &path, None, Precondition::None)
+            .await
+    }
+
+    /// Asks for one page of a queue's timers, in the order of their deadlines.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn list(
+        &self,
+        queue: &str,
+        filter: &Filter,
+        limit: u32,
+        after: Option<&str>,
+    ) -> Result<Answer<Page>, ClientError> {
+        let mut path = format!("/v1/queues/{}/timers?limit={limit}", escape(queue));
+        let mut add = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                path.push_str(&format!("&{name}={}", escape(&value)));
+            }
+        };
+        add("state", filter.state.map(|state| state.to_string()));
+        add("prefix", filter.prefix.clone());
+        add("due_after", filter.due_after.map(format_time));
+        add("due_before", filter.due_before.map(format_time));
+        add("after", after.map(str::to_owned));
+        self.send(Method::GET, &path, None, Precondition::None)
+            .await
+    }
+
+    /// Makes a pending timer due now.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn fire(&self, queue: &str, key: &str) -> Result<Answer<TimerMoved>, ClientError> {
+        let path = timer_path(queue, key, ":fire");
+        self.send(Method::POST, &path, None, Precondition::None)
+            .await
+    }
+
+    /// Makes a dead timer pending again, due now unless `due` says otherwise.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn revive(
+        &self,
+        queue: &str,
+        key: &str,
+        due: Option<Due>,
+    ) -> Result<Answer<TimerMoved>, ClientError> {
+        let path = timer_path(queue, key, ":revive");
+        let body = due
+            .map(due_field)
+            .map(|(field, value)| json!({ field: value }));
+        self.send(Method::POST, &path, body, Precondition::None)
+            .await
+    }
+
+    /// Asks how many timers each queue has.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn queues(&self) -> Result<Answer<Queues>, ClientError> {
+        self.send(Method::GET, "/v1/queues", None, Precondition::None)
+            .await
+    }
+
+    /// Asks when each attempt would come under a retry policy.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn simulate(
+        &self,
+        retry: &RetryPolicy,
+        start: Option<Timestamp>,
+        limit: u32,
+    ) -> Result<Answer<Simulation>, ClientError> {
+        let mut body = json!({ "retry": retry_json(retry), "limit": limit });
+        if let Some(start) = start {
+            body["start"] = format_time(start).into();
+        }
+        self.send(Method::POST, "/v1/simulate", Some(body), Precondition::None)
+            .await
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+        precondition: Precondition,
+    ) -> Result<Answer<T>, ClientError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.server));
+        if let Some(value) = &self.authorization {
+            request = request.header(AUTHORIZATION, value);
+        }
+        match precondition {
+            Precondition::None => {}
+            Precondition::Absent => request = request.header(IF_NONE_MATCH, "*"),
+            Precondition::Revision(revision) => {
+                request = request.header(IF_MATCH, format!("\"{revision}\""));
+            }
+        }
+        let body = match body {
+            Some(value) => {
+                request = request.header(CONTENT_TYPE, "application/json");
+                Full::from(value.to_string())
+            }
+            None => Full::default(),
+        };
+        let request = request.body(body).map_err(|_| ClientError::Address {
+            text: self.server.clone(),
+        })?;
+        match tokio::time::timeout(self.timeout, self.exchange(request)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ClientError::Silent {
+                server: self.server.clone(),
+                timeout: self.timeout,
+            }),
+        }
+    }
+
+    async fn exchange<T: DeserializeOwned>(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Answer<T>, ClientError> {
+        let answer = match self.http.request(request).await {
+            Ok(answer) => answer,
+            Err(error) if error.is_connect() => {
+                return Err(ClientError::Unreachable {
+                    server: self.server.clone(),
+                    source: Box::new(error),
+                });
+            }
+            Err(error) => return Err(self.broken(error)),
+        };
+        let status = answer.status();
+        let retry_after = answer
+            .headers()
+            .get(hyper::header::RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.parse().ok())
+            .map(Duration::from_secs);
+        let body = Limited::new(answer.into_body(), ANSWER_MAX_BYTES);
+        let bytes = match body.collect().await {
+            Ok(collected) => collected.to_bytes(),
+            Err(error) => return Err(self.broken(error)),
+        };
+        if !status.is_success() {
+            let mut problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
+            problem.status = status.as_u16();
+            problem.retry_after = retry_after;
+            if problem.code.is_empty() {
+                problem.code = "not_a_problem".to_owned();
+                problem.detail = format!("the server answered {status}");
+            }
+            return Err(ClientError::Refused(Box::new(problem)));
+        }
+        Answer::read(&bytes).map_err(|source| ClientError::Unintelligible {
+            status: status.as_u16(),
+            source,
+        })
+    }
+
+    fn broken(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
+        ClientError::Broken {
+            server: self.server.clone(),
+            source: source.into(),
+        }
+    }
+}
+
+/// What a set asks for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NewTimer {
+    /// When it is due.
+    pub due: Due,
+    /// Where it is delivered: `http` or `https`.
+    pub url: String,
+    /// Sent with each delivery.
+    pub headers: BTreeMap<String, String>,
+    /// The deadline of one attempt, the server's default if `None`.
+    pub timeout: Option<Duration>,
+    /// What is delivered.
+    pub body: Option<Value>,
+    /// With it, the body is a text and is delivered as it stands.
+    pub content_type: Option<String>,
+    /// When to try again, the server's default if `None`.
+    pub retry: Option<RetryPolicy>,
+}
+
+impl NewTimer {
+    fn to_json(&self) -> Value {
+        let mut target = json!({ "url": self.url });
+        if !self.headers.is_empty() {
+            target["headers"] = json!(self.headers);
+        }
+        if let Some(timeout) = self.timeout {
+            target["timeout"] = millis(timeout).into();
+        }
+        let (field, value) = due_field(self.due);
+        let mut timer = json!({ field: value, "target": target });
+        if let Some(body) = &self.body {
+            timer["body"] = body.clone();
+        }
+        if let Some(content_type) = &self.content_type {
+            timer["content_type"] = json!(content_type);
+        }
+        if let Some(retry) = &self.retry {
+            timer["retry"] = retry_json(retry);
+        }
+        timer
+    }
+}
+
+/// Which timers a list holds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Filter {
+    /// Only those in this state.
+    pub state: Option<StateKind>,
+    /// Only those whose key begins so.
+    pub prefix: Option<String>,
+    /// Only those due then or later.
+    pub due_after: Option<Timestamp>,
+    /// Only those due earlier.
+    pub due_before: Option<Timestamp>,
+}
+
+/// What the server answered: read, and as it stands.
+#[derive(Clone, Debug)]
+pub struct Answer<T> {
+    /// What it says.
+    pub value: T,
+    json: Box<RawValue>,
+}
+
+impl<T: DeserializeOwned> Answer<T> {
+    fn read(bytes: &[u8]) -> serde_json::Result<Self> {
+        let json: Box<RawValue> = serde_json::from_slice(bytes)?;
+        let value = serde_json::from_str(json.get())?;
+        Ok(Self { value, json })
+    }
+}
+
+impl<T> Answer<T> {
+    /// The server's JSON on one line.
+    #[must_use]
+    pub fn json(&self) -> String {
+        one_line(&self.json)
+    }
+}
+
+/// JSON on one line: a line break is never part of a text in it.
+#[must_use]
+pub fn one_line(json: &RawValue) -> String {
+    json.get().replace(['\n', '\r'], "")
+}
+
+/// The answer to a set.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct TimerSet {
+    /// What every delivery of this timer carries.
+    pub id: String,
+    /// Its revision.
+    pub revision: u64,
+    /// When it is due.
+    #[serde(deserialize_with = "time")]
+    pub due: Timestamp,
+    /// The state of the timer that it replaced.
+    #[serde(default, deserialize_with = "maybe_state")]
+    pub replaced: Option<StateKind>,
+}
+
+/// The answer to a move, fire or revive.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct TimerMoved {
+    /// Its new revision.
+    pub revision: u64,
+    /// When it was due.
+    #[serde(deserialize_with = "time")]
+    pub old_due: Timestamp,
+    /// When it is due now.
+    #[serde(deserialize_with = "time")]
+    pub due: Timestamp,
+}
+
+/// The answer to a remove.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct TimerRemoved {
+    /// What the timer was doing.
+    #[serde(deserialize_with = "state")]
+    pub was: StateKind,
+    /// When it would have been due, if it was pending.
+    #[serde(default, deserialize_with = "maybe_time")]
+    pub due: Option<Timestamp>,
+    /// The attempt that may still arrive, if it was delivering.
+    #[serde(default)]
+    pub attempt: Option<u32>,
+}
+
+/// A timer as the server shows it.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct Timer {
+    /// Its queue.
+    pub queue: String,
+    /// Its key in the queue.
+    pub key: String,
+    /// What every delivery of it carries.
+    pub id: String,
+    /// Its revision.
+    pub revision: u64,
+    /// Where it stands.
+    #[serde(deserialize_with = "state")]
+    pub state: StateKind,
+    /// When it was set.
+    #[serde(deserialize_with = "time")]
+    pub created: Timestamp,
+    /// When the next attempt is due, or when the last one was.
+    #[serde(deserialize_with = "time")]
+    pub due: Timestamp,
+    /// Where it is delivered.
+    pub target: TimerTarget,
+    /// Of its body.
+    #[serde(default)]
+    pub content_type: Option<String>,
+    /// How long its body is.
+    #[serde(default)]
+    pub body_bytes: u64,
+    /// Its retry policy, as in a set.
+    #[serde(default)]
+    pub retry: Value,
+    /// Failed attempts since it was set or revived.
+    #[serde(default)]
+    pub failures: u32,
+    /// The number of the last attempt, 0 if there was none.
+    #[serde(default)]
+    pub attempt: u32,
+    /// The last attempts, oldest first.
+    #[serde(default)]
+    pub attempts: Vec<TimerAttempt>,
+    /// When the next ones would come if each failed at once.
+    #[serde(default)]
+    pub next_attempts: Vec<NextAttempt>,
+    /// When it became done.
+    #[serde(default, deserialize_with = "maybe_time")]
+    pub done_at: Option<Timestamp>,
+    /// When it became dead.
+    #[serde(default, deserialize_with = "maybe_time")]
+    pub dead_at: Option<Timestamp>,
+    /// Why it is dead.
+    #[serde(default)]
+    pub dead_reason: Option<String>,
+}
+
+/// Where a timer is delivered.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct TimerTarget {
+    /// The URL.
+    pub url: String,
+    /// Sent with each delivery.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+}
+
+/// One attempt.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct TimerAttempt {
+    /// From 1, one more each time.
+    pub number: u32,
+    /// The deadline it belongs to.
+    #[serde(deserialize_with = "time")]
+    pub due: Timestamp,
+    /// When it started.
+    #[serde(deserialize_with = "time")]
+    pub started: Timestamp,
+    /// How late that was, in microseconds.
+    #[serde(default)]
+    pub late_us: u64,
+    /// When its outcome arrived; `None` while it runs.
+    #[serde(default, deserialize_with = "maybe_time")]
+    pub ended: Option<Timestamp>,
+    /// What it came to: `done`, `failed`, `stopped` or `interrupted`.
+    #[serde(default)]
+    pub result: Option<String>,
+    /// What the receiver said, such as `503`.
+    #[serde(default)]
+    pub detail: Option<String>,
+}
+
+/// An attempt that would come.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct NextAttempt {
+    /// Its number.
+    pub attempt: u32,
+    /// When.
+    #[serde(deserialize_with = "time")]
+    pub at: Timestamp,
+}
+
+/// One page of a list.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Page {
+    /// The timers, each as the server wrote it.
+    pub items: Vec<Box<RawValue>>,
+    /// The cursor of the next page, if there is one.
+    pub next: Option<String>,
+}
+
+impl Page {
+    /// The timers, read.
+    ///
+    /// # Errors
+    /// [`ClientError::Unintelligible`].
+    pub fn timers(&self) -> Result<Vec<Timer>, ClientError> {
+        let texts = self.items.iter().map(|item| item.get());
+        let timers: Result<_, _> = texts.map(serde_json::from_str).collect();
+        timers.map_err(|source| ClientError::Unintelligible {
+            status: 200,
+            source,
+        })
+    }
+}
+
+/// How many timers each queue has.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct Queues {
+    /// One for each queue.
+    pub queues: Vec<QueueCount>,
+}
+
+/// How many timers one queue has.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct QueueCount {
+    /// Its name.
+    pub queue: String,
+    /// Those that wait.
+    pub pending: u64,
+    /// Those with a running attempt.
+    pub delivering: u64,
+    /// Those that succeeded and are still known.
+    pub done: u64,
+    /// Those given up.
+    pub dead: u64,
+}
+
+/// When each attempt would come.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct Simulation {
+    /// The attempts in order.
+    pub attempts: Vec<SimulatedAttempt>,
+    /// From the first to the last.
+    pub total_ms: u64,
+    /// Whether more would follow.
+    pub truncated: bool,
+    /// What comes after the last, `None` if it was cut off.
+    pub then: Option<String>,
+}
+
+/// One attempt that would come.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct SimulatedAttempt {
+    /// Its number, from 1.
+    pub attempt: u32,
+    /// When, with jitter taking nothing off.
+    #[serde(deserialize_with = "time")]
+    pub at: Timestamp,
+    /// When, with jitter taking off all it can.
+    #[serde(deserialize_with = "time")]
+    pub earliest: Timestamp,
+    /// Since the attempt before it.
+    pub delay_ms: u64,
+    /// Since the first.
+    pub after_ms: u64,
+}
+
+/// Why a request brought no answer, or not the one asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The server's URL cannot be used. Nothing was sent.
+    #[error("{text:?} is not a server's http or https URL")]
+    Address {
+        /// What was given.
+        text: String,
+    },
+    /// The token cannot be sent in a header. Nothing was sent.
+    #[error("the token has characters that a header cannot carry")]
+    Token,
+    /// No connection. Nothing was sent.
+    #[error("no server at {server}: {}", innermost(source.as_ref()))]
+    Unreachable {
+        /// Where.
+        server: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The connection broke. Whether the request took effect is not known.
+    #[error("the connection to {server} broke: {}", innermost(source.as_ref()))]
+    Broken {
+        /// Where.
+        server: String,
+        /// How.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No answer in time. Whether the request took effect is not known.
+    #[error("no answer from {server} in {timeout:?}")]
+    Silent {
+        /// Where.
+        server: String,
+        /// How long was waited.
+        timeout: Duration,
+    },
+    /// The server said no. Below status 500 nothing was changed.
+    #[error(transparent)]
+    Refused(Box<Problem>),
+    /// The server said yes, but not in words that we know.
+    #[error("the answer with status {status} cannot be read: {source}")]
+    Unintelligible {
+        /// The status.
+        status: u16,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
+impl ClientError {
+    /// The server's refusal, if it is one.
+    #[must_use]
+    pub fn problem(&self) -> Option<&Problem> {
+        match self {
+            Self::Refused(problem) => Some(problem),
+            _ => None,
+        }
+    }
+
+    /// Whether the server could not be spoken to, or said that it is not able to work.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Broken { .. } | Self::Silent { .. } => true,
+            Self::Refused(problem) => problem.status >= 500,
+            _ => false,
+        }
+    }
+
+    /// Whether the request may have taken effect although it seems to have failed.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => false,
+            Self::Unintelligible { .. } => true,
+            _ => self.is_outage(),
+        }
+    }
+}
+
+/// A refusal: RFC 9457 with our own members.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, thiserror::Error)]
+#[serde(default)]
+#[error("{detail} ({code}){}", self.faults())]
+pub struct Problem {
+    /// The status of the answer.
+    pub status: u16,
+    /// What went wrong, for programs.
+    pub code: String,
+    /// What went wrong, for people.
+    pub detail: String,
+    /// The state the timer is in, where that is the reason.
+    pub state: Option<String>,
+    /// The revision it has, where that is the reason.
+    pub revision: Option<u64>,
+    /// Which fields are at fault.
+    pub errors: Vec<FieldError>,
+    /// When to ask again.
+    #[serde(skip)]
+    pub retry_after: Option<Duration>,
+}
+
+impl Problem {
+    fn faults(&self) -> String {
+        let fault = |error: &FieldError| format!("; {}: {}", error.pointer, error.detail);
+        // A single fault often repeats the detail.
+        let told = |error: &&FieldError| error.detail != self.detail;
+        self.errors.iter().filter(told).map(fault).collect()
+    }
+}
+
+/// A field at fault.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct FieldError {
+    /// Which, as a JSON pointer.
+    #[serde(default)]
+    pub pointer: String,
+    /// What is wrong with it.
+    #[serde(default)]
+    pub detail: String,
+}
+
+fn timer_path(queue: &str, key: &str, verb: &str) -> String {
+    format!("/v1/queues/{}/timers/{}{verb}", escape(queue), escape(key))
+}
+
+fn escape(text: &str) -> impl std::fmt::Display + '_ {
+    utf8_percent_encode(text, &PLAIN)
+}
+
+fn due_field(due: Due) -> (&'static str, Value) {
+    match due {
+        Due::In(delay) => ("in", json!(millis(delay))),
+        Due::At(at) => ("at", json!(format_time(at))),
+    }
+}
+
+/// Whole milliseconds, rounded up.
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}
+
+fn retry_json(policy: &RetryPolicy) -> Value {
+    let (field, value) = match &policy.delays {
+        Delays::List(list) => {
+            let delays: Vec<_> = list.iter().copied().map(millis).collect();
+            ("schedule", json!(delays))
+        }
+        Delays::Preset(preset) => ("preset", json!(preset.as_str())),
+        Delays::Fixed(delay) => ("fixed", json!(millis(*delay))),
+        Delays::Exponential { first, factor, cap } => (
+            "exponential",
+            json!({ "first": millis(*first), "factor": factor, "cap": millis(*cap) }),
+        ),
+    };
+    let mut json = Map::new();
+    json.insert(field.to_owned(), value);
+    json.insert("jitter".to_owned(), json!(policy.jitter));
+    if let Some(attempts) = policy.max_attempts {
+        json.insert("max_attempts".to_owned(), json!(attempts));
+    }
+    if let Some(age) = policy.max_age {
+        json.insert("max_age".to_owned(), json!(millis(age)));
+    }
+    Value::Object(json)
+}
+
+/// The last error of a chain, which names the cause and not who passed it on.
+fn innermost<'e>(
+    error: &'e (dyn std::error::Error + 'static),
+) -> &'e (dyn std::error::Error + 'static) {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost
+}
+
+fn time<'de, D: Deserializer<'de>>(source: D) -> Result<Timestamp, D::Error> {
+    let text = String::deserialize(source)?;
+    parse_time(&text).ok_or_else(|| serde::de::Error::custom(format!("no time: {text:?}")))
+}
+
+fn maybe_time<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Timestamp>, D::Error> {
+    let text = Option::<String>::deserialize(source)?;
+    let read = |text: String| {
+        parse_time(&text).ok_or_else(|| serde::de::Error::custom(format!("no time: {text:?}")))
+    };
+    text.map(read).transpose()
+}
+
+fn state<'de, D: Deserializer<'de>>(source: D) -> Result<StateKind, D::Error> {
+    let text = String::deserialize(source)?;
+    text.parse().map_err(serde::de::Error::custom)
+}
+
+fn maybe_state<'de, D: Deserializer<'de>>(source: D) -> Result<Option<StateKind>, D::Error> {
+    Option::<String>::deserialize(source)?
+        .map(|text| text.parse().map_err(serde::de::Error::custom))
+        .transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use countwheel_durable::{Jitter, Preset};
+
+    use super::*;
+
+    #[test]
+    fn every_key_is_one_segment_of_the_path() {
+        assert_eq!(
+            timer_path("a.b:c", "../ö?:fire", ":fire"),
+            "/v1/queues/a.b%3Ac/timers/..%2F%C3%B6%3F%3Afire:fire"
+        );
+    }
+
+    #[test]
+    fn a_set_is_written_as_the_contract_says() {
+        let timer = NewTimer {
+            due: Due::In(Duration::from_secs(1800)),
+            url: "https://example.com/hook".to_owned(),
+            headers: [("x-shop".to_owned(), "7".to_owned())].into(),
+            timeout: Some(Duration::from_secs(15)),
+            body: Some(json!({"order": 42})),
+            content_type: None,
+            retry: Some(RetryPolicy {
+                delays: Delays::Preset(Preset::Wechat),
+                jitter: Jitter::None,
+                max_attempts: Some(3),
+                max_age: None,
+            }),
+        };
+        assert_eq!(
+            timer.to_json(),
+            json!({
+                "in": 1_800_000,
+                "target": {
+                    "url": "https://example.com/hook",
+                    "headers": {"x-shop": "7"},
+                    "timeout": 15_000
+                },
+                "body": {"order": 42},
+                "retry": {"preset": "wechat", "jitter": "none", "max_attempts": 3}
+            })
+        );
+    }
+
+    #[test]
+    fn a_refusal_reads_as_one_line() {
+        let problem: Problem = serde_json::from_value(json!({
+            "type": "/problems/invalid_retry", "title": "x", "status": 422,
+            "detail": "a delay is 1 ms to 365 days", "code": "invalid_retry",
+            "errors": [{"pointer": "/retry/fixed", "detail": "0 ms"}]
+        }))
+        .unwrap();
+        assert_eq!(
+            problem.to_string(),
+            "a delay is 1 ms to 365 days (invalid_retry); /retry/fixed: 0 ms"
+        );
+    }
+
+    #[test]
+    fn a_server_is_an_http_or_https_url() {
+        for bad in ["", "localhost", "ftp://x", "http://", "http://x/?q", "/v1"] {
+            let error = Client::new(bad, None).unwrap_err();
+            assert!(matches!(error, ClientError::Address { .. }), "{bad}");
+        }
+        let client = Client::new("https://timers.example/under/", None).unwrap();
+        assert_eq!(client.server(), "https://timers.example/under");
+        assert!(matches!(
+            Client::new("http://x", Some("a\nb")),
+            Err(ClientError::Token)
+        ));
+    }
+}

@@ -1,0 +1,199 @@
+//! What the operator sets: flags, and the environment for what is secret.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use countwheel_durable::Config;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::api::Token;
+use crate::server::StartError;
+use crate::time::parse_duration;
+
+/// `countwheel dev`: everything on this machine, data thrown away at exit.
+#[derive(Args, Clone, Debug)]
+pub struct Dev {
+    /// Where to listen; port 0 takes any free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", value_parser = listen)]
+    pub listen: SocketAddr,
+    /// What callers must show; needed to listen beyond this machine
+    #[arg(long, env = "COUNTWHEEL_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// What is logged, and how
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// `countwheel serve`: timers that last.
+#[derive(Args, Clone, Debug)]
+pub struct Serve {
+    /// The data directory; made if it does not exist
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Where to listen; port 0 takes any free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", value_parser = listen)]
+    pub listen: SocketAddr,
+    /// A file that holds what callers must show; COUNTWHEEL_TOKEN does the same. Needed to
+    /// listen beyond this machine
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Also deliver to loopback, private and other addresses that are not public
+    #[arg(long)]
+    pub allow_private_targets: bool,
+    /// How long a done timer can still be asked for
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = keep_done)]
+    pub keep_done: Duration,
+    /// How many attempts run at a time
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub max_in_flight: u32,
+    /// How many timers a second start of those that were overdue at the start
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub catch_up_per_second: u32,
+    /// How many timers are held in memory: the nearest ones
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2..))]
+    pub window: u32,
+    /// How long running deliveries may take to end at shutdown
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = grace)]
+    pub shutdown_grace: Duration,
+    /// What is logged, and how
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// What is logged, and how.
+#[derive(Args, Clone, Debug)]
+pub struct Log {
+    /// How log lines are written, on standard error
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// The least that is logged: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: LevelFilter,
+}
+
+/// How log lines are written.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Log {
+    /// Begins to log. Once in a process; a second call changes nothing.
+    pub fn start(&self) {
+        let builder = tracing_subscriber::fmt()
+            .with_max_level(self.log_level)
+            .with_writer(std::io::stderr);
+        let started = match self.log_format {
+            LogFormat::Text => builder.try_init(),
+            LogFormat::Json => builder.json().try_init(),
+        };
+        // Another subscriber is there: it logs.
+        started.unwrap_or_default();
+    }
+}
+
+impl Dev {
+    /// The token that callers must show, if any.
+    ///
+    /// # Errors
+    /// If it is none, or missing where it is needed.
+    pub fn token(&self) -> Result<Option<Token>, StartError> {
+        let token = self.token.as_deref().map(|text| {
+            Token::new(text).ok_or(StartError::Token {
+                origin: "--token".to_owned(),
+            })
+        });
+        needed(token.transpose()?, self.listen, "--token")
+    }
+}
+
+impl Serve {
+    /// The token that callers must show, if any: from the file, else from the environment.
+    ///
+    /// # Errors
+    /// If it cannot be read, is none, or is missing where it is needed.
+    pub fn token(&self) -> Result<Option<Token>, StartError> {
+        let token = match &self.token_file {
+            Some(path) => Some(token_from(path)?),
+            None => match std::env::var("COUNTWHEEL_TOKEN") {
+                Ok(text) => Some(Token::new(&text).ok_or(StartError::Token {
+                    origin: "COUNTWHEEL_TOKEN".to_owned(),
+                })?),
+                Err(std::env::VarError::NotPresent) => None,
+                Err(std::env::VarError::NotUnicode(_)) => {
+                    return Err(StartError::Token {
+                        origin: "COUNTWHEEL_TOKEN".to_owned(),
+                    });
+                }
+            },
+        };
+        needed(token, self.listen, "--token-file or COUNTWHEEL_TOKEN")
+    }
+
+    /// The limits of the scheduler. `seed` is that of the jitter.
+    #[must_use]
+    pub fn limits(&self, seed: u64) -> Config {
+        let number = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+        Config {
+            window: number(self.window),
+            max_in_flight: number(self.max_in_flight),
+            catch_up_per_second: self.catch_up_per_second,
+            keep_done: self.keep_done,
+            seed,
+            ..Config::default()
+        }
+    }
+}
+
+fn needed(
+    token: Option<Token>,
+    listen: SocketAddr,
+    how: &'static str,
+) -> Result<Option<Token>, StartError> {
+    if token.is_none() && !listen.ip().is_loopback() {
+        return Err(StartError::OpenToAll { listen, how });
+    }
+    Ok(token)
+}
+
+fn token_from(path: &Path) -> Result<Token, StartError> {
+    let text = std::fs::read_to_string(path).map_err(|source| StartError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    Token::new(text.trim_end()).ok_or_else(|| StartError::Token {
+        origin: path.display().to_string(),
+    })
+}
+
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    let address = match text.strip_prefix("localhost:") {
+        Some(port) => format!("{}:{port}", Ipv4Addr::LOCALHOST),
+        None => text.to_owned(),
+    };
+    address
+        .parse()
+        .map_err(|_| "an address is such as 127.0.0.1:7070 or [::1]:7070".to_owned())
+}
+
+fn keep_done(text: &str) -> Result<Duration, String> {
+    bounded(text, Duration::from_secs(3_650 * 86_400))
+}
+
+fn grace(text: &str) -> Result<Duration, String> {
+    bounded(text, Duration::from_secs(3_600))
+}
+
+fn bounded(text: &str, most: Duration) -> Result<Duration, String> {
+    parse_duration(text)
+        .filter(|duration| *duration <= most)
+        .ok_or_else(|| {
+            let most = crate::time::format_duration(most);
+            format!("a duration is such as 30s or 1h 30m, at most {most}")
+        })
+}

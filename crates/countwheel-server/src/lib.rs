@@ -1,0 +1,22 @@
+//! Durable timers over HTTP: the server and the command line of `countwheel`.
+//!
+//! [`api`] is what callers see, [`deliver`] what receivers see; the timers themselves are
+//! `countwheel-durable`'s.
+
+pub mod api;
+pub mod cli;
+pub mod client;
+pub mod config;
+mod dashboard;
+pub mod deliver;
+mod echo;
+pub mod guard;
+mod job;
+mod metrics;
+pub mod server;
+mod shutdown;
+pub mod time;
+pub mod trace;
+
+/// The version of the program, as the banner, the metrics and the deliveries name it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,52 @@
+//! The `countwheel` program.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use countwheel_server::cli;
+use countwheel_server::config::{Dev, Serve};
+use countwheel_server::server::{self, StartError};
+
+/// Durable timers: set one now, get a request when it is due.
+#[derive(Parser)]
+#[command(name = "countwheel", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them")]
+enum Command {
+    /// Try it out: server, dashboard and a receiver, with data thrown away at exit
+    Dev(Dev),
+    /// Run the service
+    Serve(Serve),
+    #[command(flatten)]
+    Client(cli::Command),
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Dev(args) => {
+            args.log.start();
+            end(server::dev(&args))
+        }
+        Command::Serve(args) => {
+            args.log.start();
+            end(server::serve(&args))
+        }
+        Command::Client(command) => cli::run(command),
+    }
+}
+
+/// One line for the operator: 2 is a bad command line, 1 anything else.
+fn end(result: Result<ExitCode, StartError>) -> ExitCode {
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("countwheel: {error}");
+            ExitCode::from(if error.is_usage() { 2 } else { 1 })
+        }
+    }
+}

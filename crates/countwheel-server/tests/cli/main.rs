@@ -1,0 +1,7 @@
+//! The command line against a server that misbehaves.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests, outside of any test")]
+
+mod commands;
+mod replay;
+mod stub;

@@ -1,0 +1,257 @@
+//! What receivers see, and what their answers mean.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Client, Directory, Server, Target, reply, wait_for_state};
+
+const PATH: &str = "/v1/queues/default/timers/k";
+
+fn start() -> (Directory, Server, Client) {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0.join("data"));
+    let client = server.client();
+    (directory, server, client)
+}
+
+fn set(client: &mut Client, body: &Value) -> Value {
+    let answer = client.json("PUT", PATH, &body.to_string());
+    assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+    answer.json()
+}
+
+#[test]
+fn a_delivery_carries_what_was_set_and_who_it_is() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("204 No Content");
+    let path = "/v1/queues/shop.eu/timers/order%2F4%C3%BC";
+    let body = format!(
+        r#"{{"in": 0, "target": {{"url": "{}?a=b%20c", "headers": {{"X-Shop": "7", "User-Agent": "shop"}}}},
+            "body": {{"order":  42, "sum": 1.00}}}}"#,
+        target.url
+    );
+    let made = client.json("PUT", path, &body).expect(201);
+    let delivery = target.next();
+    assert_eq!(delivery.request_line, "POST /hook?a=b%20c HTTP/1.1");
+    assert_eq!(delivery.body, br#"{"order":  42, "sum": 1.00}"#);
+    for (name, value) in [
+        ("x-shop", "7"),
+        ("user-agent", "shop"),
+        ("content-type", "application/json"),
+        ("webhook-id", made["id"].as_str().unwrap()),
+        ("timer-queue", "shop.eu"),
+        ("timer-key", "order%2F4%C3%BC"),
+        ("timer-attempt", "1"),
+        ("timer-due", made["due"].as_str().unwrap()),
+        ("host", target.url.split('/').nth(2).unwrap()),
+    ] {
+        assert_eq!(delivery.header(name), value, "{name}");
+    }
+    for name in ["webhook-timestamp", "timer-late-us", "timer-fence"] {
+        assert!(delivery.header(name).parse::<u64>().is_ok(), "{name}");
+    }
+    assert!(!delivery.has("accept-encoding"));
+    let done = wait_for_state(&mut client, path, "done");
+    assert_eq!(done["attempts"][0]["detail"], "204");
+
+    // Without a body there is no content type; with one of its own, the text as it stands.
+    set(
+        &mut client,
+        &json!({"in": 0, "target": {"url": target.url}}),
+    );
+    let delivery = target.next();
+    assert!(delivery.body.is_empty() && !delivery.has("content-type"));
+    let version = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
+    assert_eq!(delivery.header("user-agent"), version);
+    set(
+        &mut client,
+        &json!({"in": 0, "target": {"url": target.url},
+        "body": "a=1&b=ü", "content_type": "application/x-www-form-urlencoded"}),
+    );
+    let delivery = target.next();
+    assert_eq!(delivery.body, "a=1&b=ü".as_bytes());
+    assert_eq!(
+        delivery.header("content-type"),
+        "application/x-www-form-urlencoded"
+    );
+}
+
+#[test]
+fn a_failed_attempt_is_followed_by_the_next_until_the_schedule_ends() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("500 Oops");
+    set(
+        &mut client,
+        &json!({"in": 0, "target": {"url": target.url},
+        "retry": {"schedule": [20, 20]}}),
+    );
+    let ids: Vec<String> = (1..=3)
+        .map(|attempt| {
+            let delivery = target.next();
+            assert_eq!(delivery.header("timer-attempt"), attempt.to_string());
+            delivery.header("webhook-id").to_owned()
+        })
+        .collect();
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    let dead = wait_for_state(&mut client, PATH, "dead");
+    assert_eq!(dead["dead_reason"], "exhausted");
+    assert_eq!(dead["failures"], 3);
+    assert!(target.quiet_for(Duration::from_millis(200)));
+}
+
+#[test]
+fn a_redirect_is_an_answer_like_any_other() {
+    let (_directory, _server, mut client) = start();
+    let elsewhere = Target::answering("200 OK");
+    let location = format!("location: {}\r\n", elsewhere.url);
+    let target = Target::start(move |_| reply("302 Found", &location));
+    set(
+        &mut client,
+        &json!({"in": 0, "target": {"url": target.url},
+        "retry": {"fixed": 1, "max_attempts": 1}}),
+    );
+    let dead = wait_for_state(&mut client, PATH, "dead");
+    assert_eq!(dead["attempts"][0]["detail"], "302");
+    assert!(elsewhere.quiet_for(Duration::from_millis(100)));
+}
+
+#[test]
+fn a_receiver_can_put_off_the_next_attempt() {
+    let (_directory, _server, mut client) = start();
+    for status in ["503 Busy", "429 Slow"] {
+        let target = Target::start(move |_| reply(status, "retry-after: 7200\r\n"));
+        set(
+            &mut client,
+            &json!({"in": 0, "target": {"url": target.url}, "retry": {"fixed": 1}}),
+        );
+        target.next();
+        let timer = wait_for_failure(&mut client);
+        let ended = timer["attempts"][0]["ended"].as_str().unwrap();
+        let gap = seconds(timer["due"].as_str().unwrap()) - seconds(ended);
+        assert!((7_199..=7_201).contains(&gap), "{gap}");
+    }
+    // With another status it means nothing.
+    let target = Target::start(|_| reply("500 Oops", "retry-after: 7200\r\n"));
+    set(
+        &mut client,
+        &json!({"in": 0, "target": {"url": target.url}, "retry": {"fixed": 1}}),
+    );
+    target.next();
+    target.next();
+}
+
+fn wait_for_failure(client: &mut Client) -> Value {
+    for _ in 0..1_000 {
+        let timer = wait_for_state(client, PATH, "pending");
+        if timer["failures"] == 1 {
+            return timer;
+        }
+        crate::support::pause();
+    }
+    panic!("no failure");
+}
+
+/// Seconds of a time, good for differences.
+fn seconds(time: &str) -> i64 {
+    let time = countwheel_server::time::parse_time(time).unwrap();
+    i64::try_from(time.as_micros() / 1_000_000).unwrap()
+}
+
+#[test]
+fn an_attempt_without_an_answer_fails_and_says_why() {
+    let (_directory, _server, mut client) = start();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed_address = closed.local_addr().unwrap();
+    drop(closed);
+    let stalling = Target::start(|_| "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx".to_owned());
+    let hanging_up = Target::start(|_| String::new());
+    let babbling = Target::start(|_| "what?\r\n\r\n".to_owned());
+    let silent_url = format!("http://{}/", silent.local_addr().unwrap());
+    let tls_url = hanging_up.url.replace("http:", "https:");
+    for (url, detail) in [
+        (silent_url.as_str(), "timed out after 300ms"),
+        (&format!("http://{closed_address}/"), "connection refused"),
+        (&stalling.url, "200, and the answer broke off"),
+        (&hanging_up.url, "connection closed before the answer"),
+        (&babbling.url, "the answer is not HTTP"),
+        ("http://name.invalid/", "name not resolved"),
+        (&tls_url, ""),
+    ] {
+        set(
+            &mut client,
+            &json!({"in": 0, "target": {"url": url, "timeout": 300},
+            "retry": {"fixed": 1, "max_attempts": 1}}),
+        );
+        let dead = wait_for_state(&mut client, PATH, "dead");
+        let found = dead["attempts"][0]["detail"].as_str().unwrap();
+        assert!(found == detail || detail.is_empty(), "{url}: {found}");
+        assert_eq!(dead["attempts"][0]["result"], "failed");
+    }
+}
+
+#[test]
+fn an_answer_without_end_is_not_read_without_end() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::start(|_| {
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n{}",
+            "x".repeat(1 << 17)
+        )
+    });
+    set(
+        &mut client,
+        &json!({"in": 0, "target": {"url": target.url}}),
+    );
+    let done = wait_for_state(&mut client, PATH, "done");
+    assert_eq!(done["attempts"][0]["detail"], "200");
+}
+
+#[test]
+fn a_target_that_is_not_public_is_not_contacted_unless_allowed() {
+    let directory = Directory::new();
+    let server = Server::with(&directory.0.join("data"), &[]);
+    let mut client = server.client();
+    let target = Target::answering("200 OK");
+    let port = target
+        .url
+        .split(':')
+        .nth(2)
+        .unwrap()
+        .split('/')
+        .next()
+        .unwrap();
+    for host in [
+        "127.0.0.1",
+        "localhost",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "0.0.0.0",
+        "127.1",
+        "2130706433",
+        "0x7f.1",
+        "0x7f000001",
+        "0177.0.0.1",
+        "10.0.0.1",
+        "169.254.169.254",
+        "[fd00::1]",
+        "[fe80::1]",
+    ] {
+        let url = format!("http://{host}:{port}/hook");
+        set(
+            &mut client,
+            &json!({"in": 0, "target": {"url": url},
+            "retry": {"fixed": 1, "max_attempts": 1}}),
+        );
+        let dead = wait_for_state(&mut client, PATH, "dead");
+        let detail = dead["attempts"][0]["detail"].as_str().unwrap();
+        // Not every resolver knows every notation.
+        assert!(
+            matches!(detail, "target forbidden" | "name not resolved"),
+            "{host}: {detail}"
+        );
+    }
+    assert!(target.quiet_for(Duration::from_millis(100)));
+}

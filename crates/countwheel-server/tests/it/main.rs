@@ -1,0 +1,10 @@
+//! The program from outside: real processes, real connections.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
+
+mod delivery;
+mod noise;
+mod process;
+mod refusals;
+mod routes;
+mod support;

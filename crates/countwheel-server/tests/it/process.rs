@@ -1,0 +1,309 @@
+//! How the program starts and how it ends.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Output;
+use std::time::Duration;
+
+use countwheel::{Clock, Instant, SystemClock};
+use serde_json::json;
+
+use crate::support::{Directory, Server, Target, pause, program, wait_for_state};
+
+const PATH: &str = "/v1/queues/default/timers/k";
+
+fn serve(data: &Path, arguments: &[&str]) -> Output {
+    let mut command = program();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
+    command.arg(data).args(arguments).output().unwrap()
+}
+
+/// Checks that it ended with this code and one line that holds `text`.
+#[track_caller]
+fn refused(output: &Output, code: i32, text: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.contains(text), "{said}");
+    if code == 1 {
+        assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn timers_outlive_the_process() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let target = Target::answering("200 OK");
+    let server = Server::start(&data);
+    let body = json!({"in": "300ms", "target": {"url": target.url}, "body": 1}).to_string();
+    let made = server.client().json("PUT", PATH, &body).expect(201);
+    assert!(server.stop().success());
+    let server = Server::start(&data);
+    assert!(server.ready.contains("pending=1"), "{}", server.ready);
+    assert_eq!(
+        target.next().header("webhook-id"),
+        made["id"].as_str().unwrap()
+    );
+    wait_for_state(&mut server.client(), PATH, "done");
+}
+
+#[test]
+fn a_stop_waits_for_the_delivery_that_runs() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let target = Target::start(|_| {
+        (0..50).for_each(|_| pause());
+        crate::support::reply("200 OK", "")
+    });
+    for signal in ["-TERM", "-INT"] {
+        let mut server = Server::start(&data);
+        let mut client = server.client();
+        let body = json!({"in": 0, "target": {"url": target.url}}).to_string();
+        client.json("PUT", PATH, &body);
+        target.next();
+        let clock = SystemClock::new();
+        server.signal(signal);
+        // Until it is done, it answers, but takes no more.
+        let ready = loop {
+            let ready = client.get("/readyz");
+            if ready.status != 200 {
+                break ready;
+            }
+        };
+        assert_eq!(ready.problem(), (503, "unavailable".into()));
+        client.get("/healthz").expect(200);
+        let late = client.json("PUT", "/v1/queues/default/timers/late", &body);
+        assert_eq!(late.problem(), (503, "unavailable".into()));
+        assert_eq!(server.wait().code(), Some(0));
+        // It waits for the delivery, not for the end of the grace.
+        assert!(clock.now() < Instant::ZERO + Duration::from_secs(8));
+        let server = Server::start(&data);
+        let done = server.client().get(PATH).expect(200);
+        assert_eq!(done["state"], "done");
+        assert_eq!(
+            server.client().get("/v1/queues/default/timers/late").status,
+            404
+        );
+        assert!(server.stop().success());
+    }
+}
+
+#[test]
+fn a_delivery_that_outlasts_the_grace_is_repeated_under_the_next_number() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    let arguments = ["--allow-private-targets", "--shutdown-grace", "100ms"];
+    let server = Server::with(&data, &arguments);
+    let mut client = server.client();
+    client.json(
+        "PUT",
+        PATH,
+        &json!({"in": 0, "target": {"url": url}}).to_string(),
+    );
+    wait_for_state(&mut client, PATH, "delivering");
+    assert_eq!(server.stop().code(), Some(0));
+    let server = Server::with(&data, &arguments);
+    let mut client = server.client();
+    let again = loop {
+        let timer = wait_for_state(&mut client, PATH, "delivering");
+        if timer["attempt"] != 1 {
+            break timer;
+        }
+    };
+    assert_eq!(again["attempt"], 2);
+    assert_eq!(again["attempts"][0]["result"], "interrupted");
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let directory = Directory::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+        let mut server = Server::start(&directory.0.join("data"));
+        let mut client = server.client();
+        let body = json!({"in": 0, "target": {"url": url, "timeout": "5m"}});
+        client.json("PUT", PATH, &body.to_string());
+        wait_for_state(&mut client, PATH, "delivering");
+        server.signal(signal);
+        while client.get("/readyz").status == 200 {}
+        server.signal(signal);
+        assert_eq!(server.wait().code(), Some(code));
+    }
+}
+
+#[test]
+fn a_directory_that_is_in_use_is_named() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let _server = Server::start(&data);
+    let output = serve(&data, &[]);
+    refused(&output, 1, data.to_str().unwrap());
+    refused(&output, 1, "locked by another process");
+}
+
+#[test]
+fn data_that_cannot_be_used_is_named_and_left_alone() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    assert!(Server::start(&data).stop().success());
+    let files = || -> Vec<_> {
+        let entries = std::fs::read_dir(&data).unwrap();
+        let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    };
+    let content = |path: &Path| (path.to_owned(), std::fs::read(path).unwrap());
+    let sound: Vec<_> = files().iter().map(|path| content(path)).collect();
+    let (largest, bytes) = sound.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    for damaged in [b"not a store".to_vec(), bytes[..bytes.len() / 2].to_vec()] {
+        std::fs::write(largest, &damaged).unwrap();
+        refused(&serve(&data, &[]), 1, data.to_str().unwrap());
+        assert_eq!(std::fs::read(largest).unwrap(), damaged);
+    }
+    std::fs::write(largest, bytes).unwrap();
+    assert!(Server::start(&data).stop().success());
+
+    let file = directory.0.join("file");
+    std::fs::write(&file, "x").unwrap();
+    refused(&serve(&file, &[]), 1, file.to_str().unwrap());
+    let strange = directory.0.join("strange");
+    std::fs::create_dir(&strange).unwrap();
+    std::fs::write(strange.join("letter.txt"), "x").unwrap();
+    refused(&serve(&strange, &[]), 1, strange.to_str().unwrap());
+
+    // Whoever is root may read everything.
+    let locked = directory.0.join("locked");
+    std::fs::create_dir(&locked).unwrap();
+    std::fs::set_permissions(&locked, PermissionsExt::from_mode(0o000)).unwrap();
+    if std::fs::read_dir(&locked).is_err() {
+        refused(
+            &serve(&locked.join("data"), &[]),
+            1,
+            locked.to_str().unwrap(),
+        );
+    }
+    std::fs::set_permissions(&locked, PermissionsExt::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn a_command_line_that_asks_for_trouble_is_refused() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let run = |arguments: &[&str]| program().args(arguments).output().unwrap();
+    let data = data.to_str().unwrap();
+    let open = run(&["serve", "--data", data, "--listen", "0.0.0.0:0"]);
+    refused(&open, 2, "--token-file");
+    refused(&run(&["dev", "--listen", "[::]:0"]), 2, "--token");
+    refused(&run(&["serve"]), 2, "--data");
+    for bad in [
+        ["--listen", "here"],
+        ["--keep-done", "soon"],
+        ["--shutdown-grace", "2h"],
+        ["--max-in-flight", "0"],
+        ["--window", "1"],
+        ["--log-format", "xml"],
+        ["--log-level", "loud"],
+    ] {
+        refused(&run(&["serve", "--data", data, bad[0], bad[1]]), 2, bad[0]);
+    }
+    let missing = directory.0.join("missing");
+    let missing = missing.to_str().unwrap();
+    refused(
+        &run(&["serve", "--data", data, "--token-file", missing]),
+        1,
+        missing,
+    );
+    let empty = directory.0.join("empty");
+    std::fs::write(&empty, "\n").unwrap();
+    let empty = empty.to_str().unwrap();
+    refused(
+        &run(&["serve", "--data", data, "--token-file", empty]),
+        1,
+        empty,
+    );
+    assert!(!Path::new(data).exists(), "nothing was made");
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    refused(&run(&["dev", "--listen", &taken]), 1, "--listen");
+}
+
+#[test]
+fn dev_echoes_and_leaves_nothing_behind() {
+    let directory = Directory::new();
+    let mut command = program();
+    command
+        .args(["dev", "--listen", "127.0.0.1:0"])
+        .env("TMPDIR", &directory.0);
+    let server = Server::spawn(command);
+    let mut client = server.client();
+    assert!(
+        server.ready.contains("Try: countwheel set order-42"),
+        "{}",
+        server.ready
+    );
+    let url = format!("http://{}/echo?fail=2", server.address);
+    let body = json!({"in": 0, "target": {"url": url}, "body": {"n": 1}, "retry": {"fixed": 10}});
+    client.json("PUT", PATH, &body.to_string()).expect(201);
+    let done = wait_for_state(&mut client, PATH, "done");
+    assert_eq!(done["attempt"], 3);
+    let echoed = client.get("/echo").expect(200);
+    let answered: Vec<_> = echoed["deliveries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .rev()
+        .map(|delivery| delivery["answered"].as_u64().unwrap())
+        .collect();
+    assert_eq!(answered, [503, 503, 200]);
+    assert_eq!(echoed["deliveries"][0]["body"], r#"{"n":1}"#);
+    let teapot = client.send("POST", "/echo?status=418&delay=1&retry_after=9", &[], b"");
+    assert_eq!(
+        (teapot.status, teapot.header("retry-after")),
+        (418, Some("9"))
+    );
+    assert_eq!(client.send("POST", "/echo?status=99", &[], b"").status, 400);
+
+    assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 1);
+    assert!(server.stop().success());
+    assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 0);
+}
+
+#[test]
+fn a_store_that_fails_ends_the_service_with_its_own_code() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let start = |limit: &str| {
+        // No file may grow beyond so many blocks of 512 bytes; writes fail instead.
+        let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$0\" \"$@\"");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_countwheel")]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
+        command.arg(&data).env_remove("COUNTWHEEL_TOKEN");
+        Server::spawn(command)
+    };
+    let mut server = start("16384");
+    let mut client = server.client();
+    let filling = "x".repeat(900_000);
+    let body = json!({"in": "1h", "target": {"url": "http://x/"}, "body": filling}).to_string();
+    let path = |number| format!("/v1/queues/default/timers/{number}");
+    let mut acknowledged = Vec::new();
+    for number in 0..20 {
+        let answer = client.json("PUT", &path(number), &body);
+        if answer.status != 201 {
+            assert_eq!(answer.problem(), (503, "unavailable".into()));
+            break;
+        }
+        acknowledged.push(number);
+    }
+    assert!(acknowledged.len() < 20, "the store never failed");
+    assert_eq!(server.wait().code(), Some(3));
+    // With room again, everything that was acknowledged is there.
+    let server = start("unlimited");
+    for number in acknowledged {
+        server.client().get(&path(number)).expect(200);
+    }
+}

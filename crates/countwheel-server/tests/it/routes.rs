@@ -1,0 +1,464 @@
+//! Each route does what the contract says.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Client, Directory, Server, Target, wait_for_state};
+
+const TIMERS: &str = "/v1/queues/default/timers";
+
+fn start() -> (Directory, Server, Client) {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0.join("data"));
+    let client = server.client();
+    (directory, server, client)
+}
+
+fn set(client: &mut Client, key: &str, due: &str) -> Value {
+    let body = format!(r#"{{{due},"target":{{"url":"http://127.0.0.1:9/"}}}}"#);
+    let answer = client.json("PUT", &format!("{TIMERS}/{key}"), &body);
+    assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+    answer.json()
+}
+
+fn keys(list: &Value) -> Vec<&str> {
+    let items = list["items"].as_array().unwrap();
+    items
+        .iter()
+        .map(|item| item["key"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn a_timer_is_set_read_replaced_and_removed() {
+    let (_directory, _server, mut client) = start();
+    let path = format!("{TIMERS}/order-42");
+    let body = r#"{
+        "at": "2100-01-02T03:04:05.678901Z",
+        "target": {"url": "https://example.com/hook", "headers": {"X-Shop": "7"}, "timeout": "90s"},
+        "body": {"order": 42},
+        "retry": {"preset": "wechat"}
+    }"#;
+    let answer = client.json("PUT", &path, body);
+    let made = answer.expect(201);
+    let (id, due) = (made["id"].clone(), "2100-01-02T03:04:05.678901Z");
+    let expected = json!({"queue": "default", "key": "order-42", "id": id, "revision": 1,
+        "due": due, "replaced": null});
+    assert_eq!(made, expected);
+    assert_eq!(answer.header("etag"), Some("\"1\""));
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    assert!(id.as_str().unwrap().starts_with("tmr-"));
+
+    let answer = client.get(&path);
+    let timer = answer.expect(200);
+    assert_eq!(answer.header("etag"), Some("\"1\""));
+    let mut next = timer["next_attempts"].as_array().unwrap().clone();
+    assert_eq!(next.len(), 16);
+    assert_eq!(next.remove(0), json!({"attempt": 1, "at": due}));
+    assert_eq!(
+        next.remove(0),
+        json!({"attempt": 2, "at": "2100-01-02T03:04:20.678901Z"})
+    );
+    let expected = json!({"queue": "default", "key": "order-42", "id": id, "revision": 1,
+        "state": "pending", "created": timer["created"], "due": due,
+        "target": {"url": "https://example.com/hook", "headers": {"x-shop": "7"},
+                   "timeout": "1m 30s"},
+        "content_type": "application/json", "body_bytes": 13,
+        "retry": {"preset": "wechat", "jitter": "none"},
+        "failures": 0, "attempt": 0, "attempts": [],
+        "next_attempts": timer["next_attempts"]});
+    assert_eq!(timer, expected);
+    // HEAD is GET without the body.
+    let head = client.send("HEAD", &path, &[], b"");
+    assert_eq!((head.status, head.header("etag")), (200, Some("\"1\"")));
+
+    let again = client.json("PUT", &path, body).expect(200);
+    assert_eq!(again["replaced"], "pending");
+    assert_eq!(again["revision"], 2);
+    assert_ne!(again["id"], id);
+
+    let removed = client.send("DELETE", &path, &[], b"").expect(200);
+    assert_eq!(removed, json!({"was": "pending", "due": due}));
+    assert_eq!(client.get(&path).problem(), (404, "not_found".into()));
+    assert_eq!(client.send("DELETE", &path, &[], b"").status, 404);
+    // Not even now is a revision given again.
+    assert_eq!(client.json("PUT", &path, body).expect(201)["revision"], 3);
+}
+
+#[test]
+fn a_policy_is_shown_in_the_form_in_which_it_is_set() {
+    let (_directory, _server, mut client) = start();
+    for policy in [
+        json!({"schedule": ["15s", "1m 30s", "250ms"], "jitter": "full", "max_attempts": 9}),
+        json!({"fixed": "5s", "jitter": "equal", "max_age": "48h"}),
+        json!({"exponential": {"first": "1s", "factor": 2, "cap": "1h"}, "jitter": "none"}),
+        json!({"exponential": {"first": "1s", "factor": 1.5, "cap": "1h"}, "jitter": "none"}),
+    ] {
+        let body = json!({"in": 60_000, "target": {"url": "http://x/"}, "retry": policy});
+        let path = format!("{TIMERS}/p");
+        client.json("PUT", &path, &body.to_string());
+        assert_eq!(client.get(&path).json()["retry"], policy);
+    }
+}
+
+#[test]
+fn preconditions_hold_back_what_they_should() {
+    let (_directory, _server, mut client) = start();
+    let path = format!("{TIMERS}/k");
+    let body = r#"{"in":"1h","target":{"url":"http://x/"}}"#;
+    let mut put = |condition: (&str, &str)| -> Answer {
+        let json = ("content-type", "application/json");
+        client.send("PUT", &path, &[json, condition], body.as_bytes())
+    };
+    put(("if-none-match", "*")).expect(201);
+    let refused = put(("if-none-match", "*"));
+    assert_eq!(refused.problem(), (412, "exists".into()));
+    assert_eq!(refused.json()["state"], "pending");
+    put(("if-match", "\"1\"")).expect(200);
+    let refused = put(("if-match", "\"1\""));
+    assert_eq!(refused.problem(), (412, "revision_mismatch".into()));
+    assert_eq!(refused.json()["revision"], 2);
+
+    let json = ("content-type", "application/json");
+    let mut shift =
+        |tag: &str| client.send("PATCH", &path, &[json, ("if-match", tag)], br#"{"by":1}"#);
+    assert_eq!(shift("\"1\"").status, 412);
+    let moved = shift("\"2\"");
+    assert_eq!(moved.expect(200)["revision"], 3);
+    assert_eq!(moved.header("etag"), Some("\"3\""));
+    let mut remove = |tag: &str| client.send("DELETE", &path, &[("if-match", tag)], b"");
+    assert_eq!(remove("\"2\"").status, 412);
+    assert_eq!(remove("\"3\"").status, 200);
+}
+
+#[test]
+fn a_move_takes_a_timer_where_it_is_told() {
+    let (_directory, _server, mut client) = start();
+    set(&mut client, "k", r#""at":"2100-01-01T00:00:00Z""#);
+    let path = format!("{TIMERS}/k");
+    let mut due = "2100-01-01T00:00:00.000000Z".to_owned();
+    for (shift, new) in [
+        (r#"{"by":"5m"}"#, "2100-01-01T00:05:00.000000Z"),
+        (r#"{"by":"-10m"}"#, "2099-12-31T23:55:00.000000Z"),
+        (r#"{"by":300000}"#, "2100-01-01T00:00:00.000000Z"),
+        (r#"{"by":-1}"#, "2099-12-31T23:59:59.999000Z"),
+        (
+            r#"{"at":"2101-01-01T01:00:00+01:00"}"#,
+            "2101-01-01T00:00:00.000000Z",
+        ),
+    ] {
+        let moved = client.json("PATCH", &path, shift).expect(200);
+        assert_eq!(moved["old_due"], due, "{shift}");
+        assert_eq!(moved["due"], new, "{shift}");
+        due = new.to_owned();
+    }
+    let moved = client.json("PATCH", &path, r#"{"in":"1h"}"#).expect(200);
+    assert!(moved["due"].as_str().unwrap() < "2100");
+    // Sooner than now is now.
+    let moved = client
+        .json("PATCH", &path, r#"{"by":"-36525d"}"#)
+        .expect(200);
+    assert!(moved["due"].as_str().unwrap() > "2001");
+}
+
+#[test]
+fn a_list_is_ordered_filtered_and_paged() {
+    let (_directory, _server, mut client) = start();
+    for (key, at) in [
+        ("b1", "2100-01-01T00:00:02Z"),
+        ("a1", "2100-01-01T00:00:01Z"),
+        ("a2", "2100-01-01T00:00:03Z"),
+        ("a3", "2100-01-01T00:00:03Z"),
+    ] {
+        set(&mut client, key, &format!(r#""at":"{at}""#));
+    }
+    let mut list = |query: &str| client.get(&format!("{TIMERS}{query}")).expect(200);
+    assert_eq!(keys(&list("")), ["a1", "b1", "a2", "a3"]);
+    assert_eq!(keys(&list("?prefix=a")), ["a1", "a2", "a3"]);
+    assert_eq!(keys(&list("?state=dead")), [""; 0]);
+    assert_eq!(keys(&list("?state=pending&prefix=b")), ["b1"]);
+    let window = "?due_after=2100-01-01T00:00:02Z&due_before=2100-01-01T00:00:03Z";
+    assert_eq!(keys(&list(window)), ["b1"]);
+    assert_eq!(
+        keys(&list("?due_after=2100-01-01T01:00:03%2B01:00")),
+        ["a2", "a3"]
+    );
+
+    let (mut found, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = list(&format!("?limit=3{after}"));
+        found.extend(keys(&page).into_iter().map(str::to_owned));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(found, ["a1", "b1", "a2", "a3"]);
+
+    let queues = client.get("/v1/queues").expect(200);
+    let expected = json!({"queue": "default", "pending": 4, "delivering": 0, "done": 0, "dead": 0});
+    assert_eq!(queues, json!({"queues": [expected]}));
+    assert_eq!(
+        client.get("/v1/queues/other/timers").expect(200),
+        json!({"items": [], "next": null})
+    );
+}
+
+#[test]
+fn fire_makes_due_now_and_revive_begins_anew() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::start(|number| {
+        crate::support::reply(if number == 0 { "410 Gone" } else { "200 OK" }, "")
+    });
+    let path = format!("{TIMERS}/k");
+    let body = json!({"in": "30d", "target": {"url": target.url}});
+    client.json("PUT", &path, &body.to_string()).expect(201);
+    let fired = client.send("POST", &format!("{path}:fire"), &[], b"");
+    let moved = fired.expect(202);
+    assert_eq!(moved["revision"], 2);
+    assert!(moved["due"].as_str() < moved["old_due"].as_str());
+    target.next();
+    let dead = wait_for_state(&mut client, &path, "dead");
+    assert_eq!(dead["dead_reason"], "stopped");
+    assert!(dead["dead_at"].is_string());
+    assert_eq!(dead["attempts"][0]["result"], "stopped");
+    assert_eq!(dead["attempts"][0]["detail"], "410");
+    assert!(dead.get("next_attempts").is_none());
+
+    let revived = client.json("POST", &format!("{path}:revive"), r#"{"in":"30d"}"#);
+    revived.expect(202);
+    let pending = client.get(&path).expect(200);
+    assert_eq!(
+        (&pending["state"], &pending["attempt"]),
+        (&json!("pending"), &json!(1))
+    );
+    assert_eq!(pending["id"], dead["id"]);
+    client
+        .send("POST", &format!("{path}:fire"), &[], b"")
+        .expect(202);
+    assert_eq!(target.next().header("timer-attempt"), "2");
+    let done = wait_for_state(&mut client, &path, "done");
+    assert!(done["done_at"].is_string() && done["keep_until"].is_string());
+}
+
+#[test]
+fn remove_says_what_the_timer_was_doing() {
+    let (_directory, _server, mut client) = start();
+    let slow = Target::start(|_| {
+        crate::support::pause();
+        crate::support::reply("500 Oops", "")
+    });
+    let gone = Target::answering("410 Gone");
+    // A target that takes connections and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent_url = format!("http://{}/", silent.local_addr().unwrap());
+    for (url, state, was) in [
+        (
+            &silent_url,
+            "delivering",
+            json!({"was": "delivering", "attempt": 1}),
+        ),
+        (&gone.url, "dead", json!({"was": "dead"})),
+    ] {
+        let path = format!("{TIMERS}/k");
+        let body = json!({"in": 0, "target": {"url": url}});
+        client.json("PUT", &path, &body.to_string()).expect(201);
+        let timer = wait_for_state(&mut client, &path, state);
+        if state == "delivering" {
+            assert!(timer["attempts"][0].get("ended").is_none());
+            let refused = client.send("DELETE", &format!("{path}?only=pending"), &[], b"");
+            assert_eq!(refused.problem(), (409, "conflict".into()));
+            assert_eq!(refused.json()["state"], "delivering");
+        }
+        assert_eq!(client.send("DELETE", &path, &[], b"").expect(200), was);
+        assert_eq!(client.get(&path).status, 404);
+    }
+    drop(slow);
+}
+
+#[test]
+fn a_simulation_counts_out_the_schedule() {
+    let (_directory, _server, mut client) = start();
+    let mut simulate = |body: &str| client.json("POST", "/v1/simulate", body).expect(200);
+    let wechat = simulate(r#"{"retry":{"preset":"wechat"},"start":"2026-03-01T12:00:00Z"}"#);
+    let attempts = wechat["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), 16);
+    assert_eq!(
+        attempts[0],
+        json!({"attempt": 1, "at": "2026-03-01T12:00:00.000000Z",
+        "earliest": "2026-03-01T12:00:00.000000Z", "delay_ms": 0, "after_ms": 0})
+    );
+    assert_eq!(
+        attempts[15],
+        json!({"attempt": 16, "at": "2026-03-02T12:04:00.000000Z",
+        "earliest": "2026-03-02T12:04:00.000000Z", "delay_ms": 21_600_000, "after_ms": 86_640_000})
+    );
+    assert_eq!(wechat["total_ms"], 86_640_000);
+    assert_eq!(
+        (&wechat["truncated"], &wechat["then"]),
+        (&json!(false), &json!("dead"))
+    );
+
+    let endless = simulate(r#"{"retry":{"fixed":"1s","jitter":"equal"},"limit":3}"#);
+    assert_eq!(endless["attempts"].as_array().unwrap().len(), 3);
+    assert_eq!(endless["total_ms"], 2_000);
+    assert_eq!(
+        (&endless["truncated"], &endless["then"]),
+        (&json!(true), &Value::Null)
+    );
+    let exact = simulate(r#"{"retry":{"fixed":"1s","max_attempts":3},"limit":3}"#);
+    assert_eq!(
+        (&exact["truncated"], &exact["then"]),
+        (&json!(false), &json!("dead"))
+    );
+    let aged = simulate(r#"{"retry":{"fixed":"1s","max_age":"2500ms"}}"#);
+    assert_eq!(aged["attempts"].as_array().unwrap().len(), 3);
+    assert_eq!(aged["then"], "dead");
+    let long = r#"{"retry":{"fixed":"365d"},"limit":10000}"#;
+    let cut = simulate(long);
+    assert_eq!(cut["truncated"], true);
+    let slow =
+        r#"{"retry":{"exponential":{"first":1,"cap":"365d","factor":1.000001}},"limit":10000}"#;
+    assert_eq!(simulate(slow)["attempts"].as_array().unwrap().len(), 10_000);
+}
+
+#[test]
+fn those_who_run_it_see_health_metrics_and_the_dashboard() {
+    let (_directory, _server, mut client) = start();
+    set(&mut client, "k", r#""in":"1h""#);
+    assert_eq!(client.get("/healthz").expect(200), json!({"status": "ok"}));
+    assert_eq!(
+        client.get("/readyz").expect(200),
+        json!({"status": "ready"})
+    );
+
+    // The numbers of a turn are published after its answers.
+    let answer = loop {
+        let answer = client.get("/metrics");
+        if String::from_utf8_lossy(&answer.body).contains("_set_total 1") {
+            break answer;
+        }
+    };
+    let content_type = answer.header("content-type").unwrap();
+    assert!(
+        content_type.starts_with("application/openmetrics-text"),
+        "{content_type}"
+    );
+    let text = String::from_utf8(answer.body).unwrap();
+    assert!(text.ends_with("# EOF\n"));
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        assert!(series.starts_with("countwheel_"), "{line}");
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+    }
+    for line in [
+        "countwheel_up 1",
+        "countwheel_timers_set_total 1",
+        "countwheel_timers{queue=\"default\",state=\"pending\"} 1",
+        "countwheel_lateness_seconds_bucket{le=\"+Inf\"} 0",
+        concat!(
+            "countwheel_build_info{version=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\"} 1"
+        ),
+        "countwheel_http_requests_total{method=\"GET\",route=\"/healthz\",status=\"200\"} 1",
+    ] {
+        assert!(
+            text.lines().any(|found| found == line),
+            "{line} is not in {text}"
+        );
+    }
+
+    let answer = client.get("/");
+    assert_eq!(answer.status, 200);
+    assert!(
+        answer
+            .header("content-security-policy")
+            .unwrap()
+            .contains("default-src 'none'")
+    );
+    let page = String::from_utf8(answer.body).unwrap();
+    assert!(page.contains("<th>default</th>") && !page.contains("<script"));
+
+    let options = client.send("OPTIONS", "/healthz", &[], b"");
+    assert_eq!(
+        (options.status, options.header("allow")),
+        (204, Some("GET,HEAD"))
+    );
+}
+
+#[test]
+fn the_dashboard_shows_dead_letters_as_text() {
+    let (_directory, _server, mut client) = start();
+    let gone = Target::answering("410 Gone");
+    let path = format!("{TIMERS}/%3Cscript%3E");
+    let body = json!({"in": 0, "target": {"url": gone.url}});
+    client.json("PUT", &path, &body.to_string()).expect(201);
+    wait_for_state(&mut client, &path, "dead");
+    let page = String::from_utf8(client.get("/").body).unwrap();
+    assert!(
+        page.contains("&lt;script&gt;") && !page.contains("<script"),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_token_opens_v1_and_nothing_else_does() {
+    let directory = Directory::new();
+    let file = directory.0.join("token");
+    std::fs::write(&file, "s3cret\n").unwrap();
+    let data = directory.0.join("data");
+    let server = Server::with(&data, &["--token-file", file.to_str().unwrap()]);
+    let mut client = server.client();
+    for header in [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer s3cre",
+        "Bearer s3cret2",
+        "Basic s3cret",
+        "s3cret",
+    ] {
+        let headers = [("authorization", header)];
+        for path in ["/v1/queues", "/v1", "/v1/nothing/here"] {
+            let answer = client.send("GET", path, &headers, b"");
+            assert_eq!(
+                answer.problem(),
+                (401, "unauthorized".into()),
+                "{header} {path}"
+            );
+            assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+        }
+    }
+    for path in ["/healthz", "/readyz", "/metrics", "/"] {
+        assert_eq!(client.get(path).status, 200, "{path}");
+    }
+    for header in ["Bearer s3cret", "bearer s3cret"] {
+        let headers = [("authorization", header)];
+        assert_eq!(client.send("GET", "/v1/queues", &headers, b"").status, 200);
+    }
+}
+
+#[test]
+fn many_timers_set_at_once_all_come() {
+    let (_directory, server, _client) = start();
+    let target = Target::answering("200 OK");
+    std::thread::scope(|scope| {
+        for caller in 0..4 {
+            let (server, url) = (&server, &target.url);
+            scope.spawn(move || {
+                let mut client = server.client();
+                for number in 0..25 {
+                    let path = format!("{TIMERS}/{caller}-{number}");
+                    let body = json!({"in": 50, "target": {"url": url}});
+                    client.json("PUT", &path, &body.to_string()).expect(201);
+                }
+            });
+        }
+    });
+    for _ in 0..100 {
+        target.next();
+    }
+    assert!(target.quiet_for(Duration::from_millis(100)));
+}
