@@ -1,0 +1,24 @@
+//! The one deterministic simulation: seed in, verdict out.
+//!
+//! It runs the product's own engine, scheduler, wheel and stores under a simulated clock,
+//! on a simulated disk that loses what was not synced, with a store that can crash at any
+//! commit and with receivers that fail. A [`model::Model`] predicts every answer and checks
+//! every attempt: nothing early; accepted = done + removed + dead + pending, as sets;
+//! nothing starts after an accepted remove; an acknowledgement exists only for what
+//! survives a crash. [`world::run`] runs a seed, [`year::run`] a year of real departures.
+//!
+//! ```
+//! use countwheel_sim::world::{self, Options};
+//!
+//! let report = world::run(7, &Options { turns: 50, ..Options::default() })
+//!     .unwrap_or_else(|failure| panic!("{failure}"));
+//! assert!(report.turns >= 50);
+//! ```
+
+pub mod disk;
+pub mod model;
+mod random;
+pub mod world;
+pub mod year;
+
+pub use random::Random;

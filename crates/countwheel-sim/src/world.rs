@@ -1,0 +1,889 @@
+//! The world around an engine: a clock, clients, receivers, a store that crashes.
+//!
+//! Two phases. In the first everything is allowed and checked after every turn. In the
+//! second nothing fails any more, and everything that was accepted must come to an end.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use countwheel::{Clock, Instant, ManualClock, Timestamp};
+use countwheel_durable::store::{
+    Change, DueEntry, EmbeddedStore, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts,
+    Shard, Store, StoreError,
+};
+use countwheel_durable::{
+    Attempt, Config, Delays, Due, Effect, Engine, Event, Jitter, Outcome, Precondition, QueueName,
+    Record, Request, RetryPolicy, Revision, Shift, StateKind, Ticket, TimerName, Verdict,
+};
+
+use crate::disk::Disk;
+use crate::model::Model;
+use crate::random::Random;
+
+const START: Timestamp = Timestamp::from_micros(1_356_998_400_000_000); // 2013-01-01
+const QUEUES: [&str; 2] = ["even", "odd"];
+
+/// What of a run is not drawn from its seed.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many turns the first phase has.
+    pub turns: u64,
+    /// How many of the last things that happened a failure shows.
+    pub log: usize,
+    /// A bug for the checkers to find.
+    #[cfg(feature = "planted-bugs")]
+    pub planted_bug: Option<countwheel_durable::PlantedBug>,
+    /// A disk whose syncs do nothing: the checkers must notice.
+    pub lying_disk: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            turns: 400,
+            log: 40,
+            #[cfg(feature = "planted-bugs")]
+            planted_bug: None,
+            lying_disk: false,
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Turns taken.
+    pub turns: u64,
+    /// Requests made.
+    pub requests: u64,
+    /// Attempts started.
+    pub attempts: u64,
+    /// Times the process ended.
+    pub crashes: u64,
+    /// Of these, in the middle of a commit.
+    pub torn: u64,
+    /// Times the wall clock was set.
+    pub clock_steps: u64,
+    /// Timers accepted, revived ones again.
+    pub accepted: u64,
+    /// Timers done.
+    pub done: u64,
+    /// Timers removed or replaced before their end.
+    pub removed: u64,
+    /// Timers given up.
+    pub dead: u64,
+    /// A hash over everything that was let out, in order.
+    pub trace: u64,
+}
+
+impl Report {
+    /// Adds the counts of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.turns += other.turns;
+        self.requests += other.requests;
+        self.attempts += other.attempts;
+        self.crashes += other.crashes;
+        self.torn += other.torn;
+        self.clock_steps += other.clock_steps;
+        self.accepted += other.accepted;
+        self.done += other.done;
+        self.removed += other.removed;
+        self.dead += other.dead;
+        self.trace ^= other.trace;
+    }
+}
+
+/// A run that broke a rule.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed that shows it again.
+    pub seed: u64,
+    /// In which turn.
+    pub turn: u64,
+    /// What is wrong.
+    pub what: String,
+    /// The last things that happened.
+    pub last: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.last {
+            writeln!(f, "    {line}")?;
+        }
+        write!(f, "seed {} turn {}: {}", self.seed, self.turn, self.what)
+    }
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// The first rule broken.
+pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+    let mut world = World::new(seed, options);
+    let result = world.live();
+    let World { report, log, .. } = world;
+    result.map(|()| report.clone()).map_err(|what| {
+        Box::new(Failure {
+            seed,
+            turn: report.turns,
+            what,
+            last: log.lines.into(),
+        })
+    })
+}
+
+struct World {
+    options: Options,
+    clock: ManualClock,
+    /// The highest wall time there ever was.
+    latest: Timestamp,
+    medium: Medium,
+    store: Arc<CrashingStore>,
+    engine: Engine,
+    opened: Timestamp,
+    stepped_since_opened: bool,
+    config: Config,
+    model: Model,
+    running: BTreeMap<(Instant, u64), (Attempt, Verdict)>,
+    /// Backlog starts of this process.
+    caught_up: u64,
+    plan: Plan,
+    clients: Random,
+    receivers: Random,
+    faults: Random,
+    next_request: Instant,
+    next_ticket: u64,
+    next_tag: u64,
+    healing: bool,
+    report: Report,
+    log: Log,
+}
+
+/// What the seed draws for the whole run.
+struct Plan {
+    keys: u64,
+    /// The mean time between requests, in microseconds.
+    pace: u64,
+    /// The longest delay asked for, in microseconds.
+    horizon: u64,
+    /// The longest an attempt runs, in microseconds.
+    service: u64,
+    /// Attempts in a hundred that fail, and that stop.
+    failing: u64,
+    stopping: u64,
+    /// One in so many turns.
+    crash: u64,
+    commit_crash: u64,
+    clock_step: u64,
+    slow_commit: u64,
+}
+
+enum Medium {
+    Memory(MemoryStore),
+    Disk(Disk),
+}
+
+/// The last things that happened, for the one who looks for the cause.
+#[derive(Default)]
+struct Log {
+    lines: VecDeque<String>,
+    keep: usize,
+    hash: u64,
+}
+
+impl Log {
+    fn note(&mut self, line: String) {
+        for byte in line.bytes() {
+            // FNV-1a
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        if self.lines.len() == self.keep {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+}
+
+impl World {
+    fn new(seed: u64, options: &Options) -> Self {
+        let mut draw = Random::new(seed, "plan");
+        let plan = Plan {
+            keys: draw.between(1, 40),
+            pace: *draw.pick(&[1_000, 100_000, 10_000_000]),
+            horizon: *draw.pick(&[10_000, 10_000_000, 3_600_000_000, 864_000_000_000]),
+            service: *draw.pick(&[1, 10_000, 10_000_000]),
+            failing: *draw.pick(&[0, 10, 60]),
+            stopping: *draw.pick(&[0, 2]),
+            crash: *draw.pick(&[0, 30, 200]),
+            commit_crash: *draw.pick(&[0, 30, 200]),
+            clock_step: *draw.pick(&[0, 0, 40]),
+            slow_commit: *draw.pick(&[0, 10]),
+        };
+        let config = Config {
+            window: usize::try_from(*draw.pick(&[2, 3, 8, 64, 100_000])).unwrap_or(2),
+            max_in_flight: usize::try_from(*draw.pick(&[1, 2, 8, 256])).unwrap_or(1),
+            catch_up_per_second: *draw.pick(&[1, 10, 1_000, 1_000_000]),
+            keep_done: Duration::from_micros(*draw.pick(&[1, 1_000_000, 86_400_000_000])),
+            max_interruptions: u32::MAX,
+            seed: draw.draw(),
+            #[cfg(feature = "planted-bugs")]
+            planted_bug: options.planted_bug,
+            ..Config::default()
+        };
+        let medium = match (options.lying_disk, draw.one_in(2)) {
+            (true, _) => Medium::Disk(Disk::that_ignores_sync()),
+            (false, true) => Medium::Disk(Disk::default()),
+            (false, false) => Medium::Memory(MemoryStore::new(seed)),
+        };
+        let clock = ManualClock::at(START);
+        let store = Arc::new(
+            CrashingStore::new(&medium, &clock, seed)
+                .unwrap_or_else(|error| unreachable!("a healthy disk opens: {error}")),
+        );
+        let engine = Engine::open(store.clone(), Arc::new(clock.clone()), config.clone())
+            .unwrap_or_else(|error| unreachable!("a healthy store opens: {error}"));
+        Self {
+            options: options.clone(),
+            latest: START,
+            model: Model::new(config.keep_done),
+            clients: Random::new(seed, "clients"),
+            receivers: Random::new(seed, "receivers"),
+            faults: Random::new(seed, "faults"),
+            next_request: Instant::ZERO,
+            opened: clock.timestamp(),
+            stepped_since_opened: false,
+            running: BTreeMap::new(),
+            caught_up: 0,
+            next_ticket: 0,
+            next_tag: 0,
+            healing: false,
+            report: Report::default(),
+            log: Log {
+                keep: options.log.max(1),
+                ..Log::default()
+            },
+            clock,
+            medium,
+            store,
+            engine,
+            config,
+            plan,
+        }
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        for _ in 0..self.options.turns {
+            self.pass_time();
+            if self.faults.one_in(self.plan.clock_step) {
+                self.step_clock();
+            }
+            if self.faults.one_in(self.plan.crash) {
+                self.log.note("the process is killed".to_owned());
+                self.restart(None)?;
+            }
+            self.turn()?;
+        }
+        self.heal()?;
+        self.report.accepted = self.model.accepted;
+        self.report.done = self.model.done;
+        self.report.removed = self.model.removed;
+        self.report.dead = self.model.dead;
+        self.report.trace = self.log.hash;
+        let ended = self.model.done + self.model.removed + self.model.dead;
+        if ended != self.model.accepted {
+            let accepted = self.model.accepted;
+            return Err(format!("{accepted} accepted, {ended} came to an end"));
+        }
+        Ok(())
+    }
+
+    /// The second phase: everything works, and everything comes to an end.
+    fn heal(&mut self) -> Result<(), String> {
+        self.log.note("everything works from here".to_owned());
+        self.healing = true;
+        let mut turns = 0;
+        while self.model.unfinished() > 0 {
+            self.pass_time();
+            self.turn()?;
+            turns += 1;
+            let stuck = self.engine.next_wake().is_none() && self.running.is_empty();
+            let left = self.model.unfinished();
+            if left > 0 && (stuck || turns > 100_000) {
+                return Err(format!("{left} timers never come to an end"));
+            }
+        }
+        self.restart(None)
+    }
+
+    /// Moves the clock to whatever happens next.
+    fn pass_time(&mut self) {
+        let now = self.clock.now();
+        let wall = self.clock.timestamp();
+        let wake = self.engine.next_wake();
+        let wake = wake.map(|at| now + at.saturating_since(wall));
+        let outcome = self.running.keys().next().map(|(at, _)| *at);
+        let request = (!self.healing).then_some(self.next_request);
+        let next = [wake, outcome, request].into_iter().flatten().min();
+        let span = next.unwrap_or(now).saturating_since(now);
+        self.clock.advance(span);
+        self.latest = self.latest.max(self.clock.timestamp());
+    }
+
+    fn step_clock(&mut self) {
+        let wall = self.clock.timestamp();
+        let span = Duration::from_micros(self.faults.below(3_600_000_000));
+        let to = if self.faults.one_in(2) {
+            wall + span
+        } else {
+            wall.saturating_sub(span)
+        };
+        self.log
+            .note(format!("the clock is set from {wall:?} to {to:?}"));
+        self.clock.set_timestamp(to);
+        self.latest = self.latest.max(to);
+        self.stepped_since_opened = true;
+        self.report.clock_steps += 1;
+    }
+
+    fn turn(&mut self) -> Result<(), String> {
+        self.report.turns += 1;
+        let now = self.clock.timestamp();
+        let happened = self.gather()?;
+        if !self.healing {
+            self.arm_store();
+        }
+        let mut answers = BTreeMap::new();
+        let mut starts = Vec::new();
+        let events = happened.iter().map(Happening::event).collect();
+        let result = self.engine.turn(events, &mut |effect| match effect {
+            Effect::Answer(ticket, answer) => {
+                answers.insert(ticket, answer);
+            }
+            Effect::Start(attempt) => starts.push(attempt),
+        });
+        *lock(&self.store.next) = NextCommit::default();
+        self.latest = self.latest.max(self.clock.timestamp());
+        // The model holds what is known for certain; beside it, what would be true if a
+        // turn whose commit failed has survived after all.
+        let mut survived = result.is_err().then(|| self.model.clone());
+        for event in happened {
+            match event {
+                Happening::Request(ticket, request) => {
+                    let answer = answers.remove(&ticket);
+                    self.log.note(format!("{now:?} {request:?} -> {answer:?}"));
+                    match (answer, &mut survived) {
+                        (Some(answer), survived) => {
+                            self.model.answered(now, &request, &answer)?;
+                            if let Some(survived) = survived {
+                                survived.answered(now, &request, &answer)?;
+                            }
+                        }
+                        (None, Some(survived)) => survived.unanswered(now, &request),
+                        (None, None) => return Err("a request was not answered".to_owned()),
+                    }
+                }
+                Happening::Outcome(attempt, verdict) => {
+                    let name = &attempt.name;
+                    self.log.note(format!("{now:?} {name} ends: {verdict:?}"));
+                    let model = survived.as_mut().unwrap_or(&mut self.model);
+                    model.ended(now, &attempt, verdict);
+                }
+            }
+        }
+        self.check_order(now, &starts)?;
+        for attempt in starts {
+            self.start(now, attempt)?;
+        }
+        match result {
+            Ok(()) => self.check_promptness(now),
+            Err(error) => {
+                self.log.note(format!("{now:?} the store fails: {error}"));
+                self.report.torn += 1;
+                self.restart(survived.map(|model| (model, now)))
+            }
+        }
+    }
+
+    /// What has happened by now: outcomes of attempts, requests of clients.
+    fn gather(&mut self) -> Result<Vec<Happening>, String> {
+        let now = self.clock.now();
+        let mut happened = Vec::new();
+        while let Some(first) = self.running.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            let (attempt, verdict) = first.remove();
+            happened.push(Happening::Outcome(attempt, verdict));
+        }
+        if !self.healing && now >= self.next_request {
+            let burst = *self.clients.pick(&[1, 1, 1, 2, 10]);
+            for _ in 0..burst {
+                let request = self.draw_request()?;
+                let ticket = Ticket(self.next_ticket);
+                self.next_ticket += 1;
+                self.report.requests += 1;
+                let at = self.clients.below(happened.len() as u64 + 1);
+                let at = usize::try_from(at).unwrap_or(0);
+                happened.insert(at, Happening::Request(ticket, request));
+            }
+            let pause = Duration::from_micros(self.clients.below(2 * self.plan.pace));
+            self.next_request = now + pause;
+        }
+        Ok(happened)
+    }
+
+    fn draw_request(&mut self) -> Result<Request, String> {
+        let number = self.clients.below(self.plan.keys);
+        let queue = QUEUES[usize::from(number % 2 == 1)];
+        let name = TimerName::new(queue, format!("key-{number}")).map_err(|e| e.to_string())?;
+        // A client may look before it asks.
+        let record = self
+            .store
+            .get(Shard::ONLY, &name)
+            .map_err(|e| e.to_string())?;
+        self.model.seen(&name, self.latest, record.as_ref());
+        let precondition = match (self.clients.below(6), &record) {
+            (0, _) => Precondition::Absent,
+            (1, Some(record)) => Precondition::Revision(record.revision),
+            (2, Some(record)) => Precondition::Revision(Revision(record.revision.0 + 1_000_000)),
+            _ => Precondition::None,
+        };
+        Ok(match self.clients.below(100) {
+            0..50 => Request::Set {
+                name,
+                due: self.draw_due(),
+                policy: self.draw_policy(),
+                payload: self.draw_payload(),
+                precondition,
+            },
+            50..70 => Request::Move {
+                name,
+                shift: match self.clients.below(3) {
+                    0 => Shift::Later(self.draw_span()),
+                    1 => Shift::Sooner(self.draw_span()),
+                    _ => Shift::To(self.draw_due()),
+                },
+                precondition: match precondition {
+                    Precondition::Absent => Precondition::None,
+                    other => other,
+                },
+            },
+            70..85 => Request::Remove {
+                name,
+                precondition: match precondition {
+                    Precondition::Absent => Precondition::None,
+                    other => other,
+                },
+                only_pending: self.clients.one_in(4),
+            },
+            85..92 => Request::Fire { name },
+            _ => Request::Revive {
+                name,
+                due: self.draw_due(),
+            },
+        })
+    }
+
+    fn draw_set(&mut self) -> Result<Request, String> {
+        Ok(Request::Set {
+            name: TimerName::new(QUEUES[0], "late").map_err(|e| e.to_string())?,
+            due: Due::In(self.draw_span()),
+            policy: RetryPolicy::default(),
+            payload: self.draw_payload(),
+            precondition: Precondition::None,
+        })
+    }
+
+    /// Names the set: no other has the same. Now and then it is long.
+    fn draw_payload(&mut self) -> Vec<u8> {
+        self.next_tag += 1;
+        let mut payload = self.next_tag.to_le_bytes().to_vec();
+        if self.clients.one_in(50) {
+            payload.resize(20_000, 7);
+        }
+        payload
+    }
+
+    fn draw_span(&mut self) -> Duration {
+        let longest = self.plan.horizon;
+        let scale = self.clients.below(4);
+        Duration::from_micros(self.clients.below(longest >> (scale * 3)).max(1))
+    }
+
+    fn draw_due(&mut self) -> Due {
+        let now = self.clock.timestamp();
+        let span = self.draw_span();
+        match self.clients.below(10) {
+            0 => Due::At(now.saturating_sub(span)),
+            1 => Due::In(Duration::ZERO),
+            // Whole seconds, so that deadlines meet.
+            2..5 => Due::At(Timestamp::from_micros(
+                (now + span).as_micros().next_multiple_of(1_000_000),
+            )),
+            5 => Due::In(Due::MAX_AHEAD + span), // refused
+            _ => Due::In(span),
+        }
+    }
+
+    fn draw_policy(&mut self) -> RetryPolicy {
+        let delay = |random: &mut Random| Duration::from_micros(random.between(1_000, 60_000_000));
+        let clients = &mut self.clients;
+        let delays = match clients.below(3) {
+            0 => Delays::Fixed(delay(clients)),
+            1 => Delays::List((0..clients.between(1, 4)).map(|_| delay(clients)).collect()),
+            _ => {
+                let first = delay(clients);
+                Delays::Exponential {
+                    first,
+                    factor: 2.0,
+                    cap: first * 20,
+                }
+            }
+        };
+        let jitter = *clients.pick(&[Jitter::None, Jitter::None, Jitter::Full, Jitter::Equal]);
+        let limited = clients.one_in(2);
+        RetryPolicy {
+            delays,
+            jitter,
+            max_attempts: limited.then(|| 1 + (self.next_ticket % 6) as u32),
+            max_age: (jitter == Jitter::None && clients.one_in(4)).then(|| delay(clients) * 3),
+        }
+    }
+
+    /// Decides whether and how the next commit fails.
+    fn arm_store(&mut self) {
+        let crash = self.faults.one_in(self.plan.commit_crash);
+        let slow = self.faults.one_in(self.plan.slow_commit);
+        let how = self.faults.below(3);
+        let calls = self.faults.below(40);
+        let mut next = lock(&self.store.next);
+        next.slow = Duration::from_micros(if slow { self.faults.below(50_000) } else { 0 });
+        next.fault = match (crash, how, &self.medium) {
+            (false, ..) => Fault::None,
+            (true, 0, _) => Fault::Before,
+            (true, 1, Medium::Disk(_)) => Fault::Within(calls),
+            (true, ..) => Fault::After,
+        };
+    }
+
+    fn start(&mut self, claimed: Timestamp, attempt: Attempt) -> Result<(), String> {
+        self.report.attempts += 1;
+        let Attempt {
+            name,
+            number,
+            due,
+            started,
+            ..
+        } = &attempt;
+        self.log.note(format!(
+            "{claimed:?} {name} starts: {number} due {due:?} at {started:?}"
+        ));
+        self.model.started(claimed, &attempt)?;
+        if attempt.due < self.opened {
+            self.caught_up += 1;
+            let open_for = claimed.saturating_since(self.opened) + Duration::from_millis(20);
+            let rate = f64::from(self.config.catch_up_per_second);
+            #[expect(clippy::cast_precision_loss, reason = "a rate needs no more")]
+            let over = self.caught_up as f64 > open_for.as_secs_f64() * rate + 2.0;
+            if over && !self.stepped_since_opened {
+                return Err(format!("{} caught up after {open_for:?}", self.caught_up));
+            }
+        }
+        let verdict = self.draw_verdict();
+        let service = if self.healing {
+            0
+        } else {
+            self.receivers.below(self.plan.service)
+        };
+        let ends = self.clock.now() + Duration::from_micros(service);
+        let previous = self
+            .running
+            .insert((ends, self.report.attempts), (attempt, verdict));
+        debug_assert!(previous.is_none());
+        if self.running.len() > self.config.max_in_flight {
+            return Err(format!("{} attempts run at once", self.running.len()));
+        }
+        Ok(())
+    }
+
+    fn draw_verdict(&mut self) -> Verdict {
+        let dice = self.receivers.below(100);
+        if self.healing || dice >= self.plan.failing + self.plan.stopping {
+            Verdict::Done
+        } else if dice < self.plan.stopping {
+            Verdict::Stopped
+        } else {
+            let asks = self.receivers.one_in(4);
+            let wait = Duration::from_micros(self.receivers.below(120_000_000));
+            Verdict::Failed {
+                retry_after: asks.then_some(wait),
+            }
+        }
+    }
+
+    /// What starts in one turn starts in order: of deadline, then of insertion.
+    fn check_order(&self, now: Timestamp, starts: &[Attempt]) -> Result<(), String> {
+        let fresh = starts.iter().filter(|a| a.due >= self.opened);
+        let order: Vec<_> = fresh.map(|a| (a.due, a.revision)).collect();
+        if !order.is_sorted() && !self.stepped_since_opened {
+            return Err(format!("started out of order at {now:?}: {order:?}"));
+        }
+        Ok(())
+    }
+
+    /// When the engine says that nothing is to be done now, nothing is.
+    fn check_promptness(&self, now: Timestamp) -> Result<(), String> {
+        let full = self.running.len() >= self.config.max_in_flight;
+        if full || self.engine.next_wake().is_some_and(|at| at <= now) {
+            return Ok(());
+        }
+        match self.model.overdue(now, self.opened).next() {
+            Some(name) => Err(format!(
+                "{name} is due and was not started, the next turn is at {:?}",
+                self.engine.next_wake()
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The process ends here and starts again some time later, on what the store kept.
+    /// `survived` is what is true if the turn that failed at that time has survived.
+    fn restart(&mut self, survived: Option<(Model, Timestamp)>) -> Result<(), String> {
+        self.report.crashes += 1;
+        self.running.clear();
+        self.model.crashed();
+        let survived = survived.map(|(mut model, at)| {
+            model.crashed();
+            (model, at)
+        });
+        let torn = survived.is_some();
+        if let Medium::Disk(disk) = &self.medium
+            && (torn || self.faults.one_in(2))
+        {
+            disk.cut(&mut self.faults);
+        }
+        if !self.healing {
+            let away = *self.faults.pick(&[0, 1_000_000, 3_600_000_000]);
+            let away = Duration::from_micros(self.faults.below(away + 1));
+            self.clock.advance(away);
+            self.latest = self.latest.max(self.clock.timestamp());
+        }
+        let seed = self.store.seed;
+        let mut tries = 0;
+        self.store = loop {
+            // Recovery may be cut off as well, but not for ever.
+            tries += 1;
+            if tries < 4 && !self.healing && self.faults.one_in(4) {
+                if let Medium::Disk(disk) = &self.medium {
+                    let handle = disk.open();
+                    disk.fail_after(self.faults.below(30));
+                    drop(EmbeddedStore::open_backend(handle, seed));
+                    disk.cut(&mut self.faults);
+                }
+                continue;
+            }
+            let store = CrashingStore::new(&self.medium, &self.clock, seed);
+            break Arc::new(store.map_err(|error| format!("the store does not open: {error}"))?);
+        };
+        let engine = Engine::open(
+            self.store.clone(),
+            Arc::new(self.clock.clone()),
+            self.config.clone(),
+        );
+        let engine = engine.map_err(|error| format!("the store cannot be taken: {error}"))?;
+        let replaced = std::mem::replace(&mut self.engine, engine);
+        if !torn {
+            self.check_fence(replaced)?;
+        }
+        self.opened = self.clock.timestamp();
+        self.stepped_since_opened = false;
+        self.caught_up = 0;
+        self.audit(survived)
+    }
+
+    /// The owner before may still believe that it is one: it changes nothing.
+    fn check_fence(&mut self, mut replaced: Engine) -> Result<(), String> {
+        let late = Event::Request(Ticket(u64::MAX), self.draw_set()?);
+        let mut let_out = 0;
+        let turn = replaced.turn(vec![late], &mut |_| let_out += 1);
+        match turn {
+            Err(_) if let_out == 0 => Ok(()),
+            other => Err(format!(
+                "an owner that was replaced let {let_out} out: {other:?}"
+            )),
+        }
+    }
+
+    /// Compares everything in the store with the model, and settles on what has survived.
+    fn audit(&mut self, survived: Option<(Model, Timestamp)>) -> Result<(), String> {
+        let records = self.everything()?;
+        let mut by_state = [0; 4];
+        for record in &records {
+            by_state[record.state.kind() as usize] += 1;
+        }
+        let counts = self.store.counts(Shard::ONLY).map_err(|e| e.to_string())?;
+        for state in StateKind::ALL {
+            let counted: u64 = counts.iter().map(|queue| queue.of(state)).sum();
+            let found = by_state[state as usize];
+            if counted != found {
+                return Err(format!("{counted} {state} counted, {found} found"));
+            }
+        }
+        let mut certain = self.model.clone();
+        let as_acknowledged = certain.audit(self.latest, None, &records);
+        let Err(what) = as_acknowledged else {
+            self.model = certain;
+            return Ok(());
+        };
+        let Some((mut survived, at)) = survived else {
+            return Err(what);
+        };
+        let with_the_rest = survived.audit(self.latest, Some(at), &records);
+        with_the_rest.map_err(|other| format!("{what}; with the lost turn: {other}"))?;
+        self.model = survived;
+        Ok(())
+    }
+
+    fn everything(&self) -> Result<Vec<Record>, String> {
+        let mut records = Vec::new();
+        for queue in QUEUES {
+            let queue = QueueName::new(queue).map_err(|e| e.to_string())?;
+            let mut filter = Filter::queue(queue);
+            filter.limit = 7;
+            loop {
+                let page = self
+                    .store
+                    .list(Shard::ONLY, &filter)
+                    .map_err(|e| e.to_string())?;
+                records.extend(page.records);
+                match page.next {
+                    Some(next) => filter.after = Some(next),
+                    None => break,
+                }
+            }
+        }
+        Ok(records)
+    }
+}
+
+/// Something that happens to the engine, kept to be told to the model as well.
+enum Happening {
+    Request(Ticket, Request),
+    Outcome(Attempt, Verdict),
+}
+
+impl Happening {
+    fn event(&self) -> Event {
+        match self {
+            Self::Request(ticket, request) => Event::Request(*ticket, request.clone()),
+            Self::Outcome(attempt, verdict) => Event::Outcome {
+                revision: attempt.revision,
+                outcome: Outcome {
+                    verdict: *verdict,
+                    detail: String::new(),
+                },
+            },
+        }
+    }
+}
+
+/// The product's store, but for what happens to the next commit.
+struct CrashingStore {
+    inner: Box<dyn Store>,
+    clock: ManualClock,
+    disk: Option<Disk>,
+    seed: u64,
+    next: Mutex<NextCommit>,
+}
+
+#[derive(Default)]
+struct NextCommit {
+    fault: Fault,
+    slow: Duration,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Fault {
+    #[default]
+    None,
+    /// The process ends before anything is written.
+    Before,
+    /// The disk is gone after so many calls.
+    Within(u64),
+    /// The process ends when all is durable, before anybody is told.
+    After,
+}
+
+impl CrashingStore {
+    fn new(medium: &Medium, clock: &ManualClock, seed: u64) -> Result<Self, StoreError> {
+        let (inner, disk): (Box<dyn Store>, _) = match medium {
+            Medium::Memory(store) => (Box::new(store.clone()), None),
+            Medium::Disk(disk) => {
+                let store = EmbeddedStore::open_backend(disk.open(), seed)?;
+                (Box::new(store), Some(disk.clone()))
+            }
+        };
+        Ok(Self {
+            inner,
+            disk,
+            seed,
+            clock: clock.clone(),
+            next: Mutex::default(),
+        })
+    }
+}
+
+impl Store for CrashingStore {
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        self.inner.acquire(shard)
+    }
+
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        let NextCommit { fault, slow } = std::mem::take(&mut *lock(&self.next));
+        self.clock.advance(slow);
+        let gone = || StoreError::Io {
+            path: "simulated".into(),
+            source: io::Error::other("the simulated process ends here"),
+        };
+        match (fault, &self.disk) {
+            (Fault::Before, _) => return Err(gone()),
+            (Fault::Within(calls), Some(disk)) => disk.fail_after(calls),
+            _ => {}
+        }
+        self.inner.commit(lease, changes)?;
+        match fault {
+            Fault::After => Err(gone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.inner.get(shard, name)
+    }
+
+    fn due(
+        &self,
+        shard: Shard,
+        after: Option<countwheel_durable::Wake>,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueEntry>, StoreError> {
+        self.inner.due(shard, after, until, limit)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.inner.list(shard, filter)
+    }
+
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        self.inner.counts(shard)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
