@@ -66,3 +66,8 @@ pub use driver::{Driver, Fired, Layout, Unfired};
 pub use host::manual::ManualHost;
 pub use resolution::{Resolution, ResolutionError};
 pub use timer::{ScheduleError, Stats, Stopped, Task, Timeout, Timer, TimerBuilder};
+
+/// The example of the README is compiled and run as well.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,244 @@
+//! The gate and the long proofs.
+//!
+//! `cargo xtask check` is what everyone runs, people and machines; every stage of it can be
+//! run alone, as `cargo xtask check model year`. The long proofs are commands of their own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+const HELP: &str = "\
+cargo xtask check [STAGE...]   the gate, or some stages of it
+cargo xtask model-long         1e9 operations of the wheels' model, about 15 minutes
+cargo xtask sim-long           20,000 fresh seeds of the simulation, about 30 minutes
+cargo xtask kill-long          1,000 kills of the real server under load, about 6 minutes
+
+Stages, in order:";
+
+/// One stage of the gate.
+struct Stage {
+    name: &'static str,
+    what: &'static str,
+    commands: fn() -> Vec<Cargo>,
+}
+
+/// One call of cargo.
+struct Cargo {
+    arguments: Vec<String>,
+    environment: Option<(&'static str, &'static str)>,
+}
+
+const STAGES: [Stage; 11] = [
+    Stage {
+        name: "format",
+        what: "the code is formatted",
+        commands: || vec![cargo("fmt --all --check")],
+    },
+    Stage {
+        name: "lint",
+        what: "clippy with warnings denied",
+        commands: || {
+            vec![cargo(
+                "clippy --workspace --all-targets --all-features -- -D warnings",
+            )]
+        },
+    },
+    Stage {
+        name: "test",
+        what: "all tests and doc tests; the planted bugs are found",
+        commands: || vec![cargo("test --workspace --all-features")],
+    },
+    Stage {
+        name: "doc",
+        what: "the documents build without a warning",
+        commands: || {
+            let mut doc = cargo("doc --workspace --no-deps --all-features");
+            doc.environment = Some(("RUSTDOCFLAGS", "-D warnings"));
+            vec![doc]
+        },
+    },
+    Stage {
+        name: "examples",
+        what: "every example runs",
+        commands: examples,
+    },
+    Stage {
+        name: "build",
+        what: "what the proofs run: full speed, assertions on",
+        commands: || {
+            vec![cargo(
+                "build --profile proof -p countwheel-sim -p countwheel-server",
+            )]
+        },
+    },
+    Stage {
+        name: "model",
+        what: "the wheels agree with a sorted map over 5e7 operations",
+        commands: || {
+            vec![cargo(
+                "run --profile proof -p countwheel-core --example model -- --ops 5e7",
+            )]
+        },
+    },
+    Stage {
+        name: "sim",
+        what: "fixed and fresh seeds of the simulation",
+        commands: || vec![sim("seeds 1 1500"), sim("seeds fresh 1500")],
+    },
+    Stage {
+        name: "year",
+        what: "a year of departures under the simulated clock",
+        commands: || vec![sim("year examples-data/flights-2013.csv.gz")],
+    },
+    Stage {
+        name: "january",
+        what: "a month of departures through the real server, killed ten times",
+        commands: || vec![server_test("january")],
+    },
+    Stage {
+        name: "kill",
+        what: "200 kills of the real server under load",
+        commands: || vec![server_test("kill")],
+    },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    std::env::set_current_dir(root()).unwrap_or_default();
+    match words.as_slice() {
+        ["check", names @ ..] => check(names),
+        ["model-long"] => one(&cargo(
+            "run --profile proof -p countwheel-core --example model -- --ops 1e9",
+        )),
+        ["sim-long"] => one(&sim("seeds fresh 20000 --turns 2000")),
+        ["kill-long"] => {
+            let mut kill = server_test("kill");
+            kill.environment = Some(("COUNTWHEEL_KILLS", "1000"));
+            one(&kill)
+        }
+        _ => {
+            println!("{HELP}");
+            for stage in &STAGES {
+                println!("  {:<10} {}", stage.name, stage.what);
+            }
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs the stages named, or all. Stops at the first that fails.
+fn check(names: &[&str]) -> ExitCode {
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| !STAGES.iter().any(|s| s.name == **name))
+    {
+        eprintln!("no stage is called {unknown}; see cargo xtask");
+        return ExitCode::from(2);
+    }
+    let mut report = Vec::new();
+    let mut failed = false;
+    for stage in &STAGES {
+        if !names.is_empty() && !names.contains(&stage.name) {
+            continue;
+        }
+        if failed {
+            report.push(format!(
+                "  {:<10} not run: an earlier stage failed",
+                stage.name
+            ));
+            continue;
+        }
+        println!("\n=== {}: {}", stage.name, stage.what);
+        let start = now();
+        failed = !(stage.commands)().iter().all(Cargo::run);
+        let verdict = if failed { "FAILED" } else { "passed" };
+        let took = start.elapsed().as_secs();
+        report.push(format!("  {:<10} {verdict} in {took} s", stage.name));
+    }
+    println!("\n=== the gate");
+    for line in report {
+        println!("{line}");
+    }
+    ExitCode::from(u8::from(failed))
+}
+
+fn one(cargo: &Cargo) -> ExitCode {
+    ExitCode::from(u8::from(!cargo.run()))
+}
+
+impl Cargo {
+    fn run(&self) -> bool {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        command.args(&self.arguments).envs(self.environment);
+        println!("$ cargo {}", self.arguments.join(" "));
+        match command.status() {
+            Ok(status) => status.success(),
+            Err(error) => {
+                eprintln!("cargo does not start: {error}");
+                false
+            }
+        }
+    }
+}
+
+fn cargo(arguments: &str) -> Cargo {
+    Cargo {
+        arguments: arguments.split_whitespace().map(str::to_owned).collect(),
+        environment: None,
+    }
+}
+
+fn sim(arguments: &str) -> Cargo {
+    cargo(&format!(
+        "run --profile proof -p countwheel-sim -- {arguments}"
+    ))
+}
+
+/// An end-to-end test that is too long for every `cargo test`: ignored there, named here.
+fn server_test(name: &str) -> Cargo {
+    cargo(&format!(
+        "test --profile proof -p countwheel-server --test {name} -- --ignored --nocapture"
+    ))
+}
+
+/// Every example of every crate, but for those that are commands of a stage.
+fn examples() -> Vec<Cargo> {
+    let mut found = Vec::new();
+    for package in list(Path::new("crates")) {
+        for example in list(&package.join("examples")) {
+            let name = stem(&example);
+            if example.extension().is_some_and(|e| e == "rs") && name != "model" {
+                let package = stem(&package);
+                found.push(cargo(&format!("run -p {package} --example {name}")));
+            }
+        }
+    }
+    found
+}
+
+fn list(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how long a stage took is for people"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
