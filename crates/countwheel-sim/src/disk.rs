@@ -3,7 +3,7 @@
 //! What is written is seen by later reads at once and is on the medium after the next sync.
 //! A power cut keeps any part of what was written since, sector by sector.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,8 +31,8 @@ struct State {
     durable: Vec<u8>,
     /// What reads see.
     live: Vec<u8>,
-    /// The sectors written since the last sync.
-    dirty: BTreeSet<usize>,
+    /// What was written to each sector since the last sync, oldest first.
+    dirty: BTreeMap<usize, Vec<[u8; SECTOR]>>,
     /// Counts calls, so that one can be made to fail.
     calls: u64,
     fail_at: Option<u64>,
@@ -73,7 +73,8 @@ impl Disk {
     }
 
     /// Power off, power on: of each sector written since the last sync, `random` decides
-    /// whether it reached the medium. So does the file's length.
+    /// whether it reached the medium, and as which of the versions written. So does the
+    /// file's length.
     pub fn cut(&self, random: &mut Random) {
         let mut state = self.lock();
         let State {
@@ -87,11 +88,17 @@ impl Disk {
         }
         // Now and then nothing or everything arrives, else about half.
         let share = *random.pick(&[0, 1, 50, 50, 50, 99, 100]);
-        for &sector in dirty.iter() {
+        for (sector, versions) in dirty.iter() {
             let begin = sector * SECTOR;
-            let end = (begin + SECTOR).min(live.len()).min(durable.len());
+            let end = (begin + SECTOR).min(durable.len());
             if begin < end && random.below(100) < share {
-                durable[begin..end].copy_from_slice(&live[begin..end]);
+                // Most often the last, or the order of writes would hardly be tried.
+                let version = if random.one_in(4) {
+                    random.pick(versions)
+                } else {
+                    &versions[versions.len() - 1]
+                };
+                durable[begin..end].copy_from_slice(&version[..end - begin]);
             }
         }
         state.live = state.durable.clone();
@@ -101,6 +108,18 @@ impl Disk {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn remember(&mut self, sectors: std::ops::Range<usize>) {
+        for sector in sectors {
+            let begin = (sector * SECTOR).min(self.live.len());
+            let end = (begin + SECTOR).min(self.live.len());
+            let mut version = [0; SECTOR];
+            version[..end - begin].copy_from_slice(&self.live[begin..end]);
+            self.dirty.entry(sector).or_default().push(version);
+        }
     }
 }
 
@@ -144,9 +163,7 @@ impl redb::StorageBackend for Handle {
         let old = state.live.len();
         state.live.resize(len, 0);
         // A shorter file that grows again must not show what stood there.
-        for sector in (old.min(len) / SECTOR)..len.div_ceil(SECTOR) {
-            state.dirty.insert(sector);
-        }
+        state.remember((old.min(len) / SECTOR)..len.div_ceil(SECTOR));
         Ok(())
     }
 
@@ -160,7 +177,7 @@ impl redb::StorageBackend for Handle {
                 ..
             } = &mut *state;
             durable.resize(live.len(), 0);
-            for &sector in dirty.iter() {
+            for &sector in dirty.keys() {
                 let begin = sector * SECTOR;
                 let end = (begin + SECTOR).min(live.len());
                 if begin < end {
@@ -185,9 +202,7 @@ impl redb::StorageBackend for Handle {
         }
         let sectors = (range.start / SECTOR)..range.end.div_ceil(SECTOR);
         state.live[range].copy_from_slice(data);
-        for sector in sectors {
-            state.dirty.insert(sector);
-        }
+        state.remember(sectors);
         failing
     }
 }
