@@ -19,10 +19,11 @@ pub struct Config {
     /// How many timers the window may hold in memory: the nearest ones; the rest stay in
     /// the store. At least 2. Default 100,000.
     pub window: usize,
-    /// How many attempts run at a time. Default 256.
+    /// How many attempts run at a time. At least 1. Default 256.
     pub max_in_flight: usize,
     /// How many timers a second are started of those that were overdue when the scheduler
-    /// was opened. At least 1. Default 1,000.
+    /// was opened, or when the wall clock was set back. At least 1. Default 1,000. What a
+    /// forward step of the wall clock makes due is not held back.
     pub catch_up_per_second: u32,
     /// How long a done timer is kept for those who ask. Default 24 hours.
     pub keep_done: Duration,
@@ -31,7 +32,9 @@ pub struct Config {
     /// How many requests may wait before [`TimerError::Full`](crate::TimerError::Full).
     /// Default 16,384.
     pub max_waiting: usize,
-    /// How many requests and outcomes share one commit at the most. Default 1,024.
+    /// How many bytes of payload may wait with them. Default 64 MiB.
+    pub max_waiting_bytes: usize,
+    /// How many requests and outcomes share one commit at the most. At least 2. Default 1,024.
     pub max_batch: usize,
     /// How many attempts in a row the end of the process may interrupt before the timer is
     /// dead. Default 10.
@@ -64,12 +67,16 @@ pub enum PlantedBug {
     LoseRetry,
     /// The last entry of a full page read from the store is dropped.
     SkipPageBorder,
+    /// The next turn is asked for ten seconds after the next deadline.
+    WakeLate,
+    /// A retry gets an id of its own, so that receivers take it for another timer.
+    NewIdForRetry,
 }
 
 #[cfg(feature = "planted-bugs")]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::AnswerBeforeCommit,
         Self::FireEarly,
         Self::ForgetInterrupted,
@@ -78,6 +85,8 @@ impl PlantedBug {
         Self::MoveKeepsOldDeadline,
         Self::LoseRetry,
         Self::SkipPageBorder,
+        Self::WakeLate,
+        Self::NewIdForRetry,
     ];
 }
 
@@ -90,6 +99,7 @@ impl Default for Config {
             keep_done: Duration::from_secs(86_400),
             max_payload: 2 << 20,
             max_waiting: 16_384,
+            max_waiting_bytes: 64 << 20,
             max_batch: 1_024,
             max_interruptions: 10,
             seed: 0,

@@ -35,7 +35,8 @@ pub struct RetryPolicy {
     pub jitter: Jitter,
     /// How many attempts there are in all, the first included; 1 to 10,000.
     pub max_attempts: Option<u32>,
-    /// No attempt starts later than this after the first deadline.
+    /// No retry starts later than this after the first deadline. The first attempt is always
+    /// made, however late.
     pub max_age: Option<Duration>,
 }
 
@@ -55,7 +56,7 @@ pub enum Delays {
     Exponential {
         /// The delay after the first failure.
         first: Duration,
-        /// From 1 to 1,000.
+        /// 1, or from 1.01 to 1,000.
         factor: f64,
         /// The longest delay, at least `first`.
         cap: Duration,
@@ -174,7 +175,7 @@ pub enum PolicyError {
         found: Duration,
     },
     /// The factor is out of range or no number.
-    #[error("an exponential factor is a number from 1 to 1000")]
+    #[error("an exponential factor is 1, or a number from 1.01 to 1000")]
     Factor,
     /// The cap is below the first delay.
     #[error("the cap of an exponential schedule is at least its first delay")]
@@ -244,7 +245,7 @@ impl RetryPolicy {
                 if cap < first {
                     return Err(PolicyError::Cap);
                 }
-                if !(1.0..=1_000.0).contains(factor) {
+                if *factor != 1.0 && !(1.01..=1_000.0).contains(factor) {
                     return Err(PolicyError::Factor);
                 }
             }
@@ -264,7 +265,8 @@ impl RetryPolicy {
     }
 
     /// The delay after the `failures`-th failure, before jitter; `None` when the schedule
-    /// or the number of attempts is used up. O(1), for an exponential O(steps to its cap).
+    /// or the number of attempts is used up. O(1); for an exponential O(steps to its cap), which
+    /// are at most 2,429.
     #[must_use]
     pub fn delay_after(&self, failures: u32) -> Option<Duration> {
         if failures == 0 || self.max_attempts.is_some_and(|max| failures >= max) {
@@ -289,6 +291,11 @@ impl RetryPolicy {
         }
     }
 
+    /// Whether a retry that would start at `now` comes after the maximum age.
+    pub(crate) fn is_too_old(&self, failures: u32, first_due: Timestamp, now: Timestamp) -> bool {
+        failures > 0 && self.max_age.is_some_and(|age| now > first_due + age)
+    }
+
     /// What follows the `failures`-th failure, noticed at `now`, of a timer whose first
     /// attempt was due at `first_due`. A receiver's own wish to wait (`not_before`, from
     /// Retry-After) can make the delay longer, never shorter.
@@ -306,10 +313,10 @@ impl RetryPolicy {
         let shortest = self.jitter.shortest(delay);
         let drawn = shortest + random.up_to(delay.saturating_sub(shortest));
         let due = (now + drawn).max(not_before.unwrap_or(now));
-        match self.max_age {
-            Some(age) if due > first_due + age => Next::TooOld,
-            _ => Next::Retry(due),
+        if self.is_too_old(failures, first_due, due) {
+            return Next::TooOld;
         }
+        Next::Retry(due)
     }
 
     /// Every retry of the schedule in order, should each attempt fail. Endless when
@@ -348,7 +355,8 @@ fn exponential(first: Duration, factor: f64, cap: Duration, doublings: u32) -> D
     if factor <= 1.0 {
         return first;
     }
-    // Multiplied step by step: the same bits on every machine, and it ends at the cap.
+    // Multiplied step by step: the same bits on every machine. It ends at the cap, at most a
+    // factor of 3e10 away.
     let cap_seconds = cap.as_secs_f64();
     let mut seconds = first.as_secs_f64();
     for _ in 0..doublings {
@@ -489,7 +497,7 @@ mod tests {
         assert!(list(&[366 * 86_400]).validate().is_err());
         assert!(list(&[1; 1_001]).validate().is_err());
         assert!(list(&[1; 1_000]).validate().is_ok());
-        for factor in [0.0, 0.99, 1_000.1, f64::NAN, f64::INFINITY, -2.0] {
+        for factor in [0.0, 0.99, 1.000_001, 1_000.1, f64::NAN, f64::INFINITY, -2.0] {
             assert_eq!(exponential(factor).validate(), Err(PolicyError::Factor));
         }
         assert!(exponential(1.0).validate().is_ok());

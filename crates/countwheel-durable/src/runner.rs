@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
@@ -75,16 +75,25 @@ type OnFailure = Box<dyn FnOnce(&str) + Send>;
 
 struct Shared {
     store: Arc<dyn Store>,
-    clock: Arc<dyn Clock>,
+    mailbox: Arc<Mailbox>,
     max_waiting: usize,
+    max_waiting_bytes: usize,
+    thread_id: ThreadId,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread and everybody else meet at. An attempt that still runs keeps this alive
+/// and nothing else: not the store, which somebody may want to open again.
+struct Mailbox {
     inbox: Mutex<Inbox>,
     arrived: Condvar,
     stats: Mutex<Stats>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Inbox {
     requests: VecDeque<(Request, Answer)>,
+    /// The payload of those.
+    bytes: usize,
     outcomes: VecDeque<(Revision, Outcome)>,
     health: Health,
     /// How long to wait for running attempts, once told to stop.
@@ -114,15 +123,13 @@ impl Timers {
         config: Config,
     ) -> Result<Self, StoreError> {
         let store: Arc<dyn Store> = Arc::new(store);
-        let max_batch = config.max_batch.max(1);
-        let max_waiting = config.max_waiting;
+        let max_batch = config.max_batch.max(2);
+        let (max_waiting, max_waiting_bytes) = (config.max_waiting, config.max_waiting_bytes);
         let engine = Engine::open(Arc::clone(&store), Arc::clone(&clock), config)?;
-        let shared = Arc::new(Shared {
-            store,
-            clock,
-            max_waiting,
+        let mailbox = Arc::new(Mailbox {
             inbox: Mutex::new(Inbox {
                 requests: VecDeque::new(),
+                bytes: 0,
                 outcomes: VecDeque::new(),
                 health: Health::Running,
                 grace: Duration::ZERO,
@@ -131,12 +138,13 @@ impl Timers {
             }),
             arrived: Condvar::new(),
             stats: Mutex::new(engine.stats()),
-            thread: Mutex::new(None),
         });
         let mut runner = Runner {
             engine,
             handler: Box::new(handler),
-            shared: Arc::clone(&shared),
+            last: clock.timestamp(),
+            clock,
+            mailbox: Arc::clone(&mailbox),
             max_batch,
             next_ticket: 0,
             waiting: BTreeMap::new(),
@@ -154,7 +162,14 @@ impl Timers {
                 path: "the scheduler's thread".into(),
                 source,
             })?;
-        *lock(&shared.thread) = Some(thread);
+        let shared = Arc::new(Shared {
+            store,
+            mailbox,
+            max_waiting,
+            max_waiting_bytes,
+            thread_id: thread.thread().id(),
+            thread: Mutex::new(Some(thread)),
+        });
         let _last = Arc::new(StopOnDrop(Arc::clone(&shared)));
         Ok(Self { shared, _last })
     }
@@ -169,15 +184,19 @@ impl Timers {
         answer: impl FnOnce(Result<Response, TimerError>) + Send + 'static,
     ) {
         let refusal = {
-            let mut inbox = lock(&self.shared.inbox);
+            let mut inbox = lock(&self.shared.mailbox.inbox);
+            let bytes = inbox.bytes + payload_bytes(&request);
             if inbox.health != Health::Running {
                 TimerError::Closed
-            } else if inbox.requests.len() >= self.shared.max_waiting {
+            } else if inbox.requests.len() >= self.shared.max_waiting
+                || (bytes > self.shared.max_waiting_bytes && !inbox.requests.is_empty())
+            {
                 TimerError::Full
             } else {
+                inbox.bytes = bytes;
                 inbox.requests.push_back((request, Box::new(answer)));
                 drop(inbox);
-                self.shared.arrived.notify_one();
+                self.shared.mailbox.arrived.notify_one();
                 return;
             }
         };
@@ -256,18 +275,18 @@ impl Timers {
     /// What the scheduler has done and holds, as of its last turn.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        lock(&self.shared.stats).clone()
+        lock(&self.shared.mailbox.stats).clone()
     }
 
     /// Whether it works.
     #[must_use]
     pub fn health(&self) -> Health {
-        lock(&self.shared.inbox).health.clone()
+        lock(&self.shared.mailbox.inbox).health.clone()
     }
 
     /// Has `f` called with the reason if the scheduler fails, or at once if it has.
     pub fn on_failure(&self, f: impl FnOnce(&str) + Send + 'static) {
-        let mut inbox = lock(&self.shared.inbox);
+        let mut inbox = lock(&self.shared.mailbox.inbox);
         if let Health::Failed(reason) = &inbox.health {
             let reason = reason.clone();
             drop(inbox);
@@ -307,37 +326,47 @@ impl Drop for StopOnDrop {
 impl Shared {
     fn stop(&self, grace: Duration) -> usize {
         {
-            let mut inbox = lock(&self.inbox);
+            let mut inbox = lock(&self.mailbox.inbox);
             if inbox.health == Health::Running {
                 inbox.health = Health::Stopping;
                 inbox.grace = grace;
             }
         }
-        self.arrived.notify_one();
-        // Held while joining, so that a second stopper waits for the first one's end.
-        let mut thread = lock(&self.thread);
-        if let Some(handle) = thread.take_if(|handle| !is_current(handle)) {
-            // The thread catches what it runs and cannot panic itself.
-            handle.join().unwrap_or_default();
+        self.mailbox.arrived.notify_one();
+        if std::thread::current().id() != self.thread_id {
+            // Held while joining, so that a second stopper waits for the first one's end.
+            let mut thread = lock(&self.thread);
+            if let Some(handle) = thread.take() {
+                // The thread catches what it runs and cannot panic itself.
+                handle.join().unwrap_or_default();
+            }
         }
-        lock(&self.inbox).left_running
+        lock(&self.mailbox.inbox).left_running
     }
+}
 
+impl Mailbox {
     fn report(&self, revision: Revision, outcome: Outcome) {
         lock(&self.inbox).outcomes.push_back((revision, outcome));
         self.arrived.notify_one();
     }
 }
 
-fn is_current(handle: &JoinHandle<()>) -> bool {
-    handle.thread().id() == std::thread::current().id()
+fn payload_bytes(request: &Request) -> usize {
+    match request {
+        Request::Set { payload, .. } => payload.len(),
+        _ => 0,
+    }
 }
 
 /// The thread's side.
 struct Runner {
     engine: Engine,
     handler: Box<dyn Handler>,
-    shared: Arc<Shared>,
+    clock: Arc<dyn Clock>,
+    /// The wall time of the last turn.
+    last: Timestamp,
+    mailbox: Arc<Mailbox>,
     max_batch: usize,
     next_ticket: u64,
     /// Who waits for the answers of the turn that runs.
@@ -349,17 +378,17 @@ impl Runner {
         let mut stop_at = None;
         loop {
             let events = self.next_events(stop_at);
-            if stop_at.is_none() && lock(&self.shared.inbox).health == Health::Stopping {
-                let grace = lock(&self.shared.inbox).grace;
-                stop_at = Some(self.shared.clock.now() + grace);
+            if stop_at.is_none() && lock(&self.mailbox.inbox).health == Health::Stopping {
+                let grace = lock(&self.mailbox.inbox).grace;
+                stop_at = Some(self.clock.now() + grace);
                 self.engine.pause();
             }
             self.turn(events)?;
             if let Some(at) = stop_at {
                 let running = self.engine.stats().in_flight;
-                let mut inbox = lock(&self.shared.inbox);
+                let mut inbox = lock(&self.mailbox.inbox);
                 let ended = running == 0 && inbox.is_empty();
-                if ended || self.shared.clock.now() >= at {
+                if ended || self.clock.now() >= at {
                     inbox.left_running = running;
                     return Ok(());
                 }
@@ -370,12 +399,16 @@ impl Runner {
     /// Waits for something to happen, or for the engine's next wake-up, or for the end of
     /// the grace period, and takes what has gathered: at most one commit's worth.
     fn next_events(&mut self, stop_at: Option<countwheel::Instant>) -> Vec<Event> {
-        let clock = &self.shared.clock;
-        let mut inbox = lock(&self.shared.inbox);
+        let clock = &self.clock;
+        let last = std::mem::replace(&mut self.last, clock.timestamp());
+        let mut inbox = lock(&self.mailbox.inbox);
         loop {
             let stopping = inbox.health == Health::Stopping && stop_at.is_none();
             if stopping || !inbox.is_empty() {
                 break;
+            }
+            if clock.timestamp() < last {
+                break; // the wall clock was set back: the engine must know
             }
             let wait = match stop_at {
                 Some(at) => Some(at.saturating_since(clock.now())),
@@ -384,25 +417,31 @@ impl Runner {
             inbox = match wait {
                 Some(Duration::ZERO) => break,
                 Some(wait) => self
-                    .shared
+                    .mailbox
                     .arrived
                     .wait_timeout(inbox, wait)
                     .map_or_else(|poison| poison.into_inner().0, |(inbox, _)| inbox),
                 None => self
-                    .shared
+                    .mailbox
                     .arrived
                     .wait(inbox)
                     .unwrap_or_else(PoisonError::into_inner),
             };
         }
-        let outcomes = inbox.outcomes.len().min(self.max_batch);
+        // Neither side can keep the other out: each has half a batch for certain.
+        let requests = inbox.requests.len();
+        let half = self.max_batch / 2;
+        let outcomes = inbox.outcomes.len();
+        let outcomes = outcomes.min(self.max_batch - requests.min(half));
         let mut events: Vec<_> = inbox
             .outcomes
             .drain(..outcomes)
             .map(|(revision, outcome)| Event::Outcome { revision, outcome })
             .collect();
-        let requests = inbox.requests.len().min(self.max_batch - outcomes);
-        for (request, answer) in inbox.requests.drain(..requests) {
+        let requests = requests.min(self.max_batch - outcomes);
+        let taken: Vec<_> = inbox.requests.drain(..requests).collect();
+        for (request, answer) in taken {
+            inbox.bytes -= payload_bytes(&request);
             let ticket = Ticket(self.next_ticket);
             self.next_ticket += 1;
             self.waiting.insert(ticket, answer);
@@ -415,7 +454,7 @@ impl Runner {
         let Self {
             engine,
             handler,
-            shared,
+            mailbox,
             waiting,
             ..
         } = self;
@@ -425,20 +464,23 @@ impl Runner {
                     shielded("an answer's receiver", || waiter(answer));
                 }
             }
-            Effect::Start(attempt) => start(&**handler, attempt, shared),
+            Effect::Start(attempt) => start(&**handler, attempt, mailbox),
         });
-        *lock(&self.shared.stats) = self.engine.stats();
+        *lock(&self.mailbox.stats) = self.engine.stats();
         result
     }
 
     /// Leaves nobody waiting, whichever way the thread ended.
     fn end(&mut self, result: Result<(), String>) {
         let (requests, on_failure) = {
-            let mut inbox = lock(&self.shared.inbox);
+            let mut inbox = lock(&self.mailbox.inbox);
             inbox.health = match &result {
                 Ok(()) => Health::Stopped,
                 Err(reason) => Health::Failed(reason.clone()),
             };
+            if result.is_err() {
+                inbox.left_running = self.engine.stats().in_flight;
+            }
             (
                 std::mem::take(&mut inbox.requests),
                 std::mem::take(&mut inbox.on_failure),
@@ -459,10 +501,10 @@ impl Runner {
     }
 }
 
-fn start(handler: &dyn Handler, attempt: Attempt, shared: &Arc<Shared>) {
+fn start(handler: &dyn Handler, attempt: Attempt, mailbox: &Arc<Mailbox>) {
     let revision = attempt.revision;
-    let shared = Arc::clone(shared);
-    let done = Completion::new(move |outcome| shared.report(revision, outcome));
+    let mailbox = Arc::clone(mailbox);
+    let done = Completion::new(move |outcome| mailbox.report(revision, outcome));
     shielded("a handler", || handler.start(attempt, done));
 }
 

@@ -25,6 +25,9 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 /// How many done timers one step forgets at the most.
 const FORGET_MAX: usize = 1_024;
 
+/// After so many starts of what is due now, one of what was overdue at the start goes first.
+const BACKLOG_SHARE: usize = 8;
+
 /// Whether a planted bug is on; always false without the feature.
 macro_rules! planted {
     ($config:expr, $bug:ident) => {{
@@ -75,6 +78,10 @@ pub(crate) struct Scheduler {
     random: Random,
     window: Window,
     backlog: Backlog,
+    /// The time of the last step.
+    last: Timestamp,
+    /// Starts from the window since the last one from the backlog.
+    ahead_of_backlog: usize,
     in_flight: BTreeMap<Revision, TimerName>,
     paused: bool,
     stats: Stats,
@@ -83,18 +90,15 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     /// A scheduler that begins at `now` with what the store holds. What was due before
     /// `now` is the backlog.
-    pub(crate) fn new(ownership: Ownership, now: Timestamp, config: Config) -> Self {
-        #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-        let mut window = Window::new(now, config.window);
-        #[cfg(feature = "planted-bugs")]
-        {
-            window.skip_page_border = planted!(config, SkipPageBorder);
-        }
+    pub(crate) fn new(ownership: Ownership, now: Timestamp, mut config: Config) -> Self {
+        config.max_in_flight = config.max_in_flight.max(1);
         Self {
             ownership,
             next_revision: Revision(ownership.last_revision.0 + 1),
             random: Random::new(config.seed),
-            window,
+            window: Window::new(now, &config),
+            last: now,
+            ahead_of_backlog: 0,
             backlog: Backlog::new(now, config.catch_up_per_second),
             in_flight: BTreeMap::new(),
             paused: false,
@@ -142,7 +146,11 @@ impl Scheduler {
             return None; // an outcome comes first
         }
         let soonest = [self.window.next_wake(), self.backlog.next_wake()];
-        soonest.into_iter().flatten().min()
+        let wake = soonest.into_iter().flatten().min();
+        if planted!(self.config, WakeLate) {
+            return wake.map(|at| at + Duration::from_secs(10));
+        }
+        wake
     }
 
     /// Takes `events` in order, then starts what is due at `now`.
@@ -159,9 +167,13 @@ impl Scheduler {
         let shard = self.ownership.lease.shard;
         // First of all, since only now does the store hold every change made so far.
         if !self.paused {
-            if now < self.window.hand() {
-                self.window.reset(now);
+            if now < self.last {
+                // The wall clock was set back: what had passed is ahead again. Begin anew, as
+                // after a restart, but for what is in flight.
+                self.window.restart(now);
+                self.backlog = Backlog::new(now, self.config.catch_up_per_second);
             }
+            self.last = now;
             let in_flight = &self.in_flight;
             self.window
                 .refill(store, shard, |revision| in_flight.contains_key(&revision))?;
@@ -388,6 +400,9 @@ impl Scheduler {
                         record.due = due;
                         record.state = State::Pending;
                         record.revision = self.next_revision();
+                        if planted!(self.config, NewIdForRetry) {
+                            record.id.set = record.revision;
+                        }
                         if planted!(self.config, LoseRetry) {
                             draft.write(record);
                             return Ok(());
@@ -416,21 +431,48 @@ impl Scheduler {
             now
         };
         let mut forgotten = 0;
-        // What is due now comes before what was overdue at the start: a long backlog makes
-        // only itself late.
+        // What is due now comes before what was overdue at the start, so that a long backlog
+        // makes only itself late; but not always, so that its turn comes.
+        if self.ahead_of_backlog >= BACKLOG_SHARE {
+            self.start_backlog(now, 1, &mut forgotten, draft, starts)?;
+        }
         while self.in_flight.len() < self.config.max_in_flight && forgotten < FORGET_MAX {
             let Some(entry) = self.window.expire(reach) else {
                 break;
             };
-            forgotten += usize::from(self.attend(now, &entry, draft, starts)? == Attended::Forgot);
+            match self.attend(now, &entry, draft, starts)? {
+                Attended::Started => self.ahead_of_backlog += 1,
+                Attended::Forgot => forgotten += 1,
+                Attended::Nothing => {}
+            }
         }
-        while self.in_flight.len() < self.config.max_in_flight && forgotten < FORGET_MAX {
+        self.start_backlog(now, usize::MAX, &mut forgotten, draft, starts)
+    }
+
+    /// Starts at most `most` of what was overdue, as the rate allows.
+    fn start_backlog(
+        &mut self,
+        now: Timestamp,
+        most: usize,
+        forgotten: &mut usize,
+        draft: &mut Draft<'_>,
+        starts: &mut Vec<Attempt>,
+    ) -> Result<(), StoreError> {
+        let mut started = 0;
+        while self.in_flight.len() < self.config.max_in_flight
+            && *forgotten < FORGET_MAX
+            && started < most
+        {
             let Some(entry) = self.backlog.take(now) else {
                 break;
             };
             match self.attend(now, &entry, draft, starts)? {
-                Attended::Started => self.backlog.started(now),
-                Attended::Forgot => forgotten += 1,
+                Attended::Started => {
+                    self.backlog.started(now);
+                    self.ahead_of_backlog = 0;
+                    started += 1;
+                }
+                Attended::Forgot => *forgotten += 1,
                 Attended::Nothing => {}
             }
         }
@@ -480,6 +522,19 @@ impl Scheduler {
             }
             State::Pending => {}
         }
+        let too_old = record
+            .policy
+            .is_too_old(record.failures, record.first_due, now);
+        if too_old || record.attempt == u32::MAX {
+            let reason = if too_old {
+                DeadReason::TooOld
+            } else {
+                DeadReason::Exhausted
+            };
+            self.bury(&mut record, now, reason);
+            self.write(draft, record);
+            return Ok(Attended::Nothing);
+        }
         let early = planted!(self.config, FireEarly);
         let moved = planted!(self.config, MoveKeepsOldDeadline);
         assert!(
@@ -488,7 +543,7 @@ impl Scheduler {
         );
         record.state = State::Delivering;
         record.attempt += 1;
-        if record.attempts.len() == Record::ATTEMPTS_KEPT {
+        if record.attempts.len() >= Record::ATTEMPTS_KEPT {
             record.attempts.remove(0);
         }
         record.attempts.push(AttemptRecord {

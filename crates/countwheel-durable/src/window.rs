@@ -10,8 +10,10 @@ use std::time::Duration;
 use countwheel::{Tick, Timestamp};
 use countwheel_core::{HierarchicalWheel, TimerKey};
 
+#[cfg(feature = "planted-bugs")]
+use crate::scheduler::planted;
 use crate::store::{DueEntry, Shard, Store, StoreError};
-use crate::{Revision, Wake};
+use crate::{Config, Revision, Wake};
 
 /// How many entries one read of the store brings.
 const PAGE: usize = 1_024;
@@ -23,19 +25,19 @@ pub(crate) struct Window {
     wheel: HierarchicalWheel<DueEntry>,
     keys: BTreeMap<Revision, TimerKey>,
     capacity: usize,
-    /// Where a refill from scratch begins.
+    /// Where a refill from scratch begins: what is due before belongs to the backlog.
     from: Wake,
     /// Everything up to here, and nothing beyond, is on the wheel.
     loaded: Wake,
     pub(crate) refills: u64,
     pub(crate) rebuilds: u64,
     #[cfg(feature = "planted-bugs")]
-    pub(crate) skip_page_border: bool,
+    skip_page_border: bool,
 }
 
 impl Window {
     /// An empty window over everything that needs attention at `start` or later.
-    pub(crate) fn new(start: Timestamp, capacity: usize) -> Self {
+    pub(crate) fn new(start: Timestamp, config: &Config) -> Self {
         let from = Wake {
             at: start,
             revision: Revision(0),
@@ -43,14 +45,27 @@ impl Window {
         Self {
             wheel: HierarchicalWheel::starting_at(Tick::new(start.as_micros())),
             keys: BTreeMap::new(),
-            capacity: capacity.max(2),
+            capacity: config.window.max(2),
             from,
             loaded: from,
             refills: 0,
             rebuilds: 0,
             #[cfg(feature = "planted-bugs")]
-            skip_page_border: false,
+            skip_page_border: planted!(config, SkipPageBorder),
         }
+    }
+
+    /// Throws everything away and begins at `start`, to be read again from the store. The
+    /// only way back for the hand.
+    pub(crate) fn restart(&mut self, start: Timestamp) {
+        self.wheel = HierarchicalWheel::starting_at(Tick::new(start.as_micros()));
+        self.keys.clear();
+        self.from = Wake {
+            at: start,
+            revision: Revision(0),
+        };
+        self.loaded = self.from;
+        self.rebuilds += 1;
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -63,12 +78,6 @@ impl Window {
         if entry.wake > self.loaded {
             return;
         }
-        // The wall clock may have been set back: what is then due before the window began
-        // belongs to it as well.
-        self.from = self.from.min(Wake {
-            at: entry.wake.at,
-            revision: Revision(0),
-        });
         self.insert(entry);
     }
 
@@ -108,21 +117,6 @@ impl Window {
         (low && self.loaded < Wake::MAX) || self.wheel.len() > self.capacity
     }
 
-    /// Throws everything away, to be read again from the store, and lets the hand stand at
-    /// `now`. The only way back for a hand: the wall clock was set back, and what has passed
-    /// on the wheel is ahead again.
-    pub(crate) fn reset(&mut self, now: Timestamp) {
-        self.wheel = HierarchicalWheel::starting_at(Tick::new(now.as_micros()));
-        self.keys.clear();
-        self.loaded = self.from;
-        self.rebuilds += 1;
-    }
-
-    /// Where the hand stands: the latest time it was asked about.
-    pub(crate) fn hand(&self) -> Timestamp {
-        Timestamp::from_micros(self.wheel.now().get())
-    }
-
     /// Brings the window to half its capacity from the store: when it has run low, or has
     /// grown over its capacity. `skip` says which entries are in somebody's hands.
     ///
@@ -138,7 +132,10 @@ impl Window {
             return Ok(());
         }
         if self.wheel.len() > self.capacity {
-            self.reset(self.hand());
+            self.wheel.clear();
+            self.keys.clear();
+            self.loaded = self.from;
+            self.rebuilds += 1;
         }
         let target = self.capacity.div_ceil(2);
         while self.wheel.len() < target && self.loaded < Wake::MAX {
@@ -212,8 +209,7 @@ impl Backlog {
         if now < self.next_start {
             return None;
         }
-        // After the wall clock was set back, even what was overdue may have to wait.
-        self.page.pop_front_if(|entry| entry.wake.at <= now)
+        self.page.pop_front()
     }
 
     /// Notes that the entry last taken was started.
@@ -224,8 +220,6 @@ impl Backlog {
 
     /// When the rate allows the next start; `None` if nothing is left.
     pub(crate) fn next_wake(&self) -> Option<Timestamp> {
-        let first = self.page.front();
-        let soonest = first.map_or(self.next_start, |entry| self.next_start.max(entry.wake.at));
-        (!self.is_empty()).then_some(soonest)
+        (!self.is_empty()).then_some(self.next_start)
     }
 }

@@ -671,3 +671,61 @@ fn the_last_32_attempts_are_kept_and_all_are_counted() {
     assert_eq!(record.attempts.len(), 32);
     assert_eq!(record.attempts[0].number, 9);
 }
+
+/// The machine started with its clock a day ahead and was then set right: the backlog, paced
+/// by the wrong time, waited a day.
+#[test]
+fn a_clock_that_was_ahead_at_the_start_holds_no_backlog_back() {
+    let mut bench = Bench::new();
+    bench.set("overdue", 5);
+    bench.set("later", 7_200);
+    bench.clock.advance(Duration::from_secs(86_400));
+    bench.engine = open(&bench.store, &bench.clock, &bench.config).unwrap();
+    bench.clock.set_timestamp(NOON + Duration::from_secs(3_600));
+    assert_eq!(bench.wait(0), ["overdue"]);
+    assert_eq!(bench.wait(3_599), ["overdue"]);
+    assert_eq!(bench.wait(1), ["overdue", "later"]);
+}
+
+#[test]
+fn the_backlog_has_its_turn_even_when_there_is_always_something_due() {
+    let mut bench = Bench::with(Config {
+        max_in_flight: 1,
+        catch_up_per_second: 1_000_000,
+        ..Config::default()
+    });
+    bench.set("overdue", 1);
+    bench.clock.advance(Duration::from_secs(10));
+    bench.engine = open(&bench.store, &bench.clock, &bench.config).unwrap();
+    for i in 0..100 {
+        bench.set(&format!("fresh-{i}"), 0);
+    }
+    let mut order = Vec::new();
+    while let Some(attempt) = bench.started.front() {
+        order.push(attempt.name.key.to_string());
+        bench.finish(Verdict::Done);
+    }
+    assert_eq!(order.len(), 101);
+    let place = order.iter().position(|key| key == "overdue");
+    assert!(place.unwrap() <= 8, "{place:?}");
+}
+
+#[test]
+fn a_retry_after_the_maximum_age_is_not_made_however_it_came_to_be_late() {
+    let mut bench = Bench::new();
+    let policy = RetryPolicy {
+        max_age: Some(Duration::from_secs(60)),
+        ..fixed(10)
+    };
+    bench.set_with("retried", 1, policy.clone());
+    bench.set_with("first", 100, policy);
+    bench.wait(1);
+    bench.finish(failed());
+    bench.clock.advance(Duration::from_secs(7_200)); // the service was down
+    bench.restart();
+    let reason = DeadReason::TooOld;
+    let state = bench.record("retried").state;
+    assert!(matches!(state, State::Dead { reason: r, .. } if r == reason));
+    // A first attempt is made however late it is.
+    assert_eq!(bench.wait(1), ["first"]);
+}

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use countwheel::{SystemClock, Timestamp};
 use countwheel_durable::store::{
-    Change, DueEntry, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts, Shard, Store,
-    StoreError,
+    Change, DueEntry, EmbeddedStore, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts,
+    Shard, Store, StoreError,
 };
 use countwheel_durable::{
-    Attempt, Completion, Config, Due, Handler, Health, Outcome, Record, Request, Response,
-    RetryPolicy, StateKind, TimerError, TimerName, Timers, Verdict, Wake,
+    Attempt, Completion, Config, Delays, Due, Handler, Health, Jitter, Outcome, Record, Request,
+    Response, RetryPolicy, StateKind, TimerError, TimerName, Timers, Verdict, Wake,
 };
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -315,4 +315,106 @@ fn dropping_the_last_handle_stops_the_thread_and_frees_the_store() {
     other.call(set("b", LONG)).unwrap();
     drop(other);
     assert_eq!(Arc::strong_count(&store.commits), 1);
+}
+
+#[test]
+fn payloads_that_wait_are_bounded_in_bytes() {
+    let gate = Gate::new();
+    let config = Config {
+        max_waiting_bytes: 1_000,
+        ..Config::default()
+    };
+    let (timers, _started) = open(gate.clone(), config);
+    gate.hold(true);
+    let with_bytes = |key: &str, bytes| {
+        let mut request = set(key, LONG);
+        if let Request::Set { payload, .. } = &mut request {
+            *payload = vec![0; bytes];
+        }
+        request
+    };
+    let mut answers = vec![submit(&timers, with_bytes("first", 1))];
+    while gate.commits.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    // One that is larger than the limit is taken when nothing else waits.
+    answers.push(submit(&timers, with_bytes("large", 5_000)));
+    let refused = submit(&timers, with_bytes("small", 1));
+    assert!(matches!(refused.try_recv(), Ok(Err(TimerError::Full))));
+    gate.hold(false);
+    for answer in answers {
+        answer.recv_timeout(PATIENCE).unwrap().unwrap();
+    }
+    timers.call(with_bytes("again", 1_000)).unwrap();
+}
+
+/// Outcomes filled every batch, and a remove was never taken up.
+#[test]
+fn a_flood_of_outcomes_keeps_no_request_out() {
+    let config = Config {
+        max_batch: 16,
+        ..Config::default()
+    };
+    let failing = |_: &Attempt| Outcome {
+        verdict: Verdict::Failed { retry_after: None },
+        detail: String::new(),
+    };
+    let clock = Arc::new(SystemClock::new());
+    let timers = Timers::open(MemoryStore::new(1), failing, clock, config).unwrap();
+    let keys: Vec<_> = (0..256).map(|i| format!("{i}")).collect();
+    for key in &keys {
+        let mut request = set(key, Duration::ZERO);
+        if let Request::Set { policy, .. } = &mut request {
+            policy.delays = Delays::Fixed(Duration::from_millis(1));
+            policy.jitter = Jitter::None;
+            policy.max_attempts = None;
+        }
+        timers.call(request).unwrap();
+    }
+    for key in &keys {
+        timers.remove(name(key)).unwrap();
+    }
+}
+
+/// The first stopper held a lock while it waited for the thread, and the thread waited for
+/// the lock.
+#[test]
+fn the_scheduler_may_be_stopped_by_itself_and_by_another_at_once() {
+    let cell: Arc<Mutex<Option<Timers>>> = Arc::default();
+    let (send, stopping) = mpsc::channel();
+    let handler = {
+        let cell = Arc::clone(&cell);
+        move |_: &Attempt| {
+            let timers = cell.lock().unwrap().take().unwrap();
+            send.send(()).unwrap();
+            while timers.health() == Health::Running {
+                std::thread::yield_now();
+            }
+            timers.stop(Duration::ZERO); // another stopper waits for this thread by now
+            done()
+        }
+    };
+    let clock = Arc::new(SystemClock::new());
+    let timers = Timers::open(MemoryStore::new(1), handler, clock, Config::default()).unwrap();
+    *cell.lock().unwrap() = Some(timers.clone());
+    timers.call(set("a", Duration::ZERO)).unwrap();
+    stopping.recv_timeout(PATIENCE).unwrap();
+    timers.stop(LONG);
+    assert_eq!(timers.health(), Health::Stopped);
+}
+
+#[test]
+fn an_attempt_left_running_does_not_keep_the_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(directory.path(), 1).unwrap();
+    let (timers, started) = open(store, Config::default());
+    timers.call(set("a", Duration::ZERO)).unwrap();
+    let (_, running) = started.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(timers.stop(Duration::ZERO), 1);
+    drop(timers);
+    let store = EmbeddedStore::open(directory.path(), 1).unwrap();
+    let (_timers, started) = open(store, Config::default());
+    let (again, _) = started.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(again.number, 2);
+    running.complete(done()); // comes too late, to nobody
 }

@@ -7,16 +7,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use countwheel::Timestamp;
+use countwheel_durable::store::Fence;
 use countwheel_durable::{
     Attempt, Due, Jitter, Precondition, Record, Request, Response, RetryPolicy, Revision, Shift,
-    State, StateKind, TimerError, TimerName, Verdict, Was,
+    State, StateKind, TimerError, TimerId, TimerName, Verdict, Was,
 };
 
 /// What the model believes of every name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Model {
     timers: BTreeMap<TimerName, Timer>,
     last_revision: Revision,
+    last_fence: Fence,
     keep_done: Duration,
     /// How many timers ended in which way, as sets of the sets that made them.
     pub done: u64,
@@ -39,6 +41,8 @@ struct Timer {
     due: (Timestamp, Timestamp),
     first_due: (Timestamp, Timestamp),
     policy: RetryPolicy,
+    /// Its id, once an answer, an attempt or a record has shown it.
+    id: Option<TimerId>,
     failures: u32,
     attempt: u32,
     state: Believed,
@@ -84,8 +88,14 @@ impl Model {
     #[must_use]
     pub fn new(keep_done: Duration) -> Self {
         Self {
+            timers: BTreeMap::new(),
+            last_revision: Revision(0),
+            last_fence: Fence(0),
             keep_done,
-            ..Self::default()
+            done: 0,
+            dead: 0,
+            removed: 0,
+            accepted: 0,
         }
     }
 
@@ -195,6 +205,7 @@ impl Model {
                     due: (due, due),
                     first_due: (due, due),
                     policy: policy.clone(),
+                    id: None,
                     failures: 0,
                     attempt: 0,
                     state: Believed::Pending,
@@ -284,6 +295,9 @@ impl Model {
             self.last_revision = revision;
             if let Some(timer) = self.timers.get_mut(name) {
                 timer.revision = Some(revision);
+                if let Response::Set { id, .. } = response {
+                    timer.id = Some(*id);
+                }
             }
         }
         let holds = match (response, expected) {
@@ -350,6 +364,18 @@ impl Model {
             "{name}: attempt {} after {}",
             attempt.number,
             timer.attempt
+        );
+        timer.is_known_as(attempt.id, name)?;
+        ensure!(
+            attempt.fence >= self.last_fence,
+            "{name}: fence {:?} after {:?}",
+            attempt.fence,
+            self.last_fence
+        );
+        self.last_fence = attempt.fence;
+        ensure!(
+            !timer.is_too_old(claimed),
+            "{name}: a retry at {claimed:?}, after its maximum age"
         );
         timer.attempt = attempt.number;
         timer.due = (attempt.due, attempt.due);
@@ -446,6 +472,18 @@ impl Model {
                 record.payload == timer.tag,
                 "{name}: has the payload of another set"
             );
+            timer.is_known_as(record.id, name)?;
+            ensure!(record.policy == timer.policy, "{name}: has another policy");
+            let numbers = record.attempts.iter().map(|attempt| attempt.number);
+            ensure!(
+                numbers
+                    .rev()
+                    .eq((1..=record.attempt).rev().take(record.attempts.len()))
+                    && record.attempts.len() >= usize::from(record.attempt > 0),
+                "{name}: lists {:?} of {} attempts",
+                record.attempts,
+                record.attempt
+            );
             ensure!(
                 record.failures == timer.failures,
                 "{name}: {} failures, expected {}",
@@ -499,18 +537,50 @@ impl Model {
         Ok(())
     }
 
-    /// The pending timers whose deadline has certainly passed, except those that were due
-    /// before `since`.
-    pub fn overdue(&self, now: Timestamp, since: Timestamp) -> impl Iterator<Item = &TimerName> {
-        self.timers.iter().filter_map(move |(name, timer)| {
-            let waits = matches!(timer.state, Believed::Pending | Believed::Interrupted);
-            let is_overdue = waits && timer.due.1 <= now && timer.due.0 >= since;
-            is_overdue.then_some(name)
-        })
+    /// The timer that has waited longest, and by when it is certainly due; those that were
+    /// due before `since` left out.
+    #[must_use]
+    pub fn next_due(&self, since: Timestamp) -> Option<(Timestamp, &TimerName)> {
+        let waits =
+            |timer: &Timer| matches!(timer.state, Believed::Pending | Believed::Interrupted);
+        let fresh = self
+            .timers
+            .iter()
+            .filter(|(_, t)| waits(t) && t.due.0 >= since);
+        fresh.map(|(name, timer)| (timer.due.1, name)).min()
+    }
+
+    /// The timers whose retry has come too late: they may have been given up at `now`.
+    #[must_use]
+    pub fn too_old(&self, now: Timestamp) -> Vec<TimerName> {
+        let too_old = |timer: &&Timer| timer.due.0 <= now && timer.is_too_old(now);
+        let names = self.timers.iter().filter(|(_, timer)| too_old(timer));
+        names.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Notes that a timer was given up.
+    pub fn gave_up(&mut self, name: &TimerName) {
+        if let Some(timer) = self.timers.get_mut(name) {
+            timer.state = Believed::Dead;
+            self.dead += 1;
+        }
     }
 }
 
 impl Timer {
+    fn is_known_as(&mut self, id: TimerId, name: &TimerName) -> Verdicts {
+        let known = *self.id.get_or_insert(id);
+        ensure!(known == id, "{name}: is known as {id}, was {known}");
+        Ok(())
+    }
+
+    /// Whether a retry at `now` would come after the maximum age.
+    fn is_too_old(&self, now: Timestamp) -> bool {
+        let age = self.policy.max_age;
+        let waits = matches!(self.state, Believed::Pending | Believed::Interrupted);
+        waits && self.failures > 0 && age.is_some_and(|age| now > self.first_due.1 + age)
+    }
+
     fn rearm(&mut self, new: (Timestamp, Timestamp)) -> Expected {
         let old = self.due;
         self.due = new;

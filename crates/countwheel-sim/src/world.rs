@@ -344,6 +344,11 @@ impl World {
         self.log
             .note(format!("the clock is set from {wall:?} to {to:?}"));
         self.clock.set_timestamp(to);
+        if to < wall {
+            // The engine begins anew, as after a restart.
+            self.opened = to;
+            self.caught_up = 0;
+        }
         self.latest = self.latest.max(to);
         self.stepped_since_opened = true;
         self.report.clock_steps += 1;
@@ -399,7 +404,10 @@ impl World {
             self.start(now, attempt)?;
         }
         match result {
-            Ok(()) => self.check_promptness(now),
+            Ok(()) => {
+                self.settle_too_old(now)?;
+                self.check_promptness()
+            }
             Err(error) => {
                 self.log.note(format!("{now:?} the store fails: {error}"));
                 self.report.torn += 1;
@@ -635,19 +643,34 @@ impl World {
         Ok(())
     }
 
-    /// When the engine says that nothing is to be done now, nothing is.
-    fn check_promptness(&self, now: Timestamp) -> Result<(), String> {
+    /// The next turn is asked for in time, and whatever is due now was started.
+    fn check_promptness(&self) -> Result<(), String> {
         let full = self.running.len() >= self.config.max_in_flight;
-        if full || self.engine.next_wake().is_some_and(|at| at <= now) {
+        let Some((due, name)) = self.model.next_due(self.opened) else {
             return Ok(());
-        }
-        match self.model.overdue(now, self.opened).next() {
-            Some(name) => Err(format!(
-                "{name} is due and was not started, the next turn is at {:?}",
-                self.engine.next_wake()
+        };
+        match self.engine.next_wake() {
+            Some(wake) if wake <= due => Ok(()),
+            _ if full => Ok(()), // an outcome comes first
+            wake => Err(format!(
+                "{name} is due at {due:?}, the next turn is at {wake:?}"
             )),
-            None => Ok(()),
         }
+    }
+
+    /// A retry that comes too late is given up: nobody is told, the store shows it.
+    fn settle_too_old(&mut self, now: Timestamp) -> Result<(), String> {
+        for name in self.model.too_old(now) {
+            let record = self
+                .store
+                .get(Shard::ONLY, &name)
+                .map_err(|e| e.to_string())?;
+            if record.is_some_and(|record| record.state.kind() == StateKind::Dead) {
+                self.log.note(format!("{now:?} {name} was given up"));
+                self.model.gave_up(&name);
+            }
+        }
+        Ok(())
     }
 
     /// The process ends here and starts again some time later, on what the store kept.
@@ -742,6 +765,12 @@ impl World {
         let Some((mut survived, at)) = survived else {
             return Err(what);
         };
+        for name in survived.too_old(at) {
+            let dead = |r: &Record| r.name == name && r.state.kind() == StateKind::Dead;
+            if records.iter().any(dead) {
+                survived.gave_up(&name);
+            }
+        }
         let with_the_rest = survived.audit(self.latest, Some(at), &records);
         with_the_rest.map_err(|other| format!("{what}; with the lost turn: {other}"))?;
         self.model = survived;

@@ -45,6 +45,9 @@ pub(super) fn open(directory: &Path, new_store_id: u64) -> Result<EmbeddedStore,
             store_id,
             ready: true,
         }) => {
+            // Whoever made it may have ended between the rename and its sync: what is
+            // acknowledged from here on must not depend on that.
+            sync_directory(directory)?;
             let file = open_database(&database)?;
             EmbeddedStore::open_on(file, &database, Some(store_id), Some(lock))
         }
@@ -87,13 +90,16 @@ fn create(
 
 /// Makes `directory` and what leads to it, each durable.
 fn create_directory(directory: &Path) -> Result<(), StoreError> {
-    if directory.is_dir() {
-        return Ok(());
-    }
     let parent = match directory.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
+    if directory.is_dir() {
+        // It may have been made just now, by hand. Whether we may sync what it lies in is
+        // not ours to demand.
+        sync_directory(parent).unwrap_or_default();
+        return Ok(());
+    }
     create_directory(parent)?;
     match fs::create_dir(directory) {
         Ok(()) => sync_directory(parent),
