@@ -1,0 +1,109 @@
+//! What the long proofs share: a server that is killed, a receiver that is not, and a
+//! checker that compares what was promised with what arrived.
+
+pub(crate) mod caller;
+pub(crate) mod checker;
+pub(crate) mod figures;
+pub(crate) mod process;
+pub(crate) mod receiver;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use countwheel::{Clock, SystemClock};
+
+/// Longer than anything takes that works.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The wall's time in microseconds since 1970, on the clock that the server reads too.
+pub(crate) fn now_us() -> u64 {
+    SystemClock::new().timestamp().as_micros()
+}
+
+/// Waits a moment for another process.
+#[expect(clippy::disallowed_methods, reason = "polls another process")]
+pub(crate) fn pause() {
+    std::thread::sleep(Duration::from_millis(1));
+}
+
+/// Waits until `holds`.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = now_us() + micros(PATIENCE);
+    while !holds() {
+        assert!(now_us() < end, "waited in vain: {what}");
+        pause();
+    }
+}
+
+/// A span in microseconds.
+pub(crate) fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number from the environment, or `default`.
+#[track_caller]
+pub(crate) fn setting(name: &str, default: impl FnOnce() -> u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text:?}")),
+        Err(_) => default(),
+    }
+}
+
+/// The seed of a run: `COUNTWHEEL_SEED`, or a fresh one. Printed, so that it can be given.
+pub(crate) fn seed() -> u64 {
+    let fresh = || getrandom::u64().unwrap() & 0xffff_ffff;
+    let seed = setting("COUNTWHEEL_SEED", fresh);
+    println!("COUNTWHEEL_SEED={seed}");
+    seed
+}
+
+/// `SplitMix64`: the same seed, the same draws.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// From `low`, below `high`.
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.draw() % (high - low)
+    }
+}
+
+/// A directory of its own, removed at the end.
+pub(crate) struct Directory(PathBuf);
+
+impl Directory {
+    pub(crate) fn new(name: &str) -> Self {
+        let name = format!("{name}-{}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap_or_default();
+    }
+}

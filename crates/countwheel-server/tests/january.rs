@@ -1,0 +1,351 @@
+//! A month of departures in a minute, through the real server, which is killed ten times.
+//!
+//! `COUNTWHEEL_SEED` repeats the moments of the kills.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
+
+mod harness;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Mutex;
+
+use countwheel_server::trace;
+use serde::Deserialize;
+
+use harness::checker::{
+    Answer, Arrival, Asked, Event, Evidence, Fault, Made, Moved, Verdict, Was, What, judge,
+};
+use harness::figures::{self, Spans};
+use harness::process::{Server, program};
+use harness::receiver::Receiver;
+use harness::{Directory, Random, lock, now_us, pause, seed, wait_until};
+
+const TRACE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../examples-data/departures-2013-01.csv"
+);
+/// January and the day before it in a minute.
+const SPEED: &str = "46000";
+/// How long after a restart its traces are taken for gone.
+const AFTERMATH_US: u64 = 2_000_000;
+
+/// One run at a time: each measures how late things are.
+static TURN: Mutex<()> = Mutex::new(());
+
+#[test]
+#[ignore = "a minute long: cargo xtask check january"]
+fn january_survives_ten_kills() {
+    let _turn = lock(&TURN);
+    let mut random = Random::new(seed());
+    // One moment in each tenth of the first 56 seconds: the replay lasts 59.
+    let kills_us = (0..10).map(|tenth| 5_600_000 * tenth + random.between(0, 5_400_000));
+    let run = replay("january", &[], &kills_us.collect::<Vec<_>>());
+    run.tell("January, killed ten times");
+    assert_eq!(run.server.outages.len(), 10);
+    run.verdict.demand_innocence();
+}
+
+#[test]
+#[ignore = "part of the minute of january: cargo xtask check january"]
+fn without_kills_nothing_is_delivered_twice() {
+    let _turn = lock(&TURN);
+    let run = replay("january-2", &["--to", "2013-01-03"], &[]);
+    run.tell("The first two days, not killed");
+    run.verdict.demand_innocence();
+    assert_eq!(run.verdict.duplicates, 0);
+}
+
+/// A replay that ended, and what came of it.
+struct Run {
+    server: Server,
+    flights: usize,
+    verdict: Verdict,
+    arrivals: Vec<Arrival>,
+    report: Report,
+    /// Until nothing was left to deliver.
+    took_us: u64,
+}
+
+/// Replays the trace against a server that is killed at these moments after the start.
+fn replay(name: &str, options: &[&str], kills_us: &[u64]) -> Run {
+    let directory = Directory::new(name);
+    let receiver = Receiver::start();
+    let mut server = Server::start(&directory.join("data"));
+    let log = directory.join("log");
+    let report = directory.join("report");
+    let mut replay = program()
+        .args(["replay", TRACE, "--speed", SPEED])
+        .args(["--server", &format!("http://{}", server.address)])
+        .args(["--target", &receiver.url])
+        .args([Path::new("--log"), &log, Path::new("--report"), &report])
+        .args(options)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = now_us();
+    let mut kills_us = kills_us.iter().peekable();
+    let status = loop {
+        if kills_us.next_if(|at| start + **at <= now_us()).is_some() {
+            server.kill();
+            server.restart();
+        }
+        match replay.try_wait().unwrap() {
+            Some(status) => break status,
+            None => pause(),
+        }
+    };
+    assert!(status.success(), "the replay ended with {status}");
+
+    let mut caller = server.caller();
+    // No flight is late by more than this: all that is pending is waited for.
+    let last_us = now_us() + 3_600_000_000;
+    wait_until("everything is delivered", || caller.is_quiet(last_us));
+    let settled_us = now_us();
+    let mut histories = histories(&log);
+    let flights = flights(options);
+    assert_eq!(histories.len(), flights, "each flight was asked for");
+    let sent_us = now_us();
+    let mut all: HashMap<_, _> = caller.all().into_iter().collect();
+    for (key, history) in &mut histories {
+        history.push(Event {
+            sent_us,
+            answered_us: now_us(),
+            what: What::Look(all.remove(key)),
+        });
+    }
+    assert!(all.is_empty(), "nobody asked for {all:?}");
+    let evidence = Evidence {
+        histories,
+        arrivals: receiver.arrivals(),
+        settled_us,
+    };
+    Run {
+        server,
+        flights,
+        verdict: judge(&evidence),
+        arrivals: evidence.arrivals,
+        report: serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap(),
+        took_us: settled_us - start,
+    }
+}
+
+/// How many flights the trace has, up to the third of January if that is asked for.
+fn flights(options: &[&str]) -> usize {
+    let flights = trace::open(Path::new(TRACE)).unwrap();
+    let end = harness::caller::time_us("2013-01-03T00:00:00Z").unwrap();
+    flights
+        .map(Result::unwrap)
+        .take_while(|flight| options.is_empty() || flight.scheduled.as_micros() < end)
+        .count()
+}
+
+/// A line of the replay's log: the members that matter here.
+#[derive(Debug, Deserialize)]
+struct Line {
+    key: String,
+    op: String,
+    at_us: Option<u64>,
+    sent_us: u64,
+    acked_us: u64,
+    result: String,
+    id: Option<String>,
+    revision: Option<u64>,
+    due_us: Option<u64>,
+    was: Option<String>,
+    tries: u32,
+}
+
+/// The replay's report: the members that matter here.
+#[derive(Debug, Deserialize)]
+struct Report {
+    seconds: f64,
+    retries: u64,
+    lag: Lag,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lag {
+    p50_us: u64,
+    p99_us: u64,
+    max_us: u64,
+}
+
+/// What was asked of each flight, as the log has it.
+fn histories(log: &Path) -> BTreeMap<String, Vec<Event>> {
+    let mut histories: BTreeMap<String, Vec<Event>> = BTreeMap::new();
+    for line in std::fs::read_to_string(log).unwrap().lines() {
+        let line: Line = serde_json::from_str(line).unwrap();
+        let event = |what| Event {
+            sent_us: line.sent_us,
+            answered_us: line.acked_us,
+            what,
+        };
+        let events = line.events().into_iter().map(event);
+        histories
+            .entry(line.key.clone())
+            .or_default()
+            .extend(events);
+    }
+    histories
+}
+
+impl Line {
+    /// The operation; before it, if there was no answer at first, that it may have taken
+    /// effect without one.
+    fn events(&self) -> Vec<What> {
+        let asked = Asked::At(self.at_us.unwrap_or(0));
+        let was = self.was.as_deref().map(|was| was.parse().unwrap());
+        let result = self.result.as_str();
+        let moved = |answer| What::Move { asked, answer };
+        match (self.op.as_str(), result) {
+            ("set", _) => {
+                let answer = match (result, &self.id, self.revision, self.due_us) {
+                    ("ok" | "found" | "replaced", Some(id), Some(revision), Some(due_us)) => {
+                        Answer::Yes(Made {
+                            id: id.clone(),
+                            revision,
+                            due_us,
+                            replaced: was,
+                        })
+                    }
+                    _ => self.odd(),
+                };
+                let body_bytes = None;
+                vec![What::Set {
+                    asked,
+                    body_bytes,
+                    answer,
+                }]
+            }
+            ("move", "ok" | "found") => match (self.revision, self.due_us) {
+                (Some(revision), Some(due_us)) => {
+                    vec![moved(Answer::Yes(Moved { revision, due_us }))]
+                }
+                _ => vec![moved(self.odd())],
+            },
+            ("move", "unclear") => vec![moved(Answer::Unknown)],
+            ("move", "too_late") if self.tries > 1 => {
+                vec![moved(Answer::Unknown), moved(Answer::No(was))]
+            }
+            ("move", "too_late") => vec![moved(Answer::No(was))],
+            ("remove", "ok") => {
+                // Which attempt was running, the log does not say.
+                let attempt = None;
+                let was = was.map(|state| Was { state, attempt });
+                let answer = was.map_or_else(|| self.odd(), Answer::Yes);
+                vec![What::Remove { answer }]
+            }
+            ("remove", "found") => {
+                let answer = Answer::Unknown;
+                vec![What::Remove { answer }, What::Look(None)]
+            }
+            ("remove", "too_late") => {
+                let answer = Answer::No(was);
+                vec![What::Remove { answer }]
+            }
+            ("move", _) => vec![moved(self.odd())],
+            _ => vec![What::Remove { answer: self.odd() }],
+        }
+    }
+
+    fn odd<T>(&self) -> Answer<T> {
+        Answer::Odd(format!("{self:?}"))
+    }
+}
+
+impl Run {
+    fn tell(&self, title: &str) {
+        let verdict = &self.verdict;
+        let outages = &self.server.outages;
+        let received = |arrival: &Arrival| arrival.at_us - arrival.due_us.min(arrival.at_us);
+        let undisturbed: Vec<_> = self
+            .arrivals
+            .iter()
+            .filter(|arrival| {
+                let clear = |(killed, ready): &(u64, u64)| {
+                    arrival.at_us < *killed || arrival.due_us > *ready + AFTERMATH_US
+                };
+                outages.iter().all(clear)
+            })
+            .collect();
+        let all = &self.arrivals;
+        let late = |arrival: &&Arrival| arrival.late_us;
+        let Report {
+            seconds,
+            retries,
+            lag,
+        } = &self.report;
+        let removed_meanwhile = verdict.removes_while_delivering;
+        let mut rows = vec![
+            ("flights", self.flights.to_string()),
+            ("sets", verdict.sets.to_string()),
+            (
+                "moves",
+                format!("{}, {} too late", verdict.moves, verdict.moves_too_late),
+            ),
+            (
+                "removes",
+                format!(
+                    "{}, {} too late, {removed_meanwhile} during an attempt",
+                    verdict.removes, verdict.removes_too_late
+                ),
+            ),
+            (
+                "may have been done",
+                format!("{}, without an answer", verdict.unanswered),
+            ),
+            (
+                "deliveries",
+                format!("{} of {} timers", all.len(), verdict.delivered),
+            ),
+            (
+                "duplicates",
+                format!("{}, each with its own number", verdict.duplicates),
+            ),
+        ];
+        for (name, fault) in [
+            ("lost", Fault::Lost),
+            ("early", Fault::Early),
+            ("after remove", Fault::AfterRemove),
+            ("unmarked", Fault::Unmarked),
+            ("strangers", Fault::Stranger),
+            ("revisions", Fault::Revision),
+            ("other faults", Fault::Answer),
+        ] {
+            let mut count = verdict.count(fault);
+            if fault == Fault::Answer {
+                count += verdict.count(Fault::Half);
+            }
+            rows.push((name, count.to_string()));
+        }
+        rows.push(("kills", outages.len().to_string()));
+        if !outages.is_empty() {
+            let restarts = self.server.restarts_us.iter().copied();
+            rows.push(("restart", Spans::new(restarts).typical()));
+        }
+        rows.extend([
+            (
+                "late, said",
+                Spans::new(all.iter().map(|arrival| late(&arrival))).ranked(),
+            ),
+            ("late, seen", Spans::new(all.iter().map(received)).ranked()),
+            (
+                "  undisturbed, said",
+                Spans::new(undisturbed.iter().map(late)).ranked(),
+            ),
+            (
+                "  undisturbed, seen",
+                Spans::new(undisturbed.iter().copied().map(received)).ranked(),
+            ),
+            (
+                "replay late",
+                figures::quantiles(lag.p50_us, lag.p99_us, lag.max_us),
+            ),
+            ("replay", format!("{seconds:.1} s, {retries} retries")),
+            ("until all was done", format!("{} ms", self.took_us / 1_000)),
+        ]);
+        figures::print(title, &rows);
+    }
+}
