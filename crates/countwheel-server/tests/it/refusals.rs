@@ -190,6 +190,10 @@ fn a_set_that_breaks_a_rule_is_refused() {
             retry,
         ),
         (
+            also(r#""retry":{"exponential":{"first":"1s","cap":"1h","factor":1.000001}}"#),
+            retry,
+        ),
+        (
             also(r#""retry":{"exponential":{"first":"1s","cap":"1h","factor":1e400}}"#),
             retry,
         ),
