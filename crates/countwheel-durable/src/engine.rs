@@ -6,7 +6,7 @@ use std::sync::Arc;
 use countwheel::{Clock, Timestamp};
 
 use crate::scheduler::{Event, Scheduler, Ticket, planted};
-use crate::store::{Ownership, Shard, Store, StoreError};
+use crate::store::{Shard, Store, StoreError};
 use crate::{Attempt, Config, Response, Stats, TimerError};
 
 /// A scheduler with its store and its clock, but without a thread: whoever holds it calls
@@ -152,12 +152,6 @@ impl Engine {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.scheduler.stats()
-    }
-
-    /// Under which right it writes.
-    #[must_use]
-    pub fn ownership(&self) -> Ownership {
-        self.scheduler.ownership()
     }
 }
 

@@ -1,7 +1,6 @@
 //! One timer as it is stored: what is due, when, what has been tried.
 
 use std::fmt;
-use std::time::Duration;
 
 use countwheel::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -280,13 +279,6 @@ impl Record {
             at,
             revision: self.revision,
         })
-    }
-
-    /// How late the last attempt started; `None` if there was none.
-    #[must_use]
-    pub fn lateness(&self) -> Option<Duration> {
-        let last = self.attempts.last()?;
-        Some(last.started.saturating_since(last.due))
     }
 }
 
