@@ -200,7 +200,7 @@ fn a_failed_commit_answers_unknown_and_ends_the_scheduler() {
     let error = timers.call(set("lost", LONG)).unwrap_err();
     assert!(matches!(error, TimerError::Unknown(_)), "{error:?}");
     let reason = failed.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(reason, "the disk: is gone: is gone");
+    assert_eq!(reason, "the disk: is gone");
     assert_eq!(timers.health(), Health::Failed(reason));
     let error = timers.call(set("late", LONG)).unwrap_err();
     assert!(matches!(error, TimerError::Closed));

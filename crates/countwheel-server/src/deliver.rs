@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,15 +12,16 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use countwheel::{Clock, Timestamp};
 use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
+use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use crate::guard::is_public;
@@ -31,6 +32,8 @@ use crate::time::{format_duration, format_time};
 const ANSWER_MAX_BYTES: usize = 64 << 10;
 /// How long an idle connection is kept for the next attempt.
 const IDLE: Duration = Duration::from_secs(30);
+/// How many names are looked up at a time.
+const LOOKUPS_MAX: usize = 64;
 const USER_AGENT: &str = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
 /// What stands unencoded in `timer-key`: the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -68,7 +71,7 @@ impl HttpHandler {
     #[must_use]
     pub fn new(runtime: Handle, targets: Targets, clock: Arc<dyn Clock>) -> Self {
         let mut connector = HttpConnector::new_with_resolver(Resolver {
-            system: GaiResolver::new(),
+            lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)),
             targets,
         });
         connector.enforce_http(false);
@@ -99,13 +102,13 @@ impl Handler for HttpHandler {
         let sender = self.sender.clone();
         self.runtime.spawn(async move {
             let outcome = sender.attempt(&attempt).await;
-            tracing::debug!(
-                timer = %attempt.name,
-                id = %attempt.id,
-                attempt = attempt.number,
-                outcome = %outcome.detail,
-                "attempt ended"
-            );
+            let (timer, id, number) = (&attempt.name, attempt.id, attempt.number);
+            let detail = &outcome.detail;
+            if outcome.verdict == Verdict::Done {
+                tracing::debug!(%timer, %id, attempt = number, %detail, "delivered");
+            } else {
+                tracing::info!(%timer, %id, attempt = number, %detail, "not delivered");
+            }
             done.complete(outcome);
         });
     }
@@ -121,6 +124,7 @@ impl Sender {
             return stopped("the stored request cannot be read");
         };
         let timeout = job.timeout;
+        let ends = tokio::time::Instant::now() + timeout;
         let Some(request) = request(attempt, job) else {
             return stopped("the stored request cannot be made");
         };
@@ -130,30 +134,27 @@ impl Sender {
         {
             return failed(Forbidden.to_string());
         }
-        match tokio::time::timeout(timeout, self.exchange(request)).await {
-            Ok(outcome) => outcome,
+        match tokio::time::timeout_at(ends, self.exchange(request)).await {
+            Ok((outcome, body)) => {
+                // The status has decided. The rest is read so that the connection can be used
+                // again, for as long as the attempt may take.
+                if let Some(body) = body {
+                    let rest = Limited::new(body, ANSWER_MAX_BYTES).collect();
+                    drop(tokio::time::timeout_at(ends, rest).await);
+                }
+                outcome
+            }
             Err(_) => failed(format!("timed out after {}", format_duration(timeout))),
         }
     }
 
-    /// Sends the request and reads the answer to its end, or as much of it as is read.
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Outcome {
+    /// Sends the request, and judges by the status of the answer.
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> (Outcome, Option<Incoming>) {
         let answer = match self.client.request(request).await {
             Ok(answer) => answer,
-            Err(error) => return failed(describe(&error)),
+            Err(error) => return (failed(describe(&error)), None),
         };
         let (head, body) = answer.into_parts();
-        match Limited::new(body, ANSWER_MAX_BYTES).collect().await {
-            Ok(_) => {}
-            // Long enough: what it says is of no interest.
-            Err(error) if error.is::<LengthLimitError>() => {}
-            Err(_) => {
-                return failed(format!(
-                    "{}, and the answer broke off",
-                    head.status.as_u16()
-                ));
-            }
-        }
         let verdict = match head.status {
             status if status.is_success() => Verdict::Done,
             StatusCode::GONE => Verdict::Stopped,
@@ -165,10 +166,8 @@ impl Sender {
             },
             _ => Verdict::Failed { retry_after: None },
         };
-        Outcome {
-            verdict,
-            detail: head.status.as_str().to_owned(),
-        }
+        let detail = head.status.as_str().to_owned();
+        (Outcome { verdict, detail }, Some(body))
     }
 }
 
@@ -239,7 +238,13 @@ pub(crate) fn check_url(url: &str) -> Result<Uri, &'static str> {
     }
     match authority.as_str()[host.len()..].strip_prefix(':') {
         None if authority.as_str().len() == host.len() => Ok(uri),
-        Some(port) if port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(uri),
+        Some(port)
+            if port
+                .parse::<u16>()
+                .is_ok_and(|n| n > 0 && n.to_string() == port) =>
+        {
+            Ok(uri)
+        }
         _ => Err("the URL's port is not from 1 to 65535"),
     }
 }
@@ -282,7 +287,7 @@ struct NotResolved;
 /// that were checked.
 #[derive(Clone, Debug)]
 struct Resolver {
-    system: GaiResolver,
+    lookups: Arc<Semaphore>,
     targets: Targets,
 }
 
@@ -293,15 +298,22 @@ impl Service<Name> for Resolver {
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Service::poll_ready(&mut self.system, context).map_err(Into::into)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let targets = self.targets;
-        let resolving = self.system.call(name);
+        let (lookups, targets) = (Arc::clone(&self.lookups), self.targets);
         Box::pin(async move {
-            let addresses: Vec<_> = resolving.await.map_err(|_| NotResolved)?.collect();
+            // Held until the system answers, which may be long after the attempt has ended: a
+            // name server that is silent takes these threads and no others.
+            let permit = lookups.acquire_owned().await?;
+            let lookup = tokio::task::spawn_blocking(move || {
+                let addresses = (name.as_str(), 0).to_socket_addrs();
+                drop(permit);
+                addresses
+            });
+            let addresses: Vec<_> = lookup.await?.map_err(|_| NotResolved)?.collect();
             // One that is not public spoils them all: which is used is left to chance.
             let forbidden = |address: &SocketAddr| !is_public(address.ip());
             if targets == Targets::Public && addresses.iter().any(forbidden) {

@@ -16,6 +16,7 @@ use countwheel_durable::{Config, StateKind, Timers};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -29,6 +30,9 @@ use crate::shutdown::{Cause, Signals};
 
 /// How many connections are open at a time; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 4_096;
+/// Files that are neither connections of callers nor of deliveries: the store, the runtime's
+/// own, names being looked up.
+const FILES_RESERVED: usize = 128;
 /// How long the head of a request may take, and a connection may idle.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 const HEADERS_MAX: usize = 64;
@@ -189,7 +193,13 @@ impl Service {
             self.dev.is_some(),
         ));
         let (stop, stopped) = watch::channel(false);
-        let serving = tokio::spawn(accept(listener, router(Arc::clone(&app)), stopped));
+        let connections = connections_max(self.limits.max_in_flight);
+        let serving = tokio::spawn(accept(
+            listener,
+            router(Arc::clone(&app)),
+            connections,
+            stopped,
+        ));
 
         let pending: u64 = timers
             .counts()?
@@ -243,11 +253,34 @@ impl Service {
     }
 }
 
-/// Answers the connections of `listener` until `stopped` says so, then lets the answers
+/// How many connections of callers there may be, so that they never take the files that
+/// deliveries need. Raises this process's limit as far as it may.
+fn connections_max(max_in_flight: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of open files stays as it was");
+    }
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    let left = files.saturating_sub(max_in_flight + FILES_RESERVED);
+    // With too few for both, callers and deliveries have half each.
+    left.max(files / 2).clamp(1, CONNECTIONS_MAX)
+}
+
+/// Answers the connections of `listener`, at most `connections` at a time, until `stopped` says so, then lets the answers
 /// under way leave.
-pub async fn accept(listener: TcpListener, router: Router, mut stopped: watch::Receiver<bool>) {
+pub async fn accept(
+    listener: TcpListener,
+    router: Router,
+    connections: usize,
+    mut stopped: watch::Receiver<bool>,
+) {
     let for_connections = stopped.clone();
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(connections));
     let mut connections = JoinSet::new();
     loop {
         let accepted = async {

@@ -22,10 +22,11 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Hears SIGTERM and SIGINT from when it is made.
+/// Hears SIGTERM, SIGINT and SIGHUP from when it is made.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -33,6 +34,7 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
         })
     }
 
@@ -41,6 +43,8 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => ("SIGTERM", 143),
             _ = self.interrupt.recv() => ("SIGINT", 130),
+            // The terminal is gone.
+            _ = self.hangup.recv() => ("SIGHUP", 129),
         }
     }
 }

@@ -10,13 +10,17 @@ mod simulate;
 mod timers;
 
 use std::any::Any;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{MatchedPath, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use axum::http::uri::Authority;
+use axum::http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header,
+};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -275,6 +279,11 @@ fn refusal(app: &App, request: &Request<Body>) -> Option<Problem> {
             format!("a path with its query has at most {URI_MAX_BYTES} bytes"),
         ));
     }
+    if app.token.is_none()
+        && let Some(refusal) = from_elsewhere(request)
+    {
+        return Some(refusal);
+    }
     let guarded = uri.path() == "/v1" || uri.path().starts_with("/v1/");
     if guarded && !app.admits(request.headers()) {
         return Some(Problem::new(
@@ -283,6 +292,53 @@ fn refusal(app: &App, request: &Request<Body>) -> Option<Problem> {
         ));
     }
     None
+}
+
+/// Why a request is refused that a web page may have made a browser send. Without a token the
+/// service listens on loopback alone; a page can reach that too, under a name of its own that
+/// it lets lead here, or from its own origin.
+fn from_elsewhere(request: &Request<Body>) -> Option<Problem> {
+    let headers = request.headers();
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.to_str().unwrap_or_default(),
+        // HTTP/1.0 has none.
+        (None, None) if request.version() == Version::HTTP_10 => "localhost",
+        _ => {
+            let detail = "a request has exactly one host header";
+            return Some(Problem::new(Code::Malformed, detail));
+        }
+    };
+    let origin = headers.get(header::ORIGIN).map(|origin| {
+        let origin = origin.to_str().unwrap_or_default();
+        origin.split_once("://").map_or("", |(_, host)| host)
+    });
+    if [Some(host), origin]
+        .into_iter()
+        .flatten()
+        .all(is_this_machine)
+    {
+        return None;
+    }
+    Some(Problem::new(
+        Code::Forbidden,
+        "without a token, requests come from this machine and under its name",
+    ))
+}
+
+/// Whether `authority`, a host with or without a port, names this machine.
+fn is_this_machine(authority: &str) -> bool {
+    let Ok(authority) = authority.parse::<Authority>() else {
+        return false;
+    };
+    let host = authority.host();
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    match bare.unwrap_or(host).parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    }
 }
 
 /// The answer to OPTIONS: which methods the path takes.

@@ -24,6 +24,7 @@ pub(crate) enum Code {
     InvalidKey,
     InvalidQueue,
     Unauthorized,
+    Forbidden,
     NotFound,
     MethodNotAllowed,
     Timeout,
@@ -51,6 +52,7 @@ impl Code {
             Self::InvalidKey => ("invalid_key", S::BAD_REQUEST, "Invalid key"),
             Self::InvalidQueue => ("invalid_queue", S::BAD_REQUEST, "Invalid queue"),
             Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "Unauthorized"),
+            Self::Forbidden => ("forbidden", S::FORBIDDEN, "Forbidden"),
             Self::NotFound => ("not_found", S::NOT_FOUND, "Not found"),
             Self::MethodNotAllowed => (
                 "method_not_allowed",

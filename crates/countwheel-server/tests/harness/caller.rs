@@ -34,7 +34,7 @@ impl Caller {
     pub(crate) fn ask(&mut self, method: &str, path: &str, body: Option<&Value>) -> Option<Reply> {
         let body = body.map_or(String::new(), Value::to_string);
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()
         );

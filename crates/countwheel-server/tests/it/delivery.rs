@@ -165,7 +165,6 @@ fn an_attempt_without_an_answer_fails_and_says_why() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let closed_address = closed.local_addr().unwrap();
     drop(closed);
-    let stalling = Target::start(|_| "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx".to_owned());
     let hanging_up = Target::start(|_| String::new());
     let babbling = Target::start(|_| "what?\r\n\r\n".to_owned());
     let silent_url = format!("http://{}/", silent.local_addr().unwrap());
@@ -173,7 +172,6 @@ fn an_attempt_without_an_answer_fails_and_says_why() {
     for (url, detail) in [
         (silent_url.as_str(), "timed out after 300ms"),
         (&format!("http://{closed_address}/"), "connection refused"),
-        (&stalling.url, "200, and the answer broke off"),
         (&hanging_up.url, "connection closed before the answer"),
         (&babbling.url, "the answer is not HTTP"),
         ("http://name.invalid/", "name not resolved"),
@@ -254,4 +252,15 @@ fn a_target_that_is_not_public_is_not_contacted_unless_allowed() {
         );
     }
     assert!(target.quiet_for(Duration::from_millis(100)));
+}
+
+#[test]
+fn the_status_decides_even_if_the_answer_breaks_off() {
+    let (_directory, _server, mut client) = start();
+    for (status, state) in [("200 OK", "done"), ("410 Gone", "dead")] {
+        let cut =
+            Target::start(move |_| format!("HTTP/1.1 {status}\r\ncontent-length: 9\r\n\r\nx"));
+        set(&mut client, &json!({"in": 0, "target": {"url": cut.url}}));
+        wait_for_state(&mut client, PATH, state);
+    }
 }

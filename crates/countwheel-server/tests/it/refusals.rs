@@ -846,12 +846,12 @@ fn a_body_that_is_too_long_is_not_read_to_its_end() {
     let mut client = server.client();
     // Announced, and not announced but sent in chunks.
     let announced = format!(
-        "PUT {TIMER} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99999999999\r\n\r\n"
+        "PUT {TIMER} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99999999999\r\n\r\n"
     );
     let answer = client.exchange(announced.as_bytes(), false).unwrap();
     assert_eq!(answer.problem(), (413, "too_large".into()));
     let mut chunked = format!(
-        "PUT {TIMER} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        "PUT {TIMER} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
     )
     .into_bytes();
     let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
@@ -860,4 +860,44 @@ fn a_body_that_is_too_long_is_not_read_to_its_end() {
     }
     let answer = server.client().exchange(&chunked, false).unwrap();
     assert_eq!(answer.problem(), (413, "too_large".into()));
+}
+
+/// A web page can make a browser on this machine send requests here, under its own origin or
+/// under a name that it lets lead here.
+#[test]
+fn without_a_token_a_request_comes_from_this_machine_and_under_its_name() {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0);
+    let mut client = server.client();
+    let path = "/v1/queues/q/timers/k";
+    let body = r#"{"in":"1h","target":{"url":"http://127.0.0.1:9/"}}"#;
+    let mut ask = |lines: &str| {
+        let length = body.len();
+        let request = format!(
+            "PUT {path} HTTP/1.1\r\n{lines}content-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        );
+        let answer = client.exchange(request.as_bytes(), false);
+        answer.expect("an answer").status
+    };
+    for lines in [
+        "host: evil.example\r\n",
+        "host: 127.0.0.1.evil.example:7070\r\n",
+        "host: 192.168.1.1\r\n",
+        "host: localhost\r\norigin: https://evil.example\r\n",
+        "host: localhost\r\norigin: null\r\n",
+    ] {
+        assert_eq!(ask(lines), 403, "{lines}");
+    }
+    for lines in ["", "host: localhost\r\nhost: localhost\r\n"] {
+        assert_eq!(ask(lines), 400, "{lines}");
+    }
+    for lines in [
+        "host: localhost:7070\r\n",
+        "host: 127.0.0.2\r\n",
+        "host: [::1]:80\r\n",
+        "host: LOCALHOST\r\norigin: http://127.0.0.1:3000\r\n",
+    ] {
+        assert!(matches!(ask(lines), 200 | 201), "{lines}");
+    }
 }

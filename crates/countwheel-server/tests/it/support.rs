@@ -158,7 +158,7 @@ impl Client {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Answer {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
         let own = self.headers.iter();
         let own = own.map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in own.chain(headers.iter().copied()) {

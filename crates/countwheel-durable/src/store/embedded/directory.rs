@@ -6,7 +6,7 @@
 //! for a new one.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -73,9 +73,8 @@ fn create(
         }
         _ => {}
     }
-    let file = OpenOptions::new()
+    let file = private_file()
         .read(true)
-        .write(true)
         .create_new(true)
         .open(&database)
         .map_err(|source| io_error(&database, source))?;
@@ -101,7 +100,10 @@ fn create_directory(directory: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     create_directory(parent)?;
-    match fs::create_dir(directory) {
+    let mut private = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut private, 0o700);
+    match private.create(directory) {
         Ok(()) => sync_directory(parent),
         // Made by another process just now, or not a directory, which its reader will say.
         Err(source) if source.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -134,8 +136,7 @@ fn inspect(directory: &Path) -> Result<Option<Format>, StoreError> {
 }
 
 fn take_lock(path: &Path) -> Result<File, StoreError> {
-    let file = OpenOptions::new()
-        .write(true)
+    let file = private_file()
         .create(true)
         .truncate(false)
         .open(path)
@@ -199,13 +200,23 @@ fn read_format(path: &Path) -> Result<Format, StoreError> {
 fn write_format(directory: &Path, format: Format) -> Result<(), StoreError> {
     let (new, path) = (directory.join(FORMAT_NEW), directory.join(FORMAT));
     let write = || {
-        let mut file = File::create(&new)?;
+        let mut file = private_file().create(true).truncate(true).open(&new)?;
         file.write_all(format_text(format).as_bytes())?;
         file.sync_all()?;
         fs::rename(&new, &path)
     };
     write().map_err(|source| io_error(&path, source))?;
     sync_directory(directory)
+}
+
+/// For writing what nobody else on the machine shall read: payloads hold what callers hold
+/// secret.
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
 }
 
 /// Why the text is not this version's.
