@@ -14,7 +14,7 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -39,7 +39,7 @@ const PLAIN: AsciiSet = NON_ALPHANUMERIC
 /// let client = Client::new("http://127.0.0.1:7070", Some("dev"))?;
 /// assert_eq!(client.server(), "http://127.0.0.1:7070");
 /// let error = Client::new("127.0.0.1:7070", None).unwrap_err();
-/// assert_eq!(error.to_string(), "\"127.0.0.1:7070\" is not a server's http or https URL");
+/// assert!(error.to_string().ends_with("did you mean http://127.0.0.1:7070?"));
 /// # Ok::<(), ClientError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ impl Client {
         precondition: Precondition,
     ) -> Result<Answer<TimerSet>, ClientError> {
         let path = timer_path(queue, key, "");
-        self.send(Method::PUT, &path, Some(timer.to_json()), precondition)
+        self.send_text(Method::PUT, &path, Some(timer.to_json()), precondition)
             .await
     }
 
@@ -250,11 +250,31 @@ impl Client {
             .await
     }
 
+    /// Asks whether the server has an echo, to which timers can be delivered.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::Refused`] with status 404 if it has none.
+    pub async fn echo(&self) -> Result<(), ClientError> {
+        let answer = self.send(Method::GET, "/echo", None, Precondition::None);
+        answer.await.map(|_: Answer<IgnoredAny>| ())
+    }
+
     async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Option<Value>,
+        precondition: Precondition,
+    ) -> Result<Answer<T>, ClientError> {
+        let body = body.map(|value| value.to_string());
+        self.send_text(method, path, body, precondition).await
+    }
+
+    async fn send_text<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
         precondition: Precondition,
     ) -> Result<Answer<T>, ClientError> {
         let mut request = Request::builder()
@@ -271,9 +291,9 @@ impl Client {
             }
         }
         let body = match body {
-            Some(value) => {
+            Some(json) => {
                 request = request.header(CONTENT_TYPE, "application/json");
-                Full::from(value.to_string())
+                Full::from(json)
             }
             None => Full::default(),
         };
@@ -338,8 +358,17 @@ impl Client {
     }
 }
 
+/// What a timer delivers.
+#[derive(Clone, Debug)]
+pub enum TimerBody {
+    /// This value. A text, if the timer has a content type.
+    Value(Value),
+    /// This JSON, byte for byte: numbers, order and doubled names stay as they are.
+    Verbatim(Box<RawValue>),
+}
+
 /// What a set asks for.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub struct NewTimer {
     /// When it is due.
     pub due: Due,
@@ -350,7 +379,7 @@ pub struct NewTimer {
     /// The deadline of one attempt, the server's default if `None`.
     pub timeout: Option<Duration>,
     /// What is delivered.
-    pub body: Option<Value>,
+    pub body: Option<TimerBody>,
     /// With it, the body is a text and is delivered as it stands.
     pub content_type: Option<String>,
     /// When to try again, the server's default if `None`.
@@ -358,7 +387,7 @@ pub struct NewTimer {
 }
 
 impl NewTimer {
-    fn to_json(&self) -> Value {
+    fn to_json(&self) -> String {
         let mut target = json!({ "url": self.url });
         if !self.headers.is_empty() {
             target["headers"] = json!(self.headers);
@@ -368,16 +397,27 @@ impl NewTimer {
         }
         let (field, value) = due_field(self.due);
         let mut timer = json!({ field: value, "target": target });
-        if let Some(body) = &self.body {
-            timer["body"] = body.clone();
-        }
+        let verbatim = match &self.body {
+            Some(TimerBody::Verbatim(json)) => Some(json.get()),
+            Some(TimerBody::Value(value)) => {
+                timer["body"] = value.clone();
+                None
+            }
+            None => None,
+        };
         if let Some(content_type) = &self.content_type {
             timer["content_type"] = json!(content_type);
         }
         if let Some(retry) = &self.retry {
             timer["retry"] = retry_json(retry);
         }
-        timer
+        let mut text = timer.to_string();
+        if let Some(body) = verbatim {
+            // A `Value` would write it anew. The object has members, and ends with its brace.
+            text.pop();
+            text.push_str(&format!(",\"body\":{body}}}"));
+        }
+        text
     }
 }
 
@@ -646,7 +686,7 @@ pub struct SimulatedAttempt {
 #[non_exhaustive]
 pub enum ClientError {
     /// The server's URL cannot be used. Nothing was sent.
-    #[error("{text:?} is not a server's http or https URL")]
+    #[error("{text:?} is not a server's http or https URL{}", suggestion(text))]
     Address {
         /// What was given.
         text: String,
@@ -764,6 +804,21 @@ pub struct FieldError {
     pub detail: String,
 }
 
+/// The URL that was meant, if nothing but the scheme is missing.
+fn suggestion(text: &str) -> String {
+    let url = format!("http://{text}");
+    let meant = !text.contains("://")
+        && !text.contains(['?', '#'])
+        && url
+            .parse::<Uri>()
+            .is_ok_and(|uri| uri.host().is_some_and(|host| !host.is_empty()));
+    if meant {
+        format!("; did you mean {url}?")
+    } else {
+        String::new()
+    }
+}
+
 fn timer_path(queue: &str, key: &str, verb: &str) -> String {
     format!("/v1/queues/{}/timers/{}{verb}", escape(queue), escape(key))
 }
@@ -865,7 +920,7 @@ mod tests {
             url: "https://example.com/hook".to_owned(),
             headers: [("x-shop".to_owned(), "7".to_owned())].into(),
             timeout: Some(Duration::from_secs(15)),
-            body: Some(json!({"order": 42})),
+            body: Some(TimerBody::Value(json!({"order": 42}))),
             content_type: None,
             retry: Some(RetryPolicy {
                 delays: Delays::Preset(Preset::Wechat),
@@ -875,7 +930,7 @@ mod tests {
             }),
         };
         assert_eq!(
-            timer.to_json(),
+            serde_json::from_str::<Value>(&timer.to_json()).unwrap(),
             json!({
                 "in": 1_800_000,
                 "target": {
@@ -909,6 +964,10 @@ mod tests {
             let error = Client::new(bad, None).unwrap_err();
             assert!(matches!(error, ClientError::Address { .. }), "{bad}");
         }
+        let told = |bad| Client::new(bad, None).unwrap_err().to_string();
+        assert!(told("localhost:7171").ends_with("; did you mean http://localhost:7171?"));
+        assert!(told("ftp://x").ends_with(" URL"));
+        assert!(told("/v1").ends_with(" URL"));
         let client = Client::new("https://timers.example/under/", None).unwrap();
         assert_eq!(client.server(), "https://timers.example/under");
         assert!(matches!(

@@ -54,7 +54,7 @@ pub(crate) fn header(text: &str) -> Result<(String, String), String> {
 #[group(required = true, multiple = false)]
 pub(crate) struct When {
     /// How long from now: 5s, 1h30m, 250ms
-    #[arg(long = "in", value_name = "D", value_parser = duration)]
+    #[arg(long = "in", value_name = "D", value_parser = duration, allow_hyphen_values = true)]
     delay: Option<Duration>,
     /// When, with an offset: 2026-03-01T12:00:05Z
     #[arg(long, value_name = "TIME", value_parser = time)]

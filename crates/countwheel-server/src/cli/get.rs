@@ -7,6 +7,9 @@ use super::follow::{line, outcome};
 use super::{Exit, Failure, Terminal, retry, text};
 use crate::client::Timer;
 
+/// How many attempts to come are told.
+const NEXT_SHOWN: usize = 5;
+
 /// `countwheel get`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Get {
@@ -69,8 +72,12 @@ fn lines(timer: &Timer, now: Timestamp) -> Vec<String> {
         );
         lines.push(line(&format!("attempt {}", attempt.number), &words));
     }
-    for next in &timer.next_attempts {
+    for next in timer.next_attempts.iter().take(NEXT_SHOWN) {
         lines.push(line(&format!("next {}", next.attempt), &when(next.at)));
+    }
+    let more = timer.next_attempts.len().saturating_sub(NEXT_SHOWN);
+    if more > 0 {
+        lines.push(format!("… and {more} more"));
     }
     lines
 }

@@ -154,10 +154,19 @@ enum Failure {
     Client(#[from] ClientError),
     #[error("{path}: {source}")]
     Trace { path: String, source: TraceError },
-    #[error("{path}: {source}")]
+    #[error("{path}: {}", reason(source))]
     File { path: String, source: io::Error },
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
+}
+
+/// What is wrong with a file, without the number that the system has for it.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error ") {
+        Some((words, _)) => words.to_owned(),
+        None => text,
+    }
 }
 
 impl Failure {

@@ -26,7 +26,7 @@ pub struct Move {
 #[group(required = true, multiple = false)]
 struct To {
     /// How long from now
-    #[arg(long = "in", value_name = "D", value_parser = duration)]
+    #[arg(long = "in", value_name = "D", value_parser = duration, allow_hyphen_values = true)]
     delay: Option<std::time::Duration>,
     /// When, with an offset: 2026-03-01T12:00:05Z
     #[arg(long, value_name = "TIME", value_parser = time)]

@@ -6,35 +6,50 @@ use countwheel_durable::{Delays, Jitter, Preset, RetryPolicy};
 use serde_json::Value;
 
 use super::arguments::duration;
-use super::text;
+use super::{Failure, text};
+
+/// Stands at each argument: the heading of a group goes on over those that follow it.
+const HEADING: &str = "Retry policy";
 
 /// When to try again after a failure.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Retry policy")]
 pub(crate) struct Retry {
     /// wechat, or 15s,15s,30s, or fixed:5s, or exp:1s..1h (doubling), or exp:1s..1h*3
-    #[arg(long, value_name = "SCHEDULE", value_parser = delays)]
+    #[arg(long, value_name = "SCHEDULE", value_parser = delays, help_heading = HEADING)]
     retry: Option<Delays>,
     /// How much of each delay is left to chance: none, full, equal
-    #[arg(long, value_name = "JITTER", value_parser = jitter, requires = "retry")]
+    #[arg(long, value_name = "JITTER", value_parser = jitter, help_heading = HEADING)]
     jitter: Option<Jitter>,
     /// How many attempts there are in all
-    #[arg(long, value_name = "N", requires = "retry")]
+    #[arg(long, value_name = "N", help_heading = HEADING)]
     max_attempts: Option<u32>,
     /// No attempt later than this after the first deadline
-    #[arg(long, value_name = "D", value_parser = duration, requires = "retry")]
+    #[arg(long, value_name = "D", value_parser = duration, help_heading = HEADING)]
     max_age: Option<Duration>,
 }
 
 impl Retry {
     /// The policy asked for, `None` if that is left to the server.
-    pub(crate) fn policy(&self) -> Option<RetryPolicy> {
-        Some(RetryPolicy {
-            delays: self.retry.clone()?,
+    pub(crate) fn policy(&self) -> Result<Option<RetryPolicy>, Failure> {
+        let Some(delays) = self.retry.clone() else {
+            let lonely = [
+                ("--jitter", self.jitter.is_some()),
+                ("--max-attempts", self.max_attempts.is_some()),
+                ("--max-age", self.max_age.is_some()),
+            ];
+            return match lonely.into_iter().find(|(_, given)| *given) {
+                Some((name, _)) => Err(Failure::Usage(format!(
+                    "{name} needs a schedule too, e.g. --retry exp:10s..6h"
+                ))),
+                None => Ok(None),
+            };
+        };
+        Ok(Some(RetryPolicy {
+            delays,
             jitter: self.jitter.unwrap_or_default(),
             max_attempts: self.max_attempts,
             max_age: self.max_age,
-        })
+        }))
     }
 }
 

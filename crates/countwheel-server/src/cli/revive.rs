@@ -15,7 +15,8 @@ pub struct Revive {
     /// The timer's key
     key: String,
     /// How long from now; now if neither is given
-    #[arg(long = "in", value_name = "D", value_parser = duration, conflicts_with = "at")]
+    #[arg(long = "in", value_name = "D", value_parser = duration,
+          allow_hyphen_values = true, conflicts_with = "at")]
     delay: Option<Duration>,
     /// When, with an offset: 2026-03-01T12:00:05Z
     #[arg(long, value_name = "TIME", value_parser = time)]

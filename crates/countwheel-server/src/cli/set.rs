@@ -1,18 +1,20 @@
 //! `countwheel set`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use countwheel::Clock;
 use countwheel_durable::{Precondition, Revision};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::arguments::{When, duration, header};
 use super::connection::Connection;
 use super::follow::{Follower, line};
 use super::retry::Retry;
 use super::{Exit, Failure, Terminal, text, watch};
-use crate::client::NewTimer;
+use crate::client::{NewTimer, TimerBody};
 
 /// `countwheel set`.
 #[derive(Clone, Debug, clap::Args)]
@@ -98,23 +100,36 @@ impl Set {
         Ok(NewTimer {
             due: self.when.due(),
             url: self.post.clone(),
-            headers: self.headers.iter().cloned().collect(),
+            headers: self.headers()?,
             timeout: self.timeout,
             body,
             content_type,
-            retry: self.retry.policy(),
+            retry: self.retry.policy()?,
         })
     }
 
-    fn body(&self) -> Result<(Option<Value>, Option<String>), Failure> {
+    /// The headers; the API takes each name once.
+    fn headers(&self) -> Result<BTreeMap<String, String>, Failure> {
+        for (i, (name, _)) in self.headers.iter().enumerate() {
+            let mut before = self.headers[..i].iter();
+            if before.any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+                return Err(Failure::Usage(format!(
+                    "--header {name:?} is given twice: a timer has each header once"
+                )));
+            }
+        }
+        Ok(self.headers.iter().cloned().collect())
+    }
+
+    fn body(&self) -> Result<(Option<TimerBody>, Option<String>), Failure> {
         let plain = || Some("text/plain; charset=utf-8".to_owned());
         if let Some(json) = &self.body.json_body {
-            let value: Value = serde_json::from_str(json)
+            let verbatim: Box<RawValue> = serde_json::from_str(json)
                 .map_err(|error| Failure::Usage(format!("--json-body is no JSON: {error}")))?;
             // With a content type the API takes a text, delivered as it stands.
             return Ok(match &self.content_type {
-                None => (Some(value), None),
-                named => (Some(Value::String(json.clone())), named.clone()),
+                None => (Some(TimerBody::Verbatim(verbatim)), None),
+                named => (Some(plain_text(json.clone())), named.clone()),
             });
         }
         let text = match (&self.body.body, &self.body.body_file) {
@@ -131,6 +146,10 @@ impl Set {
             (None, None) => return Ok((None, None)),
         };
         let content_type = self.content_type.clone().or_else(plain);
-        Ok((Some(Value::String(text)), content_type))
+        Ok((Some(plain_text(text)), content_type))
     }
+}
+
+fn plain_text(text: String) -> TimerBody {
+    TimerBody::Value(Value::String(text))
 }

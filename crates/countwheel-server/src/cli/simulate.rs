@@ -30,7 +30,7 @@ impl Simulate {
     pub(super) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
         let client = self.connection.client()?;
         // Left out, the policy is the one that a set without one gets.
-        let policy = self.retry.policy().unwrap_or_default();
+        let policy = self.retry.policy()?.unwrap_or_default();
         let answer = client.simulate(&policy, self.start, self.limit).await?;
         if self.connection.json {
             writeln!(terminal.out, "{}", answer.json())?;

@@ -2,6 +2,9 @@
 
 use std::io::{self, Write};
 
+/// How wide the first column gets: one long key shall not push all others' lines apart.
+const KEY_WIDTH: usize = 40;
+
 /// Rows of text under a header. Columns are as wide as the widest text so far, so the
 /// pages of a long list keep their shape.
 #[derive(Debug)]
@@ -26,6 +29,9 @@ impl<const N: usize> Table<N> {
     pub(crate) fn push(&mut self, row: [String; N]) {
         for (width, text) in self.widths.iter_mut().zip(&row) {
             *width = (*width).max(text.chars().count());
+        }
+        if let Some(key) = self.widths.first_mut() {
+            *key = (*key).min(KEY_WIDTH);
         }
         self.rows.push(row);
     }
@@ -55,6 +61,20 @@ impl<const N: usize> Table<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_key_is_whole_and_does_not_widen_its_column() {
+        let mut table = Table::new(["KEY", "STATE"]);
+        let long = "k".repeat(100);
+        table.push([long.clone(), "done".into()]);
+        table.push(["a".into(), "dead".into()]);
+        let mut out = Vec::new();
+        table.write(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[1], format!("{long}  done"));
+        assert_eq!(lines[2], format!("{:<40}  dead", "a"));
+    }
 
     #[test]
     fn columns_line_up_by_characters_and_keep_their_width() {

@@ -121,6 +121,97 @@ async fn wrong_usage_and_a_server_that_is_away_have_codes_of_their_own() {
     assert_eq!(code, Some(3));
 }
 
+const SET: [&str; 6] = [
+    "set",
+    "a",
+    "--at",
+    "2126-03-01T12:00:00Z",
+    "--post",
+    "http://x/",
+];
+
+#[tokio::test]
+async fn a_json_body_arrives_byte_for_byte() {
+    let stub = Stub::start().await;
+    let body = r#"{"z":1.000,"a":12345678901234567890123,"n":1E2, "z":"\u00e4"}"#;
+    let arguments = [&SET[..], &["--json-body", body]].concat();
+    let (_, err, code) = told(&run(&stub, &arguments).await);
+    assert_eq!(code, Some(0), "{err}");
+    let sent = stub.inner().last_body.clone();
+    assert!(sent.contains(&format!("\"body\":{body}")), "{sent}");
+    let sent: Value = serde_json::from_str(&sent).unwrap();
+    assert_eq!(sent["target"]["url"], "http://x/");
+}
+
+#[tokio::test]
+async fn wrong_usage_says_what_to_do() {
+    let stub = Stub::start().await;
+    for (more, words) in [
+        (&["--header", "x: 1", "--header", "X: 2"][..], "given twice"),
+        (&["--jitter", "full"], "--retry exp:10s..6h"),
+        (&["--max-attempts", "3"], "--retry exp:10s..6h"),
+        (&["--max-age", "3h"], "--retry exp:10s..6h"),
+        (&["--server", "localhost:7171"], "http://localhost:7171?"),
+    ] {
+        let (_, err, code) = told(&run(&stub, &[&SET[..], more].concat()).await);
+        assert!(err.contains(words), "{err}");
+        assert_eq!(code, Some(2), "{err}");
+    }
+    for command in ["set", "move", "revive"] {
+        let (_, err, code) = told(&run(&stub, &[command, "a", "--in", "-5s"]).await);
+        assert!(err.contains("less than nothing"), "{err}");
+        assert_eq!(code, Some(2), "{err}");
+    }
+    let (_, err, code) = told(&run(&stub, &["replay", "/nope"]).await);
+    assert_eq!(err, "countwheel: /nope: No such file or directory\n");
+    assert_eq!(code, Some(2));
+    assert!(stub.inner().requests.is_empty());
+
+    let (help, _, _) = told(&run(&stub, &["set", "--help"]).await);
+    let (plain, retry) = help.split_once("Retry policy:").unwrap();
+    for name in ["--if-absent", "--if-revision", "--watch"] {
+        assert!(plain.contains(name) && !retry.contains(name), "{help}");
+    }
+}
+
+#[tokio::test]
+async fn a_replay_without_an_echo_or_without_flights_is_refused() {
+    let stub = Stub::start().await;
+    stub.inner().no_echo = true;
+    let name = format!("countwheel-cli-echo-{}.csv", std::process::id());
+    let trace = std::env::temp_dir().join(name);
+    let text = "scheduled_departure,flight,delay_minutes\n2013-01-01T10:15:00Z,a,2\n";
+    std::fs::write(&trace, text).unwrap();
+    let replay = ["replay", trace.to_str().unwrap(), "--speed", "1e9"];
+    let (_, err, code) = told(&run(&stub, &replay).await);
+    assert!(err.contains("give --target URL"), "{err}");
+    assert_eq!(code, Some(2));
+    let late = [&replay[..], &["--from", "2014-01-01"]].concat();
+    let (_, err, code) = told(&run(&stub, &late).await);
+    assert!(err.contains("no flight in the time"), "{err}");
+    assert_eq!(code, Some(2));
+    assert!(stub.inner().requests.is_empty());
+    let aimed = [&replay[..], &["--target", "http://x/"]].concat();
+    let (_, err, code) = told(&run(&stub, &aimed).await);
+    assert_eq!(code, Some(0), "{err}");
+    std::fs::remove_file(&trace).unwrap();
+}
+
+#[tokio::test]
+async fn of_many_attempts_to_come_five_are_told() {
+    let stub = Stub::start().await;
+    let next: Vec<_> = (1..=20)
+        .map(|n| json!({ "attempt": n, "at": "2126-03-01T12:00:00Z" }))
+        .collect();
+    stub.put(
+        "a",
+        vec![json!({ "state": "pending", "next_attempts": next })],
+    );
+    let (out, _, _) = told(&run(&stub, &["get", "a"]).await);
+    assert_eq!(out.matches("\nnext ").count(), 5, "{out}");
+    assert!(out.ends_with("\n… and 15 more\n"), "{out}");
+}
+
 #[tokio::test]
 async fn a_removed_timer_is_told_with_what_it_was_doing() {
     let stub = Stub::start().await;

@@ -60,6 +60,10 @@ pub(crate) struct Live {
 pub(crate) struct Inner {
     pub(crate) timers: BTreeMap<String, Entry>,
     pub(crate) requests: Vec<String>,
+    /// The last body that came, as it stood.
+    pub(crate) last_body: String,
+    /// Whether there is no echo.
+    pub(crate) no_echo: bool,
     pub(crate) under_way: HashMap<String, usize>,
     pub(crate) most_under_way: usize,
     pub(crate) most_of_one_key: usize,
@@ -142,7 +146,11 @@ impl Stub {
         let key = path.strip_prefix("/v1/queues/default/timers/");
         let key = key.map(|key| percent_decode_str(key).decode_utf8().unwrap().into_owned());
         let body = request.into_body().collect().await.unwrap().to_bytes();
+        self.inner().last_body = String::from_utf8(body.to_vec()).unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if path == "/echo" && self.inner().no_echo {
+            return Ok(answer(404, &problem("no_route", "there is nothing here")));
+        }
         let Some(key) = key else {
             return Ok(answer(200, &self.other(&path)));
         };

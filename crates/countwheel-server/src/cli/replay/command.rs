@@ -15,7 +15,11 @@ use crate::cli::arguments::date;
 use crate::cli::connection::Connection;
 use crate::cli::retry::Retry;
 use crate::cli::{Exit, Failure, Terminal, text};
+use crate::client::ClientError;
 use crate::trace::{self, Flight, TraceError};
+
+/// In seconds: how often progress is told if all is well.
+const TELL_EVERY: u32 = 10;
 
 /// `countwheel replay`.
 #[derive(Clone, Debug, clap::Args)]
@@ -53,16 +57,30 @@ pub struct ReplayFile {
 impl ReplayFile {
     pub(in crate::cli) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
         let client = self.connection.client()?;
+        let retry = self.retry.policy()?.unwrap_or_else(Replay::default_retry);
         let flights = trace::open(&self.file).map_err(|error| self.unreadable(error))?;
+        let mut flights = between(flights, self.from, self.to).peekable();
+        if flights.peek().is_none() {
+            let path = self.file.display();
+            let asked = match (self.from, self.to) {
+                (None, None) => "",
+                _ => " in the time that --from and --to ask for",
+            };
+            return Err(Failure::Usage(format!("{path}: no flight{asked}")));
+        }
         let mut console = Console {
             log: self.log.as_deref().map(create).transpose()?,
             lost: None,
             retries: 0,
+            quiet: 0,
             err: terminal.err,
         };
         let mut report_file = self.report.as_deref().map(create).transpose()?;
         // Whoever mistypes the URL shall not wait for that server for ever.
         client.queues().await?;
+        if self.target.is_none() {
+            client.echo().await.map_err(no_echo)?;
+        }
         let clock = terminal.clock;
         let start = clock.timestamp();
         let replay = Replay {
@@ -74,9 +92,8 @@ impl ReplayFile {
             queue: self.connection.queue.clone(),
             run: format!("{:x}-{:x}", start.as_micros(), std::process::id()),
             concurrency: usize::from(self.concurrency),
-            retry: self.retry.policy().unwrap_or_else(Replay::default_retry),
+            retry,
         };
-        let flights = between(flights, self.from, self.to);
         let operations = Planner::new(flights, self.speed, start);
         let stop = async {
             // Without a way to hear of it, nobody can stop us so.
@@ -109,10 +126,25 @@ impl ReplayFile {
     }
 
     fn unreadable(&self, source: TraceError) -> Failure {
-        Failure::Trace {
-            path: self.file.display().to_string(),
-            source,
+        let path = self.file.display().to_string();
+        match source {
+            // The file cannot be opened, or is none: that is no matter of a line.
+            TraceError::Read { line: 1, source } if source.raw_os_error().is_some() => {
+                Failure::File { path, source }
+            }
+            source => Failure::Trace { path, source },
         }
+    }
+}
+
+/// Says what to do without the server's echo, if that is what is wrong.
+fn no_echo(error: ClientError) -> Failure {
+    match error {
+        ClientError::Refused(_) | ClientError::Unintelligible { .. } => Failure::Usage(
+            "the server has no /echo to deliver to, as `countwheel dev` has: give --target URL"
+                .to_owned(),
+        ),
+        error => Failure::Client(error),
     }
 }
 
@@ -153,6 +185,8 @@ struct Console<'a> {
     /// Why the log was given up.
     lost: Option<(String, std::io::Error)>,
     retries: u64,
+    /// How often progress was heard of, once a second, since it was last told.
+    quiet: u32,
     err: &'a mut (dyn Write + Send),
 }
 
@@ -183,7 +217,9 @@ impl Observer for Console<'_> {
             behind,
         } = progress;
         let again = retries > std::mem::replace(&mut self.retries, retries);
-        if again || behind > Duration::from_secs(1) {
+        self.quiet += 1;
+        if again || behind > Duration::from_secs(1) || self.quiet >= TELL_EVERY {
+            self.quiet = 0;
             let behind = text::span(behind);
             let retries = text::count(retries, "retry", "retries");
             // Whoever closed standard error does not want to know.
@@ -199,6 +235,33 @@ impl Observer for Console<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_is_told_every_ten_seconds_when_all_is_well() {
+        let mut err = Vec::new();
+        let mut console = Console {
+            log: None,
+            lost: None,
+            retries: 0,
+            quiet: 0,
+            err: &mut err,
+        };
+        for acknowledged in 1..=25 {
+            console.progress(Progress {
+                acknowledged,
+                under_way: 0,
+                retries: 0,
+                behind: Duration::ZERO,
+            });
+        }
+        let told = String::from_utf8(err).unwrap();
+        let lines: Vec<_> = told.lines().collect();
+        assert_eq!(lines.len(), 2, "{told}");
+        assert!(
+            lines[0].starts_with("countwheel: 10 acknowledged, "),
+            "{told}"
+        );
+    }
 
     #[test]
     fn flights_between_two_dates_are_taken_and_the_rest_is_not_read() {

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::plan::{Action, Operation, OperationKind};
 use super::run::Replay;
-use crate::client::{ClientError, NewTimer, Timer};
+use crate::client::{ClientError, NewTimer, Timer, TimerBody};
 
 /// The header in which every timer of a replay carries the replay's name. Unlike the body
 /// it is shown by the server, so a timer can be recognised.
@@ -240,7 +240,9 @@ impl Asking<'_> {
             url: replay.target.clone(),
             headers: [(RUN_HEADER.to_owned(), replay.run.clone())].into(),
             timeout: None,
-            body: Some(json!({ "flight": self.key, "run": replay.run })),
+            body: Some(TimerBody::Value(
+                json!({ "flight": self.key, "run": replay.run }),
+            )),
             content_type: None,
             retry: Some(replay.retry.clone()),
         };
