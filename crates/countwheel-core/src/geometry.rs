@@ -4,58 +4,82 @@ use core::fmt;
 
 use crate::Tick;
 
-/// One digit of a tick, in bits.
-const DIGIT_BITS: u32 = 6;
+/// One digit of a tick, in bits: a byte.
+const DIGIT_BITS: u32 = 8;
 
 /// Slots of one level: the values of one digit.
 pub(crate) const SLOTS: usize = 1 << DIGIT_BITS;
 
-/// Levels of the hierarchy: the base-64 digits of a `u64`.
-pub(crate) const LEVELS: usize = u64::BITS.div_ceil(DIGIT_BITS) as usize;
+/// Levels of the hierarchy: the digits of a `u64`.
+pub(crate) const LEVELS: usize = (u64::BITS / DIGIT_BITS) as usize;
 
-/// Where an entry of the hierarchy is filed, seen from now.
+/// Where an entry of the hierarchy is filed, seen from now: one slot of one level.
+///
+/// Slots are numbered through all levels, from the lowest slot of the lowest level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    pub(crate) level: usize,
-    pub(crate) slot: usize,
-}
+pub(crate) struct Place(usize);
 
 impl Place {
     /// The place of `due`: its level is the highest digit in which it differs
     /// from `now`, and its slot is the value of that digit.
     ///
     /// A `due` that equals `now` is on the lowest level.
+    #[inline]
     pub(crate) fn of(now: Tick, due: Tick) -> Self {
         // Setting the lowest bit changes no level, and makes equality a difference in digit 0.
         let highest_difference = ((now.get() ^ due.get()) | 1).ilog2();
         let level = (highest_difference / DIGIT_BITS) as usize;
-        Self {
-            level,
-            slot: digit(due, level),
-        }
+        Self(level * SLOTS + digit(due, level))
+    }
+
+    #[inline]
+    pub(crate) fn of_slot(number: usize) -> Self {
+        Self(number)
+    }
+
+    /// The number of the slot.
+    #[inline]
+    pub(crate) fn slot(self) -> usize {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn level(self) -> usize {
+        self.0 / SLOTS
     }
 
     /// The first tick of this place's slot: the digits of `now` above, this
     /// place's own digit, and zeros below.
+    #[inline]
     pub(crate) fn start(self, now: Tick) -> Tick {
-        let shift = shift(self.level);
+        let shift = shift(self.level());
         // On the top level the shift pushes everything out, and the wrap makes a mask of ones.
         let this_and_below = ((SLOTS as u64) << shift).wrapping_sub(1);
-        Tick::new((now.get() & !this_and_below) | ((self.slot as u64) << shift))
+        let own = ((self.0 % SLOTS) as u64) << shift;
+        Tick::new((now.get() & !this_and_below) | own)
+    }
+
+    /// The last tick of this place's slot.
+    #[inline]
+    pub(crate) fn end(self, now: Tick) -> Tick {
+        Tick::new(self.start(now).get() | ((1 << shift(self.level())) - 1))
     }
 
     /// Whether this place's slot has not begun yet, or is the tick `now` itself.
     pub(crate) fn is_ahead_of(self, now: Tick) -> bool {
-        let hand = digit(now, self.level);
-        self.slot > hand || (self.level == 0 && self.slot == hand)
+        let (level, slot) = (self.level(), self.0 % SLOTS);
+        let hand = digit(now, level);
+        slot > hand || (level == 0 && slot == hand)
     }
 }
 
+#[inline]
 fn shift(level: usize) -> usize {
     level * DIGIT_BITS as usize
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "a digit is below 64")]
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "a digit is below 256")]
 fn digit(tick: Tick, level: usize) -> usize {
     (tick.get() >> shift(level)) as usize % SLOTS
 }
@@ -141,35 +165,36 @@ mod tests {
 
     fn place(now: u64, due: u64) -> (usize, usize) {
         let place = Place::of(Tick::new(now), Tick::new(due));
-        (place.level, place.slot)
+        (place.level(), place.slot() % SLOTS)
     }
 
     #[test]
     fn the_level_is_the_highest_digit_that_differs() {
         assert_eq!(place(0, 0), (0, 0));
-        assert_eq!(place(0, 63), (0, 63));
-        assert_eq!(place(0, 64), (1, 1));
-        assert_eq!(place(63, 64), (1, 1), "a border, not a distance, decides");
-        assert_eq!(place(64, 127), (0, 63));
-        assert_eq!(place(0, 64 * 64), (2, 1));
-        assert_eq!(place(0, u64::MAX), (10, 15), "the top digit has four bits");
-        assert_eq!(place(u64::MAX - 1, u64::MAX), (0, 63));
+        assert_eq!(place(0, 255), (0, 255));
+        assert_eq!(place(0, 256), (1, 1));
+        assert_eq!(place(255, 256), (1, 1), "a border, not a distance, decides");
+        assert_eq!(place(256, 511), (0, 255));
+        assert_eq!(place(0, 256 * 256), (2, 1));
+        assert_eq!(place(0, u64::MAX), (7, 255));
+        assert_eq!(place(u64::MAX - 1, u64::MAX), (0, 255));
     }
 
     #[test]
     fn a_slot_starts_at_its_digit_followed_by_zeros() {
-        for now in [0, 63, 64, 4_095, 1 << 32, 1 << 60, u64::MAX - 5_000] {
-            for distance in [0, 1, 63, 64, 65, 4_095, 4_096] {
+        for now in [0, 255, 256, 65_535, 1 << 32, 1 << 60, u64::MAX - 5_000] {
+            for distance in [0, 1, 255, 256, 257, 65_535, 65_536, 1 << 33] {
                 let (now, due) = (Tick::new(now), Tick::new(now.saturating_add(distance)));
                 let place = Place::of(now, due);
-                let start = place.start(now);
+                let (start, end) = (place.start(now), place.end(now));
                 assert!(place.is_ahead_of(now), "{now:?} {due:?}");
-                assert!(now <= start && start <= due, "{now:?} {due:?}");
-                assert!(due.get() - start.get() < 1 << shift(place.level));
+                assert!(now <= start && start <= due && due <= end);
+                assert_eq!(end.get() - start.get(), (1 << shift(place.level())) - 1);
             }
         }
         let top = Place::of(Tick::ZERO, Tick::MAX);
-        assert_eq!(top.start(Tick::ZERO), Tick::new(15 << 60));
+        assert_eq!(top.start(Tick::ZERO), Tick::new(255 << 56));
+        assert_eq!(top.end(Tick::ZERO), Tick::MAX);
     }
 
     #[test]

@@ -3,12 +3,10 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::chain::Chain;
 use crate::geometry::{GeometryError, Revolution};
 #[cfg(feature = "planted-bugs")]
 use crate::planted::PlantedBug;
-use crate::ring::Ring;
-use crate::slab::{Index, Slab};
+use crate::storage::Storage;
 use crate::{Expired, Tick, TimerKey};
 
 /// The classic hashed timing wheel: one ring of slots, as Netty and its kin have it.
@@ -54,15 +52,13 @@ use crate::{Expired, Tick, TimerKey};
 pub struct HashedWheel<T> {
     pub(crate) now: Tick,
     pub(crate) revolution: Revolution,
-    /// The entries that are due at the hand, or were when they were filed.
-    pub(crate) due: Chain,
-    /// All others: their deadlines lie ahead of the hand.
-    pub(crate) ring: Ring,
+    /// What is on its way out is due at the hand, or was when it was filed; the deadlines
+    /// of all others lie ahead of the hand.
+    pub(crate) storage: Storage<T>,
     /// No entry in the ring is due before this tick.
     pub(crate) not_before: Tick,
     /// Where the hand last met something due, or searched for it.
     quiet_since: Tick,
-    pub(crate) slab: Slab<T>,
     #[cfg(feature = "planted-bugs")]
     pub(crate) planted: Option<PlantedBug>,
 }
@@ -105,11 +101,9 @@ impl<T> HashedWheel<T> {
         Self {
             now,
             revolution,
-            due: Chain::EMPTY,
-            ring: Ring::new(revolution.ticks()),
+            storage: Storage::new(revolution.ticks()),
             not_before: Tick::MAX,
             quiet_since: now,
-            slab: Slab::new(),
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -122,23 +116,45 @@ impl<T> HashedWheel<T> {
     /// there is nothing to refuse.
     ///
     /// # Panics
-    /// If the wheel would hold more than 2^32 - 1 entries.
+    /// If the wheel would need more than 2^32 nodes or 2^27 chunks: beyond 2^30 entries,
+    /// or beyond 2^27 occupied slots.
+    #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> TimerKey {
-        let key = self.slab.insert(deadline, value);
-        self.file(key.index);
-        key
+        let slot = self.slot_of(deadline);
+        self.storage.insert(slot, deadline, self.now, value)
     }
 
     /// Takes the entry of `key` out of the wheel; `None` if the key is stale.
     ///
     /// O(1). The entry's room is free for the next one at once.
+    #[inline]
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
-        let index = self.slab.find(key)?;
-        self.unlink(index);
-        let cancelled = self.slab.remove(index);
         #[cfg(feature = "planted-bugs")]
-        self.spoil_cancel(cancelled.deadline, key);
-        Some(cancelled.value)
+        let slot = self.storage.slot_of(key);
+        let value = self.storage.cancel(key, self.now)?;
+        #[cfg(feature = "planted-bugs")]
+        self.storage.spoil_cancel(self.planted, slot, key);
+        Some(value)
+    }
+
+    /// Takes the entries of all `keys` out of the wheel and hands each value to `each`;
+    /// stale keys are passed over. Returns how many were not stale. See
+    /// [`HierarchicalWheel::cancel_each`](crate::HierarchicalWheel::cancel_each).
+    ///
+    /// ```
+    /// # use countwheel_core::{HashedWheel, Tick};
+    /// let mut wheel = HashedWheel::new();
+    /// let keys: Vec<_> = (1..=9).map(|n| wheel.insert(Tick::new(n), n)).collect();
+    /// let mut sum = 0;
+    /// assert_eq!(wheel.cancel_each(keys, |_, value| sum += value), 9);
+    /// assert_eq!(sum, 45);
+    /// ```
+    pub fn cancel_each(
+        &mut self,
+        keys: impl IntoIterator<Item = TimerKey>,
+        each: impl FnMut(TimerKey, T),
+    ) -> usize {
+        self.storage.cancel_each(self.now, keys, each)
     }
 
     /// Moves the entry of `key` to `deadline`, sooner or later than before; false
@@ -147,17 +163,12 @@ impl<T> HashedWheel<T> {
     /// O(1). The key stays valid. For the order among equal deadlines the entry
     /// counts as inserted now.
     pub fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool {
-        let Some(index) = self.slab.find(key) else {
-            return false;
-        };
         #[cfg(feature = "planted-bugs")]
-        if self.spoil_reschedule(index, deadline) {
+        if self.spoil_reschedule(key, deadline) {
             return true;
         }
-        self.unlink(index);
-        self.slab.cell_mut(index).deadline = deadline;
-        self.file(index);
-        true
+        let slot = self.slot_of(deadline);
+        self.storage.refile(key, slot, deadline, self.now)
     }
 
     /// Takes out the next entry that is due at `now`; `None` if nothing more is.
@@ -167,27 +178,44 @@ impl<T> HashedWheel<T> {
     /// `None` at `now`. Time never goes backwards: a `now` behind the hand is taken
     /// as the hand's position.
     ///
-    /// Costs one visit for each entry in the slots the hand passes. A jump of many
+    /// Costs one look at each entry in the slots the hand passes. A jump of many
     /// revolutions costs no more than O(n) for n entries for each tick at which something
-    /// is due. Empty slots cost 1/64 of a step each, empty revolutions nothing.
+    /// is due. Empty slots and empty revolutions cost nothing.
+    #[inline]
     pub fn expire(&mut self, now: Tick) -> Option<Expired<T>> {
-        let now = now.max(self.now);
-        while self.due.is_empty() {
-            match self.next_visit() {
-                Some(visit) if visit <= now => self.advance(visit),
-                _ => break,
+        self.advance_to_due(now);
+        self.storage.pop(self.storage.way_out(), self.now)
+    }
+
+    /// Takes out up to `limit` entries that are due at `now`, appends them to `batch`, and
+    /// returns how many they were: fewer than `limit` if nothing more is due.
+    ///
+    /// The same entries in the same order as from as many calls of
+    /// [`expire`](Self::expire), by deadline and then by insertion, and the hand ends in
+    /// the same place; it only takes less time.
+    ///
+    /// ```
+    /// # use countwheel_core::{HashedWheel, Tick};
+    /// let mut wheel = HashedWheel::new();
+    /// for n in [30, 10, 20, 10] {
+    ///     wheel.insert(Tick::new(n), n);
+    /// }
+    /// let mut batch = Vec::new();
+    /// assert_eq!(wheel.expire_batch(Tick::new(25), 100, &mut batch), 3);
+    /// assert_eq!(batch.iter().map(|e| e.value).collect::<Vec<_>>(), [10, 10, 20]);
+    /// assert_eq!(wheel.now(), Tick::new(25));
+    /// ```
+    pub fn expire_batch(&mut self, now: Tick, limit: usize, batch: &mut Vec<Expired<T>>) -> usize {
+        let before = batch.len();
+        loop {
+            let rest = limit - (batch.len() - before);
+            if rest == 0 || !self.advance_to_due(now) {
+                break;
             }
+            self.storage
+                .pop_batch(self.storage.way_out(), self.now, None, rest, batch);
         }
-        let Some(index) = self.due.first() else {
-            self.now = now;
-            return None;
-        };
-        debug_assert!(
-            self.slab.cell(index).deadline <= self.now,
-            "nothing expires early"
-        );
-        self.due.unlink(&mut self.slab, index);
-        Some(self.slab.remove(index))
+        batch.len() - before
     }
 
     /// When to call [`expire`](Self::expire) next: never later than the earliest
@@ -199,11 +227,12 @@ impl<T> HashedWheel<T> {
     /// yields an entry or brings a later answer; after one revolution that yields
     /// nothing the answer is exact, until something else is filed.
     ///
-    /// O(slots / 64) at worst, and O(1) when the next entries are near.
+    /// O(1).
     pub fn next_wake(&self) -> Option<Tick> {
-        let wake = match self.due.first() {
-            Some(_) => self.now,
-            None => self.next_visit()?,
+        let wake = if self.is_anything_due() {
+            self.now
+        } else {
+            self.next_visit()?
         };
         #[cfg(feature = "planted-bugs")]
         let wake = self.spoil_wake(wake);
@@ -217,16 +246,16 @@ impl<T> HashedWheel<T> {
     /// order of the hand, up to the first one that is due in this round: O(n) for n
     /// entries at worst.
     pub fn next_deadline(&self) -> Option<Tick> {
-        if !self.due.is_empty() {
+        if self.is_anything_due() {
             return Some(self.now);
         }
         let mut earliest = None;
         let mut visit = self.next_visit();
         let last_visit = visit?.saturating_add(self.revolution.ticks() as u64 - 1);
         while let Some(tick) = visit.filter(|&tick| tick <= last_visit) {
-            let slot = self.ring.slots[self.revolution.slot_of(tick)];
-            let in_slot = slot.iter(&self.slab).map(|i| self.slab.cell(i).deadline);
-            earliest = in_slot.chain(earliest).min();
+            let slot = self.revolution.slot_of(tick);
+            let in_slot = self.storage.earliest_deadline(slot, self.now);
+            earliest = in_slot.into_iter().chain(earliest).min();
             if earliest == Some(tick) || tick == Tick::MAX {
                 break;
             }
@@ -250,23 +279,22 @@ impl<T> HashedWheel<T> {
     /// assert_eq!(wheel.get(key), None);
     /// ```
     pub fn get(&self, key: TimerKey) -> Option<&T> {
-        self.slab.cell(self.slab.find(key)?).value.as_ref()
+        self.storage.nodes.value(key)
     }
 
     /// The value of `key`, to change; `None` if the key is stale. O(1).
     pub fn get_mut(&mut self, key: TimerKey) -> Option<&mut T> {
-        let index = self.slab.find(key)?;
-        self.slab.cell_mut(index).value.as_mut()
+        self.storage.nodes.value_mut(key)
     }
 
     /// The deadline of `key` as it was asked for; `None` if the key is stale. O(1).
     pub fn deadline(&self, key: TimerKey) -> Option<Tick> {
-        Some(self.slab.cell(self.slab.find(key)?).deadline)
+        self.storage.deadline(key, self.now)
     }
 
     /// Whether the entry of `key` is still in the wheel. O(1).
     pub fn contains(&self, key: TimerKey) -> bool {
-        self.slab.find(key).is_some()
+        self.storage.nodes.find(key).is_some()
     }
 
     /// The tick the hand stands at. Only [`expire`](Self::expire) moves it.
@@ -281,7 +309,7 @@ impl<T> HashedWheel<T> {
 
     /// How many entries are in the wheel. O(1).
     pub fn len(&self) -> usize {
-        self.slab.len
+        self.storage.len()
     }
 
     /// Whether no entry is in the wheel. O(1).
@@ -299,7 +327,7 @@ impl<T> HashedWheel<T> {
     /// Takes every entry out, in the order in which they would have expired. The
     /// hand stays.
     ///
-    /// O(n log n + slots / 64) for n entries.
+    /// O(n log n) for n entries.
     ///
     /// ```
     /// # use countwheel_core::{HashedWheel, Tick};
@@ -312,54 +340,69 @@ impl<T> HashedWheel<T> {
     /// assert!(wheel.is_empty());
     /// ```
     pub fn drain(&mut self) -> Vec<Expired<T>> {
-        let mut entries = Vec::with_capacity(self.len());
-        while let Some(index) = self.due.first() {
-            self.due.unlink(&mut self.slab, index);
-            entries.push(self.slab.remove(index));
-        }
-        let mut slot = 0;
-        while let Some(distance) = self.ring.distance_to_occupied(slot) {
-            slot = (slot + distance) % self.ring.slots.len();
-            while let Some(index) = self.ring.slots[slot].first() {
-                self.ring.unlink(slot, &mut self.slab, index);
-                entries.push(self.slab.remove(index));
-            }
-        }
         self.not_before = Tick::MAX;
-        // Equal deadlines share a chain and stand there in order; the sort is stable.
-        entries.sort_by_key(|entry| entry.deadline.max(self.now));
-        entries
+        self.storage.drain(self.now)
     }
 
-    fn file(&mut self, index: Index) {
-        let deadline = self.slab.cell(index).deadline;
+    /// Gives back the memory that nothing needs now. See
+    /// [`HierarchicalWheel::shrink_to_fit`](crate::HierarchicalWheel::shrink_to_fit).
+    ///
+    /// ```
+    /// # use countwheel_core::{HashedWheel, Tick};
+    /// let mut wheel = HashedWheel::new();
+    /// let keys: Vec<_> = (0..100_000).map(|n| wheel.insert(Tick::new(n), n)).collect();
+    /// let at_the_peak = wheel.memory_bytes();
+    /// wheel.cancel_each(keys, |_, _| ());
+    /// wheel.shrink_to_fit();
+    /// assert!(wheel.memory_bytes() < at_the_peak / 10);
+    /// ```
+    pub fn shrink_to_fit(&mut self) {
+        self.storage.shrink_to_fit();
+    }
+
+    /// How many bytes of memory the wheel holds, apart from what values point to. O(room).
+    pub fn memory_bytes(&self) -> usize {
+        self.storage.bytes()
+    }
+
+    /// Where a deadline is filed. The hand leaves a tick only when nothing is due there,
+    /// so what was on its way out when it was filed still is.
+    #[inline]
+    fn slot_of(&mut self, deadline: Tick) -> usize {
         if self.is_due(deadline) {
-            self.due.push(&mut self.slab, index);
-        } else {
-            let slot = self.revolution.slot_of(deadline);
-            self.ring.push(slot, &mut self.slab, index);
-            self.not_before = self.not_before.min(deadline);
+            return self.storage.way_out();
         }
+        self.not_before = self.not_before.min(deadline);
+        self.revolution.slot_of(deadline)
     }
 
-    fn unlink(&mut self, index: Index) {
-        let deadline = self.slab.cell(index).deadline;
-        if self.is_due(deadline) {
-            self.due.unlink(&mut self.slab, index);
-        } else {
-            let slot = self.revolution.slot_of(deadline);
-            self.ring.unlink(slot, &mut self.slab, index);
-        }
-    }
-
-    /// Whether an entry is on the due chain. The hand leaves a tick only when that
-    /// chain is empty, so what was due when it was filed still is.
     fn is_due(&self, deadline: Tick) -> bool {
         #[cfg(feature = "planted-bugs")]
         if self.planted == Some(PlantedBug::PassedDeadlineInItsOldSlot) {
             return deadline == self.now;
         }
         deadline <= self.now
+    }
+
+    #[inline]
+    fn is_anything_due(&self) -> bool {
+        !self.storage.slots.is_empty(self.storage.way_out())
+    }
+
+    /// Moves the hand to the next tick at which something is due, or to `now` if nothing
+    /// is; whether something is.
+    fn advance_to_due(&mut self, now: Tick) -> bool {
+        let now = now.max(self.now);
+        while !self.is_anything_due() {
+            match self.next_visit() {
+                Some(visit) if visit <= now => self.advance(visit),
+                _ => {
+                    self.now = now;
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// The next tick at which the hand meets an occupied slot.
@@ -370,14 +413,20 @@ impl<T> HashedWheel<T> {
     /// The first tick, from `tick` on, at which the hand meets an occupied slot.
     fn first_visit_from(&self, tick: Tick) -> Option<Tick> {
         let slot = self.revolution.slot_of(tick);
-        let distance = self.ring.distance_to_occupied(slot)?;
+        let slots = &self.storage.slots;
+        let found = slots.first_occupied_from(slot);
+        let found = found.or_else(|| slots.first_occupied())?;
+        let distance = found.wrapping_sub(slot) & (self.revolution.ticks() - 1);
         Some(tick.saturating_add(distance as u64))
     }
 
     /// Moves the hand to `visit` and picks up what is due there. After a quiet
     /// revolution it stays, and finds out where to go instead.
     fn advance(&mut self, visit: Tick) {
-        debug_assert!(self.due.is_empty(), "the hand leaves nothing due behind");
+        debug_assert!(
+            !self.is_anything_due(),
+            "the hand leaves nothing due behind"
+        );
         debug_assert!(visit > self.now, "occupied slots lie ahead of now");
         let quiet_ticks = visit.get() - self.quiet_since.get();
         if visit > self.not_before && quiet_ticks >= self.revolution.ticks() as u64 {
@@ -391,29 +440,23 @@ impl<T> HashedWheel<T> {
     }
 
     /// Moves the entries of the hand's slot that are due, and not for a later
-    /// round, to the due chain, first to last.
+    /// round, to those on their way out, first to last.
     fn pick_up_due(&mut self) {
         let slot = self.revolution.slot_of(self.now);
-        let mut next = self.ring.slots[slot].first();
-        while let Some(index) = next {
-            let cell = self.slab.cell(index);
-            next = cell.next;
-            if self.is_picked_up(cell.deadline) {
-                self.ring.unlink(slot, &mut self.slab, index);
-                self.due.push(&mut self.slab, index);
-                self.quiet_since = self.now;
-            }
-        }
         #[cfg(feature = "planted-bugs")]
-        self.spoil_order_of_due();
+        self.storage.spoil_order(self.planted, slot);
+        let last_due = self.last_picked_up();
+        if self.storage.pick_up(slot, last_due, self.now) {
+            self.quiet_since = self.now;
+        }
     }
 
-    fn is_picked_up(&self, deadline: Tick) -> bool {
+    fn last_picked_up(&self) -> Tick {
         #[cfg(feature = "planted-bugs")]
         if self.planted == Some(PlantedBug::BorderOffByOne) {
-            return deadline <= self.now.saturating_add(self.revolution.ticks() as u64);
+            return self.now.saturating_add(self.revolution.ticks() as u64);
         }
-        deadline <= self.now
+        self.now
     }
 }
 

@@ -1,28 +1,35 @@
-//! The hierarchical wheel: eleven levels of 64 slots over all of time.
+//! The hierarchical wheel: eight levels of 256 slots over all of time.
 
-use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::geometry::{LEVELS, Place};
-use crate::level::Level;
+use crate::chunks::Entry;
+use crate::geometry::{LEVELS, Place, SLOTS};
 #[cfg(feature = "planted-bugs")]
 use crate::planted::PlantedBug;
-use crate::slab::{Index, Slab};
+use crate::sort;
+use crate::storage::Storage;
 use crate::{Expired, Tick, TimerKey};
+
+/// The highest level whose ticks agree in their upper halves.
+const SORTED_LEVEL_MAX: usize = 3;
+
+/// Memory for sorting this many entries is kept.
+const KEPT_FOR_SORTING: usize = 4_096;
 
 /// A hierarchy of timing wheels over every tick there is.
 ///
-/// Read a tick as eleven base-64 digits. An entry's level is the highest digit in
-/// which its deadline differs from the hand, and its slot is that digit. When the
-/// hand enters the span of a slot, the slot's entries *cascade*: they are filed
-/// again, on finer levels, until on the lowest level a slot is a single tick.
-/// So there is no longest delay, an entry moves at most ten times, and a jump
-/// over 2^60 empty ticks costs no more than a jump over one.
+/// Read a tick as eight bytes. An entry's level is the highest byte in which its
+/// deadline differs from the hand, and its slot is that byte. When the hand enters the
+/// span of a slot, the slot's entries *cascade*: they are filed again, on finer levels.
+/// The last steps of that way are taken at once: a slot of 256 ticks, or one that has
+/// passed as a whole, is sorted by deadline into the *run*, from which entries expire.
+/// So there is no longest delay, an entry moves at most seven times, and a jump over
+/// 2^60 empty ticks costs no more than a jump over one.
 ///
-/// The scheme is the seventh of Varghese and Lauck, *Hashed and Hierarchical
-/// Timing Wheels* (1987).
+/// The hierarchy is the seventh scheme of Varghese and Lauck, *Hashed and Hierarchical
+/// Timing Wheels* (1987); the sorted run in front of it is the bottom of the ladder queue
+/// of Tang, Goh and Thng (2005).
 ///
 /// ```
 /// use countwheel_core::{HierarchicalWheel, Tick};
@@ -47,14 +54,19 @@ use crate::{Expired, Tick, TimerKey};
 /// ```
 pub struct HierarchicalWheel<T> {
     pub(crate) now: Tick,
-    pub(crate) levels: Box<[Level]>,
-    pub(crate) slab: Slab<T>,
+    /// Nothing happens before this tick: no slot begins and nothing is due.
+    pub(crate) quiet_until: Tick,
+    /// What is on its way out is the run. Its deadlines ascend, and all its entries were
+    /// filed before any of equal deadline on the levels.
+    pub(crate) storage: Storage<T>,
+    sorted: Vec<Entry>,
+    spare: Vec<Entry>,
     #[cfg(feature = "planted-bugs")]
     pub(crate) planted: Option<PlantedBug>,
 }
 
 impl<T> HierarchicalWheel<T> {
-    /// An empty wheel with its hand at tick 0. Allocates 6 KiB for the slots.
+    /// An empty wheel with its hand at tick 0. Allocates 17 KiB for the slots.
     pub fn new() -> Self {
         Self::starting_at(Tick::ZERO)
     }
@@ -63,8 +75,10 @@ impl<T> HierarchicalWheel<T> {
     pub fn starting_at(now: Tick) -> Self {
         Self {
             now,
-            levels: vec![Level::EMPTY; LEVELS].into(),
-            slab: Slab::new(),
+            quiet_until: Tick::MAX,
+            storage: Storage::new(LEVELS * SLOTS),
+            sorted: Vec::new(),
+            spare: Vec::new(),
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -77,25 +91,51 @@ impl<T> HierarchicalWheel<T> {
     /// there is nothing to refuse.
     ///
     /// # Panics
-    /// If the wheel would hold more than 2^32 - 1 entries.
+    /// If the wheel would need more than 2^32 nodes or 2^27 chunks: beyond 2^30 entries.
+    #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> TimerKey {
-        let key = self.slab.insert(deadline, value);
-        self.file(key.index);
-        key
+        let place = self.place_of(deadline);
+        self.quiet_until = self.quiet_until.min(place.start(self.now));
+        self.storage.insert(place.slot(), deadline, self.now, value)
     }
 
     /// Takes the entry of `key` out of the wheel; `None` if the key is stale.
     ///
     /// O(1). The entry's room is free for the next one at once.
+    #[inline]
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
-        let index = self.slab.find(key)?;
         #[cfg(feature = "planted-bugs")]
-        let place = self.place_of(index);
-        self.unlink(index);
-        let cancelled = self.slab.remove(index);
+        let slot = self.storage.slot_of(key);
+        let value = self.storage.cancel(key, self.now)?;
         #[cfg(feature = "planted-bugs")]
-        self.spoil_cancel(place, key);
-        Some(cancelled.value)
+        self.storage.spoil_cancel(self.planted, slot, key);
+        Some(value)
+    }
+
+    /// Takes the entries of all `keys` out of the wheel and hands each value to `each`;
+    /// stale keys are passed over. Returns how many were not stale.
+    ///
+    /// O(keys). Keys whose entries are no longer in the cache are waited for together,
+    /// not one after the other, which makes this several times as fast as as many calls
+    /// of [`cancel`](Self::cancel). If `each` panics, the keys after it keep their entries.
+    ///
+    /// ```
+    /// # use countwheel_core::{HierarchicalWheel, Tick};
+    /// let mut wheel = HierarchicalWheel::new();
+    /// let keys: Vec<_> = (1..=9).map(|n| wheel.insert(Tick::new(n), n)).collect();
+    /// wheel.cancel(keys[0]);
+    ///
+    /// let mut sum = 0;
+    /// assert_eq!(wheel.cancel_each(keys, |_, value| sum += value), 8);
+    /// assert_eq!(sum, 44);
+    /// assert!(wheel.is_empty());
+    /// ```
+    pub fn cancel_each(
+        &mut self,
+        keys: impl IntoIterator<Item = TimerKey>,
+        each: impl FnMut(TimerKey, T),
+    ) -> usize {
+        self.storage.cancel_each(self.now, keys, each)
     }
 
     /// Moves the entry of `key` to `deadline`, sooner or later than before; false
@@ -104,17 +144,16 @@ impl<T> HierarchicalWheel<T> {
     /// O(1). The key stays valid. For the order among equal deadlines the entry
     /// counts as inserted now.
     pub fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool {
-        let Some(index) = self.slab.find(key) else {
-            return false;
-        };
+        let place = self.place_of(deadline);
         #[cfg(feature = "planted-bugs")]
-        if self.spoil_reschedule(index, deadline) {
+        if self
+            .storage
+            .spoil_reschedule(self.planted, key, place.slot(), deadline)
+        {
             return true;
         }
-        self.unlink(index);
-        self.slab.cell_mut(index).deadline = deadline;
-        self.file(index);
-        true
+        self.quiet_until = self.quiet_until.min(place.start(self.now));
+        self.storage.refile(key, place.slot(), deadline, self.now)
     }
 
     /// Takes out the next entry that is due at `now`; `None` if nothing more is.
@@ -124,38 +163,86 @@ impl<T> HierarchicalWheel<T> {
     /// `None` at `now`. Time never goes backwards: a `now` behind the hand is taken
     /// as the hand's position.
     ///
-    /// An entry is touched at most ten times between insertion and expiry, once for
-    /// each level it cascades through; a call is O(1) besides. Empty ticks cost nothing.
+    /// An entry is touched at most seven times between insertion and expiry, once for
+    /// each level it cascades through, and its share of sorting a slot is three steps at
+    /// most; a call is O(1) besides. Empty ticks cost nothing. The call at which the hand
+    /// enters a slot moves all the slot's entries at once.
+    #[inline]
     pub fn expire(&mut self, now: Tick) -> Option<Expired<T>> {
         let now = now.max(self.now);
-        while let Some(place) = self.next_place() {
-            let start = place.start(self.now);
-            if start > now {
+        if now < self.quiet_until {
+            self.now = now;
+            return None;
+        }
+        match self.advance(now) {
+            Some(due) => self.storage.pop(due.slot, self.now),
+            None => None,
+        }
+    }
+
+    /// Takes out up to `limit` entries that are due at `now`, appends them to `batch`, and
+    /// returns how many they were: fewer than `limit` if nothing more is due.
+    ///
+    /// The same entries in the same order as from as many calls of
+    /// [`expire`](Self::expire), by deadline and then by insertion, and the hand ends in
+    /// the same place; it only takes less time.
+    ///
+    /// ```
+    /// # use countwheel_core::{HierarchicalWheel, Tick};
+    /// let mut wheel = HierarchicalWheel::new();
+    /// for n in [30, 10, 20, 10] {
+    ///     wheel.insert(Tick::new(n), n);
+    /// }
+    /// let mut batch = Vec::new();
+    /// assert_eq!(wheel.expire_batch(Tick::new(25), 2, &mut batch), 2);
+    /// assert_eq!(wheel.now(), Tick::new(10), "the limit was met there");
+    /// assert_eq!(wheel.expire_batch(Tick::new(25), 2, &mut batch), 1);
+    /// assert_eq!(wheel.now(), Tick::new(25));
+    /// assert_eq!(batch.iter().map(|e| e.value).collect::<Vec<_>>(), [10, 10, 20]);
+    /// ```
+    #[inline]
+    pub fn expire_batch(&mut self, now: Tick, limit: usize, batch: &mut Vec<Expired<T>>) -> usize {
+        let now = now.max(self.now);
+        if now < self.quiet_until && limit > 0 {
+            self.now = now;
+            return 0;
+        }
+        self.take_batch(now, limit, batch)
+    }
+
+    fn take_batch(&mut self, now: Tick, limit: usize, batch: &mut Vec<Expired<T>>) -> usize {
+        let before = batch.len();
+        loop {
+            let rest = limit - (batch.len() - before);
+            if rest == 0 {
                 break;
             }
-            debug_assert!(place.is_ahead_of(self.now), "occupied slots lie ahead");
-            self.now = start;
-            if place.level == 0 {
-                return Some(self.take_first(place));
+            let Some(due) = self.advance(now) else {
+                break;
+            };
+            self.storage
+                .pop_batch(due.slot, self.now, due.until, rest, batch);
+            if let Some(last) = batch.last() {
+                self.now = self.now.max(last.deadline);
             }
-            self.cascade(place);
         }
-        self.now = now;
-        None
+        batch.len() - before
     }
 
     /// When to call [`expire`](Self::expire) next: never later than the earliest
     /// deadline. `None` if the wheel is empty.
     ///
-    /// Exact while the earliest deadline lies in the hand's own block of 64 ticks
-    /// (equal to the hand in all but the lowest digit). Further ahead it is a lower
+    /// Exact while the earliest deadline lies in the hand's own block of 256 ticks
+    /// (equal to the hand in all but the lowest byte). Further ahead it is a lower
     /// bound: the tick at which the slot of the earliest deadline cascades, which
     /// still lies ahead of the hand. Expiring there yields an entry or brings a later
-    /// answer, and after at most ten such wake-ups the answer is exact.
+    /// answer, and after at most seven such wake-ups the answer is exact.
     ///
-    /// O(levels), that is at most eleven steps.
+    /// O(1).
     pub fn next_wake(&self) -> Option<Tick> {
-        let wake = self.next_place()?.start(self.now);
+        let first_of_run = self.first_of_run();
+        let first_place = self.first_place().map(|place| place.start(self.now));
+        let wake = first_of_run.into_iter().chain(first_place).min()?;
         #[cfg(feature = "planted-bugs")]
         let wake = self.spoil_wake(wake);
         Some(wake)
@@ -164,17 +251,14 @@ impl<T> HierarchicalWheel<T> {
     /// The earliest tick at which an entry is due, exactly. `None` if the wheel is
     /// empty. An entry whose deadline had passed is due at the hand.
     ///
-    /// O(1) within the hand's block of 64 ticks; beyond it, O(entries in the
+    /// O(1) within the hand's block of 256 ticks; beyond it, O(entries in the
     /// slot of the earliest deadline).
     pub fn next_deadline(&self) -> Option<Tick> {
-        let place = self.next_place()?;
-        if place.level == 0 {
-            return Some(place.start(self.now));
-        }
-        let slot = self.levels[place.level].slots[place.slot];
-        slot.iter(&self.slab)
-            .map(|index| self.slab.cell(index).deadline)
-            .min()
+        let in_slot = self.first_place().and_then(|place| match place.level() {
+            0 => Some(place.start(self.now)),
+            _ => self.storage.earliest_deadline(place.slot(), self.now),
+        });
+        self.first_of_run().into_iter().chain(in_slot).min()
     }
 
     /// The value of `key`; `None` if the key is stale. O(1).
@@ -192,23 +276,22 @@ impl<T> HierarchicalWheel<T> {
     /// assert_eq!(wheel.get(key), None);
     /// ```
     pub fn get(&self, key: TimerKey) -> Option<&T> {
-        self.slab.cell(self.slab.find(key)?).value.as_ref()
+        self.storage.nodes.value(key)
     }
 
     /// The value of `key`, to change; `None` if the key is stale. O(1).
     pub fn get_mut(&mut self, key: TimerKey) -> Option<&mut T> {
-        let index = self.slab.find(key)?;
-        self.slab.cell_mut(index).value.as_mut()
+        self.storage.nodes.value_mut(key)
     }
 
     /// The deadline of `key` as it was asked for; `None` if the key is stale. O(1).
     pub fn deadline(&self, key: TimerKey) -> Option<Tick> {
-        Some(self.slab.cell(self.slab.find(key)?).deadline)
+        self.storage.deadline(key, self.now)
     }
 
     /// Whether the entry of `key` is still in the wheel. O(1).
     pub fn contains(&self, key: TimerKey) -> bool {
-        self.slab.find(key).is_some()
+        self.storage.nodes.find(key).is_some()
     }
 
     /// The tick the hand stands at. Only [`expire`](Self::expire) moves it.
@@ -218,7 +301,7 @@ impl<T> HierarchicalWheel<T> {
 
     /// How many entries are in the wheel. O(1).
     pub fn len(&self) -> usize {
-        self.slab.len
+        self.storage.len()
     }
 
     /// Whether no entry is in the wheel. O(1).
@@ -249,25 +332,41 @@ impl<T> HierarchicalWheel<T> {
     /// assert!(wheel.is_empty());
     /// ```
     pub fn drain(&mut self) -> Vec<Expired<T>> {
-        let mut entries = Vec::with_capacity(self.len());
-        for level in &mut self.levels {
-            while let Some(slot) = level.first_occupied() {
-                let mut chain = level.take(slot);
-                while let Some(index) = chain.first() {
-                    chain.unlink(&mut self.slab, index);
-                    entries.push(self.slab.remove(index));
-                }
-            }
-        }
-        // Equal deadlines share a slot and stand there in order; the sort is stable.
-        entries.sort_by_key(|entry| entry.deadline.max(self.now));
-        entries
+        self.storage.drain(self.now)
     }
 
-    /// Where an entry is filed. A deadline that has passed counts as now: the hand
-    /// cannot have moved since, because it never moves past an entry that is due.
-    pub(crate) fn place_of(&self, index: Index) -> Place {
-        let deadline = self.slab.cell(index).deadline;
+    /// Gives back the memory that nothing needs now.
+    ///
+    /// A wheel does so by itself when it has gone through as many removals as it has
+    /// room for entries without needing that room; this is for one that has become
+    /// quiet after a peak. O(room). Memory is in pieces of 4,096 values, and a piece in
+    /// which one value lives stays.
+    ///
+    /// ```
+    /// # use countwheel_core::{HierarchicalWheel, Tick};
+    /// let mut wheel = HierarchicalWheel::new();
+    /// let keys: Vec<_> = (0..100_000).map(|n| wheel.insert(Tick::new(n), n)).collect();
+    /// let at_the_peak = wheel.memory_bytes();
+    /// wheel.cancel_each(keys, |_, _| ());
+    /// wheel.shrink_to_fit();
+    /// assert!(wheel.memory_bytes() < at_the_peak / 10);
+    /// ```
+    pub fn shrink_to_fit(&mut self) {
+        self.storage.shrink_to_fit();
+        self.sorted = Vec::new();
+        self.spare = Vec::new();
+    }
+
+    /// How many bytes of memory the wheel holds, apart from what values point to. O(room).
+    pub fn memory_bytes(&self) -> usize {
+        let for_sorting = self.sorted.capacity() + self.spare.capacity();
+        self.storage.bytes() + for_sorting * size_of::<Entry>()
+    }
+
+    /// Where a deadline is filed. One that has passed counts as now: the hand cannot
+    /// have moved since, because it never moves past an entry that is due.
+    #[inline]
+    fn place_of(&self, deadline: Tick) -> Place {
         #[cfg(feature = "planted-bugs")]
         if let Some(place) = self.spoilt_place(deadline) {
             return place;
@@ -275,55 +374,121 @@ impl<T> HierarchicalWheel<T> {
         Place::of(self.now, deadline.max(self.now))
     }
 
-    fn file(&mut self, index: Index) {
-        let place = self.place_of(index);
-        debug_assert!(
-            place.is_ahead_of(self.now),
-            "an entry is filed ahead of now"
-        );
-        self.levels[place.level].push(place.slot, &mut self.slab, index);
+    /// The place of the earliest slot that is occupied: since occupied slots lie ahead
+    /// of now, the one with the lowest number.
+    #[inline]
+    fn first_place(&self) -> Option<Place> {
+        self.storage.slots.first_occupied().map(Place::of_slot)
     }
 
-    fn unlink(&mut self, index: Index) {
-        let place = self.place_of(index);
-        self.levels[place.level].unlink(place.slot, &mut self.slab, index);
+    #[inline]
+    fn first_of_run(&self) -> Option<Tick> {
+        let run = self.storage.way_out();
+        self.storage.first_deadline(run, self.now)
     }
 
-    /// The occupied slot that begins first: since occupied slots lie ahead of now,
-    /// the lowest one of the lowest occupied level.
-    fn next_place(&self) -> Option<Place> {
-        let mut levels = self.levels.iter().enumerate();
-        levels.find_map(|(level, slots)| {
-            let slot = slots.first_occupied()?;
-            Some(Place { level, slot })
-        })
+    /// Moves the hand up to the next entry that is due, cascading on the way, or to `now`
+    /// if there is none.
+    fn advance(&mut self, now: Tick) -> Option<Due> {
+        loop {
+            let first_place = self.first_place();
+            let start = first_place.map(|place| place.start(self.now));
+            if let Some(deadline) = self.first_of_run()
+                && start.is_none_or(|start| self.run_goes_before(deadline, start))
+            {
+                if deadline > now {
+                    self.quiet_until = deadline;
+                    break;
+                }
+                self.now = deadline;
+                // What begins on the levels comes behind the run's equal deadlines.
+                let until = start.map_or(now, |start| start.min(now));
+                return Some(Due {
+                    slot: self.storage.way_out(),
+                    until: Some(until),
+                });
+            }
+            let (Some(place), Some(start)) = (first_place, start) else {
+                self.quiet_until = Tick::MAX;
+                break;
+            };
+            debug_assert!(place.is_ahead_of(self.now), "occupied slots lie ahead");
+            if start > now {
+                self.quiet_until = start;
+                break;
+            }
+            self.now = start;
+            if place.level() == 0 {
+                return Some(Due {
+                    slot: place.slot(),
+                    until: None,
+                });
+            }
+            let is_sorted = match place.level() {
+                1 => true,
+                level => level <= SORTED_LEVEL_MAX && place.end(self.now) <= now,
+            };
+            if is_sorted && self.storage.slots.is_empty(self.storage.way_out()) {
+                self.sort_into_run(place);
+            } else {
+                self.cascade(place);
+            }
+        }
+        self.now = now;
+        None
     }
 
-    fn take_first(&mut self, place: Place) -> Expired<T> {
-        let first = self.levels[place.level].slots[place.slot].first();
-        let index = first.expect("an occupied slot has a first entry");
-        debug_assert!(
-            self.slab.cell(index).deadline <= self.now,
-            "nothing expires early"
-        );
-        self.levels[place.level].unlink(place.slot, &mut self.slab, index);
-        self.slab.remove(index)
+    /// Whether the run's first entry is due before what begins on the levels at `start`.
+    #[inline]
+    fn run_goes_before(&self, deadline: Tick, start: Tick) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        if self.planted == Some(PlantedBug::RunAfterItsEquals) {
+            return deadline < start;
+        }
+        deadline <= start
     }
 
     /// Files the entries of a slot again, first to last, now that the hand has
     /// entered it. Their new slots are empty before, so the order is kept.
     fn cascade(&mut self, from: Place) {
-        let chain = self.levels[from.level].take(from.slot);
         #[cfg(feature = "planted-bugs")]
-        let chain = self.spoil_cascade(chain);
-        let mut next = chain.first();
-        while let Some(index) = next {
-            next = self.slab.cell(index).next;
-            let place = self.place_of(index);
-            debug_assert!(place.level < from.level, "a cascade leads downwards");
-            self.levels[place.level].push(place.slot, &mut self.slab, index);
+        self.storage.spoil_order(self.planted, from.slot());
+        let now = self.now;
+        while let Some(taken) = self.storage.take_first(from.slot()) {
+            for (deadline, node) in taken.iter(now.get()) {
+                let place = self.place_of(Tick::new(deadline));
+                debug_assert!(place.level() < from.level(), "a cascade leads downwards");
+                self.storage.file(place.slot(), deadline, now.get(), node);
+            }
         }
     }
+
+    /// Sorts the entries of a slot into the run, which is empty, now that the hand has
+    /// entered it. Nothing is on the levels below.
+    fn sort_into_run(&mut self, from: Place) {
+        #[cfg(feature = "planted-bugs")]
+        self.storage.spoil_order(self.planted, from.slot());
+        let mut sorted = core::mem::take(&mut self.sorted);
+        while let Some(taken) = self.storage.take_first(from.slot()) {
+            let live = taken.narrow();
+            sorted.extend(live.expect("the hand's upper half is that of the lower levels"));
+        }
+        sort::by_deadline(&mut sorted, from.level(), &mut self.spare);
+        self.storage.file_run(&sorted, self.now);
+        sorted.clear();
+        if sorted.capacity() <= KEPT_FOR_SORTING {
+            self.sorted = sorted;
+        } else {
+            self.spare = Vec::new();
+        }
+    }
+}
+
+/// Where the entries stand that are due next.
+struct Due {
+    slot: usize,
+    /// Only those up to this tick, or all.
+    until: Option<Tick>,
 }
 
 impl<T> Default for HierarchicalWheel<T> {
@@ -361,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn waking_only_when_told_reaches_the_farthest_entry_in_eleven_steps() {
+    fn waking_only_when_told_reaches_the_farthest_entry_in_eight_steps() {
         let mut wheel = HierarchicalWheel::new();
         wheel.insert(Tick::MAX, ());
         for wakes in 1.. {

@@ -25,11 +25,11 @@
 //!
 //! | | [`HierarchicalWheel`] | [`HashedWheel`] |
 //! |---|---|---|
-//! | shape | eleven levels of 64 slots | one ring of `ticks_per_wheel` slots |
+//! | shape | eight levels of 256 slots, and a sorted run | one ring of `ticks_per_wheel` slots |
 //! | insert, cancel, reschedule | O(1) | O(1) |
-//! | an entry's whole way out | at most ten moves, whatever its delay | one visit per revolution |
+//! | an entry's whole way out | at most seven moves, whatever its delay | one look per revolution |
 //! | empty ticks | skipped | skipped |
-//! | memory when empty | 6 KiB | 8 bytes and one bit a slot |
+//! | memory when empty | 17 KiB | 8 bytes and one bit a slot |
 //!
 //! Take the hierarchical one unless you know that nearly all delays are shorter
 //! than one revolution of the ring. Both come from G. Varghese and T. Lauck,
@@ -52,38 +52,52 @@
 //! - **slot**: holds the entries of one span of ticks, in order of insertion.
 //! - **ring**: slots that the hand passes in turn; one turn is a **revolution**.
 //! - **round**: which revolution of a hashed ring an entry is waiting for.
-//! - **level**: a ring of a hierarchy; its slots are 64 times as wide as those below.
+//! - **level**: a ring of a hierarchy; its slots are 256 times as wide as those below.
 //! - **cascade**: the move of a slot's entries to finer levels, as the hand enters it.
 //!
 //! # Storage
 //!
-//! Entries live in a slab and keep their cell from insertion to expiry; a
-//! [`TimerKey`] names the cell and its generation. A wheel holds up to 2^32 - 1
-//! entries. Freed cells are reused, but memory is only given back when the wheel
-//! is dropped.
-
+//! A value lives in a **node**, which keeps its place from insertion to expiry; a
+//! [`TimerKey`] names the node and its generation. A deadline waits in a **chunk**: an
+//! array of 32 entries of eight bytes, each half a deadline and the number of a node. A
+//! slot is a chain of chunks. New entries go to the end of the last one, a cancel clears
+//! one bit of a word that tells which entries are live, and expiry reads whole chunks, so
+//! nothing is ever reached through another timer. An entry with a value of eight bytes
+//! takes 25 bytes.
+//!
+//! What is cancelled is gone at once. Chunks that cancels have left sparse are merged with
+//! their neighbours, a few with every cancel while the chunks are less than a quarter full;
+//! freed memory is reused, the lowest first, and given back after a peak: by itself once as
+//! many entries have left as there is room for and the room was not needed, or with
+//! `shrink_to_fit`.
+//!
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
-mod chain;
+mod bits;
 mod check;
+mod chunks;
 mod geometry;
 mod hashed;
 mod hierarchical;
-mod level;
+mod indices;
+mod key;
+mod nodes;
 #[cfg(feature = "planted-bugs")]
 mod planted;
-mod ring;
-mod slab;
+mod segments;
+mod sort;
+mod storage;
 mod tick;
 
 pub use geometry::GeometryError;
 pub use hashed::HashedWheel;
 pub use hierarchical::HierarchicalWheel;
+pub use key::{Expired, TimerKey};
 #[cfg(feature = "planted-bugs")]
 #[doc(hidden)]
 pub use planted::PlantedBug;
-pub use slab::{Expired, TimerKey};
+
 pub use tick::Tick;

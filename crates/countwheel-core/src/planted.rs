@@ -1,8 +1,9 @@
 //! Known bugs, planted on request, to prove that the model test finds each of them.
 
-use crate::chain::Chain;
+use alloc::vec::Vec;
+
 use crate::geometry::{Place, SLOTS};
-use crate::slab::Index;
+use crate::storage::Storage;
 use crate::{HashedWheel, HierarchicalWheel, Tick, TimerKey};
 
 /// A mistake that is easy to make in a timing wheel.
@@ -23,11 +24,21 @@ pub enum PlantedBug {
     PassedDeadlineInItsOldSlot,
     /// The next wake-up comes one tick late.
     NextWakeLateByOne,
+    /// An entry that is moved is looked for where it was.
+    MoveLeavesPosition,
+    /// Chunks that are merged turn the order of their entries round.
+    MergeLosesOrder,
+    /// Of a deadline more than 2^32 ticks away only the lower half is kept.
+    UpperHalfLeftOut,
+    /// Nodes whose memory was given back begin their generations anew.
+    ReleaseForgetsGenerations,
+    /// Of equal deadlines, the run's come after those filed since it was sorted.
+    RunAfterItsEquals,
 }
 
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 12] = [
         Self::BorderOffByOne,
         Self::RescheduleKeepsItsPlaceInTheChain,
         Self::CancelLeavesOccupancy,
@@ -35,7 +46,73 @@ impl PlantedBug {
         Self::ReversedHandOver,
         Self::PassedDeadlineInItsOldSlot,
         Self::NextWakeLateByOne,
+        Self::MoveLeavesPosition,
+        Self::MergeLosesOrder,
+        Self::UpperHalfLeftOut,
+        Self::ReleaseForgetsGenerations,
+        Self::RunAfterItsEquals,
     ];
+
+    /// Whether a hashed wheel can have it, too.
+    pub fn concerns_hashed_wheels(self) -> bool {
+        self != Self::RunAfterItsEquals
+    }
+}
+
+impl<T> Storage<T> {
+    fn plant(&mut self, bug: Option<PlantedBug>) {
+        self.nodes.planted = bug;
+        self.chunks.planted = bug;
+    }
+
+    pub(crate) fn slot_of(&self, key: TimerKey) -> Option<usize> {
+        Some(self.chunks.slot_of(self.nodes.find(key)?))
+    }
+
+    pub(crate) fn spoil_cancel(
+        &mut self,
+        bug: Option<PlantedBug>,
+        slot: Option<usize>,
+        key: TimerKey,
+    ) {
+        if let (Some(PlantedBug::CancelLeavesOccupancy), Some(slot)) = (bug, slot) {
+            self.slots.spoil_occupancy(slot);
+        }
+        if bug == Some(PlantedBug::CancelLeavesGeneration) {
+            self.nodes.set_generation(key.index, key.generation);
+        }
+    }
+
+    pub(crate) fn spoil_reschedule(
+        &mut self,
+        bug: Option<PlantedBug>,
+        key: TimerKey,
+        slot: usize,
+        deadline: Tick,
+    ) -> bool {
+        let Some(position) = self.nodes.find(key) else {
+            return false;
+        };
+        let spoilt = bug == Some(PlantedBug::RescheduleKeepsItsPlaceInTheChain)
+            && self.chunks.slot_of(position) == slot;
+        if spoilt {
+            self.chunks.spoil_deadline(position, deadline.get());
+        }
+        spoilt
+    }
+
+    pub(crate) fn spoil_order(&mut self, bug: Option<PlantedBug>, slot: usize) {
+        if bug != Some(PlantedBug::ReversedHandOver) {
+            return;
+        }
+        let mut entries = Vec::new();
+        while let Some(taken) = self.take_first(slot) {
+            entries.extend(taken.iter(0));
+        }
+        for (deadline, node) in entries.into_iter().rev() {
+            self.file(slot, deadline, 0, node);
+        }
+    }
 }
 
 impl<T> HierarchicalWheel<T> {
@@ -43,25 +120,7 @@ impl<T> HierarchicalWheel<T> {
     #[doc(hidden)]
     pub fn plant(&mut self, bug: Option<PlantedBug>) {
         self.planted = bug;
-    }
-
-    pub(crate) fn spoil_cancel(&mut self, place: Place, key: TimerKey) {
-        if self.planted == Some(PlantedBug::CancelLeavesOccupancy) {
-            self.levels[place.level].occupied |= 1 << place.slot;
-        }
-        if self.planted == Some(PlantedBug::CancelLeavesGeneration) {
-            self.slab.cell_mut(key.index).generation = key.generation;
-        }
-    }
-
-    pub(crate) fn spoil_reschedule(&mut self, index: Index, deadline: Tick) -> bool {
-        let place = Place::of(self.now, deadline.max(self.now));
-        let spoilt = self.planted == Some(PlantedBug::RescheduleKeepsItsPlaceInTheChain)
-            && place == self.place_of(index);
-        if spoilt {
-            self.slab.cell_mut(index).deadline = deadline;
-        }
-        spoilt
+        self.storage.plant(bug);
     }
 
     pub(crate) fn spoil_wake(&self, wake: Tick) -> Tick {
@@ -73,27 +132,12 @@ impl<T> HierarchicalWheel<T> {
         match self.planted? {
             PlantedBug::BorderOffByOne => {
                 let place = Place::of(self.now, deadline.max(self.now));
-                let on_border = place.level > 0 && place.start(self.now) == deadline;
-                on_border.then(|| Place {
-                    level: place.level - 1,
-                    slot: SLOTS - 1,
-                })
+                let on_border = place.level() > 0 && place.start(self.now) == deadline;
+                on_border.then(|| Place::of_slot(place.level() * SLOTS - 1))
             }
             PlantedBug::PassedDeadlineInItsOldSlot => Some(Place::of(self.now, deadline)),
             _ => None,
         }
-    }
-
-    pub(crate) fn spoil_cascade(&mut self, mut chain: Chain) -> Chain {
-        if self.planted != Some(PlantedBug::ReversedHandOver) {
-            return chain;
-        }
-        let mut reversed = Chain::EMPTY;
-        while let Some(index) = chain.last() {
-            chain.unlink(&mut self.slab, index);
-            reversed.push(&mut self.slab, index);
-        }
-        reversed
     }
 }
 
@@ -102,41 +146,21 @@ impl<T> HashedWheel<T> {
     #[doc(hidden)]
     pub fn plant(&mut self, bug: Option<PlantedBug>) {
         self.planted = bug;
+        self.storage.plant(bug);
     }
 
-    pub(crate) fn spoil_cancel(&mut self, deadline: Tick, key: TimerKey) {
-        if self.planted == Some(PlantedBug::CancelLeavesOccupancy) {
-            let slot = self.revolution.slot_of(deadline);
-            self.ring.occupied[slot / 64] |= 1 << (slot % 64);
-        }
-        if self.planted == Some(PlantedBug::CancelLeavesGeneration) {
-            self.slab.cell_mut(key.index).generation = key.generation;
-        }
-    }
-
-    pub(crate) fn spoil_reschedule(&mut self, index: Index, deadline: Tick) -> bool {
-        let slot = |tick: Tick| (tick > self.now).then(|| self.revolution.slot_of(tick));
-        let spoilt = self.planted == Some(PlantedBug::RescheduleKeepsItsPlaceInTheChain)
-            && slot(deadline) == slot(self.slab.cell(index).deadline);
-        if spoilt {
-            self.slab.cell_mut(index).deadline = deadline;
-        }
-        spoilt
+    pub(crate) fn spoil_reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool {
+        let slot = if deadline <= self.now {
+            self.storage.way_out()
+        } else {
+            self.revolution.slot_of(deadline)
+        };
+        self.storage
+            .spoil_reschedule(self.planted, key, slot, deadline)
     }
 
     pub(crate) fn spoil_wake(&self, wake: Tick) -> Tick {
         let late = self.planted == Some(PlantedBug::NextWakeLateByOne);
         wake.saturating_add(u64::from(late))
-    }
-
-    pub(crate) fn spoil_order_of_due(&mut self) {
-        if self.planted == Some(PlantedBug::ReversedHandOver) {
-            let mut reversed = Chain::EMPTY;
-            while let Some(index) = self.due.last() {
-                self.due.unlink(&mut self.slab, index);
-                reversed.push(&mut self.slab, index);
-            }
-            self.due = reversed;
-        }
     }
 }

@@ -33,7 +33,9 @@ pub(crate) trait Wheel {
     fn insert(&mut self, deadline: Tick, id: Id) -> TimerKey;
     fn cancel(&mut self, key: TimerKey) -> Option<Id>;
     fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool;
+    fn cancel_each(&mut self, keys: &[TimerKey]) -> Vec<(TimerKey, Id)>;
     fn expire(&mut self, now: Tick) -> Option<Expired<Id>>;
+    fn expire_batch(&mut self, now: Tick, limit: usize) -> Vec<Expired<Id>>;
     fn next_wake(&self) -> Option<Tick>;
     fn next_deadline(&self) -> Option<Tick>;
     fn get(&self, key: TimerKey) -> Option<&Id>;
@@ -45,6 +47,8 @@ pub(crate) trait Wheel {
     fn is_empty(&self) -> bool;
     fn clear(&mut self);
     fn drain(&mut self) -> Vec<Expired<Id>>;
+    fn shrink_to_fit(&mut self);
+    fn memory_bytes(&self) -> usize;
     fn check(&self);
 }
 
@@ -60,8 +64,21 @@ macro_rules! wheel {
             fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool {
                 $wheel::reschedule(self, key, deadline)
             }
+            fn cancel_each(&mut self, keys: &[TimerKey]) -> Vec<(TimerKey, Id)> {
+                let mut cancelled = Vec::new();
+                let each = |key, id| cancelled.push((key, id));
+                let count = $wheel::cancel_each(self, keys.iter().copied(), each);
+                assert_eq!(count, cancelled.len());
+                cancelled
+            }
             fn expire(&mut self, now: Tick) -> Option<Expired<Id>> {
                 $wheel::expire(self, now)
+            }
+            fn expire_batch(&mut self, now: Tick, limit: usize) -> Vec<Expired<Id>> {
+                let mut batch = Vec::new();
+                let count = $wheel::expire_batch(self, now, limit, &mut batch);
+                assert_eq!(count, batch.len());
+                batch
             }
             fn next_wake(&self) -> Option<Tick> {
                 $wheel::next_wake(self)
@@ -95,6 +112,12 @@ macro_rules! wheel {
             }
             fn drain(&mut self) -> Vec<Expired<Id>> {
                 $wheel::drain(self)
+            }
+            fn shrink_to_fit(&mut self) {
+                $wheel::shrink_to_fit(self);
+            }
+            fn memory_bytes(&self) -> usize {
+                $wheel::memory_bytes(self)
             }
             fn check(&self) {
                 $wheel::check(self);
@@ -172,7 +195,7 @@ impl Shape {
     /// Whether `next_wake` promises the exact tick.
     fn wake_is_exact(self, now: Tick, first_due: Tick, last_due: Tick) -> bool {
         match self {
-            Self::Hierarchical => first_due.get() / 64 == now.get() / 64,
+            Self::Hierarchical => first_due.get() / 256 == now.get() / 256,
             Self::Hashed { slots } => first_due == now || last_due.get() - now.get() <= slots,
         }
     }
@@ -305,10 +328,14 @@ enum Operation {
     Insert(Tick),
     /// Of a timer that may have left long ago.
     Cancel(Id),
+    /// Of this one and as many after it.
+    CancelEach(Id, usize),
     Reschedule(Id, Tick),
     Look(Id),
     /// At most this many entries.
     Expire(Tick, u64),
+    ExpireBatch(Tick, usize),
+    Shrink,
     ExpireAtNextWake,
     NextDeadline,
     Drain,
@@ -353,7 +380,7 @@ impl Delays {
                     now.saturating_add((revolutions + random.below(3)).saturating_sub(1))
                 }
                 _ => {
-                    let digits = random.below(11) * 6;
+                    let digits = random.below(8) * 8;
                     let last_before = now.get() | ((1 << digits) - 1);
                     Tick::new(last_before).saturating_add(random.below(3))
                 }
@@ -386,7 +413,7 @@ fn starting_hand(random: &mut Random) -> Tick {
     Tick::new(match random.below(7) {
         0 => 0,
         1 => random.next(),
-        2 | 3 => (64 << (6 * random.below(10))) - few.min(60),
+        2 | 3 => (256 << (8 * random.below(7))) - few.min(250),
         4 => (1 << 32) - few,
         5 => (1 << 48) - few,
         _ => u64::MAX - few * few * few,
@@ -464,7 +491,17 @@ impl Run {
             11 => Some(Operation::NextDeadline),
             12..14 => Some(Operation::ExpireAtNextWake),
             14 if self.random.one_in(500) => Some(Operation::Drain),
-            15 if self.random.one_in(1_000) => Some(Operation::Clear),
+            15 if self.random.one_in(300) => Some(Operation::Clear),
+            16 if self.random.one_in(50) => Some(Operation::Shrink),
+            17 if self.random.one_in(20) => {
+                let count = self.random.next() & [3, 0xf, 0x7f, 0xfff][small(self.random.below(4))];
+                self.timer()
+                    .map(|id| Operation::CancelEach(id, small(count)))
+            }
+            18 => {
+                let limit = [0, 1, 2, 10, 100, usize::MAX][small(self.random.below(6))];
+                Some(Operation::ExpireBatch(self.time(), limit))
+            }
             _ => None,
         }
         .unwrap_or_else(|| {
@@ -534,6 +571,37 @@ impl Run {
                 }
                 same("cancel", self.wheel.cancel(self.keys[id]), expected)
             }
+            Operation::CancelEach(first, count) => {
+                let ids = first..self.keys.len().min(first + count + 1);
+                let keys = &self.keys[ids.clone()];
+                let actual = self.wheel.cancel_each(keys);
+                self.operations += ids.len() as u64 - 1;
+                let mut expected = Vec::new();
+                for id in ids {
+                    if self.map.cancel(id).is_some() {
+                        self.leave(id);
+                        expected.push((self.keys[id], id));
+                    }
+                }
+                same("cancel_each", actual, expected)
+            }
+            Operation::ExpireBatch(now, limit) => {
+                let actual = self.wheel.expire_batch(now, limit);
+                self.operations += (actual.len() as u64).saturating_sub(1);
+                let mut expected = Vec::new();
+                while expected.len() < limit
+                    && let Some((id, deadline)) = self.map.expire(now)
+                {
+                    self.leave(id);
+                    expected.push((self.keys[id], deadline, id));
+                }
+                let actual = actual.into_iter().map(|e| (e.key, e.deadline, e.value));
+                same("expire_batch", actual.collect(), expected)
+            }
+            Operation::Shrink => {
+                self.wheel.shrink_to_fit();
+                Ok(())
+            }
             Operation::Reschedule(id, deadline) => {
                 let expected = self.map.reschedule(id, deadline);
                 let actual = self.wheel.reschedule(self.keys[id], deadline);
@@ -574,6 +642,9 @@ impl Run {
             }
             Operation::Clear => {
                 self.wheel.clear();
+                if self.operations.is_multiple_of(2) {
+                    self.wheel.shrink_to_fit();
+                }
                 self.map.drain();
                 self.live.clear();
                 Ok(())

@@ -1,0 +1,641 @@
+//! Where deadlines wait: chains of small arrays, one chain to a slot.
+
+use alloc::vec::Vec;
+
+use crate::bits::Bits;
+use crate::indices::Indices;
+use crate::nodes::Position;
+use crate::segments::Segments;
+
+/// Entries to a chunk: as many as a word has bits.
+pub(crate) const CHUNK: u32 = u32::BITS;
+
+/// Chunks to a segment: 64 KiB of entries.
+const SEGMENT: usize = 256;
+
+/// No chunk: number 0 is never given out.
+const NONE: u32 = 0;
+
+/// What stands in a chunk for each timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Entry {
+    /// The lower half of the deadline. The upper half is that of the hand, unless the
+    /// chunk is a wide one.
+    pub(crate) deadline: u32,
+    pub(crate) node: u32,
+}
+
+/// The first chunk of a slot's chain, and where its next entry goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Slot {
+    /// `NONE` for an empty slot.
+    pub(crate) first: u32,
+    /// In the last chunk, or just behind it if there is no room; 0 for an empty slot.
+    next: u32,
+}
+
+impl Slot {
+    fn last(self) -> u32 {
+        // The place just behind a chunk is a multiple of `CHUNK`.
+        self.next.saturating_sub(1) / CHUNK
+    }
+}
+
+/// The slots of a wheel and which of them are occupied, and one slot more, for entries
+/// that are on their way out in order.
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    occupied: Bits,
+    occupied_len: usize,
+}
+
+impl Slots {
+    /// `len` empty slots, and the one for what is on its way out, which has number `len`.
+    pub(crate) fn new(len: usize) -> Self {
+        Self {
+            slots: alloc::vec![Slot::default(); len + 1],
+            occupied: Bits::below(len + 1),
+            occupied_len: 0,
+        }
+    }
+
+    /// How many there are, without the one for what is on its way out.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - 1
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, slot: usize) -> Slot {
+        self.slots[slot]
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self, slot: usize) -> bool {
+        self.slots[slot].first == NONE
+    }
+
+    /// The occupied slot with the lowest number.
+    #[inline]
+    pub(crate) fn first_occupied(&self) -> Option<usize> {
+        self.occupied.first()
+    }
+
+    /// The first occupied slot that is not below `slot`.
+    pub(crate) fn first_occupied_from(&self, slot: usize) -> Option<usize> {
+        self.occupied.first_from(slot)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>() + self.occupied.bytes()
+    }
+
+    fn set_occupied(&mut self, slot: usize) {
+        self.occupied_len += 1;
+        if slot < self.len() {
+            self.occupied.insert(slot);
+        }
+    }
+
+    fn set_empty(&mut self, slot: usize) {
+        self.slots[slot] = Slot::default();
+        self.occupied_len -= 1;
+        if slot < self.len() {
+            self.occupied.remove(slot);
+        }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn spoil_occupancy(&mut self, slot: usize) {
+        if slot < self.len() {
+            self.occupied.insert(slot);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Links {
+    previous: u32,
+    next: u32,
+    slot: u32,
+    /// The chunk that holds the upper halves of the deadlines, or `NONE`.
+    upper: u32,
+}
+
+/// All entries of one wheel.
+///
+/// A chunk is an array of 32 entries and a word that says which of them are live. New
+/// entries go to the end of their slot's last chunk, so that filling a slot and emptying
+/// it are streams; taking one out clears its bit, and a chunk without bits leaves its
+/// chain. So the live entries of a chain, from its first chunk on, stand in the order in
+/// which they were filed.
+pub(crate) struct Chunks {
+    entries: Segments<[Entry; CHUNK as usize], SEGMENT>,
+    /// Which entries are live, by chunk. Not 0 for a chunk on a chain.
+    live: Vec<u32>,
+    links: Vec<Links>,
+    indices: Indices<SEGMENT>,
+    in_use: usize,
+    /// Where the search for chunks to merge stands.
+    merged_up_to: u32,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) planted: Option<crate::PlantedBug>,
+}
+
+impl Chunks {
+    pub(crate) fn new() -> Self {
+        let mut indices = Indices::new();
+        let none = indices.take();
+        debug_assert_eq!(none, NONE, "indices begin at 0");
+        Self {
+            entries: Segments::new(),
+            live: alloc::vec![0],
+            links: alloc::vec![Links::default()],
+            indices,
+            in_use: 0,
+            merged_up_to: 0,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
+
+    /// Appends an entry to a slot's chain. `now` and the deadline tell whether the lower
+    /// half of the deadline is enough. O(1).
+    #[inline]
+    pub(crate) fn append(
+        &mut self,
+        slots: &mut Slots,
+        slot: usize,
+        deadline: u64,
+        now: u64,
+        node: u32,
+    ) -> Position {
+        let next = slots.slots[slot].next;
+        if next.is_multiple_of(CHUNK) || upper(deadline) != upper(now) {
+            return self.append_to_other_chunk(slots, slot, deadline, now, node);
+        }
+        slots.slots[slot].next = next + 1;
+        self.put(next, deadline, node)
+    }
+
+    #[inline]
+    fn put(&mut self, position: u32, deadline: u64, node: u32) -> Position {
+        let (chunk, at) = split(position);
+        self.entries.cell_mut(chunk)[at] = Entry {
+            deadline: lower(deadline),
+            node,
+        };
+        self.live[chunk] |= 1 << at;
+        Position::new(position)
+    }
+
+    /// Appends where the last chunk of the slot is full, is a wide one, or ought to be.
+    #[inline(never)]
+    fn append_to_other_chunk(
+        &mut self,
+        slots: &mut Slots,
+        slot: usize,
+        deadline: u64,
+        now: u64,
+        node: u32,
+    ) -> Position {
+        let last = slots.slots[slot].last();
+        let is_wide = upper(deadline) != upper(now);
+        // What was cancelled at the end of a wide chunk is room for the next one.
+        let filled = CHUNK - self.live[last as usize].leading_zeros();
+        let has_upper = self.links[last as usize].upper != NONE;
+        if last != NONE && has_upper && filled < CHUNK {
+            self.put_upper(last, filled, deadline);
+            return self.put(last * CHUNK + filled, deadline, node);
+        }
+        let chunk = self.take_chunk();
+        self.links[chunk as usize] = Links {
+            previous: last,
+            next: NONE,
+            slot: narrow(slot),
+            upper: NONE,
+        };
+        match last {
+            NONE => {
+                slots.slots[slot].first = chunk;
+                slots.set_occupied(slot);
+            }
+            last => self.links[last as usize].next = chunk,
+        }
+        if is_wide {
+            let upper = self.take_chunk();
+            self.links[chunk as usize].upper = upper;
+            self.put_upper(chunk, 0, deadline);
+            slots.slots[slot].next = (chunk + 1) * CHUNK;
+        } else {
+            slots.slots[slot].next = chunk * CHUNK + 1;
+        }
+        self.put(chunk * CHUNK, deadline, node)
+    }
+
+    fn put_upper(&mut self, chunk: u32, at: u32, deadline: u64) {
+        #[cfg(feature = "planted-bugs")]
+        if self.planted == Some(crate::PlantedBug::UpperHalfLeftOut) {
+            return;
+        }
+        let beside = self.links[chunk as usize].upper as usize;
+        self.entries.cell_mut(beside)[at as usize].deadline = upper(deadline);
+    }
+
+    fn take_chunk(&mut self) -> u32 {
+        let chunk = self.indices.take();
+        // The place behind the last one must be a number, too.
+        assert!(chunk < u32::MAX / CHUNK, "a wheel has at most 2^27 chunks");
+        if self.entries.get(chunk as usize).is_none() {
+            self.entries
+                .extend_to(chunk as usize, || [Entry::default(); CHUNK as usize]);
+            let chunks = self.live.len().max(chunk as usize + 1);
+            self.live.resize(chunks, 0);
+            self.links.resize(chunks, Links::default());
+        }
+        self.in_use += 1;
+        chunk
+    }
+
+    fn free_chunk(&mut self, chunk: u32) {
+        self.live[chunk as usize] = 0;
+        let beside = self.links[chunk as usize].upper;
+        self.give(chunk);
+        if beside != NONE {
+            self.give(beside);
+        }
+    }
+
+    fn give(&mut self, chunk: u32) {
+        self.in_use -= 1;
+        if let Some(segment) = self.indices.give(chunk) {
+            drop(self.entries.release(segment));
+        }
+    }
+
+    /// Takes the entry at a position out of its slot. O(1).
+    #[inline]
+    pub(crate) fn remove(&mut self, slots: &mut Slots, position: Position) {
+        let (chunk, at) = split(position.get());
+        let live = &mut self.live[chunk];
+        *live &= !(1 << at);
+        if *live == 0 {
+            self.unchain(slots, chunk);
+        }
+    }
+
+    /// Takes a chunk without live entries off its chain, and frees it.
+    #[inline(never)]
+    fn unchain(&mut self, slots: &mut Slots, chunk: usize) {
+        let Links {
+            previous,
+            next,
+            slot,
+            ..
+        } = self.links[chunk];
+        let slot = slot as usize;
+        match (previous, next) {
+            (NONE, NONE) => slots.set_empty(slot),
+            (NONE, next) => {
+                slots.slots[slot].first = next;
+                self.links[next as usize].previous = NONE;
+            }
+            (previous, NONE) => {
+                self.links[previous as usize].next = NONE;
+                slots.slots[slot].next = (previous + 1) * CHUNK;
+            }
+            (previous, next) => {
+                self.links[previous as usize].next = next;
+                self.links[next as usize].previous = previous;
+            }
+        }
+        self.free_chunk(narrow(chunk));
+    }
+
+    /// Takes the first chunk off a slot's chain, live entries and all, and frees it.
+    #[inline]
+    pub(crate) fn take_first(&mut self, slots: &mut Slots, slot: usize) -> Option<Taken> {
+        let chunk = slots.slots[slot].first as usize;
+        if chunk == NONE as usize {
+            return None;
+        }
+        let beside = self.links[chunk].upper;
+        let taken = Taken {
+            entries: *self.entries.cell(chunk),
+            uppers: (beside != NONE).then(|| *self.entries.cell(beside as usize)),
+            live: self.live[chunk],
+        };
+        self.unchain(slots, chunk);
+        Some(taken)
+    }
+
+    /// The chunks of a slot's chain, first to last.
+    pub(crate) fn chain(&self, slot: Slot) -> impl Iterator<Item = usize> {
+        let first = Some(slot.first as usize).filter(|&chunk| chunk != 0);
+        core::iter::successors(first, |&chunk| {
+            Some(self.links[chunk].next as usize).filter(|&next| next != 0)
+        })
+    }
+
+    /// Every entry of a slot, in the order in which they were filed: the whole deadline,
+    /// the node, and the position.
+    pub(crate) fn iter(&self, slot: Slot, now: u64) -> impl Iterator<Item = (u64, u32, Position)> {
+        self.chain(slot).flat_map(move |chunk| {
+            members(self.live[chunk]).map(move |at| {
+                let position = Position::new(narrow(chunk) * CHUNK + at);
+                let node = self.entries.cell(chunk)[at as usize].node;
+                (self.deadline(position, now), node, position)
+            })
+        })
+    }
+
+    /// The first entry of a slot: its position, its deadline's lower half, its node.
+    #[inline]
+    pub(crate) fn first(&self, slot: Slot) -> Option<(Position, Entry)> {
+        let chunk = slot.first;
+        let at = self.live[chunk as usize].trailing_zeros();
+        if chunk == NONE || at == CHUNK {
+            return None;
+        }
+        let entry = self.entries.cell(chunk as usize)[at as usize];
+        Some((Position::new(chunk * CHUNK + at), entry))
+    }
+
+    /// The deadline of the entry at a position.
+    #[inline]
+    pub(crate) fn deadline(&self, position: Position, now: u64) -> u64 {
+        let (chunk, at) = split(position.get());
+        let entry = self.entries.cell(chunk)[at];
+        let upper = match self.links[chunk].upper {
+            NONE => upper(now),
+            beside => self.entries.cell(beside as usize)[at].deadline,
+        };
+        joined(upper, entry.deadline)
+    }
+
+    /// The slot in which a position is.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn slot_of(&self, position: Position) -> usize {
+        self.links[split(position.get()).0].slot as usize
+    }
+
+    /// Changes the deadline at a position and nothing else.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn spoil_deadline(&mut self, position: Position, deadline: u64) {
+        let (chunk, at) = split(position.get());
+        self.entries.cell_mut(chunk)[at].deadline = lower(deadline);
+    }
+
+    /// Whether the entries at the beginning of a slot are to be told one by one, or, for
+    /// a chunk without upper halves, can be read as they are.
+    #[inline]
+    pub(crate) fn is_wide(&self, chunk: usize) -> bool {
+        self.links[chunk].upper != NONE
+    }
+
+    /// The chunk behind this one, or 0.
+    pub(crate) fn next(&self, chunk: u32) -> u32 {
+        self.links[chunk as usize].next
+    }
+
+    /// Which entries of a chunk are due by `last_due`, as bits.
+    pub(crate) fn due(&self, chunk: u32, last_due: u64, now: u64) -> u32 {
+        let chunk = chunk as usize;
+        let live = self.live[chunk];
+        if self.is_wide(chunk) || upper(last_due) != upper(now) {
+            let first = narrow(chunk) * CHUNK;
+            let is_due = |at: &u32| self.deadline(Position::new(first + at), now) <= last_due;
+            return members(live)
+                .filter(is_due)
+                .fold(0, |due, at| due | 1 << at);
+        }
+        let entries = (0..).zip(self.entries.cell(chunk));
+        let due = entries.fold(0, |due, (at, entry)| {
+            due | u32::from(entry.deadline <= lower(last_due)) << at
+        });
+        due & live
+    }
+
+    #[inline]
+    pub(crate) fn live(&self, chunk: usize) -> u32 {
+        self.live[chunk]
+    }
+
+    #[inline]
+    pub(crate) fn entries(&self, chunk: usize) -> &[Entry; CHUNK as usize] {
+        self.entries.cell(chunk)
+    }
+
+    /// Takes several entries of one chunk out of their slot: those that `gone` names.
+    #[inline]
+    pub(crate) fn remove_all(&mut self, slots: &mut Slots, chunk: usize, gone: u32) {
+        let live = &mut self.live[chunk];
+        *live &= !gone;
+        if *live == 0 {
+            self.unchain(slots, chunk);
+        }
+    }
+
+    /// Whether cancels have left the chunks so empty that some should be merged: less
+    /// than a quarter full, apart from one chunk for each occupied slot.
+    #[inline]
+    pub(crate) fn are_sparse(&self, slots: &Slots, len: usize) -> bool {
+        self.in_use > len / (CHUNK as usize / 4) + slots.occupied_len + 8
+    }
+
+    /// Looks at the next few chunks, and merges those that fit together with their
+    /// neighbour. O(1).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn merge_some(
+        &mut self,
+        slots: &mut Slots,
+        now: u64,
+        mut moved: impl FnMut(u32, Position),
+    ) {
+        for _ in 0..4 {
+            self.merged_up_to += 1;
+            if self.merged_up_to as usize >= self.live.len() {
+                self.merged_up_to = 0;
+            }
+            let (chunk, next) = (
+                self.merged_up_to,
+                self.links[self.merged_up_to as usize].next,
+            );
+            let live = self.live[chunk as usize].count_ones();
+            if live > 0 && next != NONE && live + self.live[next as usize].count_ones() <= CHUNK {
+                self.merge_with_next(slots, chunk, now, &mut moved);
+            }
+        }
+    }
+
+    fn merge_with_next(
+        &mut self,
+        slots: &mut Slots,
+        chunk: u32,
+        now: u64,
+        moved: &mut impl FnMut(u32, Position),
+    ) {
+        let next = self.links[chunk as usize].next;
+        let mut entries = [(0, 0); CHUNK as usize];
+        let mut len = 0;
+        for from in [chunk, next] {
+            for at in members(self.live[from as usize]) {
+                let deadline = self.deadline(Position::new(from * CHUNK + at), now);
+                let node = self.entries.cell(from as usize)[at as usize].node;
+                entries[len] = (deadline, node);
+                len += 1;
+            }
+        }
+        #[cfg(feature = "planted-bugs")]
+        if self.planted == Some(crate::PlantedBug::MergeLosesOrder) {
+            entries[..len].reverse();
+        }
+        let upper_of = |chunk: u32| self.links[chunk as usize].upper;
+        let (mine, others) = (upper_of(chunk), upper_of(next));
+        if mine == NONE {
+            self.links[chunk as usize].upper = others;
+            self.links[next as usize].upper = NONE;
+        }
+        self.live[next as usize] = 0;
+        self.unchain(slots, next as usize); // and the slot has no room in `chunk`
+        self.live[chunk as usize] = 0;
+        let is_wide = self.is_wide(chunk as usize);
+        for (at, &(deadline, node)) in (0..).zip(&entries[..len]) {
+            if is_wide {
+                self.put_upper(chunk, at, deadline);
+            }
+            moved(node, self.put(chunk * CHUNK + at, deadline, node));
+        }
+        let slot = self.links[chunk as usize].slot as usize;
+        if self.links[chunk as usize].next == NONE && !is_wide {
+            slots.slots[slot].next = chunk * CHUNK + narrow(len);
+        }
+    }
+
+    /// Releases the segments in which no chunk is in use.
+    pub(crate) fn shrink_to_fit(&mut self) {
+        for segment in self.indices.release_all() {
+            drop(self.entries.release(segment));
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.bytes()
+            + self.indices.bytes()
+            + self.live.capacity() * size_of::<u32>()
+            + self.links.capacity() * size_of::<Links>()
+    }
+
+    /// Checks every chain, and that the books agree with them.
+    pub(crate) fn check(&self, slots: &Slots, len: usize) {
+        slots.occupied.check();
+        let mut chained = alloc::vec![false; self.live.len()];
+        let (mut in_use, mut live, mut occupied_len) = (0, 0, 0);
+        for (number, &slot) in slots.slots.iter().enumerate() {
+            let is_occupied = slot.first != NONE;
+            occupied_len += usize::from(is_occupied);
+            assert_eq!(
+                slots.occupied.contains(number),
+                is_occupied && number < slots.len(),
+                "a slot's bit says whether it is occupied"
+            );
+            let mut previous = NONE;
+            for chunk in self.chain(slot) {
+                let links = self.links[chunk];
+                assert_eq!(links.previous, previous, "the links agree both ways");
+                assert_eq!(links.slot as usize, number, "a chunk knows its slot");
+                assert_ne!(self.live[chunk], 0, "a chunk on a chain has entries");
+                for part in [chunk, links.upper as usize] {
+                    assert!(part == 0 || !chained[part], "a chunk is on one chain");
+                    chained[part] = part != 0;
+                }
+                in_use += 1 + usize::from(links.upper != NONE);
+                live += self.live[chunk].count_ones() as usize;
+                previous = narrow(chunk);
+            }
+            assert_eq!(slot.last(), previous, "a slot knows its last chunk");
+        }
+        assert_eq!(in_use, self.in_use, "the number of chunks is known");
+        assert_eq!(live, len, "every entry is in one chunk");
+        assert_eq!(
+            occupied_len, slots.occupied_len,
+            "the occupied slots are counted"
+        );
+        self.indices
+            .check(|chunk| chunk == 0 || chained.get(chunk).is_some_and(|&chained| chained));
+    }
+}
+
+/// A chunk that was taken off its chain.
+pub(crate) struct Taken {
+    entries: [Entry; CHUNK as usize],
+    uppers: Option<[Entry; CHUNK as usize]>,
+    live: u32,
+}
+
+impl Taken {
+    /// The live entries, first to last, with their whole deadlines.
+    #[inline]
+    pub(crate) fn iter(&self, now: u64) -> impl Iterator<Item = (u64, u32)> {
+        members(self.live).map(move |at| {
+            let entry = self.entries[at as usize];
+            let upper = match &self.uppers {
+                Some(uppers) => uppers[at as usize].deadline,
+                None => upper(now),
+            };
+            (joined(upper, entry.deadline), entry.node)
+        })
+    }
+
+    /// The live entries, first to last, if the hand's upper half is that of them all.
+    #[inline]
+    pub(crate) fn narrow(&self) -> Option<impl Iterator<Item = Entry>> {
+        let live = members(self.live).map(|at| self.entries[at as usize]);
+        self.uppers.is_none().then_some(live)
+    }
+}
+
+/// The numbers of the bits that are set, lowest first.
+#[inline]
+pub(crate) fn members(bits: u32) -> impl Iterator<Item = u32> {
+    let mut rest = bits;
+    core::iter::from_fn(move || {
+        (rest != 0).then(|| {
+            let at = rest.trailing_zeros();
+            rest &= rest - 1;
+            at
+        })
+    })
+}
+
+#[inline]
+pub(crate) fn upper(tick: u64) -> u32 {
+    (tick >> 32) as u32
+}
+
+#[inline]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the lower half is asked for"
+)]
+pub(crate) fn lower(tick: u64) -> u32 {
+    tick as u32
+}
+
+#[inline]
+pub(crate) fn joined(upper: u32, lower: u32) -> u64 {
+    u64::from(upper) << 32 | u64::from(lower)
+}
+
+/// The chunk of a position, and the place in it.
+#[inline]
+fn split(position: u32) -> (usize, usize) {
+    ((position / CHUNK) as usize, (position % CHUNK) as usize)
+}
+
+/// Chunks, slots and places in a chunk are numbered in 32 bits.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "what is numbered so fits")]
+fn narrow(number: usize) -> u32 {
+    number as u32
+}

@@ -1,0 +1,319 @@
+//! Where values live: nodes that are reused, and generations that notice it.
+
+use alloc::vec::Vec;
+use core::mem;
+use core::num::NonZeroU32;
+
+use crate::indices::Indices;
+use crate::segments::Segments;
+use crate::{Expired, Tick, TimerKey};
+
+/// Nodes to a segment: 64 KiB of them when a value takes eight bytes.
+const SEGMENT: usize = 4_096;
+
+/// Where an entry stands: its chunk's number times 32, plus its place in the chunk.
+///
+/// Chunk 0 is never used, so that an `Option` costs nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Position(NonZeroU32);
+
+impl Position {
+    #[inline]
+    pub(crate) fn new(position: u32) -> Self {
+        Self(NonZeroU32::new(position).expect("chunk 0 is never used"))
+    }
+
+    #[inline]
+    pub(crate) fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// One entry's value, or the room for one. Eight bytes more than the value.
+enum Node<T> {
+    Live {
+        /// How often this node was given out; the entry's key repeats it.
+        generation: NonZeroU32,
+        position: Position,
+        value: T,
+    },
+    /// The generation is the one to give out next.
+    Free { generation: NonZeroU32 },
+}
+
+/// The values of one wheel.
+pub(crate) struct Nodes<T> {
+    nodes: Segments<Node<T>, SEGMENT>,
+    /// For each segment, the generation at which its nodes begin: after a release not
+    /// the first, so that keys from before stay stale.
+    floors: Vec<NonZeroU32>,
+    indices: Indices<SEGMENT>,
+    len: usize,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) planted: Option<crate::PlantedBug>,
+}
+
+impl<T> Nodes<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            nodes: Segments::new(),
+            floors: Vec::new(),
+            indices: Indices::new(),
+            len: 0,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The node the next [`fill`](Self::fill) is about.
+    #[inline]
+    pub(crate) fn reserve(&mut self) -> u32 {
+        self.indices.take()
+    }
+
+    /// Puts a value into the node that was reserved. O(1), amortised over growth.
+    #[inline]
+    pub(crate) fn fill(&mut self, index: u32, position: Position, value: T) -> TimerKey {
+        self.len += 1;
+        if self.nodes.get(index as usize).is_none() {
+            self.add_nodes(index as usize);
+        }
+        let node = self.nodes.cell_mut(index as usize);
+        debug_assert!(
+            matches!(node, Node::Free { .. }),
+            "only a free node is filled"
+        );
+        let (Node::Free { generation } | Node::Live { generation, .. }) = *node;
+        *node = Node::Live {
+            generation,
+            position,
+            value,
+        };
+        TimerKey { index, generation }
+    }
+
+    #[cold]
+    fn add_nodes(&mut self, index: usize) {
+        let segment = index / SEGMENT;
+        if self.floors.len() <= segment {
+            self.floors.resize(segment + 1, NonZeroU32::MIN);
+        }
+        let generation = self.floors[segment];
+        self.nodes.extend_to(index, || Node::Free { generation });
+    }
+
+    /// Where the entry of `key` stands; `None` if the key is stale.
+    #[inline]
+    pub(crate) fn find(&self, key: TimerKey) -> Option<Position> {
+        match self.nodes.get(key.index as usize)? {
+            Node::Live {
+                generation,
+                position,
+                ..
+            } if *generation == key.generation => Some(*position),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn value(&self, key: TimerKey) -> Option<&T> {
+        match self.nodes.get(key.index as usize)? {
+            Node::Live {
+                generation, value, ..
+            } if *generation == key.generation => Some(value),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn value_mut(&mut self, key: TimerKey) -> Option<&mut T> {
+        match self.nodes.get_mut(key.index as usize)? {
+            Node::Live {
+                generation, value, ..
+            } if *generation == key.generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Takes the value of `key` out; `None` if the key is stale. O(1).
+    #[inline]
+    pub(crate) fn take(&mut self, key: TimerKey) -> Option<(Position, T)> {
+        let node = self.nodes.get_mut(key.index as usize)?;
+        match node {
+            Node::Live { generation, .. } if *generation == key.generation => {}
+            _ => return None,
+        }
+        let next = key.generation.checked_add(1);
+        let generation = next.unwrap_or(NonZeroU32::MAX);
+        let taken = mem::replace(node, Node::Free { generation });
+        self.free(key.index, next.is_none());
+        match taken {
+            Node::Live {
+                position, value, ..
+            } => Some((position, value)),
+            Node::Free { .. } => None,
+        }
+    }
+
+    /// Takes the value of an entry that is in the wheel, and makes its key stale. O(1).
+    #[inline]
+    pub(crate) fn expire(&mut self, index: u32, deadline: Tick) -> Expired<T> {
+        let node = self.nodes.cell_mut(index as usize);
+        let (Node::Free { generation } | Node::Live { generation, .. }) = *node;
+        let next = generation.checked_add(1);
+        let taken = mem::replace(
+            node,
+            Node::Free {
+                generation: next.unwrap_or(NonZeroU32::MAX),
+            },
+        );
+        self.free(index, next.is_none());
+        let Node::Live { value, .. } = taken else {
+            unreachable!("an entry in the wheel has a value")
+        };
+        Expired {
+            key: TimerKey { index, generation },
+            deadline,
+            value,
+        }
+    }
+
+    /// Frees a node; a retired one is never given out again, as that would repeat a key.
+    #[inline]
+    fn free(&mut self, index: u32, is_retired: bool) {
+        self.len -= 1;
+        if is_retired {
+            return;
+        }
+        if let Some(segment) = self.indices.give(index) {
+            self.release(segment);
+        }
+    }
+
+    #[cold]
+    fn release(&mut self, segment: usize) {
+        #[cfg(feature = "planted-bugs")]
+        if self.planted == Some(crate::PlantedBug::ReleaseForgetsGenerations) {
+            drop(self.nodes.release(segment));
+            return;
+        }
+        for node in self.nodes.release(segment) {
+            let (Node::Free { generation } | Node::Live { generation, .. }) = node;
+            self.floors[segment] = self.floors[segment].max(generation);
+        }
+    }
+
+    /// Releases the segments in which no value lives.
+    pub(crate) fn shrink_to_fit(&mut self) {
+        for segment in self.indices.release_all() {
+            self.release(segment);
+        }
+    }
+
+    /// Notes that an entry stands somewhere else now.
+    #[inline]
+    pub(crate) fn moved(&mut self, index: u32, to: Position) {
+        #[cfg(feature = "planted-bugs")]
+        if self.planted == Some(crate::PlantedBug::MoveLeavesPosition) {
+            return;
+        }
+        if let Node::Live { position, .. } = self.nodes.cell_mut(index as usize) {
+            *position = to;
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.nodes.bytes() + self.indices.bytes() + self.floors.capacity() * size_of::<NonZeroU32>()
+    }
+
+    /// Where the entry of the node at `index` stands, if it is live.
+    pub(crate) fn position(&self, index: u32) -> Option<Position> {
+        match self.nodes.get(index as usize)? {
+            Node::Live { position, .. } => Some(*position),
+            Node::Free { .. } => None,
+        }
+    }
+
+    pub(crate) fn check(&self) {
+        let live = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| matches!(node, Node::Live { .. }));
+        assert_eq!(live.count(), self.len, "the number of entries is known");
+        self.indices.check(|index| match self.nodes.get(index) {
+            Some(Node::Live { .. }) => true,
+            Some(Node::Free { generation }) => *generation == NonZeroU32::MAX,
+            None => false,
+        });
+    }
+
+    /// Sets the generation of a key's node, for tests and planted bugs.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(crate) fn set_generation(&mut self, index: u32, to: NonZeroU32) {
+        let node = self.nodes.cell_mut(index as usize);
+        let (Node::Free { generation } | Node::Live { generation, .. }) = node;
+        *generation = to;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn insert(nodes: &mut Nodes<char>, value: char) -> TimerKey {
+        let index = nodes.reserve();
+        nodes.fill(index, Position::new(32), value)
+    }
+
+    #[test]
+    fn a_node_takes_eight_bytes_more_than_its_value() {
+        assert_eq!(size_of::<Node<u64>>(), 16);
+        assert_eq!(size_of::<Node<()>>(), 8);
+    }
+
+    #[test]
+    fn a_freed_node_is_reused_under_another_key() {
+        let mut nodes = Nodes::new();
+        let old = insert(&mut nodes, 'a');
+        assert!(nodes.take(old).is_some());
+        let new = insert(&mut nodes, 'b');
+        assert_eq!(new.index, old.index);
+        assert_ne!(new, old);
+        assert_eq!(nodes.value(old), None);
+        assert_eq!(nodes.value(new), Some(&'b'));
+        assert_eq!(nodes.take(old), None);
+    }
+
+    #[test]
+    fn a_node_retires_before_its_generations_repeat() {
+        let mut nodes = Nodes::new();
+        let first = insert(&mut nodes, 'a');
+        nodes.set_generation(first.index, NonZeroU32::MAX);
+        let last = TimerKey {
+            generation: NonZeroU32::MAX,
+            ..first
+        };
+        assert!(nodes.take(last).is_some());
+        let next = insert(&mut nodes, 'b');
+        assert_ne!(next.index, last.index, "the retired node is not given out");
+        assert_eq!((nodes.find(first), nodes.find(last)), (None, None));
+        nodes.check();
+    }
+
+    #[test]
+    fn keys_stay_stale_when_their_segment_was_released_and_came_back() {
+        let mut nodes = Nodes::new();
+        let old = insert(&mut nodes, 'a');
+        nodes.take(old);
+        nodes.shrink_to_fit();
+        assert!(nodes.bytes() < 1_024, "{}", nodes.bytes());
+        assert_eq!(nodes.find(old), None);
+        let new = insert(&mut nodes, 'b');
+        assert_eq!(new.index, old.index);
+        assert_ne!(new.generation, old.generation);
+        nodes.check();
+    }
+}

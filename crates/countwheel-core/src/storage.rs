@@ -1,0 +1,284 @@
+//! What both wheels are made of: values in nodes, deadlines in chunks, chunks on slots.
+
+use alloc::vec::Vec;
+
+use crate::chunks::{CHUNK, Chunks, Entry, Slot, Slots, Taken, joined, members, upper};
+use crate::nodes::{Nodes, Position};
+use crate::{Expired, Tick, TimerKey};
+
+/// How many keys are looked up together.
+const GROUP: usize = 32;
+
+/// The entries of one wheel, filed under numbered slots. Which slot a deadline belongs
+/// to is the wheel's business.
+pub(crate) struct Storage<T> {
+    pub(crate) nodes: Nodes<T>,
+    pub(crate) chunks: Chunks,
+    pub(crate) slots: Slots,
+}
+
+impl<T> Storage<T> {
+    /// Storage with `slots` slots, and one more, of that number, for what is on its way out.
+    pub(crate) fn new(slots: usize) -> Self {
+        Self {
+            nodes: Nodes::new(),
+            chunks: Chunks::new(),
+            slots: Slots::new(slots),
+        }
+    }
+
+    /// The number of the slot for what is on its way out.
+    #[inline]
+    pub(crate) fn way_out(&self) -> usize {
+        self.slots.len()
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, slot: usize, deadline: Tick, now: Tick, value: T) -> TimerKey {
+        let node = self.nodes.reserve();
+        let (deadline, now) = (deadline.get(), now.get());
+        let position = self
+            .chunks
+            .append(&mut self.slots, slot, deadline, now, node);
+        self.nodes.fill(node, position, value)
+    }
+
+    #[inline]
+    pub(crate) fn cancel(&mut self, key: TimerKey, now: Tick) -> Option<T> {
+        let (position, value) = self.nodes.take(key)?;
+        self.chunks.remove(&mut self.slots, position);
+        self.merge_if_sparse(now);
+        Some(value)
+    }
+
+    pub(crate) fn cancel_each(
+        &mut self,
+        now: Tick,
+        keys: impl IntoIterator<Item = TimerKey>,
+        mut each: impl FnMut(TimerKey, T),
+    ) -> usize {
+        let mut keys = keys.into_iter();
+        let mut cancelled = 0;
+        let mut group = [None; GROUP];
+        loop {
+            let mut len = 0;
+            for (place, key) in group.iter_mut().zip(&mut keys) {
+                *place = Some(key);
+                len += 1;
+            }
+            if len == 0 {
+                return cancelled;
+            }
+            // Looking at all of them first brings their nodes into the cache together.
+            let group = group[..len].iter().flatten();
+            let known = group.clone().filter(|key| self.nodes.find(**key).is_some());
+            if known.count() == 0 {
+                continue;
+            }
+            for &key in group {
+                if let Some(value) = self.cancel(key, now) {
+                    cancelled += 1;
+                    each(key, value);
+                }
+            }
+        }
+    }
+
+    /// Moves the entry of `key` to the end of a slot, with another deadline; false if
+    /// the key is stale.
+    #[inline]
+    pub(crate) fn refile(&mut self, key: TimerKey, slot: usize, deadline: Tick, now: Tick) -> bool {
+        let Some(position) = self.nodes.find(key) else {
+            return false;
+        };
+        self.chunks.remove(&mut self.slots, position);
+        self.file(slot, deadline.get(), now.get(), key.index);
+        self.merge_if_sparse(now);
+        true
+    }
+
+    /// Appends an entry that is on no slot, and whose value is in its node.
+    #[inline]
+    pub(crate) fn file(&mut self, slot: usize, deadline: u64, now: u64, node: u32) {
+        let position = self
+            .chunks
+            .append(&mut self.slots, slot, deadline, now, node);
+        self.nodes.moved(node, position);
+    }
+
+    /// Appends entries, in order, to those on their way out.
+    pub(crate) fn file_run(&mut self, entries: &[Entry], now: Tick) {
+        let way_out = self.way_out();
+        for entry in entries {
+            let deadline = joined(upper(now.get()), entry.deadline);
+            self.file(way_out, deadline, now.get(), entry.node);
+        }
+    }
+
+    /// Takes the first chunk off a slot.
+    pub(crate) fn take_first(&mut self, slot: usize) -> Option<Taken> {
+        self.chunks.take_first(&mut self.slots, slot)
+    }
+
+    /// Moves the entries of a slot that are due by `last_due` to those on their way out,
+    /// first to last; whether there were any.
+    pub(crate) fn pick_up(&mut self, slot: usize, last_due: Tick, now: Tick) -> bool {
+        let mut thinned = 0;
+        let mut chunk = self.slots.slot(slot).first;
+        while chunk != 0 {
+            let next = self.chunks.next(chunk);
+            let due = self.chunks.due(chunk, last_due.get(), now.get());
+            for at in members(due) {
+                let position = Position::new(chunk * CHUNK + at);
+                let deadline = self.chunks.deadline(position, now.get());
+                let node = self.chunks.entries(chunk as usize)[at as usize].node;
+                self.file(self.way_out(), deadline, now.get(), node);
+            }
+            if due != 0 {
+                self.chunks.remove_all(&mut self.slots, chunk as usize, due);
+                thinned += 1;
+            }
+            chunk = next;
+        }
+        for _ in 0..thinned {
+            self.merge_if_sparse(now);
+        }
+        thinned > 0
+    }
+
+    #[inline]
+    pub(crate) fn merge_if_sparse(&mut self, now: Tick) {
+        if self.chunks.are_sparse(&self.slots, self.nodes.len()) {
+            let nodes = &mut self.nodes;
+            self.chunks
+                .merge_some(&mut self.slots, now.get(), |node, to| nodes.moved(node, to));
+        }
+    }
+
+    /// The deadline of `key` as it was asked for; `None` if the key is stale.
+    pub(crate) fn deadline(&self, key: TimerKey, now: Tick) -> Option<Tick> {
+        let position = self.nodes.find(key)?;
+        Some(Tick::new(self.chunks.deadline(position, now.get())))
+    }
+
+    /// The deadline of a slot's first entry.
+    #[inline]
+    pub(crate) fn first_deadline(&self, slot: usize, now: Tick) -> Option<Tick> {
+        let (position, _) = self.chunks.first(self.slots.slot(slot))?;
+        Some(Tick::new(self.chunks.deadline(position, now.get())))
+    }
+
+    /// The earliest deadline in a slot. O(entries in the slot).
+    pub(crate) fn earliest_deadline(&self, slot: usize, now: Tick) -> Option<Tick> {
+        let entries = self.chunks.iter(self.slots.slot(slot), now.get());
+        entries.map(|(deadline, ..)| Tick::new(deadline)).min()
+    }
+
+    /// Takes the first entry out of a slot.
+    #[inline]
+    pub(crate) fn pop(&mut self, slot: usize, now: Tick) -> Option<Expired<T>> {
+        let (position, entry) = self.chunks.first(self.slots.slot(slot))?;
+        let deadline = self.chunks.deadline(position, now.get());
+        self.chunks.remove(&mut self.slots, position);
+        Some(self.nodes.expire(entry.node, Tick::new(deadline)))
+    }
+
+    /// Takes entries out of a slot, first to last, until one is due after `last_due`, or
+    /// `limit` were taken. The slot's deadlines ascend, or are all due.
+    pub(crate) fn pop_batch(
+        &mut self,
+        slot: usize,
+        now: Tick,
+        last_due: Option<Tick>,
+        limit: usize,
+        batch: &mut Vec<Expired<T>>,
+    ) {
+        let mut rest = limit;
+        while rest > 0 {
+            let Slot { first, .. } = self.slots.slot(slot);
+            let chunk = first as usize;
+            debug_assert!(chunk != 0 || rest < limit, "what is due is in its slot");
+            if chunk == 0 {
+                return;
+            }
+            let live = self.chunks.live(chunk);
+            if self.chunks.is_wide(chunk) {
+                // Deadlines that passed long ago: they are rare and all due.
+                batch.extend(self.pop(slot, now));
+                rest -= 1;
+                continue;
+            }
+            let taken_before = batch.len();
+            batch.reserve(CHUNK as usize);
+            let mut gone = 0_u32;
+            let entries = self.chunks.entries(chunk);
+            for at in members(live).take(rest) {
+                let Entry { deadline, node } = entries[at as usize];
+                let deadline = Tick::new(joined(upper(now.get()), deadline));
+                if last_due.is_some_and(|last_due| deadline > last_due) {
+                    break;
+                }
+                gone |= 1 << at;
+                batch.push(self.nodes.expire(node, deadline));
+            }
+            rest -= batch.len() - taken_before;
+            self.chunks.remove_all(&mut self.slots, chunk, gone);
+            if gone != live {
+                return;
+            }
+        }
+    }
+
+    /// Takes every entry out, in the order in which they would have expired.
+    pub(crate) fn drain(&mut self, now: Tick) -> Vec<Expired<T>> {
+        let mut entries = Vec::with_capacity(self.len());
+        let way_out = self.way_out();
+        loop {
+            let slot = match self.slots.first_occupied() {
+                _ if !self.slots.is_empty(way_out) => way_out,
+                Some(slot) => slot,
+                None => break,
+            };
+            while let Some(taken) = self.chunks.take_first(&mut self.slots, slot) {
+                for (deadline, node) in taken.iter(now.get()) {
+                    entries.push(self.nodes.expire(node, Tick::new(deadline)));
+                }
+            }
+        }
+        // Equal deadlines share a slot and stand there in order, or those on their way out
+        // were filed before; the sort is stable.
+        entries.sort_by_key(|entry| entry.deadline.max(now));
+        entries
+    }
+
+    pub(crate) fn shrink_to_fit(&mut self) {
+        self.nodes.shrink_to_fit();
+        self.chunks.shrink_to_fit();
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.nodes.bytes() + self.chunks.bytes() + self.slots.bytes()
+    }
+
+    /// Checks nodes and chunks, that they know each other, and `each` entry by its slot
+    /// and deadline.
+    pub(crate) fn check(&self, now: Tick, each: impl Fn(usize, Tick)) {
+        self.nodes.check();
+        self.chunks.check(&self.slots, self.len());
+        for slot in 0..=self.way_out() {
+            for (deadline, node, position) in self.chunks.iter(self.slots.slot(slot), now.get()) {
+                assert_eq!(
+                    self.nodes.position(node),
+                    Some(position),
+                    "a node knows where its entry stands"
+                );
+                each(slot, Tick::new(deadline));
+            }
+        }
+    }
+}
