@@ -10,6 +10,8 @@ const WORD: usize = u64::BITS as usize;
 ///
 /// Insert, remove and the searches take one step a storey: at most six for 2^32 numbers.
 pub(crate) struct Bits {
+    ground: Vec<u64>,
+    /// From the one above the ground to the top, which is a single word.
     storeys: Vec<Vec<u64>>,
 }
 
@@ -17,7 +19,8 @@ impl Bits {
     /// The empty set of numbers below `limit`.
     pub(crate) fn below(limit: usize) -> Self {
         let mut bits = Self {
-            storeys: vec![Vec::new()],
+            ground: Vec::new(),
+            storeys: vec![vec![0]],
         };
         bits.grow(limit);
         bits
@@ -25,36 +28,43 @@ impl Bits {
 
     /// Makes room for the numbers below `limit`.
     pub(crate) fn grow(&mut self, limit: usize) {
-        let mut words = limit.div_ceil(WORD);
+        let mut words = limit.div_ceil(WORD).max(self.ground.len());
+        self.ground.resize(words, 0);
         let mut storey = 0;
-        loop {
+        while words > 1 {
+            words = words.div_ceil(WORD);
             if storey == self.storeys.len() {
                 // What was the top says whether it was empty; the new top repeats it.
-                let below = self.storeys[storey - 1].first().copied();
-                self.storeys
-                    .push(vec![u64::from(below.is_some_and(|w| w != 0))]);
+                let below = self.storeys[storey - 1][0];
+                self.storeys.push(vec![u64::from(below != 0)]);
             }
-            let longer = words.max(self.storeys[storey].len());
-            self.storeys[storey].resize(longer, 0);
-            if longer <= 1 {
-                break;
-            }
-            words = longer.div_ceil(WORD);
+            words = words.max(self.storeys[storey].len());
+            self.storeys[storey].resize(words, 0);
             storey += 1;
         }
     }
 
     #[inline]
     pub(crate) fn insert(&mut self, number: usize) {
-        let mut number = number;
+        let word = &mut self.ground[number / WORD];
+        let was_empty = *word == 0;
+        *word |= 1 << (number % WORD);
+        if was_empty {
+            self.tell(number / WORD);
+        }
+    }
+
+    /// Tells the storeys that a word of the ground has members now.
+    fn tell(&mut self, index: usize) {
+        let mut index = index;
         for storey in &mut self.storeys {
-            let word = &mut storey[number / WORD];
+            let word = &mut storey[index / WORD];
             let was_empty = *word == 0;
-            *word |= 1 << (number % WORD);
+            *word |= 1 << (index % WORD);
             if !was_empty {
                 break;
             }
-            number /= WORD;
+            index /= WORD;
         }
     }
 
@@ -66,20 +76,27 @@ impl Bits {
     /// Removes the members of the word at `index` that `mask` names.
     #[inline]
     pub(crate) fn remove_all(&mut self, index: usize, mask: u64) {
-        let (mut index, mut mask) = (index, mask);
+        self.ground[index] &= !mask;
+        let (mut index, mut is_empty) = (index, self.ground[index] == 0);
         for storey in &mut self.storeys {
-            let word = &mut storey[index];
-            *word &= !mask;
-            if *word != 0 {
+            if !is_empty {
                 break;
             }
-            mask = 1 << (index % WORD);
+            let word = &mut storey[index / WORD];
+            *word &= !(1 << (index % WORD));
+            is_empty = *word == 0;
             index /= WORD;
         }
     }
 
+    /// The 64 numbers from `64 * index` on, as bits.
+    #[inline]
+    pub(crate) fn word(&self, index: usize) -> u64 {
+        self.ground[index]
+    }
+
     pub(crate) fn contains(&self, number: usize) -> bool {
-        let word = self.storeys[0].get(number / WORD);
+        let word = self.ground.get(number / WORD);
         word.is_some_and(|word| word >> (number % WORD) & 1 == 1)
     }
 
@@ -87,18 +104,22 @@ impl Bits {
     pub(crate) fn first(&self) -> Option<usize> {
         let mut found = 0;
         for storey in self.storeys.iter().rev() {
-            let word = *storey.get(found)?;
+            let word = storey[found];
             if word == 0 {
-                return None;
+                return None; // only the top is without members
             }
             found = found * WORD + word.trailing_zeros() as usize;
         }
-        Some(found)
+        Some(found * WORD + self.ground[found].trailing_zeros() as usize)
     }
 
     /// The first member that is not below `number`.
     pub(crate) fn first_from(&self, number: usize) -> Option<usize> {
-        let mut from = number;
+        let ahead = *self.ground.get(number / WORD)? & (u64::MAX << (number % WORD));
+        if ahead != 0 {
+            return Some(number / WORD * WORD + ahead.trailing_zeros() as usize);
+        }
+        let mut from = number / WORD + 1;
         for (height, storey) in self.storeys.iter().enumerate() {
             let ahead = *storey.get(from / WORD)? & (u64::MAX << (from % WORD));
             if ahead != 0 {
@@ -106,7 +127,7 @@ impl Bits {
                 for below in self.storeys[..height].iter().rev() {
                     found = found * WORD + below[found].trailing_zeros() as usize;
                 }
-                return Some(found);
+                return Some(found * WORD + self.ground[found].trailing_zeros() as usize);
             }
             from = from / WORD + 1;
         }
@@ -116,17 +137,18 @@ impl Bits {
     /// The lowest word that has members: its index and its bits.
     pub(crate) fn first_word(&self) -> Option<(usize, u64)> {
         let index = self.first()? / WORD;
-        Some((index, self.storeys[0][index]))
+        Some((index, self.ground[index]))
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let words: usize = self.storeys.iter().map(Vec::capacity).sum();
-        words * size_of::<u64>()
+        let upper: usize = self.storeys.iter().map(Vec::capacity).sum();
+        (self.ground.capacity() + upper) * size_of::<u64>()
     }
 
     /// Checks that every storey tells what the one below holds.
     pub(crate) fn check(&self) {
-        for (below, above) in self.storeys.iter().zip(&self.storeys[1..]) {
+        let below = core::iter::once(&self.ground).chain(&self.storeys);
+        for (below, above) in below.zip(&self.storeys) {
             for (index, word) in below.iter().enumerate() {
                 let told = above[index / WORD] >> (index % WORD) & 1 == 1;
                 assert_eq!(told, *word != 0, "a storey tells what the one below holds");

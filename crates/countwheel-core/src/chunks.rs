@@ -1,6 +1,7 @@
 //! Where deadlines wait: chains of small arrays, one chain to a slot.
 
 use alloc::vec::Vec;
+use core::hint;
 
 use crate::bits::Bits;
 use crate::indices::Indices;
@@ -10,8 +11,8 @@ use crate::segments::Segments;
 /// Entries to a chunk: as many as a word has bits.
 pub(crate) const CHUNK: u32 = u32::BITS;
 
-/// Chunks to a segment: 64 KiB of entries.
-const SEGMENT: usize = 256;
+/// Chunks to a segment: 16 KiB of entries.
+const SEGMENT: usize = 64;
 
 /// No chunk: number 0 is never given out.
 const NONE: u32 = 0;
@@ -247,11 +248,16 @@ impl Chunks {
         assert!(chunk < u32::MAX / CHUNK, "a wheel has at most 2^27 chunks");
         if self.entries.get(chunk as usize).is_none() {
             self.entries
-                .extend_to(chunk as usize, || [Entry::default(); CHUNK as usize]);
-            let chunks = self.live.len().max(chunk as usize + 1);
+                .add(chunk as usize, || [Entry::default(); CHUNK as usize]);
+            let segment_end = (chunk as usize / SEGMENT + 1) * SEGMENT;
+            let chunks = self.live.len().max(segment_end);
             self.live.resize(chunks, 0);
             self.links.resize(chunks, Links::default());
         }
+        // The lines of a chunk that was used long ago are waited for together, and not by
+        // the store that comes to each.
+        let cold = self.entries.cell(chunk as usize);
+        hint::black_box(cold[0].node ^ cold[8].node ^ cold[16].node ^ cold[24].node);
         self.in_use += 1;
         chunk
     }
@@ -436,79 +442,76 @@ impl Chunks {
     }
 
     /// Whether cancels have left the chunks so empty that some should be merged: less
-    /// than a quarter full, apart from one chunk for each occupied slot.
+    /// than an eighth full, apart from one chunk for each occupied slot.
     #[inline]
     pub(crate) fn are_sparse(&self, slots: &Slots, len: usize) -> bool {
-        self.in_use > len / (CHUNK as usize / 4) + slots.occupied_len + 8
+        self.in_use > len / (CHUNK as usize / 8) + slots.occupied_len + 8
     }
 
-    /// Looks at the next few chunks, and merges those that fit together with their
-    /// neighbour. O(1).
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn merge_some(
+    /// Looks at the next chunk, and merges it with those behind it on its chain as long as
+    /// all fit into one. Tells which nodes' entries now stand where; the caller notes it.
+    pub(crate) fn merge_next(
         &mut self,
         slots: &mut Slots,
         now: u64,
-        mut moved: impl FnMut(u32, Position),
-    ) {
-        for _ in 0..4 {
-            self.merged_up_to += 1;
-            if self.merged_up_to as usize >= self.live.len() {
-                self.merged_up_to = 0;
-            }
-            let (chunk, next) = (
-                self.merged_up_to,
-                self.links[self.merged_up_to as usize].next,
-            );
-            let live = self.live[chunk as usize].count_ones();
-            if live > 0 && next != NONE && live + self.live[next as usize].count_ones() <= CHUNK {
-                self.merge_with_next(slots, chunk, now, &mut moved);
-            }
+    ) -> Option<impl Iterator<Item = (u32, Position)> + Clone + use<>> {
+        self.merged_up_to += 1;
+        if self.merged_up_to as usize >= self.live.len() {
+            self.merged_up_to = 0;
         }
-    }
-
-    fn merge_with_next(
-        &mut self,
-        slots: &mut Slots,
-        chunk: u32,
-        now: u64,
-        moved: &mut impl FnMut(u32, Position),
-    ) {
-        let next = self.links[chunk as usize].next;
-        let mut entries = [(0, 0); CHUNK as usize];
+        let chunk = self.merged_up_to;
+        let len_of = |chunk: u32| self.live[chunk as usize].count_ones();
+        let next = self.next(chunk);
+        let is_on_a_chain = self.live[chunk as usize] != 0;
+        if !is_on_a_chain || next == NONE || len_of(chunk) + len_of(next) > CHUNK {
+            return None;
+        }
+        let mut merged = [(0, 0); CHUNK as usize];
         let mut len = 0;
-        for from in [chunk, next] {
+        let mut from = chunk;
+        loop {
             for at in members(self.live[from as usize]) {
                 let deadline = self.deadline(Position::new(from * CHUNK + at), now);
                 let node = self.entries.cell(from as usize)[at as usize].node;
-                entries[len] = (deadline, node);
+                merged[len] = (deadline, node);
                 len += 1;
+            }
+            if from != chunk {
+                self.take_over_upper(chunk, from);
+                self.live[from as usize] = 0;
+                self.unchain(slots, from as usize); // then the slot has no room in `chunk`
+            }
+            from = self.next(chunk);
+            let together = len + self.live[from as usize].count_ones() as usize;
+            if from == NONE || together > CHUNK as usize {
+                break;
             }
         }
         #[cfg(feature = "planted-bugs")]
         if self.planted == Some(crate::PlantedBug::MergeLosesOrder) {
-            entries[..len].reverse();
+            merged[..len].reverse();
         }
-        let upper_of = |chunk: u32| self.links[chunk as usize].upper;
-        let (mine, others) = (upper_of(chunk), upper_of(next));
-        if mine == NONE {
-            self.links[chunk as usize].upper = others;
-            self.links[next as usize].upper = NONE;
-        }
-        self.live[next as usize] = 0;
-        self.unchain(slots, next as usize); // and the slot has no room in `chunk`
         self.live[chunk as usize] = 0;
         let is_wide = self.is_wide(chunk as usize);
-        for (at, &(deadline, node)) in (0..).zip(&entries[..len]) {
+        for (at, &(deadline, node)) in (0..).zip(&merged[..len]) {
             if is_wide {
                 self.put_upper(chunk, at, deadline);
             }
-            moved(node, self.put(chunk * CHUNK + at, deadline, node));
+            self.put(chunk * CHUNK + at, deadline, node);
         }
-        let slot = self.links[chunk as usize].slot as usize;
-        if self.links[chunk as usize].next == NONE && !is_wide {
+        if self.next(chunk) == NONE && !is_wide {
+            let slot = self.links[chunk as usize].slot as usize;
             slots.slots[slot].next = chunk * CHUNK + narrow(len);
+        }
+        let positions = (0..len).map(move |at| Position::new(chunk * CHUNK + narrow(at)));
+        Some(merged.into_iter().map(|(_, node)| node).zip(positions))
+    }
+
+    /// Gives `chunk` the other one's upper halves, if it has none.
+    fn take_over_upper(&mut self, chunk: u32, other: u32) {
+        if self.links[chunk as usize].upper == NONE {
+            let upper = core::mem::replace(&mut self.links[other as usize].upper, NONE);
+            self.links[chunk as usize].upper = upper;
         }
     }
 

@@ -20,8 +20,7 @@ pub(crate) struct Indices<const SEGMENT: usize> {
     /// The free indices that are not among the recent ones.
     free: Bits,
     free_len: usize,
-    /// How many of each segment's cells are in `free`.
-    free_in: Vec<u32>,
+    segments: usize,
     /// Segments without storage: released ones.
     absent: Bits,
     absent_len: usize,
@@ -47,7 +46,7 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
             recent_len: 0,
             free: Bits::below(0),
             free_len: 0,
-            free_in: Vec::new(),
+            segments: 0,
             absent: Bits::below(0),
             absent_len: 0,
             epoch: Epoch {
@@ -61,7 +60,7 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
 
     /// How many cells there are, free or not.
     pub(crate) fn cells(&self) -> usize {
-        (self.free_in.len() - self.absent_len) * SEGMENT
+        (self.segments - self.absent_len) * SEGMENT
     }
 
     /// Gives out a free index. O(1), amortised.
@@ -107,7 +106,6 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
         self.recent_len = taken;
         self.free.remove_all(index, word & !rest);
         self.free_len -= taken;
-        self.free_in[index * 64 / SEGMENT] -= word_len(taken);
         self.epoch.low_water = self.epoch.low_water.min(self.free_len);
     }
 
@@ -116,7 +114,6 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
     fn put_by(&mut self, count: usize) {
         for &index in &self.recent[..count] {
             self.free.insert(index as usize);
-            self.free_in[index as usize / SEGMENT] += 1;
         }
         self.recent.copy_within(count..self.recent_len, 0);
         self.recent_len -= count;
@@ -131,16 +128,15 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
             self.absent_len -= 1;
             absent
         } else {
-            let new = self.free_in.len();
+            let new = self.segments;
             self.free.grow((new + 1) * SEGMENT);
             self.absent.grow(new + 1);
-            self.free_in.push(0);
+            self.segments += 1;
             new
         };
         for index in segment * SEGMENT..(segment + 1) * SEGMENT {
             self.free.insert(index);
         }
-        self.free_in[segment] = word_len(SEGMENT);
         self.free_len += SEGMENT;
         self.epoch.low_water = 0; // all there was had been needed
         self.epoch.surplus = 0;
@@ -153,7 +149,7 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
                 returned: 0,
                 low_water: self.free_len,
                 surplus: self.epoch.low_water,
-                release_below: self.free_in.len(),
+                release_below: self.segments,
             };
         }
         // One segment stays to spare, so that a population around a border costs nothing.
@@ -176,7 +172,7 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
     /// Releases every segment in which nothing is in use.
     pub(crate) fn release_all(&mut self) -> Vec<usize> {
         self.put_by(self.recent_len);
-        let segments = 0..self.free_in.len();
+        let segments = 0..self.segments;
         let unused: Vec<usize> = segments.filter(|&s| self.is_unused(s)).collect();
         for &segment in &unused {
             self.release(segment);
@@ -188,14 +184,14 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
     }
 
     fn is_unused(&self, segment: usize) -> bool {
-        self.free_in[segment] == word_len(SEGMENT)
+        let mut words = segment * SEGMENT / 64..(segment + 1) * SEGMENT / 64;
+        words.all(|word| self.free.word(word) == u64::MAX)
     }
 
     fn release(&mut self, segment: usize) {
         for word in segment * SEGMENT / 64..(segment + 1) * SEGMENT / 64 {
             self.free.remove_all(word, u64::MAX);
         }
-        self.free_in[segment] = 0;
         self.free_len -= SEGMENT;
         self.absent.insert(segment);
         self.absent_len += 1;
@@ -203,17 +199,20 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.free.bytes() + self.absent.bytes() + self.free_in.capacity() * size_of::<u32>()
+        self.free.bytes() + self.absent.bytes()
     }
 
     /// Checks the books, and that `is_used` holds for just what is not free.
     pub(crate) fn check(&self, is_used: impl Fn(usize) -> bool) {
         self.free.check();
         let recent = &self.recent[..self.recent_len];
-        for (segment, &free_in) in self.free_in.iter().enumerate() {
+        let mut free_len = 0;
+        for segment in 0..self.segments {
             let cells = segment * SEGMENT..(segment + 1) * SEGMENT;
-            let free = cells.clone().filter(|&cell| self.free.contains(cell));
-            assert_eq!(free.count(), free_in as usize, "a segment's free cells");
+            free_len += cells
+                .clone()
+                .filter(|&cell| self.free.contains(cell))
+                .count();
             if self.absent.contains(segment) {
                 assert!(!cells.clone().any(&is_used), "nothing is in no storage");
                 continue;
@@ -225,14 +224,8 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
                 assert_eq!(free + used, 1, "a cell is used or free, and once");
             }
         }
-        let free: usize = self.free_in.iter().map(|&free| free as usize).sum();
-        assert_eq!(free, self.free_len, "the number of free cells is known");
+        assert_eq!(free_len, self.free_len, "the number of free cells is known");
     }
-}
-
-/// A number of cells of one segment.
-fn word_len(cells: usize) -> u32 {
-    u32::try_from(cells).expect("a segment is small")
 }
 
 #[cfg(test)]

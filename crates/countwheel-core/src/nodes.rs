@@ -8,8 +8,8 @@ use crate::indices::Indices;
 use crate::segments::Segments;
 use crate::{Expired, Tick, TimerKey};
 
-/// Nodes to a segment: 64 KiB of them when a value takes eight bytes.
-const SEGMENT: usize = 4_096;
+/// Nodes to a segment: 16 KiB of them when a value takes eight bytes.
+const SEGMENT: usize = 1_024;
 
 /// Where an entry stands: its chunk's number times 32, plus its place in the chunk.
 ///
@@ -37,8 +37,23 @@ enum Node<T> {
         position: Position,
         value: T,
     },
-    /// The generation is the one to give out next.
-    Free { generation: NonZeroU32 },
+    Free {
+        /// The one to give out next.
+        generation: NonZeroU32,
+    },
+}
+
+impl<T> Node<T> {
+    #[inline]
+    fn free(generation: NonZeroU32) -> Self {
+        Self::Free { generation }
+    }
+
+    #[inline]
+    fn generation(&self) -> NonZeroU32 {
+        let (Self::Free { generation } | Self::Live { generation, .. }) = self;
+        *generation
+    }
 }
 
 /// The values of one wheel.
@@ -80,15 +95,15 @@ impl<T> Nodes<T> {
     #[inline]
     pub(crate) fn fill(&mut self, index: u32, position: Position, value: T) -> TimerKey {
         self.len += 1;
-        if self.nodes.get(index as usize).is_none() {
-            self.add_nodes(index as usize);
-        }
-        let node = self.nodes.cell_mut(index as usize);
+        let node = match self.nodes.get_mut(index as usize) {
+            Some(node) => node,
+            None => self.add_segment(index as usize),
+        };
         debug_assert!(
             matches!(node, Node::Free { .. }),
             "only a free node is filled"
         );
-        let (Node::Free { generation } | Node::Live { generation, .. }) = *node;
+        let generation = node.generation();
         *node = Node::Live {
             generation,
             position,
@@ -98,13 +113,14 @@ impl<T> Nodes<T> {
     }
 
     #[cold]
-    fn add_nodes(&mut self, index: usize) {
+    fn add_segment(&mut self, index: usize) -> &mut Node<T> {
         let segment = index / SEGMENT;
         if self.floors.len() <= segment {
             self.floors.resize(segment + 1, NonZeroU32::MIN);
         }
         let generation = self.floors[segment];
-        self.nodes.extend_to(index, || Node::Free { generation });
+        self.nodes.add(index, || Node::free(generation));
+        self.nodes.cell_mut(index)
     }
 
     /// Where the entry of `key` stands; `None` if the key is stale.
@@ -147,8 +163,7 @@ impl<T> Nodes<T> {
             _ => return None,
         }
         let next = key.generation.checked_add(1);
-        let generation = next.unwrap_or(NonZeroU32::MAX);
-        let taken = mem::replace(node, Node::Free { generation });
+        let taken = mem::replace(node, Node::free(next.unwrap_or(NonZeroU32::MAX)));
         self.free(key.index, next.is_none());
         match taken {
             Node::Live {
@@ -162,14 +177,9 @@ impl<T> Nodes<T> {
     #[inline]
     pub(crate) fn expire(&mut self, index: u32, deadline: Tick) -> Expired<T> {
         let node = self.nodes.cell_mut(index as usize);
-        let (Node::Free { generation } | Node::Live { generation, .. }) = *node;
+        let generation = node.generation();
         let next = generation.checked_add(1);
-        let taken = mem::replace(
-            node,
-            Node::Free {
-                generation: next.unwrap_or(NonZeroU32::MAX),
-            },
-        );
+        let taken = mem::replace(node, Node::free(next.unwrap_or(NonZeroU32::MAX)));
         self.free(index, next.is_none());
         let Node::Live { value, .. } = taken else {
             unreachable!("an entry in the wheel has a value")
@@ -200,9 +210,9 @@ impl<T> Nodes<T> {
             drop(self.nodes.release(segment));
             return;
         }
-        for node in self.nodes.release(segment) {
-            let (Node::Free { generation } | Node::Live { generation, .. }) = node;
-            self.floors[segment] = self.floors[segment].max(generation);
+        let nodes = self.nodes.release(segment);
+        for node in nodes.iter().flat_map(|nodes| nodes.iter()) {
+            self.floors[segment] = self.floors[segment].max(node.generation());
         }
     }
 
@@ -211,6 +221,15 @@ impl<T> Nodes<T> {
         for segment in self.indices.release_all() {
             self.release(segment);
         }
+    }
+
+    /// Looks at nodes that are needed next, so that they come into the cache together:
+    /// a processor waits for loads that depend on one another one by one, but for a
+    /// dozen independent ones at once. Returns how many are live.
+    #[inline]
+    pub(crate) fn look_at(&self, indices: impl Iterator<Item = u32>) -> usize {
+        let is_live = |index| self.position(index).is_some();
+        indices.map(|index| usize::from(is_live(index))).sum()
     }
 
     /// Notes that an entry stands somewhere else now.
@@ -230,6 +249,7 @@ impl<T> Nodes<T> {
     }
 
     /// Where the entry of the node at `index` stands, if it is live.
+    #[inline]
     pub(crate) fn position(&self, index: u32) -> Option<Position> {
         match self.nodes.get(index as usize)? {
             Node::Live { position, .. } => Some(*position),

@@ -1,12 +1,13 @@
 //! Arrays in segments: they grow without moving, and give memory back from the middle.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// An array whose cells are found by index, `SEGMENT` of them to an allocation.
 ///
 /// Growing it never moves a cell, so no single growth is expensive.
 pub(crate) struct Segments<C, const SEGMENT: usize> {
-    segments: Vec<Vec<C>>,
+    segments: Vec<Option<Box<[C; SEGMENT]>>>,
 }
 
 impl<C, const SEGMENT: usize> Segments<C, SEGMENT> {
@@ -18,60 +19,63 @@ impl<C, const SEGMENT: usize> Segments<C, SEGMENT> {
 
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&C> {
-        self.segments.get(index / SEGMENT)?.get(index % SEGMENT)
+        let segment = self.segments.get(index / SEGMENT)?.as_ref()?;
+        Some(&segment[index % SEGMENT])
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut C> {
-        let segment = self.segments.get_mut(index / SEGMENT)?;
-        segment.get_mut(index % SEGMENT)
+        let segment = self.segments.get_mut(index / SEGMENT)?.as_mut()?;
+        Some(&mut segment[index % SEGMENT])
     }
 
     /// A cell that exists.
+    ///
+    /// # Panics
+    /// If its segment was released, or never added.
     #[inline]
     pub(crate) fn cell(&self, index: usize) -> &C {
-        &self.segments[index / SEGMENT][index % SEGMENT]
+        self.get(index).expect("the cell exists")
     }
 
     /// A cell that exists, to change.
+    ///
+    /// # Panics
+    /// If its segment was released, or never added.
     #[inline]
     pub(crate) fn cell_mut(&mut self, index: usize) -> &mut C {
-        &mut self.segments[index / SEGMENT][index % SEGMENT]
+        self.get_mut(index).expect("the cell exists")
     }
 
-    /// Makes the cell at `index` exist, with those before it in its segment.
+    /// Makes the segment of the cell at `index` exist.
     #[cold]
-    pub(crate) fn extend_to(&mut self, index: usize, mut cell: impl FnMut() -> C) {
-        let (number, cells) = (index / SEGMENT, index % SEGMENT + 1);
-        if self.segments.len() <= number {
-            self.segments.resize_with(number + 1, Vec::new);
+    #[inline(never)]
+    pub(crate) fn add(&mut self, index: usize, mut cell: impl FnMut() -> C) {
+        let segment = index / SEGMENT;
+        if self.segments.len() <= segment {
+            self.segments.resize_with(segment + 1, || None);
         }
-        let segment = &mut self.segments[number];
-        if number > 0 && segment.capacity() == 0 {
-            segment.reserve_exact(SEGMENT); // the first one grows with a small wheel
-        }
-        while segment.len() < cells {
-            segment.push(cell());
-        }
+        let cells: Box<[C]> = (0..SEGMENT).map(|_| cell()).collect();
+        self.segments[segment] = cells.try_into().ok();
     }
 
-    /// Frees a segment's storage, and hands out what was in it.
-    pub(crate) fn release(&mut self, segment: usize) -> Vec<C> {
-        let released = self.segments.get_mut(segment);
-        released.map(core::mem::take).unwrap_or_default()
+    /// Takes a segment's storage away.
+    pub(crate) fn release(&mut self, segment: usize) -> Option<Box<[C; SEGMENT]>> {
+        self.segments.get_mut(segment)?.take()
     }
 
     /// Every cell that exists, with its index.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &C)> {
         let segments = self.segments.iter().enumerate();
         segments.flat_map(|(number, segment)| {
-            let cells = segment.iter().enumerate();
+            let cells = segment.iter().flat_map(|cells| cells.iter()).enumerate();
             cells.map(move |(at, cell)| (number * SEGMENT + at, cell))
         })
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let cells: usize = self.segments.iter().map(Vec::capacity).sum();
-        cells * size_of::<C>() + self.segments.capacity() * size_of::<Vec<C>>()
+        let segments = self.segments.iter().flatten().count();
+        segments * SEGMENT * size_of::<C>()
+            + self.segments.capacity() * size_of::<Option<Box<[C; SEGMENT]>>>()
     }
 }

@@ -1,13 +1,17 @@
 //! What both wheels are made of: values in nodes, deadlines in chunks, chunks on slots.
 
 use alloc::vec::Vec;
+use core::hint;
 
 use crate::chunks::{CHUNK, Chunks, Entry, Slot, Slots, Taken, joined, members, upper};
 use crate::nodes::{Nodes, Position};
 use crate::{Expired, Tick, TimerKey};
 
-/// How many keys are looked up together.
+/// How many nodes are looked up together.
 const GROUP: usize = 32;
+
+/// Chunks that a cancel looks at while they are sparse.
+const CHUNKS_LOOKED_AT: usize = 4;
 
 /// The entries of one wheel, filed under numbered slots. Which slot a deadline belongs
 /// to is the wheel's business.
@@ -114,9 +118,14 @@ impl<T> Storage<T> {
     /// Appends entries, in order, to those on their way out.
     pub(crate) fn file_run(&mut self, entries: &[Entry], now: Tick) {
         let way_out = self.way_out();
-        for entry in entries {
-            let deadline = joined(upper(now.get()), entry.deadline);
-            self.file(way_out, deadline, now.get(), entry.node);
+        for group in entries.chunks(GROUP) {
+            let live = self.nodes.look_at(group.iter().map(|entry| entry.node));
+            debug_assert_eq!(live, group.len(), "entries have values");
+            hint::black_box(live);
+            for entry in group {
+                let deadline = joined(upper(now.get()), entry.deadline);
+                self.file(way_out, deadline, now.get(), entry.node);
+            }
         }
     }
 
@@ -154,9 +163,24 @@ impl<T> Storage<T> {
     #[inline]
     pub(crate) fn merge_if_sparse(&mut self, now: Tick) {
         if self.chunks.are_sparse(&self.slots, self.nodes.len()) {
-            let nodes = &mut self.nodes;
-            self.chunks
-                .merge_some(&mut self.slots, now.get(), |node, to| nodes.moved(node, to));
+            self.merge_some(now);
+        }
+    }
+
+    /// Looks at the next few chunks, and merges each with those behind it that still fit
+    /// in with it. O(1).
+    #[cold]
+    #[inline(never)]
+    fn merge_some(&mut self, now: Tick) {
+        for _ in 0..CHUNKS_LOOKED_AT {
+            let Some(merged) = self.chunks.merge_next(&mut self.slots, now.get()) else {
+                continue;
+            };
+            let nodes = merged.clone().map(|(node, _)| node);
+            hint::black_box(self.nodes.look_at(nodes));
+            for (node, position) in merged {
+                self.nodes.moved(node, position);
+            }
         }
     }
 
@@ -183,9 +207,19 @@ impl<T> Storage<T> {
     #[inline]
     pub(crate) fn pop(&mut self, slot: usize, now: Tick) -> Option<Expired<T>> {
         let (position, entry) = self.chunks.first(self.slots.slot(slot))?;
+        if position.get().is_multiple_of(CHUNK) {
+            self.look_at_chunk((position.get() / CHUNK) as usize);
+        }
         let deadline = self.chunks.deadline(position, now.get());
         self.chunks.remove(&mut self.slots, position);
         Some(self.nodes.expire(entry.node, Tick::new(deadline)))
+    }
+
+    /// Looks at the nodes of a chunk's entries, which are about to leave.
+    fn look_at_chunk(&self, chunk: usize) {
+        let entries = self.chunks.entries(chunk);
+        let live = members(self.chunks.live(chunk));
+        hint::black_box(self.nodes.look_at(live.map(|at| entries[at as usize].node)));
     }
 
     /// Takes entries out of a slot, first to last, until one is due after `last_due`, or
@@ -207,6 +241,9 @@ impl<T> Storage<T> {
                 return;
             }
             let live = self.chunks.live(chunk);
+            if live & 1 == 1 {
+                self.look_at_chunk(chunk);
+            }
             if self.chunks.is_wide(chunk) {
                 // Deadlines that passed long ago: they are rare and all due.
                 batch.extend(self.pop(slot, now));
