@@ -26,13 +26,16 @@ pub(crate) struct Entry {
     pub(crate) node: u32,
 }
 
-/// The first chunk of a slot's chain, and where its next entry goes.
+/// The first chunk of a slot's chain, where its next entry goes, and what is live in the
+/// chunk that is being filled: so that filling it changes one line beside the chunk's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Slot {
     /// `NONE` for an empty slot.
     pub(crate) first: u32,
     /// In the last chunk, or just behind it if there is no room; 0 for an empty slot.
     next: u32,
+    /// Which entries of the last chunk are live, if that one is open.
+    live: u32,
 }
 
 impl Slot {
@@ -131,7 +134,8 @@ struct Links {
 /// which they were filed.
 pub(crate) struct Chunks {
     entries: Segments<[Entry; CHUNK as usize], SEGMENT>,
-    /// Which entries are live, by chunk. Not 0 for a chunk on a chain.
+    /// Which entries are live, by chunk. 0 for the *open* chunk of a slot, the last one
+    /// while it is being filled, whose bits are in the slot; and for a free chunk.
     live: Vec<u32>,
     links: Vec<Links>,
     indices: Indices<SEGMENT>,
@@ -174,7 +178,9 @@ impl Chunks {
         if next.is_multiple_of(CHUNK) || upper(deadline) != upper(now) {
             return self.append_to_other_chunk(slots, slot, deadline, now, node);
         }
-        slots.slots[slot].next = next + 1;
+        let slot = &mut slots.slots[slot];
+        slot.next = next + 1;
+        slot.live |= 1 << (next % CHUNK);
         self.put(next, deadline, node)
     }
 
@@ -185,7 +191,6 @@ impl Chunks {
             deadline: lower(deadline),
             node,
         };
-        self.live[chunk] |= 1 << at;
         Position::new(position)
     }
 
@@ -206,6 +211,7 @@ impl Chunks {
         let has_upper = self.links[last as usize].upper != NONE;
         if last != NONE && has_upper && filled < CHUNK {
             self.put_upper(last, filled, deadline);
+            self.live[last as usize] |= 1 << filled;
             return self.put(last * CHUNK + filled, deadline, node);
         }
         let chunk = self.take_chunk();
@@ -220,14 +226,21 @@ impl Chunks {
                 slots.slots[slot].first = chunk;
                 slots.set_occupied(slot);
             }
-            last => self.links[last as usize].next = chunk,
+            last => {
+                self.links[last as usize].next = chunk;
+                if self.live[last as usize] == 0 {
+                    self.live[last as usize] = slots.slots[slot].live; // no longer open
+                }
+            }
         }
         if is_wide {
             let upper = self.take_chunk();
             self.links[chunk as usize].upper = upper;
             self.put_upper(chunk, 0, deadline);
+            self.live[chunk as usize] = 1;
             slots.slots[slot].next = (chunk + 1) * CHUNK;
         } else {
+            slots.slots[slot].live = 1;
             slots.slots[slot].next = chunk * CHUNK + 1;
         }
         self.put(chunk * CHUNK, deadline, node)
@@ -282,11 +295,29 @@ impl Chunks {
     #[inline]
     pub(crate) fn remove(&mut self, slots: &mut Slots, position: Position) {
         let (chunk, at) = split(position.get());
-        let live = &mut self.live[chunk];
-        *live &= !(1 << at);
-        if *live == 0 {
-            self.unchain(slots, chunk);
+        self.remove_all(slots, chunk, 1 << at);
+    }
+
+    /// Takes several entries of one chunk out of their slot: those that `gone` names.
+    #[inline]
+    pub(crate) fn remove_all(&mut self, slots: &mut Slots, chunk: usize, gone: u32) {
+        let live = self.live[chunk];
+        self.live[chunk] = live & !gone;
+        if live & !gone == 0 {
+            self.remove_last_or_open(slots, chunk, live, gone);
         }
+    }
+
+    #[inline(never)]
+    fn remove_last_or_open(&mut self, slots: &mut Slots, chunk: usize, live: u32, gone: u32) {
+        if live == 0 {
+            let slot = &mut slots.slots[self.links[chunk].slot as usize];
+            slot.live &= !gone;
+            if slot.live != 0 {
+                return;
+            }
+        }
+        self.unchain(slots, chunk);
     }
 
     /// Takes a chunk without live entries off its chain, and frees it.
@@ -320,15 +351,16 @@ impl Chunks {
     /// Takes the first chunk off a slot's chain, live entries and all, and frees it.
     #[inline]
     pub(crate) fn take_first(&mut self, slots: &mut Slots, slot: usize) -> Option<Taken> {
-        let chunk = slots.slots[slot].first as usize;
-        if chunk == NONE as usize {
+        let Slot { first, .. } = slots.slots[slot];
+        let chunk = first as usize;
+        if first == NONE {
             return None;
         }
         let beside = self.links[chunk].upper;
         let taken = Taken {
             entries: *self.entries.cell(chunk),
             uppers: (beside != NONE).then(|| *self.entries.cell(beside as usize)),
-            live: self.live[chunk],
+            live: self.live(slots.slots[slot], chunk),
         };
         self.unchain(slots, chunk);
         Some(taken)
@@ -346,7 +378,7 @@ impl Chunks {
     /// the node, and the position.
     pub(crate) fn iter(&self, slot: Slot, now: u64) -> impl Iterator<Item = (u64, u32, Position)> {
         self.chain(slot).flat_map(move |chunk| {
-            members(self.live[chunk]).map(move |at| {
+            members(self.live(slot, chunk)).map(move |at| {
                 let position = Position::new(narrow(chunk) * CHUNK + at);
                 let node = self.entries.cell(chunk)[at as usize].node;
                 (self.deadline(position, now), node, position)
@@ -358,7 +390,7 @@ impl Chunks {
     #[inline]
     pub(crate) fn first(&self, slot: Slot) -> Option<(Position, Entry)> {
         let chunk = slot.first;
-        let at = self.live[chunk as usize].trailing_zeros();
+        let at = self.live(slot, chunk as usize).trailing_zeros();
         if chunk == NONE || at == CHUNK {
             return None;
         }
@@ -404,9 +436,9 @@ impl Chunks {
     }
 
     /// Which entries of a chunk are due by `last_due`, as bits.
-    pub(crate) fn due(&self, chunk: u32, last_due: u64, now: u64) -> u32 {
+    pub(crate) fn due(&self, slot: Slot, chunk: u32, last_due: u64, now: u64) -> u32 {
         let chunk = chunk as usize;
-        let live = self.live[chunk];
+        let live = self.live(slot, chunk);
         if self.is_wide(chunk) || upper(last_due) != upper(now) {
             let first = narrow(chunk) * CHUNK;
             let is_due = |at: &u32| self.deadline(Position::new(first + at), now) <= last_due;
@@ -422,23 +454,16 @@ impl Chunks {
     }
 
     #[inline]
-    pub(crate) fn live(&self, chunk: usize) -> u32 {
-        self.live[chunk]
+    pub(crate) fn live(&self, slot: Slot, chunk: usize) -> u32 {
+        match self.live[chunk] {
+            0 => slot.live,
+            live => live,
+        }
     }
 
     #[inline]
     pub(crate) fn entries(&self, chunk: usize) -> &[Entry; CHUNK as usize] {
         self.entries.cell(chunk)
-    }
-
-    /// Takes several entries of one chunk out of their slot: those that `gone` names.
-    #[inline]
-    pub(crate) fn remove_all(&mut self, slots: &mut Slots, chunk: usize, gone: u32) {
-        let live = &mut self.live[chunk];
-        *live &= !gone;
-        if *live == 0 {
-            self.unchain(slots, chunk);
-        }
     }
 
     /// Whether cancels have left the chunks so empty that some should be merged: less
@@ -460,17 +485,21 @@ impl Chunks {
             self.merged_up_to = 0;
         }
         let chunk = self.merged_up_to;
-        let len_of = |chunk: u32| self.live[chunk as usize].count_ones();
+        let is_closed = self.live[chunk as usize] != 0;
         let next = self.next(chunk);
-        let is_on_a_chain = self.live[chunk as usize] != 0;
-        if !is_on_a_chain || next == NONE || len_of(chunk) + len_of(next) > CHUNK {
+        if !is_closed || next == NONE {
+            return None;
+        }
+        let slot = self.links[chunk as usize].slot as usize;
+        let live_in = |chunks: &Self, chunk: u32| chunks.live(slots.slots[slot], chunk as usize);
+        if (live_in(self, chunk).count_ones() + live_in(self, next).count_ones()) > CHUNK {
             return None;
         }
         let mut merged = [(0, 0); CHUNK as usize];
         let mut len = 0;
         let mut from = chunk;
         loop {
-            for at in members(self.live[from as usize]) {
+            for at in members(self.live(slots.slots[slot], from as usize)) {
                 let deadline = self.deadline(Position::new(from * CHUNK + at), now);
                 let node = self.entries.cell(from as usize)[at as usize].node;
                 merged[len] = (deadline, node);
@@ -478,12 +507,11 @@ impl Chunks {
             }
             if from != chunk {
                 self.take_over_upper(chunk, from);
-                self.live[from as usize] = 0;
                 self.unchain(slots, from as usize); // then the slot has no room in `chunk`
             }
             from = self.next(chunk);
-            let together = len + self.live[from as usize].count_ones() as usize;
-            if from == NONE || together > CHUNK as usize {
+            let more = self.live(slots.slots[slot], from as usize).count_ones();
+            if from == NONE || len + more as usize > CHUNK as usize {
                 break;
             }
         }
@@ -491,7 +519,6 @@ impl Chunks {
         if self.planted == Some(crate::PlantedBug::MergeLosesOrder) {
             merged[..len].reverse();
         }
-        self.live[chunk as usize] = 0;
         let is_wide = self.is_wide(chunk as usize);
         for (at, &(deadline, node)) in (0..).zip(&merged[..len]) {
             if is_wide {
@@ -499,9 +526,13 @@ impl Chunks {
             }
             self.put(chunk * CHUNK + at, deadline, node);
         }
+        let live = u32::MAX >> (CHUNK - narrow(len));
         if self.next(chunk) == NONE && !is_wide {
-            let slot = self.links[chunk as usize].slot as usize;
+            self.live[chunk as usize] = 0; // it is open again
+            slots.slots[slot].live = live;
             slots.slots[slot].next = chunk * CHUNK + narrow(len);
+        } else {
+            self.live[chunk as usize] = live;
         }
         let positions = (0..len).map(move |at| Position::new(chunk * CHUNK + narrow(at)));
         Some(merged.into_iter().map(|(_, node)| node).zip(positions))
@@ -547,13 +578,16 @@ impl Chunks {
                 let links = self.links[chunk];
                 assert_eq!(links.previous, previous, "the links agree both ways");
                 assert_eq!(links.slot as usize, number, "a chunk knows its slot");
-                assert_ne!(self.live[chunk], 0, "a chunk on a chain has entries");
+                let is_last = links.next == NONE;
+                assert!(is_last || self.live[chunk] != 0, "only the last one is open");
+                let live_here = self.live(slot, chunk);
+                assert_ne!(live_here, 0, "a chunk on a chain has entries");
                 for part in [chunk, links.upper as usize] {
                     assert!(part == 0 || !chained[part], "a chunk is on one chain");
                     chained[part] = part != 0;
                 }
                 in_use += 1 + usize::from(links.upper != NONE);
-                live += self.live[chunk].count_ones() as usize;
+                live += live_here.count_ones() as usize;
                 previous = narrow(chunk);
             }
             assert_eq!(slot.last(), previous, "a slot knows its last chunk");

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::hint;
 
-use crate::chunks::{CHUNK, Chunks, Entry, Slot, Slots, Taken, joined, members, upper};
+use crate::chunks::{CHUNK, Chunks, Entry, Slots, Taken, joined, members, upper};
 use crate::nodes::{Nodes, Position};
 use crate::{Expired, Tick, TimerKey};
 
@@ -141,7 +141,8 @@ impl<T> Storage<T> {
         let mut chunk = self.slots.slot(slot).first;
         while chunk != 0 {
             let next = self.chunks.next(chunk);
-            let due = self.chunks.due(chunk, last_due.get(), now.get());
+            let from = self.slots.slot(slot);
+            let due = self.chunks.due(from, chunk, last_due.get(), now.get());
             for at in members(due) {
                 let position = Position::new(chunk * CHUNK + at);
                 let deadline = self.chunks.deadline(position, now.get());
@@ -208,17 +209,18 @@ impl<T> Storage<T> {
     pub(crate) fn pop(&mut self, slot: usize, now: Tick) -> Option<Expired<T>> {
         let (position, entry) = self.chunks.first(self.slots.slot(slot))?;
         if position.get().is_multiple_of(CHUNK) {
-            self.look_at_chunk((position.get() / CHUNK) as usize);
+            self.look_at_first_chunk(slot);
         }
         let deadline = self.chunks.deadline(position, now.get());
         self.chunks.remove(&mut self.slots, position);
         Some(self.nodes.expire(entry.node, Tick::new(deadline)))
     }
 
-    /// Looks at the nodes of a chunk's entries, which are about to leave.
-    fn look_at_chunk(&self, chunk: usize) {
-        let entries = self.chunks.entries(chunk);
-        let live = members(self.chunks.live(chunk));
+    /// Looks at the nodes of a slot's first entries, which are about to leave.
+    fn look_at_first_chunk(&self, slot: usize) {
+        let slot = self.slots.slot(slot);
+        let entries = self.chunks.entries(slot.first as usize);
+        let live = members(self.chunks.live(slot, slot.first as usize));
         hint::black_box(self.nodes.look_at(live.map(|at| entries[at as usize].node)));
     }
 
@@ -234,15 +236,15 @@ impl<T> Storage<T> {
     ) {
         let mut rest = limit;
         while rest > 0 {
-            let Slot { first, .. } = self.slots.slot(slot);
-            let chunk = first as usize;
+            let from = self.slots.slot(slot);
+            let chunk = from.first as usize;
             debug_assert!(chunk != 0 || rest < limit, "what is due is in its slot");
             if chunk == 0 {
                 return;
             }
-            let live = self.chunks.live(chunk);
+            let live = self.chunks.live(from, chunk);
             if live & 1 == 1 {
-                self.look_at_chunk(chunk);
+                self.look_at_first_chunk(slot);
             }
             if self.chunks.is_wide(chunk) {
                 // Deadlines that passed long ago: they are rare and all due.
