@@ -54,6 +54,12 @@ impl Bits {
         }
     }
 
+    /// Inserts the 64 numbers from `64 * index` on.
+    pub(crate) fn insert_word(&mut self, index: usize) {
+        self.ground[index] = u64::MAX;
+        self.tell(index);
+    }
+
     /// Tells the storeys that a word of the ground has members now.
     fn tell(&mut self, index: usize) {
         let mut index = index;

@@ -51,6 +51,10 @@ impl<T> HashedWheel<T> {
             }
             assert!(deadline > self.now, "what is in the ring is not yet due");
             assert!(
+                deadline >= self.quiet_until,
+                "nothing is due while it is quiet"
+            );
+            assert!(
                 deadline >= self.not_before,
                 "nothing in the ring is due before the bound"
             );

@@ -386,16 +386,21 @@ impl Chunks {
         })
     }
 
-    /// The first entry of a slot: its position, its deadline's lower half, its node.
+    /// The first entry of a slot: its deadline, its node, and its position.
     #[inline]
-    pub(crate) fn first(&self, slot: Slot) -> Option<(Position, Entry)> {
+    pub(crate) fn first(&self, slot: Slot, now: u64) -> Option<(u64, u32, Position)> {
         let chunk = slot.first;
-        let at = self.live(slot, chunk as usize).trailing_zeros();
-        if chunk == NONE || at == CHUNK {
+        if chunk == NONE {
             return None;
         }
+        let at = self.live(slot, chunk as usize).trailing_zeros() % CHUNK;
         let entry = self.entries.cell(chunk as usize)[at as usize];
-        Some((Position::new(chunk * CHUNK + at), entry))
+        let upper = match self.links[chunk as usize].upper {
+            NONE => upper(now),
+            beside => self.entries.cell(beside as usize)[at as usize].deadline,
+        };
+        let deadline = joined(upper, entry.deadline);
+        Some((deadline, entry.node, Position::new(chunk * CHUNK + at)))
     }
 
     /// The deadline of the entry at a position.
@@ -579,7 +584,10 @@ impl Chunks {
                 assert_eq!(links.previous, previous, "the links agree both ways");
                 assert_eq!(links.slot as usize, number, "a chunk knows its slot");
                 let is_last = links.next == NONE;
-                assert!(is_last || self.live[chunk] != 0, "only the last one is open");
+                assert!(
+                    is_last || self.live[chunk] != 0,
+                    "only the last one is open"
+                );
                 let live_here = self.live(slot, chunk);
                 assert_ne!(live_here, 0, "a chunk on a chain has entries");
                 for part in [chunk, links.upper as usize] {

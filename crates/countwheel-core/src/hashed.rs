@@ -55,6 +55,8 @@ pub struct HashedWheel<T> {
     /// What is on its way out is due at the hand, or was when it was filed; the deadlines
     /// of all others lie ahead of the hand.
     pub(crate) storage: Storage<T>,
+    /// Nothing happens before this tick: the hand meets no slot that is occupied.
+    pub(crate) quiet_until: Tick,
     /// No entry in the ring is due before this tick.
     pub(crate) not_before: Tick,
     /// Where the hand last met something due, or searched for it.
@@ -102,6 +104,7 @@ impl<T> HashedWheel<T> {
             now,
             revolution,
             storage: Storage::new(revolution.ticks()),
+            quiet_until: now,
             not_before: Tick::MAX,
             quiet_since: now,
             #[cfg(feature = "planted-bugs")]
@@ -183,7 +186,9 @@ impl<T> HashedWheel<T> {
     /// is due. Empty slots and empty revolutions cost nothing.
     #[inline]
     pub fn expire(&mut self, now: Tick) -> Option<Expired<T>> {
-        self.advance_to_due(now);
+        if !self.advance_to_due(now) {
+            return None;
+        }
         self.storage.pop(self.storage.way_out(), self.now)
     }
 
@@ -369,6 +374,7 @@ impl<T> HashedWheel<T> {
     /// so what was on its way out when it was filed still is.
     #[inline]
     fn slot_of(&mut self, deadline: Tick) -> usize {
+        self.quiet_until = self.quiet_until.min(deadline);
         if self.is_due(deadline) {
             return self.storage.way_out();
         }
@@ -391,12 +397,22 @@ impl<T> HashedWheel<T> {
 
     /// Moves the hand to the next tick at which something is due, or to `now` if nothing
     /// is; whether something is.
+    #[inline]
     fn advance_to_due(&mut self, now: Tick) -> bool {
         let now = now.max(self.now);
+        if now < self.quiet_until {
+            self.now = now;
+            return false;
+        }
+        self.find_due(now)
+    }
+
+    fn find_due(&mut self, now: Tick) -> bool {
         while !self.is_anything_due() {
             match self.next_visit() {
                 Some(visit) if visit <= now => self.advance(visit),
-                _ => {
+                visit => {
+                    self.quiet_until = visit.unwrap_or(Tick::MAX);
                     self.now = now;
                     return false;
                 }

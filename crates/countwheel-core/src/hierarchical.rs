@@ -95,7 +95,8 @@ impl<T> HierarchicalWheel<T> {
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> TimerKey {
         let place = self.place_of(deadline);
-        self.quiet_until = self.quiet_until.min(place.start(self.now));
+        let start = place.start_of(deadline.max(self.now));
+        self.quiet_until = self.quiet_until.min(start);
         self.storage.insert(place.slot(), deadline, self.now, value)
     }
 
@@ -152,7 +153,8 @@ impl<T> HierarchicalWheel<T> {
         {
             return true;
         }
-        self.quiet_until = self.quiet_until.min(place.start(self.now));
+        let start = place.start_of(deadline.max(self.now));
+        self.quiet_until = self.quiet_until.min(start);
         self.storage.refile(key, place.slot(), deadline, self.now)
     }
 

@@ -95,14 +95,13 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
             self.add_segment();
             self.free.first_word().expect("a new segment is free")
         });
-        let (mut rest, mut taken) = (word, 0);
-        while rest != 0 && taken < RECENT / 2 {
-            self.recent[taken] =
-                u32::try_from(index * 64).expect("indices have 32 bits") + rest.trailing_zeros();
+        let first = u32::try_from(index * 64).expect("indices have 32 bits");
+        let taken = (word.count_ones() as usize).min(RECENT / 2);
+        let mut rest = word;
+        for place in self.recent[..taken].iter_mut().rev() {
+            *place = first + rest.trailing_zeros();
             rest &= rest - 1;
-            taken += 1;
         }
-        self.recent[..taken].reverse();
         self.recent_len = taken;
         self.free.remove_all(index, word & !rest);
         self.free_len -= taken;
@@ -134,8 +133,8 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
             self.segments += 1;
             new
         };
-        for index in segment * SEGMENT..(segment + 1) * SEGMENT {
-            self.free.insert(index);
+        for word in segment * SEGMENT / 64..(segment + 1) * SEGMENT / 64 {
+            self.free.insert_word(word);
         }
         self.free_len += SEGMENT;
         self.epoch.low_water = 0; // all there was had been needed

@@ -194,8 +194,8 @@ impl<T> Storage<T> {
     /// The deadline of a slot's first entry.
     #[inline]
     pub(crate) fn first_deadline(&self, slot: usize, now: Tick) -> Option<Tick> {
-        let (position, _) = self.chunks.first(self.slots.slot(slot))?;
-        Some(Tick::new(self.chunks.deadline(position, now.get())))
+        let first = self.chunks.first(self.slots.slot(slot), now.get());
+        first.map(|(deadline, ..)| Tick::new(deadline))
     }
 
     /// The earliest deadline in a slot. O(entries in the slot).
@@ -207,13 +207,13 @@ impl<T> Storage<T> {
     /// Takes the first entry out of a slot.
     #[inline]
     pub(crate) fn pop(&mut self, slot: usize, now: Tick) -> Option<Expired<T>> {
-        let (position, entry) = self.chunks.first(self.slots.slot(slot))?;
+        let first = self.chunks.first(self.slots.slot(slot), now.get());
+        let (deadline, node, position) = first?;
         if position.get().is_multiple_of(CHUNK) {
             self.look_at_first_chunk(slot);
         }
-        let deadline = self.chunks.deadline(position, now.get());
         self.chunks.remove(&mut self.slots, position);
-        Some(self.nodes.expire(entry.node, Tick::new(deadline)))
+        Some(self.nodes.expire(node, Tick::new(deadline)))
     }
 
     /// Looks at the nodes of a slot's first entries, which are about to leave.
