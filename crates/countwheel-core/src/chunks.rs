@@ -214,6 +214,23 @@ impl Chunks {
             self.live[last as usize] |= 1 << filled;
             return self.put(last * CHUNK + filled, deadline, node);
         }
+        let chunk = self.chain_chunk(slots, slot);
+        if is_wide {
+            let upper = self.take_chunk();
+            self.links[chunk as usize].upper = upper;
+            self.put_upper(chunk, 0, deadline);
+            self.live[chunk as usize] = 1;
+            slots.slots[slot].next = (chunk + 1) * CHUNK;
+        } else {
+            slots.slots[slot].live = 1;
+            slots.slots[slot].next = chunk * CHUNK + 1;
+        }
+        self.put(chunk * CHUNK, deadline, node)
+    }
+
+    /// Adds a chunk to the end of a slot's chain. It has no entries yet.
+    fn chain_chunk(&mut self, slots: &mut Slots, slot: usize) -> u32 {
+        let last = slots.slots[slot].last();
         let chunk = self.take_chunk();
         self.links[chunk as usize] = Links {
             previous: last,
@@ -233,17 +250,23 @@ impl Chunks {
                 }
             }
         }
-        if is_wide {
-            let upper = self.take_chunk();
-            self.links[chunk as usize].upper = upper;
-            self.put_upper(chunk, 0, deadline);
-            self.live[chunk as usize] = 1;
-            slots.slots[slot].next = (chunk + 1) * CHUNK;
-        } else {
-            slots.slots[slot].live = 1;
-            slots.slots[slot].next = chunk * CHUNK + 1;
-        }
-        self.put(chunk * CHUNK, deadline, node)
+        chunk
+    }
+
+    /// Appends entries whose upper halves are that of the hand, at most a chunk of them,
+    /// as a chunk of their own. Returns the position of the first.
+    pub(crate) fn append_chunk(
+        &mut self,
+        slots: &mut Slots,
+        slot: usize,
+        entries: &[Entry],
+    ) -> Position {
+        let chunk = self.chain_chunk(slots, slot);
+        self.entries.cell_mut(chunk as usize)[..entries.len()].copy_from_slice(entries);
+        let first = chunk * CHUNK;
+        slots.slots[slot].live = u32::MAX >> (CHUNK as usize - entries.len());
+        slots.slots[slot].next = first + narrow(entries.len());
+        Position::new(first)
     }
 
     fn put_upper(&mut self, chunk: u32, at: u32, deadline: u64) {
@@ -632,11 +655,18 @@ impl Taken {
         })
     }
 
-    /// The live entries, first to last, if the hand's upper half is that of them all.
+    /// Appends the live entries, whose upper halves are that of the hand, to a list.
     #[inline]
-    pub(crate) fn narrow(&self) -> Option<impl Iterator<Item = Entry>> {
-        let live = members(self.live).map(|at| self.entries[at as usize]);
-        self.uppers.is_none().then_some(live)
+    pub(crate) fn move_narrow(&self, to: &mut Vec<Entry>) {
+        debug_assert!(
+            self.uppers.is_none(),
+            "the hand's upper half is that of all"
+        );
+        if self.live == u32::MAX {
+            to.extend_from_slice(&self.entries);
+        } else {
+            to.extend(members(self.live).map(|at| self.entries[at as usize]));
+        }
     }
 }
 

@@ -472,11 +472,10 @@ impl<T> HierarchicalWheel<T> {
         self.storage.spoil_order(self.planted, from.slot());
         let mut sorted = core::mem::take(&mut self.sorted);
         while let Some(taken) = self.storage.take_first(from.slot()) {
-            let live = taken.narrow();
-            sorted.extend(live.expect("the hand's upper half is that of the lower levels"));
+            taken.move_narrow(&mut sorted);
         }
         sort::by_deadline(&mut sorted, from.level(), &mut self.spare);
-        self.storage.file_run(&sorted, self.now);
+        self.storage.file_run(&sorted);
         sorted.clear();
         if sorted.capacity() <= KEPT_FOR_SORTING {
             self.sorted = sorted;

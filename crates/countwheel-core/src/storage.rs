@@ -116,15 +116,15 @@ impl<T> Storage<T> {
     }
 
     /// Appends entries, in order, to those on their way out.
-    pub(crate) fn file_run(&mut self, entries: &[Entry], now: Tick) {
+    pub(crate) fn file_run(&mut self, entries: &[Entry]) {
         let way_out = self.way_out();
-        for group in entries.chunks(GROUP) {
+        for group in entries.chunks(CHUNK as usize) {
             let live = self.nodes.look_at(group.iter().map(|entry| entry.node));
             debug_assert_eq!(live, group.len(), "entries have values");
             hint::black_box(live);
-            for entry in group {
-                let deadline = joined(upper(now.get()), entry.deadline);
-                self.file(way_out, deadline, now.get(), entry.node);
+            let first = self.chunks.append_chunk(&mut self.slots, way_out, group);
+            for (position, entry) in (first.get()..).zip(group) {
+                self.nodes.moved(entry.node, Position::new(position));
             }
         }
     }
