@@ -457,6 +457,8 @@ impl<T> HierarchicalWheel<T> {
         self.storage.spoil_order(self.planted, from.slot());
         let now = self.now;
         while let Some(taken) = self.storage.take_first(from.slot()) {
+            self.storage
+                .look_at(taken.iter(now.get()).map(|(_, node)| node));
             for (deadline, node) in taken.iter(now.get()) {
                 let place = self.place_of(Tick::new(deadline));
                 debug_assert!(place.level() < from.level(), "a cascade leads downwards");

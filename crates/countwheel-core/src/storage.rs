@@ -119,14 +119,18 @@ impl<T> Storage<T> {
     pub(crate) fn file_run(&mut self, entries: &[Entry]) {
         let way_out = self.way_out();
         for group in entries.chunks(CHUNK as usize) {
-            let live = self.nodes.look_at(group.iter().map(|entry| entry.node));
-            debug_assert_eq!(live, group.len(), "entries have values");
-            hint::black_box(live);
+            self.look_at(group.iter().map(|entry| entry.node));
             let first = self.chunks.append_chunk(&mut self.slots, way_out, group);
             for (position, entry) in (first.get()..).zip(group) {
                 self.nodes.moved(entry.node, Position::new(position));
             }
         }
+    }
+
+    /// Looks at nodes that are needed next, so that they are waited for together.
+    #[inline]
+    pub(crate) fn look_at(&self, nodes: impl Iterator<Item = u32>) {
+        hint::black_box(self.nodes.look_at(nodes));
     }
 
     /// Takes the first chunk off a slot.
@@ -178,7 +182,7 @@ impl<T> Storage<T> {
                 continue;
             };
             let nodes = merged.clone().map(|(node, _)| node);
-            hint::black_box(self.nodes.look_at(nodes));
+            self.look_at(nodes);
             for (node, position) in merged {
                 self.nodes.moved(node, position);
             }
@@ -221,7 +225,7 @@ impl<T> Storage<T> {
         let slot = self.slots.slot(slot);
         let entries = self.chunks.entries(slot.first as usize);
         let live = members(self.chunks.live(slot, slot.first as usize));
-        hint::black_box(self.nodes.look_at(live.map(|at| entries[at as usize].node)));
+        self.look_at(live.map(|at| entries[at as usize].node));
     }
 
     /// Takes entries out of a slot, first to last, until one is due after `last_due`, or
