@@ -11,6 +11,7 @@ use std::time::Instant;
 
 const HELP: &str = "\
 cargo xtask check [STAGE...]   the gate, or some stages of it
+cargo xtask bench [RUN...]     measures against other libraries, 20 minutes; writes the pages
 cargo xtask instructions       counts the wheels' instructions and stores them
 cargo xtask model-long         1e9 operations of the wheels' model, about 15 minutes
 cargo xtask sim-long           20,000 fresh seeds of the simulation, about 30 minutes
@@ -132,6 +133,7 @@ fn main() -> ExitCode {
         ["model-long"] => one(&cargo(
             "run --profile proof -p countwheel-core --example model -- --ops 1e9",
         )),
+        ["bench", run @ ..] => benchmark(run),
         ["instructions"] => match instructions::store() {
             Outcome::Passed => ExitCode::SUCCESS,
             Outcome::Failed(why) | Outcome::NotRun(why) => {
@@ -199,6 +201,22 @@ fn check(names: &[&str]) -> ExitCode {
         println!("{line}");
     }
     ExitCode::from(u8::from(failed))
+}
+
+/// Measures, draws and writes, with what `bench run` takes as further arguments.
+fn benchmark(run: &[&str]) -> ExitCode {
+    let bench = |arguments: &str| {
+        cargo(&format!(
+            "run --profile bench -p countwheel-bench -- {arguments}"
+        ))
+    };
+    let results = "target/benchmarks.json";
+    let steps = [
+        bench(&format!("run --out {results} {}", run.join(" "))),
+        bench(&format!("chart {results} --out docs/benchmarks.svg")),
+        bench(&format!("report {results} --out docs/benchmarks.md")),
+    ];
+    ExitCode::from(u8::from(!steps.iter().all(Cargo::run)))
 }
 
 fn one(cargo: &Cargo) -> ExitCode {
