@@ -101,7 +101,7 @@ fn count() -> Result<BTreeMap<String, f64>, Outcome> {
     if !has_valgrind() {
         return Err(Outcome::NotRun("valgrind is not installed".into()));
     }
-    if !cargo("build --release -p countwheel-core --example operations").run() {
+    if !cargo("build --profile bench -p countwheel-core --example operations").run() {
         return Err(Outcome::Failed("the example does not build".into()));
     }
     let program = program();

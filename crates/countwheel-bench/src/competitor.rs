@@ -149,7 +149,7 @@ impl Name {
         match self {
             Self::Countwheel => "countwheel",
             Self::CountwheelBatches => "countwheel, batches",
-            Self::CountwheelHashed => "countwheel hashed, 65,536 slots",
+            Self::CountwheelHashed => "countwheel hashed, 4,096 slots",
             Self::NexusTimer => "nexus-timer 1.5",
             Self::SlabWheel => "slab-wheel 0.0.1",
             Self::DelayQueue => "tokio-util DelayQueue",

@@ -110,7 +110,7 @@ macro_rules! operations {
 operations!(hierarchical, HierarchicalWheel::new());
 operations!(
     hashed,
-    HashedWheel::with_ticks_per_wheel(1 << 16).expect("an allowed size")
+    HashedWheel::with_ticks_per_wheel(1 << 12).expect("an allowed size")
 );
 
 fn main() -> ExitCode {

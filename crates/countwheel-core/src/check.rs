@@ -17,15 +17,15 @@ impl<T> HierarchicalWheel<T> {
                 let place = Place::of(self.now, due);
                 assert_eq!(place.slot(), slot, "an entry is filed in its own place");
                 assert!(place.is_ahead_of(self.now), "occupied slots lie ahead");
-                assert!(place.start(self.now) >= self.quiet_until.min(due));
+                let start = place.start(self.now);
+                assert!(start >= self.levels_from, "no slot begins before the bound");
             }
-            assert!(due >= self.quiet_until, "nothing is due while it is quiet");
         });
         let run = self
             .storage
             .chunks
             .iter(self.storage.slots.slot(run), self.now.get());
-        let mut previous = self.now;
+        let mut previous = self.now.max(self.run_from);
         for (deadline, ..) in run {
             assert!(
                 Tick::new(deadline) >= previous,

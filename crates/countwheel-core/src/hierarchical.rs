@@ -54,8 +54,10 @@ const KEPT_FOR_SORTING: usize = 4_096;
 /// ```
 pub struct HierarchicalWheel<T> {
     pub(crate) now: Tick,
-    /// Nothing happens before this tick: no slot begins and nothing is due.
-    pub(crate) quiet_until: Tick,
+    /// Nothing in the run is due before this tick.
+    pub(crate) run_from: Tick,
+    /// No slot of the levels begins before this tick.
+    pub(crate) levels_from: Tick,
     /// What is on its way out is the run. Its deadlines ascend, and all its entries were
     /// filed before any of equal deadline on the levels.
     pub(crate) storage: Storage<T>,
@@ -75,7 +77,8 @@ impl<T> HierarchicalWheel<T> {
     pub fn starting_at(now: Tick) -> Self {
         Self {
             now,
-            quiet_until: Tick::MAX,
+            run_from: Tick::MAX,
+            levels_from: Tick::MAX,
             storage: Storage::new(LEVELS * SLOTS),
             sorted: Vec::new(),
             spare: Vec::new(),
@@ -96,7 +99,7 @@ impl<T> HierarchicalWheel<T> {
     pub fn insert(&mut self, deadline: Tick, value: T) -> TimerKey {
         let place = self.place_of(deadline);
         let start = place.start_of(deadline.max(self.now));
-        self.quiet_until = self.quiet_until.min(start);
+        self.levels_from = self.levels_from.min(start);
         self.storage.insert(place.slot(), deadline, self.now, value)
     }
 
@@ -154,7 +157,7 @@ impl<T> HierarchicalWheel<T> {
             return true;
         }
         let start = place.start_of(deadline.max(self.now));
-        self.quiet_until = self.quiet_until.min(start);
+        self.levels_from = self.levels_from.min(start);
         self.storage.refile(key, place.slot(), deadline, self.now)
     }
 
@@ -172,7 +175,7 @@ impl<T> HierarchicalWheel<T> {
     #[inline]
     pub fn expire(&mut self, now: Tick) -> Option<Expired<T>> {
         let now = now.max(self.now);
-        if now < self.quiet_until {
+        if now < self.run_from && now < self.levels_from {
             self.now = now;
             return None;
         }
@@ -205,7 +208,7 @@ impl<T> HierarchicalWheel<T> {
     #[inline]
     pub fn expire_batch(&mut self, now: Tick, limit: usize, batch: &mut Vec<Expired<T>>) -> usize {
         let now = now.max(self.now);
-        if now < self.quiet_until && limit > 0 {
+        if now < self.run_from && now < self.levels_from && limit > 0 {
             self.now = now;
             return 0;
         }
@@ -393,30 +396,37 @@ impl<T> HierarchicalWheel<T> {
     /// if there is none.
     fn advance(&mut self, now: Tick) -> Option<Due> {
         loop {
-            let first_place = self.first_place();
-            let start = first_place.map(|place| place.start(self.now));
-            if let Some(deadline) = self.first_of_run()
-                && start.is_none_or(|start| self.run_goes_before(deadline, start))
+            let first_of_run = self.first_of_run();
+            self.run_from = first_of_run.unwrap_or(Tick::MAX);
+            if let Some(deadline) = first_of_run
+                && self.run_goes_before(deadline, self.levels_from)
             {
                 if deadline > now {
-                    self.quiet_until = deadline;
                     break;
                 }
                 self.now = deadline;
                 // What begins on the levels comes behind the run's equal deadlines.
-                let until = start.map_or(now, |start| start.min(now));
                 return Some(Due {
                     slot: self.storage.way_out(),
-                    until: Some(until),
+                    until: Some(self.levels_from.min(now)),
                 });
             }
-            let (Some(place), Some(start)) = (first_place, start) else {
-                self.quiet_until = Tick::MAX;
+            let Some(place) = self.first_place() else {
+                self.levels_from = Tick::MAX;
+                if first_of_run.is_some() {
+                    continue;
+                }
                 break;
             };
+            let start = place.start(self.now);
             debug_assert!(place.is_ahead_of(self.now), "occupied slots lie ahead");
+            debug_assert!(start >= self.levels_from, "the bound holds");
+            if start > self.levels_from && first_of_run.is_some() {
+                self.levels_from = start; // cancels had left the bound behind
+                continue;
+            }
+            self.levels_from = start;
             if start > now {
-                self.quiet_until = start;
                 break;
             }
             self.now = start;
@@ -430,7 +440,7 @@ impl<T> HierarchicalWheel<T> {
                 1 => true,
                 level => level <= SORTED_LEVEL_MAX && place.end(self.now) <= now,
             };
-            if is_sorted && self.storage.slots.is_empty(self.storage.way_out()) {
+            if is_sorted && first_of_run.is_none() {
                 self.sort_into_run(place);
             } else {
                 self.cascade(place);

@@ -49,6 +49,12 @@ impl<T> Node<T> {
         Self::Free { generation }
     }
 
+    /// Takes out what is there, and leaves a free node of the next generation.
+    #[inline]
+    fn vacate(&mut self, generation: NonZeroU32) -> Self {
+        mem::replace(self, Self::free(generation.saturating_add(1)))
+    }
+
     #[inline]
     fn generation(&self) -> NonZeroU32 {
         let (Self::Free { generation } | Self::Live { generation, .. }) = self;
@@ -162,9 +168,8 @@ impl<T> Nodes<T> {
             Node::Live { generation, .. } if *generation == key.generation => {}
             _ => return None,
         }
-        let next = key.generation.checked_add(1);
-        let taken = mem::replace(node, Node::free(next.unwrap_or(NonZeroU32::MAX)));
-        self.free(key.index, next.is_none());
+        let taken = node.vacate(key.generation);
+        self.free(key.index, key.generation);
         match taken {
             Node::Live {
                 position, value, ..
@@ -178,9 +183,8 @@ impl<T> Nodes<T> {
     pub(crate) fn expire(&mut self, index: u32, deadline: Tick) -> Expired<T> {
         let node = self.nodes.cell_mut(index as usize);
         let generation = node.generation();
-        let next = generation.checked_add(1);
-        let taken = mem::replace(node, Node::free(next.unwrap_or(NonZeroU32::MAX)));
-        self.free(index, next.is_none());
+        let taken = node.vacate(generation);
+        self.free(index, generation);
         let Node::Live { value, .. } = taken else {
             unreachable!("an entry in the wheel has a value")
         };
@@ -193,9 +197,9 @@ impl<T> Nodes<T> {
 
     /// Frees a node; a retired one is never given out again, as that would repeat a key.
     #[inline]
-    fn free(&mut self, index: u32, is_retired: bool) {
+    fn free(&mut self, index: u32, generation: NonZeroU32) {
         self.len -= 1;
-        if is_retired {
+        if generation == NonZeroU32::MAX {
             return;
         }
         if let Some(segment) = self.indices.give(index) {

@@ -15,7 +15,7 @@ pub(crate) type InBatches = Ours<HierarchicalWheel<u64>, true>;
 /// The hashed wheel, one call for each timer.
 pub(crate) type Hashed = Ours<HashedWheel<u64>, false>;
 
-const RING: usize = 65_536;
+const RING: usize = 4_096;
 
 /// How many timers a batch holds at most.
 const BATCH: usize = 256;
