@@ -139,6 +139,7 @@ pub(crate) struct Chunks {
     live: Vec<u32>,
     links: Vec<Links>,
     indices: Indices<SEGMENT>,
+    /// Chunks on chains.
     in_use: usize,
     /// Where the search for chunks to merge stands.
     merged_up_to: u32,
@@ -232,6 +233,7 @@ impl Chunks {
     fn chain_chunk(&mut self, slots: &mut Slots, slot: usize) -> u32 {
         let last = slots.slots[slot].last();
         let chunk = self.take_chunk();
+        self.in_use += 1;
         self.links[chunk as usize] = Links {
             previous: last,
             next: NONE,
@@ -294,22 +296,26 @@ impl Chunks {
         // the store that comes to each.
         let cold = self.entries.cell(chunk as usize);
         hint::black_box(cold[0].node ^ cold[8].node ^ cold[16].node ^ cold[24].node);
-        self.in_use += 1;
         chunk
     }
 
     fn free_chunk(&mut self, chunk: u32) {
         self.live[chunk as usize] = 0;
-        let beside = self.links[chunk as usize].upper;
-        self.give(chunk);
-        if beside != NONE {
-            self.give(beside);
+        self.in_use -= 1;
+        self.indices.give(chunk);
+        match self.links[chunk as usize].upper {
+            NONE => {}
+            upper => self.indices.give(upper),
         }
     }
 
-    fn give(&mut self, chunk: u32) {
-        self.in_use -= 1;
-        if let Some(segment) = self.indices.give(chunk) {
+    pub(crate) fn end_epoch(&mut self) {
+        self.indices.end_epoch();
+    }
+
+    /// Releases a segment that the last epoch found to be surplus, if there is one.
+    pub(crate) fn release_surplus(&mut self) {
+        if let Some(segment) = self.indices.release_surplus() {
             drop(self.entries.release(segment));
         }
     }
@@ -451,8 +457,7 @@ impl Chunks {
         self.entries.cell_mut(chunk)[at].deadline = lower(deadline);
     }
 
-    /// Whether the entries at the beginning of a slot are to be told one by one, or, for
-    /// a chunk without upper halves, can be read as they are.
+    /// Whether a chunk has upper halves.
     #[inline]
     pub(crate) fn is_wide(&self, chunk: usize) -> bool {
         self.links[chunk].upper != NONE
@@ -498,7 +503,7 @@ impl Chunks {
     /// than an eighth full, apart from one chunk for each occupied slot.
     #[inline]
     pub(crate) fn are_sparse(&self, slots: &Slots, len: usize) -> bool {
-        self.in_use > len / (CHUNK as usize / 8) + slots.occupied_len + 8
+        self.in_use > len / (CHUNK as usize / 8) + slots.occupied_len
     }
 
     /// Looks at the next chunk, and merges it with those behind it on its chain as long as
@@ -579,6 +584,17 @@ impl Chunks {
         for segment in self.indices.release_all() {
             drop(self.entries.release(segment));
         }
+        let chunks = self.indices.end();
+        self.live.truncate(chunks);
+        self.live.shrink_to_fit();
+        self.links.truncate(chunks);
+        self.links.shrink_to_fit();
+    }
+
+    /// How many chunks are on chains.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -617,7 +633,7 @@ impl Chunks {
                     assert!(part == 0 || !chained[part], "a chunk is on one chain");
                     chained[part] = part != 0;
                 }
-                in_use += 1 + usize::from(links.upper != NONE);
+                in_use += 1;
                 live += live_here.count_ones() as usize;
                 previous = narrow(chunk);
             }
@@ -630,7 +646,7 @@ impl Chunks {
             "the occupied slots are counted"
         );
         self.indices
-            .check(|chunk| chunk == 0 || chained.get(chunk).is_some_and(|&chained| chained));
+            .check(|chunk| Some(chunk == 0 || chained.get(chunk).is_some_and(|&on| on)));
     }
 }
 

@@ -19,6 +19,10 @@ use crate::{Expired, Tick, TimerKey};
 /// [`HierarchicalWheel`](crate::HierarchicalWheel). Rounds are not counted, since
 /// entries keep their whole deadline and a comparison tells.
 ///
+/// Entries of a slot share chunks of 256 bytes, so a ring wants several entries to an
+/// occupied slot: with one to a slot each takes ten times the room. Rather too few slots
+/// than too many.
+///
 /// Unlike the classic one, this wheel skips empty slots and does not go round in
 /// vain: after a revolution in which nothing was due it looks up the earliest
 /// deadline, in O(n), and goes directly there.
@@ -74,7 +78,7 @@ impl<T> HashedWheel<T> {
     /// An empty wheel with its hand at tick 0, and `ticks_per_wheel` slots, rounded
     /// up to a power of two.
     ///
-    /// Allocates 8 bytes and one bit a slot.
+    /// Allocates 12 bytes and one bit a slot.
     ///
     /// # Errors
     /// [`GeometryError`] if `ticks_per_wheel` is 0 or more than 2^30.
@@ -119,8 +123,8 @@ impl<T> HashedWheel<T> {
     /// there is nothing to refuse.
     ///
     /// # Panics
-    /// If the wheel would need more than 2^32 nodes or 2^27 chunks: beyond 2^30 entries,
-    /// or beyond 2^27 occupied slots.
+    /// If the wheel would need more than 2^27 chunks: beyond 2^26 occupied slots, or beyond
+    /// 2^28 entries.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> TimerKey {
         let slot = self.slot_of(deadline);
@@ -129,7 +133,8 @@ impl<T> HashedWheel<T> {
 
     /// Takes the entry of `key` out of the wheel; `None` if the key is stale.
     ///
-    /// O(1). The entry's room is free for the next one at once.
+    /// O(1), amortised over merging what cancels leave sparse. The value's room is free for
+    /// the next one at once.
     #[inline]
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
         #[cfg(feature = "planted-bugs")]
@@ -166,6 +171,9 @@ impl<T> HashedWheel<T> {
     /// O(1). The key stays valid. For the order among equal deadlines the entry
     /// counts as inserted now.
     pub fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool {
+        if !self.contains(key) {
+            return false;
+        }
         #[cfg(feature = "planted-bugs")]
         if self.spoil_reschedule(key, deadline) {
             return true;
@@ -230,7 +238,7 @@ impl<T> HashedWheel<T> {
     /// revolution of the hand. Otherwise it is a lower bound: the next tick at which
     /// the hand meets an occupied slot, which lies ahead of the hand. Expiring there
     /// yields an entry or brings a later answer; after one revolution that yields
-    /// nothing the answer is exact, until something else is filed.
+    /// nothing the answer is exact, until another entry is filed or the earliest one leaves.
     ///
     /// O(1).
     pub fn next_wake(&self) -> Option<Tick> {
@@ -302,7 +310,7 @@ impl<T> HashedWheel<T> {
         self.storage.nodes.find(key).is_some()
     }
 
-    /// The tick the hand stands at. Only [`expire`](Self::expire) moves it.
+    /// The tick the hand stands at. Only expiring moves it.
     pub fn now(&self) -> Tick {
         self.now
     }
@@ -408,6 +416,7 @@ impl<T> HashedWheel<T> {
     }
 
     fn find_due(&mut self, now: Tick) -> bool {
+        self.storage.tidy_sometimes(self.now);
         while !self.is_anything_due() {
             match self.next_visit() {
                 Some(visit) if visit <= now => self.advance(visit),

@@ -24,7 +24,7 @@ const KEPT_FOR_SORTING: usize = 4_096;
 /// span of a slot, the slot's entries *cascade*: they are filed again, on finer levels.
 /// The last steps of that way are taken at once: a slot of 256 ticks, or one that has
 /// passed as a whole, is sorted by deadline into the *run*, from which entries expire.
-/// So there is no longest delay, an entry moves at most seven times, and a jump over
+/// So there is no longest delay, an entry moves down at most seven times, and a jump over
 /// 2^60 empty ticks costs no more than a jump over one.
 ///
 /// The hierarchy is the seventh scheme of Varghese and Lauck, *Hashed and Hierarchical
@@ -68,7 +68,7 @@ pub struct HierarchicalWheel<T> {
 }
 
 impl<T> HierarchicalWheel<T> {
-    /// An empty wheel with its hand at tick 0. Allocates 17 KiB for the slots.
+    /// An empty wheel with its hand at tick 0. Allocates 25 KB for the slots.
     pub fn new() -> Self {
         Self::starting_at(Tick::ZERO)
     }
@@ -94,7 +94,8 @@ impl<T> HierarchicalWheel<T> {
     /// there is nothing to refuse.
     ///
     /// # Panics
-    /// If the wheel would need more than 2^32 nodes or 2^27 chunks: beyond 2^30 entries.
+    /// If the wheel would need more than 2^27 chunks: beyond 2^29 entries, or beyond 2^28 of
+    /// which deadlines are more than 2^32 ticks away.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> TimerKey {
         let place = self.place_of(deadline);
@@ -105,7 +106,8 @@ impl<T> HierarchicalWheel<T> {
 
     /// Takes the entry of `key` out of the wheel; `None` if the key is stale.
     ///
-    /// O(1). The entry's room is free for the next one at once.
+    /// O(1), amortised over merging what cancels leave sparse. The value's room is free for
+    /// the next one at once.
     #[inline]
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
         #[cfg(feature = "planted-bugs")]
@@ -148,6 +150,9 @@ impl<T> HierarchicalWheel<T> {
     /// O(1). The key stays valid. For the order among equal deadlines the entry
     /// counts as inserted now.
     pub fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool {
+        if !self.contains(key) {
+            return false;
+        }
         let place = self.place_of(deadline);
         #[cfg(feature = "planted-bugs")]
         if self
@@ -168,7 +173,7 @@ impl<T> HierarchicalWheel<T> {
     /// `None` at `now`. Time never goes backwards: a `now` behind the hand is taken
     /// as the hand's position.
     ///
-    /// An entry is touched at most seven times between insertion and expiry, once for
+    /// An entry moves down at most seven times between insertion and expiry, once for
     /// each level it cascades through, and its share of sorting a slot is three steps at
     /// most; a call is O(1) besides. Empty ticks cost nothing. The call at which the hand
     /// enters a slot moves all the slot's entries at once.
@@ -299,7 +304,7 @@ impl<T> HierarchicalWheel<T> {
         self.storage.nodes.find(key).is_some()
     }
 
-    /// The tick the hand stands at. Only [`expire`](Self::expire) moves it.
+    /// The tick the hand stands at. Only expiring moves it.
     pub fn now(&self) -> Tick {
         self.now
     }
@@ -395,28 +400,33 @@ impl<T> HierarchicalWheel<T> {
     /// Moves the hand up to the next entry that is due, cascading on the way, or to `now`
     /// if there is none.
     fn advance(&mut self, now: Tick) -> Option<Due> {
+        self.storage.tidy_sometimes(self.now);
         loop {
             let first_of_run = self.first_of_run();
             self.run_from = first_of_run.unwrap_or(Tick::MAX);
             if let Some(deadline) = first_of_run
-                && self.run_goes_before(deadline, self.levels_from)
+                && deadline < self.levels_from
             {
                 if deadline > now {
                     break;
                 }
                 self.now = deadline;
-                // What begins on the levels comes behind the run's equal deadlines.
+                let before_the_levels = Tick::new(self.levels_from.get() - 1);
                 return Some(Due {
                     slot: self.storage.way_out(),
-                    until: Some(self.levels_from.min(now)),
+                    until: Some(before_the_levels.min(now)),
                 });
             }
             let Some(place) = self.first_place() else {
                 self.levels_from = Tick::MAX;
-                if first_of_run.is_some() {
-                    continue;
+                match first_of_run {
+                    Some(Tick::MAX) if now == Tick::MAX => {
+                        self.now = Tick::MAX;
+                        return Some(self.due_run());
+                    }
+                    Some(deadline) if deadline < Tick::MAX => continue,
+                    _ => break,
                 }
-                break;
             };
             let start = place.start(self.now);
             debug_assert!(place.is_ahead_of(self.now), "occupied slots lie ahead");
@@ -430,6 +440,17 @@ impl<T> HierarchicalWheel<T> {
                 break;
             }
             self.now = start;
+            // Equal deadlines of the run were filed before; but a slot of a higher level
+            // must cascade first, since the hand enters it.
+            if place.level() == 0 && first_of_run == Some(start) && !self.is_run_put_last() {
+                return Some(self.due_run());
+            }
+            #[cfg(feature = "planted-bugs")]
+            if self.planted == Some(PlantedBug::RunBeforeItsSlotCascades)
+                && first_of_run == Some(start)
+            {
+                return Some(self.due_run());
+            }
             if place.level() == 0 {
                 return Some(Due {
                     slot: place.slot(),
@@ -450,14 +471,19 @@ impl<T> HierarchicalWheel<T> {
         None
     }
 
-    /// Whether the run's first entry is due before what begins on the levels at `start`.
-    #[inline]
-    fn run_goes_before(&self, deadline: Tick, start: Tick) -> bool {
-        #[cfg(feature = "planted-bugs")]
-        if self.planted == Some(PlantedBug::RunAfterItsEquals) {
-            return deadline < start;
+    /// The run, as far as it is due at the hand.
+    fn due_run(&self) -> Due {
+        Due {
+            slot: self.storage.way_out(),
+            until: Some(self.now),
         }
-        deadline <= start
+    }
+
+    fn is_run_put_last(&self) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        return self.planted == Some(PlantedBug::RunAfterItsEquals);
+        #[cfg(not(feature = "planted-bugs"))]
+        return false;
     }
 
     /// Files the entries of a slot again, first to last, now that the hand has
@@ -536,6 +562,65 @@ mod tests {
         for expected in 0..3 {
             assert_eq!(wheel.expire(deadline).map(|e| e.value), Some(expected));
         }
+    }
+
+    /// A slot that begins at the tick of the run's first entry was once entered without
+    /// cascading, and what was filed next overtook its entries.
+    #[test]
+    fn a_slot_that_begins_with_an_entry_of_the_run_cascades_first() {
+        const BLOCK: u64 = 65_536;
+        let at = |ticks| Tick::new(BLOCK + ticks);
+        let mut wheel = HierarchicalWheel::new();
+        wheel.insert(at(100), 'a');
+        wheel.insert(at(512), 'b');
+        assert_eq!(wheel.expire(at(BLOCK * 2)).map(|e| e.value), Some('a'));
+        wheel.insert(at(515), 'c'); // level 1, in the slot that begins at 512
+        assert_eq!(wheel.expire(at(BLOCK * 2)).map(|e| e.value), Some('b'));
+        wheel.check();
+        wheel.insert(at(520), 'd');
+        let mut batch = Vec::new();
+        wheel.expire_batch(at(600), 10, &mut batch);
+        assert_eq!(
+            batch.iter().map(|e| e.value).collect::<Vec<_>>(),
+            ['c', 'd']
+        );
+    }
+
+    #[test]
+    fn memory_follows_the_population_down_however_small_the_churn() {
+        for amplitude in [1, 30, 1_000] {
+            let mut wheel = HierarchicalWheel::new();
+            let at = |n: u64| Tick::new(n * 7 + 1);
+            let peak: Vec<_> = (0..100_000).map(|n| wheel.insert(at(n), n)).collect();
+            let at_the_peak = wheel.memory_bytes();
+            wheel.cancel_each(peak, |_, _| ());
+            for _ in 0..400_000 / amplitude {
+                let few: Vec<_> = (0..amplitude).map(|n| wheel.insert(at(n), n)).collect();
+                wheel.cancel_each(few, |_, _| ());
+            }
+            wheel.check();
+            let now = wheel.memory_bytes();
+            assert!(now < at_the_peak / 5, "{amplitude}: {at_the_peak} to {now}");
+        }
+    }
+
+    #[test]
+    fn random_cancels_leave_chunks_at_least_an_eighth_full() {
+        let mut wheel = HierarchicalWheel::new();
+        let spread = |n: u64| Tick::new(1 + n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 60_000);
+        let keys: Vec<_> = (0..200_000).map(|n| wheel.insert(spread(n), n)).collect();
+        for (n, &key) in keys.iter().enumerate() {
+            if n % 64 != 0 {
+                wheel.cancel(key);
+            }
+        }
+        wheel.check();
+        let chunks = wheel.storage.chunks.in_use();
+        assert!(
+            chunks < wheel.len() / 4 + 256 + 32,
+            "{chunks} chunks, {}",
+            wheel.len()
+        );
     }
 
     #[test]

@@ -12,8 +12,8 @@ const RECENT: usize = 64;
 /// An index freed a moment ago is given out again first: its cell is still in the cache.
 /// After those come the lowest ones, word by word, so that new entries lie side by side
 /// and the upper segments run empty. A segment is *surplus* when its cells were all to
-/// spare for a whole epoch, in which as many indices came back as there are cells; it is
-/// then released, one at a time, so that no single call has much to do.
+/// spare for a whole epoch; the owner says when one ends, and takes surplus segments one
+/// at a time, so that no single call has much to do.
 pub(crate) struct Indices<const SEGMENT: usize> {
     recent: [u32; RECENT],
     recent_len: usize,
@@ -24,14 +24,7 @@ pub(crate) struct Indices<const SEGMENT: usize> {
     /// Segments without storage: released ones.
     absent: Bits,
     absent_len: usize,
-    epoch: Epoch,
-}
-
-/// The watch for surplus segments.
-struct Epoch {
-    /// Indices that came back since it began.
-    returned: usize,
-    /// The fewest free indices it has seen.
+    /// The fewest free indices in this epoch.
     low_water: usize,
     /// Cells the last epoch found to spare and that are still to be released.
     surplus: usize,
@@ -49,18 +42,20 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
             segments: 0,
             absent: Bits::below(0),
             absent_len: 0,
-            epoch: Epoch {
-                returned: 0,
-                low_water: 0,
-                surplus: 0,
-                release_below: 0,
-            },
+            low_water: 0,
+            surplus: 0,
+            release_below: 0,
         }
     }
 
     /// How many cells there are, free or not.
     pub(crate) fn cells(&self) -> usize {
         (self.segments - self.absent_len) * SEGMENT
+    }
+
+    /// Behind the last index there is memory for.
+    pub(crate) fn end(&self) -> usize {
+        self.segments * SEGMENT
     }
 
     /// Gives out a free index. O(1), amortised.
@@ -73,19 +68,14 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
         self.recent[self.recent_len % RECENT]
     }
 
-    /// Takes an index back; perhaps there is a segment to release now. O(1), amortised.
+    /// Takes an index back. O(1), amortised.
     #[inline]
-    #[must_use]
-    pub(crate) fn give(&mut self, index: u32) -> Option<usize> {
-        let released = if self.recent_len == RECENT {
+    pub(crate) fn give(&mut self, index: u32) {
+        if self.recent_len == RECENT {
             self.put_by(RECENT / 2);
-            self.look_for_surplus()
-        } else {
-            None
-        };
+        }
         self.recent[self.recent_len % RECENT] = index;
         self.recent_len += 1;
-        released
     }
 
     /// Takes the lowest free word's indices among the recent ones, lowest on top.
@@ -105,7 +95,7 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
         self.recent_len = taken;
         self.free.remove_all(index, word & !rest);
         self.free_len -= taken;
-        self.epoch.low_water = self.epoch.low_water.min(self.free_len);
+        self.low_water = self.low_water.min(self.free_len);
     }
 
     /// Moves the `count` oldest of the recent indices to the free ones.
@@ -117,7 +107,6 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
         self.recent.copy_within(count..self.recent_len, 0);
         self.recent_len -= count;
         self.free_len += count;
-        self.epoch.returned += count;
     }
 
     #[cold]
@@ -137,33 +126,32 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
             self.free.insert_word(word);
         }
         self.free_len += SEGMENT;
-        self.epoch.low_water = 0; // all there was had been needed
-        self.epoch.surplus = 0;
+        self.low_water = 0; // all there was had been needed
+        self.surplus = 0;
     }
 
-    /// Ends an epoch that is over, and releases the next surplus segment, if any.
-    fn look_for_surplus(&mut self) -> Option<usize> {
-        if self.epoch.returned >= self.cells() {
-            self.epoch = Epoch {
-                returned: 0,
-                low_water: self.free_len,
-                surplus: self.epoch.low_water,
-                release_below: self.segments,
-            };
-        }
+    /// Ends an epoch: what was to spare in all of it is surplus now.
+    pub(crate) fn end_epoch(&mut self) {
+        self.surplus = self.low_water;
+        self.low_water = self.free_len;
+        self.release_below = self.segments;
+    }
+
+    /// Takes the next surplus segment away; its storage is the caller's to free.
+    pub(crate) fn release_surplus(&mut self) -> Option<usize> {
         // One segment stays to spare, so that a population around a border costs nothing.
-        if self.epoch.surplus < 2 * SEGMENT {
+        if self.surplus < 2 * SEGMENT {
             return None;
         }
-        let below = self.epoch.release_below;
+        let below = self.release_below;
         let looked_at = below.saturating_sub(RECENT)..below;
-        self.epoch.release_below = looked_at.start;
+        self.release_below = looked_at.start;
         if looked_at.is_empty() {
-            self.epoch.surplus = 0;
+            self.surplus = 0;
         }
         let found = looked_at.rev().find(|&segment| self.is_unused(segment))?;
-        self.epoch.release_below = found;
-        self.epoch.surplus -= SEGMENT;
+        self.release_below = found;
+        self.surplus -= SEGMENT;
         self.release(found);
         Some(found)
     }
@@ -176,9 +164,13 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
         for &segment in &unused {
             self.release(segment);
         }
-        self.epoch.returned = 0;
-        self.epoch.surplus = 0;
-        self.epoch.low_water = self.free_len;
+        while self.segments > 0 && self.absent.contains(self.segments - 1) {
+            self.segments -= 1;
+            self.absent_len -= 1;
+            self.absent.remove(self.segments);
+        }
+        self.surplus = 0;
+        self.low_water = self.free_len;
         unused
     }
 
@@ -194,15 +186,16 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
         self.free_len -= SEGMENT;
         self.absent.insert(segment);
         self.absent_len += 1;
-        self.epoch.low_water = self.epoch.low_water.min(self.free_len);
+        self.low_water = self.low_water.min(self.free_len);
     }
 
     pub(crate) fn bytes(&self) -> usize {
         self.free.bytes() + self.absent.bytes()
     }
 
-    /// Checks the books, and that `is_used` holds for just what is not free.
-    pub(crate) fn check(&self, is_used: impl Fn(usize) -> bool) {
+    /// Checks the books, and that just what is not free is used; `is_used` tells, or does not
+    /// know.
+    pub(crate) fn check(&self, is_used: impl Fn(usize) -> Option<bool>) {
         self.free.check();
         let recent = &self.recent[..self.recent_len];
         let mut free_len = 0;
@@ -213,14 +206,20 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
                 .filter(|&cell| self.free.contains(cell))
                 .count();
             if self.absent.contains(segment) {
-                assert!(!cells.clone().any(&is_used), "nothing is in no storage");
+                let uses = cells.clone().filter(|&cell| is_used(cell) == Some(true));
+                assert_eq!(uses.count(), 0, "nothing is in no storage");
                 continue;
             }
             for cell in cells {
                 let among_recent = recent.iter().filter(|&&r| r as usize == cell).count();
                 let free = among_recent + usize::from(self.free.contains(cell));
-                let used = usize::from(is_used(cell));
-                assert_eq!(free + used, 1, "a cell is used or free, and once");
+                match is_used(cell) {
+                    Some(used) => {
+                        let uses = free + usize::from(used);
+                        assert_eq!(uses, 1, "a cell is used or free, and once");
+                    }
+                    None => assert!(free <= 1, "a cell is free only once"),
+                }
             }
         }
         assert_eq!(free_len, self.free_len, "the number of free cells is known");
@@ -238,31 +237,31 @@ mod tests {
         let mut indices = Small::new();
         let first: Vec<u32> = (0..300).map(|_| indices.take()).collect();
         assert!(first.iter().copied().eq(0..300));
-        assert_eq!(indices.give(7), None);
-        assert_eq!(indices.give(5), None);
+        indices.give(7);
+        indices.give(5);
         assert_eq!((indices.take(), indices.take()), (5, 7));
-        indices.check(|index| index < 300);
+        indices.check(|index| Some(index < 300));
     }
 
     #[test]
-    fn a_segment_is_released_after_an_epoch_in_which_nobody_needed_it() {
+    fn a_segment_is_surplus_after_an_epoch_in_which_nobody_needed_it() {
         let mut indices = Small::new();
         let taken: Vec<u32> = (0..10 * 128).map(|_| indices.take()).collect();
-        let mut released = Vec::new();
         for index in taken {
-            released.extend(indices.give(index));
+            indices.give(index);
         }
-        assert_eq!(released, [], "the peak belongs to this epoch");
-        for _ in 0..40 * 128 {
-            let batch: Vec<u32> = (0..100).map(|_| indices.take()).collect();
-            for index in batch {
-                released.extend(indices.give(index));
-            }
+        indices.end_epoch();
+        assert_eq!(indices.release_surplus(), None, "the peak was in this one");
+        for _ in 0..100 {
+            let index = indices.take();
+            indices.give(index);
         }
-        assert!(released.len() >= 7, "{released:?}");
-        assert_eq!(indices.cells(), (10 - released.len()) * 128);
-        assert!(indices.cells() <= 3 * 128);
-        indices.check(|_| false);
+        indices.end_epoch();
+        let released: Vec<usize> = core::iter::from_fn(|| indices.release_surplus()).collect();
+        // Segment 9 has those freed last, which stay at hand; one stays to spare.
+        assert_eq!(released, [8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(indices.cells(), 2 * 128);
+        indices.check(|_| Some(false));
     }
 
     #[test]
@@ -272,10 +271,10 @@ mod tests {
             indices.take();
         }
         for index in 130..500 {
-            let _ = indices.give(index);
+            indices.give(index);
         }
         assert_eq!(indices.release_all(), [2, 3]);
-        indices.check(|index| index < 130);
+        indices.check(|index| Some(index < 130));
         let again: Vec<u32> = (0..200).map(|_| indices.take()).collect();
         assert!(again.iter().copied().eq(130..330));
     }

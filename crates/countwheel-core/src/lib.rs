@@ -29,7 +29,8 @@
 //! | insert, cancel, reschedule | O(1) | O(1) |
 //! | an entry's whole way out | at most seven moves, whatever its delay | one look per revolution |
 //! | empty ticks | skipped | skipped |
-//! | memory when empty | 17 KiB | 8 bytes and one bit a slot |
+//! | memory when empty | 25 KB | 12 bytes and one bit a slot |
+//! | an entry with eight bytes of value | 25 bytes; 34 when far | the same in full chunks; 280 bytes alone in its slot |
 //!
 //! Take the hierarchical one unless you know that nearly all delays are shorter
 //! than one revolution of the ring. Both come from G. Varghese and T. Lauck,
@@ -62,14 +63,14 @@
 //! array of 32 entries of eight bytes, each half a deadline and the number of a node. A
 //! slot is a chain of chunks. New entries go to the end of the last one, a cancel clears
 //! one bit of a word that tells which entries are live, and expiry reads whole chunks, so
-//! nothing is ever reached through another timer. An entry with a value of eight bytes
-//! takes 25 bytes.
+//! nothing is ever reached through another timer. A chunk in which a deadline is more than
+//! 2^32 ticks away has a second array, for the upper halves.
 //!
 //! What is cancelled is gone at once. Chunks that cancels have left sparse are merged with
-//! their neighbours, a few with every cancel while the chunks are less than a quarter full;
-//! freed memory is reused, the lowest first, and given back after a peak: by itself once as
-//! many entries have left as there is room for and the room was not needed, or with
-//! `shrink_to_fit`.
+//! their neighbours, a few after every 32 removals while the chunks are less than an eighth
+//! full, but for one to an occupied slot. Freed memory is reused, the lowest first, and given
+//! back after a peak: by itself once as many entries have left as there is room for and the
+//! room was not needed, or with `shrink_to_fit`.
 //!
 #![no_std]
 #![forbid(unsafe_code)]

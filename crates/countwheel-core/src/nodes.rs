@@ -70,6 +70,8 @@ pub(crate) struct Nodes<T> {
     floors: Vec<NonZeroU32>,
     indices: Indices<SEGMENT>,
     len: usize,
+    /// Values that left since somebody last asked.
+    removed: usize,
     #[cfg(feature = "planted-bugs")]
     pub(crate) planted: Option<crate::PlantedBug>,
 }
@@ -81,6 +83,7 @@ impl<T> Nodes<T> {
             floors: Vec::new(),
             indices: Indices::new(),
             len: 0,
+            removed: 0,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -199,10 +202,34 @@ impl<T> Nodes<T> {
     #[inline]
     fn free(&mut self, index: u32, generation: NonZeroU32) {
         self.len -= 1;
-        if generation == NonZeroU32::MAX {
-            return;
+        self.removed += 1;
+        if generation < NonZeroU32::MAX {
+            self.indices.give(index);
         }
-        if let Some(segment) = self.indices.give(index) {
+    }
+
+    /// How many values have left since the last [`count_removals`](Self::count_removals).
+    #[inline]
+    pub(crate) fn removed(&self) -> usize {
+        self.removed
+    }
+
+    pub(crate) fn count_removals(&mut self) -> usize {
+        mem::take(&mut self.removed)
+    }
+
+    /// Nodes there is memory for.
+    pub(crate) fn room(&self) -> usize {
+        self.indices.cells()
+    }
+
+    pub(crate) fn end_epoch(&mut self) {
+        self.indices.end_epoch();
+    }
+
+    /// Releases a segment that the last epoch found to be surplus, if there is one.
+    pub(crate) fn release_surplus(&mut self) {
+        if let Some(segment) = self.indices.release_surplus() {
             self.release(segment);
         }
     }
@@ -268,9 +295,11 @@ impl<T> Nodes<T> {
             .filter(|(_, node)| matches!(node, Node::Live { .. }));
         assert_eq!(live.count(), self.len, "the number of entries is known");
         self.indices.check(|index| match self.nodes.get(index) {
-            Some(Node::Live { .. }) => true,
-            Some(Node::Free { generation }) => *generation == NonZeroU32::MAX,
-            None => false,
+            Some(Node::Live { .. }) => Some(true),
+            Some(Node::Free {
+                generation: NonZeroU32::MAX,
+            }) => None, // perhaps it is retired
+            Some(Node::Free { .. }) | None => Some(false),
         });
     }
 
@@ -315,7 +344,14 @@ mod tests {
     fn a_node_retires_before_its_generations_repeat() {
         let mut nodes = Nodes::new();
         let first = insert(&mut nodes, 'a');
-        nodes.set_generation(first.index, NonZeroU32::MAX);
+        let last_but_one = NonZeroU32::new(u32::MAX - 1).unwrap();
+        nodes.set_generation(first.index, last_but_one);
+        nodes.take(TimerKey {
+            generation: last_but_one,
+            ..first
+        });
+        nodes.check();
+        assert_eq!(insert(&mut nodes, 'z').index, first.index);
         let last = TimerKey {
             generation: NonZeroU32::MAX,
             ..first

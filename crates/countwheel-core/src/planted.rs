@@ -34,11 +34,13 @@ pub enum PlantedBug {
     ReleaseForgetsGenerations,
     /// Of equal deadlines, the run's come after those filed since it was sorted.
     RunAfterItsEquals,
+    /// The hand enters a slot with the run's first entry, and does not cascade it.
+    RunBeforeItsSlotCascades,
 }
 
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::BorderOffByOne,
         Self::RescheduleKeepsItsPlaceInTheChain,
         Self::CancelLeavesOccupancy,
@@ -51,11 +53,12 @@ impl PlantedBug {
         Self::UpperHalfLeftOut,
         Self::ReleaseForgetsGenerations,
         Self::RunAfterItsEquals,
+        Self::RunBeforeItsSlotCascades,
     ];
 
     /// Whether a hashed wheel can have it, too.
     pub fn concerns_hashed_wheels(self) -> bool {
-        self != Self::RunAfterItsEquals
+        self != Self::RunAfterItsEquals && self != Self::RunBeforeItsSlotCascades
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 /// An array whose cells are found by index, `SEGMENT` of them to an allocation.
 ///
-/// Growing it never moves a cell, so no single growth is expensive.
+/// Growing it never moves a cell.
 pub(crate) struct Segments<C, const SEGMENT: usize> {
     segments: Vec<Option<Box<[C; SEGMENT]>>>,
 }

@@ -10,8 +10,12 @@ use crate::{Expired, Tick, TimerKey};
 /// How many nodes are looked up together.
 const GROUP: usize = 32;
 
-/// Chunks that a cancel looks at while they are sparse.
-const CHUNKS_LOOKED_AT: usize = 4;
+/// After how many removals there is something to tidy, perhaps.
+const TIDY_AFTER: usize = 32;
+
+/// How many chunks are then looked at while they are sparse, and merged with others.
+const CHUNKS_LOOKED_AT: usize = 4 * TIDY_AFTER;
+const CHUNKS_MERGED: usize = TIDY_AFTER / 4;
 
 /// The entries of one wheel, filed under numbered slots. Which slot a deadline belongs
 /// to is the wheel's business.
@@ -19,6 +23,8 @@ pub(crate) struct Storage<T> {
     pub(crate) nodes: Nodes<T>,
     pub(crate) chunks: Chunks,
     pub(crate) slots: Slots,
+    /// Values that left in this epoch. It ends when as many have left as there is room for.
+    removed_in_epoch: usize,
 }
 
 impl<T> Storage<T> {
@@ -28,6 +34,7 @@ impl<T> Storage<T> {
             nodes: Nodes::new(),
             chunks: Chunks::new(),
             slots: Slots::new(slots),
+            removed_in_epoch: 0,
         }
     }
 
@@ -56,7 +63,7 @@ impl<T> Storage<T> {
     pub(crate) fn cancel(&mut self, key: TimerKey, now: Tick) -> Option<T> {
         let (position, value) = self.nodes.take(key)?;
         self.chunks.remove(&mut self.slots, position);
-        self.merge_if_sparse(now);
+        self.tidy_sometimes(now);
         Some(value)
     }
 
@@ -66,7 +73,7 @@ impl<T> Storage<T> {
         keys: impl IntoIterator<Item = TimerKey>,
         mut each: impl FnMut(TimerKey, T),
     ) -> usize {
-        let mut keys = keys.into_iter();
+        let mut keys = keys.into_iter().fuse();
         let mut cancelled = 0;
         let mut group = [None; GROUP];
         loop {
@@ -102,7 +109,7 @@ impl<T> Storage<T> {
         };
         self.chunks.remove(&mut self.slots, position);
         self.file(slot, deadline.get(), now.get(), key.index);
-        self.merge_if_sparse(now);
+        self.tidy_sometimes(now);
         true
     }
 
@@ -159,34 +166,49 @@ impl<T> Storage<T> {
             }
             chunk = next;
         }
-        for _ in 0..thinned {
-            self.merge_if_sparse(now);
-        }
         thinned > 0
     }
 
+    /// To be called once in a while, and after each cancel. O(1), amortised.
     #[inline]
-    pub(crate) fn merge_if_sparse(&mut self, now: Tick) {
-        if self.chunks.are_sparse(&self.slots, self.nodes.len()) {
-            self.merge_some(now);
+    pub(crate) fn tidy_sometimes(&mut self, now: Tick) {
+        if self.nodes.removed() >= TIDY_AFTER {
+            self.tidy(now);
         }
     }
 
-    /// Looks at the next few chunks, and merges each with those behind it that still fit
-    /// in with it. O(1).
+    /// Merges chunks if they are sparse, and releases a segment of each kind if there are
+    /// any that an epoch found to be surplus.
     #[cold]
     #[inline(never)]
-    fn merge_some(&mut self, now: Tick) {
+    fn tidy(&mut self, now: Tick) {
+        let mut merged = 0;
         for _ in 0..CHUNKS_LOOKED_AT {
-            let Some(merged) = self.chunks.merge_next(&mut self.slots, now.get()) else {
-                continue;
-            };
-            let nodes = merged.clone().map(|(node, _)| node);
-            self.look_at(nodes);
-            for (node, position) in merged {
-                self.nodes.moved(node, position);
+            if merged == CHUNKS_MERGED || !self.chunks.are_sparse(&self.slots, self.len()) {
+                break;
             }
+            merged += usize::from(self.merge_next_chunk(now));
         }
+        self.removed_in_epoch += self.nodes.count_removals();
+        if self.removed_in_epoch >= self.nodes.room() {
+            self.removed_in_epoch = 0;
+            self.nodes.end_epoch();
+            self.chunks.end_epoch();
+        }
+        self.nodes.release_surplus();
+        self.chunks.release_surplus();
+    }
+
+    /// Merges the next chunk with those behind it that fit in with it; whether there were any.
+    fn merge_next_chunk(&mut self, now: Tick) -> bool {
+        let Some(merged) = self.chunks.merge_next(&mut self.slots, now.get()) else {
+            return false;
+        };
+        self.look_at(merged.clone().map(|(node, _)| node));
+        for (node, position) in merged {
+            self.nodes.moved(node, position);
+        }
+        true
     }
 
     /// The deadline of `key` as it was asked for; `None` if the key is stale.

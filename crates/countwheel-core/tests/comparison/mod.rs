@@ -328,8 +328,8 @@ enum Operation {
     Insert(Tick),
     /// Of a timer that may have left long ago.
     Cancel(Id),
-    /// Of this one and as many after it.
-    CancelEach(Id, usize),
+    /// Of this one and as many after it; but one in so many stays.
+    CancelEach(Id, usize, usize),
     Reschedule(Id, Tick),
     Look(Id),
     /// At most this many entries.
@@ -351,16 +351,19 @@ enum Delays {
     LogUniform,
     Equal,
     AtBorders,
+    /// Where a slot begins, of any level.
+    Multiples,
     Far,
     Past,
 }
 
 impl Delays {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Near,
         Self::LogUniform,
         Self::Equal,
         Self::AtBorders,
+        Self::Multiples,
         Self::Far,
         Self::Past,
     ];
@@ -385,6 +388,13 @@ impl Delays {
                     Tick::new(last_before).saturating_add(random.below(3))
                 }
             },
+            Self::Multiples => {
+                let digits = [0, 8, 8, 8, 16, 16, 24, 32][small(random.below(8))];
+                let start = Tick::new(now.get() >> digits << digits);
+                let blocks_ahead = random.below(3) << 16;
+                let slots_ahead = random.below(5) << digits;
+                start.saturating_add(blocks_ahead + slots_ahead + random.below(3) / 2)
+            }
             Self::Far => Tick::new(random.next()),
             Self::Past => Tick::new(random.next() % now.get().max(1)),
         }
@@ -493,11 +503,14 @@ impl Run {
             14 if self.random.one_in(500) => Some(Operation::Drain),
             15 if self.random.one_in(300) => Some(Operation::Clear),
             16 if self.random.one_in(50) => Some(Operation::Shrink),
-            17 if self.random.one_in(20) => {
-                let count = self.random.next() & [3, 0xf, 0x7f, 0xfff][small(self.random.below(4))];
+            17 if self.random.one_in(4) => {
+                let count = self.random.next() & [3, 0x7f, 0xfff][small(self.random.below(3))];
+                let one_stays_in = [usize::MAX, 7, 40, 200][small(self.random.below(4))];
                 self.timer()
-                    .map(|id| Operation::CancelEach(id, small(count)))
+                    .map(|id| Operation::CancelEach(id, small(count), one_stays_in))
             }
+            // Nearly everybody leaves, and chunks are merged.
+            16 if self.random.one_in(40) => Some(Operation::CancelEach(0, self.keys.len(), 100)),
             18 => {
                 let limit = [0, 1, 2, 10, 100, usize::MAX][small(self.random.below(6))];
                 Some(Operation::ExpireBatch(self.time(), limit))
@@ -533,6 +546,9 @@ impl Run {
     /// A point in time to expire at.
     fn time(&mut self) -> Tick {
         let now = self.map.now;
+        if matches!(self.phase.delays, Delays::Multiples) && self.random.one_in(3) {
+            return now.saturating_add(1 << (16 + self.random.below(10)));
+        }
         let first_due = self.map.first_due().unwrap_or(now);
         match self.random.below(16) {
             0 => Tick::new(now.get() - self.random.below(now.get().saturating_add(1))),
@@ -544,6 +560,13 @@ impl Run {
                 let any = self.random.pick(&self.live);
                 let place = any.and_then(|id| self.map.places[id]);
                 place.map_or(now, |(due, _)| due)
+            }
+            // Past a whole slot of a high level, or to its end, while entries are taken one
+            // by one.
+            7 => now.saturating_add(self.random.next() >> (30 + self.random.below(34))),
+            9 if self.random.one_in(3) => {
+                let block = (1_u64 << (8 * self.random.below(5))) - 1;
+                Tick::new(now.get() | block).saturating_add(self.random.below(3))
             }
             8 if self.random.one_in(400) => self.map.last_due().unwrap_or(now),
             9 if self.random.one_in(1_000) => Tick::new(self.random.next()),
@@ -571,11 +594,12 @@ impl Run {
                 }
                 same("cancel", self.wheel.cancel(self.keys[id]), expected)
             }
-            Operation::CancelEach(first, count) => {
+            Operation::CancelEach(first, count, one_stays_in) => {
                 let ids = first..self.keys.len().min(first + count + 1);
-                let keys = &self.keys[ids.clone()];
-                let actual = self.wheel.cancel_each(keys);
-                self.operations += ids.len() as u64 - 1;
+                let ids: Vec<Id> = ids.filter(|id| (id + 1) % one_stays_in != 0).collect();
+                let keys: Vec<TimerKey> = ids.iter().map(|&id| self.keys[id]).collect();
+                let actual = self.wheel.cancel_each(&keys);
+                self.operations += (ids.len() as u64).saturating_sub(1);
                 let mut expected = Vec::new();
                 for id in ids {
                     if self.map.cancel(id).is_some() {
