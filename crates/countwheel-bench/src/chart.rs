@@ -10,8 +10,8 @@ use crate::workload::USUAL;
 /// The figures that are drawn, in this order.
 const DRAWN: [&str; 4] = ["w1-schedule", "w1-cancel", "w2", "w3u"];
 
-const WIDTH: f64 = 860.0;
-const LABELS: f64 = 270.0;
+const WIDTH: f64 = 900.0;
+const LABELS: f64 = 310.0;
 const VALUES: f64 = 70.0;
 const BARS: f64 = WIDTH - LABELS - VALUES;
 const ROW: f64 = 22.0;

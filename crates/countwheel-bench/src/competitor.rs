@@ -31,8 +31,9 @@ pub(crate) trait Competitor: Sized {
     /// Delays from here on are beyond it.
     const DELAY_LIMIT: u64 = u64::MAX;
 
-    /// An empty one at tick 0, without hints about its later size.
-    fn new() -> Self;
+    /// An empty one at tick 0, without hints about its later size. Who has a choice of
+    /// shapes takes one that reaches as far as the longest delay.
+    fn new(longest_delay: u64) -> Self;
 
     /// A timer that fires `delay` ticks from now; at least one.
     fn schedule(&mut self, delay: u64, id: u64) -> Self::Handle;
@@ -102,6 +103,16 @@ pub(crate) trait Task {
     fn run<C: Competitor>(self) -> Self::Output;
 }
 
+struct HandleBytes;
+
+impl Task for HandleBytes {
+    type Output = usize;
+
+    fn run<C: Competitor>(self) -> usize {
+        size_of::<C::Handle>()
+    }
+}
+
 /// The competitors by name, in the order of the tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -161,6 +172,21 @@ impl Name {
         }
     }
 
+    /// The name in tables in Markdown: ours stand out.
+    pub(crate) fn emphasised(self) -> String {
+        let label = self.label();
+        if self.is_ours() {
+            format!("**{label}**")
+        } else {
+            label.to_owned()
+        }
+    }
+
+    /// The size of what its user has to keep for each timer.
+    pub(crate) fn handle_bytes(self) -> usize {
+        self.dispatch(HandleBytes)
+    }
+
     /// What a reader of its rows has to know.
     pub(crate) fn remark(self) -> &'static str {
         match self {
@@ -171,9 +197,10 @@ impl Name {
             Self::CountwheelHashed => "one ring; later rounds wait in their slots",
             Self::NexusTimer => {
                 "`poll_and_rebalance`; a handle must be given back after its timer has fired \
-                 (not timed in W3)"
+                 (not timed in W3); its usual seven levels where they reach far enough, else \
+                 eight wider ones"
             }
-            Self::SlabWheel => "the policy `Millis`; far deadlines wait in a sorted map",
+            Self::SlabWheel => "its policy `Millis` with a fifth level, to reach 2^32 ticks",
             Self::DelayQueue => {
                 "paused clock; its keys carry no generation, so we keep one bit a timer to know \
                  which have fired"

@@ -14,6 +14,7 @@ mod chart;
 mod check;
 mod child;
 mod competitor;
+mod latency;
 mod machine;
 mod random;
 mod report;

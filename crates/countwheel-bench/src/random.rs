@@ -50,6 +50,14 @@ impl Delays {
         }
     }
 
+    /// The longest there is.
+    pub(crate) fn longest(self) -> u64 {
+        match self {
+            Self::Uniform => 60_000,
+            Self::LogUniform | Self::Sparse | Self::Far => u64::from(u32::MAX),
+        }
+    }
+
     /// `count` delays from seed 42. They all fit 32 bits, and small arrays disturb less.
     pub(crate) fn list(self, count: usize) -> Vec<u32> {
         let mut numbers = SplitMix::new(42);

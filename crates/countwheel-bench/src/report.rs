@@ -4,10 +4,9 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, ensure};
 
-use crate::competitor::Name;
+use crate::latency::Latencies;
 use crate::results::{Entry, Pages, Results};
-use crate::table::{Table, cells, number, thousands};
-use crate::workload::Workload;
+use crate::table::{Table, cells};
 
 /// The page about the runs, which must come from the same machine. Their samples are
 /// put together.
@@ -24,10 +23,8 @@ pub(crate) fn write(command: &str, runs: &[Results]) -> anyhow::Result<String> {
             markdown(&mut page, &table);
         }
     }
-    for pages in results.pages() {
-        for timers in results.sizes(pages, Workload::Calls) {
-            calls(&mut page, &results, pages, timers);
-        }
+    for table in Latencies::all(&results) {
+        page.push_str(&table.markdown());
     }
     Ok(page)
 }
@@ -115,9 +112,13 @@ fn method(page: &mut String, results: &Results) {
          delays up to 2^32 ticks, every power of two as likely as the next, in 4096 advances of \
          2^20 ticks. **W3s**: 1000 timers over 2^32 ticks, the same advances, in all. **W3e**: \
          1000 far timers, a million ticks on which nothing happens.\n\
-         - **W6**: growth of the resident memory for each pending timer, without its handle.\n\n\
+         - **W6**: growth of the resident memory for each pending timer, without its handle, \
+         whose size is in the table of competitors.\n\
+         - **Single calls**: W2, and W3u with its scheduling, with the clock read before and after \
+         every call; that cost, given above, is in the figures. Each cell is the median over the \
+         rounds.\n\n\
          The ratio of our rows is the best peer's median over ours; that of a peer is its median \
-         over our best. Above one, ours is faster. Peers that cannot cancel do not count as best.\n",
+         over our best. Above one, ours is ahead. A peer that cannot cancel does not count as best.\n",
     );
     if results.pages().contains(&Pages::Huge) {
         page.push_str(
@@ -132,7 +133,7 @@ fn competitors(page: &mut String, results: &Results) {
         "\n## Competitors\n\n\
          Each was checked against a sorted map first: it fires what is due, nothing early, late or \
          after its cancel. The order is that within one advance, as seen in the check.\n\n\
-         | | order | remark |\n|---|---|---|\n",
+         | | order | handle, bytes | remark |\n|---|---|---|---|\n",
     );
     for verdict in &results.verdicts {
         let name = verdict.competitor;
@@ -142,7 +143,13 @@ fn competitors(page: &mut String, results: &Results) {
                 .order_of(name)
                 .map_or_else(String::new, |order| order.label().to_owned()),
         };
-        let _ = writeln!(page, "| {} | {order} | {} |", bold(name), name.remark());
+        let _ = writeln!(
+            page,
+            "| {} | {order} | {} | {} |",
+            name.emphasised(),
+            name.handle_bytes(),
+            name.remark()
+        );
     }
 }
 
@@ -156,67 +163,12 @@ fn markdown(page: &mut String, table: &Table) {
         let _ = writeln!(
             page,
             "| {} | {} | {} | {} |",
-            bold(row.name),
+            row.name.emphasised(),
             cell(&row.entry),
             row.ratio_text(),
             row.order
         );
     }
-}
-
-/// The latencies of single calls: median over the rounds for each percentile.
-fn calls(page: &mut String, results: &Results, pages: Pages, timers: u64) {
-    for (workload, title, kinds) in [
-        (
-            "calls-w2",
-            "Single calls in W2",
-            ["schedule", "cancel", "advance"].as_slice(),
-        ),
-        (
-            "calls-w3u",
-            "Single calls in W3u",
-            ["schedule", "advance"].as_slice(),
-        ),
-    ] {
-        let _ = writeln!(
-            page,
-            "\n### {title}, {} timers, {}\n\n\
-             In nanoseconds, p50 / p99 / p99.9 / max. Each call has the clock read before and after \
-             it; that cost ({} ns) is in the figures. An advance is by one tick.\n",
-            thousands(timers),
-            pages.label(),
-            results.clock_ns
-        );
-        let _ = writeln!(page, "| | {} |", kinds.join(" | "));
-        let _ = writeln!(page, "|---{}|", "|---".repeat(kinds.len()));
-        for &name in Name::all() {
-            let of_kind = |kind: &&str| latencies(results, pages, timers, name, workload, kind);
-            let row: Vec<String> = kinds.iter().map(of_kind).collect();
-            if row.iter().any(|cell| !cell.is_empty()) {
-                let _ = writeln!(page, "| {} | {} |", bold(name), row.join(" | "));
-            }
-        }
-    }
-}
-
-fn latencies(
-    results: &Results,
-    pages: Pages,
-    timers: u64,
-    name: Name,
-    workload: &str,
-    kind: &str,
-) -> String {
-    let of_percentile = |percentile: &str| {
-        let figure = format!("{workload}-{kind}-{percentile}");
-        let rows = results.rows(pages, Workload::Calls, timers, &figure);
-        Some(number(rows.get(&name)?.median()?))
-    };
-    let cells: Option<Vec<String>> = ["p50", "p99", "p99.9", "max"]
-        .into_iter()
-        .map(of_percentile)
-        .collect();
-    cells.map_or_else(String::new, |cells| cells.join(" / "))
 }
 
 fn cell(entry: &Entry) -> String {
@@ -225,15 +177,6 @@ fn cell(entry: &Entry) -> String {
         median
     } else {
         format!("{median} [{min}..{max}]")
-    }
-}
-
-fn bold(name: Name) -> String {
-    let label = name.label();
-    if name.is_ours() {
-        format!("**{label}**")
-    } else {
-        label.to_owned()
     }
 }
 

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use crate::check::{Verdict, check};
 use crate::child::measure_in_child;
 use crate::competitor::Name;
+use crate::latency::Latencies;
 use crate::machine::Machine;
 use crate::results::{Cell, Outcome, Pages, Results, Sample};
-use crate::stopwatch::clock_cost;
+use crate::stopwatch::{Stopwatch, clock_cost};
 use crate::table::Table;
 use crate::workload::{USUAL, Workload};
 
@@ -59,6 +60,9 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
     for table in Table::all(&results) {
         println!("\n{}", table.text());
     }
+    for table in Latencies::all(&results) {
+        println!("\n{}", table.text());
+    }
     let failed = |sample: &Sample| matches!(sample.outcome, Outcome::Failed(_));
     let failures = results.samples.iter().filter(|sample| failed(sample));
     for sample in failures {
@@ -96,7 +100,8 @@ impl Plan {
         };
         let mut given_up = BTreeSet::new();
         for round in 0..self.rounds.unwrap_or(usual) {
-            eprintln!("{} {timers} timers, round {}", workload.word(), round + 1);
+            eprint!("{} {timers} timers, round {}", workload.word(), round + 1);
+            let watch = Stopwatch::start();
             for &cell in &cells {
                 if given_up.contains(&cell) {
                     continue;
@@ -111,7 +116,8 @@ impl Plan {
                     outcome,
                 });
             }
-            // Nobody always comes after the same neighbour's heat.
+            eprintln!(" ({:.0} s)", watch.nanoseconds_per(1_000_000_000));
+            // Nobody is always the first.
             let step = 3.min(cells.len());
             cells.rotate_left(step);
         }

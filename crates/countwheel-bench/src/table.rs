@@ -91,6 +91,8 @@ pub(crate) struct Row {
     /// How many times less than the best peer's this is, if it is ours; otherwise how
     /// many times more than our best. Above one, we are ahead.
     pub(crate) ratio: Option<f64>,
+    /// Whom the ratio is against.
+    pub(crate) against: Option<Name>,
     pub(crate) order: &'static str,
 }
 
@@ -108,22 +110,24 @@ impl Table {
         }
         let best = |in_camp: fn(Name) -> bool| {
             let camp = entries.iter().filter(|&(&name, _)| in_camp(name));
-            camp.filter_map(|(_, entry)| entry.median())
-                .min_by(f64::total_cmp)
+            camp.filter_map(|(&name, entry)| Some((name, entry.median()?)))
+                .min_by(|a, b| a.1.total_cmp(&b.1))
         };
         let (our_best, best_peer) = (best(Name::is_ours), best(Name::is_rival));
+        let other = |name: Name| if name.is_ours() { best_peer } else { our_best };
         let ratio = |name: Name, entry: &Entry| {
-            let median = entry.median()?;
+            let (this, other) = (entry.median()?, other(name)?.1);
             Some(if name.is_ours() {
-                best_peer? / median
+                other / this
             } else {
-                median / our_best?
+                this / other
             })
         };
         let rows = entries.iter().map(|(&name, entry)| Row {
             name,
             entry: entry.clone(),
             ratio: ratio(name, entry),
+            against: other(name).map(|other| other.0),
             order: results.order_of(name).map_or("unchecked", |o| o.label()),
         });
         Some(Self {
@@ -154,14 +158,14 @@ impl Table {
     /// As text in columns.
     pub(crate) fn text(&self) -> String {
         let mut text = format!(
-            "{} ({})\n{:<40}{:>10}{:>10}{:>10}{:>20}  {}\n",
+            "{} ({})\n{:<40}{:>10}{:>10}{:>10}{:>30}  {}\n",
             self.title, self.unit, "", "median", "min", "max", "ratio", "order in an advance"
         );
         for row in &self.rows {
             let [median, min, max] = cells(&row.entry);
             let _ = writeln!(
                 text,
-                "{:<40}{median:>10}{min:>10}{max:>10}{:>20}  {}",
+                "{:<40}{median:>10}{min:>10}{max:>10}{:>30}  {}",
                 row.name.label(),
                 row.ratio_text(),
                 row.order
@@ -173,14 +177,10 @@ impl Table {
 
 impl Row {
     pub(crate) fn ratio_text(&self) -> String {
-        let than = if self.name.is_ours() {
-            "vs best peer"
-        } else {
-            "ours"
+        let (Some(ratio), Some(against)) = (self.ratio, self.against) else {
+            return String::new();
         };
-        self.ratio
-            .map(|ratio| format!("{}x {than}", number(ratio)))
-            .unwrap_or_default()
+        format!("{}x to {}", number(ratio), against.word())
     }
 }
 

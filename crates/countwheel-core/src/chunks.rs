@@ -416,7 +416,7 @@ impl Chunks {
     }
 
     /// The first entry of a slot: its deadline, its node, and its position.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn first(&self, slot: Slot, now: u64) -> Option<(u64, u32, Position)> {
         let chunk = slot.first;
         if chunk == NONE {

@@ -14,7 +14,7 @@ pub(crate) struct SortedMap {
 impl Competitor for SortedMap {
     type Handle = (u64, u64);
 
-    fn new() -> Self {
+    fn new(_longest_delay: u64) -> Self {
         Self {
             now: 0,
             sequence: 0,

@@ -9,7 +9,7 @@ use super::{Competitor, Fired};
 /// The hierarchical wheel, one call for each timer.
 pub(crate) type Hierarchical = Ours<HierarchicalWheel<u64>, false>;
 
-/// The hierarchical wheel, many timers to a call where the wheel has such calls.
+/// The hierarchical wheel, many timers to a call where it has such calls.
 pub(crate) type InBatches = Ours<HierarchicalWheel<u64>, true>;
 
 /// The hashed wheel, one call for each timer.
@@ -28,18 +28,16 @@ pub(crate) struct Ours<W, const IN_BATCHES: bool> {
     now: u64,
     wheel: W,
     batch: Vec<Expired<u64>>,
-    group: Vec<TimerKey>,
 }
 
 impl<W: Wheel, const IN_BATCHES: bool> Competitor for Ours<W, IN_BATCHES> {
     type Handle = TimerKey;
 
-    fn new() -> Self {
+    fn new(_longest_delay: u64) -> Self {
         Self {
             now: 0,
             wheel: W::new(),
             batch: Vec::new(),
-            group: Vec::new(),
         }
     }
 
@@ -51,27 +49,28 @@ impl<W: Wheel, const IN_BATCHES: bool> Competitor for Ours<W, IN_BATCHES> {
         self.wheel.cancel(handle).is_some()
     }
 
-    fn cancel_all(&mut self, mut handles: impl Iterator<Item = TimerKey>) -> u64 {
+    fn cancel_all(&mut self, handles: impl Iterator<Item = TimerKey>) -> u64 {
         if !IN_BATCHES {
             return handles.map(|key| u64::from(self.cancel(key))).sum();
         }
-        let mut cancelled = 0;
-        loop {
-            self.group.extend(handles.by_ref().take(GROUP));
-            if self.group.is_empty() {
-                return cancelled;
-            }
-            cancelled += self.wheel.cancel_each(&mut self.group);
+        let (mut handles, mut cancelled) = (handles.peekable(), 0);
+        while handles.peek().is_some() {
+            cancelled += self.wheel.cancel_each(handles.by_ref().take(GROUP));
         }
+        cancelled as u64
     }
 
     fn advance_to(&mut self, now: u64, fired: &mut impl Fired) {
         self.now = now;
         let now = Tick::new(now);
         if IN_BATCHES {
-            while self.wheel.expire_batch(now, BATCH, &mut self.batch) > 0 {
+            loop {
+                let taken = self.wheel.expire_batch(now, BATCH, &mut self.batch);
                 for expired in self.batch.drain(..) {
                     fired.fire(expired.value);
+                }
+                if taken < BATCH {
+                    break;
                 }
             }
         } else {
@@ -93,11 +92,8 @@ pub(crate) trait Wheel {
     fn cancel(&mut self, key: TimerKey) -> Option<u64>;
     fn expire(&mut self, now: Tick) -> Option<Expired<u64>>;
 
-    /// Appends up to `limit` entries that are due, and says how many.
     fn expire_batch(&mut self, now: Tick, limit: usize, batch: &mut Vec<Expired<u64>>) -> usize;
-
-    /// Cancels all of `keys` and empties it; how many were not stale.
-    fn cancel_each(&mut self, keys: &mut Vec<TimerKey>) -> u64;
+    fn cancel_each(&mut self, keys: impl Iterator<Item = TimerKey>) -> usize;
 }
 
 impl Wheel for HierarchicalWheel<u64> {
@@ -121,10 +117,10 @@ impl Wheel for HierarchicalWheel<u64> {
         self.expire_batch(now, limit, batch)
     }
 
-    fn cancel_each(&mut self, keys: &mut Vec<TimerKey>) -> u64 {
-        self.cancel_each(keys.drain(..), |_, id| {
+    fn cancel_each(&mut self, keys: impl Iterator<Item = TimerKey>) -> usize {
+        self.cancel_each(keys, |_, id| {
             black_box(id);
-        }) as u64
+        })
     }
 }
 
@@ -149,9 +145,9 @@ impl Wheel for HashedWheel<u64> {
         self.expire_batch(now, limit, batch)
     }
 
-    fn cancel_each(&mut self, keys: &mut Vec<TimerKey>) -> u64 {
-        self.cancel_each(keys.drain(..), |_, id| {
+    fn cancel_each(&mut self, keys: impl Iterator<Item = TimerKey>) -> usize {
+        self.cancel_each(keys, |_, id| {
             black_box(id);
-        }) as u64
+        })
     }
 }

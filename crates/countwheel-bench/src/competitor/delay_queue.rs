@@ -29,7 +29,7 @@ pub(crate) struct Handle {
 impl Competitor for Queue {
     type Handle = Handle;
 
-    fn new() -> Self {
+    fn new(_longest_delay: u64) -> Self {
         let clock = PausedClock::new();
         Self {
             timers: DelayQueue::new(),

@@ -46,7 +46,7 @@ impl LazyHeap {
 impl Competitor for LazyHeap {
     type Handle = Handle;
 
-    fn new() -> Self {
+    fn new(_longest_delay: u64) -> Self {
         Self {
             now: 0,
             timers: BinaryHeap::new(),

@@ -35,7 +35,7 @@ impl Competitor for Hhwt {
 
     const DELAY_LIMIT: u64 = DELAY_LIMIT;
 
-    fn new() -> Self {
+    fn new(_longest_delay: u64) -> Self {
         Self {
             now: 0,
             wheel: QuadWheelWithOverflow::new(),

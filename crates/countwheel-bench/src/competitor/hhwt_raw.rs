@@ -26,7 +26,7 @@ impl Competitor for Raw {
     const CANCELS: bool = false;
     const DELAY_LIMIT: u64 = DELAY_LIMIT;
 
-    fn new() -> Self {
+    fn new(_longest_delay: u64) -> Self {
         Self {
             now: 0,
             wheel: QuadWheelWithOverflow::default(),
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_delay_close_to_the_whole_cycle_fires_early() {
-        let mut raw = Raw::new();
+        let mut raw = Raw::new(u64::MAX);
         raw.advance_to(1, &mut Vec::new());
         raw.schedule(0xff_ffff, 1); // takes the wheel along; an empty one stands still
         let mut fired = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nexus_timer::{TimerHandle, Wheel};
+use nexus_timer::{TimerHandle, Wheel, WheelBuilder};
 
 use super::{Competitor, Fired};
 use crate::stopwatch::Stopwatch;
@@ -12,6 +12,10 @@ use crate::stopwatch::Stopwatch;
 ///
 /// A handle keeps its timer's memory after the timer has fired, until it is given back.
 /// Handles cannot be copied, so a timer cannot be cancelled twice.
+///
+/// The usual shape has seven levels, each eight times as wide as the one below. Timers
+/// beyond its reach wait on the last level and are looked at again and again, so for
+/// them we widen the levels.
 pub(crate) struct Nexus {
     /// Half a tick after the wheel's own origin: the wheel converts to ticks by a
     /// multiplication that rounds down, and whole ticks would sit on the edge.
@@ -24,15 +28,26 @@ pub(crate) struct Nexus {
 /// The chunk size of the crate's own examples.
 const CHUNK: usize = 4096;
 
+/// So many ticks the usual seven levels span.
+const USUAL_REACH: u64 = 1 << 24;
+
 impl Competitor for Nexus {
     type Handle = TimerHandle<u64>;
 
-    fn new() -> Self {
+    fn new(longest_delay: u64) -> Self {
         let start = Stopwatch::start().instant();
+        let shape = if longest_delay < USUAL_REACH {
+            WheelBuilder::default()
+        } else {
+            WheelBuilder::default().clk_shift(4).num_levels(8)
+        };
         Self {
             origin: start + Duration::from_micros(500),
             now: 0,
-            wheel: Wheel::unbounded(CHUNK, start),
+            wheel: shape
+                .unbounded(CHUNK)
+                .build(start)
+                .expect("both shapes are allowed"),
             due: Vec::new(),
         }
     }

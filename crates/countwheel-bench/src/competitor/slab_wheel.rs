@@ -2,23 +2,32 @@
 
 use std::time::{Duration, Instant};
 
-use slab_wheel::{Key, Millis, TimingWheel};
+use slab_wheel::{Key, Policy, TimingWheel};
 
 use super::{Competitor, Fired};
 use crate::stopwatch::Stopwatch;
 
-/// Timers of `slab-wheel` under its ready-made policy, drained into a buffer that is reused.
+/// Timers of `slab-wheel`, drained into a buffer that is reused.
 pub(crate) struct Wheel {
     origin: Instant,
     now: u64,
-    wheel: TimingWheel<u64, Millis>,
+    wheel: TimingWheel<u64, Reaching>,
     due: Vec<(Key, u64)>,
+}
+
+/// The crate's own policy `Millis` with one level more, so that no timer of ours has to
+/// wait in the sorted map beyond the last one. Near timers take the same way as without.
+struct Reaching;
+
+impl Policy for Reaching {
+    const SLOTS: &'static [usize] = &[256, 64, 64, 64, 64];
+    const RESOLUTION: &'static [u64] = &[1, 1 << 8, 1 << 14, 1 << 20, 1 << 26];
 }
 
 impl Competitor for Wheel {
     type Handle = Key;
 
-    fn new() -> Self {
+    fn new(_longest_delay: u64) -> Self {
         let origin = Stopwatch::start().instant();
         Self {
             origin,

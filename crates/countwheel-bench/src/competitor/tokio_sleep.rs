@@ -25,7 +25,7 @@ impl Competitor for Sleeps {
 
     const SILENT: bool = true;
 
-    fn new() -> Self {
+    fn new(_longest_delay: u64) -> Self {
         Self {
             clock: PausedClock::new(),
             released: Vec::new(),

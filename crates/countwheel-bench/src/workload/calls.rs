@@ -25,7 +25,7 @@ pub(super) fn measure<C: Competitor>(timers: u64) -> anyhow::Result<Figures> {
     }
 
     let mut watch = Latencies::new(timers, 0, UNIFORM_TICKS);
-    let mut competitor = C::new();
+    let mut competitor = C::new(Delays::Uniform.longest());
     let mut handles = room(timers);
     let delays = Delays::Uniform.list(index(timers));
     for ((id, &delay), handle) in (0..).zip(&delays).zip(&mut handles) {

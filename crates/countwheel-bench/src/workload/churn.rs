@@ -11,7 +11,7 @@ use crate::stopwatch::Stopwatch;
 pub(super) fn measure<C: Competitor>(timers: u64) -> Figures {
     let delays = Delays::Uniform.list(index(timers));
     let mut handles = room(timers);
-    let mut competitor = C::new();
+    let mut competitor = C::new(Delays::Uniform.longest());
 
     let (schedule, cancel) = round(&mut competitor, 0, &delays, &mut handles);
     if !C::CANCELS {

@@ -65,7 +65,7 @@ struct Line<C: Competitor> {
 
 impl<C: Competitor> Line<C> {
     fn new(timers: u64, delays: Delays) -> Self {
-        let mut competitor = C::new();
+        let mut competitor = C::new(delays.longest());
         let mut handles = room(timers);
         let delays = delays.list(index(timers));
         for ((id, delay), handle) in (0..).zip(delays).zip(&mut handles) {

@@ -9,17 +9,14 @@ use crate::random::{Delays, index};
 pub(super) fn measure<C: Competitor>(timers: u64) -> anyhow::Result<Figures> {
     let delays = Delays::Uniform.list(index(timers));
     let mut handles = room(timers);
-    let mut competitor = C::new();
+    let mut competitor = C::new(Delays::Uniform.longest());
     let before = resident()?;
     for ((id, &delay), handle) in (0..).zip(&delays).zip(handles.iter_mut()) {
         *handle = Some(competitor.schedule(u64::from(delay), id));
     }
     let grown = resident()? - before;
     finish(competitor, handles);
-    Ok(figures([
-        ("w6", grown / timers as f64),
-        ("w6-handle", size_of::<C::Handle>() as f64),
-    ]))
+    Ok(figures([("w6", grown / timers as f64)]))
 }
 
 /// Resident bytes of this process. The kernel counts them for `smaps_rollup` page by

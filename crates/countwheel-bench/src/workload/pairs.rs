@@ -67,7 +67,7 @@ impl<C: Competitor> Pairs<C> {
     /// N timers, scheduled at tick 0, and the plan for `steps` steps.
     pub(super) fn new(timers: u64, steps: u64) -> Self {
         let (delays, answered) = plan(timers, steps);
-        let mut competitor = C::new();
+        let mut competitor = C::new(Delays::Uniform.longest());
         let mut ring = room(timers);
         for ((id, &delay), handle) in (0..).zip(&delays).zip(&mut ring) {
             *handle = Some(competitor.schedule(u64::from(delay), id));
