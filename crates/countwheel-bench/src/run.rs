@@ -42,7 +42,10 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
     let competitors: Vec<Name> = plan.competitors.iter().copied().filter(passed).collect();
 
     let mut results = Results {
-        command: format!("bench {}", std::env::args().skip(1).collect::<Vec<_>>().join(" ")),
+        command: format!(
+            "bench {}",
+            std::env::args().skip(1).collect::<Vec<_>>().join(" ")
+        ),
         machine: Machine::describe(),
         clock_ns: clock_cost(),
         verdicts,
