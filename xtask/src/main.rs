@@ -13,7 +13,7 @@ const HELP: &str = "\
 cargo xtask check [STAGE...]   the gate, or some stages of it
 cargo xtask bench [RUN...]     measures against other libraries, 20 minutes; writes the pages
 cargo xtask instructions       counts the wheels' instructions and stores them
-cargo xtask model-long         1e9 operations of the wheels' model, about 15 minutes
+cargo xtask model-long         1e9 operations of the wheels' model, about 2 minutes
 cargo xtask sim-long           20,000 fresh seeds of the simulation, about 30 minutes
 cargo xtask kill-long          1,000 kills of the real server under load, about 6 minutes
 

@@ -96,58 +96,45 @@ pub(crate) trait Wheel {
     fn cancel_each(&mut self, keys: impl Iterator<Item = TimerKey>) -> usize;
 }
 
-impl Wheel for HierarchicalWheel<u64> {
-    fn new() -> Self {
-        Self::new()
-    }
+macro_rules! ours {
+    ($wheel:ident, $new:expr) => {
+        impl Wheel for $wheel<u64> {
+            fn new() -> Self {
+                $new
+            }
 
-    fn insert(&mut self, deadline: Tick, id: u64) -> TimerKey {
-        self.insert(deadline, id)
-    }
+            fn insert(&mut self, deadline: Tick, id: u64) -> TimerKey {
+                self.insert(deadline, id)
+            }
 
-    fn cancel(&mut self, key: TimerKey) -> Option<u64> {
-        self.cancel(key)
-    }
+            fn cancel(&mut self, key: TimerKey) -> Option<u64> {
+                self.cancel(key)
+            }
 
-    fn expire(&mut self, now: Tick) -> Option<Expired<u64>> {
-        self.expire(now)
-    }
+            fn expire(&mut self, now: Tick) -> Option<Expired<u64>> {
+                self.expire(now)
+            }
 
-    fn expire_batch(&mut self, now: Tick, limit: usize, batch: &mut Vec<Expired<u64>>) -> usize {
-        self.expire_batch(now, limit, batch)
-    }
+            fn expire_batch(
+                &mut self,
+                now: Tick,
+                limit: usize,
+                batch: &mut Vec<Expired<u64>>,
+            ) -> usize {
+                self.expire_batch(now, limit, batch)
+            }
 
-    fn cancel_each(&mut self, keys: impl Iterator<Item = TimerKey>) -> usize {
-        self.cancel_each(keys, |_, id| {
-            black_box(id);
-        })
-    }
+            fn cancel_each(&mut self, keys: impl Iterator<Item = TimerKey>) -> usize {
+                self.cancel_each(keys, |_, id| {
+                    black_box(id);
+                })
+            }
+        }
+    };
 }
 
-impl Wheel for HashedWheel<u64> {
-    fn new() -> Self {
-        Self::with_ticks_per_wheel(RING).expect("a ring of this size is allowed")
-    }
-
-    fn insert(&mut self, deadline: Tick, id: u64) -> TimerKey {
-        self.insert(deadline, id)
-    }
-
-    fn cancel(&mut self, key: TimerKey) -> Option<u64> {
-        self.cancel(key)
-    }
-
-    fn expire(&mut self, now: Tick) -> Option<Expired<u64>> {
-        self.expire(now)
-    }
-
-    fn expire_batch(&mut self, now: Tick, limit: usize, batch: &mut Vec<Expired<u64>>) -> usize {
-        self.expire_batch(now, limit, batch)
-    }
-
-    fn cancel_each(&mut self, keys: impl Iterator<Item = TimerKey>) -> usize {
-        self.cancel_each(keys, |_, id| {
-            black_box(id);
-        })
-    }
-}
+ours!(HierarchicalWheel, HierarchicalWheel::new());
+ours!(
+    HashedWheel,
+    HashedWheel::with_ticks_per_wheel(RING).expect("a ring of this size is allowed")
+);
