@@ -92,7 +92,7 @@ struct Run {
     #[arg(long, value_delimiter = ',', value_parser = whole_number, default_value = "1e5,1e6,1e7")]
     timers: Vec<u64>,
     /// How many rounds, instead of 5 and, above a million timers, 3.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
     /// How the allocator gets its memory; both are measured in turn if both are named.
     #[arg(long, value_delimiter = ',', default_value = "default")]
