@@ -408,9 +408,9 @@ impl Chunks {
     pub(crate) fn iter(&self, slot: Slot, now: u64) -> impl Iterator<Item = (u64, u32, Position)> {
         self.chain(slot).flat_map(move |chunk| {
             members(self.live(slot, chunk)).map(move |at| {
+                let (deadline, node) = self.entry(chunk, at as usize, now);
                 let position = Position::new(narrow(chunk) * CHUNK + at);
-                let node = self.entries.cell(chunk)[at as usize].node;
-                (self.deadline(position, now), node, position)
+                (deadline, node, position)
             })
         })
     }
@@ -423,25 +423,26 @@ impl Chunks {
             return None;
         }
         let at = self.live(slot, chunk as usize).trailing_zeros() % CHUNK;
-        let entry = self.entries.cell(chunk as usize)[at as usize];
-        let upper = match self.links[chunk as usize].upper {
-            NONE => upper(now),
-            beside => self.entries.cell(beside as usize)[at as usize].deadline,
-        };
-        let deadline = joined(upper, entry.deadline);
-        Some((deadline, entry.node, Position::new(chunk * CHUNK + at)))
+        let (deadline, node) = self.entry(chunk as usize, at as usize, now);
+        Some((deadline, node, Position::new(chunk * CHUNK + at)))
     }
 
     /// The deadline of the entry at a position.
     #[inline]
     pub(crate) fn deadline(&self, position: Position, now: u64) -> u64 {
         let (chunk, at) = split(position.get());
+        self.entry(chunk, at, now).0
+    }
+
+    /// The whole deadline and the node of an entry.
+    #[inline(always)]
+    pub(crate) fn entry(&self, chunk: usize, at: usize, now: u64) -> (u64, u32) {
         let entry = self.entries.cell(chunk)[at];
         let upper = match self.links[chunk].upper {
             NONE => upper(now),
             beside => self.entries.cell(beside as usize)[at].deadline,
         };
-        joined(upper, entry.deadline)
+        (joined(upper, entry.deadline), entry.node)
     }
 
     /// The slot in which a position is.
@@ -473,8 +474,7 @@ impl Chunks {
         let chunk = chunk as usize;
         let live = self.live(slot, chunk);
         if self.is_wide(chunk) || upper(last_due) != upper(now) {
-            let first = narrow(chunk) * CHUNK;
-            let is_due = |at: &u32| self.deadline(Position::new(first + at), now) <= last_due;
+            let is_due = |at: &u32| self.entry(chunk, *at as usize, now).0 <= last_due;
             return members(live)
                 .filter(is_due)
                 .fold(0, |due, at| due | 1 << at);
@@ -533,9 +533,7 @@ impl Chunks {
         let mut from = chunk;
         loop {
             for at in members(self.live(slots.slots[slot], from as usize)) {
-                let deadline = self.deadline(Position::new(from * CHUNK + at), now);
-                let node = self.entries.cell(from as usize)[at as usize].node;
-                merged[len] = (deadline, node);
+                merged[len] = self.entry(from as usize, at as usize, now);
                 len += 1;
             }
             if from != chunk {

@@ -137,12 +137,7 @@ impl<T> HashedWheel<T> {
     /// the next one at once.
     #[inline]
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
-        #[cfg(feature = "planted-bugs")]
-        let slot = self.storage.slot_of(key);
-        let value = self.storage.cancel(key, self.now)?;
-        #[cfg(feature = "planted-bugs")]
-        self.storage.spoil_cancel(self.planted, slot, key);
-        Some(value)
+        self.storage.cancel(key, self.now)
     }
 
     /// Takes the entries of all `keys` out of the wheel and hands each value to `each`;
@@ -171,15 +166,17 @@ impl<T> HashedWheel<T> {
     /// O(1). The key stays valid. For the order among equal deadlines the entry
     /// counts as inserted now.
     pub fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool {
-        if !self.contains(key) {
+        let Some(position) = self.storage.nodes.find(key) else {
             return false;
-        }
+        };
         #[cfg(feature = "planted-bugs")]
         if self.spoil_reschedule(key, deadline) {
             return true;
         }
         let slot = self.slot_of(deadline);
-        self.storage.refile(key, slot, deadline, self.now)
+        self.storage
+            .refile(position, key.index, slot, deadline, self.now);
+        true
     }
 
     /// Takes out the next entry that is due at `now`; `None` if nothing more is.
@@ -469,7 +466,7 @@ impl<T> HashedWheel<T> {
     fn pick_up_due(&mut self) {
         let slot = self.revolution.slot_of(self.now);
         #[cfg(feature = "planted-bugs")]
-        self.storage.spoil_order(self.planted, slot);
+        self.storage.spoil_order(slot);
         let last_due = self.last_picked_up();
         if self.storage.pick_up(slot, last_due, self.now) {
             self.quiet_since = self.now;

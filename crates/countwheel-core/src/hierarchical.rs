@@ -110,12 +110,7 @@ impl<T> HierarchicalWheel<T> {
     /// the next one at once.
     #[inline]
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
-        #[cfg(feature = "planted-bugs")]
-        let slot = self.storage.slot_of(key);
-        let value = self.storage.cancel(key, self.now)?;
-        #[cfg(feature = "planted-bugs")]
-        self.storage.spoil_cancel(self.planted, slot, key);
-        Some(value)
+        self.storage.cancel(key, self.now)
     }
 
     /// Takes the entries of all `keys` out of the wheel and hands each value to `each`;
@@ -150,20 +145,19 @@ impl<T> HierarchicalWheel<T> {
     /// O(1). The key stays valid. For the order among equal deadlines the entry
     /// counts as inserted now.
     pub fn reschedule(&mut self, key: TimerKey, deadline: Tick) -> bool {
-        if !self.contains(key) {
+        let Some(position) = self.storage.nodes.find(key) else {
             return false;
-        }
+        };
         let place = self.place_of(deadline);
         #[cfg(feature = "planted-bugs")]
-        if self
-            .storage
-            .spoil_reschedule(self.planted, key, place.slot(), deadline)
-        {
+        if self.storage.spoil_reschedule(key, place.slot(), deadline) {
             return true;
         }
         let start = place.start_of(deadline.max(self.now));
         self.levels_from = self.levels_from.min(start);
-        self.storage.refile(key, place.slot(), deadline, self.now)
+        self.storage
+            .refile(position, key.index, place.slot(), deadline, self.now);
+        true
     }
 
     /// Takes out the next entry that is due at `now`; `None` if nothing more is.
@@ -490,10 +484,11 @@ impl<T> HierarchicalWheel<T> {
     /// entered it. Their new slots are empty before, so the order is kept.
     fn cascade(&mut self, from: Place) {
         #[cfg(feature = "planted-bugs")]
-        self.storage.spoil_order(self.planted, from.slot());
+        self.storage.spoil_order(from.slot());
         let now = self.now;
         while let Some(taken) = self.storage.take_first(from.slot()) {
             self.storage
+                .nodes
                 .look_at(taken.iter(now.get()).map(|(_, node)| node));
             for (deadline, node) in taken.iter(now.get()) {
                 let place = self.place_of(Tick::new(deadline));
@@ -507,7 +502,7 @@ impl<T> HierarchicalWheel<T> {
     /// entered it. Nothing is on the levels below.
     fn sort_into_run(&mut self, from: Place) {
         #[cfg(feature = "planted-bugs")]
-        self.storage.spoil_order(self.planted, from.slot());
+        self.storage.spoil_order(from.slot());
         let mut sorted = core::mem::take(&mut self.sorted);
         while let Some(taken) = self.storage.take_first(from.slot()) {
             taken.move_narrow(&mut sorted);

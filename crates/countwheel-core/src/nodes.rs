@@ -1,6 +1,7 @@
 //! Where values live: nodes that are reused, and generations that notice it.
 
 use alloc::vec::Vec;
+use core::hint;
 use core::mem;
 use core::num::NonZeroU32;
 
@@ -44,15 +45,11 @@ enum Node<T> {
 }
 
 impl<T> Node<T> {
-    #[inline]
-    fn free(generation: NonZeroU32) -> Self {
-        Self::Free { generation }
-    }
-
     /// Takes out what is there, and leaves a free node of the next generation.
     #[inline]
     fn vacate(&mut self, generation: NonZeroU32) -> Self {
-        mem::replace(self, Self::free(generation.saturating_add(1)))
+        let generation = generation.saturating_add(1);
+        mem::replace(self, Self::Free { generation })
     }
 
     #[inline]
@@ -128,7 +125,7 @@ impl<T> Nodes<T> {
             self.floors.resize(segment + 1, NonZeroU32::MIN);
         }
         let generation = self.floors[segment];
-        self.nodes.add(index, || Node::free(generation));
+        self.nodes.add(index, || Node::Free { generation });
         self.nodes.cell_mut(index)
     }
 
@@ -256,11 +253,15 @@ impl<T> Nodes<T> {
 
     /// Looks at nodes that are needed next, so that they come into the cache together:
     /// a processor waits for loads that depend on one another one by one, but for a
-    /// dozen independent ones at once. Returns how many are live.
+    /// dozen independent ones at once.
     #[inline]
-    pub(crate) fn look_at(&self, indices: impl Iterator<Item = u32>) -> usize {
+    pub(crate) fn look_at(&self, indices: impl Iterator<Item = u32>) {
         let is_live = |index| self.position(index).is_some();
-        indices.map(|index| usize::from(is_live(index))).sum()
+        hint::black_box(
+            indices
+                .map(|index| usize::from(is_live(index)))
+                .sum::<usize>(),
+        );
     }
 
     /// Notes that an entry stands somewhere else now.

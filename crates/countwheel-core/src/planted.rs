@@ -72,12 +72,8 @@ impl<T> Storage<T> {
         Some(self.chunks.slot_of(self.nodes.find(key)?))
     }
 
-    pub(crate) fn spoil_cancel(
-        &mut self,
-        bug: Option<PlantedBug>,
-        slot: Option<usize>,
-        key: TimerKey,
-    ) {
+    pub(crate) fn spoil_cancel(&mut self, slot: Option<usize>, key: TimerKey) {
+        let bug = self.nodes.planted;
         if let (Some(PlantedBug::CancelLeavesOccupancy), Some(slot)) = (bug, slot) {
             self.slots.spoil_occupancy(slot);
         }
@@ -86,17 +82,11 @@ impl<T> Storage<T> {
         }
     }
 
-    pub(crate) fn spoil_reschedule(
-        &mut self,
-        bug: Option<PlantedBug>,
-        key: TimerKey,
-        slot: usize,
-        deadline: Tick,
-    ) -> bool {
+    pub(crate) fn spoil_reschedule(&mut self, key: TimerKey, slot: usize, deadline: Tick) -> bool {
         let Some(position) = self.nodes.find(key) else {
             return false;
         };
-        let spoilt = bug == Some(PlantedBug::RescheduleKeepsItsPlaceInTheChain)
+        let spoilt = self.nodes.planted == Some(PlantedBug::RescheduleKeepsItsPlaceInTheChain)
             && self.chunks.slot_of(position) == slot;
         if spoilt {
             self.chunks.spoil_deadline(position, deadline.get());
@@ -104,8 +94,8 @@ impl<T> Storage<T> {
         spoilt
     }
 
-    pub(crate) fn spoil_order(&mut self, bug: Option<PlantedBug>, slot: usize) {
-        if bug != Some(PlantedBug::ReversedHandOver) {
+    pub(crate) fn spoil_order(&mut self, slot: usize) {
+        if self.nodes.planted != Some(PlantedBug::ReversedHandOver) {
             return;
         }
         let mut entries = Vec::new();
@@ -158,8 +148,7 @@ impl<T> HashedWheel<T> {
         } else {
             self.revolution.slot_of(deadline)
         };
-        self.storage
-            .spoil_reschedule(self.planted, key, slot, deadline)
+        self.storage.spoil_reschedule(key, slot, deadline)
     }
 
     pub(crate) fn spoil_wake(&self, wake: Tick) -> Tick {

@@ -1,7 +1,6 @@
 //! What both wheels are made of: values in nodes, deadlines in chunks, chunks on slots.
 
 use alloc::vec::Vec;
-use core::hint;
 
 use crate::chunks::{CHUNK, Chunks, Entry, Slots, Taken, joined, members, upper};
 use crate::nodes::{Nodes, Position};
@@ -61,9 +60,13 @@ impl<T> Storage<T> {
 
     #[inline]
     pub(crate) fn cancel(&mut self, key: TimerKey, now: Tick) -> Option<T> {
+        #[cfg(feature = "planted-bugs")]
+        let slot = self.slot_of(key);
         let (position, value) = self.nodes.take(key)?;
         self.chunks.remove(&mut self.slots, position);
         self.tidy_sometimes(now);
+        #[cfg(feature = "planted-bugs")]
+        self.spoil_cancel(slot, key);
         Some(value)
     }
 
@@ -85,12 +88,8 @@ impl<T> Storage<T> {
             if len == 0 {
                 return cancelled;
             }
-            // Looking at all of them first brings their nodes into the cache together.
             let group = group[..len].iter().flatten();
-            let known = group.clone().filter(|key| self.nodes.find(**key).is_some());
-            if known.count() == 0 {
-                continue;
-            }
+            self.nodes.look_at(group.clone().map(|key| key.index));
             for &key in group {
                 if let Some(value) = self.cancel(key, now) {
                     cancelled += 1;
@@ -100,17 +99,20 @@ impl<T> Storage<T> {
         }
     }
 
-    /// Moves the entry of `key` to the end of a slot, with another deadline; false if
-    /// the key is stale.
+    /// Moves the entry at a position, whose node is named, to the end of a slot, with
+    /// another deadline.
     #[inline]
-    pub(crate) fn refile(&mut self, key: TimerKey, slot: usize, deadline: Tick, now: Tick) -> bool {
-        let Some(position) = self.nodes.find(key) else {
-            return false;
-        };
+    pub(crate) fn refile(
+        &mut self,
+        position: Position,
+        node: u32,
+        slot: usize,
+        deadline: Tick,
+        now: Tick,
+    ) {
         self.chunks.remove(&mut self.slots, position);
-        self.file(slot, deadline.get(), now.get(), key.index);
+        self.file(slot, deadline.get(), now.get(), node);
         self.tidy_sometimes(now);
-        true
     }
 
     /// Appends an entry that is on no slot, and whose value is in its node.
@@ -126,18 +128,12 @@ impl<T> Storage<T> {
     pub(crate) fn file_run(&mut self, entries: &[Entry]) {
         let way_out = self.way_out();
         for group in entries.chunks(CHUNK as usize) {
-            self.look_at(group.iter().map(|entry| entry.node));
+            self.nodes.look_at(group.iter().map(|entry| entry.node));
             let first = self.chunks.append_chunk(&mut self.slots, way_out, group);
             for (position, entry) in (first.get()..).zip(group) {
                 self.nodes.moved(entry.node, Position::new(position));
             }
         }
-    }
-
-    /// Looks at nodes that are needed next, so that they are waited for together.
-    #[inline]
-    pub(crate) fn look_at(&self, nodes: impl Iterator<Item = u32>) {
-        hint::black_box(self.nodes.look_at(nodes));
     }
 
     /// Takes the first chunk off a slot.
@@ -155,9 +151,7 @@ impl<T> Storage<T> {
             let from = self.slots.slot(slot);
             let due = self.chunks.due(from, chunk, last_due.get(), now.get());
             for at in members(due) {
-                let position = Position::new(chunk * CHUNK + at);
-                let deadline = self.chunks.deadline(position, now.get());
-                let node = self.chunks.entries(chunk as usize)[at as usize].node;
+                let (deadline, node) = self.chunks.entry(chunk as usize, at as usize, now.get());
                 self.file(self.way_out(), deadline, now.get(), node);
             }
             if due != 0 {
@@ -204,7 +198,7 @@ impl<T> Storage<T> {
         let Some(merged) = self.chunks.merge_next(&mut self.slots, now.get()) else {
             return false;
         };
-        self.look_at(merged.clone().map(|(node, _)| node));
+        self.nodes.look_at(merged.clone().map(|(node, _)| node));
         for (node, position) in merged {
             self.nodes.moved(node, position);
         }
@@ -247,7 +241,7 @@ impl<T> Storage<T> {
         let slot = self.slots.slot(slot);
         let entries = self.chunks.entries(slot.first as usize);
         let live = members(self.chunks.live(slot, slot.first as usize));
-        self.look_at(live.map(|at| entries[at as usize].node));
+        self.nodes.look_at(live.map(|at| entries[at as usize].node));
     }
 
     /// Takes entries out of a slot, first to last, until one is due after `last_due`, or
