@@ -6,7 +6,7 @@ use core::fmt;
 use crate::geometry::{GeometryError, Revolution};
 #[cfg(feature = "planted-bugs")]
 use crate::planted::PlantedBug;
-use crate::storage::Storage;
+use crate::storage::{SlotLoad, Storage};
 use crate::{Expired, Tick, TimerKey};
 
 /// The classic hashed timing wheel: one ring of slots, as Netty and its kin have it.
@@ -368,6 +368,24 @@ impl<T> HashedWheel<T> {
     /// ```
     pub fn shrink_to_fit(&mut self) {
         self.storage.shrink_to_fit();
+    }
+
+    /// How the entries are spread over the slots. Those that have been taken out of their
+    /// slots, because they come next, are not counted. For people who wonder whether a
+    /// layout suits their delays.
+    ///
+    /// O(slots and entries).
+    ///
+    /// ```
+    /// # use countwheel_core::{HashedWheel, Tick};
+    /// let mut wheel = HashedWheel::new();
+    /// for deadline in [300, 300, 400] {
+    ///     wheel.insert(Tick::new(deadline), "entry");
+    /// }
+    /// assert_eq!(wheel.slot_load().fullest, 2);
+    /// ```
+    pub fn slot_load(&self) -> SlotLoad {
+        self.storage.slot_load()
     }
 
     /// How many bytes of memory the wheel holds, apart from what values point to. O(room).

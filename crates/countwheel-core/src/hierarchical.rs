@@ -8,7 +8,7 @@ use crate::geometry::{LEVELS, Place, SLOTS};
 #[cfg(feature = "planted-bugs")]
 use crate::planted::PlantedBug;
 use crate::sort;
-use crate::storage::Storage;
+use crate::storage::{SlotLoad, Storage};
 use crate::{Expired, Tick, TimerKey};
 
 /// The highest level whose ticks agree in their upper halves.
@@ -359,6 +359,24 @@ impl<T> HierarchicalWheel<T> {
         self.storage.shrink_to_fit();
         self.sorted = Vec::new();
         self.spare = Vec::new();
+    }
+
+    /// How the entries are spread over the slots. Those that have been taken out of their
+    /// slots, because they come next, are not counted. For people who wonder whether a
+    /// layout suits their delays.
+    ///
+    /// O(slots and entries).
+    ///
+    /// ```
+    /// # use countwheel_core::{HierarchicalWheel, Tick};
+    /// let mut wheel = HierarchicalWheel::new();
+    /// for deadline in [300, 300, 400] {
+    ///     wheel.insert(Tick::new(deadline), "entry");
+    /// }
+    /// assert_eq!(wheel.slot_load().fullest, 3);
+    /// ```
+    pub fn slot_load(&self) -> SlotLoad {
+        self.storage.slot_load()
     }
 
     /// How many bytes of memory the wheel holds, apart from what values point to. O(room).

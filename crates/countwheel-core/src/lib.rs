@@ -100,5 +100,5 @@ pub use key::{Expired, TimerKey};
 #[cfg(feature = "planted-bugs")]
 #[doc(hidden)]
 pub use planted::PlantedBug;
-
+pub use storage::SlotLoad;
 pub use tick::Tick;

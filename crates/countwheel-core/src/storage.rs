@@ -26,6 +26,16 @@ pub(crate) struct Storage<T> {
     removed_in_epoch: usize,
 }
 
+/// How the entries of a wheel are spread over its slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct SlotLoad {
+    /// How many slots have entries, on all levels.
+    pub occupied: usize,
+    /// How many entries the fullest slot has.
+    pub fullest: usize,
+}
+
 impl<T> Storage<T> {
     /// Storage with `slots` slots, and one more, of that number, for what is on its way out.
     pub(crate) fn new(slots: usize) -> Self {
@@ -318,6 +328,20 @@ impl<T> Storage<T> {
     pub(crate) fn shrink_to_fit(&mut self) {
         self.nodes.shrink_to_fit();
         self.chunks.shrink_to_fit();
+    }
+
+    /// How the entries are spread over the slots, the way out not included.
+    pub(crate) fn slot_load(&self) -> SlotLoad {
+        let mut load = SlotLoad::default();
+        for number in 0..self.way_out() {
+            let slot = self.slots.slot(number);
+            let entries = self.chunks.chain(slot);
+            let entries = entries.map(|chunk| self.chunks.live(slot, chunk).count_ones() as usize);
+            let entries = entries.sum();
+            load.occupied += usize::from(entries > 0);
+            load.fullest = load.fullest.max(entries);
+        }
+        load
     }
 
     pub(crate) fn bytes(&self) -> usize {
