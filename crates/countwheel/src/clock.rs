@@ -210,6 +210,86 @@ impl Clock for SystemClock {
     }
 }
 
+/// The processor's own counter, scaled to nanoseconds (with the `quanta` crate): less than
+/// half as dear to read as the system's clock, which matters where timers are scheduled by the
+/// million. With the feature `tsc`.
+///
+/// A timer on this clock is never early by it. But its rate is measured once, at the first
+/// clock of a process, which takes up to 200 ms, and then differs from that of the system's
+/// clock by some millionths, in either direction: by the system's clock, a timeout of a minute
+/// may come some tens of microseconds early. Where the machine has no such counter that may
+/// be trusted, this reads the system's clock.
+///
+/// ```
+/// use countwheel::{Timer, TscClock};
+/// use std::time::Duration;
+///
+/// let timer = Timer::builder().clock(TscClock::new()).build();
+/// timer.schedule(Duration::from_secs(5), || println!("no answer"))?.cancel();
+/// # Ok::<(), countwheel::ScheduleError>(())
+/// ```
+#[cfg(feature = "tsc")]
+#[derive(Clone, Debug)]
+pub struct TscClock {
+    counter: quanta::Clock,
+    origin: quanta::Instant,
+    system: SystemClock,
+}
+
+#[cfg(feature = "tsc")]
+impl TscClock {
+    /// A clock whose [`Instant::ZERO`] is now.
+    #[must_use]
+    pub fn new() -> Self {
+        let counter = quanta::Clock::new();
+        Self {
+            origin: counter.now(),
+            counter,
+            system: SystemClock::new(),
+        }
+    }
+}
+
+#[cfg(feature = "tsc")]
+impl Default for TscClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(feature = "tsc")]
+impl Clock for TscClock {
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.counter.now().saturating_duration_since(self.origin)
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.system.timestamp()
+    }
+}
+
+/// How long somebody is ready to wait, in real time, whatever a timer's clock shows: a thread
+/// that blocks does so in real time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    began: std::time::Instant,
+    span: Duration,
+}
+
+impl Patience {
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads it")]
+    pub(crate) fn of(span: Duration) -> Self {
+        Self {
+            began: std::time::Instant::now(),
+            span,
+        }
+    }
+
+    pub(crate) fn left(self) -> Duration {
+        self.span.saturating_sub(self.began.elapsed())
+    }
+}
+
 /// A clock that moves only when told to. Clones share the same time.
 ///
 /// Starts at [`Instant::ZERO`] and [`Timestamp::EPOCH`] unless told otherwise.

@@ -1,24 +1,36 @@
 //! The state machine under every timer: deadlines in, fired values out, never waiting.
 
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use countwheel_core::{Expired, HashedWheel, HierarchicalWheel, Tick, TimerKey};
+use countwheel_core::{Expired, HashedWheel, HierarchicalWheel, SlotLoad, Tick, TimerKey};
 
 use crate::{Instant, Resolution};
+
+/// Both wheels have the same methods; this picks the one that is there.
+macro_rules! either {
+    ($this:expr, $wheel:ident => $call:expr) => {
+        match $this {
+            Wheel::Hierarchical($wheel) => $call,
+            Wheel::Hashed($wheel) => $call,
+        }
+    };
+}
 
 /// How the pending entries are laid out. A choice of speed, not of behaviour: every layout
 /// fires the same values at the same instants in the same order.
 ///
 /// ```
 /// use countwheel::{Driver, Instant, Layout, Resolution};
-/// use std::num::NonZeroUsize;
 ///
-/// let classic = Layout::Hashed { ticks_per_wheel: NonZeroUsize::new(512).unwrap() };
+/// let classic = Layout::hashed(512)?;
 /// let mut driver = Driver::new(Instant::ZERO, Resolution::MILLISECOND, classic);
 /// driver.schedule(Instant::ZERO, Instant::from_nanos(5), "soon");
 /// assert_eq!(driver.len(), 1);
+///
+/// let error = Layout::hashed(0).unwrap_err();
+/// assert_eq!(error.to_string(), "a wheel has 1 to 1073741824 ticks, not 0");
+/// # Ok::<(), countwheel::LayoutError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -31,10 +43,52 @@ pub enum Layout {
     /// suits delays of not much more than one round, since farther ones are visited again
     /// and again.
     Hashed {
-        /// How many slots the ring has: a round lasts that many ticks. Rounded up to a power
-        /// of two; what exceeds 2^30 is taken as that.
-        ticks_per_wheel: NonZeroUsize,
+        /// How many slots the ring has: a round lasts that many ticks.
+        ticks_per_wheel: TicksPerWheel,
     },
+}
+
+impl Layout {
+    /// A ring of `ticks_per_wheel` slots, rounded up to a power of two.
+    ///
+    /// # Errors
+    /// If there are none, or more than 2^30.
+    pub const fn hashed(ticks_per_wheel: usize) -> Result<Self, LayoutError> {
+        match ticks_per_wheel {
+            1..=TicksPerWheel::MAX => {
+                let ticks_per_wheel = TicksPerWheel(ticks_per_wheel.next_power_of_two());
+                Ok(Self::Hashed { ticks_per_wheel })
+            }
+            _ => Err(LayoutError { ticks_per_wheel }),
+        }
+    }
+}
+
+/// The number of slots of a ring: a power of two up to 2^30. See [`Layout::hashed`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TicksPerWheel(usize);
+
+impl TicksPerWheel {
+    const MAX: usize = 1 << 30;
+
+    /// The number.
+    ///
+    /// ```
+    /// # use countwheel::Layout;
+    /// let Ok(Layout::Hashed { ticks_per_wheel }) = Layout::hashed(500) else { panic!() };
+    /// assert_eq!(ticks_per_wheel.get(), 512);
+    /// ```
+    #[must_use]
+    pub const fn get(self) -> usize {
+        self.0
+    }
+}
+
+/// A ring without a slot, or with more than 2^30. See [`Layout::hashed`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a wheel has 1 to {} ticks, not {ticks_per_wheel}", TicksPerWheel::MAX)]
+pub struct LayoutError {
+    ticks_per_wheel: usize,
 }
 
 /// A wheel with a [`Resolution`]: the whole logic of a timer, without the waiting.
@@ -126,6 +180,7 @@ impl<T> Driver<T> {
     /// [`Instant::MAX`] only when time ends there.
     ///
     /// Values of one tick fire in the order in which they were scheduled. Never fails.
+    #[inline]
     pub fn schedule(&mut self, now: Instant, deadline: Instant, value: T) -> TimerKey {
         self.advance(now);
         let tick = self.tick_of(deadline);
@@ -165,6 +220,7 @@ impl<T> Driver<T> {
     /// assert_eq!(driver.cancel(key), Some("never mind"));
     /// assert_eq!(driver.cancel(key), None);
     /// ```
+    #[inline]
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
         self.wheel.cancel(key).map(|asked| asked.value)
     }
@@ -174,8 +230,28 @@ impl<T> Driver<T> {
     /// After a stall, however long, every value comes out once, in order of deadline (in
     /// ticks) and then of scheduling.
     pub fn expire(&mut self, now: Instant) -> Option<Fired<T>> {
+        self.expire_until(now, Instant::MAX)
+    }
+
+    /// Like [`expire`](Self::expire), but leaves alone what is due after `until`: for those
+    /// who merge several drivers in the order of their deadlines.
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # use std::time::Duration;
+    /// # let start = Instant::ZERO;
+    /// # let mut driver = Driver::new(start, Resolution::MILLISECOND, Layout::default());
+    /// let at = |millis| start + Duration::from_millis(millis);
+    /// driver.schedule(start, at(1), "first");
+    /// driver.schedule(start, at(2), "second");
+    /// assert_eq!(driver.expire_until(at(9), at(1)).unwrap().lateness.as_millis(), 8);
+    /// assert_eq!(driver.expire_until(at(9), at(1)), None);
+    /// assert_eq!(driver.expire(at(9)).unwrap().value, "second");
+    /// ```
+    pub fn expire_until(&mut self, now: Instant, until: Instant) -> Option<Fired<T>> {
         self.now = self.now.max(now);
-        let expired = self.wheel.expire(self.resolution.now(self.now))?;
+        let tick = self.resolution.now(self.now.min(until));
+        let expired = self.wheel.expire(tick)?;
         let Asked { deadline, value } = expired.value;
         debug_assert!(deadline <= self.now, "nothing fires early");
         Some(Fired {
@@ -218,9 +294,61 @@ impl<T> Driver<T> {
             .map(|tick| self.resolution.instant(tick))
     }
 
-    /// When a value scheduled now under `deadline` is due.
-    pub(crate) fn due(&self, deadline: Instant) -> Instant {
+    /// When a value that is scheduled now under `deadline` would be due: its deadline, rounded
+    /// up to a tick.
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # let driver = Driver::<()>::new(Instant::ZERO, Resolution::MILLISECOND, Layout::default());
+    /// assert_eq!(driver.due(Instant::from_nanos(1)).as_nanos(), 1_000_000);
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn due(&self, deadline: Instant) -> Instant {
         self.resolution.instant(self.tick_of(deadline))
+    }
+
+    /// What is pending under `key`; `None` if it has fired or been cancelled.
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # let mut driver = Driver::new(Instant::ZERO, Resolution::MILLISECOND, Layout::default());
+    /// let key = driver.schedule(Instant::ZERO, Instant::from_nanos(1), "tea");
+    /// *driver.get_mut(key).unwrap() = "coffee";
+    /// assert_eq!(driver.cancel(key), Some("coffee"));
+    /// ```
+    pub fn get_mut(&mut self, key: TimerKey) -> Option<&mut T> {
+        self.wheel.get_mut(key).map(|asked| &mut asked.value)
+    }
+
+    /// Gives memory back that a peak has left, as far as that is possible.
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # let mut driver = Driver::<u64>::new(Instant::ZERO, Resolution::MILLISECOND, Layout::default());
+    /// for value in 0..10_000 {
+    ///     driver.schedule(Instant::ZERO, Instant::MAX, value);
+    /// }
+    /// let peak = driver.memory_bytes();
+    /// driver.drain();
+    /// driver.shrink_to_fit();
+    /// assert!(driver.memory_bytes() < peak / 4);
+    /// ```
+    pub fn shrink_to_fit(&mut self) {
+        either!(&mut self.wheel, wheel => wheel.shrink_to_fit());
+    }
+
+    /// How much memory the wheel takes on the heap, in bytes, what its values own not included.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        either!(&self.wheel, wheel => wheel.memory_bytes())
+    }
+
+    /// How the entries are spread over the wheel's slots: for people who wonder whether a
+    /// [`Layout`] suits their delays. O(slots and entries).
+    #[must_use]
+    pub fn slot_load(&self) -> SlotLoad {
+        either!(&self.wheel, wheel => wheel.slot_load())
     }
 
     /// Takes out everything that is pending, in the order in which it would have fired.
@@ -244,6 +372,7 @@ impl<T> Driver<T> {
             .collect()
     }
 
+    #[inline]
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         if self.wheel.len() == 0 {
@@ -254,6 +383,7 @@ impl<T> Driver<T> {
         }
     }
 
+    #[inline]
     fn tick_of(&self, deadline: Instant) -> Tick {
         let tick = self.resolution.deadline(deadline);
         if deadline <= self.now {
@@ -286,25 +416,12 @@ enum Wheel<T> {
     Hashed(HashedWheel<T>),
 }
 
-/// Both wheels have the same methods; this picks the one that is there.
-macro_rules! either {
-    ($this:expr, $wheel:ident => $call:expr) => {
-        match $this {
-            Wheel::Hierarchical($wheel) => $call,
-            Wheel::Hashed($wheel) => $call,
-        }
-    };
-}
-
 impl<T> Wheel<T> {
-    const TICKS_PER_WHEEL_MAX: usize = 1 << 30;
-
     fn new(layout: Layout, now: Tick) -> Self {
         match layout {
             Layout::Hierarchical => Self::Hierarchical(HierarchicalWheel::starting_at(now)),
             Layout::Hashed { ticks_per_wheel } => {
-                let slots = ticks_per_wheel.get().min(Self::TICKS_PER_WHEEL_MAX);
-                let wheel = HashedWheel::starting_at(now, slots);
+                let wheel = HashedWheel::starting_at(now, ticks_per_wheel.get());
                 Self::Hashed(wheel.expect("a ring may have 1 to 2^30 slots"))
             }
         }
@@ -354,7 +471,7 @@ mod tests {
     const ALL: [Layout; 2] = [
         Layout::Hierarchical,
         Layout::Hashed {
-            ticks_per_wheel: NonZeroUsize::new(16).unwrap(),
+            ticks_per_wheel: TicksPerWheel(16),
         },
     ];
 

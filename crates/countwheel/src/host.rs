@@ -1,6 +1,5 @@
-//! Hosts: who finds out that time has passed, and runs what is due.
-//!
-//! Every host performs the same steps of the ledger. They differ in how they wait.
+//! How time passes for a timer: on a thread of its own, on a runtime, or by hand.
 
 pub(crate) mod manual;
+pub(crate) mod task;
 pub(crate) mod thread;

@@ -53,19 +53,48 @@
 
 #![forbid(unsafe_code)]
 
+mod builder;
 mod clock;
+mod concurrent;
 mod driver;
+mod engine;
+mod executor;
+mod future;
 mod host;
-mod ledger;
+mod planted;
 mod resolution;
+mod stats;
+mod stop;
+mod sync;
+mod task;
+mod timeout;
 mod timer;
+mod watchdog;
 
+pub use builder::TimerBuilder;
+#[cfg(feature = "tsc")]
+pub use clock::TscClock;
 pub use clock::{Clock, Instant, ManualClock, SystemClock, Timestamp};
-pub use countwheel_core::{Tick, TimerKey};
-pub use driver::{Driver, Fired, Layout, Unfired};
+pub use countwheel_core::{SlotLoad, Tick, TimerKey};
+pub use driver::{Driver, Fired, Layout, LayoutError, TicksPerWheel, Unfired};
+#[cfg(feature = "tokio")]
+pub use executor::tokio::TokioExecutor;
+pub use executor::{Executor, Overload, Pool, PoolError, Work};
+pub use future::{
+    Elapsed, Interval, MissedTicks, PeriodError, Sleep, SleepError, TimeoutError, WithTimeout,
+    interval, sleep, timeout,
+};
 pub use host::manual::ManualHost;
+pub use host::task::HostFuture;
 pub use resolution::{Resolution, ResolutionError};
-pub use timer::{ScheduleError, Stats, Stopped, Task, Timeout, Timer, TimerBuilder};
+pub use stats::{Histogram, RunningTask, ShardLoad, SlowTask, Snapshot, Stats};
+pub use stop::{Stop, Stopped, Stopping};
+pub use task::Task;
+pub use timeout::{Timeout, TimeoutGuard};
+#[doc(hidden)]
+pub use timer::pretend_to_be_thread;
+pub use timer::{ScheduleError, Timer};
+pub use watchdog::{Complaint, Health, Watchdog, WatchdogGuard};
 
 /// The example of the README is compiled and run as well.
 #[cfg(doctest)]

@@ -1,27 +1,35 @@
-//! What callers hold: a timer, and a handle for each timeout.
+//! What callers hold.
 
-use std::fmt;
+use std::cell::Cell;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::task::Waker;
 use std::time::Duration;
 
-use countwheel_core::TimerKey;
-
-use crate::ledger::{Fate, Host, Ledger};
-use crate::{Clock, Instant, Layout, ManualClock, ManualHost, Resolution, SystemClock};
-
-pub(crate) type Work = Box<dyn FnOnce() + Send>;
+use crate::Instant;
+use crate::builder::{HostKind, TimerBuilder};
+use crate::concurrent::Refusal;
+use crate::engine::Engine;
+use crate::host;
+use crate::stats::{Snapshot, Stats};
+use crate::stop::{Stop, Stopped, Stopping};
+use crate::task::{Delivery, Function, Job, Task};
+use crate::timeout::Timeout;
 
 /// Runs tasks once their deadlines are reached.
 ///
-/// Clones are handles to the same timer. Its one thread starts with the first task, sleeps
-/// until the next deadline, or for ever if there is none, and runs the tasks itself: a task
-/// that takes long makes the next ones late. A panicking task is counted and goes no
-/// further.
+/// Clones are handles to the same timer, and cheap. Any number of threads may schedule and
+/// cancel: each uses a wheel of its own, so they do not get in each other's way.
 ///
-/// The timer stops with [`stop`](Self::stop), which gives back what has not fired, or when
-/// the last clone is dropped, which drops it. A task that holds a clone keeps its timer
-/// alive.
+/// Its one thread starts with the first task, sleeps until the next deadline, or for ever if
+/// there is none, and hands what is due to an [`Executor`](crate::Executor), a small
+/// [`Pool`](crate::Pool) of threads unless told otherwise: so a task that takes long does not
+/// make others late. A panicking task is counted and goes no further.
+///
+/// The timer stops with [`stop`](Self::stop), which gives back what has not run, with
+/// [`close`](Self::close), which does as it is told, or when the last clone is dropped, which
+/// drops what is pending. A task that holds a clone keeps its timer alive.
 ///
 /// ```
 /// use countwheel::Timer;
@@ -44,12 +52,35 @@ pub struct Timer {
 /// All clones of a timer together, as opposed to its handles and its host.
 #[derive(Debug)]
 struct Owner {
-    ledger: Arc<Ledger>,
+    engine: Arc<Engine>,
+    /// Whether there is a host, or was one: then nobody needs to start it.
+    hosted: AtomicBool,
+    starting: Mutex<()>,
+    join_on_drop: bool,
 }
+
+/// More timers than this at a time, and a warning is logged, once: somebody makes one for
+/// each request where one for all would do.
+const MANY_TIMERS: usize = 64;
+
+static TIMERS: AtomicUsize = AtomicUsize::new(0);
+static MANY_WARNED: AtomicBool = AtomicBool::new(false);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        drop(self.ledger.close());
+        TIMERS.fetch_sub(1, Ordering::Relaxed);
+        let hub = self.engine.shards.hub();
+        if !hub.is_closed() {
+            let pending = self.engine.shards.counts().pending;
+            if pending > 0 {
+                let timer = &self.engine.name;
+                tracing::warn!(timer, pending, "a timer was dropped with work pending");
+            }
+            drop(self.engine.close_and_take());
+        }
+        if self.join_on_drop {
+            self.engine.ready.wait_over(None);
+        }
     }
 }
 
@@ -65,30 +96,70 @@ impl Timer {
         TimerBuilder::default()
     }
 
+    /// The timer of the whole process, made at the first call with the default options. Do
+    /// not stop it: others use it, too.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use std::time::Duration;
+    ///
+    /// Timer::global().schedule(Duration::from_secs(1), || println!("a second later"))?;
+    /// # Ok::<(), countwheel::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn global() -> &'static Self {
+        static GLOBAL: OnceLock<Timer> = OnceLock::new();
+        GLOBAL.get_or_init(|| Self::builder().thread_name("countwheel-global").build())
+    }
+
+    pub(crate) fn with(engine: Engine, kind: HostKind, join_on_drop: bool) -> Self {
+        let live = TIMERS.fetch_add(1, Ordering::Relaxed) + 1;
+        if live > MANY_TIMERS && !MANY_WARNED.swap(true, Ordering::Relaxed) {
+            tracing::warn!(live, "many timers at a time: one could be shared");
+        }
+        let hosted = AtomicBool::new(!matches!(kind, HostKind::Thread));
+        Self {
+            owner: Arc::new(Owner {
+                engine: Arc::new(engine),
+                hosted,
+                starting: Mutex::new(()),
+                join_on_drop,
+            }),
+        }
+    }
+
     /// What the timer's clock shows.
+    #[inline]
     #[must_use]
     pub fn now(&self) -> Instant {
-        self.ledger().clock.now()
+        self.engine().clock().now()
     }
 
     /// Has `task` run once `delay` has passed, and never before. Any delay will do:
     /// [`Duration::ZERO`] runs it at once, [`Duration::MAX`] never.
     ///
-    /// O(1). Wakes the timer's thread only if the task is due before everything else.
+    /// O(1): reads the clock once, takes one lock that other threads seldom want, and puts
+    /// what the task captures into a box, if it captures anything. Wakes the timer's thread
+    /// only if the task is due before everything else.
     ///
     /// # Errors
-    /// [`ScheduleError::Closed`] if the timer has stopped, [`ScheduleError::NoThread`] if its
-    /// thread could not be started. Both give the task back.
+    /// [`ScheduleError::Closed`] if the timer has stopped, [`ScheduleError::Full`] if as many
+    /// tasks are pending as may be, [`ScheduleError::NoThread`] if the timer's thread could
+    /// not be started. All give the task back.
+    #[inline]
     pub fn schedule(
         &self,
         delay: Duration,
         task: impl FnOnce() + Send + 'static,
     ) -> Result<Timeout, ScheduleError> {
-        self.schedule_at(self.now() + delay, task)
+        self.after(delay, Job::Task(Box::new(Function(task))))
     }
 
     /// Has `task` run once [`now`](Self::now) has reached `deadline`, and never before; at
-    /// once if it has passed. Tasks of one tick run in the order they were scheduled.
+    /// once if it has passed.
+    ///
+    /// Tasks start in the order of their deadlines, in ticks. Those of one tick start in the
+    /// order in which they were scheduled, if one thread did so.
     ///
     /// ```
     /// use countwheel::ManualHost;
@@ -107,38 +178,176 @@ impl Timer {
     ///
     /// # Errors
     /// Those of [`schedule`](Self::schedule).
+    #[inline]
     pub fn schedule_at(
         &self,
         deadline: Instant,
         task: impl FnOnce() + Send + 'static,
     ) -> Result<Timeout, ScheduleError> {
-        let (key, fate) = self.ledger().schedule(deadline, Box::new(task))?;
-        Ok(Timeout {
-            ledger: Arc::clone(self.ledger()),
-            key,
-            deadline,
-            fate,
-        })
+        self.at(deadline, Job::Task(Box::new(Function(task))))
     }
 
-    /// How many tasks wait for their deadline.
+    /// Sends `value` once `delay` has passed: the timer's thread does so itself, no executor
+    /// is asked. If nobody listens any more, the value is dropped.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use std::sync::mpsc;
+    /// use std::time::Duration;
+    ///
+    /// let (sender, due) = mpsc::channel();
+    /// let timer = Timer::new();
+    /// timer.schedule_send(Duration::from_millis(90), "order 2", &sender)?;
+    /// timer.schedule_send(Duration::from_millis(1), "order 1", &sender)?;
+    /// assert_eq!([due.recv(), due.recv()], [Ok("order 1"), Ok("order 2")]);
+    /// # Ok::<(), countwheel::ScheduleError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`schedule`](Self::schedule).
+    pub fn schedule_send<T: Send + 'static>(
+        &self,
+        delay: Duration,
+        value: T,
+        to: &mpsc::Sender<T>,
+    ) -> Result<Timeout, ScheduleError> {
+        let to = to.clone();
+        self.after(delay, Job::Task(Box::new(Delivery { value, to })))
+    }
+
+    /// Wakes `waker` once `delay` has passed: the timer's thread does so itself. For futures
+    /// of your own; [`sleep`](Self::sleep) is one.
+    ///
+    /// A waker is also woken when the timer stops, so look at the clock.
+    ///
+    /// ```
+    /// use countwheel::ManualHost;
+    /// use std::task::Waker;
+    /// use std::time::Duration;
+    ///
+    /// let mut host = ManualHost::new();
+    /// host.timer().schedule_wake(Duration::from_secs(1), Waker::noop().clone())?;
+    /// assert_eq!(host.advance(Duration::from_secs(1)), 1);
+    /// # Ok::<(), countwheel::ScheduleError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`schedule`](Self::schedule).
+    pub fn schedule_wake(&self, delay: Duration, waker: Waker) -> Result<Timeout, ScheduleError> {
+        self.after(delay, Job::Wake(waker))
+    }
+
+    #[inline]
+    pub(crate) fn after(&self, delay: Duration, job: Job) -> Result<Timeout, ScheduleError> {
+        let now = self.now();
+        self.insert(now, now + delay, job)
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, deadline: Instant, job: Job) -> Result<Timeout, ScheduleError> {
+        self.insert(self.now(), deadline, job)
+    }
+
+    #[inline]
+    fn insert(&self, now: Instant, deadline: Instant, job: Job) -> Result<Timeout, ScheduleError> {
+        if !self.owner.hosted.load(Ordering::Acquire)
+            && let Err(source) = self.start()
+        {
+            let task = Task::new(deadline, job);
+            return Err(ScheduleError::NoThread { task, source });
+        }
+        let shard = self.engine().shards.of_thread(number_of_thread());
+        match shard.insert(now, deadline, job) {
+            Ok(key) => Ok(Timeout::new(Arc::clone(shard), key, deadline)),
+            Err((Refusal::Closed, job)) => Err(ScheduleError::Closed(Task::new(deadline, job))),
+            Err((Refusal::Full, job)) => Err(ScheduleError::Full(Task::new(deadline, job))),
+        }
+    }
+
+    /// Starts the timer's thread, as the first task would. Twice does no harm.
+    ///
+    /// # Errors
+    /// What the system says if it cannot start a thread.
+    ///
+    /// ```
+    /// # use countwheel::Timer;
+    /// let timer = Timer::new();
+    /// timer.start()?; // now rather than in the middle of something
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[cold]
+    pub fn start(&self) -> io::Result<()> {
+        let owner = &self.owner;
+        let starting = owner.starting.lock();
+        let _one_at_a_time = starting.unwrap_or_else(PoisonError::into_inner);
+        if owner.hosted.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let engine = &owner.engine;
+        if !engine.shards.hub().is_closed() {
+            host::thread::start(engine)?;
+        }
+        owner.hosted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// How many tasks wait for their deadline. Exact, unless calls are under way.
     #[must_use]
     pub fn pending(&self) -> u64 {
-        self.stats().pending
+        self.engine().shards.counts().pending
     }
 
     /// What the timer has done so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.ledger().stats()
+        self.engine().stats()
     }
 
-    /// Stops the timer and gives back what has not fired. Later calls get nothing back.
+    /// What the timer looks like now: counters, what runs and since when, what is overdue.
+    /// For people and dashboards; it takes every lock for a moment.
     ///
-    /// Waits for a task that is running, so that none is when this returns, and for the
-    /// timer's thread. (So do not call it while holding what the running task waits for, nor
-    /// on a thread that must not block.) Called from a task of this timer, it does not wait:
-    /// that task is then the last one.
+    /// ```
+    /// use countwheel::ManualHost;
+    /// use std::time::Duration;
+    ///
+    /// let host = ManualHost::new();
+    /// host.timer().schedule(Duration::from_secs(5), || {})?;
+    /// host.clock().advance(Duration::from_secs(65));
+    /// let snapshot = host.timer().snapshot();
+    /// assert_eq!(snapshot.stats.pending, 1);
+    /// assert_eq!(snapshot.overdue, Duration::from_secs(60), "nobody drives it");
+    /// # Ok::<(), countwheel::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.engine().snapshot()
+    }
+
+    /// Makes the timer's host look at the clock again: after the clock jumped, or the machine
+    /// was suspended with a clock that went on. Without a reason it does no harm.
+    ///
+    /// ```
+    /// use countwheel::{ManualClock, Timer};
+    /// use std::sync::mpsc;
+    /// use std::time::Duration;
+    ///
+    /// let clock = ManualClock::new();
+    /// let timer = Timer::builder().clock(clock.clone()).build();
+    /// let (sender, receiver) = mpsc::channel();
+    /// timer.schedule_send(Duration::from_secs(3600), "an hour", &sender)?;
+    /// clock.advance(Duration::from_secs(3600));
+    /// timer.rouse();
+    /// assert_eq!(receiver.recv(), Ok("an hour"));
+    /// # Ok::<(), countwheel::ScheduleError>(())
+    /// ```
+    pub fn rouse(&self) {
+        self.engine().shards.hub().rouse();
+    }
+
+    /// Stops the timer and gives back what has not run. Later calls get nothing back.
+    ///
+    /// The same as [`close(Stop::HandBack).wait()`](Self::close): it waits for the tasks that
+    /// are running and for the timer's thread.
     ///
     /// ```
     /// use countwheel::{ScheduleError, Timer};
@@ -155,26 +364,56 @@ impl Timer {
     /// # Ok::<(), ScheduleError>(())
     /// ```
     pub fn stop(&self) -> Stopped {
-        Stopped {
-            unfired: self.ledger().stop(),
-        }
+        self.close(Stop::HandBack).wait()
     }
 
-    /// Whether the timer refuses tasks, because someone has called [`stop`](Self::stop).
+    /// Refuses tasks from now on, and says what becomes of those that are pending. Never
+    /// blocks: what it returns is for those who want to wait, on a thread or in async code.
+    ///
+    /// From any thread, also from a task of this timer; any number of times. A later call may
+    /// be harsher than the first: after a [`Stop::WaitUpTo`], [`Stop::HandBack`] takes what
+    /// is left.
+    ///
+    /// ```
+    /// use countwheel::{Stop, Timer};
+    /// use std::sync::mpsc;
+    /// use std::time::Duration;
+    ///
+    /// let timer = Timer::new();
+    /// let (sender, receiver) = mpsc::channel();
+    /// timer.schedule(Duration::from_secs(3600), move || sender.send("flushed").unwrap())?;
+    /// assert!(timer.close(Stop::RunNow).wait().unfired.is_empty());
+    /// assert_eq!(receiver.recv(), Ok("flushed"));
+    /// # Ok::<(), countwheel::ScheduleError>(())
+    /// ```
+    pub fn close(&self, stop: Stop) -> Stopping {
+        let engine = self.engine();
+        let unfired = match stop {
+            Stop::HandBack => engine.close_and_take(),
+            Stop::Drop => {
+                drop(engine.close_and_take());
+                Vec::new()
+            }
+            Stop::RunNow => {
+                engine.close_and_run();
+                Vec::new()
+            }
+            Stop::WaitUpTo(span) => {
+                engine.close_and_wait(self.now() + span);
+                Vec::new()
+            }
+        };
+        Stopping::new(Arc::clone(engine), unfired)
+    }
+
+    /// Whether the timer refuses tasks, because someone has closed it.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        self.ledger().is_stopped()
+        self.engine().shards.hub().is_closed()
     }
 
-    fn with(ledger: Ledger) -> Self {
-        let ledger = Arc::new(ledger);
-        Self {
-            owner: Arc::new(Owner { ledger }),
-        }
-    }
-
-    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
-        &self.owner.ledger
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.owner.engine
     }
 }
 
@@ -184,267 +423,25 @@ impl Default for Timer {
     }
 }
 
-/// The options of a [`Timer`].
-///
-/// ```
-/// use countwheel::{Layout, ManualClock, Resolution, SystemClock, Timer};
-/// use std::num::NonZeroUsize;
-/// use std::time::Duration;
-///
-/// // As Netty has it, for real ...
-/// let builder = || {
-///     Timer::builder()
-///         .resolution(Resolution::new(Duration::from_millis(100)).unwrap())
-///         .layout(Layout::Hashed { ticks_per_wheel: NonZeroUsize::new(512).unwrap() })
-/// };
-/// let timer = builder().clock(SystemClock::new()).thread_name("requests").build();
-/// assert_eq!(timer.stats().wake_ups, 0);
-///
-/// // ... and by hand.
-/// let mut host = builder().manual(ManualClock::new());
-/// host.timer().schedule(Duration::from_millis(250), || {}).unwrap();
-/// host.advance(Duration::from_secs(1));
-/// assert_eq!(host.timer().stats().lateness_max, Duration::from_millis(50));
-/// ```
-#[derive(Debug)]
-#[must_use]
-pub struct TimerBuilder {
-    resolution: Resolution,
-    layout: Layout,
-    thread_name: String,
-    clock: Option<Box<dyn Clock>>,
+thread_local! {
+    static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-impl TimerBuilder {
-    /// How long a tick is: a millisecond unless told otherwise. A finer one is less late and
-    /// otherwise costs next to nothing, since no tick is waited for but those with deadlines.
-    pub fn resolution(mut self, resolution: Resolution) -> Self {
-        self.resolution = resolution;
-        self
-    }
-
-    /// How the pending tasks are laid out: [`Layout::Hierarchical`] unless told otherwise.
-    pub fn layout(mut self, layout: Layout) -> Self {
-        self.layout = layout;
-        self
-    }
-
-    /// What the timer's thread is called: `countwheel` unless told otherwise.
-    ///
-    /// # Panics
-    /// If `name` contains a NUL character, which no thread's name can.
-    pub fn thread_name(mut self, name: impl Into<String>) -> Self {
-        self.thread_name = name.into();
-        assert!(
-            !self.thread_name.contains('\0'),
-            "a thread's name contains no NUL"
-        );
-        self
-    }
-
-    /// What tells the time: a [`SystemClock`] unless told otherwise. It must advance as
-    /// real time does, because the thread waits in real time. For a [`ManualClock`], see
-    /// [`manual`](Self::manual).
-    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.clock = Some(Box::new(clock));
-        self
-    }
-
-    /// A timer with a thread of its own, which starts with the first task.
-    #[must_use]
-    pub fn build(self) -> Timer {
-        let clock = self.clock.unwrap_or_else(|| Box::new(SystemClock::new()));
-        let host = Host::Lazy {
-            thread_name: self.thread_name,
-        };
-        Timer::with(Ledger::new(clock, self.resolution, self.layout, host))
-    }
-
-    /// A timer without a thread, driven by hand and by `clock`, which takes the place of any
-    /// other clock. Several may share one.
-    #[must_use]
-    pub fn manual(self, clock: ManualClock) -> ManualHost {
-        let shared = Box::new(clock.clone());
-        let ledger = Ledger::new(shared, self.resolution, self.layout, Host::Manual);
-        ManualHost::with(Timer::with(ledger), clock)
-    }
-}
-
-impl Default for TimerBuilder {
-    fn default() -> Self {
-        Self {
-            resolution: Resolution::default(),
-            layout: Layout::default(),
-            thread_name: "countwheel".to_owned(),
-            clock: None,
+/// Threads are numbered as they first schedule something.
+fn number_of_thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NUMBER.with(|number| {
+        if number.get() == usize::MAX {
+            number.set(NEXT.fetch_add(1, Ordering::Relaxed) % usize::MAX);
         }
-    }
+        number.get()
+    })
 }
 
-/// The handle of one scheduled task.
-///
-/// Dropping it does **not** cancel: schedule and forget is fine. A handle does not keep its
-/// timer from stopping either. Clones are handles to the same task.
-///
-/// ```
-/// use countwheel::ManualHost;
-/// use std::time::Duration;
-///
-/// let mut host = ManualHost::new();
-/// let answer = host.timer().schedule(Duration::from_secs(3), || println!("no answer"))?;
-/// host.advance(Duration::from_secs(2));
-/// assert!(answer.cancel(), "the answer came in time");
-/// assert!(!answer.cancel(), "only one call cancels");
-/// assert!(answer.is_cancelled() && !answer.is_expired());
-/// assert_eq!(host.advance(Duration::from_secs(2)), 0);
-/// # Ok::<(), countwheel::ScheduleError>(())
-/// ```
-#[derive(Clone)]
-pub struct Timeout {
-    ledger: Arc<Ledger>,
-    key: TimerKey,
-    deadline: Instant,
-    fate: Arc<Fate>,
-}
-
-impl Timeout {
-    /// Takes the task back. True: it will never run, and has been dropped. False: it ran, is
-    /// running, was cancelled, or the timer has stopped.
-    ///
-    /// O(1). Never waits for a running task, so a task may cancel itself in vain, or one of
-    /// the same tick in time.
-    pub fn cancel(&self) -> bool {
-        self.ledger.cancel(self.key)
-    }
-
-    /// Whether the deadline was reached and the task was taken to run: it may still be
-    /// running. Excludes [`is_cancelled`](Self::is_cancelled); neither is true of a task that
-    /// is pending or was left over when the timer stopped.
-    #[must_use]
-    pub fn is_expired(&self) -> bool {
-        self.fate.is_expired()
-    }
-
-    /// Whether a call of [`cancel`](Self::cancel) returned true.
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.fate.is_cancelled()
-    }
-
-    /// The deadline that was asked for, not rounded.
-    #[must_use]
-    pub fn deadline(&self) -> Instant {
-        self.deadline
-    }
-}
-
-impl fmt::Debug for Timeout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timeout")
-            .field("deadline", &self.deadline)
-            .field("is_expired", &self.is_expired())
-            .field("is_cancelled", &self.is_cancelled())
-            .finish_non_exhaustive()
-    }
-}
-
-/// A task that did not fire and is the caller's again: refused, or left over by a stop.
-///
-/// ```
-/// use countwheel::{ScheduleError, Timer};
-/// use std::time::Duration;
-///
-/// let (old, new) = (Timer::new(), Timer::new());
-/// old.stop();
-/// let refused = old.schedule(Duration::from_secs(1), || println!("hello")).unwrap_err();
-/// let ScheduleError::Closed(task) = refused else { panic!("not closed: {refused}") };
-/// new.schedule(Duration::from_secs(1), move || task.run())?;
-/// # Ok::<(), ScheduleError>(())
-/// ```
-pub struct Task {
-    deadline: Instant,
-    /// Never locked. It makes a task `Sync`, so that errors may contain one and still travel.
-    work: Mutex<Work>,
-}
-
-impl Task {
-    pub(crate) fn new(deadline: Instant, work: Work) -> Self {
-        Self {
-            deadline,
-            work: Mutex::new(work),
-        }
-    }
-
-    /// The deadline that was asked for, on the clock of its timer.
-    #[must_use]
-    pub fn deadline(&self) -> Instant {
-        self.deadline
-    }
-
-    /// Runs the task here and now.
-    pub fn run(self) {
-        let work = self.work.into_inner();
-        work.unwrap_or_else(PoisonError::into_inner)();
-    }
-}
-
-impl fmt::Debug for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task")
-            .field("deadline", &self.deadline)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What [`Timer::stop`] gives back. Dropping it drops the tasks.
-#[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct Stopped {
-    /// The tasks that have not fired and never will, in the order in which they would have.
-    pub unfired: Vec<Task>,
-}
-
-/// What a [`Timer`] has done so far: a snapshot, of one moment.
-///
-/// At any moment `added` equals `ran + cancelled + returned + pending`, exactly.
-///
-/// ```
-/// use countwheel::ManualHost;
-/// use std::time::Duration;
-///
-/// let mut host = ManualHost::new();
-/// let timer = host.timer().clone();
-/// for seconds in 1..=10 {
-///     timer.schedule(Duration::from_secs(seconds), || {})?;
-/// }
-/// timer.schedule(Duration::ZERO, || {})?.cancel();
-/// host.advance(Duration::from_secs(7));
-/// assert_eq!(timer.stats().pending, 3);
-/// timer.stop();
-///
-/// let stats = timer.stats();
-/// assert_eq!((stats.added, stats.ran, stats.cancelled, stats.returned), (11, 7, 1, 3));
-/// # Ok::<(), countwheel::ScheduleError>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Tasks that were accepted.
-    pub added: u64,
-    /// Tasks that were taken to run, the running one included.
-    pub ran: u64,
-    /// Tasks that were cancelled before they ran.
-    pub cancelled: u64,
-    /// Tasks that the stop gave back.
-    pub returned: u64,
-    /// Tasks that wait for their deadline.
-    pub pending: u64,
-    /// Of those that ran, how many panicked.
-    pub panicked: u64,
-    /// How often the timer's thread woke from a sleep, whether anything was due or not.
-    pub wake_ups: u64,
-    /// The longest time between a deadline and the moment the task was taken to run.
-    pub lateness_max: Duration,
+/// Makes this thread schedule on the shards of another: for simulations, which have one thread.
+#[doc(hidden)]
+pub fn pretend_to_be_thread(number: usize) {
+    NUMBER.with(|own| own.set(number));
 }
 
 /// Why a task was not accepted. It comes back unchanged.
@@ -453,11 +450,13 @@ pub struct Stats {
 /// use countwheel::Timer;
 /// use std::time::Duration;
 ///
-/// let timer = Timer::new();
-/// timer.stop();
-/// let refused = timer.schedule(Duration::ZERO, || println!("now, then")).unwrap_err();
-/// assert_eq!(refused.to_string(), "the timer has stopped");
+/// let timer = Timer::builder().max_pending(1).build();
+/// let hour = Duration::from_secs(3600);
+/// timer.schedule(hour, || println!("first"))?;
+/// let refused = timer.schedule(hour, || println!("now, then")).unwrap_err();
+/// assert_eq!(refused.to_string(), "as many tasks are pending as may be");
 /// refused.into_task().run();
+/// # Ok::<(), countwheel::ScheduleError>(())
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -465,6 +464,10 @@ pub enum ScheduleError {
     /// The timer has stopped for good. Run the task, drop it or take it to another timer.
     #[error("the timer has stopped")]
     Closed(Task),
+    /// As many tasks are pending as [`max_pending`](TimerBuilder::max_pending) allows. There
+    /// is room as soon as one fires or is cancelled.
+    #[error("as many tasks are pending as may be")]
+    Full(Task),
     /// The timer's thread could not be started. The timer is as it was: try again later.
     #[error("the timer's thread could not be started")]
     NoThread {
@@ -481,7 +484,7 @@ impl ScheduleError {
     #[must_use]
     pub fn into_task(self) -> Task {
         match self {
-            Self::Closed(task) | Self::NoThread { task, .. } => task,
+            Self::Closed(task) | Self::Full(task) | Self::NoThread { task, .. } => task,
         }
     }
 }

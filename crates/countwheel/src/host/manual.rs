@@ -70,7 +70,7 @@ impl ManualHost {
     /// When there is next something to do: the next deadline, or earlier.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
-        self.timer.ledger().next_wake()
+        self.timer.engine().next_wake()
     }
 
     /// Moves the clock `span` ahead and stops on the way wherever a task is due, so that
@@ -92,9 +92,8 @@ impl ManualHost {
 
     /// Runs what is due, in order, without moving the clock. Returns how many ran.
     pub fn run_due(&mut self) -> usize {
-        let ledger = self.timer.ledger();
-        let due = std::iter::from_fn(|| ledger.take_due());
-        due.map(|due| ledger.perform(due)).count()
+        let engine = self.timer.engine();
+        std::iter::from_fn(|| engine.step(engine.clock().now())).sum()
     }
 
     fn move_to(&self, target: Instant) {

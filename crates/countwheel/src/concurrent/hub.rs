@@ -1,0 +1,136 @@
+//! What the shards of one timer have in common: the sleep of the host, the door, the room.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::lock;
+use crate::planted::Bug;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, is_planted};
+use crate::{Clock, Instant, Layout, Resolution};
+
+/// What the shards of one timer have in common.
+pub(crate) struct Hub {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(super) resolution: Resolution,
+    pub(super) layout: Layout,
+    /// When the sleeping host looks again, in nanoseconds; [`AWAKE`] unless it sleeps.
+    pub(super) asleep_until: AtomicU64,
+    /// Wakes the host.
+    host: Mutex<Option<Waker>>,
+    /// Whether new entries are refused, for good.
+    closed: AtomicBool,
+    /// How many more entries may be pending, if there is a limit.
+    room: Option<AtomicU64>,
+}
+
+/// No deadline is before this one, so nobody finds reason to wake the host.
+const AWAKE: u64 = 0;
+
+/// Why an entry was not accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    Closed,
+    Full,
+}
+
+impl Hub {
+    pub(crate) fn new(
+        clock: Arc<dyn Clock>,
+        resolution: Resolution,
+        layout: Layout,
+        max_pending: Option<u64>,
+    ) -> Self {
+        Self {
+            clock,
+            resolution,
+            layout,
+            asleep_until: AtomicU64::new(AWAKE),
+            host: Mutex::new(None),
+            closed: AtomicBool::new(false),
+            room: max_pending.map(AtomicU64::new),
+        }
+    }
+
+    /// From now on this waker wakes the host.
+    pub(crate) fn set_host(&self, waker: &Waker) {
+        let mut host = lock(&self.host);
+        let old = match &mut *host {
+            Some(_) if is_planted(Bug::FirstWakerKept) => None,
+            Some(old) if old.will_wake(waker) => None,
+            _ => host.replace(waker.clone()),
+        };
+        drop(host);
+        drop(old);
+    }
+
+    /// Makes the host look around, whether it sleeps or is about to.
+    pub(crate) fn rouse(&self) {
+        if is_planted(Bug::RouseOnlyTheSleeping) && self.asleep_until().is_none() {
+            return;
+        }
+        if !is_planted(Bug::AwakeAfterWake) {
+            self.host_is_awake();
+        }
+        let waker = lock(&self.host).clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        if is_planted(Bug::AwakeAfterWake) {
+            self.host_is_awake();
+        }
+    }
+
+    /// Called by the host when its sleep is over.
+    pub(crate) fn host_is_awake(&self) {
+        self.asleep_until.store(AWAKE, Ordering::Relaxed);
+    }
+
+    /// When the host looks again, if it sleeps.
+    pub(crate) fn asleep_until(&self) -> Option<Instant> {
+        let until = self.asleep_until.load(Ordering::Relaxed);
+        (until != AWAKE).then_some(Instant::from_nanos(until))
+    }
+
+    /// Refuses new entries from now on. False if it was so already.
+    pub(crate) fn close(&self) -> bool {
+        !self.closed.swap(true, Ordering::SeqCst)
+    }
+
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(super) fn take_room(&self) -> bool {
+        let Some(room) = &self.room else { return true };
+        if is_planted(Bug::RoomInTwoSteps) {
+            let left = room.load(Ordering::Relaxed);
+            room.store(left.saturating_sub(1), Ordering::Relaxed);
+            return left > 0;
+        }
+        let take = |left: u64| left.checked_sub(1);
+        room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok()
+    }
+
+    #[inline]
+    pub(super) fn give_room(&self, entries: u64) {
+        if let Some(room) = &self.room
+            && entries > 0
+        {
+            room.fetch_add(entries, Ordering::Relaxed);
+        }
+    }
+
+    /// After the bound of a shard was lowered to `due`: whether the host sleeps too long. One
+    /// of those who find so is told, and wakes it.
+    pub(super) fn oversleeps(&self, due: u64) -> bool {
+        let until = self.asleep_until.load(Ordering::Relaxed);
+        due < until
+            && self
+                .asleep_until
+                .compare_exchange(until, AWAKE, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+}

@@ -1,0 +1,484 @@
+//! What a timer does: takes out what is due, has it run, keeps count, and stops.
+//!
+//! The engine never waits. A host calls [`Engine::turn`] and sleeps as long as that says; a
+//! call that needs the host sooner wakes it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::concurrent::{Host, Ready, Shards};
+use crate::executor::{Executor, Overload, Work};
+use crate::stats::{RunningTask, SlowTask, Snapshot, Stats};
+use crate::task::{Job, Task, returns};
+use crate::watchdog::Health;
+use crate::{Clock, Fired, Instant, Unfired};
+
+/// What the handles, the host and the executor's work share.
+pub(crate) struct Engine {
+    pub(crate) name: String,
+    pub(crate) shards: Shards<Job>,
+    pub(crate) ready: Ready<Job>,
+    /// `None`: the host runs tasks itself.
+    executor: Option<Box<dyn Executor>>,
+    overload: Overload,
+    slow_after: Duration,
+    /// Whether somebody has begun to host it, and whoever looks now should find a host.
+    needs_host: AtomicBool,
+    plan: Mutex<Plan>,
+    seen: Mutex<Seen>,
+}
+
+/// What the host is going to do beside what the shards tell it.
+#[derive(Default)]
+struct Plan {
+    /// When to ask the executor again.
+    retry_at: Option<Instant>,
+    /// When a closing timer gives up waiting for its deadlines.
+    give_up_at: Option<Instant>,
+    /// What was left over when it gave up, for the first who asks.
+    left_over: Vec<Task>,
+}
+
+/// What has been seen of the tasks that ran.
+#[derive(Default)]
+struct Seen {
+    stats: Stats,
+    /// Wakers and channels, which run without being put into the queue.
+    short: u64,
+}
+
+/// What the host does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    /// Take the next turn.
+    Again,
+    /// Sleep until then, unless woken.
+    Rest(Instant),
+    /// Nothing is ever to do again.
+    Ended,
+}
+
+/// The options of an engine.
+pub(crate) struct Parts {
+    pub(crate) name: String,
+    pub(crate) shards: Shards<Job>,
+    pub(crate) executor: Option<Box<dyn Executor>>,
+    pub(crate) overload: Overload,
+    pub(crate) slow_after: Duration,
+}
+
+/// How many expired tasks are taken out at a time for an executor.
+const BATCH: usize = 64;
+
+impl Engine {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            name: parts.name,
+            shards: parts.shards,
+            ready: Ready::new(),
+            executor: parts.executor,
+            overload: parts.overload,
+            slow_after: parts.slow_after,
+            needs_host: AtomicBool::new(false),
+            plan: Mutex::default(),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// Does what is due, up to a batch, and says what is next.
+    pub(crate) fn turn(self: &Arc<Self>) -> Turn {
+        let now = self.clock().now();
+        if self.step(now).is_some() {
+            return Turn::Again;
+        }
+        let plan = lock(&self.plan);
+        let limits = plan.retry_at.into_iter().chain(plan.give_up_at);
+        let limit = limits.min().unwrap_or(Instant::MAX);
+        // Under the lock: nobody is just moving tasks from the shards to the queue.
+        let closed = self.shards.hub().is_closed();
+        if closed && self.shards.counts().pending == 0 && self.ready.is_handed_out() {
+            return Turn::Ended;
+        }
+        drop(plan);
+        match self.shards.fall_asleep(now, limit) {
+            Some(until) => Turn::Rest(until),
+            None => Turn::Again,
+        }
+    }
+
+    /// Does what is due at `now`, up to a batch. `None` if there was nothing to do, else how
+    /// many tasks it ran or handed out.
+    pub(crate) fn step(self: &Arc<Self>, now: Instant) -> Option<usize> {
+        let inline = self.executor.is_none();
+        // What was made ready otherwise comes first: it has waited longer.
+        if inline && self.ready.issue_ticket() {
+            self.run_next();
+            return Some(1);
+        }
+        // One at a time if it runs here: until then it may be cancelled by the one before.
+        let limit = if inline { 1 } else { BATCH };
+        let mut due = Vec::new();
+        self.shards.take_due(now, limit, &mut due);
+        let mut done = due.len();
+        let mut waiting = Vec::new();
+        for fired in due {
+            if fired.value.is_short() {
+                self.run_short(fired);
+            } else if inline {
+                let name = fired.value.name();
+                let run = self.ready.start(name, now, fired.deadline);
+                self.perform(fired, run, name, now);
+            } else {
+                waiting.push(fired);
+            }
+        }
+        done -= waiting.len();
+        if !waiting.is_empty() {
+            self.ready.put(waiting);
+        }
+        done += self.hand_out(now);
+        if done == 0 {
+            return self.gives_up(now).then_some(0);
+        }
+        Some(done)
+    }
+
+    /// Asks the executor to take what is ready. Returns how many it took, or were otherwise
+    /// dealt with.
+    fn hand_out(self: &Arc<Self>, now: Instant) -> usize {
+        let Some(executor) = &self.executor else {
+            return 0;
+        };
+        {
+            let mut plan = lock(&self.plan);
+            match plan.retry_at {
+                Some(at) if at > now => return 0,
+                _ => plan.retry_at = None,
+            }
+        }
+        let mut done = 0;
+        while self.ready.issue_ticket() {
+            let Err(work) = executor.execute(Work::new(Arc::clone(self))) else {
+                done += 1;
+                continue;
+            };
+            lock(&self.seen).stats.overloaded += 1;
+            match &self.overload {
+                Overload::RunInline => {
+                    work.run();
+                    done += 1;
+                }
+                Overload::RetryAfter(pause) => {
+                    work.forget();
+                    self.ready.return_ticket();
+                    let pause = (*pause).max(Duration::from_micros(1));
+                    lock(&self.plan).retry_at = Some(now + pause);
+                    break;
+                }
+                Overload::HandBack(receiver) => {
+                    work.forget();
+                    if let Some(fired) = self.ready.take_back() {
+                        let task = Task::new(fired.deadline, fired.value);
+                        if !returns(|| receiver(task)) {
+                            tracing::error!(timer = self.name, "the overload handler panicked");
+                        }
+                    }
+                    done += 1;
+                }
+            }
+        }
+        done
+    }
+
+    /// Runs the first task of the queue, unless a stop was faster.
+    pub(crate) fn run_next(self: &Arc<Self>) {
+        let since = self.clock().now();
+        if let Some((fired, run)) = self.ready.take(since, Job::name) {
+            let name = fired.value.name();
+            self.perform(fired, run, name, since);
+        }
+    }
+
+    /// An executor dropped what it had accepted.
+    pub(crate) fn work_was_dropped(&self) {
+        if let Some(fired) = self.ready.take_back() {
+            let name = fired.value.name();
+            tracing::warn!(timer = self.name, task = name, "executor dropped a task");
+            returns(|| drop(fired));
+        }
+    }
+
+    /// Runs a task. A panic ends the task, not the thread.
+    fn perform(&self, fired: Fired<Job>, run: u64, name: &'static str, since: Instant) {
+        let Fired {
+            deadline, value, ..
+        } = fired;
+        // Not before it was taken out, and until it starts: a full executor makes it late.
+        let lateness = since.saturating_since(deadline);
+        tracing::trace!(
+            timer = self.name,
+            task = name,
+            deadline_ns = deadline.as_nanos(),
+            lateness_ns = nanos(lateness),
+            "task fires"
+        );
+        let panicked = !returns(|| value.run());
+        let took = self.clock().now().saturating_since(since);
+        if panicked {
+            tracing::error!(timer = self.name, task = name, "task panicked");
+        }
+        let slow = took > self.slow_after;
+        if slow {
+            tracing::warn!(timer = self.name, task = name, took = ?took, "slow task");
+        }
+        let mut seen = lock(&self.seen);
+        seen.count(lateness);
+        let stats = &mut seen.stats;
+        stats.panicked += u64::from(panicked);
+        if slow {
+            stats.slow += 1;
+            if stats.slowest.is_none_or(|slowest| slowest.took < took) {
+                stats.slowest = Some(SlowTask { name, took });
+            }
+        }
+        drop(seen);
+        self.ready.end(run);
+    }
+
+    /// Wakes or delivers, on the host itself.
+    fn run_short(&self, fired: Fired<Job>) {
+        let panicked = !returns(|| fired.value.run());
+        if panicked {
+            tracing::error!(timer = self.name, "a waker or a channel panicked");
+        }
+        let mut seen = lock(&self.seen);
+        seen.short += 1;
+        seen.stats.panicked += u64::from(panicked);
+        seen.count(fired.lateness);
+    }
+
+    /// What the host calls when its sleep is over.
+    pub(crate) fn woke_up(&self) {
+        self.shards.hub().host_is_awake();
+        lock(&self.seen).stats.wake_ups += 1;
+    }
+
+    pub(crate) fn host_failed(&self) -> u64 {
+        let mut seen = lock(&self.seen);
+        seen.stats.host_failures += 1;
+        seen.stats.host_failures
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let progress = self.ready.progress();
+        let counts = self.shards.counts();
+        let seen = lock(&self.seen);
+        Stats {
+            added: counts.added,
+            ran: progress.started + seen.short,
+            cancelled: counts.cancelled,
+            returned: counts.returned + progress.returned,
+            pending: counts.pending,
+            waiting: progress.waiting,
+            running: progress.running,
+            refused: counts.refused,
+            moved: counts.moved,
+            ..seen.stats.clone()
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let now = self.clock().now();
+        let mut running: Vec<_> = self
+            .ready
+            .running()
+            .into_iter()
+            .map(|running| RunningTask {
+                name: running.name,
+                deadline: running.deadline,
+                since: now.saturating_since(running.since),
+            })
+            .collect();
+        running.sort_by_key(|running| std::cmp::Reverse(running.since));
+        Snapshot {
+            now,
+            stats: self.stats(),
+            next_wake: self.next_wake(),
+            overdue: self.overdue(now),
+            running,
+            shards: self.shards.load(),
+            stopped: self.shards.hub().is_closed(),
+        }
+    }
+
+    /// When there is next something to do.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        let plan = lock(&self.plan);
+        let planned = plan.retry_at.into_iter().chain(plan.give_up_at);
+        planned.chain(self.shards.next_wake()).min()
+    }
+
+    /// By how much what has waited the longest is overdue, be it pending or ready.
+    pub(crate) fn overdue(&self, now: Instant) -> Duration {
+        let pending = (self.shards.bound() < now).then(|| self.shards.next_wake());
+        let first = pending
+            .flatten()
+            .into_iter()
+            .chain(self.ready.first_deadline());
+        first
+            .min()
+            .map_or(Duration::ZERO, |first| now.saturating_since(first))
+    }
+
+    pub(crate) fn health(&self, tolerance: Duration) -> Health {
+        let abandoned = self.needs_host.load(Ordering::Relaxed) && !self.ready.is_hosted();
+        let left_over = || !lock(&self.plan).left_over.is_empty();
+        if abandoned && (self.shards.counts().pending > 0 || left_over()) {
+            return Health::Dead;
+        }
+        let overdue = self.overdue(self.clock().now());
+        if overdue > tolerance {
+            Health::Behind(overdue)
+        } else {
+            Health::Fine
+        }
+    }
+
+    /// Refuses tasks from now on; what is pending comes at its time until `give_up_at`, and
+    /// the rest is left over.
+    pub(crate) fn close_and_wait(&self, give_up_at: Instant) {
+        self.shards.hub().close();
+        {
+            let mut plan = lock(&self.plan);
+            let sooner = plan.give_up_at.is_none_or(|at| give_up_at < at);
+            if sooner {
+                plan.give_up_at = Some(give_up_at);
+            }
+        }
+        self.shards.hub().rouse();
+    }
+
+    /// Refuses tasks from now on, and takes out all that have not started.
+    pub(crate) fn close_and_take(&self) -> Vec<Task> {
+        self.shards.hub().close();
+        let mut tasks = std::mem::take(&mut lock(&self.plan).left_over);
+        tasks.extend(self.take_all());
+        self.shards.hub().rouse();
+        tasks
+    }
+
+    /// Refuses tasks from now on, and makes all that are pending ready now.
+    pub(crate) fn close_and_run(&self) {
+        self.shards.hub().close();
+        let plan = lock(&self.plan);
+        let unfired = self.shards.drain(true);
+        self.ready.put(unfired.into_iter().map(|one| Fired {
+            key: one.key,
+            deadline: one.deadline,
+            lateness: Duration::ZERO,
+            value: one.value,
+        }));
+        drop(plan);
+        self.shards.hub().rouse();
+    }
+
+    /// What was left over by a wait that was given up.
+    pub(crate) fn take_left_over(&self) -> Vec<Task> {
+        std::mem::take(&mut lock(&self.plan).left_over)
+    }
+
+    /// Gives up waiting for deadlines, if it is time to.
+    fn gives_up(&self, now: Instant) -> bool {
+        let mut plan = lock(&self.plan);
+        if plan.give_up_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        plan.give_up_at = None;
+        drop(plan);
+        let left = self.take_all();
+        lock(&self.plan).left_over.extend(left);
+        true
+    }
+
+    /// Nobody hosts the timer any more: closes it, and keeps what is left for the next who
+    /// stops it. Who sleeps learns that it was in vain.
+    pub(crate) fn abandon(&self) {
+        self.shards.hub().close();
+        let left = self.take_all();
+        lock(&self.plan).left_over.extend(left);
+    }
+
+    /// Takes out all that have not started. Wakers are woken: who waits learns that it was in
+    /// vain.
+    fn take_all(&self) -> Vec<Task> {
+        let unfired = self.shards.drain(false).into_iter();
+        let pending = unfired.map(
+            |Unfired {
+                 deadline, value, ..
+             }| (deadline, value),
+        );
+        let ready = self.ready.drain().into_iter();
+        let waiting = ready.map(|fired| (fired.deadline, fired.value));
+        let mut tasks = Vec::new();
+        for (deadline, job) in waiting.chain(pending) {
+            match job {
+                Job::Wake(waker) => {
+                    returns(|| waker.wake());
+                }
+                Job::Task(_) => tasks.push(Task::new(deadline, job)),
+            }
+        }
+        tasks
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.shards.hub().clock
+    }
+}
+
+impl Seen {
+    fn count(&mut self, lateness: Duration) {
+        self.stats.lateness.record(lateness);
+        self.stats.lateness_max = self.stats.lateness_max.max(lateness);
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("name", &self.name)
+            .field("clock", &self.clock())
+            .finish_non_exhaustive()
+    }
+}
+
+/// That an engine has a host: a stop waits until this is dropped.
+pub(crate) struct Hosting<'a>(&'a Engine);
+
+impl Engine {
+    /// From now on there is a host.
+    pub(crate) fn host(&self, host: Host) {
+        self.needs_host.store(true, Ordering::Relaxed);
+        self.ready.set_host(host);
+    }
+
+    /// There is one until the end of this.
+    pub(crate) fn hosting(&self) -> Hosting<'_> {
+        Hosting(self)
+    }
+}
+
+impl Drop for Hosting<'_> {
+    fn drop(&mut self) {
+        self.0.ready.set_host(Host::None);
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,306 @@
+//! The seam to where tasks run.
+
+#[cfg(feature = "tokio")]
+pub(crate) mod tokio;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use crate::Task;
+use crate::engine::Engine;
+
+/// Where tasks run. The second of the seams.
+///
+/// A timer calls this on its host, which everything else waits for: so it must not block and
+/// must not run the work itself, unless that is what is wanted.
+///
+/// ```
+/// use countwheel::{Executor, Timer, Work};
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+///
+/// /// A thread for each task.
+/// #[derive(Debug)]
+/// struct Threads;
+///
+/// impl Executor for Threads {
+///     fn execute(&self, work: Work) -> Result<(), Work> {
+///         std::thread::spawn(|| work.run());
+///         Ok(())
+///     }
+/// }
+///
+/// let timer = Timer::builder().executor(Threads).build();
+/// let (sender, receiver) = mpsc::channel();
+/// timer.schedule(Duration::from_millis(1), move || sender.send(6 * 7).unwrap())?;
+/// assert_eq!(receiver.recv(), Ok(42));
+/// # Ok::<(), countwheel::ScheduleError>(())
+/// ```
+pub trait Executor: Send + Sync + fmt::Debug {
+    /// Has `work` run soon. Never blocks.
+    ///
+    /// # Errors
+    /// Gives the work back if there is no room for it now. The timer does with it what its
+    /// [`Overload`] says.
+    fn execute(&self, work: Work) -> Result<(), Work>;
+}
+
+impl<E: Executor + ?Sized> Executor for Arc<E> {
+    fn execute(&self, work: Work) -> Result<(), Work> {
+        (**self).execute(work)
+    }
+}
+
+/// One task to run, the next of its timer at the moment it is run: so tasks start in order,
+/// and a timer that was stopped has nothing to run any more.
+///
+/// Work that is dropped instead of run loses a task: it counts as returned, and a warning is
+/// logged.
+#[must_use = "work that is dropped loses a task"]
+pub struct Work {
+    engine: Option<Arc<Engine>>,
+}
+
+impl Work {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self {
+            engine: Some(engine),
+        }
+    }
+
+    /// Runs the task, on this thread. Never panics: a panic of the task ends here and is
+    /// counted.
+    pub fn run(mut self) {
+        if let Some(engine) = self.engine.take() {
+            engine.run_next();
+        }
+    }
+
+    /// The ticket is void, and not by mistake.
+    pub(crate) fn forget(mut self) {
+        self.engine = None;
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            engine.work_was_dropped();
+        }
+    }
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work").finish_non_exhaustive()
+    }
+}
+
+/// What a timer does with an expired task that its [`Executor`] has no room for. Whatever it
+/// is, the host does not wait.
+///
+/// ```
+/// use countwheel::{Overload, Pool, Timer};
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+///
+/// let (sender, dead_letters) = mpsc::channel();
+/// let timer = Timer::builder()
+///     .executor(Pool::new(1, 1).unwrap())
+///     .overload(Overload::hand_back(move |task| sender.send(task).unwrap()))
+///     .build();
+/// let (release, wait) = mpsc::channel::<()>();
+/// timer.schedule(Duration::ZERO, move || drop(wait.recv()))?; // keeps the only thread busy
+/// for _ in 0..3 {
+///     timer.schedule(Duration::from_millis(20), || {})?;
+/// }
+/// let refused = dead_letters.recv().unwrap(); // one is queued, the others come back
+/// refused.run();
+/// drop(release);
+/// # Ok::<(), countwheel::ScheduleError>(())
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Overload {
+    /// The host runs it: nothing is lost or postponed, but everything else waits meanwhile.
+    RunInline,
+    /// It stays first in the queue, and the executor is asked again after this long.
+    RetryAfter(Duration),
+    /// It is handed to this function, which is called on the host: be short. Counts as
+    /// returned.
+    HandBack(Arc<dyn Fn(Task) + Send + Sync>),
+}
+
+impl Overload {
+    /// [`HandBack`](Self::HandBack) to `receiver`.
+    pub fn hand_back(receiver: impl Fn(Task) + Send + Sync + 'static) -> Self {
+        Self::HandBack(Arc::new(receiver))
+    }
+}
+
+impl Default for Overload {
+    /// Asks again every millisecond.
+    fn default() -> Self {
+        Self::RetryAfter(Duration::from_millis(1))
+    }
+}
+
+impl fmt::Debug for Overload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RunInline => f.write_str("RunInline"),
+            Self::RetryAfter(pause) => f.debug_tuple("RetryAfter").field(pause).finish(),
+            Self::HandBack(_) => f.write_str("HandBack(..)"),
+        }
+    }
+}
+
+/// Some threads with a bounded queue, which timers may share. Clones are the same pool.
+///
+/// A thread starts when there is work and none is free, up to the limit, and then stays. The
+/// threads end when the last clone is dropped and the queue is done.
+///
+/// ```
+/// use countwheel::{Pool, Timer};
+/// use std::time::Duration;
+///
+/// let pool = Pool::new(4, 10_000)?;
+/// let orders = Timer::builder().executor(pool.clone()).build();
+/// let sessions = Timer::builder().executor(pool).build();
+///
+/// let error = Pool::new(0, 10_000).unwrap_err();
+/// assert_eq!(error.to_string(), "a pool has at least one thread and room for one task");
+/// # Ok::<(), countwheel::PoolError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Pool {
+    owner: Arc<PoolOwner>,
+}
+
+/// A pool without a thread, or without room for a task. See [`Pool::new`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a pool has at least one thread and room for one task")]
+pub struct PoolError;
+
+#[derive(Debug)]
+struct PoolOwner {
+    shared: Arc<PoolShared>,
+}
+
+#[derive(Debug)]
+struct PoolShared {
+    name: String,
+    threads: NonZeroUsize,
+    room: usize,
+    state: Mutex<PoolState>,
+    work_came: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct PoolState {
+    queue: VecDeque<Work>,
+    threads: usize,
+    idle: usize,
+    ending: bool,
+}
+
+impl Pool {
+    /// Up to `threads` threads, and room for `room` tasks that wait for one.
+    ///
+    /// # Errors
+    /// If either is zero.
+    pub fn new(threads: usize, room: usize) -> Result<Self, PoolError> {
+        Self::named("countwheel-pool", threads, room)
+    }
+
+    /// Like [`new`](Self::new), with threads of this name.
+    ///
+    /// # Errors
+    /// If either number is zero, or the name contains a NUL.
+    pub fn named(name: &str, threads: usize, room: usize) -> Result<Self, PoolError> {
+        let threads = NonZeroUsize::new(threads).ok_or(PoolError)?;
+        if room == 0 || name.contains('\0') {
+            return Err(PoolError);
+        }
+        let shared = PoolShared {
+            name: name.to_owned(),
+            threads,
+            room,
+            state: Mutex::default(),
+            work_came: Condvar::new(),
+        };
+        let owner = PoolOwner {
+            shared: Arc::new(shared),
+        };
+        Ok(Self {
+            owner: Arc::new(owner),
+        })
+    }
+
+    /// How many tasks wait for a thread.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.owner.shared.lock().queue.len()
+    }
+}
+
+impl Executor for Pool {
+    fn execute(&self, work: Work) -> Result<(), Work> {
+        let shared = &self.owner.shared;
+        let mut state = shared.lock();
+        if state.queue.len() >= shared.room {
+            return Err(work);
+        }
+        if state.idle <= state.queue.len() && state.threads < shared.threads.get() {
+            let worker = Arc::clone(shared);
+            let thread = Builder::new().name(shared.name.clone());
+            match thread.spawn(move || worker.work_off()) {
+                Ok(_) => state.threads += 1,
+                Err(_) if state.threads > 0 => {} // then it takes longer
+                Err(_) => return Err(work),
+            }
+        }
+        state.queue.push_back(work);
+        drop(state);
+        shared.work_came.notify_one();
+        Ok(())
+    }
+}
+
+impl PoolShared {
+    /// What each thread does.
+    fn work_off(&self) {
+        loop {
+            let mut state = self.lock();
+            let work = loop {
+                if let Some(work) = state.queue.pop_front() {
+                    break work;
+                }
+                if state.ending {
+                    return;
+                }
+                state.idle += 1;
+                let woken = self.work_came.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            };
+            drop(state);
+            work.run();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for PoolOwner {
+    fn drop(&mut self) {
+        self.shared.lock().ending = true;
+        self.shared.work_came.notify_all();
+    }
+}

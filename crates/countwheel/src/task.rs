@@ -1,0 +1,171 @@
+//! What fires: a task, or a waker.
+
+use std::any::type_name;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::task::Waker;
+use std::{mem, thread};
+
+use crate::Instant;
+
+/// What a timer holds for one thing that is to happen.
+pub(crate) enum Job {
+    /// Runs on the executor.
+    Task(Box<dyn Run>),
+    /// Wakes somebody, on the host itself.
+    Wake(Waker),
+}
+
+/// Something that runs once.
+pub(crate) trait Run: Send {
+    fn run(self: Box<Self>);
+
+    /// What people know it by.
+    fn name(&self) -> &'static str;
+
+    /// Whether it is so short, and never waits, that the host itself may run it.
+    fn is_short(&self) -> bool {
+        false
+    }
+}
+
+/// A function. Its type says where in the code it was written.
+pub(crate) struct Function<F>(pub(crate) F);
+
+impl<F: FnOnce() + Send> Run for Function<F> {
+    fn run(self: Box<Self>) {
+        (self.0)();
+    }
+
+    fn name(&self) -> &'static str {
+        type_name::<F>()
+    }
+}
+
+/// A value on its way to a channel.
+pub(crate) struct Delivery<T> {
+    pub(crate) value: T,
+    pub(crate) to: mpsc::Sender<T>,
+}
+
+impl<T: Send> Run for Delivery<T> {
+    fn run(self: Box<Self>) {
+        // Nobody listens any more: then nobody misses it either.
+        let _ = self.to.send(self.value);
+    }
+
+    fn name(&self) -> &'static str {
+        type_name::<T>()
+    }
+
+    fn is_short(&self) -> bool {
+        true
+    }
+}
+
+impl Job {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Task(run) => run.name(),
+            Self::Wake(_) => "waker",
+        }
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        match self {
+            Self::Task(run) => run.is_short(),
+            Self::Wake(_) => true,
+        }
+    }
+
+    pub(crate) fn run(self) {
+        match self {
+            Self::Task(run) => run.run(),
+            Self::Wake(waker) => waker.wake(),
+        }
+    }
+}
+
+/// A task that did not run and is the caller's again: refused, or left over by a stop.
+///
+/// ```
+/// use countwheel::{ScheduleError, Timer};
+/// use std::time::Duration;
+///
+/// let (old, new) = (Timer::new(), Timer::new());
+/// old.stop();
+/// let refused = old.schedule(Duration::from_secs(1), || println!("hello")).unwrap_err();
+/// let ScheduleError::Closed(task) = refused else { panic!("not closed: {refused}") };
+/// new.schedule(Duration::from_secs(1), move || task.run())?;
+/// # Ok::<(), ScheduleError>(())
+/// ```
+pub struct Task {
+    deadline: Instant,
+    /// Never locked. It makes a task `Sync`, so that errors may contain one and still travel.
+    job: Mutex<Job>,
+}
+
+impl Task {
+    pub(crate) fn new(deadline: Instant, job: Job) -> Self {
+        Self {
+            deadline,
+            job: Mutex::new(job),
+        }
+    }
+
+    /// The deadline that was asked for, on the clock of its timer.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Runs the task here and now.
+    pub fn run(self) {
+        self.into_job().run();
+    }
+
+    pub(crate) fn into_job(self) -> Job {
+        self.job
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Does something foreign, and says whether it returned rather than panicked.
+pub(crate) fn returns(foreign: impl FnOnce()) -> bool {
+    let Err(payload) = catch_unwind(AssertUnwindSafe(foreign)) else {
+        return true;
+    };
+    // What was thrown is foreign as well, and may throw again when it is dropped.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        mem::forget(again);
+    }
+    debug_assert!(!thread::panicking(), "the panic was caught");
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_whose_payload_panics_is_one_panic() {
+        struct Grenade;
+        impl Drop for Grenade {
+            fn drop(&mut self) {
+                std::panic::panic_any(Self);
+            }
+        }
+        assert!(!returns(|| std::panic::panic_any(Grenade)));
+        assert!(returns(|| ()));
+    }
+}
