@@ -61,6 +61,7 @@ mod engine;
 mod executor;
 mod future;
 mod host;
+mod keyed;
 mod planted;
 mod resolution;
 mod stats;
@@ -86,6 +87,7 @@ pub use future::{
 };
 pub use host::manual::ManualHost;
 pub use host::task::HostFuture;
+pub use keyed::{KeyedEntry, KeyedStats, KeyedTimer, Move, SetError, WeakKeyedTimer};
 pub use resolution::{Resolution, ResolutionError};
 pub use stats::{Histogram, RunningTask, ShardLoad, SlowTask, Snapshot, Stats};
 pub use stop::{Stop, Stopped, Stopping};
