@@ -144,14 +144,14 @@ impl TimerBuilder {
 
     /// Whether dropping the last clone of the timer waits for the tasks that run and for the
     /// timer's thread: not unless told so. (A thread that is not waited for does not keep the
-    /// process alive.)
+    /// process alive.) For [`build`](Self::build) only.
     pub fn join_on_drop(mut self, join: bool) -> Self {
         self.join_on_drop = join;
         self
     }
 
     /// How many wheels the threads share: four times the number of processors unless told
-    /// otherwise. Each takes 25 KB once a thread uses it.
+    /// otherwise. Each takes about 80 KB once a thread uses it.
     pub fn shards(mut self, shards: NonZeroUsize) -> Self {
         self.shards = Some(shards);
         self

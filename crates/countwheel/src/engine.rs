@@ -108,7 +108,7 @@ impl Engine {
     }
 
     /// Does what is due at `now`, up to a batch. `None` if there was nothing to do, else how
-    /// many tasks it ran or handed out.
+    /// many tasks it ran or handed out, which may be none.
     pub(crate) fn step(self: &Arc<Self>, now: Instant) -> Option<usize> {
         let inline = self.executor.is_none();
         // What was made ready otherwise comes first: it has waited longer.
@@ -120,7 +120,8 @@ impl Engine {
         let limit = if inline { 1 } else { BATCH };
         let mut due = Vec::new();
         self.shards.take_due(now, limit, &mut due);
-        let mut done = due.len();
+        let took = due.len();
+        let mut done = took;
         let mut waiting = Vec::new();
         for fired in due {
             if fired.value.is_short() {
@@ -138,7 +139,7 @@ impl Engine {
             self.ready.put(waiting);
         }
         done += self.hand_out(now);
-        if done == 0 {
+        if took == 0 && done == 0 {
             return self.gives_up(now).then_some(0);
         }
         Some(done)
@@ -381,6 +382,22 @@ impl Engine {
         }));
         drop(plan);
         self.shards.hub().rouse();
+    }
+
+    /// Does what a host would, if there is none: what was made ready is run or handed out.
+    pub(crate) fn stand_in_for_host(self: &Arc<Self>) {
+        while !self.ready.is_hosted() && !self.ready.is_handed_out() {
+            if self.executor.is_none() {
+                self.run_next();
+            } else if self.hand_out(self.clock().now()) == 0 {
+                return; // the executor has no room: who moves the clock asks it again
+            }
+        }
+    }
+
+    /// Whether nothing is pending any more.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shards.counts().pending == 0
     }
 
     /// What was left over by a wait that was given up.

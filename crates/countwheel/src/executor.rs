@@ -128,7 +128,8 @@ impl fmt::Debug for Work {
 pub enum Overload {
     /// The host runs it: nothing is lost or postponed, but everything else waits meanwhile.
     RunInline,
-    /// It stays first in the queue, and the executor is asked again after this long.
+    /// It stays first in the queue, and the executor is asked again after this long (at least
+    /// a microsecond).
     RetryAfter(Duration),
     /// It is handed to this function, which is called on the host: be short. Counts as
     /// returned.

@@ -22,8 +22,8 @@
 //!
 //! - **Never early.** A task runs once the clock has reached its deadline, to the
 //!   nanosecond. Rounding to ticks makes it late by less than one tick.
-//! - **In order.** By tick, and within a tick as scheduled; also after a stall, when
-//!   everything overdue runs once.
+//! - **In order.** By tick, and within a tick as one thread has scheduled; also after a
+//!   stall, when everything overdue runs once.
 //! - **No ticking.** The one thread sleeps until the next deadline, or for ever.
 //! - **Any delay** from [`Duration::ZERO`](std::time::Duration::ZERO) to
 //!   [`Duration::MAX`](std::time::Duration::MAX), without an error or a special case.
@@ -36,13 +36,31 @@
 //! forgets everything when the process ends. It knows no calendar: nothing here is due "at
 //! nine", and the wall clock may be set without any effect.
 //!
-//! # Three ways in
+//! # Ways in
 //!
-//! - [`Timer`] runs tasks on a thread of its own.
-//! - [`ManualHost`] is the same timer driven by hand on a [`ManualClock`]: for tests and
-//!   simulations, where a month takes a millisecond.
-//! - [`Driver`] is the state machine below both, for a loop of your own that knows the time
-//!   and does the waiting.
+//! | you want | take |
+//! |---|---|
+//! | a task to run later | [`Timer::schedule`], whose handle is a [`Timeout`] |
+//! | a value to arrive later | [`Timer::schedule_send`] |
+//! | async code to wait | [`Timer::sleep`], [`Timer::timeout`], [`Timer::interval`], on any runtime |
+//! | timers that have names, to set, move and remove | [`KeyedTimer`] |
+//! | no thread, but a runtime | [`TimerBuilder::build_hosted`] |
+//! | no waiting, in tests and simulations | [`ManualHost`], on a [`ManualClock`] |
+//! | the state machine alone, in a loop of your own | [`Driver`] |
+//!
+//! The options are in [`TimerBuilder`]: how long a tick is, where tasks run and what happens
+//! when there is no room, how many may be pending. How a timer ends is said by [`Stop`].
+//!
+//! # The guide
+//!
+//! From the first ten lines to tuning, with a tested example for everything:
+//! [first steps](guide::first_steps), [what is promised](guide::promises),
+//! [where tasks run](guide::executors), [capacity](guide::capacity),
+//! [channels and async](guide::channels_and_async), [keyed timers](guide::keyed),
+//! [stopping](guide::stopping), [seeing inside](guide::observing),
+//! [testing your code](guide::testing), [hosting](guide::hosting), [tuning](guide::tuning),
+//! [pitfalls](guide::pitfalls); and for those who come from Netty, Dubbo, go-zero, Kafka or
+//! tokio, [their calls and ours](guide::migrating).
 //!
 //! # Words
 //!
@@ -50,6 +68,17 @@
 //! - **deadline**: the point in time at which something is due; never a duration.
 //! - **timeout**: a duration, or the handle of a scheduled task, [`Timeout`]; never a point.
 //! - **lateness**: the moment a task was taken to run minus its deadline; never negative.
+//! - **host**: what looks at the clock when a deadline comes: a thread, a future, your hands.
+//! - **executor**: where tasks then run, see [`Executor`].
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! - `serde`: [`Timestamp`] as data.
+//! - `tokio`: `TokioExecutor`, which runs tasks on a tokio runtime. (Async timers need no
+//!   feature and no tokio.)
+//! - `tsc`: `TscClock`, which is cheaper to read than the system's clock.
 
 #![forbid(unsafe_code)]
 
@@ -60,6 +89,8 @@ mod driver;
 mod engine;
 mod executor;
 mod future;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 mod host;
 mod keyed;
 mod planted;

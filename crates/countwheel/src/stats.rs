@@ -8,7 +8,7 @@ use crate::Instant;
 /// What a [`Timer`](crate::Timer) has done so far.
 ///
 /// `added` equals `ran + cancelled + returned + pending + waiting`, exactly, whenever no call
-/// is under way; each of the numbers is exact at the moment it was read.
+/// and no turn of the host is under way; each of the numbers is exact at the moment it was read.
 ///
 /// ```
 /// use countwheel::ManualHost;
@@ -37,7 +37,8 @@ pub struct Stats {
     pub ran: u64,
     /// Tasks that were cancelled before they expired.
     pub cancelled: u64,
-    /// Tasks that were given back: by a stop, or because no executor took them.
+    /// Tasks that were given back, or dropped, before they ran: by a stop, or because no
+    /// executor took them. Wakers that a stop woke before their time are among them.
     pub returned: u64,
     /// Tasks that wait for their deadline.
     pub pending: u64,

@@ -70,8 +70,9 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    /// Whether all is still: nothing runs any more (but the task that asks, if one does), and
-    /// the timer's thread has ended. Everyone who waits long enough sees the same end.
+    /// Whether all is still: nothing is pending or runs any more (but the task that asks, if
+    /// one does), and the timer's thread has ended. Everyone who waits long enough sees the
+    /// same end, but with a [`ManualHost`](crate::ManualHost), whose clock has to be moved.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.complete
@@ -87,10 +88,12 @@ impl Stopping {
     /// takes.
     ///
     /// (So do not call it while holding what a running task waits for.) Called from a task of
-    /// this timer, it does not wait for that task. With a [`ManualHost`](crate::ManualHost)
-    /// it waits for running tasks only: nobody else makes time pass.
+    /// this timer, it does not wait for that task. With a [`ManualHost`](crate::ManualHost) it
+    /// runs what [`Stop::RunNow`] has left to run, and waits for nothing that has to become due:
+    /// nobody else makes time pass.
     #[must_use = "what did not run comes back"]
     pub fn wait(self) -> Stopped {
+        self.engine.stand_in_for_host();
         self.engine.ready.wait_over(None);
         self.stopped(true)
     }
@@ -121,17 +124,20 @@ impl Stopping {
     /// ```
     #[must_use = "what did not run comes back"]
     pub fn wait_for(self, patience: Duration) -> Stopped {
-        let complete = self.engine.ready.wait_over(Some(Patience::of(patience)));
+        let patience = Patience::of(patience);
+        self.engine.stand_in_for_host();
+        let complete = self.engine.ready.wait_over(Some(patience));
         self.stopped(complete)
     }
 
-    fn stopped(mut self, complete: bool) -> Stopped {
+    fn stopped(mut self, is_over: bool) -> Stopped {
         self.unfired.extend(self.engine.take_left_over());
-        let running = if complete {
+        let running = if is_over {
             Vec::new()
         } else {
             self.engine.snapshot().running
         };
+        let complete = is_over && self.engine.is_empty();
         Stopped {
             unfired: std::mem::take(&mut self.unfired),
             running,
@@ -144,6 +150,7 @@ impl Future for Stopping {
     type Output = Stopped;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Stopped> {
+        self.engine.stand_in_for_host();
         if !self.engine.ready.poll_over(cx.waker()) {
             return Poll::Pending;
         }

@@ -49,7 +49,7 @@ impl Timeout {
     }
 
     /// Takes the task back. True: it will never run, and has been dropped. False: it ran, is
-    /// running, was cancelled, or the timer has stopped.
+    /// running, waits for an executor, was cancelled, or the timer has stopped.
     ///
     /// O(1), from any thread, and the task is freed at once. Never waits for a running task,
     /// so a task may cancel itself in vain, or one of the same tick in time.
@@ -101,7 +101,8 @@ impl Timeout {
 
     /// Whether the deadline was reached and the task was taken to run: it may still be
     /// running, or wait for an executor. Excludes [`is_cancelled`](Self::is_cancelled);
-    /// neither is true of a task that is pending or was pending when the timer stopped.
+    /// neither is true of a task that is pending or was pending when the timer stopped. (Unless
+    /// it stopped with [`Stop::RunNow`](crate::Stop::RunNow), which takes all to run.)
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.shard.fate(self.key) == Fate::Gone && !self.is_cancelled()

@@ -72,9 +72,15 @@ impl Drop for Owner {
         let hub = self.engine.shards.hub();
         if !hub.is_closed() {
             let pending = self.engine.shards.counts().pending;
-            if pending > 0 {
+            let waiting = self.engine.ready.progress().waiting;
+            if pending + waiting > 0 {
                 let timer = &self.engine.name;
-                tracing::warn!(timer, pending, "a timer was dropped with work pending");
+                tracing::warn!(
+                    timer,
+                    pending,
+                    waiting,
+                    "a timer was dropped with work pending"
+                );
             }
             drop(self.engine.close_and_take());
         }
@@ -346,8 +352,10 @@ impl Timer {
 
     /// Stops the timer and gives back what has not run. Later calls get nothing back.
     ///
-    /// The same as [`close(Stop::HandBack).wait()`](Self::close): it waits for the tasks that
-    /// are running and for the timer's thread.
+    /// The same as [`close(Stop::HandBack).wait()`](Self::close): it blocks until the tasks
+    /// that are running have ended, and the timer's thread. In async code, await
+    /// [`close`](Self::close) instead: a host that is a future cannot end on a thread that waits
+    /// for it.
     ///
     /// ```
     /// use countwheel::{ScheduleError, Timer};

@@ -20,7 +20,7 @@ pub(crate) struct Shard<T> {
 }
 
 struct Books<T> {
-    /// Made with the first entry: a wheel takes 25 KB, and most threads use one shard.
+    /// Made with the first entry: a wheel takes 80 KB then, and most threads use one shard.
     driver: Option<Driver<T>>,
     counts: Counts,
     /// The keys that a stop took out.

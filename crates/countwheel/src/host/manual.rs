@@ -90,7 +90,8 @@ impl ManualHost {
         ran
     }
 
-    /// Runs what is due, in order, without moving the clock. Returns how many ran.
+    /// Runs what is due, in order, without moving the clock. Returns how many ran, or were
+    /// handed to an [`Executor`](crate::Executor) if there is one.
     pub fn run_due(&mut self) -> usize {
         let engine = self.timer.engine();
         std::iter::from_fn(|| engine.step(engine.clock().now())).sum()

@@ -23,8 +23,7 @@ use crate::task::returns;
 ///
 /// **Dropping** it closes its timer: nothing fires any more, sleeps end with
 /// [`SleepError::Closed`](crate::SleepError::Closed), and [`Timer::stop`](crate::Timer::stop)
-/// gives back what was pending. (What a [`Stop::RunNow`](crate::Stop::RunNow) has left to run is
-/// run by the drop.)
+/// gives back what was pending.
 ///
 /// **Stopping** waits for the future to end. In async code, await
 /// [`Timer::close`](crate::Timer::close) rather than calling [`Timer::stop`](crate::Timer::stop)
@@ -162,13 +161,10 @@ fn may_run_something(engine: &Engine) -> bool {
     engine.shards.bound() <= engine.clock().now() || engine.ready.progress().waiting > 0
 }
 
-/// Nobody drives the timer any more: closes it and takes out what is left, so that those who
-/// sleep learn it, and the next who stops the timer gets the rest.
-fn abandon(engine: &Arc<Engine>) {
+/// Nobody drives the timer any more.
+fn leave(engine: &Engine) {
     engine.shards.hub().set_host(Waker::noop());
-    // Given up at once, at the beginning of time: so nothing more is due.
-    engine.close_and_wait(Instant::ZERO);
-    returns(|| while engine.step(Instant::ZERO).is_some_and(|done| done > 0) {});
+    engine.abandon();
     drop(engine.hosting());
 }
 
@@ -205,7 +201,7 @@ where
             Next::End => {
                 returns(|| this.sleeping.set(None));
                 this.hosting = None;
-                abandon(&engine);
+                leave(&engine);
                 return Poll::Ready(());
             }
         }
@@ -217,7 +213,7 @@ impl<S, F> Drop for HostFuture<S, F> {
     fn drop(&mut self) {
         if let Some(engine) = self.hosting.take() {
             tracing::warn!(timer = engine.name, "the host of a timer was dropped");
-            abandon(&engine);
+            leave(&engine);
         }
     }
 }

@@ -30,8 +30,9 @@ pub use self::results::{KeyedEntry, KeyedStats, Move, SetError};
 ///
 /// A value has exactly one end: it goes to the handler, or to the one caller who
 /// [`set`](Self::set) its key again, [`remove`](Self::remove)d it, [`drain`](Self::drain)ed it
-/// or [`stop`](Self::stop)ped the timer. This is so through every race, and from the moment
-/// such a call returns, value and task are out of the timer and free.
+/// or [`stop`](Self::stop)ped the timer. This is so through every race, and nothing of the
+/// value stays behind. A task that has expired and waits for its executor can still be
+/// overtaken by such a call; it then finds nothing to fire.
 ///
 /// Any method may be called from anywhere, the handler included. Any delay will do:
 /// [`Duration::ZERO`] fires at once, [`Duration::MAX`] never. A key needs neither to be cloned

@@ -1,0 +1,82 @@
+//! The guide: from the first ten lines to tuning. Every example in it is run as a test.
+//!
+//! | page | for whom |
+//! |---|---|
+//! | [first steps](first_steps) | the first timer, handles, deadlines |
+//! | [what is promised](promises) | never early, order, lateness, cost, memory |
+//! | [where tasks run](executors) | inline, pools, tokio; what happens when there is no room |
+//! | [capacity] | a limit on what is pending |
+//! | [channels and async](channels_and_async) | channels, wakers, sleeps, timeouts, intervals |
+//! | [keyed timers](keyed) | timers that are known by keys |
+//! | [stopping] | what becomes of the tasks, and who waits for whom |
+//! | [seeing inside](observing) | counters, lateness, slow tasks, logs, watchdogs |
+//! | [testing your code](testing) | a month in a millisecond, stalls, slow tasks |
+//! | [hosting] | on a runtime, or in a loop of your own, without a thread |
+//! | [tuning] | resolution, layout, shards, clock: what to turn, and when |
+//! | [pitfalls] | what is easily got wrong |
+//! | [coming from elsewhere](migrating) | Netty, Dubbo, go-zero, Kafka, tokio: their call and ours |
+
+/// The first timer, handles, deadlines.
+///
+#[doc = include_str!("../guide/first_steps.md")]
+pub mod first_steps {}
+
+/// Never early, order, lateness, cost, memory.
+///
+#[doc = include_str!("../guide/promises.md")]
+pub mod promises {}
+
+/// Inline, pools, tokio; what happens when there is no room.
+///
+#[doc = include_str!("../guide/executors.md")]
+pub mod executors {}
+
+/// A limit on what is pending.
+///
+#[doc = include_str!("../guide/capacity.md")]
+pub mod capacity {}
+
+/// Channels, wakers, sleeps, timeouts, intervals.
+///
+#[doc = include_str!("../guide/channels_and_async.md")]
+pub mod channels_and_async {}
+
+/// Timers that are known by keys.
+///
+#[doc = include_str!("../guide/keyed.md")]
+pub mod keyed {}
+
+/// What becomes of the tasks, and who waits for whom.
+///
+#[doc = include_str!("../guide/stopping.md")]
+pub mod stopping {}
+
+/// Counters, lateness, slow tasks, logs, watchdogs.
+///
+#[doc = include_str!("../guide/observing.md")]
+pub mod observing {}
+
+/// A month in a millisecond, stalls, slow tasks.
+///
+#[doc = include_str!("../guide/testing.md")]
+pub mod testing {}
+
+/// On a runtime, or in a loop of your own, without a thread.
+///
+#[doc = include_str!("../guide/hosting.md")]
+pub mod hosting {}
+
+/// Resolution, layout, shards, clock: what to turn, and when.
+///
+#[doc = include_str!("../guide/tuning.md")]
+pub mod tuning {}
+
+/// What is easily got wrong.
+///
+#[doc = include_str!("../guide/pitfalls.md")]
+pub mod pitfalls {}
+
+/// Netty, Dubbo, go-zero, Kafka, tokio: their call and ours.
+///
+#[doc = include_str!("../guide/migrating.md")]
+pub mod migrating {}
