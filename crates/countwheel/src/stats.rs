@@ -101,7 +101,8 @@ pub struct Snapshot {
     pub stats: Stats,
     /// When the host looks next; `None` if nothing is pending.
     pub next_wake: Option<Instant>,
-    /// By how much the earliest pending task is overdue: the host is behind, or dead.
+    /// By how much the task that has waited the longest is overdue, pending or waiting for an
+    /// executor: the host or the executor is behind, or dead.
     pub overdue: Duration,
     /// The tasks that run, the one that has run the longest first.
     pub running: Vec<RunningTask>,

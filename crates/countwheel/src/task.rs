@@ -102,7 +102,7 @@ impl Job {
 /// ```
 pub struct Task {
     deadline: Instant,
-    /// Never locked. It makes a task `Sync`, so that errors may contain one and still travel.
+    /// It makes a task `Sync`, so that errors may contain one and still travel.
     job: Mutex<Job>,
 }
 
@@ -120,6 +120,24 @@ impl Task {
         self.deadline
     }
 
+    /// What the task is known by in logs: its type, which for a closure is the function it was
+    /// written in.
+    ///
+    /// ```
+    /// # use countwheel::Timer;
+    /// # use std::time::Duration;
+    /// let timer = Timer::new();
+    /// timer.schedule(Duration::from_secs(60), || println!("flush"))?;
+    /// let task = &timer.stop().unfired[0];
+    /// assert!(task.name().ends_with("{{closure}}"));
+    /// # Ok::<(), countwheel::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        let job = self.job.lock();
+        job.unwrap_or_else(PoisonError::into_inner).name()
+    }
+
     /// Runs the task here and now.
     pub fn run(self) {
         self.into_job().run();
@@ -135,6 +153,7 @@ impl Task {
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Task")
+            .field("name", &self.name())
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
     }

@@ -11,8 +11,8 @@ use crate::{Instant, TimerKey};
 
 /// The handle of one scheduled task.
 ///
-/// Dropping it does **not** cancel: schedule and forget is fine. ([`cancel_on_drop`]
-/// (Self::cancel_on_drop) makes a guard that does.) A handle does not keep its timer from
+/// Dropping it does **not** cancel: schedule and forget is fine.
+/// ([`cancel_on_drop`](Self::cancel_on_drop) makes a guard that does.) A handle does not keep its timer from
 /// stopping either. To share one, put it into an [`Arc`].
 ///
 /// ```

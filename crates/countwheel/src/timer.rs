@@ -193,6 +193,30 @@ impl Timer {
         self.at(deadline, Job::Task(Box::new(Function(task))))
     }
 
+    /// Takes on a task that came back from a timer, by a stop, an overload or a refusal: under
+    /// a deadline on *this* timer's clock, under its own name, and without another box.
+    ///
+    /// ```
+    /// use countwheel::{ManualHost, ScheduleError, Timer};
+    /// use std::time::Duration;
+    ///
+    /// let old = Timer::new();
+    /// old.schedule(Duration::from_secs(60), || println!("flush"))?;
+    /// let mut host = ManualHost::new();
+    /// for task in old.stop().unfired {
+    ///     let in_a_second = host.timer().now() + Duration::from_secs(1);
+    ///     host.timer().schedule_task(in_a_second, task)?;
+    /// }
+    /// assert_eq!(host.advance(Duration::from_secs(1)), 1);
+    /// # Ok::<(), ScheduleError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`schedule`](Self::schedule).
+    pub fn schedule_task(&self, deadline: Instant, task: Task) -> Result<Timeout, ScheduleError> {
+        self.at(deadline, task.into_job())
+    }
+
     /// Sends `value` once `delay` has passed: the timer's thread does so itself, no executor
     /// is asked. If nobody listens any more, the value is dropped.
     ///
