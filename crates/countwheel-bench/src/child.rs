@@ -16,20 +16,32 @@ const HUGE_PAGES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
 /// Starts this program again for one measurement, and stops it after `deadline_seconds`.
 pub(crate) fn measure_in_child(cell: Cell, deadline_seconds: u64) -> anyhow::Result<Outcome> {
-    let program = std::env::current_exe().context("this program is not to be found")?;
-    let mut command = Command::new(program);
+    let mut command = this_program()?;
     command
         .arg("one")
         .args(["--competitor", &cell.competitor.word()])
         .args(["--workload", &cell.workload.word()])
-        .args(["--timers", &cell.timers.to_string()])
-        .env_remove(HUGE_PAGES.0)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+        .args(["--timers", &cell.timers.to_string()]);
     if cell.pages == Pages::Huge {
         command.env(HUGE_PAGES.0, HUGE_PAGES.1);
     }
+    outcome_of(command, deadline_seconds)
+}
+
+/// This program once more, with the allocator as the system has it.
+pub(crate) fn this_program() -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("this program is not to be found")?;
+    let mut command = Command::new(program);
+    command.env_remove(HUGE_PAGES.0);
+    Ok(command)
+}
+
+/// Starts a program that prints its figures on one line, and stops it after
+/// `deadline_seconds`.
+pub(crate) fn outcome_of(mut command: Command, deadline_seconds: u64) -> anyhow::Result<Outcome> {
     let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .context("a measurement could not be started")?;
 

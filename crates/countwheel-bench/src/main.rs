@@ -1,8 +1,9 @@
 //! Measures our timing wheels against other timer libraries.
 //!
 //! ```text
-//! bench run --out results.json                 measure; about twenty minutes
-//! bench run --quick                            100,000 timers only, about one minute
+//! bench run --out results.json                 measure; about half an hour
+//! bench run --quick                            100,000 timers only, about three minutes
+//! bench run --workload w4 --threads 1,2        only this workload
 //! bench check                                  does everybody fire the right timers?
 //! bench chart results.json --out chart.svg
 //! bench report results.json --out docs/benchmarks.md
@@ -13,6 +14,7 @@
 mod chart;
 mod check;
 mod child;
+mod choice;
 mod competitor;
 mod latency;
 mod machine;
@@ -22,13 +24,18 @@ mod results;
 mod run;
 mod statistics;
 mod stopwatch;
+mod system;
 mod table;
+mod threaded;
 mod workload;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::ensure;
 use clap::{Args, Parser, Subcommand};
+
+use choice::{Choice, apart};
 
 use competitor::Name;
 use results::{Pages, Results};
@@ -48,8 +55,8 @@ enum Command {
     /// Check that everybody fires the right timers, and see in what order.
     Check {
         /// Only this one; may be repeated.
-        #[arg(long)]
-        competitor: Vec<Name>,
+        #[arg(long, value_parser = AnyName::parser())]
+        competitor: Vec<AnyName>,
     },
     /// Draw the main figures of a run.
     Chart {
@@ -78,20 +85,39 @@ enum Command {
         #[arg(long)]
         timers: u64,
     },
+    /// One measurement on the real clock, in this process.
+    #[command(hide = true)]
+    OneThreaded {
+        #[arg(long)]
+        competitor: threaded::Name,
+        #[arg(long)]
+        workload: threaded::Workload,
+        #[arg(long)]
+        load: u64,
+        #[arg(long)]
+        short: bool,
+    },
 }
+
+type AnyName = Choice<Name, threaded::Name>;
+type AnyWorkload = Choice<Workload, threaded::Workload>;
 
 #[derive(Args)]
 struct Run {
     /// Only this workload; may be repeated.
-    #[arg(long)]
-    workload: Vec<Workload>,
+    #[arg(long, value_parser = AnyWorkload::parser())]
+    workload: Vec<AnyWorkload>,
     /// Only this competitor; may be repeated.
-    #[arg(long)]
-    competitor: Vec<Name>,
-    /// How many timers, as in `1e5,1e6`.
+    #[arg(long, value_parser = AnyName::parser())]
+    competitor: Vec<AnyName>,
+    /// How many timers, as in `1e5,1e6`, under virtual time.
     #[arg(long, value_delimiter = ',', value_parser = whole_number, default_value = "1e5,1e6,1e7")]
     timers: Vec<u64>,
-    /// How many rounds, instead of 5 and, above a million timers, 3.
+    /// How many threads, in W4 and, where the number is even, in W4x.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8",
+        value_parser = clap::value_parser!(u64).range(1..=MOST_THREADS))]
+    threads: Vec<u64>,
+    /// How many rounds, instead of 5 and, above a million timers and with threads, 1 to 3.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
     /// How the allocator gets its memory; both are measured in turn if both are named.
@@ -100,23 +126,50 @@ struct Run {
     /// The same as `--pages huge`.
     #[arg(long, conflicts_with = "pages")]
     huge_pages: bool,
-    /// 100,000 timers only, in three rounds.
-    #[arg(long, conflicts_with_all = ["timers", "rounds"])]
+    /// 100,000 timers only, in three rounds; with threads, less of everything, in one.
+    #[arg(long, conflicts_with_all = ["timers", "rounds", "threads"])]
     quick: bool,
     /// After how many seconds a measurement is stopped.
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = DEADLINE_SECONDS)]
     deadline_seconds: u64,
     /// Where to write all samples as JSON.
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    let went_well = match Arguments::parse().command {
-        Command::Run(arguments) => run::run(&arguments.plan())?,
+/// After how many seconds a measurement is stopped unless told otherwise.
+const DEADLINE_SECONDS: u64 = 60;
+
+/// More could not be told apart from a mistake.
+const MOST_THREADS: u64 = 256;
+
+fn main() -> ExitCode {
+    match obey(Arguments::parse().command) {
+        Ok(went_well) => ExitCode::from(u8::from(!went_well)),
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all went well.
+fn obey(command: Command) -> anyhow::Result<bool> {
+    Ok(match command {
+        Command::Run(arguments) => {
+            let plan = arguments.plan();
+            ensure!(
+                !plan.is_empty(),
+                "no competitor that was named takes part in a workload that was named"
+            );
+            run::run(&plan)?
+        }
         Command::Check { competitor } => {
-            let verdicts = run::check_all(&or_all(competitor, Name::all()));
-            verdicts.iter().all(|verdict| verdict.failure.is_none())
+            let all = (Name::all(), threaded::Name::all());
+            let (competitors, peers) = apart(&competitor, all);
+            let verdicts = run::check_all(&competitors);
+            let threads_went_well = threaded::check_all(&peers, DEADLINE_SECONDS)?;
+            threads_went_well && verdicts.iter().all(|verdict| verdict.failure.is_none())
         }
         Command::Chart { results, out } => {
             std::fs::write(out, chart::draw(&Results::read(&results)?))?;
@@ -139,15 +192,36 @@ fn main() -> anyhow::Result<ExitCode> {
             child::measure_here(competitor, workload, timers)?;
             true
         }
-    };
-    Ok(ExitCode::from(u8::from(!went_well)))
+        Command::OneThreaded {
+            competitor,
+            workload,
+            load,
+            short,
+        } => {
+            threaded::measure_here(competitor, workload, load, short)?;
+            true
+        }
+    })
 }
 
 impl Run {
     fn plan(self) -> run::Plan {
+        let all = (Workload::all(), &*threaded::Workload::all());
+        let (workloads, with_threads) = apart(&self.workload, all);
+        let all = (Name::all(), threaded::Name::all());
+        let (competitors, peers) = apart(&self.competitor, all);
         run::Plan {
-            workloads: or_all(self.workload, Workload::all()),
-            competitors: or_all(self.competitor, Name::all()),
+            threaded: threaded::Plan {
+                // Nobody is checked for nothing.
+                peers: none_without(&with_threads, peers),
+                workloads: with_threads,
+                threads: if self.quick { vec![1, 4] } else { self.threads },
+                rounds: self.rounds,
+                short: self.quick,
+                deadline_seconds: self.deadline_seconds,
+            },
+            competitors: none_without(&workloads, competitors),
+            workloads,
             timers: if self.quick {
                 vec![100_000]
             } else {
@@ -165,11 +239,12 @@ impl Run {
     }
 }
 
-fn or_all<T: Clone>(chosen: Vec<T>, all: &[T]) -> Vec<T> {
-    if chosen.is_empty() {
-        all.to_vec()
+/// Everybody, or nobody if there is nothing to do.
+fn none_without<W, N>(workloads: &[W], names: Vec<N>) -> Vec<N> {
+    if workloads.is_empty() {
+        Vec::new()
     } else {
-        chosen
+        names
     }
 }
 

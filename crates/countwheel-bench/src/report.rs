@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, ensure};
 
 use crate::latency::Latencies;
-use crate::results::{Entry, Pages, Results};
-use crate::table::{Table, cells};
+use crate::results::{Pages, Results};
+use crate::table::{Table, cell};
+use crate::threaded::{self, Grid};
 
 /// The page about the runs, which must come from the same machine. Their samples are
 /// put together.
@@ -26,7 +27,21 @@ pub(crate) fn write(command: &str, runs: &[Results]) -> anyhow::Result<String> {
     for table in Latencies::all(&results) {
         page.push_str(&table.markdown());
     }
+    with_threads(&mut page, &results.threaded);
     Ok(page)
+}
+
+/// What was measured on the real clock, if anything was.
+fn with_threads(page: &mut String, found: &threaded::Threaded) {
+    let grids = Grid::all(found);
+    if grids.is_empty() && found.not_run.is_empty() {
+        return;
+    }
+    page.push_str(threaded::explain());
+    page.push_str(&threaded::peers(found));
+    for grid in grids {
+        page.push_str(&grid.markdown());
+    }
 }
 
 fn together(runs: &[Results]) -> anyhow::Result<Results> {
@@ -39,6 +54,7 @@ fn together(runs: &[Results]) -> anyhow::Result<Results> {
             "the runs are from different machines"
         );
         all.samples.extend(run.samples.iter().cloned());
+        all.threaded.extend(&run.threaded);
         for verdict in &run.verdicts {
             if all
                 .verdicts
@@ -99,8 +115,8 @@ fn method(page: &mut String, results: &Results) {
     page.push_str(
         "\n## How it was measured\n\n\
          Every measurement is a process of its own. The rounds interleave: in each round every \
-         competitor has its turn, and the order rotates. A cell shows the median and, in brackets, \
-         the least and the greatest of all rounds. Delays are drawn before the watch starts; an \
+         competitor has its turn, and the order rotates. A cell shows the median and, in brackets \
+         where they differ, the least and the greatest of all rounds. Delays are drawn before the watch starts; an \
          operation's figure includes reading its delay from an array and storing its handle. The \
          payload is a number of 8 bytes. One thread, virtual time.\n\n\
          - **W1**: N timers of 1 to 60,000 ticks are scheduled, then all cancelled in random order. \
@@ -171,15 +187,6 @@ fn markdown(page: &mut String, table: &Table) {
     }
 }
 
-fn cell(entry: &Entry) -> String {
-    let [median, min, max] = cells(entry);
-    if min.is_empty() {
-        median
-    } else {
-        format!("{median} [{min}..{max}]")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,6 +207,17 @@ mod tests {
         assert!(page.contains("### W2 schedule one, cancel an old one, 1,000,000 timers"));
         assert!(page.contains("| **countwheel** | 10.0 [9.00..11.0] |"));
         assert!(page.contains("| BTreeMap | over 60 s |"));
+
+        assert!(page.contains("| million operations/s | 1 thread | 2 threads |"));
+        assert!(
+            page.contains("| **countwheel Timer** | 10.5 [10.0..11.0] | 20.5 [20.0..21.0] |")
+        );
+        assert!(page.contains("| tokio task, spawn and abort | over 60 s |  |"));
+        assert!(page.contains("| **31 of 971, by up to 950 µs** |"));
+        assert!(page.contains("thread | -950 EARLY | 500 |"));
+        assert!(
+            page.contains("**NOT RUN: JDK ScheduledThreadPoolExecutor**: java is not installed.")
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::check::{Order, Verdict};
 use crate::competitor::Name;
 use crate::machine::Machine;
 use crate::statistics::Summary;
+use crate::threaded::Threaded;
 use crate::workload::{Figures, Workload};
 
 /// How the allocator gets its memory from the system.
@@ -43,9 +44,9 @@ pub(crate) struct Cell {
 
 /// How one measurement went.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Sample {
+pub(crate) struct Sample<C = Cell> {
     #[serde(flatten)]
-    pub(crate) cell: Cell,
+    pub(crate) cell: C,
     pub(crate) round: u64,
     pub(crate) outcome: Outcome,
 }
@@ -69,6 +70,9 @@ pub(crate) struct Results {
     pub(crate) clock_ns: u64,
     pub(crate) verdicts: Vec<Verdict>,
     pub(crate) samples: Vec<Sample>,
+    /// The part on the real clock.
+    #[serde(default)]
+    pub(crate) threaded: Threaded,
 }
 
 impl Results {
@@ -143,7 +147,7 @@ pub(crate) enum Entry {
 
 impl Entry {
     /// `None` if this figure is none of the competitor's.
-    fn of(outcomes: &[&Outcome], figure: &str) -> Option<Self> {
+    pub(crate) fn of(outcomes: &[&Outcome], figure: &str) -> Option<Self> {
         let mut values = Vec::new();
         for outcome in outcomes {
             match outcome {

@@ -11,6 +11,7 @@ use crate::machine::Machine;
 use crate::results::{Cell, Outcome, Pages, Results, Sample};
 use crate::stopwatch::{Stopwatch, clock_cost};
 use crate::table::Table;
+use crate::threaded;
 use crate::workload::{USUAL, Workload};
 
 /// What is to be measured.
@@ -23,6 +24,7 @@ pub(crate) struct Plan {
     pub(crate) pages: Vec<Pages>,
     pub(crate) deadline_seconds: u64,
     pub(crate) out: Option<PathBuf>,
+    pub(crate) threaded: threaded::Plan,
 }
 
 const ROUNDS: u64 = 5;
@@ -50,16 +52,19 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
         clock_ns: clock_cost(),
         verdicts,
         samples: Vec::new(),
+        threaded: threaded::Threaded::default(),
     };
     for &workload in &plan.workloads {
         for timers in workload.sizes(&plan.timers) {
             plan.measure(workload, timers, &competitors, &mut results)?;
             // Written after each workload, so that a run that is stopped leaves what it has.
-            if let Some(path) = &plan.out {
-                results.write(path)?;
-            }
+            plan.save(&results)?;
         }
     }
+    let threads_went_well = threaded::run(&plan.threaded, |found| {
+        results.threaded = found.clone();
+        plan.save(&results)
+    })?;
     for table in Table::all(&results) {
         println!("\n{}", table.text());
     }
@@ -73,10 +78,25 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
             println!("FAILED: {:?}: {why}", sample.cell);
         }
     }
-    Ok(competitors.len() == plan.competitors.len() && !results.samples.iter().any(failed))
+    Ok(threads_went_well
+        && competitors.len() == plan.competitors.len()
+        && !results.samples.iter().any(failed))
 }
 
 impl Plan {
+    /// Whether there is anything to measure at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        let some = |workload: &Workload| self.competitors.iter().any(|&name| workload.suits(name));
+        !self.workloads.iter().any(some) && self.threaded.is_empty()
+    }
+
+    fn save(&self, results: &Results) -> anyhow::Result<()> {
+        match &self.out {
+            Some(path) => results.write(path),
+            None => Ok(()),
+        }
+    }
+
     fn measure(
         &self,
         workload: Workload,
@@ -95,37 +115,54 @@ impl Plan {
             };
             names.clone().map(cell)
         };
-        let mut cells: Vec<Cell> = self.pages.iter().flat_map(|&pages| cells(pages)).collect();
+        let cells: Vec<Cell> = self.pages.iter().flat_map(|&pages| cells(pages)).collect();
         let usual = if timers > USUAL {
             ROUNDS_OF_MANY
         } else {
             ROUNDS
         };
-        let mut given_up = BTreeSet::new();
-        for round in 0..self.rounds.unwrap_or(usual) {
-            eprint!("{} {timers} timers, round {}", workload.word(), round + 1);
-            let watch = Stopwatch::start();
-            for &cell in &cells {
-                if given_up.contains(&cell) {
-                    continue;
-                }
-                let outcome = measure_in_child(cell, self.deadline_seconds)?;
-                if !matches!(outcome, Outcome::Figures(_)) {
-                    given_up.insert(cell);
-                }
-                results.samples.push(Sample {
-                    cell,
-                    round,
-                    outcome,
-                });
-            }
-            eprintln!(" ({:.0} s)", watch.nanoseconds_per(1_000_000_000));
-            // Nobody is always the first.
-            let step = 3.min(cells.len());
-            cells.rotate_left(step);
-        }
-        Ok(())
+        rounds(
+            &format!("{} {timers} timers", workload.word()),
+            cells,
+            self.rounds.unwrap_or(usual),
+            |cell| measure_in_child(cell, self.deadline_seconds),
+            &mut results.samples,
+        )
     }
+}
+
+/// Measures all cells in turn, several times. Who fails once is not asked again.
+pub(crate) fn rounds<C: Copy + Ord>(
+    title: &str,
+    mut cells: Vec<C>,
+    times: u64,
+    measure: impl Fn(C) -> anyhow::Result<Outcome>,
+    samples: &mut Vec<Sample<C>>,
+) -> anyhow::Result<()> {
+    let mut given_up = BTreeSet::new();
+    for round in 0..times {
+        eprint!("{title}, round {}", round + 1);
+        let watch = Stopwatch::start();
+        for &cell in &cells {
+            if given_up.contains(&cell) {
+                continue;
+            }
+            let outcome = measure(cell)?;
+            if !matches!(outcome, Outcome::Figures(_)) {
+                given_up.insert(cell);
+            }
+            samples.push(Sample {
+                cell,
+                round,
+                outcome,
+            });
+        }
+        eprintln!(" ({:.0} s)", watch.nanoseconds_per(1_000_000_000));
+        // Nobody is always the first.
+        let step = 3.min(cells.len());
+        cells.rotate_left(step);
+    }
+    Ok(())
 }
 
 /// Checks the competitors and says loudly who fails.

@@ -28,7 +28,7 @@ impl Summary {
 }
 
 /// The least of the sorted samples that `part` of them do not exceed; `None` of no samples.
-pub(crate) fn percentile(sorted: &[u32], part: f64) -> Option<u32> {
+pub(crate) fn percentile<T: Copy>(sorted: &[T], part: f64) -> Option<T> {
     let wanted = part * sorted.len() as f64;
     let exceeded = (0_u32..)
         .zip(sorted)
@@ -56,6 +56,6 @@ mod tests {
         assert_eq!(percentile(&samples, 0.999), Some(999));
         assert_eq!(percentile(&samples, 1.0), Some(1000));
         assert_eq!(percentile(&[7], 0.5), Some(7));
-        assert_eq!(percentile(&[], 0.5), None);
+        assert_eq!(percentile::<u32>(&[], 0.5), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The only place that reads a clock.
+//! The only place that reads a clock, or sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,27 @@ impl Stopwatch {
     pub(crate) fn instant(self) -> Instant {
         self.0
     }
+}
+
+/// Nanoseconds from `due` until now; negative if it is still to come.
+#[inline]
+pub(crate) fn lateness(due: Instant) -> i64 {
+    let now = Stopwatch::start().0;
+    let signed = |duration| i64::try_from(nanoseconds(duration)).unwrap_or(i64::MAX);
+    if now >= due {
+        signed(now - due)
+    } else {
+        -signed(due - now)
+    }
+}
+
+/// Lets time pass.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what others do meanwhile is measured"
+)]
+pub(crate) fn pause(duration: Duration) {
+    std::thread::sleep(duration);
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

@@ -193,9 +193,21 @@ pub(crate) fn cells(entry: &Entry) -> [String; 3] {
     }
 }
 
+/// The same in one cell, as in "10.0 [9.00..11.0]", or "10.0" where that says it all.
+pub(crate) fn cell(entry: &Entry) -> String {
+    let [median, min, max] = cells(entry);
+    if min == max {
+        median
+    } else {
+        format!("{median} [{min}..{max}]")
+    }
+}
+
 /// About three significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value {
+        ..0_f64 => format!("-{}", number(-value)),
+        0_f64 => "0".to_owned(),
         100_f64.. => thousands_of(&format!("{value:.0}")),
         10_f64.. => format!("{value:.1}"),
         1_f64.. => format!("{value:.2}"),
@@ -229,6 +241,8 @@ mod tests {
         assert_eq!(number(0.1234), "0.123");
         assert_eq!(number(12.34), "12.3");
         assert_eq!(number(1234.5), "1,234");
+        assert_eq!(number(-12.34), "-12.3");
+        assert_eq!(number(0.0), "0");
         assert_eq!(thousands(10_000_000), "10,000,000");
         assert_eq!(thousands(100), "100");
     }

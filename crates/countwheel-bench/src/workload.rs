@@ -114,7 +114,7 @@ impl Task for Measurement {
     }
 }
 
-fn figures<const N: usize>(pairs: [(&str, f64); N]) -> Figures {
+pub(crate) fn figures<const N: usize>(pairs: [(&str, f64); N]) -> Figures {
     pairs
         .map(|(name, value)| (name.to_owned(), value))
         .into_iter()
@@ -122,7 +122,7 @@ fn figures<const N: usize>(pairs: [(&str, f64); N]) -> Figures {
 }
 
 /// Room for handles whose pages have been touched, so that storing them costs the same for all.
-fn room<H>(timers: u64) -> Vec<Option<H>> {
+pub(crate) fn room<H>(timers: u64) -> Vec<Option<H>> {
     (0..timers).map(|_| None).collect()
 }
 
