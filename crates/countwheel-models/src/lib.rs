@@ -1,0 +1,22 @@
+//! Models of the concurrent part of Countwheel: what threads that meet in a timer may do to
+//! each other, in every order in which they can do it.
+//!
+//! There is nothing here but tests, and each of the two is a crate of its own that compiles
+//! the very files of `countwheel/src/concurrent`. What those files take from the machine
+//! (locks, atomics, fences, threads), they take from `crate::sync`, and here that is the
+//! checker's. Nothing needs a flag, and nothing else is built anew.
+//!
+//! - `tests/loom` runs small models, of two or three threads, in every order and with every
+//!   value that the memory model lets a thread read.
+//! - `tests/shuttle` runs a whole timer's life on 8 to 16 threads, in orders drawn by chance.
+//!
+//! A model that cannot fail proves nothing. So each one is run again with mistakes planted
+//! into the code (`countwheel/src/planted.rs` lists them), and has to find each of its own.
+//!
+//! ```sh
+//! cargo test -p countwheel-models -- --nocapture       # says how many orders each took
+//! COUNTWHEEL_MODELS=deep cargo test -p countwheel-models --release
+//! ```
+//!
+//! With `deep`, loom interrupts the threads of its larger models five times rather than three,
+//! and shuttle draws a hundred times as many orders, others each time. It takes minutes.

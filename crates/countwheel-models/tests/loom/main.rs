@@ -1,0 +1,128 @@
+//! Small models, in every order and with every value that a thread may read.
+
+#[path = "../shared/clock.rs"]
+mod clock;
+#[path = "../../../countwheel/src/concurrent/mod.rs"]
+#[expect(
+    dead_code,
+    unused_imports,
+    reason = "the models need less of it than the product"
+)]
+mod concurrent;
+mod host;
+mod models;
+#[path = "../../../countwheel/src/planted.rs"]
+mod planted;
+#[path = "../shared/planting.rs"]
+mod planting;
+#[path = "../shared/stats.rs"]
+mod stats;
+mod sync;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant as Stopwatch;
+
+use loom::model::Builder;
+use planted::Bug;
+
+// What the product's files find at its root.
+use countwheel::{Clock, Driver, Fired, Instant, Layout, Resolution, TimerKey, Unfired};
+use stats::ShardLoad;
+
+/// Runs a model in every order, and counts them.
+///
+/// Two threads are interrupted wherever they can be. With three, that takes hours: there, a
+/// thread that could go on is interrupted so many times at most. Each more takes about four
+/// times as long.
+fn explore(threads: usize, model: fn(), orders: &Arc<AtomicU64>) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = match threads {
+        ..3 => None,
+        _ if planting::is_deep() => Some(5),
+        _ => Some(3),
+    };
+    builder.max_branches = 10_000;
+    let orders = Arc::clone(orders);
+    builder.check(move || {
+        orders.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+}
+
+/// A model holds, and does not with one of the mistakes planted.
+#[expect(clippy::disallowed_methods, reason = "says how long a proof took")]
+fn prove(name: &str, threads: usize, model: fn(), twins: &[Bug]) {
+    let orders = Arc::new(AtomicU64::new(0));
+    let began = Stopwatch::now();
+    explore(threads, model, &orders);
+    let count = orders.swap(0, Ordering::Relaxed);
+    println!("{name}: {count} orders, {:?}", began.elapsed());
+    for &bug in twins {
+        let began = Stopwatch::now();
+        let found = planting::finds(bug, || explore(threads, model, &orders));
+        let count = orders.swap(0, Ordering::Relaxed);
+        println!(
+            "{name}, {bug:?}: {found}, order {count}, {:?}",
+            began.elapsed()
+        );
+        assert!(found, "{name} does not find {bug:?}");
+    }
+}
+
+macro_rules! prove {
+    ($($threads:literal threads: $model:ident finds $($bug:ident),+;)+) => {
+        $(#[test]
+        fn $model() {
+            prove(stringify!($model), $threads, models::$model, &[$(Bug::$bug),+]);
+        })+
+
+        /// Every mistake that some model finds.
+        const FOUND: &[&[Bug]] = &[$(&[$(Bug::$bug),+]),+];
+    };
+}
+
+prove! {
+    2 threads: an_insert_wakes_a_host_that_falls_asleep finds
+        SleepWithoutSecondLook, SleepWithoutFence, LookWithoutFence, PublishAfterLook,
+        BoundNotLowered;
+    2 threads: an_earlier_deadline_shortens_the_sleep finds
+        RefineOutsideLock, BoundNotLowered, PublishAfterLook, LookWithoutFence;
+    3 threads: inserts_on_two_shards_are_both_seen finds
+        SecondLookAtOneShard, SleepWithoutSecondLook;
+    2 threads: an_insert_is_seen_while_another_entry_fires finds RaiseOutsideLock;
+    3 threads: the_earlier_of_two_deadlines_bounds_the_sleep finds
+        SleepWithoutSecondLook, BoundNotLowered, PublishAfterLook, RefineOutsideLock;
+    3 threads: an_insert_wakes_a_host_that_was_roused finds AwakeAfterWake, LookWithoutFence;
+    3 threads: a_host_that_wakes_by_itself_misses_nothing finds
+        SleepWithoutSecondLook, SleepWithoutFence, LookWithoutFence;
+    2 threads: a_move_to_sooner_wakes_the_host finds MoveNotPublished, SleepWithoutSecondLook;
+    2 threads: an_insert_at_the_end_of_time_wakes_the_host finds EndOfTimeUnannounced;
+    2 threads: a_host_is_woken_through_its_latest_waker finds FirstWakerKept;
+    2 threads: a_host_about_to_sleep_is_roused finds RouseOnlyTheSleeping, TokenForgotten;
+    2 threads: a_wake_up_before_the_sleep_ends_it finds TokenForgotten;
+    3 threads: the_last_cancel_of_a_closing_timer_wakes_its_host finds
+        LastCancelUnannounced, RouseOnlyTheSleeping;
+    2 threads: an_entry_fires_or_is_cancelled finds CancelInTwoSteps;
+    2 threads: one_of_two_cancels_wins finds CancelInTwoSteps;
+    3 threads: a_close_finds_what_was_accepted finds ClosedBeforeLock;
+    3 threads: the_accounts_are_right_at_any_moment finds FiredCountedLate;
+    2 threads: what_a_stop_took_out_never_seems_to_have_fired finds ReturnedNotedLate;
+    2 threads: no_more_entries_are_pending_than_may_be finds RoomInTwoSteps;
+    2 threads: what_leaves_gives_its_room_back finds CancelKeepsRoom, FireKeepsRoom;
+    2 threads: a_stop_and_an_executor_share_the_queue finds DrainInTwoSteps;
+    2 threads: two_stops_share_what_is_left finds DrainInTwoSteps;
+    2 threads: a_stop_waits_for_what_runs finds StartAfterTake, EndUnannounced;
+    2 threads: two_tasks_that_stop_do_not_wait_for_each_other finds StopsWaitForEachOther;
+    2 threads: a_stop_waits_for_a_task_that_stops finds StartAfterTake, EndUnannounced;
+    2 threads: a_stop_in_async_code_is_woken finds WaiterRegisteredLate, EndUnannounced;
+    2 threads: a_stop_waits_for_the_host finds HostEndUnannounced;
+    2 threads: a_returned_ticket_is_issued_again finds TicketKept;
+}
+
+#[test]
+fn every_mistake_has_a_model_that_finds_it() {
+    let found = FOUND.concat();
+    let missed: Vec<_> = Bug::ALL.iter().filter(|bug| !found.contains(bug)).collect();
+    assert!(missed.is_empty(), "nobody finds {missed:?}");
+}
