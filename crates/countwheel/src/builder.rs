@@ -82,9 +82,11 @@ impl TimerBuilder {
         self
     }
 
-    /// How many tasks may be pending: any number unless told otherwise. One more is refused
-    /// with [`ScheduleError::Full`](crate::ScheduleError::Full). Exact; the price is a counter
-    /// that all threads share.
+    /// How many tasks may be pending, or expired and waiting for an executor: any number unless
+    /// told otherwise. One more is refused with
+    /// [`ScheduleError::Full`](crate::ScheduleError::Full). A task gives its place back just
+    /// before it starts, so it may schedule its successor. Exact; the price is a counter that
+    /// all threads share.
     pub fn max_pending(mut self, tasks: u64) -> Self {
         self.max_pending = Some(tasks);
         self

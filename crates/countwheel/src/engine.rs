@@ -118,25 +118,37 @@ impl Engine {
         }
         // One at a time if it runs here: until then it may be cancelled by the one before.
         let limit = if inline { 1 } else { BATCH };
-        let mut due = Vec::new();
-        self.shards.take_due(now, limit, &mut due);
+        let (mut due, mut short, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+        let mut here = None;
+        let plan = lock(&self.plan);
+        // What is due later than a closing timer waits is handed back, however late we are.
+        let until = plan.give_up_at.map_or(now, |at| at.min(now));
+        self.shards.take_due(until, limit, &mut due);
         let took = due.len();
-        let mut done = took;
-        let mut waiting = Vec::new();
         for fired in due {
             if fired.value.is_short() {
-                self.run_short(fired);
+                short.push(fired);
             } else if inline {
                 let name = fired.value.name();
                 let run = self.ready.start(name, now, fired.deadline);
-                self.perform(fired, run, name, now);
+                here = Some((fired, run, name));
             } else {
                 waiting.push(fired);
             }
         }
-        done -= waiting.len();
+        let mut done = took - waiting.len();
         if !waiting.is_empty() {
             self.ready.put(waiting);
+        }
+        // Until here nobody who stops the timer looks: a task is on its wheel, in the queue
+        // or counted as running.
+        drop(plan);
+        self.shards.hub().give_room(done as u64);
+        for fired in short {
+            self.run_short(fired);
+        }
+        if let Some((fired, run, name)) = here {
+            self.perform(fired, run, name, now);
         }
         done += self.hand_out(now);
         if took == 0 && done == 0 {
@@ -179,7 +191,7 @@ impl Engine {
                 }
                 Overload::HandBack(receiver) => {
                     work.forget();
-                    if let Some(fired) = self.ready.take_back() {
+                    if let Some(fired) = self.take_back() {
                         let task = Task::new(fired.deadline, fired.value);
                         if !returns(|| receiver(task)) {
                             tracing::error!(timer = self.name, "the overload handler panicked");
@@ -194,16 +206,31 @@ impl Engine {
 
     /// Runs the first task of the queue, unless a stop was faster.
     pub(crate) fn run_next(self: &Arc<Self>) {
-        let since = self.clock().now();
+        let since = self.now_if_possible().unwrap_or(Instant::ZERO);
         if let Some((fired, run)) = self.ready.take(since, Job::name) {
+            self.shards.hub().give_room(1);
             let name = fired.value.name();
             self.perform(fired, run, name, since);
         }
     }
 
+    /// A clock that panics must not take a task or a thread of an executor with it.
+    fn now_if_possible(&self) -> Option<Instant> {
+        let mut now = None;
+        returns(|| now = Some(self.clock().now()));
+        now
+    }
+
+    /// Takes the first of the queue out for good, for work that is not going to run.
+    fn take_back(&self) -> Option<Fired<Job>> {
+        let fired = self.ready.take_back();
+        self.shards.hub().give_room(u64::from(fired.is_some()));
+        fired
+    }
+
     /// An executor dropped what it had accepted.
     pub(crate) fn work_was_dropped(&self) {
-        if let Some(fired) = self.ready.take_back() {
+        if let Some(fired) = self.take_back() {
             let name = fired.value.name();
             tracing::warn!(timer = self.name, task = name, "executor dropped a task");
             returns(|| drop(fired));
@@ -225,7 +252,8 @@ impl Engine {
             "task fires"
         );
         let panicked = !returns(|| value.run());
-        let took = self.clock().now().saturating_since(since);
+        let ended = self.now_if_possible().unwrap_or(since);
+        let took = ended.saturating_since(since);
         if panicked {
             tracing::error!(timer = self.name, task = name, "task panicked");
         }
@@ -363,8 +391,11 @@ impl Engine {
     /// Refuses tasks from now on, and takes out all that have not started.
     pub(crate) fn close_and_take(&self) -> Vec<Task> {
         self.shards.hub().close();
-        let mut tasks = std::mem::take(&mut lock(&self.plan).left_over);
-        tasks.extend(self.take_all());
+        let mut plan = lock(&self.plan);
+        let mut tasks = std::mem::take(&mut plan.left_over);
+        let taken = self.take_all();
+        drop(plan);
+        tasks.extend(tasks_of(taken));
         self.shards.hub().rouse();
         tasks
     }
@@ -412,9 +443,9 @@ impl Engine {
             return false;
         }
         plan.give_up_at = None;
+        let taken = self.take_all();
         drop(plan);
-        let left = self.take_all();
-        lock(&self.plan).left_over.extend(left);
+        self.leave_over(taken);
         true
     }
 
@@ -422,36 +453,48 @@ impl Engine {
     /// stops it. Who sleeps learns that it was in vain.
     pub(crate) fn abandon(&self) {
         self.shards.hub().close();
-        let left = self.take_all();
+        let plan = lock(&self.plan);
+        let taken = self.take_all();
+        drop(plan);
+        self.leave_over(taken);
+    }
+
+    fn leave_over(&self, taken: Vec<(Instant, Job)>) {
+        let left = tasks_of(taken);
         lock(&self.plan).left_over.extend(left);
     }
 
-    /// Takes out all that have not started. Wakers are woken: who waits learns that it was in
-    /// vain.
-    fn take_all(&self) -> Vec<Task> {
+    /// Takes all that have not started. Called under the lock of the plan, so that none is on
+    /// its way from the shards to the queue.
+    fn take_all(&self) -> Vec<(Instant, Job)> {
+        let ready = self.ready.drain().into_iter();
+        let waiting = ready.map(|fired| (fired.deadline, fired.value));
         let unfired = self.shards.drain(false).into_iter();
         let pending = unfired.map(
             |Unfired {
                  deadline, value, ..
              }| (deadline, value),
         );
-        let ready = self.ready.drain().into_iter();
-        let waiting = ready.map(|fired| (fired.deadline, fired.value));
-        let mut tasks = Vec::new();
-        for (deadline, job) in waiting.chain(pending) {
-            match job {
-                Job::Wake(waker) => {
-                    returns(|| waker.wake());
-                }
-                Job::Task(_) => tasks.push(Task::new(deadline, job)),
-            }
-        }
-        tasks
+        waiting.chain(pending).collect()
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {
         &*self.shards.hub().clock
     }
+}
+
+/// The tasks among them. Wakers are woken: who waits learns that it was in vain.
+fn tasks_of(taken: Vec<(Instant, Job)>) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    for (deadline, job) in taken {
+        match job {
+            Job::Wake(waker) => {
+                returns(|| waker.wake());
+            }
+            Job::Task(_) => tasks.push(Task::new(deadline, job)),
+        }
+    }
+    tasks
 }
 
 impl Seen {

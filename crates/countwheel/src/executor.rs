@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::Task;
 use crate::engine::Engine;
+use crate::task::returns;
 
 /// Where tasks run. The second of the seams.
 ///
@@ -290,7 +291,7 @@ impl PoolShared {
                 state.idle -= 1;
             };
             drop(state);
-            work.run();
+            returns(|| work.run()); // whatever happens, the thread stays
         }
     }
 

@@ -60,8 +60,6 @@ bugs! {
     RoomInTwoSteps,
     /// A cancel gives no room back.
     CancelKeepsRoom,
-    /// What fires gives no room back.
-    FireKeepsRoom,
     /// What was taken out of the queue is not counted as running at once.
     StartAfterTake,
     /// A stop counts the queue in one step and takes it out in another.

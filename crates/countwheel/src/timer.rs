@@ -496,8 +496,9 @@ pub enum ScheduleError {
     /// The timer has stopped for good. Run the task, drop it or take it to another timer.
     #[error("the timer has stopped")]
     Closed(Task),
-    /// As many tasks are pending as [`max_pending`](TimerBuilder::max_pending) allows. There
-    /// is room as soon as one fires or is cancelled.
+    /// As many tasks are pending or wait for an executor as
+    /// [`max_pending`](TimerBuilder::max_pending) allows. There is room as soon as one starts
+    /// or is cancelled.
     #[error("as many tasks are pending as may be")]
     Full(Task),
     /// The timer's thread could not be started. The timer is as it was: try again later.

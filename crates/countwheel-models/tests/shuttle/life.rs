@@ -269,6 +269,7 @@ impl Life {
             let mut due = Vec::new();
             self.shards.take_due(now, 2, &mut due);
             let taken = due.len();
+            self.shards.hub().give_room(taken as u64);
             self.ready.put(due);
             if self.hand_out() + taken > 0 {
                 continue;

@@ -115,7 +115,7 @@ impl Hub {
     }
 
     #[inline]
-    pub(super) fn give_room(&self, entries: u64) {
+    pub(crate) fn give_room(&self, entries: u64) {
         if let Some(room) = &self.room
             && entries > 0
         {

@@ -152,10 +152,12 @@ impl<J> Ready<J> {
     }
 
     pub(crate) fn set_host(&self, host: Host) {
-        if is_planted(Bug::HostEndUnannounced) {
-            lock(&self.state).host = host;
-        } else {
+        if host == Host::None && !is_planted(Bug::HostEndUnannounced) {
             self.change(|state| state.host = host);
+        } else {
+            // Nobody waits for a beginning, and a host that is polled by the task that waits
+            // for its end would wake itself for ever.
+            lock(&self.state).host = host;
         }
     }
 

@@ -233,9 +233,6 @@ impl<T> Shard<T> {
             self.bound.store(bound, Ordering::Relaxed);
             drop(books);
         }
-        if !is_planted(Bug::FireKeepsRoom) {
-            self.hub.give_room(taken);
-        }
     }
 
     /// Raises the bound to what is exactly the earliest deadline, if that is soon found.
@@ -281,7 +278,6 @@ impl<T> Shard<T> {
         }
         self.bound.store(u64::MAX, Ordering::Relaxed);
         drop(books);
-        self.hub.give_room(unfired.len() as u64);
         unfired
     }
 

@@ -96,10 +96,10 @@ where
         }
     }
 
-    fn turns(&mut self, engine: &Arc<Engine>, is_here: &mut bool, cx: &mut Context<'_>) -> Next {
+    fn turns(&mut self, engine: &Arc<Engine>, cx: &mut Context<'_>) -> Next {
         for _ in 0..TURNS_PER_POLL {
             let mut next = Next::Again;
-            if !returns(|| next = self.turn(engine, is_here, cx)) {
+            if !returns(|| next = self.turn(engine, cx)) {
                 return self.failed(engine);
             }
             self.failures = 0;
@@ -111,12 +111,7 @@ where
     }
 
     /// One turn, and the beginning of the sleep after it.
-    fn turn(&mut self, engine: &Arc<Engine>, is_here: &mut bool, cx: &mut Context<'_>) -> Next {
-        if !*is_here && may_run_something(engine) {
-            // A task that stops its own timer must not wait for this thread.
-            engine.host(Host::Thread(thread::current().id()));
-            *is_here = true;
-        }
+    fn turn(&mut self, engine: &Arc<Engine>, cx: &mut Context<'_>) -> Next {
         match engine.turn() {
             Turn::Again => Next::Again,
             Turn::Ended => Next::End,
@@ -156,12 +151,7 @@ where
     }
 }
 
-/// Whether the next turn may run a task.
-fn may_run_something(engine: &Engine) -> bool {
-    engine.shards.bound() <= engine.clock().now() || engine.ready.progress().waiting > 0
-}
-
-/// Nobody drives the timer any more.
+/// Nobody drives the timer any more: closes it and takes out what is left.
 fn leave(engine: &Engine) {
     engine.shards.hub().set_host(Waker::noop());
     engine.abandon();
@@ -190,11 +180,10 @@ where
             // Its length was measured before the clock jumped, if that is why we were woken.
             returns(|| this.sleeping.set(None));
         }
-        let mut is_here = false;
-        let next = this.turns(&engine, &mut is_here, cx);
-        if is_here {
-            engine.host(Host::Task);
-        }
+        // A task that stops its own timer must not wait for this thread.
+        engine.host(Host::Thread(thread::current().id()));
+        let next = this.turns(&engine, cx);
+        engine.host(Host::Task);
         match next {
             Next::Again => cx.waker().wake_by_ref(),
             Next::Rest => this.resting = true,

@@ -138,13 +138,13 @@ fn the_room_is_exact_after_any_amount_of_traffic() {
     }
 }
 
-// CAP-2: what waits for an executor is expired, not pending, and is bounded by nothing but
-// what the overload policy says.
+// CAP-2: what waits for an executor has its place until it starts, or the queue would have no
+// limit.
 #[test]
-fn what_waits_for_an_executor_takes_no_room() {
+fn what_waits_for_an_executor_keeps_its_place() {
     let desk = Desk::with_room(0);
     let mut host = Timer::builder()
-        .max_pending(1)
+        .max_pending(3)
         .executor(Arc::clone(&desk))
         .overload(Overload::RetryAfter(SECOND))
         .manual(ManualClock::new());
@@ -154,4 +154,6 @@ fn what_waits_for_an_executor_takes_no_room() {
     }
     let stats = host.timer().stats();
     assert_eq!((stats.waiting, stats.pending), (3, 0));
+    let refused = host.timer().schedule(MS, || ());
+    assert!(matches!(refused, Err(ScheduleError::Full(_))));
 }
