@@ -3,7 +3,6 @@
 //! The engine never waits. A host calls [`Engine::turn`] and sleeps as long as that says; a
 //! call that needs the host sooner wakes it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,8 +22,6 @@ pub(crate) struct Engine {
     executor: Option<Box<dyn Executor>>,
     overload: Overload,
     slow_after: Duration,
-    /// Whether somebody has begun to host it, and whoever looks now should find a host.
-    needs_host: AtomicBool,
     plan: Mutex<Plan>,
     seen: Mutex<Seen>,
 }
@@ -38,6 +35,8 @@ struct Plan {
     give_up_at: Option<Instant>,
     /// What was left over when it gave up, for the first who asks.
     left_over: Vec<Task>,
+    /// Whether the host has left before its time.
+    deserted: bool,
 }
 
 /// What has been seen of the tasks that ran.
@@ -80,7 +79,6 @@ impl Engine {
             executor: parts.executor,
             overload: parts.overload,
             slow_after: parts.slow_after,
-            needs_host: AtomicBool::new(false),
             plan: Mutex::default(),
             seen: Mutex::default(),
         }
@@ -92,12 +90,13 @@ impl Engine {
         if self.step(now).is_some() {
             return Turn::Again;
         }
-        let plan = lock(&self.plan);
+        let mut plan = lock(&self.plan);
         let limits = plan.retry_at.into_iter().chain(plan.give_up_at);
         let limit = limits.min().unwrap_or(Instant::MAX);
         // Under the lock: nobody is just moving tasks from the shards to the queue.
         let closed = self.shards.hub().is_closed();
         if closed && self.shards.counts().pending == 0 && self.ready.is_handed_out() {
+            plan.give_up_at = None;
             return Turn::Ended;
         }
         drop(plan);
@@ -148,7 +147,7 @@ impl Engine {
             self.run_short(fired);
         }
         if let Some((fired, run, name)) = here {
-            self.perform(fired, run, name, now);
+            self.perform(fired, run, name, Some(now));
         }
         done += self.hand_out(now);
         if took == 0 && done == 0 {
@@ -206,8 +205,9 @@ impl Engine {
 
     /// Runs the first task of the queue, unless a stop was faster.
     pub(crate) fn run_next(self: &Arc<Self>) {
-        let since = self.now_if_possible().unwrap_or(Instant::ZERO);
-        if let Some((fired, run)) = self.ready.take(since, Job::name) {
+        let since = self.now_if_possible();
+        let noted = since.unwrap_or(Instant::ZERO);
+        if let Some((fired, run)) = self.ready.take(noted, Job::name) {
             self.shards.hub().give_room(1);
             let name = fired.value.name();
             self.perform(fired, run, name, since);
@@ -238,12 +238,12 @@ impl Engine {
     }
 
     /// Runs a task. A panic ends the task, not the thread.
-    fn perform(&self, fired: Fired<Job>, run: u64, name: &'static str, since: Instant) {
+    fn perform(&self, fired: Fired<Job>, run: u64, name: &'static str, since: Option<Instant>) {
         let Fired {
             deadline, value, ..
         } = fired;
         // Not before it was taken out, and until it starts: a full executor makes it late.
-        let lateness = since.saturating_since(deadline);
+        let lateness = since.map_or(Duration::ZERO, |since| since.saturating_since(deadline));
         tracing::trace!(
             timer = self.name,
             task = name,
@@ -252,8 +252,11 @@ impl Engine {
             "task fires"
         );
         let panicked = !returns(|| value.run());
-        let ended = self.now_if_possible().unwrap_or(since);
-        let took = ended.saturating_since(since);
+        let ended = self.now_if_possible();
+        let took = ended
+            .zip(since)
+            .map(|(ended, since)| ended.saturating_since(since));
+        let took = took.unwrap_or_default();
         if panicked {
             tracing::error!(timer = self.name, task = name, "task panicked");
         }
@@ -275,16 +278,16 @@ impl Engine {
         self.ready.end(run);
     }
 
-    /// Wakes or delivers, on the host itself.
+    /// Wakes or delivers, on the host itself. Counted first: who is woken may look.
     fn run_short(&self, fired: Fired<Job>) {
-        let panicked = !returns(|| fired.value.run());
-        if panicked {
-            tracing::error!(timer = self.name, "a waker or a channel panicked");
-        }
         let mut seen = lock(&self.seen);
         seen.short += 1;
-        seen.stats.panicked += u64::from(panicked);
         seen.count(fired.lateness);
+        drop(seen);
+        if !returns(|| fired.value.run()) {
+            tracing::error!(timer = self.name, "a waker or a channel panicked");
+            lock(&self.seen).stats.panicked += 1;
+        }
     }
 
     /// What the host calls when its sleep is over.
@@ -361,11 +364,11 @@ impl Engine {
     }
 
     pub(crate) fn health(&self, tolerance: Duration) -> Health {
-        let abandoned = self.needs_host.load(Ordering::Relaxed) && !self.ready.is_hosted();
-        let left_over = || !lock(&self.plan).left_over.is_empty();
-        if abandoned && (self.shards.counts().pending > 0 || left_over()) {
+        let plan = lock(&self.plan);
+        if plan.deserted && !plan.left_over.is_empty() {
             return Health::Dead;
         }
+        drop(plan);
         let overdue = self.overdue(self.clock().now());
         if overdue > tolerance {
             Health::Behind(overdue)
@@ -395,34 +398,36 @@ impl Engine {
         let mut tasks = std::mem::take(&mut plan.left_over);
         let taken = self.take_all();
         drop(plan);
-        tasks.extend(tasks_of(taken));
+        tasks.extend(self.tasks_of(taken));
         self.shards.hub().rouse();
         tasks
     }
 
-    /// Refuses tasks from now on, and makes all that are pending ready now.
+    /// Refuses tasks from now on, and makes all that are pending ready now. What is short is
+    /// done here: an executor that is full must not hold up a waker.
     pub(crate) fn close_and_run(&self) {
         self.shards.hub().close();
         let plan = lock(&self.plan);
-        let unfired = self.shards.drain(true);
-        self.ready.put(unfired.into_iter().map(|one| Fired {
+        let unfired = self.shards.drain(true).into_iter().map(|one| Fired {
             key: one.key,
             deadline: one.deadline,
             lateness: Duration::ZERO,
             value: one.value,
-        }));
+        });
+        let (short, long): (Vec<_>, Vec<_>) = unfired.partition(|one| one.value.is_short());
+        self.ready.put(long);
         drop(plan);
+        for fired in short {
+            self.run_short(fired);
+        }
         self.shards.hub().rouse();
     }
 
-    /// Does what a host would, if there is none: what was made ready is run or handed out.
-    pub(crate) fn stand_in_for_host(self: &Arc<Self>) {
-        while !self.ready.is_hosted() && !self.ready.is_handed_out() {
-            if self.executor.is_none() {
-                self.run_next();
-            } else if self.hand_out(self.clock().now()) == 0 {
-                return; // the executor has no room: who moves the clock asks it again
-            }
+    /// Before a thread waits for the end: runs what is ready, if nobody else would, because
+    /// there is no host or because it is this very thread that ought to.
+    pub(crate) fn help(self: &Arc<Self>) {
+        while self.ready.needs_help() {
+            self.run_next();
         }
     }
 
@@ -453,14 +458,16 @@ impl Engine {
     /// stops it. Who sleeps learns that it was in vain.
     pub(crate) fn abandon(&self) {
         self.shards.hub().close();
-        let plan = lock(&self.plan);
+        let mut plan = lock(&self.plan);
+        plan.deserted = true;
+        plan.give_up_at = None;
         let taken = self.take_all();
         drop(plan);
         self.leave_over(taken);
     }
 
     fn leave_over(&self, taken: Vec<(Instant, Job)>) {
-        let left = tasks_of(taken);
+        let left = self.tasks_of(taken);
         lock(&self.plan).left_over.extend(left);
     }
 
@@ -478,23 +485,24 @@ impl Engine {
         waiting.chain(pending).collect()
     }
 
+    /// The tasks among what was taken. Wakers are woken: who waits learns that it was in vain.
+    fn tasks_of(&self, taken: Vec<(Instant, Job)>) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for (deadline, job) in taken {
+            match job {
+                Job::Wake(waker) => {
+                    returns(|| waker.wake());
+                }
+                Job::Task(_) => tasks.push(Task::new(deadline, job)),
+            }
+        }
+        self.ready.announce();
+        tasks
+    }
+
     pub(crate) fn clock(&self) -> &dyn Clock {
         &*self.shards.hub().clock
     }
-}
-
-/// The tasks among them. Wakers are woken: who waits learns that it was in vain.
-fn tasks_of(taken: Vec<(Instant, Job)>) -> Vec<Task> {
-    let mut tasks = Vec::new();
-    for (deadline, job) in taken {
-        match job {
-            Job::Wake(waker) => {
-                returns(|| waker.wake());
-            }
-            Job::Task(_) => tasks.push(Task::new(deadline, job)),
-        }
-    }
-    tasks
 }
 
 impl Seen {
@@ -519,7 +527,6 @@ pub(crate) struct Hosting<'a>(&'a Engine);
 impl Engine {
     /// From now on there is a host.
     pub(crate) fn host(&self, host: Host) {
-        self.needs_host.store(true, Ordering::Relaxed);
         self.ready.set_host(host);
     }
 

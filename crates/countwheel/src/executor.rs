@@ -132,8 +132,8 @@ pub enum Overload {
     /// It stays first in the queue, and the executor is asked again after this long (at least
     /// a microsecond).
     RetryAfter(Duration),
-    /// It is handed to this function, which is called on the host: be short. Counts as
-    /// returned.
+    /// The one that has waited the longest is handed to this function, which is called on the
+    /// host: be short. Counts as returned.
     HandBack(Arc<dyn Fn(Task) + Send + Sync>),
 }
 

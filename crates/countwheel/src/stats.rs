@@ -38,7 +38,8 @@ pub struct Stats {
     /// Tasks that were cancelled before they expired.
     pub cancelled: u64,
     /// Tasks that were given back, or dropped, before they ran: by a stop, or because no
-    /// executor took them. Wakers that a stop woke before their time are among them.
+    /// executor took them. Wakers that a stop woke before their time are among them (with
+    /// [`Stop::RunNow`](crate::Stop::RunNow) they have run).
     pub returned: u64,
     /// Tasks that wait for their deadline.
     pub pending: u64,
@@ -46,7 +47,8 @@ pub struct Stats {
     pub waiting: u64,
     /// Tasks that run now.
     pub running: u64,
-    /// Tasks that were not accepted. They are in no other number.
+    /// Tasks that were not accepted, since the timer was full or stopped. They are in no other
+    /// number.
     pub refused: u64,
     /// How often a pending task was moved to another deadline.
     pub moved: u64,

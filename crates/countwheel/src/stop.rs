@@ -88,12 +88,14 @@ impl Stopping {
     /// takes.
     ///
     /// (So do not call it while holding what a running task waits for.) Called from a task of
-    /// this timer, it does not wait for that task. With a [`ManualHost`](crate::ManualHost) it
+    /// this timer, it does not wait for that task, and runs itself what [`Stop::RunNow`] has left
+    /// to run. (Await it in tasks only on a runtime: a task that *blocks* on this future, while
+    /// another does, waits for the other.) With a [`ManualHost`](crate::ManualHost) it
     /// runs what [`Stop::RunNow`] has left to run, and waits for nothing that has to become due:
     /// nobody else makes time pass.
     #[must_use = "what did not run comes back"]
     pub fn wait(self) -> Stopped {
-        self.engine.stand_in_for_host();
+        self.engine.help();
         self.engine.ready.wait_over(None);
         self.stopped(true)
     }
@@ -125,7 +127,7 @@ impl Stopping {
     #[must_use = "what did not run comes back"]
     pub fn wait_for(self, patience: Duration) -> Stopped {
         let patience = Patience::of(patience);
-        self.engine.stand_in_for_host();
+        self.engine.help();
         let complete = self.engine.ready.wait_over(Some(patience));
         self.stopped(complete)
     }
@@ -150,7 +152,7 @@ impl Future for Stopping {
     type Output = Stopped;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Stopped> {
-        self.engine.stand_in_for_host();
+        self.engine.help();
         if !self.engine.ready.poll_over(cx.waker()) {
             return Poll::Pending;
         }

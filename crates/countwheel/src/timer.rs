@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::task::Waker;
 use std::time::Duration;
@@ -28,8 +28,8 @@ use crate::timeout::Timeout;
 /// make others late. A panicking task is counted and goes no further.
 ///
 /// The timer stops with [`stop`](Self::stop), which gives back what has not run, with
-/// [`close`](Self::close), which does as it is told, or when the last clone is dropped, which
-/// drops what is pending. A task that holds a clone keeps its timer alive.
+/// [`close`](Self::close), which does as it is told, or when the last clone of one that is open
+/// is dropped, which drops what is pending. A task that holds a clone keeps its timer alive.
 ///
 /// ```
 /// use countwheel::Timer;
@@ -286,7 +286,7 @@ impl Timer {
             let task = Task::new(deadline, job);
             return Err(ScheduleError::NoThread { task, source });
         }
-        let shard = self.engine().shards.of_thread(number_of_thread());
+        let shard = self.engine().shards.of_thread(number_of_thread() as usize);
         match shard.insert(now, deadline, job) {
             Ok(key) => Ok(Timeout::new(Arc::clone(shard), key, deadline)),
             Err((Refusal::Closed, job)) => Err(ScheduleError::Closed(Task::new(deadline, job))),
@@ -308,6 +308,9 @@ impl Timer {
     #[cold]
     pub fn start(&self) -> io::Result<()> {
         let owner = &self.owner;
+        if owner.hosted.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let starting = owner.starting.lock();
         let _one_at_a_time = starting.unwrap_or_else(PoisonError::into_inner);
         if owner.hosted.load(Ordering::Acquire) {
@@ -456,15 +459,16 @@ impl Default for Timer {
 }
 
 thread_local! {
-    static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+    static NUMBER: Cell<u32> = const { Cell::new(u32::MAX) };
 }
 
 /// Threads are numbered as they first schedule something.
-fn number_of_thread() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
+#[inline]
+pub(crate) fn number_of_thread() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     NUMBER.with(|number| {
-        if number.get() == usize::MAX {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed) % usize::MAX);
+        if number.get() == u32::MAX {
+            number.set(NEXT.fetch_add(1, Ordering::Relaxed) % u32::MAX);
         }
         number.get()
     })
@@ -472,7 +476,7 @@ fn number_of_thread() -> usize {
 
 /// Makes this thread schedule on the shards of another: for simulations, which have one thread.
 #[doc(hidden)]
-pub fn pretend_to_be_thread(number: usize) {
+pub fn pretend_to_be_thread(number: u32) {
     NUMBER.with(|own| own.set(number));
 }
 

@@ -19,8 +19,8 @@ pub enum Health {
     /// The task that is overdue the longest, pending or waiting for an executor, is so by
     /// this much: the host is starved, the executor is stuck, or the tasks are too many.
     Behind(Duration),
-    /// The timer has tasks pending and no host to fire them: its thread has given up, or the
-    /// future that drives it was dropped. [`Timer::stop`] gives them back.
+    /// The timer has lost its host, which had tasks left to fire: its thread has given up, or
+    /// the future that drives it was dropped. [`Timer::stop`] gives them back.
     Dead,
 }
 
@@ -155,19 +155,20 @@ impl Watchdog {
 
 impl Watched {
     fn check(&self) -> Vec<Complaint> {
-        let mut timers = lock(&self.timers);
-        timers.retain(|timer| timer.strong_count() > 0);
-        let timers: Vec<_> = timers.iter().filter_map(Weak::upgrade).collect();
-        let ill = timers.iter().filter_map(|engine| {
-            let health = engine.health(self.tolerance);
-            (health != Health::Fine).then(|| Complaint {
-                timer: engine.name.clone(),
-                health,
-            })
-        });
-        let complaints: Vec<_> = ill.collect();
-        for Complaint { timer, health } in &complaints {
-            tracing::error!(timer, ?health, "a timer does not do what it is for");
+        let mut watched = lock(&self.timers);
+        watched.retain(|timer| timer.strong_count() > 0);
+        let timers: Vec<_> = watched.iter().filter_map(Weak::upgrade).collect();
+        drop(watched); // clocks, subscribers and the end of a timer are foreign code
+        let mut complaints = Vec::new();
+        for engine in timers {
+            // A timer whose clock panics cannot fire anything either.
+            let mut health = Health::Dead;
+            returns(|| health = engine.health(self.tolerance));
+            if health != Health::Fine {
+                let timer = engine.name.clone();
+                tracing::error!(timer, ?health, "a timer does not do what it is for");
+                complaints.push(Complaint { timer, health });
+            }
         }
         complaints
     }
@@ -236,6 +237,31 @@ mod tests {
         assert_eq!(timer.health(Duration::ZERO), Health::Dead);
         assert_eq!(timer.stop().unfired.len(), 1);
         assert_eq!(timer.health(Duration::ZERO), Health::Fine);
+    }
+
+    #[test]
+    fn a_clock_that_panics_is_a_complaint_and_hides_no_other() {
+        #[derive(Debug, Default)]
+        struct Broken(std::sync::atomic::AtomicBool);
+        impl crate::Clock for Broken {
+            fn now(&self) -> crate::Instant {
+                assert!(!self.0.load(std::sync::atomic::Ordering::Relaxed), "broken");
+                crate::Instant::ZERO
+            }
+            fn timestamp(&self) -> crate::Timestamp {
+                crate::Timestamp::EPOCH
+            }
+        }
+        let clock = Arc::new(Broken::default());
+        let broken = Timer::builder().clock(Arc::clone(&clock)).build();
+        let host = Timer::builder().manual(ManualClock::new());
+        host.timer().schedule(Duration::ZERO, || ()).unwrap();
+        host.clock().advance(Duration::from_secs(1));
+        let watchdog = Watchdog::new(Duration::ZERO);
+        watchdog.watch(&broken);
+        watchdog.watch(host.timer());
+        clock.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(watchdog.check().len(), 2);
     }
 
     #[test]

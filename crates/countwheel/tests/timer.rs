@@ -2,13 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use countwheel::{
-    Instant, Layout, ManualClock, ManualHost, Resolution, ScheduleError, Task, Timeout, Timer,
+    Executor, Instant, Layout, ManualClock, ManualHost, Overload, Pool, Resolution, ScheduleError,
+    Stop, Task, Timeout, Timer, Work,
 };
 
 fn layouts() -> [Layout; 2] {
@@ -511,4 +514,153 @@ fn what_callers_hold_may_cross_threads() {
     crosses::<Timeout>();
     crosses::<ManualHost>();
     crosses::<ScheduleError>();
+}
+
+/// Until the end, or for so long that nobody waits on purpose.
+fn ends(what: impl FnOnce() + Send + 'static) -> bool {
+    let (sender, ended) = mpsc::channel();
+    thread::spawn(move || {
+        what();
+        sender.send(()).unwrap();
+    });
+    ended.recv_timeout(Duration::from_secs(20)).is_ok()
+}
+
+#[test]
+fn a_task_may_stop_its_timer_and_wait_until_all_has_run() {
+    for threads in [0, 1, 2] {
+        assert!(ends(move || {
+            let builder = Timer::builder();
+            let timer = match threads {
+                0 => builder.inline().build(),
+                _ => builder.executor(Pool::new(threads, 9).unwrap()).build(),
+            };
+            let journal = Journal::new();
+            for number in 0..5 {
+                let task = journal.writes(number);
+                timer.schedule(Duration::from_secs(3600), task).unwrap();
+            }
+            let (sender, stopped) = mpsc::channel();
+            for _ in 0..2 {
+                let (own, sender) = (timer.clone(), sender.clone());
+                let stops = move || {
+                    let stopped = own.close(Stop::RunNow).wait();
+                    sender.send(stopped.unfired.len()).unwrap();
+                };
+                // The second one may come too late, or be among those that run now.
+                drop(timer.schedule(Duration::ZERO, stops));
+            }
+            drop(sender);
+            assert!(stopped.iter().all(|unfired| unfired == 0));
+            assert!(timer.stop().is_complete());
+            let mut ran = journal.take();
+            ran.sort_unstable();
+            assert_eq!(ran, [0, 1, 2, 3, 4]);
+        }));
+    }
+}
+
+#[test]
+fn a_timer_moved_by_hand_runs_what_its_executor_has_no_room_for() {
+    assert!(ends(|| {
+        let pool = Pool::new(1, 1).unwrap();
+        let host = Timer::builder().executor(pool).manual(ManualClock::new());
+        let journal = Journal::new();
+        for number in 0..10 {
+            let task = journal.writes(number);
+            host.timer().schedule(Duration::ZERO, task).unwrap();
+        }
+        assert!(host.timer().close(Stop::RunNow).wait().is_complete());
+        assert_eq!(journal.take().len(), 10);
+    }));
+}
+
+#[test]
+fn a_stop_that_runs_all_wakes_sleepers_though_the_executor_has_no_room() {
+    /// Has no room, or drops what it takes.
+    #[derive(Debug)]
+    struct Useless(bool);
+    impl Executor for Useless {
+        fn execute(&self, work: Work) -> Result<(), Work> {
+            if self.0 {
+                drop(work);
+                return Ok(());
+            }
+            Err(work)
+        }
+    }
+    for drops in [false, true] {
+        let builder = Timer::builder().executor(Useless(drops));
+        let builder = builder.overload(Overload::hand_back(drop));
+        let host = builder.manual(ManualClock::new());
+        let sleeps: Vec<_> = (0..3)
+            .map(|_| host.timer().sleep(Duration::from_secs(1)))
+            .collect();
+        let mut sleeps: Vec<_> = sleeps.into_iter().map(Box::pin).collect();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        for sleep in &mut sleeps {
+            assert!(sleep.as_mut().poll(&mut cx).is_pending());
+        }
+        drop(host.timer().close(Stop::RunNow));
+        assert_eq!(woken.0.load(Ordering::SeqCst), 3);
+        for sleep in &mut sleeps {
+            assert!(sleep.as_mut().poll(&mut cx).is_ready());
+        }
+    }
+}
+
+#[derive(Default)]
+struct Woken(AtomicU64);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_waker_may_look_at_the_timer_that_wakes_it() {
+    struct Looks(Timer);
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            assert!(self.0.snapshot().stopped);
+        }
+    }
+    assert!(ends(|| {
+        let timer = Timer::builder().inline().build();
+        timer.schedule(Duration::from_secs(3600), || ()).unwrap();
+        let waker = Waker::from(Arc::new(Looks(timer.clone())));
+        let mut cx = Context::from_waker(&waker);
+        let mut stopping = timer.close(Stop::WaitUpTo(Duration::from_secs(3600)));
+        assert!(Pin::new(&mut stopping).poll(&mut cx).is_pending());
+        assert_eq!(timer.stop().unfired.len(), 1);
+    }));
+}
+
+#[test]
+fn the_memory_of_a_peak_is_given_back_once_nothing_is_pending() {
+    let memory = |host: &ManualHost| {
+        let shards = host.timer().snapshot().shards;
+        shards.iter().map(|shard| shard.memory_bytes).sum::<usize>()
+    };
+    for layout in layouts() {
+        for cancels in [false, true] {
+            let mut host = manual(Duration::from_millis(1), layout);
+            let timer = host.timer().clone();
+            let delay = |number| Duration::from_micros(number);
+            let timeouts: Vec<_> = (0..50_000)
+                .map(|number| timer.schedule(delay(number), || ()).unwrap())
+                .collect();
+            assert!(memory(&host) > 2_000_000);
+            if cancels {
+                timeouts.iter().for_each(|timeout| {
+                    timeout.cancel();
+                });
+            }
+            host.advance(Duration::from_secs(1));
+            assert!(memory(&host) < 300_000, "{}", memory(&host));
+        }
+    }
 }

@@ -356,7 +356,8 @@ pub(crate) fn a_stop_and_an_executor_share_the_queue() {
     assert!(ready.issue_ticket());
     let executor = Arc::clone(&ready);
     let executor = thread::spawn(move || run_next(&executor, || ()));
-    let returned = values(ready.drain());
+    let returned = values(ready.drain().into());
+    ready.announce();
     ready.wait_over(None);
     let progress = ready.progress();
     let ran: Vec<_> = join(executor).into_iter().collect();
@@ -372,7 +373,8 @@ pub(crate) fn two_stops_share_what_is_left() {
     let ready = ready(1);
     let stop = |shards: &Shards<Value>, ready: &Ready<Value>| {
         shards.hub().close();
-        let mut left = values(ready.drain());
+        let mut left = values(ready.drain().into());
+        ready.announce();
         left.extend(shards.drain(false).into_iter().map(|one| one.value));
         left
     };
@@ -396,6 +398,7 @@ pub(crate) fn a_stop_waits_for_what_runs() {
         run_next(&ready, || ran.store(true, Ordering::Relaxed))
     });
     let returned = ready.drain().len();
+    ready.announce();
     assert!(ready.wait_over(None));
     assert_eq!(ran.load(Ordering::Relaxed), returned == 0);
     join(executor);

@@ -442,6 +442,7 @@ impl Life {
         for one in self.ready.drain() {
             self.ledger.close(one.value, Outcome::Returned);
         }
+        self.ready.announce();
         self.shards.hub().rouse();
     }
 

@@ -110,6 +110,10 @@ impl<J> Ready<J> {
         let (fired, run) = self.change(|state| {
             state.tickets = state.tickets.saturating_sub(1);
             let fired = state.queue.pop_front()?;
+            if state.queue.len() < state.queue.capacity() / 8 {
+                let room = 2 * state.queue.len() + 64;
+                state.queue.shrink_to(room);
+            }
             let start = !is_planted(Bug::StartAfterTake);
             let run = start.then(|| state.start(name(&fired.value), since, fired.deadline));
             Some((fired, run))
@@ -142,13 +146,29 @@ impl<J> Ready<J> {
         })
     }
 
-    /// Takes the whole queue out for good.
-    pub(crate) fn drain(&self) -> Vec<Fired<J>> {
+    /// Takes the whole queue out for good. Says nothing to those who wait for the end, because
+    /// it is called under a lock: [`announce`](Self::announce) does.
+    pub(crate) fn drain(&self) -> VecDeque<Fired<J>> {
         let counted_early = is_planted(Bug::DrainInTwoSteps).then(|| self.progress().waiting);
-        self.change(|state| {
-            state.returned += counted_early.unwrap_or(state.queue.len() as u64);
-            state.queue.drain(..).collect()
-        })
+        let mut state = lock(&self.state);
+        state.returned += counted_early.unwrap_or(state.queue.len() as u64);
+        mem::take(&mut state.queue)
+    }
+
+    /// Makes those who wait for the end look whether it has come.
+    pub(crate) fn announce(&self) {
+        self.change(|_| ());
+    }
+
+    /// Whether something is in the queue that the thread that asks has to take itself, if it
+    /// is going to wait: nobody hosts the timer, or this thread does, or runs a task of it.
+    pub(crate) fn needs_help(&self) -> bool {
+        let state = lock(&self.state);
+        let here = thread::current().id();
+        !state.queue.is_empty()
+            && (state.host == Host::None
+                || state.host == Host::Thread(here)
+                || state.running.iter().any(|running| running.thread == here))
     }
 
     pub(crate) fn set_host(&self, host: Host) {
@@ -218,11 +238,6 @@ impl<J> Ready<J> {
             }
         }
         true
-    }
-
-    /// Whether somebody takes out what is due.
-    pub(crate) fn is_hosted(&self) -> bool {
-        lock(&self.state).host != Host::None
     }
 
     /// The deadline of what has waited in the queue the longest.

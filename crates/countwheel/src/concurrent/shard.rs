@@ -217,9 +217,7 @@ impl<T> Shard<T> {
             due.push(fired);
         }
         let taken = (due.len() - before) as u64;
-        if taken == 0 && driver.is_empty() {
-            driver.shrink_to_fit();
-        }
+        give_memory_back(driver);
         let bound = driver.next_wake().map_or(u64::MAX, Instant::as_nanos);
         if is_planted(Bug::FiredCountedLate) {
             drop(books);
@@ -243,7 +241,10 @@ impl<T> Shard<T> {
     /// the search is shorter than the wake-ups it saves, and a bound on both beyond.
     pub(super) fn refine_bound(&self) -> u64 {
         const EXACT_UP_TO_PENDING: usize = 1_024; // a few microseconds
-        let books = lock(&self.books);
+        let mut books = lock(&self.books);
+        if let Some(driver) = &mut books.driver {
+            give_memory_back(driver);
+        }
         let next = match &books.driver {
             Some(driver) if driver.len() <= EXACT_UP_TO_PENDING => driver.next_due(),
             Some(driver) => driver.next_wake(),
@@ -300,6 +301,15 @@ impl<T> Shard<T> {
             pending: books.pending(),
             ..books.counts
         }
+    }
+}
+
+/// What a peak has left, once nothing is pending; but not so much that a lone periodic task
+/// would allocate for each of its turns.
+fn give_memory_back<T>(driver: &mut Driver<T>) {
+    const KEPT_BYTES: usize = 1 << 18;
+    if driver.is_empty() && driver.memory_bytes() > KEPT_BYTES {
+        driver.shrink_to_fit();
     }
 }
 

@@ -141,7 +141,7 @@ pub enum MissedTicks {
     #[default]
     Burst,
     /// The next tick comes a whole period after the late one was taken, and so do those after
-    /// it: two are never closer than a period. A tick that was at most 5 ms late (or a period,
+    /// it. A tick that was at most 5 ms late (or a period,
     /// if that is shorter) counts as in time, or else the interval would drift.
     Delay,
     /// What was missed is left out: the next tick is the first still to come of those that are

@@ -1,17 +1,16 @@
 //! A future that is ready once a deadline has come.
 
-use std::cell::Cell;
 use std::fmt;
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use std::{mem, thread_local};
 
 use crate::concurrent::{Refusal, Shard};
 use crate::task::Job;
+use crate::timer::number_of_thread;
 use crate::{Instant, Timer, TimerKey};
 
 impl Timer {
@@ -297,21 +296,6 @@ impl fmt::Debug for Sleep {
 
 fn wakes(job: &Job, waker: &Waker) -> bool {
     matches!(job, Job::Wake(known) if known.will_wake(waker))
-}
-
-/// Threads are numbered as they first sleep.
-fn number_of_thread() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    thread_local! {
-        static NUMBER: Cell<Option<u32>> = const { Cell::new(None) };
-    }
-    NUMBER.with(|number| {
-        number.get().unwrap_or_else(|| {
-            let new = NEXT.fetch_add(1, Ordering::Relaxed);
-            number.set(Some(new));
-            new
-        })
-    })
 }
 
 #[cfg(test)]

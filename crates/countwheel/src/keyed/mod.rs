@@ -165,7 +165,8 @@ where
     ///
     /// A set counts as scheduled anew in the order of a tick. A new key takes room under the
     /// timer's [`max_pending`](crate::TimerBuilder::max_pending), a replaced one that of its
-    /// predecessor.
+    /// predecessor; unless that one has expired and waits for an executor: it keeps its place
+    /// until it starts, and finds nothing to do then.
     ///
     /// ```
     /// use countwheel::{KeyedTimer, ManualHost};

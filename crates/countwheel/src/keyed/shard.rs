@@ -323,6 +323,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
     fn job(self: &Arc<Self>, hash: u64, number: u64) -> Job {
         Job::Task(Box::new(Fire {
             shard: Arc::downgrade(self),
+            name: self.hub.name,
             hash,
             number,
             ran: false,
@@ -363,6 +364,9 @@ struct Fire<K: Eq + Send + 'static, V: Send + 'static> {
     shard: Weak<Shard<K, V>>,
     hash: u64,
     number: u64,
+    /// Kept here, because a name is asked for under a lock: what is upgraded there may be the
+    /// last of its kind, and its end foreign code.
+    name: &'static str,
     ran: bool,
 }
 
@@ -375,8 +379,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Run for Fire<K, V> {
     }
 
     fn name(&self) -> &'static str {
-        let shard = self.shard.upgrade();
-        shard.map_or("keyed timer", |shard| shard.hub.name)
+        self.name
     }
 }
 
