@@ -7,6 +7,9 @@
 //! nothing starts after an accepted remove; an acknowledgement exists only for what
 //! survives a crash. [`world::run`] runs a seed, [`year::run`] a year of real departures.
 //!
+//! Timers in a process have proofs of their own: [`timers`] simulates them against a sorted
+//! map, [`stress`] lets real threads loose on them, [`idle`] watches them do nothing.
+//!
 //! ```
 //! use countwheel_sim::world::{self, Options};
 //!
@@ -16,8 +19,11 @@
 //! ```
 
 pub mod disk;
+pub mod idle;
 pub mod model;
 mod random;
+pub mod stress;
+pub mod timers;
 pub mod world;
 pub mod year;
 

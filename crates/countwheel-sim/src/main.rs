@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use countwheel::{Clock, SystemClock};
+use countwheel::{Clock, SystemClock, Timeout, Timer};
 use countwheel_durable::store::{EmbeddedStore, MemoryStore, Store};
 use countwheel_server::trace;
 use countwheel_sim::disk::Disk;
 use countwheel_sim::world::{self, Failure, Options, Report};
-use countwheel_sim::year;
+use countwheel_sim::{idle, stress, timers, year};
 
 /// The deterministic simulation of durable timers: seed in, verdict out.
 #[derive(Parser)]
@@ -59,6 +60,52 @@ enum Command {
         #[arg(long)]
         embedded: bool,
     },
+    /// Run timers in a process against a sorted map, on both cores.
+    Timers {
+        /// How many seeds.
+        #[arg(long, default_value_t = 1_000)]
+        seeds: u64,
+        /// How many operations each.
+        #[arg(long, default_value_t = 100_000)]
+        operations: u64,
+        /// The first seed; `fresh` for one that the clock gives.
+        #[arg(long, default_value = "1")]
+        first_seed: String,
+        /// How many of the last things that happened to show if one fails.
+        #[arg(long, default_value_t = 40)]
+        log: usize,
+        /// Print everything that happens.
+        #[arg(long)]
+        trace: bool,
+        /// Plant each fault in turn and show that it is found.
+        #[arg(long)]
+        sabotage: bool,
+    },
+    /// Let threads schedule, cancel and move on real timers until they are closed, and see
+    /// that every task comes to exactly one end, none of them early.
+    Stress {
+        /// How many threads.
+        #[arg(long, default_value_t = 64)]
+        threads: usize,
+        /// How long, all rounds together.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// The seed of what the threads do; `fresh` for one that the clock gives.
+        #[arg(long, default_value = "fresh")]
+        seed: String,
+        /// Tell each lie in turn and show that it is found.
+        #[arg(long)]
+        sabotage: bool,
+    },
+    /// Watch idle timers, and see that they do nothing.
+    Idle {
+        /// How long.
+        #[arg(long, default_value_t = 20)]
+        seconds: u64,
+        /// How many far tasks on those timers that have some.
+        #[arg(long, default_value_t = 1_000_000)]
+        tasks: u64,
+    },
     /// Show that a disk that lies and each planted bug is found.
     Planted {
         /// The most seeds that each may take.
@@ -102,21 +149,14 @@ fn main() -> ExitCode {
             count,
             turns,
         } => {
-            let first = match first.as_str() {
-                "fresh" => SystemClock::new().timestamp().as_micros(),
-                number => match number.parse() {
-                    Ok(seed) => seed,
-                    Err(error) => {
-                        eprintln!("{number}: {error}");
-                        return ExitCode::from(2);
-                    }
-                },
-            };
             let options = Options {
                 turns,
                 ..Options::default()
             };
-            seeds(first, count, &options)
+            match self::first(&first) {
+                Ok(first) => seeds(first, count, &options),
+                Err(code) => code,
+            }
         }
         Command::Year {
             file,
@@ -129,8 +169,64 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Command::Timers {
+            seeds,
+            operations,
+            first_seed,
+            log,
+            trace,
+            sabotage,
+        } => {
+            let options = timers::Options {
+                operations,
+                log,
+                trace,
+                sabotage: None,
+            };
+            match first(&first_seed) {
+                Err(code) => code,
+                Ok(first) if sabotage => sabotages(first, seeds, &options),
+                Ok(first) => check_timers(first, seeds, &options),
+            }
+        }
+        Command::Stress {
+            threads,
+            seconds,
+            seed,
+            sabotage,
+        } => match first(&seed) {
+            Err(code) => code,
+            Ok(seed) => {
+                let options = stress::Options {
+                    threads: threads.max(1),
+                    span: Duration::from_secs(seconds),
+                    seed,
+                    sabotage: None,
+                };
+                if sabotage {
+                    lies(&options)
+                } else {
+                    strain(&options)
+                }
+            }
+        },
+        Command::Idle { seconds, tasks } => watch(&idle::Options {
+            span: Duration::from_secs(seconds),
+            tasks,
+        }),
         Command::Planted { within } => planted(within),
     }
+}
+
+/// A seed, or one that the clock gives.
+fn first(seed: &str) -> Result<u64, ExitCode> {
+    if seed == "fresh" {
+        return Ok(SystemClock::new().timestamp().as_micros());
+    }
+    seed.parse().map_err(|error| {
+        eprintln!("{seed}: {error}");
+        ExitCode::from(2)
+    })
 }
 
 fn departures(file: &Path, window: usize, embedded: bool) -> anyhow::Result<()> {
@@ -190,8 +286,24 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
 
 /// Runs `count` seeds on all cores, until one fails.
 fn search(first: u64, count: u64, options: &Options) -> (Report, Option<Failure>) {
+    let sum = Mutex::new(Report::default());
+    let failure = on_all_cores(first, count, |seed| {
+        let report = world::run(seed, options)?;
+        lock(&sum).add(&report);
+        Ok(())
+    });
+    let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    (sum, failure.map(|failure: Box<Failure>| *failure))
+}
+
+/// Runs `count` seeds on all cores, until one fails.
+fn on_all_cores<F: Send>(
+    first: u64,
+    count: u64,
+    run: impl Fn(u64) -> Result<(), F> + Sync,
+) -> Option<F> {
     let next = AtomicU64::new(0);
-    let result = Mutex::new((Report::default(), None));
+    let failed = Mutex::new(None);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -201,20 +313,163 @@ fn search(first: u64, count: u64, options: &Options) -> (Report, Option<Failure>
                     if index >= count {
                         break;
                     }
-                    let ran = world::run(first.wrapping_add(index), options);
-                    let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
-                    match ran {
-                        Ok(report) => result.0.add(&report),
-                        Err(failure) => {
-                            next.store(count, Ordering::Relaxed);
-                            result.1 = Some(*failure);
-                        }
+                    if let Err(failure) = run(first.wrapping_add(index)) {
+                        next.store(count, Ordering::Relaxed);
+                        *lock(&failed) = Some(failure);
                     }
                 }
             });
         }
     });
-    result.into_inner().unwrap_or_else(PoisonError::into_inner)
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn check_timers(first: u64, count: u64, options: &timers::Options) -> ExitCode {
+    let clock = SystemClock::new();
+    let start = clock.now();
+    let (sum, failure) = search_timers(first, count, options);
+    if let Some(failure) = failure {
+        eprintln!("{failure}");
+        eprintln!("{}", again(failure.seed, options.operations));
+        return ExitCode::FAILURE;
+    }
+    let took = clock.now().saturating_since(start);
+    let rate = u128::from(sum.operations) * 1_000 / took.as_millis().max(1);
+    println!(
+        "{count} seeds from {first}: {} operations on {} timers, 0 differences; {} added = {} ran \
+         + {} cancelled + {} returned; {} refused, {} moved, {} stale, {} overloaded, \
+         {} panicked; {} timers closed, {} dropped; {took:.1?}, {rate} a second",
+        sum.operations,
+        sum.timers,
+        sum.added,
+        sum.ran,
+        sum.cancelled,
+        sum.returned,
+        sum.refused,
+        sum.moved,
+        sum.stale,
+        sum.overloaded,
+        sum.panicked,
+        sum.closed,
+        sum.dropped,
+    );
+    ExitCode::SUCCESS
+}
+
+fn again(seed: u64, operations: u64) -> String {
+    format!(
+        "run it again: sim timers --first-seed {seed} --seeds 1 --operations {operations} --trace"
+    )
+}
+
+/// How long one seed may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn search_timers(
+    first: u64,
+    count: u64,
+    options: &timers::Options,
+) -> (timers::Report, Option<Box<timers::Failure>>) {
+    let sum = Mutex::new(timers::Report::default());
+    let failure = on_all_cores(first, count, |seed| {
+        let operations = options.operations;
+        let hangs = move || {
+            eprintln!("seed {seed} does not end");
+            eprintln!("{}", again(seed, operations));
+            std::process::exit(1);
+        };
+        // Without it, a timer that goes round for ever would be a run that says nothing.
+        let watch = Timer::global().schedule(PATIENCE, hangs);
+        let report = timers::run(seed, options);
+        drop(watch.map(Timeout::cancel_on_drop));
+        lock(&sum).add(&report?);
+        Ok(())
+    });
+    let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    (sum, failure)
+}
+
+fn strain(options: &stress::Options) -> ExitCode {
+    let report = stress::run(options);
+    for (executor, tally) in &report.tallies {
+        println!("{executor}: {tally}");
+    }
+    for violation in &report.violations {
+        eprintln!("{violation}");
+    }
+    println!(
+        "{} threads, {} rounds of {:.1?}, seed {}, {} violations; {}",
+        options.threads,
+        report.rounds,
+        options.span / u32::try_from(report.rounds).unwrap_or(1),
+        options.seed,
+        report.violations.len(),
+        report.sum(),
+    );
+    ExitCode::from(u8::from(!report.violations.is_empty()))
+}
+
+/// Tells each lie in turn: every one must be noticed.
+fn lies(options: &stress::Options) -> ExitCode {
+    let mut missed = 0;
+    for lie in stress::Sabotage::ALL {
+        let report = stress::run(&stress::Options {
+            sabotage: Some(lie),
+            ..*options
+        });
+        match report.violations.first() {
+            Some(violation) => println!("found  {lie:?}: {violation}"),
+            None => {
+                missed += 1;
+                println!("MISSED {lie:?}");
+            }
+        }
+    }
+    ExitCode::from(u8::from(missed > 0))
+}
+
+fn watch(options: &idle::Options) -> ExitCode {
+    let idlers = match idle::run(options) {
+        Ok(idlers) => idlers,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    for idler in &idlers {
+        println!("{idler}");
+    }
+    let loud = idlers.iter().filter(|idler| !idler.is_quiet()).count();
+    println!(
+        "{} timers over {:?}, {loud} of them not idle",
+        idlers.len(),
+        options.span
+    );
+    ExitCode::from(u8::from(loud > 0))
+}
+
+/// Plants each fault in turn: every one must be found.
+fn sabotages(first: u64, count: u64, options: &timers::Options) -> ExitCode {
+    let mut missed = 0;
+    for fault in timers::Sabotage::ALL {
+        let options = timers::Options {
+            sabotage: Some(fault),
+            log: 0,
+            ..options.clone()
+        };
+        match search_timers(first, count, &options).1 {
+            Some(failure) => println!("found  {fault:?}: seed {}: {}", failure.seed, failure.what),
+            None => {
+                missed += 1;
+                println!("MISSED {fault:?} in {count} seeds");
+            }
+        }
+    }
+    ExitCode::from(u8::from(missed > 0))
 }
 
 #[cfg(feature = "planted-bugs")]
