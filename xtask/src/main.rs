@@ -11,9 +11,12 @@ use std::time::Instant;
 
 const HELP: &str = "\
 cargo xtask check [STAGE...]   the gate, or some stages of it
-cargo xtask bench [RUN...]     measures against other libraries, 20 minutes; writes the pages
+cargo xtask bench [RUN...]     measures against other libraries, 35 minutes; writes the pages
 cargo xtask instructions       counts the wheels' instructions and stores them
 cargo xtask model-long         1e9 operations of the wheels' model, about 2 minutes
+cargo xtask timers-long        1e8 operations of timers in a process, about 2 minutes
+cargo xtask stress-long        64 threads on real timers for 60 s
+cargo xtask idle-long          wake-ups in 20 s of nothing to do
 cargo xtask sim-long           20,000 fresh seeds of the simulation, about 30 minutes
 cargo xtask kill-long          1,000 kills of the real server under load, about 6 minutes
 
@@ -45,7 +48,7 @@ pub(crate) struct Cargo {
     environment: Option<(&'static str, &'static str)>,
 }
 
-const STAGES: [Stage; 12] = [
+const STAGES: [Stage; 13] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -103,6 +106,18 @@ const STAGES: [Stage; 12] = [
         commands: Commands::Own(instructions::compare),
     },
     Stage {
+        name: "timers",
+        what: "timers in a process: fixed seeds, fresh seeds, 64 threads, and nothing to do",
+        commands: Commands::Cargo(|| {
+            vec![
+                sim("timers --seeds 100 --operations 50000 --first-seed 1"),
+                sim("timers --seeds 100 --operations 50000 --first-seed fresh"),
+                sim("stress --threads 64 --seconds 4"),
+                sim("idle --seconds 4"),
+            ]
+        }),
+    },
+    Stage {
         name: "sim",
         what: "fixed and fresh seeds of the simulation",
         commands: Commands::Cargo(|| vec![sim("seeds 1 1500"), sim("seeds fresh 1500")]),
@@ -141,6 +156,9 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        ["timers-long"] => one(&sim("timers --seeds 1000 --operations 100000")),
+        ["stress-long"] => one(&sim("stress --threads 64 --seconds 60")),
+        ["idle-long"] => one(&sim("idle --seconds 20")),
         ["sim-long"] => one(&sim("seeds fresh 20000 --turns 2000")),
         ["kill-long"] => {
             let mut kill = server_test("kill");
