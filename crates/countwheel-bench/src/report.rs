@@ -209,9 +209,7 @@ mod tests {
         assert!(page.contains("| BTreeMap | over 60 s |"));
 
         assert!(page.contains("| million operations/s | 1 thread | 2 threads |"));
-        assert!(
-            page.contains("| **countwheel Timer** | 10.5 [10.0..11.0] | 20.5 [20.0..21.0] |")
-        );
+        assert!(page.contains("| **countwheel Timer** | 10.5 [10.0..11.0] | 20.5 [20.0..21.0] |"));
         assert!(page.contains("| tokio task, spawn and abort | over 60 s |  |"));
         assert!(page.contains("| **31 of 971, by up to 950 µs** |"));
         assert!(page.contains("thread | -950 EARLY | 500 |"));
