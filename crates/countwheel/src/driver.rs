@@ -251,6 +251,10 @@ impl<T> Driver<T> {
     pub fn expire_until(&mut self, now: Instant, until: Instant) -> Option<Fired<T>> {
         self.now = self.now.max(now);
         let tick = self.resolution.now(self.now.min(until));
+        if tick < self.wheel.now() {
+            // The hand is past `until`, and nothing is due before the hand.
+            return None;
+        }
         let expired = self.wheel.expire(tick)?;
         let Asked { deadline, value } = expired.value;
         debug_assert!(deadline <= self.now, "nothing fires early");
@@ -449,6 +453,10 @@ impl<T> Wheel<T> {
 
     fn expire(&mut self, now: Tick) -> Option<Expired<T>> {
         either!(self, wheel => wheel.expire(now))
+    }
+
+    fn now(&self) -> Tick {
+        either!(self, wheel => wheel.now())
     }
 
     fn next_wake(&self) -> Option<Tick> {
