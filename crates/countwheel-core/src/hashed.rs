@@ -436,6 +436,10 @@ impl<T> HashedWheel<T> {
             match self.next_visit() {
                 Some(visit) if visit <= now => self.advance(visit),
                 visit => {
+                    if visit.is_none() {
+                        // Nothing is left: the bound of those that are gone is none for the next.
+                        self.not_before = Tick::MAX;
+                    }
                     self.quiet_until = visit.unwrap_or(Tick::MAX);
                     self.now = now;
                     return false;
