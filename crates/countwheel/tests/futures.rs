@@ -2,13 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::future::{pending, poll_fn, ready};
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Duration;
 
 use countwheel::{
@@ -16,53 +18,9 @@ use countwheel::{
     TimeoutError, Timer,
 };
 
+use support::{Count, HOUR, SECOND, block_on};
+
 const MILLISECOND: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// A waker that counts how often it was woken.
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Count {
-    fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
-    fn woken(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-
-    fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
-        let waker = Waker::from(Arc::clone(self));
-        Pin::new(future).poll(&mut Context::from_waker(&waker))
-    }
-}
-
-/// The smallest runtime there is: one thread, one future.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
-
 fn ended<T: std::fmt::Debug, E: std::fmt::Debug>(poll: Poll<Result<T, E>>) -> T {
     match poll {
         Poll::Ready(Ok(output)) => output,

@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::num::NonZeroUsize;
@@ -20,6 +22,8 @@ use countwheel::{
     SleepError, Stats, Stop, Stopped, Stopping, Task, Timeout, Timer, TimerBuilder, Timestamp,
     Work,
 };
+
+use support::Random;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -728,22 +732,7 @@ fn a_task_may_stop_its_own_timer() {
 
 // The same script on all hosts.
 
-/// A small generator (splitmix64), so that a failure can be repeated from its seed.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
     /// None, whole ticks, parts of them, and now and then more than anybody waits for.
     fn delay(&mut self, tick: Duration) -> Duration {
         let tick_nanos = u64::try_from(tick.as_nanos()).unwrap();

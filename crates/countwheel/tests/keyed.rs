@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -17,25 +19,10 @@ use countwheel::{
     Overload, Resolution, SetError, Stop, Task, Timer, Work,
 };
 
-const SECOND: Duration = Duration::from_secs(1);
-
-fn layouts() -> [Layout; 2] {
-    [Layout::Hierarchical, Layout::hashed(10).unwrap()]
-}
-
-fn nanos(nanos: u64) -> Duration {
-    Duration::from_nanos(nanos)
-}
+use support::{Random, SECOND, layouts, manual, ns};
 
 fn at(nanos: u64) -> Instant {
     Instant::from_nanos(nanos)
-}
-
-fn manual(tick_nanos: u64, layout: Layout) -> ManualHost {
-    Timer::builder()
-        .resolution(Resolution::new(nanos(tick_nanos)).unwrap())
-        .layout(layout)
-        .manual(ManualClock::new())
 }
 
 /// A keyed timer that writes down what fires, in order.
@@ -59,29 +46,6 @@ fn pairs<K, V>(entries: Vec<KeyedEntry<K, V>>) -> Vec<(K, V)> {
 fn assert_adds_up(stats: KeyedStats) {
     let ends = stats.replaced + stats.fired + stats.removed + stats.drained + stats.returned;
     assert_eq!(stats.set, ends + stats.pending, "{stats:?}");
-}
-
-/// A small generator (splitmix64), so that a failure can be repeated from its seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    /// Any magnitude is as likely as any other.
-    fn nanos_up_to(&mut self, limit: u64) -> u64 {
-        let bits = self.below(u64::from(limit.ilog2()) + 1);
-        self.below((2 << bits).min(limit))
-    }
 }
 
 // ---- the model ---------------------------------------------------------------------------
@@ -183,7 +147,7 @@ impl Drop for Case {
 fn behaves_like_the_model(seed: u64, tick: u64, layout: Layout) {
     let _case = Case(format!("seed {seed}, tick {tick}, {layout:?}"));
     let mut random = Random(seed);
-    let mut host = manual(tick, layout);
+    let mut host = manual(ns(tick), layout);
     let (keyed, fired) = journal::<u64, u64>(host.timer());
     let mut model = Model {
         now: 0,
@@ -206,7 +170,7 @@ fn behaves_like_the_model(seed: u64, tick: u64, layout: Layout) {
         let later = |old| (deadline > old).then_some(deadline);
         match random.below(14) {
             0 => {
-                let replaced = keyed.set(key, value, nanos(delay)).unwrap();
+                let replaced = keyed.set(key, value, ns(delay)).unwrap();
                 assert_eq!(replaced, old_value);
                 model.place(key, value, deadline);
             }
@@ -217,7 +181,7 @@ fn behaves_like_the_model(seed: u64, tick: u64, layout: Layout) {
                 assert_eq!(replaced, old_value);
                 model.place(key, value, deadline);
             }
-            2 => match keyed.set_if_absent(key, value, nanos(delay)) {
+            2 => match keyed.set_if_absent(key, value, ns(delay)) {
                 Ok(()) => {
                     assert!(old.is_none());
                     model.place(key, value, deadline);
@@ -230,9 +194,9 @@ fn behaves_like_the_model(seed: u64, tick: u64, layout: Layout) {
             },
             which @ (3 | 4) => {
                 let replaced = if which == 3 {
-                    keyed.set_sooner(key, value, nanos(delay))
+                    keyed.set_sooner(key, value, ns(delay))
                 } else {
-                    keyed.set_later(key, value, nanos(delay))
+                    keyed.set_later(key, value, ns(delay))
                 };
                 assert_eq!(replaced.unwrap(), old_value);
                 if old.is_none() {
@@ -246,7 +210,7 @@ fn behaves_like_the_model(seed: u64, tick: u64, layout: Layout) {
             }
             5 => {
                 let expected = model.shift(key, |_| Some(deadline));
-                assert_eq!(keyed.move_after(&key, nanos(delay)), expected);
+                assert_eq!(keyed.move_after(&key, ns(delay)), expected);
             }
             6 => {
                 let deadline = random.below(model.now + 1_000 * tick);
@@ -255,11 +219,11 @@ fn behaves_like_the_model(seed: u64, tick: u64, layout: Layout) {
             }
             7 => {
                 let expected = model.shift(key, sooner);
-                assert_eq!(keyed.move_sooner(&key, nanos(delay)), expected);
+                assert_eq!(keyed.move_sooner(&key, ns(delay)), expected);
             }
             8 => {
                 let expected = model.shift(key, later);
-                assert_eq!(keyed.move_later(&key, nanos(delay)), expected);
+                assert_eq!(keyed.move_later(&key, ns(delay)), expected);
             }
             9 => {
                 assert_eq!(keyed.remove(&key), old_value);
@@ -273,7 +237,7 @@ fn behaves_like_the_model(seed: u64, tick: u64, layout: Layout) {
                 assert_eq!(keyed.contains(&key), old.is_some());
                 let deadline = old.map(|entry| at(entry.deadline));
                 assert_eq!(keyed.deadline(&key), deadline);
-                let remaining = old.map(|entry| nanos(entry.deadline.saturating_sub(model.now)));
+                let remaining = old.map(|entry| ns(entry.deadline.saturating_sub(model.now)));
                 assert_eq!(keyed.remaining(&key), remaining);
                 assert_eq!(keyed.len(), model.entries.len());
                 assert_adds_up(keyed.stats());
@@ -281,14 +245,14 @@ fn behaves_like_the_model(seed: u64, tick: u64, layout: Layout) {
             12 => {
                 // A stall: what has come due can still be moved, replaced and removed.
                 let span = random.nanos_up_to(500 * tick);
-                host.clock().advance(nanos(span));
+                host.clock().advance(ns(span));
                 model.now += span;
             }
             _ => {
                 host.run_due();
                 model.fires(&fired());
                 let span = random.nanos_up_to(500 * tick);
-                host.advance(nanos(span));
+                host.advance(ns(span));
                 model.now += span;
                 model.fires(&fired());
             }
@@ -328,20 +292,20 @@ fn a_move_is_right_at_every_position_of_the_hand() {
     for layout in layouts() {
         for hand in 0..SLOTS {
             for waited in 0..*DELAYS.end() {
-                let mut host = manual(1, layout);
+                let mut host = manual(ns(1), layout);
                 let (keyed, fired) = journal::<(u64, u64), ()>(host.timer());
-                host.advance(nanos(hand));
+                host.advance(ns(hand));
                 let cases = DELAYS.flat_map(|from| DELAYS.map(move |to| (from, to)));
                 let cases: Vec<_> = cases.filter(|&(from, _)| from > waited).collect();
                 for &(from, to) in &cases {
-                    keyed.set((from, to), (), nanos(from)).unwrap();
+                    keyed.set((from, to), (), ns(from)).unwrap();
                 }
-                host.advance(nanos(waited));
+                host.advance(ns(waited));
                 for &(from, to) in &cases {
-                    assert_eq!(keyed.move_after(&(from, to), nanos(to)), Move::Moved);
+                    assert_eq!(keyed.move_after(&(from, to), ns(to)), Move::Moved);
                 }
                 for passed in DELAYS {
-                    host.advance(nanos(1));
+                    host.advance(ns(1));
                     let fired = fired();
                     assert!(
                         fired.iter().all(|((_, to), ())| *to == passed),
@@ -361,13 +325,13 @@ fn a_move_is_right_at_every_position_of_the_hand() {
 fn a_move_below_a_tick_fires_once() {
     for layout in layouts() {
         for delay in [0, 1, 999_999] {
-            let mut host = manual(1_000_000, layout);
+            let mut host = manual(ns(1_000_000), layout);
             let (keyed, fired) = journal(host.timer());
-            keyed.set("key", 1, nanos(5_000_000)).unwrap();
-            host.advance(nanos(1_500_000));
-            assert_eq!(keyed.move_after("key", nanos(delay)), Move::Moved);
+            keyed.set("key", 1, ns(5_000_000)).unwrap();
+            host.advance(ns(1_500_000));
+            assert_eq!(keyed.move_after("key", ns(delay)), Move::Moved);
             assert_eq!(fired(), [], "nothing runs in the move itself");
-            host.advance(nanos(1_500_000)); // to the next tick but one
+            host.advance(ns(1_500_000)); // to the next tick but one
             assert_eq!(fired(), [("key", 1)]);
             host.advance(SECOND);
             assert_eq!(fired(), []);
@@ -379,9 +343,9 @@ fn a_move_below_a_tick_fires_once() {
 #[test]
 fn every_delay_is_allowed_and_zero_fires_at_once() {
     for layout in layouts() {
-        let mut host = manual(1_000_000, layout);
+        let mut host = manual(ns(1_000_000), layout);
         let (keyed, fired) = journal(host.timer());
-        host.advance(nanos(1_500_000)); // in the middle of a tick
+        host.advance(ns(1_500_000)); // in the middle of a tick
         keyed.set("never", 0, Duration::MAX).unwrap();
         keyed.set("first", 1, Duration::ZERO).unwrap();
         keyed.set_at("second", 2, Instant::ZERO).unwrap();
@@ -402,13 +366,13 @@ fn every_delay_is_allowed_and_zero_fires_at_once() {
 #[test]
 fn nothing_is_early_and_a_stall_delays_nothing_else() {
     for layout in layouts() {
-        let mut host = manual(100_000_000, layout);
+        let mut host = manual(ns(100_000_000), layout);
         let (keyed, fired) = journal(host.timer());
-        host.advance(nanos(99_999_999));
-        keyed.set("a", (), nanos(199_000_000)).unwrap(); // at 298,999,999
-        host.advance(nanos(198_999_999));
+        host.advance(ns(99_999_999));
+        keyed.set("a", (), ns(199_000_000)).unwrap(); // at 298,999,999
+        host.advance(ns(198_999_999));
         assert_eq!(fired(), []);
-        host.advance(nanos(2_000_000));
+        host.advance(ns(2_000_000));
         assert_eq!(fired().len(), 1);
 
         keyed.set("b", (), SECOND).unwrap();
@@ -419,7 +383,7 @@ fn nothing_is_early_and_a_stall_delays_nothing_else() {
         assert_eq!(keyed.remaining("c"), Some(50 * SECOND));
         host.advance(50 * SECOND);
         assert_eq!(fired().len() + keyed.len(), 1);
-        host.advance(nanos(100_000_000));
+        host.advance(ns(100_000_000));
         assert!(keyed.is_empty());
     }
 }
@@ -429,7 +393,7 @@ fn nothing_is_early_and_a_stall_delays_nothing_else() {
 #[test]
 fn a_drained_key_can_be_set_again_and_fires() {
     for layout in layouts() {
-        let mut host = manual(1_000, layout);
+        let mut host = manual(ns(1_000), layout);
         let (keyed, fired) = journal(host.timer());
         for (key, delay) in [("late", 3), ("soon", 1), ("later", 4)] {
             keyed.set(key, 1, delay * SECOND).unwrap();
@@ -473,7 +437,7 @@ fn a_drain_is_in_the_order_of_deadlines_and_of_setting() {
 fn a_handler_may_call_everything() {
     for layout in layouts() {
         for what in 0..10_u32 {
-            let mut host = manual(1_000_000, layout);
+            let mut host = manual(ns(1_000_000), layout);
             let own: Arc<OnceLock<KeyedTimer<u32, u32>>> = Arc::default();
             let keyed = KeyedTimer::new_cyclic(host.timer().clone(), |weak| {
                 move |key: u32, value: u32| {
@@ -513,7 +477,7 @@ fn a_handler_may_call_everything() {
 #[test]
 fn an_overwritten_value_never_fires() {
     for layout in layouts() {
-        let mut host = manual(1_000_000, layout);
+        let mut host = manual(ns(1_000_000), layout);
         let (keyed, fired) = journal(host.timer());
         keyed.set("key", "old", SECOND).unwrap();
         assert_eq!(keyed.set("key", "new", 3 * SECOND).unwrap(), Some("old"));

@@ -18,13 +18,14 @@ mod clk;
 mod document;
 #[path = "semantics/exp.rs"]
 mod exp;
+#[path = "semantics/harness.rs"]
+mod harness;
 #[path = "semantics/hie.rs"]
 mod hie;
 #[path = "semantics/lif.rs"]
 mod lif;
 #[path = "semantics/obs.rs"]
 mod obs;
-#[path = "semantics/support.rs"]
 mod support;
 #[path = "semantics/tst.rs"]
 mod tst;

@@ -2,84 +2,21 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+mod support;
+
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use countwheel::{
-    Executor, Instant, Layout, ManualClock, ManualHost, Overload, Pool, Resolution, ScheduleError,
-    Stop, Task, Timeout, Timer, Work,
+    Executor, Instant, Layout, ManualClock, ManualHost, Overload, Pool, ScheduleError, Stop, Task,
+    Timeout, Timer, Work,
 };
 
-fn layouts() -> [Layout; 2] {
-    [Layout::Hierarchical, Layout::hashed(32).unwrap()]
-}
-
-/// What tasks write down, in the order in which they run.
-struct Journal<T>(Arc<Mutex<Vec<T>>>);
-
-impl<T> Clone for Journal<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T: Send + 'static> Journal<T> {
-    fn new() -> Self {
-        Self(Arc::default())
-    }
-
-    fn write(&self, entry: T) {
-        self.0.lock().unwrap().push(entry);
-    }
-
-    /// A task that writes one entry.
-    fn writes(&self, entry: T) -> impl FnOnce() + Send + 'static {
-        let journal = self.clone();
-        move || journal.write(entry)
-    }
-
-    fn take(&self) -> Vec<T> {
-        std::mem::take(&mut self.0.lock().unwrap())
-    }
-}
-
-/// A small generator (splitmix64), so that a failure can be repeated from its seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    /// Any magnitude is as likely as any other.
-    fn nanos_up_to(&mut self, limit: u64) -> u64 {
-        let bits = self.below(u64::from(limit.ilog2()) + 1);
-        self.below((2 << bits).min(limit))
-    }
-}
-
-fn manual(tick: Duration, layout: Layout) -> ManualHost {
-    Timer::builder()
-        .resolution(Resolution::new(tick).unwrap())
-        .layout(layout)
-        .manual(ManualClock::new())
-}
-
-fn nanos(nanos: u64) -> Duration {
-    Duration::from_nanos(nanos)
-}
+use support::{Journal, Random, layouts, manual, ns};
 
 /// Schedules, cancels and advances at random, and compares what ran with a sorted list.
 fn never_early_and_less_than_a_tick_late(seed: u64, tick: Duration, layout: Layout) {
@@ -92,10 +29,10 @@ fn never_early_and_less_than_a_tick_late(seed: u64, tick: Duration, layout: Layo
     for number in 0..400 {
         match random.below(4) {
             0 => {
-                host.advance(nanos(random.nanos_up_to(1_000 * tick_nanos)));
+                host.advance(ns(random.nanos_up_to(1_000 * tick_nanos)));
             }
             choice => {
-                let deadline = timer.now() + nanos(random.nanos_up_to(100_000 * tick_nanos));
+                let deadline = timer.now() + ns(random.nanos_up_to(100_000 * tick_nanos));
                 let (journal, clock) = (journal.clone(), timer.clone());
                 let task = move || journal.write((number, deadline, clock.now()));
                 let timeout = timer.schedule_at(deadline, task).unwrap();
@@ -144,7 +81,7 @@ fn nothing_is_early_or_late_by_a_tick_whatever_the_tick() {
     ] {
         for layout in layouts() {
             for seed in 0..20 {
-                never_early_and_less_than_a_tick_late(seed, nanos(tick_nanos), layout);
+                never_early_and_less_than_a_tick_late(seed, ns(tick_nanos), layout);
             }
         }
     }

@@ -7,7 +7,7 @@ use countwheel::{
     Instant, Layout, ManualClock, ManualHost, Overload, Resolution, ScheduleError, Stop, Timer,
 };
 
-use super::support::{Desk, HOUR, Journal, MS, SECOND, YEAR, layouts, manual, ns};
+use crate::support::{Desk, HOUR, Journal, MS, SECOND, YEAR, layouts, manual, ns};
 
 // ADD-1
 #[test]

@@ -6,7 +6,7 @@ use std::thread;
 
 use countwheel::{ManualClock, ManualHost, Timeout, Timer};
 
-use super::support::{Desk, HOUR, Journal, MS, Presence, SECOND, layouts, manual};
+use crate::support::{Desk, HOUR, Journal, MS, Presence, SECOND, layouts, manual};
 
 /// Four threads cancel the same tasks while these become due: of each, one wins.
 // CAN-1, EXP-5

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use countwheel::{ManualClock, ManualHost, Overload, ScheduleError, Timer};
 
-use super::support::{Desk, HOUR, Journal, MS, Random, SECOND, YEAR, layouts, ticks_of};
+use crate::support::{Desk, HOUR, Journal, MS, Random, SECOND, YEAR, layouts, ticks_of};
 
 fn with_room(tasks: u64) -> ManualHost {
     let builder = Timer::builder().max_pending(tasks);

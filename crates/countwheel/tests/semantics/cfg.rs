@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use countwheel::{Clock, Instant, Layout, ManualClock, Pool, Resolution, ResolutionError, Timer};
 
-use super::support::{Desk, HOUR, Journal, MS, SECOND, YEAR, layouts, manual, ns, ticks_of};
+use crate::support::{Desk, HOUR, Journal, MS, SECOND, YEAR, layouts, manual, ns, ticks_of};
 
 // CFG-1
 #[test]

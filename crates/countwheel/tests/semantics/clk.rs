@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use countwheel::{Clock, Instant, Layout, ManualClock, ManualHost, Timer, Timestamp};
 
-use super::support::{HOUR, Hosted, Journal, MS, SECOND, YEAR, layouts, manual, ns, ticks_of};
+use super::harness::Hosted;
+use crate::support::{HOUR, Journal, MS, SECOND, YEAR, layouts, manual, ns, ticks_of};
 
 // CLK-1
 #[test]

@@ -8,7 +8,8 @@ use countwheel::{
     Driver, Executor, Instant, ManualClock, ManualHost, Overload, Resolution, Task, Timer, Work,
 };
 
-use super::support::{Desk, HOUR, Journal, MS, SECOND, layouts, log, manual};
+use super::harness::log;
+use crate::support::{Desk, HOUR, Journal, MS, SECOND, layouts, manual};
 
 // EXP-1
 #[test]

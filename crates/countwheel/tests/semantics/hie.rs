@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use countwheel::{Instant, Layout, Timer};
 
-use super::support::{HOUR, Hosted, Journal, MS, SECOND, YEAR, layouts, manual, ns, ticks_of};
+use super::harness::Hosted;
+use crate::support::{HOUR, Journal, MS, SECOND, YEAR, layouts, manual, ns, ticks_of};
 
 // HIE-1, CLK-10
 #[test]

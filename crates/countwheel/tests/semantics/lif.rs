@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use countwheel::{ManualClock, ManualHost, ScheduleError, Stop, Task, Timer};
 
-use super::support::{Desk, HOUR, Hosted, Journal, MS, Presence, SECOND, log};
+use super::harness::{Hosted, log};
+use crate::support::{Desk, HOUR, Journal, MS, Presence, SECOND};
 
 // LIF-1
 #[test]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use countwheel::{Health, Instant, ManualClock, ManualHost, Stop, Timer};
 use tracing::Level;
 
-use super::support::{Desk, HOUR, Journal, MS, SECOND, is_alone_in_its_process, log};
+use super::harness::{is_alone_in_its_process, log};
+use crate::support::{Desk, HOUR, Journal, MS, SECOND};
 
 // OBS-1
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use countwheel::{Driver, Instant, Layout, ManualClock, ManualHost, Resolution, Timer};
 
-use super::support::{HOUR, Journal, MS, SECOND};
+use crate::support::{HOUR, Journal, MS, SECOND};
 
 // TST-1, TST-3
 #[test]

@@ -1,6 +1,5 @@
-//! What the tests have in common: clocks moved by hand, an executor with a door, a log.
+//! What only these tests need: a timer on somebody's runtime, and what was logged.
 
-use std::collections::VecDeque;
 use std::env;
 use std::fmt;
 use std::pin::Pin;
@@ -10,134 +9,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use countwheel::{
-    Clock, Executor, Instant, Layout, ManualClock, ManualHost, Resolution, Timer, TimerBuilder,
-    Work,
-};
+use countwheel::{Clock, Instant, ManualClock, Timer, TimerBuilder};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
-
-pub(crate) const MS: Duration = Duration::from_millis(1);
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
-pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-pub(crate) const YEAR: Duration = Duration::from_secs(365 * 86_400);
-
-pub(crate) fn layouts() -> [Layout; 2] {
-    [Layout::Hierarchical, Layout::hashed(32).unwrap()]
-}
-
-pub(crate) fn ns(nanos: u64) -> Duration {
-    Duration::from_nanos(nanos)
-}
-
-pub(crate) fn ticks_of(tick: Duration, layout: Layout) -> TimerBuilder {
-    let resolution = Resolution::new(tick).unwrap();
-    Timer::builder().resolution(resolution).layout(layout)
-}
-
-pub(crate) fn manual(tick: Duration, layout: Layout) -> ManualHost {
-    ticks_of(tick, layout).manual(ManualClock::new())
-}
-
-/// What tasks write down, in the order in which they run.
-pub(crate) struct Journal<T>(Arc<Mutex<Vec<T>>>);
-
-impl<T> Clone for Journal<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T: Send + 'static> Journal<T> {
-    pub(crate) fn new() -> Self {
-        Self(Arc::default())
-    }
-
-    pub(crate) fn write(&self, entry: T) {
-        self.0.lock().unwrap().push(entry);
-    }
-
-    /// A task that writes one entry.
-    pub(crate) fn writes(&self, entry: T) -> impl FnOnce() + Send + 'static {
-        let journal = self.clone();
-        move || journal.write(entry)
-    }
-
-    pub(crate) fn take(&self) -> Vec<T> {
-        std::mem::take(&mut self.0.lock().unwrap())
-    }
-}
-
-/// Tells whether what it belongs to is still there.
-#[derive(Clone, Default)]
-pub(crate) struct Presence(Arc<()>);
-
-impl Presence {
-    pub(crate) fn is_over(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
-    }
-}
-
-/// A small generator (splitmix64), so that a failure can be repeated from its seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-}
-
-/// An executor that keeps what it takes until told to run it, and takes as much as it is told.
-#[derive(Debug, Default)]
-pub(crate) struct Desk {
-    room: Mutex<usize>,
-    queue: Mutex<VecDeque<Work>>,
-}
-
-impl Desk {
-    pub(crate) fn with_room(room: usize) -> Arc<Self> {
-        let desk = Arc::new(Self::default());
-        desk.set_room(room);
-        desk
-    }
-
-    /// How much more it takes.
-    pub(crate) fn set_room(&self, room: usize) {
-        *self.room.lock().unwrap() = room;
-    }
-
-    pub(crate) fn taken(&self) -> usize {
-        self.queue.lock().unwrap().len()
-    }
-
-    /// Runs what was taken, first to last, without making room.
-    pub(crate) fn run_all(&self) {
-        while let Some(work) = self.take() {
-            work.run();
-        }
-    }
-
-    pub(crate) fn take(&self) -> Option<Work> {
-        self.queue.lock().unwrap().pop_front()
-    }
-}
-
-impl Executor for Desk {
-    fn execute(&self, work: Work) -> Result<(), Work> {
-        let mut room = self.room.lock().unwrap();
-        if *room == 0 {
-            return Err(work);
-        }
-        *room -= 1;
-        self.queue.lock().unwrap().push_back(work);
-        Ok(())
-    }
-}
 
 /// A timer driven by a future, as on somebody's runtime, that sleeps on a clock moved by hand.
 pub(crate) struct Hosted {
