@@ -19,6 +19,7 @@
 //! ```
 
 pub mod disk;
+mod failure;
 pub mod idle;
 pub mod model;
 mod random;
@@ -27,4 +28,5 @@ pub mod timers;
 pub mod world;
 pub mod year;
 
+pub use failure::Failure;
 pub use random::Random;

@@ -11,8 +11,8 @@ use countwheel::{Clock, SystemClock, Timeout, Timer};
 use countwheel_durable::store::{EmbeddedStore, MemoryStore, Store};
 use countwheel_server::trace;
 use countwheel_sim::disk::Disk;
-use countwheel_sim::world::{self, Failure, Options, Report};
-use countwheel_sim::{idle, stress, timers, year};
+use countwheel_sim::world::{self, Options, Report};
+use countwheel_sim::{Failure, idle, stress, timers, year};
 
 /// The deterministic simulation of durable timers: seed in, verdict out.
 #[derive(Parser)]
@@ -373,7 +373,7 @@ fn search_timers(
     first: u64,
     count: u64,
     options: &timers::Options,
-) -> (timers::Report, Option<Box<timers::Failure>>) {
+) -> (timers::Report, Option<Box<Failure>>) {
     let sum = Mutex::new(timers::Report::default());
     let failure = on_all_cores(first, count, |seed| {
         let operations = options.operations;

@@ -20,8 +20,6 @@ mod life;
 mod plan;
 mod reference;
 
-use std::fmt;
-
 pub use life::run;
 
 /// What of a run is not drawn from its seed.
@@ -141,28 +139,5 @@ impl Report {
         self.closed += other.closed;
         self.dropped += other.dropped;
         self.trace ^= other.trace;
-    }
-}
-
-/// A run that broke a rule.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// The seed that shows it again.
-    pub seed: u64,
-    /// At which operation.
-    pub operation: u64,
-    /// What is wrong.
-    pub what: String,
-    /// The last things that happened.
-    pub last: Vec<String>,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in &self.last {
-            writeln!(f, "    {line}")?;
-        }
-        let (seed, operation) = (self.seed, self.operation);
-        write!(f, "seed {seed} operation {operation}: {}", self.what)
     }
 }

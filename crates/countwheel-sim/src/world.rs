@@ -4,7 +4,6 @@
 //! second nothing fails any more, and everything that was accepted must come to an end.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,6 +19,7 @@ use countwheel_durable::{
 };
 
 use crate::disk::Disk;
+use crate::failure::Failure;
 use crate::model::Model;
 use crate::random::Random;
 
@@ -96,28 +96,6 @@ impl Report {
     }
 }
 
-/// A run that broke a rule.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// The seed that shows it again.
-    pub seed: u64,
-    /// In which turn.
-    pub turn: u64,
-    /// What is wrong.
-    pub what: String,
-    /// The last things that happened.
-    pub last: Vec<String>,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in &self.last {
-            writeln!(f, "    {line}")?;
-        }
-        write!(f, "seed {} turn {}: {}", self.seed, self.turn, self.what)
-    }
-}
-
 /// Runs one seed.
 ///
 /// # Errors
@@ -129,7 +107,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     result.map(|()| report.clone()).map_err(|what| {
         Box::new(Failure {
             seed,
-            turn: report.turns,
+            step: report.turns,
             what,
             last: log.lines.into(),
         })

@@ -10,7 +10,8 @@ use countwheel::{Clock, Instant, ManualHost, Overload, Resolution, Stop, Timeout
 use super::desk::{Desk, Elsewhere, Handle};
 use super::plan::{Operation, OverloadKind, Plan, Span, border, log_uniform, small};
 use super::reference::Fate;
-use super::{Failure, Options, Report, Sabotage};
+use super::{Options, Report, Sabotage};
+use crate::failure::Failure;
 use crate::random::Random;
 
 /// So many operations a closed timer, or one at the end of time, lives on.
@@ -42,7 +43,7 @@ fn run_once(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_shown| {
         Err(Box::new(Failure {
             seed,
-            operation: 0,
+            step: 0,
             what: "it panicked".to_owned(),
             last: Vec::new(),
         }))
@@ -74,7 +75,7 @@ fn live_all(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
         if let Some(what) = state.failure.take() {
             return Err(Box::new(Failure {
                 seed,
-                operation: report.operations,
+                step: report.operations,
                 what,
                 last: state.take_log(),
             }));
