@@ -92,6 +92,7 @@ mod future;
 #[cfg(any(doc, doctest))]
 pub mod guide;
 mod host;
+mod index;
 mod keyed;
 mod planted;
 mod resolution;

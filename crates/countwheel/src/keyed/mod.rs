@@ -1,9 +1,9 @@
 //! Timers by key: set, move, remove and drain, and one handler for all that fires.
 //!
 //! A layer on the timer's ordinary tasks. `shard.rs` holds the one rule that decides every
-//! race, `index.rs` how keys are found.
+//! race, `entry.rs` what is kept, and `index.rs`, one up, how it is found.
 
-mod index;
+mod entry;
 mod results;
 mod shard;
 
@@ -442,7 +442,7 @@ where
     {
         let (hash, shard) = self.find(key);
         shard.with(|books| {
-            let entry = books.index.find(hash, key)?;
+            let entry = books.index.find(hash, |entry| entry.key.borrow() == key)?;
             Some(look(&entry.value))
         })
     }
@@ -480,7 +480,9 @@ where
     {
         let (hash, shard) = self.find(key);
         shard.with(|books| {
-            let entry = books.index.find_mut(hash, key)?;
+            let entry = books
+                .index
+                .find_mut(hash, |entry| entry.key.borrow() == key)?;
             Some(change(&mut entry.value))
         })
     }
@@ -525,7 +527,14 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (hash, shard) = self.find(key);
-        shard.with(|books| Some(books.index.find(hash, key)?.deadline()))
+        shard.with(|books| {
+            Some(
+                books
+                    .index
+                    .find(hash, |entry| entry.key.borrow() == key)?
+                    .deadline(),
+            )
+        })
     }
 
     /// The time left until the deadline of the key; zero if it has passed and the key is about
@@ -754,7 +763,7 @@ impl<K, V> Owner<K, V> {
         let shards = self.shards.iter();
         let mut entries: Vec<_> = shards.flat_map(|shard| shard.take_all(taken)).collect();
         entries.sort_unstable_by_key(|entry| (entry.deadline(), entry.order));
-        entries.into_iter().map(index::Entry::release).collect()
+        entries.into_iter().map(entry::Entry::release).collect()
     }
 }
 

@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::index::{Entry, Index, NO_TASK};
+use super::entry::{Entry, NO_TASK};
 use super::{KeyedStats, Move, SetError};
+use crate::index::Index;
 use crate::task::{Job, Run};
 use crate::{Instant, ScheduleError, Timeout, Timer};
 
@@ -56,7 +57,7 @@ pub(super) struct Shard<K, V> {
 }
 
 pub(super) struct Books<K, V> {
-    pub(super) index: Index<K, V>,
+    pub(super) index: Index<Entry<K, V>>,
     stats: KeyedStats,
 }
 
@@ -181,7 +182,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
             stats.refused += 1;
             return Err(SetError::Closed(key, value));
         }
-        let result = match index.find_mut(hash, &key) {
+        let result = match index.find_mut(hash, |entry| entry.key == key) {
             Some(entry) => match self.reset(timer, hash, entry, when, rule) {
                 Ok(_) => {
                     stats.replaced += 1;
@@ -215,7 +216,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
             stats.refused += 1;
             return Err(SetError::Closed(key, value));
         }
-        if index.find(hash, &key).is_some() {
+        if index.find(hash, |entry| entry.key == key).is_some() {
             return Err(SetError::Present(key, value));
         }
         let result = self.insert(timer, hash, index, (key, value), when);
@@ -241,7 +242,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
     {
         let mut locked = self.lock();
         let Books { index, stats } = &mut *locked.books;
-        let Some(entry) = index.find_mut(hash, key) else {
+        let Some(entry) = index.find_mut(hash, |entry| entry.key.borrow() == key) else {
             return Move::Absent;
         };
         match self.reset(timer, hash, entry, when, rule) {
@@ -263,7 +264,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         self: &Arc<Self>,
         timer: &Timer,
         hash: u64,
-        index: &mut Index<K, V>,
+        index: &mut Index<Entry<K, V>>,
         (key, value): (K, V),
         when: When,
     ) -> Result<(), SetError<K, V>> {
@@ -351,7 +352,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
     /// The task of an entry was dropped by somebody else: the next set or move makes another.
     fn lose(&self, hash: u64, number: u64) {
         self.with(|books| {
-            let entry = books.index.entry_mut(hash, |entry| entry.task == number);
+            let entry = books.index.find_mut(hash, |entry| entry.task == number);
             if let Some(entry) = entry {
                 entry.task = NO_TASK;
             }
