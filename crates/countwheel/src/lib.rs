@@ -94,6 +94,7 @@ pub mod guide;
 mod host;
 mod index;
 mod keyed;
+pub mod pattern;
 mod planted;
 mod resolution;
 mod stats;
@@ -127,7 +128,7 @@ pub use task::Task;
 pub use timeout::{Timeout, TimeoutGuard};
 #[doc(hidden)]
 pub use timer::pretend_to_be_thread;
-pub use timer::{ScheduleError, Timer};
+pub use timer::{ScheduleError, Timer, WeakTimer};
 pub use watchdog::{Complaint, Health, Watchdog, WatchdogGuard};
 
 /// The example of the README is compiled and run as well.

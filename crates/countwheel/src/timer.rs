@@ -3,19 +3,19 @@
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::Instant;
 use crate::builder::{HostKind, TimerBuilder};
-use crate::concurrent::Refusal;
+use crate::concurrent::{Refusal, Shard};
 use crate::engine::Engine;
 use crate::host;
 use crate::stats::{Snapshot, Stats};
 use crate::stop::{Stop, Stopped, Stopping};
 use crate::task::{Delivery, Function, Job, Task};
 use crate::timeout::Timeout;
+use crate::{Instant, TimerKey};
 
 /// Runs tasks once their deadlines are reached.
 ///
@@ -287,7 +287,38 @@ impl Timer {
             return Err(ScheduleError::NoThread { task, source });
         }
         let shard = self.engine().shards.of_thread(number_of_thread() as usize);
-        match shard.insert(now, deadline, job) {
+        Self::answer(shard, deadline, shard.insert(now, deadline, job))
+    }
+
+    /// Has `job` run at `deadline`, as the continuation of something that was accepted before:
+    /// [`max_pending`](TimerBuilder::max_pending) does not apply.
+    pub(crate) fn go_on_at(&self, deadline: Instant, job: Job) -> Result<Timeout, ScheduleError> {
+        if let Err(source) = self.start() {
+            let task = Task::new(deadline, job);
+            return Err(ScheduleError::NoThread { task, source });
+        }
+        let shard = self.engine().shards.of_thread(number_of_thread() as usize);
+        let filed = shard.insert_anyway(self.now(), deadline, job);
+        Self::answer(shard, deadline, filed)
+    }
+
+    /// Has `task` run on the executor now, as the continuation of something that was accepted
+    /// before.
+    pub(crate) fn run_soon(
+        &self,
+        task: impl FnOnce() + Send + 'static,
+    ) -> Result<(), ScheduleError> {
+        let job = Job::Task(Box::new(Function(task)));
+        self.go_on_at(self.now(), job).map(drop)
+    }
+
+    #[inline]
+    fn answer(
+        shard: &Arc<Shard<Job>>,
+        deadline: Instant,
+        filed: Result<TimerKey, (Refusal, Job)>,
+    ) -> Result<Timeout, ScheduleError> {
+        match filed {
             Ok(key) => Ok(Timeout::new(Arc::clone(shard), key, deadline)),
             Err((Refusal::Closed, job)) => Err(ScheduleError::Closed(Task::new(deadline, job))),
             Err((Refusal::Full, job)) => Err(ScheduleError::Full(Task::new(deadline, job))),
@@ -447,8 +478,42 @@ impl Timer {
         self.engine().shards.hub().is_closed()
     }
 
+    /// A handle that does not keep the timer alive: for what the timer itself holds, which
+    /// would keep it alive for ever.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    ///
+    /// let timer = Timer::new();
+    /// let weak = timer.downgrade();
+    /// assert!(weak.upgrade().is_some());
+    /// drop(timer);
+    /// assert!(weak.upgrade().is_none());
+    /// ```
+    #[must_use]
+    pub fn downgrade(&self) -> WeakTimer {
+        WeakTimer {
+            owner: Arc::downgrade(&self.owner),
+        }
+    }
+
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.owner.engine
+    }
+}
+
+/// A handle of a [`Timer`] that does not keep it alive: see [`Timer::downgrade`].
+#[derive(Clone, Debug)]
+pub struct WeakTimer {
+    owner: Weak<Owner>,
+}
+
+impl WeakTimer {
+    /// The timer, if somebody still holds it.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Timer> {
+        let owner = self.owner.upgrade()?;
+        Some(Timer { owner })
     }
 }
 

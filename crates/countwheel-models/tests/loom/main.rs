@@ -11,6 +11,7 @@ mod clock;
 mod concurrent;
 mod host;
 mod models;
+mod pattern_models;
 #[path = "../../../countwheel/src/planted.rs"]
 mod planted;
 #[path = "../shared/planting.rs"]
@@ -71,10 +72,10 @@ fn prove(name: &str, threads: usize, model: fn(), twins: &[Bug]) {
 }
 
 macro_rules! prove {
-    ($($threads:literal threads: $model:ident finds $($bug:ident),+;)+) => {
+    ($($threads:literal threads: $file:ident::$model:ident finds $($bug:ident),+;)+) => {
         $(#[test]
         fn $model() {
-            prove(stringify!($model), $threads, models::$model, &[$(Bug::$bug),+]);
+            prove(stringify!($model), $threads, $file::$model, &[$(Bug::$bug),+]);
         })+
 
         /// Every mistake that some model finds.
@@ -83,41 +84,56 @@ macro_rules! prove {
 }
 
 prove! {
-    2 threads: an_insert_wakes_a_host_that_falls_asleep finds
+    2 threads: models::an_insert_wakes_a_host_that_falls_asleep finds
         SleepWithoutSecondLook, SleepWithoutFence, LookWithoutFence, PublishAfterLook,
         BoundNotLowered;
-    2 threads: an_earlier_deadline_shortens_the_sleep finds
+    2 threads: models::an_earlier_deadline_shortens_the_sleep finds
         RefineOutsideLock, BoundNotLowered, PublishAfterLook, LookWithoutFence;
-    3 threads: inserts_on_two_shards_are_both_seen finds
+    3 threads: models::inserts_on_two_shards_are_both_seen finds
         SecondLookAtOneShard, SleepWithoutSecondLook;
-    2 threads: an_insert_is_seen_while_another_entry_fires finds RaiseOutsideLock;
-    3 threads: the_earlier_of_two_deadlines_bounds_the_sleep finds
+    2 threads: models::an_insert_is_seen_while_another_entry_fires finds RaiseOutsideLock;
+    3 threads: models::the_earlier_of_two_deadlines_bounds_the_sleep finds
         SleepWithoutSecondLook, BoundNotLowered, PublishAfterLook, RefineOutsideLock;
-    3 threads: an_insert_wakes_a_host_that_was_roused finds AwakeAfterWake, LookWithoutFence;
-    3 threads: a_host_that_wakes_by_itself_misses_nothing finds
+    3 threads: models::an_insert_wakes_a_host_that_was_roused finds AwakeAfterWake, LookWithoutFence;
+    3 threads: models::a_host_that_wakes_by_itself_misses_nothing finds
         SleepWithoutSecondLook, SleepWithoutFence, LookWithoutFence;
-    2 threads: a_move_to_sooner_wakes_the_host finds MoveNotPublished, SleepWithoutSecondLook;
-    2 threads: an_insert_at_the_end_of_time_wakes_the_host finds EndOfTimeUnannounced;
-    2 threads: a_host_is_woken_through_its_latest_waker finds FirstWakerKept;
-    2 threads: a_host_about_to_sleep_is_roused finds RouseOnlyTheSleeping, TokenForgotten;
-    2 threads: a_wake_up_before_the_sleep_ends_it finds TokenForgotten;
-    3 threads: the_last_cancel_of_a_closing_timer_wakes_its_host finds
+    2 threads: models::a_move_to_sooner_wakes_the_host finds MoveNotPublished, SleepWithoutSecondLook;
+    2 threads: models::an_insert_at_the_end_of_time_wakes_the_host finds EndOfTimeUnannounced;
+    2 threads: models::a_host_is_woken_through_its_latest_waker finds FirstWakerKept;
+    2 threads: models::a_host_about_to_sleep_is_roused finds RouseOnlyTheSleeping, TokenForgotten;
+    2 threads: models::a_wake_up_before_the_sleep_ends_it finds TokenForgotten;
+    3 threads: models::the_last_cancel_of_a_closing_timer_wakes_its_host finds
         LastCancelUnannounced, RouseOnlyTheSleeping;
-    2 threads: an_entry_fires_or_is_cancelled finds CancelInTwoSteps;
-    2 threads: one_of_two_cancels_wins finds CancelInTwoSteps;
-    3 threads: a_close_finds_what_was_accepted finds ClosedBeforeLock;
-    3 threads: the_accounts_are_right_at_any_moment finds FiredCountedLate;
-    2 threads: what_a_stop_took_out_never_seems_to_have_fired finds ReturnedNotedLate;
-    2 threads: no_more_entries_are_pending_than_may_be finds RoomInTwoSteps;
-    2 threads: what_leaves_gives_its_room_back finds CancelKeepsRoom;
-    2 threads: a_stop_and_an_executor_share_the_queue finds DrainInTwoSteps;
-    2 threads: two_stops_share_what_is_left finds DrainInTwoSteps;
-    2 threads: a_stop_waits_for_what_runs finds StartAfterTake, EndUnannounced;
-    2 threads: two_tasks_that_stop_do_not_wait_for_each_other finds StopsWaitForEachOther;
-    2 threads: a_stop_waits_for_a_task_that_stops finds StartAfterTake, EndUnannounced;
-    2 threads: a_stop_in_async_code_is_woken finds WaiterRegisteredLate, EndUnannounced;
-    2 threads: a_stop_waits_for_the_host finds HostEndUnannounced;
-    2 threads: a_returned_ticket_is_issued_again finds TicketKept;
+    2 threads: models::an_entry_fires_or_is_cancelled finds CancelInTwoSteps;
+    2 threads: models::one_of_two_cancels_wins finds CancelInTwoSteps;
+    3 threads: models::a_close_finds_what_was_accepted finds ClosedBeforeLock;
+    3 threads: models::the_accounts_are_right_at_any_moment finds FiredCountedLate;
+    2 threads: models::what_a_stop_took_out_never_seems_to_have_fired finds ReturnedNotedLate;
+    2 threads: models::no_more_entries_are_pending_than_may_be finds RoomInTwoSteps;
+    2 threads: models::what_leaves_gives_its_room_back finds CancelKeepsRoom;
+    2 threads: models::a_stop_and_an_executor_share_the_queue finds DrainInTwoSteps;
+    2 threads: models::two_stops_share_what_is_left finds DrainInTwoSteps;
+    2 threads: models::a_stop_waits_for_what_runs finds StartAfterTake, EndUnannounced;
+    2 threads: models::two_tasks_that_stop_do_not_wait_for_each_other finds StopsWaitForEachOther;
+    2 threads: models::a_stop_waits_for_a_task_that_stops finds StartAfterTake, EndUnannounced;
+    2 threads: models::a_stop_in_async_code_is_woken finds WaiterRegisteredLate, EndUnannounced;
+    2 threads: models::a_stop_waits_for_the_host finds HostEndUnannounced;
+    2 threads: models::a_returned_ticket_is_issued_again finds TicketKept;
+    2 threads: pattern_models::a_deadline_filed_while_the_alarm_rings_is_rung_for finds
+        AlarmStaysSet;
+    2 threads: pattern_models::of_two_deadlines_the_alarm_rings_for_the_earlier finds AlarmPutOff;
+    2 threads: pattern_models::a_future_woken_while_it_is_polled_is_polled_again finds
+        WokenWhilePolled, WokenUnseen;
+    2 threads: pattern_models::a_future_is_dropped_once_and_not_while_it_is_polled finds
+        DroppedWhilePolled;
+    2 threads: pattern_models::an_outcome_is_settled_by_one_of_two finds SettledInTwoSteps;
+    2 threads: pattern_models::a_check_during_a_try_is_not_missed finds CheckedWhileTried;
+    3 threads: pattern_models::of_two_checks_during_a_try_none_is_missed finds
+        CheckedWhileTried, CheckedUnseen;
+    2 threads: pattern_models::one_of_two_decides finds DecidedInTwoSteps;
+    2 threads: pattern_models::a_handle_is_given_back_by_whoever_comes_last finds
+        ArmedAfterDecision;
+    2 threads: pattern_models::who_waits_for_an_outcome_is_woken finds SettledInTwoSteps;
 }
 
 #[test]

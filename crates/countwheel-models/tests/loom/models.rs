@@ -27,7 +27,7 @@ fn meanwhile<R: 'static>(
     thread::spawn(move || act(&shards))
 }
 
-fn join<R>(thread: thread::JoinHandle<R>) -> R {
+pub(crate) fn join<R>(thread: thread::JoinHandle<R>) -> R {
     let Ok(result) = thread.join() else {
         panic!("a thread of the model panicked");
     };

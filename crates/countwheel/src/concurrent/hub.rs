@@ -6,7 +6,7 @@ use std::task::Waker;
 use super::lock;
 use crate::planted::Bug;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, is_planted};
-use crate::{Clock, Instant, Layout, Resolution};
+use crate::{Clock, Driver, Instant, Layout, Resolution};
 
 /// What the shards of one timer have in common.
 pub(crate) struct Hub {
@@ -19,9 +19,13 @@ pub(crate) struct Hub {
     host: Mutex<Option<Waker>>,
     /// Whether new entries are refused, for good.
     closed: AtomicBool,
-    /// How many more entries may be pending, if there is a limit.
+    /// How many more entries may be pending, if there is a limit: a signed number, since some
+    /// entries are accepted beyond it.
     room: Option<AtomicU64>,
 }
+
+/// More than there will ever be entries.
+const MOST_ROOM: u64 = u64::MAX / 2;
 
 /// No deadline is before this one, so nobody finds reason to wake the host.
 const AWAKE: u64 = 0;
@@ -47,8 +51,13 @@ impl Hub {
             asleep_until: AtomicU64::new(AWAKE),
             host: Mutex::new(None),
             closed: AtomicBool::new(false),
-            room: max_pending.map(AtomicU64::new),
+            room: max_pending.map(|most| AtomicU64::new(most.min(MOST_ROOM))),
         }
+    }
+
+    /// An empty wheel like those of the timer: for a pattern that keeps deadlines of its own.
+    pub(crate) fn driver<T>(&self) -> Driver<T> {
+        Driver::new(self.clock.now(), self.resolution, self.layout)
     }
 
     /// From now on this waker wakes the host.
@@ -109,9 +118,17 @@ impl Hub {
             room.store(left.saturating_sub(1), Ordering::Relaxed);
             return left > 0;
         }
-        let take = |left: u64| left.checked_sub(1);
+        let take = |left: u64| (left.cast_signed() > 0).then(|| left - 1);
         room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
             .is_ok()
+    }
+
+    /// For what goes on with something that was accepted before.
+    pub(super) fn take_room_anyway(&self) -> bool {
+        if let Some(room) = &self.room {
+            room.fetch_sub(1, Ordering::Relaxed);
+        }
+        true
     }
 
     #[inline]

@@ -15,7 +15,11 @@
 //! Atomics and locks come from [`sync`](crate::sync), so that a model checker can stand in:
 //! `crates/countwheel-models` does.
 
+mod alarm;
+mod claim;
 mod hub;
+mod notice;
+mod outcome;
 mod parker;
 mod ready;
 mod shard;
@@ -25,7 +29,11 @@ use std::sync::PoisonError;
 
 use crate::sync::{Mutex, MutexGuard};
 
+pub(crate) use alarm::Alarm;
+pub(crate) use claim::Claim;
 pub(crate) use hub::{Hub, Refusal};
+pub(crate) use notice::{Next, Notice};
+pub(crate) use outcome::Outcome;
 pub(crate) use parker::Parker;
 pub(crate) use ready::{Host, Ready};
 pub(crate) use shard::{Fate, Shard};

@@ -72,12 +72,34 @@ impl<T> Shard<T> {
         deadline: Instant,
         value: T,
     ) -> Result<TimerKey, (Refusal, T)> {
+        self.admit(now, deadline, value, Hub::take_room)
+    }
+
+    /// The same, but a limit on what is pending does not apply: the entry goes on with
+    /// something that was accepted before.
+    pub(crate) fn insert_anyway(
+        &self,
+        now: Instant,
+        deadline: Instant,
+        value: T,
+    ) -> Result<TimerKey, (Refusal, T)> {
+        self.admit(now, deadline, value, Hub::take_room_anyway)
+    }
+
+    #[inline]
+    fn admit(
+        &self,
+        now: Instant,
+        deadline: Instant,
+        value: T,
+        take_room: fn(&Hub) -> bool,
+    ) -> Result<TimerKey, (Refusal, T)> {
         let too_early = is_planted(Bug::ClosedBeforeLock).then(|| self.hub.is_closed());
         let mut books = lock(&self.books);
         // Under the lock: who closes sets this first and then takes the lock to drain, so it
         // either is seen here or finds what is filed now.
         let closed = too_early.unwrap_or_else(|| self.hub.is_closed());
-        let refusal = match (closed, !closed && self.hub.take_room()) {
+        let refusal = match (closed, !closed && take_room(&self.hub)) {
             (true, _) => Some(Refusal::Closed),
             (false, false) => Some(Refusal::Full),
             (false, true) => None,
