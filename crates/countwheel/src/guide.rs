@@ -8,6 +8,7 @@
 //! | [capacity] | a limit on what is pending |
 //! | [channels and async](channels_and_async) | channels, wakers, sleeps, timeouts, intervals |
 //! | [keyed timers](keyed) | timers that are known by keys |
+//! | [retries](retry) | operations that are tried again until they succeed |
 //! | [stopping] | what becomes of the tasks, and who waits for whom |
 //! | [seeing inside](observing) | counters, lateness, slow tasks, logs, watchdogs |
 //! | [testing your code](testing) | a month in a millisecond, stalls, slow tasks |
@@ -45,6 +46,11 @@ pub mod channels_and_async {}
 ///
 #[doc = include_str!("../guide/keyed.md")]
 pub mod keyed {}
+
+/// Operations that are tried again until they succeed.
+///
+#[doc = include_str!("../guide/retry.md")]
+pub mod retry {}
 
 /// What becomes of the tasks, and who waits for whom.
 ///

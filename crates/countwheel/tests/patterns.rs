@@ -1,0 +1,14 @@
+//! What the patterns promise, on a clock moved by hand: nothing here sleeps.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+mod support;
+
+#[path = "patterns/backoff.rs"]
+mod backoff;
+#[path = "patterns/retry.rs"]
+mod retry;
+#[path = "patterns/retry_keyed.rs"]
+mod retry_keyed;
+#[path = "patterns/retry_model.rs"]
+mod retry_model;
