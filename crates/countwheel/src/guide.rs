@@ -9,6 +9,8 @@
 //! | [channels and async](channels_and_async) | channels, wakers, sleeps, timeouts, intervals |
 //! | [keyed timers](keyed) | timers that are known by keys |
 //! | [retries](retry) | operations that are tried again until they succeed |
+//! | [periodic tasks](periodic) | the same again and again, at a fixed rate or with a fixed delay |
+//! | [supervised tasks and workers](supervised) | periodic with a timeout and a back-off; loops that can be woken |
 //! | [stopping] | what becomes of the tasks, and who waits for whom |
 //! | [seeing inside](observing) | counters, lateness, slow tasks, logs, watchdogs |
 //! | [testing your code](testing) | a month in a millisecond, stalls, slow tasks |
@@ -51,6 +53,16 @@ pub mod keyed {}
 ///
 #[doc = include_str!("../guide/retry.md")]
 pub mod retry {}
+
+/// The same again and again, at a fixed rate or with a fixed delay.
+///
+#[doc = include_str!("../guide/periodic.md")]
+pub mod periodic {}
+
+/// Periodic with a timeout and a back-off; loops that can be woken.
+///
+#[doc = include_str!("../guide/supervised.md")]
+pub mod supervised {}
 
 /// What becomes of the tasks, and who waits for whom.
 ///

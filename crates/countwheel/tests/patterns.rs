@@ -6,9 +6,15 @@ mod support;
 
 #[path = "patterns/backoff.rs"]
 mod backoff;
+#[path = "patterns/periodic.rs"]
+mod periodic;
 #[path = "patterns/retry.rs"]
 mod retry;
 #[path = "patterns/retry_keyed.rs"]
 mod retry_keyed;
 #[path = "patterns/retry_model.rs"]
 mod retry_model;
+#[path = "patterns/supervised.rs"]
+mod supervised;
+#[path = "patterns/worker.rs"]
+mod worker;

@@ -104,7 +104,8 @@ pub struct Interval {
 pub struct PeriodError;
 
 /// How an [`Interval`] goes on after a tick that was taken late: because nobody asked for it
-/// in time, or because the machine was late. With a period of 10 s and the tick of second 20
+/// in time, or because the machine was late. (And how a
+/// [`Periodic`](crate::pattern::Periodic) task does after a run that began late or took long.) With a period of 10 s and the tick of second 20
 /// taken in second 45, the next ones come in second
 ///
 /// | | | | | |
@@ -222,7 +223,7 @@ impl Interval {
 
 impl MissedTicks {
     /// The deadline after `due`, which was taken at `now`, not before.
-    fn next(self, due: Instant, now: Instant, period: Duration) -> Instant {
+    pub(crate) fn next(self, due: Instant, now: Instant, period: Duration) -> Instant {
         let late = now.saturating_since(due);
         match self {
             Self::Delay if late > IN_TIME.min(period) => now + period,

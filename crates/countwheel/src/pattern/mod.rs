@@ -6,6 +6,9 @@
 //! | you want | take |
 //! |---|---|
 //! | to try again until it succeeds | [`Timer::retry`](crate::Timer::retry), or a store of what has failed: [`Retry`], by key [`KeyedRetry`]; how often and when says a [`Backoff`] |
+//! | the same again and again | [`Periodic`] |
+//! | the same, with a timeout and a back-off | [`Supervised`] |
+//! | a loop that can be woken, suspended, closed | [`Worker`] |
 //! | to tell work that goes on to stop | [`StopSignal`] |
 //!
 //! Those that keep many deadlines have wheels of their own, and one entry in the timer's, so
@@ -15,15 +18,28 @@
 
 mod backoff;
 mod bell;
+mod chain;
+mod periodic;
 mod random;
 mod retry;
 mod spawned;
+mod start;
 mod stop_signal;
+mod supervised;
+mod worker;
 
 pub use backoff::{Attempts, Backoff, BackoffError, GiveUp, Jitter, Planned, RetryBudget, Share};
+pub use chain::CancelGuard;
+pub use periodic::{Periodic, PeriodicBuilder, PeriodicStats};
 pub use retry::{
     Attempt, Cancelled, DeadLetter, Failure, GivenUp, KeyedRetry, OnPanic, PendingRetry, Retry,
     RetryBuildError, RetryBuilder, RetryId, RetryLoop, RetryStats, RetryStopped, SubmitError,
     WeakKeyedRetry, WeakRetry, WhenFull,
 };
+pub use start::{RunEnd, StartError};
 pub use stop_signal::{StopSignal, ToldToStop};
+pub use supervised::{
+    AfterTrouble, Supervised, SupervisedBuilder, SupervisedEvent, SupervisedOutcome,
+    SupervisedStats,
+};
+pub use worker::{Step, Worker, WorkerBuilder, WorkerStats};
