@@ -11,6 +11,8 @@
 //! | [retries](retry) | operations that are tried again until they succeed |
 //! | [periodic tasks](periodic) | the same again and again, at a fixed rate or with a fixed delay |
 //! | [supervised tasks and workers](supervised) | periodic with a timeout and a back-off; loops that can be woken |
+//! | [idle connections and heartbeats](idle) | who is silent, by the million, and how to keep them alive |
+//! | [leases] | members that go unless they renew |
 //! | [stopping] | what becomes of the tasks, and who waits for whom |
 //! | [seeing inside](observing) | counters, lateness, slow tasks, logs, watchdogs |
 //! | [testing your code](testing) | a month in a millisecond, stalls, slow tasks |
@@ -63,6 +65,16 @@ pub mod periodic {}
 ///
 #[doc = include_str!("../guide/supervised.md")]
 pub mod supervised {}
+
+/// Who is silent, by the million, and how to keep them alive.
+///
+#[doc = include_str!("../guide/idle.md")]
+pub mod idle {}
+
+/// Members that go unless they renew.
+///
+#[doc = include_str!("../guide/leases.md")]
+pub mod leases {}
 
 /// What becomes of the tasks, and who waits for whom.
 ///

@@ -6,6 +6,12 @@ mod support;
 
 #[path = "patterns/backoff.rs"]
 mod backoff;
+#[path = "patterns/heartbeat.rs"]
+mod heartbeat;
+#[path = "patterns/idle.rs"]
+mod idle;
+#[path = "patterns/lease.rs"]
+mod lease;
 #[path = "patterns/periodic.rs"]
 mod periodic;
 #[path = "patterns/retry.rs"]

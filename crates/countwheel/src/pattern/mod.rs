@@ -9,6 +9,8 @@
 //! | the same again and again | [`Periodic`] |
 //! | the same, with a timeout and a back-off | [`Supervised`] |
 //! | a loop that can be woken, suspended, closed | [`Worker`] |
+//! | to know which connections are idle | [`IdleWatch`]; to keep them alive [`Heartbeats`] |
+//! | to evict what was not renewed | [`Leases`] |
 //! | to tell work that goes on to stop | [`StopSignal`] |
 //!
 //! Those that keep many deadlines have wheels of their own, and one entry in the timer's, so
@@ -16,9 +18,13 @@
 //! does what follows from something that was accepted before, such as the next run of a periodic
 //! task. Each has a bound of its own where it needs one.
 
+mod activity;
 mod backoff;
 mod bell;
 mod chain;
+mod heartbeat;
+mod idle;
+mod lease;
 mod periodic;
 mod random;
 mod retry;
@@ -28,8 +34,17 @@ mod stop_signal;
 mod supervised;
 mod worker;
 
+pub use activity::WatchError;
 pub use backoff::{Attempts, Backoff, BackoffError, GiveUp, Jitter, Planned, RetryBudget, Share};
 pub use chain::CancelGuard;
+pub use heartbeat::{
+    Dead, Heartbeat, HeartbeatConfig, HeartbeatConfigError, HeartbeatStats, Heartbeats, Peer,
+    Recovery,
+};
+pub use idle::{
+    IdleEvent, IdleKind, IdleLimits, IdleStats, IdleWatch, IdleWatchBuilder, Reading, Watched,
+};
+pub use lease::{Lease, LeaseConfig, LeaseStats, Leases};
 pub use periodic::{Periodic, PeriodicBuilder, PeriodicStats};
 pub use retry::{
     Attempt, Cancelled, DeadLetter, Failure, GivenUp, KeyedRetry, OnPanic, PendingRetry, Retry,
