@@ -13,6 +13,7 @@
 //! | [supervised tasks and workers](supervised) | periodic with a timeout and a back-off; loops that can be woken |
 //! | [idle connections and heartbeats](idle) | who is silent, by the million, and how to keep them alive |
 //! | [leases] | members that go unless they renew |
+//! | [deadlines] | requests in flight, and limits that are handed down a chain of calls |
 //! | [stopping] | what becomes of the tasks, and who waits for whom |
 //! | [seeing inside](observing) | counters, lateness, slow tasks, logs, watchdogs |
 //! | [testing your code](testing) | a month in a millisecond, stalls, slow tasks |
@@ -75,6 +76,11 @@ pub mod idle {}
 ///
 #[doc = include_str!("../guide/leases.md")]
 pub mod leases {}
+
+/// Requests in flight, and limits that are handed down a chain of calls.
+///
+#[doc = include_str!("../guide/deadlines.md")]
+pub mod deadlines {}
 
 /// What becomes of the tasks, and who waits for whom.
 ///

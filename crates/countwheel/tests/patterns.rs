@@ -6,6 +6,8 @@ mod support;
 
 #[path = "patterns/backoff.rs"]
 mod backoff;
+#[path = "patterns/deadline.rs"]
+mod deadline;
 #[path = "patterns/heartbeat.rs"]
 mod heartbeat;
 #[path = "patterns/idle.rs"]
@@ -14,6 +16,14 @@ mod idle;
 mod lease;
 #[path = "patterns/periodic.rs"]
 mod periodic;
+#[path = "patterns/requests.rs"]
+mod requests;
+#[path = "patterns/requests_ends.rs"]
+mod requests_ends;
+#[path = "patterns/requests_model.rs"]
+mod requests_model;
+#[path = "patterns/requests_races.rs"]
+mod requests_races;
 #[path = "patterns/retry.rs"]
 mod retry;
 #[path = "patterns/retry_keyed.rs"]

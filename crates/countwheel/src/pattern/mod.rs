@@ -11,6 +11,8 @@
 //! | a loop that can be woken, suspended, closed | [`Worker`] |
 //! | to know which connections are idle | [`IdleWatch`]; to keep them alive [`Heartbeats`] |
 //! | to evict what was not renewed | [`Leases`] |
+//! | requests that wait for an answer, each with a deadline | [`Requests`] |
+//! | a limit that is handed down a chain of calls | [`Deadline`] |
 //! | to tell work that goes on to stop | [`StopSignal`] |
 //!
 //! Those that keep many deadlines have wheels of their own, and one entry in the timer's, so
@@ -22,11 +24,13 @@ mod activity;
 mod backoff;
 mod bell;
 mod chain;
+mod deadline;
 mod heartbeat;
 mod idle;
 mod lease;
 mod periodic;
 mod random;
+mod requests;
 mod retry;
 mod spawned;
 mod start;
@@ -37,6 +41,7 @@ mod worker;
 pub use activity::WatchError;
 pub use backoff::{Attempts, Backoff, BackoffError, GiveUp, Jitter, Planned, RetryBudget, Share};
 pub use chain::CancelGuard;
+pub use deadline::{Deadline, DeadlineExceeded, Limit};
 pub use heartbeat::{
     Dead, Heartbeat, HeartbeatConfig, HeartbeatConfigError, HeartbeatStats, Heartbeats, Peer,
     Recovery,
@@ -46,6 +51,10 @@ pub use idle::{
 };
 pub use lease::{Lease, LeaseConfig, LeaseStats, Leases};
 pub use periodic::{Periodic, PeriodicBuilder, PeriodicStats};
+pub use requests::{
+    Closing, DUBBO_TIMEOUT, Late, OwnId, Promise, RegisterError, RequestChannel, RequestError,
+    RequestId, RequestKey, RequestStats, Requests, RequestsBuilder, Response,
+};
 pub use retry::{
     Attempt, Cancelled, DeadLetter, Failure, GivenUp, KeyedRetry, OnPanic, PendingRetry, Retry,
     RetryBuildError, RetryBuilder, RetryId, RetryLoop, RetryStats, RetryStopped, SubmitError,
