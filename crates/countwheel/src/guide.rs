@@ -14,6 +14,8 @@
 //! | [idle connections and heartbeats](idle) | who is silent, by the million, and how to keep them alive |
 //! | [leases] | members that go unless they renew |
 //! | [deadlines] | requests in flight, and limits that are handed down a chain of calls |
+//! | [delay queues](delay_queues) | items to be taken when they are due |
+//! | [delayed operations](delayed_operations) | requests that wait for a change, or for their time |
 //! | [stopping] | what becomes of the tasks, and who waits for whom |
 //! | [seeing inside](observing) | counters, lateness, slow tasks, logs, watchdogs |
 //! | [testing your code](testing) | a month in a millisecond, stalls, slow tasks |
@@ -81,6 +83,16 @@ pub mod leases {}
 ///
 #[doc = include_str!("../guide/deadlines.md")]
 pub mod deadlines {}
+
+/// Items to be taken when they are due.
+///
+#[doc = include_str!("../guide/delay_queues.md")]
+pub mod delay_queues {}
+
+/// Requests that wait for a change, or for their time.
+///
+#[doc = include_str!("../guide/delayed_operations.md")]
+pub mod delayed_operations {}
 
 /// What becomes of the tasks, and who waits for whom.
 ///

@@ -8,6 +8,10 @@ mod support;
 mod backoff;
 #[path = "patterns/deadline.rs"]
 mod deadline;
+#[path = "patterns/delay_queue.rs"]
+mod delay_queue;
+#[path = "patterns/delayed_operations.rs"]
+mod delayed_operations;
 #[path = "patterns/heartbeat.rs"]
 mod heartbeat;
 #[path = "patterns/idle.rs"]
@@ -32,5 +36,7 @@ mod retry_keyed;
 mod retry_model;
 #[path = "patterns/supervised.rs"]
 mod supervised;
+#[path = "patterns/thresholds.rs"]
+mod thresholds;
 #[path = "patterns/worker.rs"]
 mod worker;

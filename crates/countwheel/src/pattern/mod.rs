@@ -13,6 +13,9 @@
 //! | to evict what was not renewed | [`Leases`] |
 //! | requests that wait for an answer, each with a deadline | [`Requests`] |
 //! | a limit that is handed down a chain of calls | [`Deadline`] |
+//! | items to be taken when they are due | [`DelayQueue`], by key [`KeyedDelayQueue`] |
+//! | operations that wait for a change, or for their time | [`DelayedOperations`] |
+//! | to wait for a number that only grows | [`Thresholds`] |
 //! | to tell work that goes on to stop | [`StopSignal`] |
 //!
 //! Those that keep many deadlines have wheels of their own, and one entry in the timer's, so
@@ -25,6 +28,8 @@ mod backoff;
 mod bell;
 mod chain;
 mod deadline;
+mod delay_queue;
+mod delayed_operations;
 mod heartbeat;
 mod idle;
 mod lease;
@@ -36,12 +41,20 @@ mod spawned;
 mod start;
 mod stop_signal;
 mod supervised;
+mod thresholds;
 mod worker;
 
 pub use activity::WatchError;
 pub use backoff::{Attempts, Backoff, BackoffError, GiveUp, Jitter, Planned, RetryBudget, Share};
 pub use chain::CancelGuard;
 pub use deadline::{Deadline, DeadlineExceeded, Limit};
+pub use delay_queue::{
+    DelayKey, DelayQueue, DelayQueueStats, Due, KeyedDelayQueue, NextDue, PushError, TakeError,
+    Undue,
+};
+pub use delayed_operations::{
+    DelayedOperation, DelayedOperationError, DelayedOperations, DelayedOperationsStats, Watch,
+};
 pub use heartbeat::{
     Dead, Heartbeat, HeartbeatConfig, HeartbeatConfigError, HeartbeatStats, Heartbeats, Peer,
     Recovery,
@@ -66,4 +79,5 @@ pub use supervised::{
     AfterTrouble, Supervised, SupervisedBuilder, SupervisedEvent, SupervisedOutcome,
     SupervisedStats,
 };
+pub use thresholds::{ThresholdWait, Thresholds, ThresholdsClosed};
 pub use worker::{Step, Worker, WorkerBuilder, WorkerStats};
