@@ -16,6 +16,7 @@
 //! | [deadlines] | requests in flight, and limits that are handed down a chain of calls |
 //! | [delay queues](delay_queues) | items to be taken when they are due |
 //! | [delayed operations](delayed_operations) | requests that wait for a change, or for their time |
+//! | [expiring maps](expiring_maps) | values that are forgotten: sessions, tokens, caches by time |
 //! | [stopping] | what becomes of the tasks, and who waits for whom |
 //! | [seeing inside](observing) | counters, lateness, slow tasks, logs, watchdogs |
 //! | [testing your code](testing) | a month in a millisecond, stalls, slow tasks |
@@ -93,6 +94,11 @@ pub mod delay_queues {}
 ///
 #[doc = include_str!("../guide/delayed_operations.md")]
 pub mod delayed_operations {}
+
+/// Values that are forgotten: sessions, tokens, caches by time.
+///
+#[doc = include_str!("../guide/expiring_maps.md")]
+pub mod expiring_maps {}
 
 /// What becomes of the tasks, and who waits for whom.
 ///

@@ -12,6 +12,8 @@ mod deadline;
 mod delay_queue;
 #[path = "patterns/delayed_operations.rs"]
 mod delayed_operations;
+#[path = "patterns/expiring.rs"]
+mod expiring;
 #[path = "patterns/heartbeat.rs"]
 mod heartbeat;
 #[path = "patterns/idle.rs"]

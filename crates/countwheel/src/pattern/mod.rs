@@ -16,6 +16,7 @@
 //! | items to be taken when they are due | [`DelayQueue`], by key [`KeyedDelayQueue`] |
 //! | operations that wait for a change, or for their time | [`DelayedOperations`] |
 //! | to wait for a number that only grows | [`Thresholds`] |
+//! | values that are forgotten | [`ExpiringMap`] |
 //! | to tell work that goes on to stop | [`StopSignal`] |
 //!
 //! Those that keep many deadlines have wheels of their own, and one entry in the timer's, so
@@ -30,6 +31,7 @@ mod chain;
 mod deadline;
 mod delay_queue;
 mod delayed_operations;
+mod expiring;
 mod heartbeat;
 mod idle;
 mod lease;
@@ -54,6 +56,10 @@ pub use delay_queue::{
 };
 pub use delayed_operations::{
     DelayedOperation, DelayedOperationError, DelayedOperations, DelayedOperationsStats, Watch,
+};
+pub use expiring::{
+    Cause, ExpiringEntry, ExpiringMap, ExpiringMapBuilder, ExpiringStats, InsertError, Ttl,
+    WeakExpiringMap,
 };
 pub use heartbeat::{
     Dead, Heartbeat, HeartbeatConfig, HeartbeatConfigError, HeartbeatStats, Heartbeats, Peer,
