@@ -11,7 +11,7 @@ use std::time::Instant;
 
 const HELP: &str = "\
 cargo xtask check [STAGE...]   the gate, or some stages of it
-cargo xtask bench [RUN...]     measures against other libraries, 35 minutes; writes the pages
+cargo xtask bench [RUN...]     measures against other libraries, 40 minutes; writes the pages
 cargo xtask instructions       counts the wheels' instructions and stores them
 cargo xtask model-long         1e9 operations of the wheels' model, about 2 minutes
 cargo xtask timers-long        1e8 operations of timers in a process, about 2 minutes

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::cell::Entrant as _;
 use crate::competitor::Name;
 use crate::results::{Pages, Results};
 use crate::table::{FIGURES, Row, Table, number, thousands};

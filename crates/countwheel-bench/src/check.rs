@@ -249,6 +249,7 @@ impl<C: Competitor> Both<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell::Entrant as _;
 
     #[test]
     fn every_competitor_fires_what_the_sorted_map_fires() {

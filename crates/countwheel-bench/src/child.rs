@@ -7,15 +7,20 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use crate::cell::{Cell, Entrant, Loaded};
+use crate::choice::Word as _;
 use crate::competitor::Name;
-use crate::results::{Cell, Outcome, Pages};
+use crate::results::{self, Outcome, Pages};
 use crate::workload::Workload;
 
 /// Makes the C library's allocator advise huge pages for all that it maps.
 const HUGE_PAGES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
 /// Starts this program again for one measurement, and stops it after `deadline_seconds`.
-pub(crate) fn measure_in_child(cell: Cell, deadline_seconds: u64) -> anyhow::Result<Outcome> {
+pub(crate) fn measure_in_child(
+    cell: results::Cell,
+    deadline_seconds: u64,
+) -> anyhow::Result<Outcome> {
     let mut command = this_program()?;
     command
         .arg("one")
@@ -28,8 +33,25 @@ pub(crate) fn measure_in_child(cell: Cell, deadline_seconds: u64) -> anyhow::Res
     outcome_of(command, deadline_seconds)
 }
 
+/// This program again, for one measurement on the real clock.
+pub(crate) fn on_the_real_clock<W: Loaded, N: Entrant>(
+    command_word: &str,
+    cell: Cell<W, N>,
+) -> anyhow::Result<Command> {
+    let mut command = this_program()?;
+    command
+        .arg(command_word)
+        .args(["--competitor", &cell.peer.word()])
+        .args(["--workload", &cell.workload.word()])
+        .args(["--load", &cell.load.to_string()]);
+    if cell.short {
+        command.arg("--short");
+    }
+    Ok(command)
+}
+
 /// This program once more, with the allocator as the system has it.
-pub(crate) fn this_program() -> anyhow::Result<Command> {
+fn this_program() -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("this program is not to be found")?;
     let mut command = Command::new(program);
     command.env_remove(HUGE_PAGES.0);

@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use btree::SortedMap;
 
+use crate::cell::Entrant;
+use crate::dispatch::tasks;
+
 /// A timer structure under virtual time, one tick a millisecond where it wants a unit.
 ///
 /// Everything is monomorphised, so that no call in a timed loop is indirect.
@@ -95,23 +98,7 @@ impl Fired for Vec<u64> {
     }
 }
 
-/// Something to do with a competitor whose type is only known by name.
-pub(crate) trait Task {
-    /// What it results in.
-    type Output;
-    /// Does it.
-    fn run<C: Competitor>(self) -> Self::Output;
-}
-
-struct HandleBytes;
-
-impl Task for HandleBytes {
-    type Output = usize;
-
-    fn run<C: Competitor>(self) -> usize {
-        size_of::<C::Handle>()
-    }
-}
+tasks!(Competitor);
 
 /// The competitors by name, in the order of the tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
@@ -130,33 +117,8 @@ pub(crate) enum Name {
     BtreeMap,
 }
 
-impl Name {
-    pub(crate) fn all() -> &'static [Self] {
-        Self::value_variants()
-    }
-
-    pub(crate) fn is_ours(self) -> bool {
-        matches!(
-            self,
-            Self::Countwheel | Self::CountwheelBatches | Self::CountwheelHashed
-        )
-    }
-
-    /// Whether it can do what ours can: a wheel that cannot cancel is shown, but is not
-    /// what we compare with.
-    pub(crate) fn is_rival(self) -> bool {
-        !self.is_ours() && self != Self::HhwtRaw
-    }
-
-    /// The name on the command line.
-    pub(crate) fn word(self) -> String {
-        self.to_possible_value()
-            .map(|value| value.get_name().to_owned())
-            .unwrap_or_default()
-    }
-
-    /// The name in tables.
-    pub(crate) fn label(self) -> &'static str {
+impl Entrant for Name {
+    fn label(self) -> &'static str {
         match self {
             Self::Countwheel => "countwheel",
             Self::CountwheelBatches => "countwheel, batches",
@@ -172,14 +134,23 @@ impl Name {
         }
     }
 
-    /// The name in tables in Markdown: ours stand out.
-    pub(crate) fn emphasised(self) -> String {
-        let label = self.label();
-        if self.is_ours() {
-            format!("**{label}**")
-        } else {
-            label.to_owned()
-        }
+    fn is_ours(self) -> bool {
+        matches!(
+            self,
+            Self::Countwheel | Self::CountwheelBatches | Self::CountwheelHashed
+        )
+    }
+}
+
+impl Name {
+    pub(crate) fn all() -> &'static [Self] {
+        Self::value_variants()
+    }
+
+    /// Whether it can do what ours can: a wheel that cannot cancel is shown, but is not
+    /// what we compare with.
+    pub(crate) fn is_rival(self) -> bool {
+        !self.is_ours() && self != Self::HhwtRaw
     }
 
     /// The size of what its user has to keep for each timer.

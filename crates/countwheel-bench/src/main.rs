@@ -1,9 +1,10 @@
 //! Measures our timing wheels against other timer libraries.
 //!
 //! ```text
-//! bench run --out results.json                 measure; about half an hour
+//! bench run --out results.json                 measure; about forty minutes
 //! bench run --quick                            100,000 timers only, about three minutes
 //! bench run --workload w4 --threads 1,2        only this workload
+//! bench run --workload p1 --workload p2        what is built on timers; see --help
 //! bench check                                  does everybody fire the right timers?
 //! bench chart results.json --out chart.svg
 //! bench report results.json --out docs/benchmarks.md
@@ -11,13 +12,19 @@
 
 #![forbid(unsafe_code)]
 
+mod cell;
 mod chart;
 mod check;
 mod child;
 mod choice;
 mod competitor;
+mod dispatch;
+mod gate;
+mod grid;
 mod latency;
 mod machine;
+mod patterns;
+mod plan;
 mod random;
 mod report;
 mod results;
@@ -35,6 +42,7 @@ use std::process::ExitCode;
 use anyhow::ensure;
 use clap::{Args, Parser, Subcommand};
 
+use cell::{Cell, Entrant, Loaded};
 use choice::{Choice, apart};
 
 use competitor::Name;
@@ -87,20 +95,37 @@ enum Command {
     },
     /// One measurement on the real clock, in this process.
     #[command(hide = true)]
-    OneThreaded {
-        #[arg(long)]
-        competitor: threaded::Name,
-        #[arg(long)]
-        workload: threaded::Workload,
-        #[arg(long)]
-        load: u64,
-        #[arg(long)]
-        short: bool,
-    },
+    OneThreaded(OneCell<threaded::Workload, threaded::Name>),
+    /// One measurement of a pattern, in this process.
+    #[command(hide = true)]
+    OnePattern(OneCell<patterns::Workload, patterns::Name>),
 }
 
-type AnyName = Choice<Name, threaded::Name>;
-type AnyWorkload = Choice<Workload, threaded::Workload>;
+#[derive(Args)]
+struct OneCell<W: Loaded + Send + Sync, N: Entrant + Send + Sync> {
+    #[arg(long)]
+    competitor: N,
+    #[arg(long)]
+    workload: W,
+    #[arg(long)]
+    load: u64,
+    #[arg(long)]
+    short: bool,
+}
+
+impl<W: Loaded + Send + Sync, N: Entrant + Send + Sync> OneCell<W, N> {
+    fn cell(&self) -> Cell<W, N> {
+        Cell {
+            workload: self.workload,
+            load: self.load,
+            short: self.short,
+            peer: self.competitor,
+        }
+    }
+}
+
+type AnyName = Choice<Name, threaded::Name, patterns::Name>;
+type AnyWorkload = Choice<Workload, threaded::Workload, patterns::Workload>;
 
 #[derive(Args)]
 struct Run {
@@ -113,7 +138,8 @@ struct Run {
     /// How many timers, as in `1e5,1e6`, under virtual time.
     #[arg(long, value_delimiter = ',', value_parser = whole_number, default_value = "1e5,1e6,1e7")]
     timers: Vec<u64>,
-    /// How many threads, in W4 and, where the number is even, in W4x.
+    /// How many threads, in W4 and, where the number is even, in W4x; in P2 and P3, where
+    /// there are as many cores.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8",
         value_parser = clap::value_parser!(u64).range(1..=MOST_THREADS))]
     threads: Vec<u64>,
@@ -165,11 +191,13 @@ fn obey(command: Command) -> anyhow::Result<bool> {
             run::run(&plan)?
         }
         Command::Check { competitor } => {
-            let all = (Name::all(), threaded::Name::all());
-            let (competitors, peers) = apart(&competitor, all);
+            let (competitors, peers, of_patterns) = apart(&competitor, everybody());
             let verdicts = run::check_all(&competitors);
             let threads_went_well = threaded::check_all(&peers, DEADLINE_SECONDS)?;
-            threads_went_well && verdicts.iter().all(|verdict| verdict.failure.is_none())
+            let patterns_went_well = patterns::check_all(&of_patterns, DEADLINE_SECONDS)?;
+            threads_went_well
+                && patterns_went_well
+                && verdicts.iter().all(|verdict| verdict.failure.is_none())
         }
         Command::Chart { results, out } => {
             std::fs::write(out, chart::draw(&Results::read(&results)?))?;
@@ -192,13 +220,12 @@ fn obey(command: Command) -> anyhow::Result<bool> {
             child::measure_here(competitor, workload, timers)?;
             true
         }
-        Command::OneThreaded {
-            competitor,
-            workload,
-            load,
-            short,
-        } => {
-            threaded::measure_here(competitor, workload, load, short)?;
+        Command::OneThreaded(one) => {
+            threaded::measure_here(one.cell())?;
+            true
+        }
+        Command::OnePattern(one) => {
+            patterns::measure_here(one.cell())?;
             true
         }
     })
@@ -206,16 +233,31 @@ fn obey(command: Command) -> anyhow::Result<bool> {
 
 impl Run {
     fn plan(self) -> run::Plan {
-        let all = (Workload::all(), &*threaded::Workload::all());
-        let (workloads, with_threads) = apart(&self.workload, all);
-        let all = (Name::all(), threaded::Name::all());
-        let (competitors, peers) = apart(&self.competitor, all);
+        let all = (
+            Workload::all(),
+            &*threaded::Workload::all(),
+            patterns::Workload::all(),
+        );
+        let (workloads, with_threads, of_patterns) = apart(&self.workload, all);
+        let (competitors, peers, pattern_peers) = apart(&self.competitor, everybody());
         run::Plan {
             threaded: threaded::Plan {
                 // Nobody is checked for nothing.
                 peers: none_without(&with_threads, peers),
                 workloads: with_threads,
-                threads: if self.quick { vec![1, 4] } else { self.threads },
+                threads: if self.quick {
+                    vec![1, 4]
+                } else {
+                    self.threads.clone()
+                },
+                rounds: self.rounds,
+                short: self.quick,
+                deadline_seconds: self.deadline_seconds,
+            },
+            patterns: patterns::Plan {
+                workloads: of_patterns,
+                peers: pattern_peers,
+                threads: if self.quick { vec![1] } else { self.threads },
                 rounds: self.rounds,
                 short: self.quick,
                 deadline_seconds: self.deadline_seconds,
@@ -237,6 +279,15 @@ impl Run {
             out: self.out,
         }
     }
+}
+
+/// Whoever takes part in anything.
+fn everybody() -> (
+    &'static [Name],
+    &'static [threaded::Name],
+    &'static [patterns::Name],
+) {
+    (Name::all(), threaded::Name::all(), patterns::Name::all())
 }
 
 /// Everybody, or nobody if there is nothing to do.

@@ -4,10 +4,12 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, ensure};
 
+use crate::cell::Entrant as _;
 use crate::latency::Latencies;
+use crate::patterns;
 use crate::results::{Pages, Results};
 use crate::table::{Table, cell};
-use crate::threaded::{self, Grid};
+use crate::threaded;
 
 /// The page about the runs, which must come from the same machine. Their samples are
 /// put together.
@@ -28,17 +30,31 @@ pub(crate) fn write(command: &str, runs: &[Results]) -> anyhow::Result<String> {
         page.push_str(&table.markdown());
     }
     with_threads(&mut page, &results.threaded);
+    with_patterns(&mut page, &results.patterns);
     Ok(page)
 }
 
 /// What was measured on the real clock, if anything was.
 fn with_threads(page: &mut String, found: &threaded::Threaded) {
-    let grids = Grid::all(found);
+    let grids = threaded::grids(found);
     if grids.is_empty() && found.not_run.is_empty() {
         return;
     }
     page.push_str(threaded::explain());
     page.push_str(&threaded::peers(found));
+    for grid in grids {
+        page.push_str(&grid.markdown());
+    }
+}
+
+/// What was measured of the patterns, if anything was.
+fn with_patterns(page: &mut String, found: &patterns::Patterns) {
+    let grids = patterns::grids(found);
+    if grids.is_empty() {
+        return;
+    }
+    page.push_str(patterns::explain());
+    page.push_str(&patterns::peers(found));
     for grid in grids {
         page.push_str(&grid.markdown());
     }
@@ -55,6 +71,7 @@ fn together(runs: &[Results]) -> anyhow::Result<Results> {
         );
         all.samples.extend(run.samples.iter().cloned());
         all.threaded.extend(&run.threaded);
+        all.patterns.extend(&run.patterns);
         for verdict in &run.verdicts {
             if all
                 .verdicts
@@ -216,6 +233,19 @@ mod tests {
         assert!(
             page.contains("**NOT RUN: JDK ScheduledThreadPoolExecutor**: java is not installed.")
         );
+
+        assert!(page.contains(
+            "| **countwheel IdleWatch** | 50.0 | 90.0 | 64.0 | 1.00 | 4.00x to sleep-rearmed |"
+        ));
+        assert!(page.contains(
+            "| tokio Sleep, reset at each touch | 400 | 90.0 | 192 | 12.0 | 8.00x to idle-watch |"
+        ));
+        assert!(page.contains("| **countwheel Requests** | 5.00 [4.00..6.00] | 6.00 [5.00..7.00] | 0 | 4.00x to timeout-oneshot |"));
+        assert!(
+            page.contains("| moka 0.12, time to live | 160 |  |  | 100 | 2.00x to expiring-map |")
+        );
+        // Who was not measured is not explained.
+        assert!(!page.contains("| HashMap, 16 shards, swept |"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::{Order, Verdict};
 use crate::competitor::Name;
 use crate::machine::Machine;
+use crate::patterns::Patterns;
 use crate::statistics::Summary;
 use crate::threaded::Threaded;
 use crate::workload::{Figures, Workload};
@@ -73,6 +74,9 @@ pub(crate) struct Results {
     /// The part on the real clock.
     #[serde(default)]
     pub(crate) threaded: Threaded,
+    /// The part about what is built on timers.
+    #[serde(default)]
+    pub(crate) patterns: Patterns,
 }
 
 impl Results {

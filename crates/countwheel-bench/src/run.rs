@@ -1,13 +1,17 @@
 //! Runs the measurements, each in a process of its own, in rounds that interleave.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::path::PathBuf;
 
+use crate::cell::Entrant as _;
 use crate::check::{Verdict, check};
 use crate::child::measure_in_child;
+use crate::choice::Word as _;
 use crate::competitor::Name;
 use crate::latency::Latencies;
 use crate::machine::Machine;
+use crate::patterns::{self, Patterns};
 use crate::results::{Cell, Outcome, Pages, Results, Sample};
 use crate::stopwatch::{Stopwatch, clock_cost};
 use crate::table::Table;
@@ -25,6 +29,7 @@ pub(crate) struct Plan {
     pub(crate) deadline_seconds: u64,
     pub(crate) out: Option<PathBuf>,
     pub(crate) threaded: threaded::Plan,
+    pub(crate) patterns: patterns::Plan,
 }
 
 const ROUNDS: u64 = 5;
@@ -53,6 +58,7 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
         verdicts,
         samples: Vec::new(),
         threaded: threaded::Threaded::default(),
+        patterns: Patterns::default(),
     };
     for &workload in &plan.workloads {
         for timers in workload.sizes(&plan.timers) {
@@ -65,29 +71,27 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
         results.threaded = found.clone();
         plan.save(&results)
     })?;
+    let patterns_went_well = patterns::run(&plan.patterns, |found| {
+        results.patterns = found.clone();
+        plan.save(&results)
+    })?;
     for table in Table::all(&results) {
         println!("\n{}", table.text());
     }
     for table in Latencies::all(&results) {
         println!("\n{}", table.text());
     }
-    let failed = |sample: &Sample| matches!(sample.outcome, Outcome::Failed(_));
-    let failures = results.samples.iter().filter(|sample| failed(sample));
-    for sample in failures {
-        if let Outcome::Failed(why) = &sample.outcome {
-            println!("FAILED: {:?}: {why}", sample.cell);
-        }
-    }
-    Ok(threads_went_well
-        && competitors.len() == plan.competitors.len()
-        && !results.samples.iter().any(failed))
+    Ok(none_failed(&results.samples)
+        && threads_went_well
+        && patterns_went_well
+        && competitors.len() == plan.competitors.len())
 }
 
 impl Plan {
     /// Whether there is anything to measure at all.
     pub(crate) fn is_empty(&self) -> bool {
         let some = |workload: &Workload| self.competitors.iter().any(|&name| workload.suits(name));
-        !self.workloads.iter().any(some) && self.threaded.is_empty()
+        !self.workloads.iter().any(some) && self.threaded.is_empty() && self.patterns.is_empty()
     }
 
     fn save(&self, results: &Results) -> anyhow::Result<()> {
@@ -163,6 +167,18 @@ pub(crate) fn rounds<C: Copy + Ord>(
         cells.rotate_left(step);
     }
     Ok(())
+}
+
+/// Whether no measurement failed; says loudly which did.
+pub(crate) fn none_failed<C: Debug>(samples: &[Sample<C>]) -> bool {
+    let mut none = true;
+    for sample in samples {
+        if let Outcome::Failed(why) = &sample.outcome {
+            none = false;
+            println!("FAILED: {:?}: {why}", sample.cell);
+        }
+    }
+    none
 }
 
 /// Checks the competitors and says loudly who fails.

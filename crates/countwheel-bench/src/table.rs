@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::cell::Entrant as _;
+use crate::choice::Word as _;
 use crate::competitor::Name;
 use crate::results::{Entry, Pages, Results};
 use crate::workload::Workload;

@@ -3,17 +3,17 @@
 //! The other workloads compare structures under virtual time, on one thread. These
 //! compare what a program calls: with its locks, its thread, its clock and its wake-ups.
 
-mod grid;
 mod java;
 mod peer;
 mod results;
 mod run;
+mod tables;
 mod words;
 mod workload;
 
-pub(crate) use grid::Grid;
-pub(crate) use peer::Name;
+pub(crate) use peer::{Name, tokio_runtime};
 pub(crate) use results::Threaded;
 pub(crate) use run::{Plan, check_all, measure_here, run};
+pub(crate) use tables::grids;
 pub(crate) use words::{explain, peers};
 pub(crate) use workload::Workload;

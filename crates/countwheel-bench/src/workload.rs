@@ -46,13 +46,6 @@ impl Workload {
         Self::value_variants()
     }
 
-    /// The name on the command line.
-    pub(crate) fn word(self) -> String {
-        self.to_possible_value()
-            .map(|value| value.get_name().to_owned())
-            .unwrap_or_default()
-    }
-
     /// The sizes to measure if the command line names `asked`.
     pub(crate) fn sizes(self, asked: &[u64]) -> Vec<u64> {
         let usual = || {

@@ -6,12 +6,16 @@ mod heap;
 mod hhwt;
 mod tokio_task;
 
+pub(crate) use tokio_task::runtime as tokio_runtime;
+
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::java::Program;
+use crate::cell::Entrant;
+use crate::dispatch::tasks;
 
 /// A timer on the real clock that threads share. Each thread has a clone.
 ///
@@ -44,13 +48,7 @@ pub(crate) trait Peer: Clone + Send + 'static {
     }
 }
 
-/// Something to do with a peer whose type is only known by name.
-pub(crate) trait Task {
-    /// What it results in.
-    type Output;
-    /// Does it.
-    fn run<P: Peer>(self) -> Self::Output;
-}
+tasks!(Peer);
 
 /// Which form of a peer is meant, if it has two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,16 +57,6 @@ pub(crate) enum Form {
     Cheapest,
     /// The one that does the work it is given.
     Working,
-}
-
-struct HandleBytes;
-
-impl Task for HandleBytes {
-    type Output = usize;
-
-    fn run<P: Peer>(self) -> usize {
-        size_of::<P::Handle>()
-    }
 }
 
 /// The peers by name, in the order of the tables.
@@ -95,27 +83,8 @@ pub(crate) enum Name {
 /// A reference on a heap of less than 32 GB, which is what a Java caller keeps.
 const JAVA_REFERENCE_BYTES: usize = 4;
 
-impl Name {
-    pub(crate) fn all() -> &'static [Self] {
-        Self::value_variants()
-    }
-
-    pub(crate) fn is_ours(self) -> bool {
-        matches!(
-            self,
-            Self::Timer | Self::TimerInline | Self::TimerFine | Self::TimerTsc | Self::TimerSleep
-        )
-    }
-
-    /// The name on the command line.
-    pub(crate) fn word(self) -> String {
-        self.to_possible_value()
-            .map(|value| value.get_name().to_owned())
-            .unwrap_or_default()
-    }
-
-    /// The name in tables.
-    pub(crate) fn label(self) -> &'static str {
+impl Entrant for Name {
+    fn label(self) -> &'static str {
         match self {
             Self::Timer => "countwheel Timer",
             Self::TimerInline => "countwheel Timer, inline",
@@ -135,14 +104,17 @@ impl Name {
         }
     }
 
-    /// The name in tables in Markdown: ours stand out.
-    pub(crate) fn emphasised(self) -> String {
-        let label = self.label();
-        if self.is_ours() {
-            format!("**{label}**")
-        } else {
-            label.to_owned()
-        }
+    fn is_ours(self) -> bool {
+        matches!(
+            self,
+            Self::Timer | Self::TimerInline | Self::TimerFine | Self::TimerTsc | Self::TimerSleep
+        )
+    }
+}
+
+impl Name {
+    pub(crate) fn all() -> &'static [Self] {
+        Self::value_variants()
     }
 
     /// What a reader of its rows has to know.

@@ -1,24 +1,14 @@
 //! What a run with threads leaves behind.
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Serialize};
 
 use super::peer::Name;
 use super::workload::{Workload, judge};
-use crate::results::{Entry, Outcome, Sample};
+use crate::cell::{self, Measured};
+use crate::results::Outcome;
 
 /// One measurement that was to be made.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub(crate) struct Cell {
-    pub(crate) workload: Workload,
-    /// How many threads, or how many timers.
-    pub(crate) load: u64,
-    /// Whether less was done than the workload asks for.
-    #[serde(default)]
-    pub(crate) short: bool,
-    pub(crate) peer: Name,
-}
+pub(crate) type Cell = cell::Cell<Workload, Name>;
 
 /// What the check found out about one peer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -83,27 +73,10 @@ pub(crate) struct Threaded {
     pub(crate) java: Option<String>,
     pub(crate) not_run: Vec<NotRun>,
     pub(crate) verdicts: Vec<Verdict>,
-    pub(crate) samples: Vec<Sample<Cell>>,
+    pub(crate) samples: Vec<Measured<Workload, Name>>,
 }
 
 impl Threaded {
-    /// What `figure` came to in a cell, if it was to be measured.
-    pub(crate) fn entry(&self, cell: Cell, figure: &str) -> Option<Entry> {
-        let samples = self.samples.iter().filter(|sample| sample.cell == cell);
-        let outcomes: Vec<&Outcome> = samples.map(|sample| &sample.outcome).collect();
-        Entry::of(&outcomes, figure)
-    }
-
-    /// The loads under which a workload was measured, in the order of their size.
-    pub(crate) fn loads(&self, workload: Workload, short: bool) -> Vec<u64> {
-        let cells = self.samples.iter().map(|sample| sample.cell);
-        let loads: BTreeSet<u64> = cells
-            .filter(|cell| (cell.workload, cell.short) == (workload, short))
-            .map(|cell| cell.load)
-            .collect();
-        loads.into_iter().collect()
-    }
-
     /// Adds what another run on the same machine has found.
     pub(crate) fn extend(&mut self, other: &Self) {
         self.java = self.java.take().or_else(|| other.java.clone());

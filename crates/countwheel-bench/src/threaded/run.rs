@@ -1,6 +1,5 @@
 //! Runs the measurements with threads, each in a process of its own.
 
-use std::process::Command;
 use std::thread;
 
 use anyhow::Context as _;
@@ -9,44 +8,15 @@ use super::java::Java;
 use super::peer::Name;
 use super::results::{Cell, NotRun, Threaded, Verdict};
 use super::workload::{Extent, Workload};
+use crate::cell::{Entrant as _, Loaded as _};
 use crate::child;
+use crate::choice::Word as _;
+use crate::plan;
 use crate::results::{Outcome, Sample};
-use crate::run::rounds;
+use crate::run::{none_failed, rounds};
 
 /// What is to be measured.
-pub(crate) struct Plan {
-    pub(crate) workloads: Vec<Workload>,
-    pub(crate) peers: Vec<Name>,
-    pub(crate) threads: Vec<u64>,
-    /// If none is given, as many as each workload needs.
-    pub(crate) rounds: Option<u64>,
-    pub(crate) short: bool,
-    pub(crate) deadline_seconds: u64,
-}
-
-impl Plan {
-    fn cells(&self, workload: Workload, load: u64, peers: &[Name]) -> Vec<Cell> {
-        let suits = |name: &&Name| workload.suits(**name, load);
-        let cell = |&peer| Cell {
-            workload,
-            load,
-            short: self.short,
-            peer,
-        };
-        peers.iter().filter(suits).map(cell).collect()
-    }
-
-    /// Whether there is anything to measure at all.
-    pub(crate) fn is_empty(&self) -> bool {
-        let mut some = self.workloads.iter().flat_map(|&workload| {
-            let loads = workload.loads(&self.threads, self.short);
-            loads
-                .into_iter()
-                .flat_map(move |load| self.cells(workload, load, &self.peers))
-        });
-        some.next().is_none()
-    }
-}
+pub(crate) type Plan = plan::Plan<Workload>;
 
 /// Checks and measures; `save` keeps what there is after each workload. Whether everybody
 /// passed the check; who did not is not measured.
@@ -68,7 +38,7 @@ pub(crate) fn run(
     for &workload in &plan.workloads {
         for load in workload.loads(&plan.threads, plan.short) {
             let cells = plan.cells(workload, load, &passed);
-            let times = plan.rounds.unwrap_or(workload.rounds(plan.short));
+            let times = plan.rounds(workload);
             let title = format!("{} {load} {}", workload.word(), workload.unit());
             let measure = |cell: Cell| measure(cell, java.as_ref(), plan.deadline_seconds);
             if workload == Workload::W7 {
@@ -83,21 +53,14 @@ pub(crate) fn run(
             save(&found)?;
         }
     }
-    for grid in super::Grid::all(&found) {
+    for grid in super::grids(&found) {
         println!("\n{}", grid.text());
     }
     for NotRun { peer, why } in &found.not_run {
         println!("NOT RUN: {}: {why}", peer.label());
     }
-    let mut went_well = passed.len() == peers.len();
-    for sample in &found.samples {
-        if let Outcome::Failed(why) = &sample.outcome {
-            went_well = false;
-            println!("FAILED: {:?}: {why}", sample.cell);
-        }
-    }
     save(&found)?;
-    Ok(went_well)
+    Ok(none_failed(&found.samples) && passed.len() == peers.len())
 }
 
 fn at_once(
@@ -184,33 +147,15 @@ fn measure(cell: Cell, java: Option<&Java>, deadline_seconds: u64) -> anyhow::Re
             command.args(cell.workload.arguments(cell.load, Extent::of(cell.short)));
             command
         }
-        _ => command(cell)?,
+        _ => child::on_the_real_clock("one-threaded", cell)?,
     };
     child::outcome_of(command, deadline_seconds)
 }
 
-/// This program again, for one measurement.
-fn command(cell: Cell) -> anyhow::Result<Command> {
-    let mut command = child::this_program()?;
-    command
-        .arg("one-threaded")
-        .args(["--competitor", &cell.peer.word()])
-        .args(["--workload", &cell.workload.word()])
-        .args(["--load", &cell.load.to_string()]);
-    if cell.short {
-        command.arg("--short");
-    }
-    Ok(command)
-}
-
 /// The other side: measures and prints one line.
-pub(crate) fn measure_here(
-    peer: Name,
-    workload: Workload,
-    load: u64,
-    short: bool,
-) -> anyhow::Result<()> {
-    let figures = workload.measure(peer, load, Extent::of(short))?;
+pub(crate) fn measure_here(cell: Cell) -> anyhow::Result<()> {
+    let extent = Extent::of(cell.short);
+    let figures = cell.workload.measure(cell.peer, cell.load, extent)?;
     println!("{}", serde_json::to_string(&figures)?);
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::results::Threaded;
+use crate::cell::Entrant as _;
 use crate::table::number;
 
 /// How it was measured, as a section in Markdown.

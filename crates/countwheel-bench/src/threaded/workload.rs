@@ -15,6 +15,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::peer::{Form, Name, Peer, Task};
+use crate::cell::Loaded;
+use crate::choice::Word as _;
 use crate::random::SplitMix;
 use crate::workload::Figures;
 
@@ -67,22 +69,17 @@ impl Extent {
     }
 }
 
-impl Workload {
-    /// Those that are measured.
-    pub(crate) fn all() -> Vec<Self> {
-        let all = Self::value_variants().iter().copied();
-        all.filter(|&workload| workload != Self::Exact).collect()
+impl Loaded for Workload {
+    type Peer = Name;
+
+    fn unit(self) -> &'static str {
+        match self {
+            Self::W4 | Self::W4x | Self::Exact => "threads",
+            Self::W5 | Self::W6t | Self::W7 => "timers",
+        }
     }
 
-    /// The name on the command line.
-    pub(crate) fn word(self) -> String {
-        self.to_possible_value()
-            .map(|value| value.get_name().to_owned())
-            .unwrap_or_default()
-    }
-
-    /// How many threads call, or how many timers there are, one after the other.
-    pub(crate) fn loads(self, threads: &[u64], short: bool) -> Vec<u64> {
+    fn loads(self, threads: &[u64], short: bool) -> Vec<u64> {
         match self {
             Self::W4 => threads.to_vec(),
             Self::W4x => threads.iter().copied().filter(|n| n % 2 == 0).collect(),
@@ -96,16 +93,7 @@ impl Workload {
         }
     }
 
-    /// How a load is called.
-    pub(crate) fn unit(self) -> &'static str {
-        match self {
-            Self::W4 | Self::W4x | Self::Exact => "threads",
-            Self::W5 | Self::W6t | Self::W7 => "timers",
-        }
-    }
-
-    /// How many rounds there are unless the command line says otherwise.
-    pub(crate) fn rounds(self, short: bool) -> u64 {
+    fn rounds(self, short: bool) -> u64 {
         match self {
             Self::W4 | Self::W4x | Self::W6t if !short => 3,
             Self::W5 if !short => 2,
@@ -113,13 +101,20 @@ impl Workload {
         }
     }
 
-    /// Whether there is anything to measure.
-    pub(crate) fn suits(self, name: Name, load: u64) -> bool {
+    fn suits(self, name: Name, load: u64) -> bool {
         match name {
             Name::Jvm => self == Self::W7 && load == 0,
             Name::NettyCoarse => matches!(self, Self::W7 | Self::Exact),
             _ => true,
         }
+    }
+}
+
+impl Workload {
+    /// Those that are measured.
+    pub(crate) fn all() -> Vec<Self> {
+        let all = Self::value_variants().iter().copied();
+        all.filter(|&workload| workload != Self::Exact).collect()
     }
 
     /// Measures once, in this process.

@@ -44,7 +44,7 @@ impl Peer for Tasks {
 
 /// The runtime as `#[tokio::main]` would build it, with a worker for each core. It
 /// lives as long as the process.
-pub(super) fn runtime() -> &'static Runtime {
+pub(crate) fn runtime() -> &'static Runtime {
     static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         Builder::new_multi_thread()
             .enable_time()

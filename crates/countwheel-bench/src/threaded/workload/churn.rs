@@ -1,14 +1,13 @@
 //! W4: threads schedule timers of 5 to 60 s and cancel each 1000 schedules later.
 //! W4x: one thread of each pair schedules, the other cancels.
 
-use std::sync::Barrier;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
 use super::{delays, milliseconds, settle, tally};
+use crate::gate::{Gate, Role, at_once, role};
 use crate::random::index;
 use crate::statistics::percentile;
 use crate::stopwatch::Stopwatch;
@@ -61,23 +60,6 @@ pub(super) fn crossing<P: Peer>(peer: &P, threads: u64, schedules: u64) -> anyho
     run(peer, roles, threads / 2 * schedules)
 }
 
-/// What one thread does from the gate on.
-type Role = Box<dyn FnOnce(&Gate) -> Part + Send>;
-
-fn role(body: impl FnOnce(&Gate) -> Part + Send + 'static) -> Role {
-    Box::new(body)
-}
-
-/// Where threads wait for each other: first until all are ready, then for the start.
-struct Gate(Barrier);
-
-impl Gate {
-    fn pass(&self) {
-        self.0.wait();
-        self.0.wait();
-    }
-}
-
 /// What a thread has to tell.
 struct Part {
     from: Instant,
@@ -98,20 +80,11 @@ impl Part {
     }
 }
 
-fn run<P: Peer>(peer: &P, roles: Vec<Role>, schedules: u64) -> anyhow::Result<Figures> {
+fn run<P: Peer>(peer: &P, roles: Vec<Role<Part>>, schedules: u64) -> anyhow::Result<Figures> {
     let mut peer = peer.clone();
     let _entered = peer.enter();
-    let gate = Gate(Barrier::new(roles.len() + 1));
     let mut processor = 0.0;
-    let parts: Vec<Part> = thread::scope(|scope| {
-        let spawn = |role: Role| scope.spawn(|| role(&gate));
-        let threads: Vec<_> = roles.into_iter().map(spawn).collect();
-        gate.0.wait();
-        processor = processor_nanoseconds();
-        gate.0.wait();
-        let join = |thread: thread::ScopedJoinHandle<'_, Part>| thread.join().ok();
-        threads.into_iter().filter_map(join).collect()
-    });
+    let parts = at_once(roles, || processor = processor_nanoseconds());
     let watch = Stopwatch::start();
     settle(&mut peer)?;
     let settled = watch.nanoseconds_per(1_000_000);
