@@ -20,6 +20,10 @@ mod heartbeat;
 mod idle;
 #[path = "patterns/lease.rs"]
 mod lease;
+#[path = "patterns/mended.rs"]
+mod mended;
+#[path = "patterns/mended_too.rs"]
+mod mended_too;
 #[path = "patterns/periodic.rs"]
 mod periodic;
 #[path = "patterns/requests.rs"]

@@ -11,7 +11,7 @@ use crate::{Clock, Driver, Instant, Layout, Resolution};
 /// What the shards of one timer have in common.
 pub(crate) struct Hub {
     pub(crate) clock: Arc<dyn Clock>,
-    pub(super) resolution: Resolution,
+    pub(crate) resolution: Resolution,
     pub(super) layout: Layout,
     /// When the sleeping host looks again, in nanoseconds; [`AWAKE`] unless it sleeps.
     pub(super) asleep_until: AtomicU64,

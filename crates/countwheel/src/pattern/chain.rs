@@ -281,7 +281,8 @@ impl<M: Machine> Chain<M> {
             returns(|| drop(owned));
             returns(|| self.over.stop());
         }
-        if let Some(due) = due {
+        // At the end of time, what is never due must not be due again and again.
+        if let Some(due) = due.filter(|&due| due < FAR || now < FAR) {
             self.ring_by(due);
         }
         if self.over.is_stopped() {
@@ -459,6 +460,10 @@ impl<M: Machine> Running<M> {
         drop(end);
         // A future may wait for ever for what a stopped timer does not bring any more.
         chain.ring_by(FAR);
+        if chain.over.is_stopped() {
+            // It was over before the alarm was set: nobody else takes that back.
+            chain.silence();
+        }
     }
 
     fn report(&mut self, ended: Ended<M::End>) {

@@ -23,6 +23,10 @@
 //! they do not count one by one against [`max_pending`](crate::TimerBuilder::max_pending); nor
 //! does what follows from something that was accepted before, such as the next run of a periodic
 //! task. Each has a bound of its own where it needs one.
+//!
+//! End a pattern before its timer. A timer that is closed with
+//! [`Stop::WaitUpTo`](crate::Stop::WaitUpTo) waits for the entries of those that rest, too, as
+//! long as it was told.
 
 mod activity;
 mod backoff;

@@ -1036,7 +1036,7 @@ fn a_load_whose_future_is_dropped_is_taken_over() {
     assert!(others.poll(&mut second).is_pending());
     assert!(others.poll(&mut third).is_pending());
     drop(first);
-    assert_eq!(others.woken(), 1, "both have the same waker");
+    assert_eq!(others.woken(), 2, "each has a place of its own");
     assert_eq!(others.poll(&mut second), Poll::Ready(Ok(2)));
     assert_eq!(
         others.poll(&mut third),

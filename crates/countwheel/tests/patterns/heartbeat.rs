@@ -593,9 +593,11 @@ fn any_interleaving_is_as_a_plain_model_says() {
                         expected.push((handle.peer().id, dead));
                         if answer(&mut plain.answers) == Recovery::Restored {
                             plain.last = [at; 2];
+                            plain.pause_until = 0;
                             plain.lost = false;
+                        } else {
+                            plain.pause_until = at + PAUSE;
                         }
-                        plain.pause_until = at + PAUSE;
                     } else if beats && !plain.lost {
                         expected.push((handle.peer().id, None));
                     }

@@ -85,18 +85,23 @@ impl Stalls {
     /// the end of a stall.
     pub(crate) fn look(&self, now: Instant) {
         let now = now.as_nanos();
-        let last = self.last.load(Ordering::Relaxed);
+        let last = self.last.load(Ordering::Acquire);
         let since = now.saturating_sub(last);
         if self.period == 0 || since < self.period / 4 {
             return;
         }
-        let mine = self
-            .last
-            .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed);
-        if mine.is_ok() && since / 2 > self.period {
+        if since / 2 <= self.period {
+            self.last.fetch_max(now, Ordering::Relaxed);
+            return;
+        }
+        // Who comes meanwhile has to wait: it must not judge by a time that has the stall in it.
+        let _one_at_a_time = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = now.saturating_sub(self.last.load(Ordering::Relaxed));
+        if since / 2 > self.period {
             self.count.fetch_add(1, Ordering::Relaxed);
             self.stalled
                 .fetch_add(since - self.period, Ordering::Relaxed);
+            self.last.fetch_max(now, Ordering::Release);
         }
     }
 

@@ -168,7 +168,11 @@ impl<P: Policy> Table<P> {
         let hub = Arc::new(Hub {
             policy: Mutex::new(Some(policy)),
             stopped: AtomicBool::new(false),
-            stalls: Stalls::new(options.stall_period),
+            stalls: Stalls::new(options.stall_period.map(|period| {
+                // Whoever looks more often than the timer rings takes each ring for a stall.
+                let tick = timer.engine().shards.hub().resolution.tick_duration();
+                period.max(tick.saturating_mul(2))
+            })),
             counts: Counts::default(),
         });
         let processors = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);

@@ -106,6 +106,12 @@ impl RetryBudget {
         })
     }
 
+    /// Undoes a deposit, and a withdrawal if there was one: the operation was not taken on.
+    pub(in crate::pattern) fn undo(&self, now: Instant, has_withdrawn: bool) {
+        let withdrawn = if has_withdrawn { TOKEN } else { 0 };
+        self.with(now, |window| window.add(withdrawn - self.shared.deposit));
+    }
+
     /// How many retries could be made now.
     #[must_use]
     pub fn balance(&self, now: Instant) -> u64 {

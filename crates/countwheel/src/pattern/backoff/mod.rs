@@ -246,8 +246,10 @@ impl Backoff {
         self
     }
 
-    /// No attempt starts later than this after the first one did: one that would is not made,
-    /// and the operation is given up when that is known, at the end of the attempt before.
+    /// No attempt is planned for later than this after the first one: one that would be is not
+    /// made, and the operation is given up when that is known, at the end of the attempt before.
+    /// One that was planned in time is made, even if it has to wait for a thread or a place among
+    /// the attempts in flight, and so starts later.
     ///
     /// ```
     /// # use countwheel::pattern::Backoff;
@@ -268,7 +270,7 @@ impl Backoff {
     }
 
     /// The same schedule in another scale of time, for demonstrations and tests: delays, caps
-    /// and the maximum age are multiplied, to the nearest nanosecond.
+    /// and the maximum age are multiplied, as exactly as an `f64` is (to the nanosecond, up to some weeks).
     ///
     /// ```
     /// # use countwheel::pattern::Backoff;

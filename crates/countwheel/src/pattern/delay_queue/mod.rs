@@ -129,7 +129,7 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// use std::time::Duration;
     ///
     /// let queue = DelayQueue::new(Timer::new());
-    /// queue.push("second", Duration::from_millis(2))?;
+    /// queue.push("second", Duration::from_millis(90))?;
     /// queue.push("first", Duration::from_millis(1))?;
     /// queue.close();
     /// let mut taken = Vec::new();

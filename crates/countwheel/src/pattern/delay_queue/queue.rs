@@ -245,7 +245,12 @@ impl<T: Send + 'static> Rung for Queue<T> {
         let next = state.line.has_waiting().then_some(next);
         drop(state);
         wake(called);
-        if more { next.map(|_| now) } else { next }
+        if more {
+            next.map(|_| now)
+        } else {
+            // Nothing is left that is due: only the end of time would ring again and again.
+            next.filter(|&next| next > now)
+        }
     }
 }
 

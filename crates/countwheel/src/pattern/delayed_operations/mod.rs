@@ -17,6 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use self::operation::{End, Shared, Watched};
+use crate::task::returns;
 use crate::{ScheduleError, Timer};
 
 pub use self::operation::DelayedOperation;
@@ -279,6 +280,8 @@ where
                 if watched.keys.iter().any(|(_, other)| other.borrow() == key) {
                     each(&watched);
                 }
+                // Perhaps the last that holds the operation: its destructor is foreign.
+                returns(|| drop(watched));
             }
         }
     }

@@ -5,7 +5,9 @@
 //! than that. Those who wait for it get it in any case.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::{self, ThreadId};
@@ -14,6 +16,7 @@ use super::shard::Shard;
 use super::ttl::Life;
 use crate::Instant;
 use crate::concurrent::Parker;
+use crate::task::returns;
 
 /// A load that is under way, in its shard.
 pub(super) struct Loading<K, V> {
@@ -24,13 +27,15 @@ pub(super) struct Loading<K, V> {
 /// What those who load and those who wait have in common.
 pub(super) struct Flight<V> {
     phase: Mutex<Phase<V>>,
+    /// The last number given to one who waits.
+    places: AtomicU64,
     /// The thread that blocks while it loads, if one does.
     thread: Option<ThreadId>,
 }
 
 enum Phase<V> {
     /// Who waits.
-    Under(Vec<Waker>),
+    Under(BTreeMap<u64, Waker>),
     Over(Landing<V>),
 }
 
@@ -55,7 +60,8 @@ impl<V> Clone for Landing<V> {
 impl<V> Flight<V> {
     pub(super) fn new(blocks: bool) -> Arc<Self> {
         Arc::new(Self {
-            phase: Mutex::new(Phase::Under(Vec::new())),
+            phase: Mutex::new(Phase::Under(BTreeMap::new())),
+            places: AtomicU64::new(0),
             thread: blocks.then(|| thread::current().id()),
         })
     }
@@ -67,11 +73,21 @@ impl<V> Flight<V> {
     fn land(&self, landing: Landing<V>) {
         let before = std::mem::replace(&mut *self.phase(), Phase::Over(landing));
         if let Phase::Under(waiting) = before {
-            waiting.into_iter().for_each(Waker::wake);
+            for waker in waiting.into_values() {
+                returns(|| waker.wake());
+            }
         }
     }
 
-    fn poll(&self, waker: &Waker) -> Poll<Landing<V>> {
+    /// A place among those who wait, until it is dropped.
+    fn place(&self) -> Place<'_, V> {
+        Place {
+            flight: self,
+            number: self.places.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    fn poll(&self, number: u64, waker: &Waker) -> Poll<Landing<V>> {
         // A waker is foreign: it is neither cloned nor dropped under the lock.
         let waker = waker.clone();
         let mut phase = self.phase();
@@ -82,11 +98,9 @@ impl<V> Flight<V> {
                 Poll::Ready(landing)
             }
             Phase::Under(waiting) => {
-                let known = waiting.iter().any(|other| other.will_wake(&waker));
-                if !known {
-                    waiting.push(waker);
-                }
+                let old = waiting.insert(number, waker);
                 drop(phase);
+                drop(old);
                 Poll::Pending
             }
         }
@@ -100,8 +114,9 @@ impl<V> Flight<V> {
         );
         let parker = Arc::new(Parker::default());
         let waker = Waker::from(Arc::clone(&parker));
+        let place = self.place();
         loop {
-            match self.poll(&waker) {
+            match self.poll(place.number, &waker) {
                 Poll::Ready(landing) => return landing,
                 Poll::Pending => parker.park(None),
             }
@@ -110,7 +125,36 @@ impl<V> Flight<V> {
 
     /// Waits until the load is over.
     pub(super) async fn landing(&self) -> Landing<V> {
-        future::poll_fn(|cx| self.poll(cx.waker())).await
+        let place = self.place();
+        future::poll_fn(|cx| self.poll(place.number, cx.waker())).await
+    }
+}
+
+/// The place of one who waits.
+struct Place<'a, V> {
+    flight: &'a Flight<V>,
+    number: u64,
+}
+
+impl<V> Drop for Place<'_, V> {
+    fn drop(&mut self) {
+        let old = match &mut *self.flight.phase() {
+            Phase::Under(waiting) => waiting.remove(&self.number),
+            Phase::Over(_) => None,
+        };
+        drop(old);
+    }
+}
+
+/// Ends a flight when it is dropped: those who wait must not do so for ever because an `Eq`, a
+/// `Clone` or a destructor panics before.
+struct Lands<'a, V>(&'a Flight<V>, Option<Landing<V>>);
+
+impl<V> Drop for Lands<'_, V> {
+    fn drop(&mut self) {
+        if let Some(landing) = self.1.take() {
+            self.0.land(landing);
+        }
     }
 }
 
@@ -156,16 +200,17 @@ impl<K: Send + Sync + 'static, V: Send + Sync + 'static> Load<K, V> {
             Ok(value) => {
                 let (kept, shared) = (value.clone(), Arc::new(value.clone()));
                 if let Some(flight) = self.flight.take() {
+                    let _lands = Lands(&flight, Some(Landing::Loaded(shared)));
                     self.shard.keep(self.hash, &flight, kept, life, now);
-                    flight.land(Landing::Loaded(shared));
                 }
                 Ok(value)
             }
             Err(error) => {
                 let error = Arc::new(error);
                 if let Some(flight) = self.flight.take() {
+                    let failed = Landing::Failed(Arc::clone(&error) as _);
+                    let _lands = Lands(&flight, Some(failed));
                     self.shard.give_up(self.hash, &flight);
-                    flight.land(Landing::Failed(Arc::clone(&error) as _));
                 }
                 Err(error)
             }
@@ -176,8 +221,8 @@ impl<K: Send + Sync + 'static, V: Send + Sync + 'static> Load<K, V> {
 impl<K: Send + Sync + 'static, V: Send + Sync + 'static> Drop for Load<K, V> {
     fn drop(&mut self) {
         if let Some(flight) = self.flight.take() {
+            let _lands = Lands(&flight, Some(Landing::Abandoned));
             self.shard.give_up(self.hash, &flight);
-            flight.land(Landing::Abandoned);
         }
     }
 }

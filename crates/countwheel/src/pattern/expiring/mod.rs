@@ -556,6 +556,9 @@ where
     /// If the future of the one who loads is dropped, another of those who wait loads in its
     /// turn. One who waits may be dropped without effect.
     ///
+    /// A `load` that awaits the same key waits for itself, for ever: a thread would panic, but a
+    /// future cannot know who polls it.
+    ///
     /// ```
     /// use countwheel::ManualHost;
     /// use countwheel::pattern::{ExpiringMap, Ttl};

@@ -12,6 +12,7 @@ use std::borrow::Borrow;
 use std::cell::Cell;
 use std::mem;
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::Duration;
@@ -23,6 +24,7 @@ use super::results::{ExpiringEntry, ExpiringStats, InsertError};
 use super::ttl::Life;
 use crate::index::Index;
 use crate::pattern::bell::{Bell, Rung};
+use crate::task::returns;
 use crate::{Driver, Instant, Timer, TimerKey};
 
 /// What the shards of one map have in common.
@@ -189,7 +191,6 @@ where
         {
             return Err(InsertError::Present(key, value));
         }
-        left.loading = books.loads.remove(hash, |load| load.key == key);
         let result = self.place(&mut books, hash, (key, value), life, now, &mut left);
         drop(books);
         let (before, due) = result?;
@@ -215,6 +216,7 @@ where
                 books.stats.refused += 1;
                 return Err(InsertError::Full(key, value));
             }
+            left.loading = books.loads.remove(hash, |load| load.key == key);
             let mut entry = Entry {
                 key,
                 value,
@@ -233,6 +235,7 @@ where
         } else {
             self.outbox.copy(&entry.value)
         };
+        left.loading = books.loads.remove(hash, |load| load.key == key);
         let before = mem::replace(&mut entry.value, value);
         entry.life = life;
         let due = file(&mut books.wheel, hash, entry, now);
@@ -403,30 +406,35 @@ where
             stats,
             ..
         } = &mut *books;
-        index.extract(
-            |entry| entry.life.is_over(now) || !keep(&entry.key, &entry.value),
-            |entry| {
-                if let Some((timer_key, _)) = entry.filed {
-                    wheel.cancel(timer_key);
-                }
-                self.hub.give_room(1);
-                let cause = if entry.life.is_over(now) {
-                    stats.expired += 1;
-                    Cause::Expired
-                } else {
-                    stats.removed += 1;
-                    Cause::Removed
-                };
-                if self.outbox.has_listener() {
-                    self.outbox.push(entry.key, entry.value, cause);
-                } else {
-                    gone.push(entry);
-                }
-            },
-        );
+        let extracted = catch_unwind(AssertUnwindSafe(|| {
+            index.extract(
+                |entry| entry.life.is_over(now) || !keep(&entry.key, &entry.value),
+                |entry| {
+                    if let Some((timer_key, _)) = entry.filed {
+                        wheel.cancel(timer_key);
+                    }
+                    self.hub.give_room(1);
+                    let cause = if entry.life.is_over(now) {
+                        stats.expired += 1;
+                        Cause::Expired
+                    } else {
+                        stats.removed += 1;
+                        Cause::Removed
+                    };
+                    if self.outbox.has_listener() {
+                        self.outbox.push(entry.key, entry.value, cause);
+                    } else {
+                        gone.push(entry);
+                    }
+                },
+            );
+        }));
         books.give_memory_back();
         drop(books);
         self.follow_up(None);
+        if let Err(panic) = extracted {
+            resume_unwind(panic);
+        }
     }
 
     /// Takes out everything: returned whole, or as cleared.
@@ -466,8 +474,9 @@ where
             }
         }
         drop(books);
-        drop((loads, wheel));
         self.follow_up(None);
+        // A destructor that panics must not take with it what is handed over.
+        returns(|| drop((loads, wheel, gone)));
         returned
     }
 
@@ -537,6 +546,7 @@ where
     {
         let mut left = Left::new();
         let mut refused = None;
+        let mut before = None;
         let mut books = self.write();
         let is_this = |loading: &Loading<K, V>| Arc::ptr_eq(&loading.flight, flight);
         let Some(Loading { key, .. }) = books.loads.remove(hash, is_this) else {
@@ -549,12 +559,12 @@ where
         }
         let mut due = None;
         match self.place(&mut books, hash, (key, value), life, now, &mut left) {
-            Ok((_, wanted)) => due = wanted,
+            Ok((old, wanted)) => (before, due) = (old, wanted),
             Err(error) => refused = Some(error),
         }
         drop(books);
-        drop(refused);
         self.follow_up(due);
+        drop((refused, before));
     }
 
     /// A load has failed.
@@ -683,13 +693,6 @@ fn file<K, V>(
             entry.filed = Some((wheel.schedule(now, deadline, hash), deadline));
             Some(wheel.due(deadline))
         }
-    }
-}
-
-impl<K, V> Drop for Shard<K, V> {
-    fn drop(&mut self) {
-        // A ring that was under way when the map was dropped may have set it again.
-        self.bell.silence();
     }
 }
 

@@ -68,7 +68,8 @@ impl HeartbeatConfig {
             write_timeout: None,
             recovery_pause: Duration::from_secs(60),
             jitter_percent: 0,
-            stall_period: Duration::from_secs(1),
+            // Up to two periods of a stall count: fewer than a heartbeat.
+            stall_period: (heartbeat / 4).clamp(Options::TICK, Duration::from_secs(1)),
             tick: Options::default().tick,
         }
     }
@@ -129,8 +130,9 @@ impl HeartbeatConfig {
         self
     }
 
-    /// How often this process looks whether it still runs: every second unless told otherwise.
-    /// A stall that is longer counts against no connection; with zero, it does. Only the
+    /// How often this process looks whether it still runs: four times a heartbeat, but not more
+    /// than once in 10 milliseconds and not less than once a second, unless told otherwise. Of a
+    /// stall, two periods at most count against a connection; with zero, all of it does. Only the
     /// configuration that a table is made with decides this.
     pub fn stall_period(mut self, period: Duration) -> Self {
         self.stall_period = period;

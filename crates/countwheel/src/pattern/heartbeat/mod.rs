@@ -52,8 +52,8 @@ pub enum Dead {
 /// How a recovery has ended. See [`Heartbeats`] for an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recovery {
-    /// There is a new connection: it has been read from and written to now. If it is lost
-    /// again, the next recovery begins a second later at the earliest.
+    /// There is a new connection: it has been read from and written to now. If the peer is
+    /// [not connected](Peer::is_connected) all the same, this counts as [`Failed`](Self::Failed).
     Restored,
     /// Once more after the pause.
     Failed,

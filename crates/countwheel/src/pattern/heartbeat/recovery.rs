@@ -55,10 +55,7 @@ impl<P: Peer> Beats<P> {
             Recovery::Restored => {
                 cell.set_read(now);
                 cell.set_wrote(now);
-                // A peer that says so and is not connected is not asked again and again.
-                let breath = self.pause.load(Ordering::Relaxed).min(BREATH);
-                let next = now.plus(breath.max(SHORTEST));
-                patient.no_attempt_before.store(next.0, Ordering::Relaxed);
+                patient.no_attempt_before.store(0, Ordering::Relaxed);
                 count(&self.recoveries.restored);
             }
             Recovery::Failed => {
@@ -80,9 +77,6 @@ impl<P: Peer> Beats<P> {
         shard.call(cell);
     }
 }
-
-/// The pause after a success, in nanoseconds, unless that after a failure is shorter.
-const BREATH: u64 = 1_000_000_000;
 
 /// The shortest pause, in nanoseconds: never without one.
 const SHORTEST: u64 = 1_000_000;
@@ -106,7 +100,12 @@ struct Attempt<P: Peer> {
 
 impl<P: Peer> Attempt<P> {
     async fn run(&mut self, dead: Dead) {
-        self.recovery = self.cell.data.peer.recover(dead).await;
+        let peer = &self.cell.data.peer;
+        let recovery = peer.recover(dead).await;
+        // Or else it would be dead again at once, and recovered again without a pause.
+        if recovery != Recovery::Restored || peer.is_connected() {
+            self.recovery = recovery;
+        }
     }
 }
 

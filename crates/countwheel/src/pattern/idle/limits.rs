@@ -116,7 +116,9 @@ impl Limits {
         these
     }
 
-    pub(super) fn set(&self, limits: IdleLimits) {
+    /// Whether that changes anything.
+    pub(super) fn set(&self, limits: IdleLimits) -> bool {
+        let mut changed = false;
         let limits = [limits.reader, limits.writer, limits.all];
         for (kept, limit) in self.0.iter().zip(limits) {
             let limit = limit.map_or(0, nanos);
@@ -125,8 +127,9 @@ impl Limits {
             } else {
                 limit.max(Self::LEAST)
             };
-            kept.store(limit, Ordering::Relaxed);
+            changed |= kept.swap(limit, Ordering::Relaxed) != limit;
         }
+        changed
     }
 
     pub(super) fn get(&self) -> IdleLimits {

@@ -319,7 +319,8 @@ impl IdleWatchBuilder {
     /// Looks every `period` whether this process still runs, and takes the time in which it did
     /// not for nobody's idleness. Not done unless asked for.
     ///
-    /// A stall is noticed if it lasts longer than `period`, and is counted without one period.
+    /// A stall is noticed if two looks are more than two periods apart, and is counted without one
+    /// period. At least two ticks of the timer: shorter ones are taken for that.
     /// The price is that the timer's host wakes once every `period` while anything is watched.
     pub fn compensate_stalls(mut self, period: Duration) -> Self {
         self.options.stall_period = (!period.is_zero()).then_some(period);

@@ -13,7 +13,8 @@ use crate::pattern::activity::{Cell, Live, Shard};
 /// handler is running goes on.)
 ///
 /// Whoever reads says [`read`](Self::read), whoever writes [`wrote`](Self::wrote), from any
-/// thread. To share a handle, put it into an [`Arc`], or make the connection itself the owner.
+/// thread. To share a handle, put it into an [`Arc`], or make the connection itself the owner
+/// and give the table a [`Weak`](std::sync::Weak) of it: an `Arc` there would keep both for ever.
 ///
 /// ```
 /// use countwheel::ManualHost;
@@ -158,7 +159,9 @@ impl<C: Send + Sync + 'static> Watched<C> {
     /// assert_eq!(idle.stats().reader_idle, 1);
     /// ```
     pub fn set_limits(&self, limits: IdleLimits) {
-        self.cell.data.limits.set(limits);
+        if !self.cell.data.limits.set(limits) {
+            return;
+        }
         self.shard.begin_anew(&self.cell);
     }
 

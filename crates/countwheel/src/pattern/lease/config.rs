@@ -121,7 +121,7 @@ impl LeaseConfig {
     }
 
     /// How often this process looks whether it still runs: every second unless told otherwise.
-    /// A stall that is longer counts against no lease; with zero, it does.
+    /// Of a stall, two periods at most count against a lease; with zero, all of it does.
     pub fn stall_period(mut self, period: Duration) -> Self {
         self.stall_period = period;
         self

@@ -39,7 +39,7 @@ pub(super) struct Counts {
 /// A lease that has run out.
 struct Suspect<K: Send + Sync + 'static> {
     /// The second look.
-    look_at: Instant,
+    look_at: Live,
     shard: Arc<Shard<Evictions<K>>>,
     cell: Arc<Cell<Term<K>>>,
 }
@@ -98,7 +98,7 @@ impl<K: Send + Sync + 'static> Evictions<K> {
         self.count(&pool);
         drop(pool);
         let ended: Vec<_> = ended;
-        drop(ended);
+        let_go(ended);
     }
 
     pub(super) fn clear(&self) {
@@ -106,7 +106,7 @@ impl<K: Send + Sync + 'static> Evictions<K> {
         let suspects = std::mem::take(&mut pool.suspects);
         self.count(&pool);
         drop(pool);
-        drop(suspects);
+        let_go(suspects);
     }
 
     fn count(&self, pool: &Pool<K>) {
@@ -126,10 +126,15 @@ impl<K: Send + Sync + 'static> Evictions<K> {
         drop(pool);
 
         let now = self.bell.now();
-        let is_ripe = |suspect: &Suspect<K>| suspect.look_at <= now;
+        let live = suspects.first().map_or(Live(0), |suspect| {
+            // Before anybody is judged: a stall is nobody's last chance.
+            let stalls = &suspect.shard.hub().stalls;
+            stalls.look(now);
+            stalls.live(now)
+        });
+        let is_ripe = |suspect: &Suspect<K>| suspect.look_at <= live;
         let (ripe, mut rest): (Vec<_>, Vec<_>) = suspects.into_iter().partition(is_ripe);
-        let unripe = rest.iter().map(|suspect| suspect.look_at).min();
-        let mut again = unripe.map_or(Instant::MAX, |look_at| look_at + self.config.gather);
+        let mut again = self.next_run(&rest);
         if let Some(suspect) = ripe.first() {
             let shard = Arc::clone(&suspect.shard);
             let (left, until) = self.judge(&shard, ripe, now);
@@ -139,14 +144,21 @@ impl<K: Send + Sync + 'static> Evictions<K> {
 
         let mut pool = self.lock();
         pool.is_running = false;
-        let newer = pool.suspects.iter().map(|suspect| suspect.look_at).min();
-        again = newer.map_or(again, |look_at| again.min(look_at + self.config.gather));
+        again = again.min(self.next_run(&pool.suspects));
         pool.suspects.extend(rest);
         self.count(&pool);
         drop(pool);
         if again < Instant::MAX {
             let _ = self.bell.ring_by(again);
         }
+    }
+
+    /// When the first of these is looked at again, and has waited for others.
+    fn next_run(&self, suspects: &[Suspect<K>]) -> Instant {
+        let first = suspects.iter().min_by_key(|suspect| suspect.look_at);
+        first.map_or(Instant::MAX, |first| {
+            first.shard.hub().stalls.real(first.look_at) + self.config.gather
+        })
     }
 
     /// Evicts whom it may. Gives back who has to wait, and until when.
@@ -157,14 +169,14 @@ impl<K: Send + Sync + 'static> Evictions<K> {
         now: Instant,
     ) -> (Vec<Suspect<K>>, Instant) {
         if shard.hub().is_stopped() {
+            let_go(suspects);
             return (Vec::new(), Instant::MAX);
         }
         let stalls = &shard.hub().stalls;
-        stalls.look(now);
-        let mut silent: Vec<_> = suspects
+        let (spared, mut silent): (Vec<_>, Vec<_>) = suspects
             .into_iter()
-            .filter(|suspect| !self.is_spared(suspect))
-            .collect();
+            .partition(|suspect| self.is_spared(suspect));
+        let_go(spared);
         if silent.is_empty() {
             return (silent, Instant::MAX);
         }
@@ -182,6 +194,7 @@ impl<K: Send + Sync + 'static> Evictions<K> {
             if !self.is_spared(&suspect) {
                 self.evict(&suspect);
             }
+            let_go([suspect]);
         }
         if rest.is_empty() {
             return (rest, Instant::MAX);
@@ -236,6 +249,13 @@ impl<K: Send + Sync + 'static> Evictions<K> {
     }
 }
 
+/// Each may be the last that holds a key, whose destructor is foreign and may panic.
+fn let_go<K: Send + Sync + 'static>(suspects: impl IntoIterator<Item = Suspect<K>>) {
+    for suspect in suspects {
+        returns(|| drop(suspect));
+    }
+}
+
 impl<K: Send + Sync + 'static> Policy for Evictions<K> {
     type Data = Term<K>;
 
@@ -250,7 +270,7 @@ impl<K: Send + Sync + 'static> Policy for Evictions<K> {
         _now: Live,
     ) -> After {
         cell.data.is_suspect.store(true, Ordering::Release);
-        let look_at = self.bell.now() + self.config.second_look;
+        let look_at = shard.live().plus(nanos(self.config.second_look));
         let suspect = Suspect {
             look_at,
             shard: Arc::clone(shard),
@@ -258,7 +278,8 @@ impl<K: Send + Sync + 'static> Policy for Evictions<K> {
         };
         let mut pool = self.lock();
         pool.suspects.push(suspect);
-        let look_at = (look_at + self.config.gather).max(pool.quota.renewed_at());
+        let look_at = shard.hub().stalls.real(look_at) + self.config.gather;
+        let look_at = look_at.max(pool.quota.renewed_at());
         self.count(&pool);
         drop(pool);
         // Refused only if the timer is closed, and then nobody is evicted.

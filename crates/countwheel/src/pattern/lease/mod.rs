@@ -34,8 +34,9 @@ pub use self::config::LeaseConfig;
 /// 4. The handler is called with the key, on the timer's executor.
 ///
 /// So without a stall, and with few suspects, a lease that is not renewed is evicted no sooner
-/// than its duration and the second look (and [`gather`](LeaseConfig::gather)) after the last
-/// renewal, and less than one tick of the table and two of the timer later; never a renewed one. A renewal that comes at the very
+/// than its duration and the second look after the last renewal, and less than one tick of the
+/// table and two of the timer later; never a renewed one. (With [`gather`](LeaseConfig::gather),
+/// up to so much later: the first suspect waits that long, and the others go with it.) A renewal that comes at the very
 /// moment of the eviction may be too late: then the next one says so.
 ///
 /// Each lease ends once: it is evicted, or its handle is dropped before that. A handler that

@@ -56,8 +56,9 @@ impl Directory {
     pub(super) fn remove(&self, own: OwnId, timed_out: Option<Instant>) {
         let mut part = self.part(own);
         part.ids.remove(&own.0);
-        if let Some(deadline) = timed_out {
-            part.recent.note(own.0, deadline);
+        match timed_out {
+            Some(deadline) => part.recent.note(own.0, deadline),
+            None => part.recent.forget(own.0),
         }
         if part.ids.capacity() > 64 && part.ids.len() < part.ids.capacity() / 8 {
             let room = 2 * part.ids.len();
@@ -93,6 +94,15 @@ impl Recent {
             self.kept = vec![(0, Instant::ZERO); Self::SIZE].into_boxed_slice();
         }
         self.kept[Self::place(number)] = (number, deadline);
+    }
+
+    /// What has this number now did not time out.
+    fn forget(&mut self, number: u64) {
+        if let Some(kept) = self.kept.get_mut(Self::place(number))
+            && kept.0 == number
+        {
+            *kept = (0, Instant::ZERO);
+        }
     }
 
     pub(super) fn find(&self, number: u64) -> Option<Instant> {

@@ -186,7 +186,11 @@ impl<T: Send + 'static> Shard<T> {
     {
         match self.take(id, End::Failed) {
             Some(taken) => {
-                self.end(taken, Err(RequestError::Failed(error.into())));
+                // Foreign code: whatever it does, the request ends.
+                let mut cause = None;
+                returns(|| cause = Some(error.into()));
+                let cause = cause.unwrap_or_else(|| "the error panicked".into());
+                self.end(taken, Err(RequestError::Failed(cause)));
                 Ok(())
             }
             None => Err(self.hub.late(error, self.late_by(id))),

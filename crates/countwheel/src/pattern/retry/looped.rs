@@ -198,7 +198,13 @@ where
                 }
                 Err(failure) => match this.course.failed(failure) {
                     Ok((next, error)) => {
+                        let is_due = next <= this.course.timer.now();
                         *this.waiting = Some((this.course.timer.sleep_until(next), error));
+                        if is_due {
+                            // Without a delay there is no wait: others have their turn here.
+                            cx.waker().wake_by_ref();
+                            return Poll::Pending;
+                        }
                     }
                     Err(given_up) => return Poll::Ready(Err(given_up)),
                 },

@@ -156,19 +156,33 @@ where
         let now = self.bell.now();
         let hash = self.hasher.hash_one(&key);
         let started = self.timer().start();
+        let is_new = !matches!(entry, Entry::Resumed(..));
+        let has_failed = matches!(entry, Entry::Failed(..));
         let (operation, verdict) = self.assess(entry, now);
+        // What is not taken on, or takes the place of a value alone, is no first attempt.
+        let has_withdrawn = has_failed && verdict.is_ok();
+        let undo = || {
+            if let Some(budget) = self.budget.as_ref().filter(|_| is_new) {
+                budget.undo(now, has_withdrawn);
+            }
+        };
         if let Err(source) = started {
+            undo();
             self.lock().refused();
             let value = (key, operation);
             return Err(SubmitError::NoThread { value, source });
         }
         if self.bell.is_stopped() {
+            undo();
             self.lock().refused();
             return Err(SubmitError::Closed((key, operation)));
         }
         let named = (hash, Arc::new(key));
         let answer = self
             .change(|books, effects| books.submit(named, operation, rule, verdict, now, effects));
+        if answer.is_err() || rule == Rule::InPlace && matches!(answer, Ok(Some(_))) {
+            undo();
+        }
         answer.map_err(|(refusal, key, operation)| {
             let back = (Arc::unwrap_or_clone(key), operation);
             match refusal {

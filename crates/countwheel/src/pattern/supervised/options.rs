@@ -161,7 +161,8 @@ impl SupervisedBuilder {
 
     /// Has `listener` called with what became of each run: at its end on the thread of the run,
     /// else as a task of its own on the executor. So two calls may overlap, and a panic of it is
-    /// logged and goes no further. For logs and metrics; the counters are in
+    /// logged and goes no further. While the executor has no room, the calls wait in the timer, one
+    /// for each event. For logs and metrics; the counters are in
     /// [`SupervisedStats`](super::SupervisedStats) anyway.
     pub fn on_event(mut self, listener: impl Fn(SupervisedEvent) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(listener));

@@ -36,6 +36,8 @@ pub(super) struct Watch {
     overdue: usize,
     stats: SupervisedStats,
     last_run: u64,
+    /// The run that is on its way to the executor, wanted or not.
+    sent: Option<u64>,
 }
 
 enum Phase {
@@ -66,6 +68,7 @@ impl Watch {
             overdue: 0,
             stats: SupervisedStats::default(),
             last_run: 0,
+            sent: None,
         }
     }
 
@@ -137,12 +140,17 @@ impl Watch {
                 if self.overdue >= self.rules.concurrency {
                     return self.reject(now, SupervisedOutcome::Busy);
                 }
+                let until = now + self.rules.timeout;
+                if let Some(run) = self.sent {
+                    // One that was refused waits for a thread still: it will do.
+                    self.phase = Phase::Queued { run, until };
+                    return Act::none();
+                }
                 self.last_run += 1;
-                self.phase = Phase::Queued {
-                    run: self.last_run,
-                    until: now + self.rules.timeout,
-                };
-                Act::run(self.last_run)
+                let run = self.last_run;
+                self.sent = Some(run);
+                self.phase = Phase::Queued { run, until };
+                Act::run(run)
             }
             Phase::Queued { until, .. } if until <= now => {
                 self.reject(now, SupervisedOutcome::NoRoom)
@@ -231,14 +239,20 @@ impl Machine for Watch {
     fn on(&mut self, now: Instant, event: Event<Self>) -> Act<SupervisedEvent> {
         match event {
             Event::Rang => self.rang(now),
-            Event::Begun(run) => Act::granted(self.begin(run, now)),
+            Event::Begun(run) => {
+                self.sent = None;
+                Act::granted(self.begin(run, now))
+            }
             Event::Ended(run, how) => self.ended(run, &how, now),
-            Event::Lost(run) => match self.phase {
-                Phase::Queued { run: queued, .. } if queued == run => {
-                    self.reject(now, SupervisedOutcome::NoRoom)
+            Event::Lost(run) => {
+                self.sent = None;
+                match self.phase {
+                    Phase::Queued { run: queued, .. } if queued == run => {
+                        self.reject(now, SupervisedOutcome::NoRoom)
+                    }
+                    _ => Act::none(),
                 }
-                _ => Act::none(),
-            },
+            }
             Event::Told(Cancel) | Event::TimerEnded => self.end(),
         }
     }
@@ -271,8 +285,11 @@ mod tests {
         delay: u64,
         /// When the next run is due.
         due: Option<u64>,
-        /// The runs by number: what they are doing, and until when they may.
-        runs: Vec<(Doing, u64)>,
+        /// The runs: what they are doing, until when they may, and under which number.
+        runs: Vec<(Doing, u64, u64)>,
+        numbers: u64,
+        /// The number that is on its way, wanted or not.
+        sent: Option<u64>,
         rejected_busy: u64,
         cancelled: bool,
     }
@@ -300,13 +317,12 @@ mod tests {
     impl Model {
         fn count(&self, wanted: &[Doing]) -> u64 {
             let runs = self.runs.iter();
-            runs.filter(|(doing, _)| wanted.contains(doing)).count() as u64
+            runs.filter(|(doing, ..)| wanted.contains(doing)).count() as u64
         }
 
-        fn current(&mut self) -> Option<(usize, &mut (Doing, u64))> {
-            let runs = self.runs.iter_mut().enumerate();
-            let mut current =
-                runs.filter(|(_, run)| matches!(run.0, Doing::Queued | Doing::Running));
+        fn current(&mut self) -> Option<&mut (Doing, u64, u64)> {
+            let runs = self.runs.iter_mut();
+            let mut current = runs.filter(|run| matches!(run.0, Doing::Queued | Doing::Running));
             let first = current.next();
             assert!(current.next().is_none(), "never two within their time");
             first
@@ -357,7 +373,7 @@ mod tests {
             for _ in 0..120 {
                 let run = pick(model.runs.len().max(1) as u64);
                 let doing = model.runs.get(run).map(|run| run.0);
-                let number = run as u64 + 1;
+                let number = model.runs.get(run).map_or(0, |run| run.2);
                 match pick(12) {
                     0..5 => {
                         now += pick(8) as u64;
@@ -372,10 +388,13 @@ mod tests {
                                 model.next(now, delay);
                                 assert_eq!(act.run, None);
                             } else {
-                                model.runs.push((Doing::Queued, now + TIMEOUT));
-                                assert_eq!(act.run, Some(model.runs.len() as u64));
+                                let is_new = model.sent.is_none();
+                                model.numbers += u64::from(is_new);
+                                let number = *model.sent.get_or_insert(model.numbers);
+                                model.runs.push((Doing::Queued, now + TIMEOUT, number));
+                                assert_eq!(act.run, is_new.then_some(number));
                             }
-                        } else if let Some((run, (doing, until))) = model.current()
+                        } else if let Some((doing, until, number)) = model.current()
                             && *until <= now
                         {
                             assert_eq!(act.run, None);
@@ -386,29 +405,30 @@ mod tests {
                                 assert_eq!(act.tell, None);
                             } else {
                                 *doing = Doing::TimedOut;
+                                assert_eq!(act.tell, Some(*number));
                                 model.next(now, grown);
-                                assert_eq!(act.tell, Some(run as u64 + 1));
                             }
                         } else {
                             assert_eq!((act.run, act.tell), (None, None));
                         }
                     }
                     // A run that was withdrawn may still have its turn.
-                    5..8 if matches!(
-                        doing,
-                        Some(Doing::Queued | Doing::Refused | Doing::Withdrawn)
-                    ) =>
-                    {
+                    5..8 if let Some(number) = model.sent.take() => {
                         let act = watch.on(at(now), Event::Begun(number));
-                        assert_eq!(act.granted, doing == Some(Doing::Queued));
-                        if act.granted {
-                            model.runs[run] = (Doing::Running, now + TIMEOUT);
+                        let current = model.current();
+                        let queued = current.filter(|run| run.0 == Doing::Queued);
+                        assert_eq!(act.granted, queued.is_some());
+                        if let Some(run) = queued {
+                            *run = (Doing::Running, now + TIMEOUT, number);
                         }
                     }
-                    8 if matches!(doing, Some(Doing::Queued | Doing::Refused)) && pick(3) == 0 => {
+                    8 if pick(3) == 0
+                        && let Some(number) = model.sent.take() =>
+                    {
                         watch.on(at(now), Event::Lost(number));
-                        if doing == Some(Doing::Queued) {
-                            model.runs[run].0 = Doing::Refused;
+                        let current = model.current();
+                        if let Some(run) = current.filter(|run| run.0 == Doing::Queued) {
+                            run.0 = Doing::Refused;
                             let delay = model.trouble(rules.on_rejection);
                             model.next(now, delay);
                         }
@@ -446,9 +466,9 @@ mod tests {
                         assert_eq!(act.granted, !model.cancelled);
                         (model.cancelled, model.due) = (true, None);
                         let mut told = None;
-                        if let Some((run, (doing, _))) = model.current() {
+                        if let Some((doing, _, number)) = model.current() {
                             if *doing == Doing::Running {
-                                told = Some(run as u64 + 1);
+                                told = Some(*number);
                                 *doing = Doing::Abandoned;
                             } else {
                                 *doing = Doing::Withdrawn;

@@ -44,6 +44,8 @@ pub(super) struct Turns {
     not_before: Instant,
     stats: WorkerStats,
     last_run: u64,
+    /// Whether that run is on its way to the executor, wanted or not.
+    sent: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,6 +75,7 @@ impl Turns {
             not_before: Instant::ZERO,
             stats: WorkerStats::default(),
             last_run: 0,
+            sent: false,
         }
     }
 
@@ -96,10 +99,13 @@ impl Turns {
     fn go_on(&mut self, now: Instant, granted: bool) -> Act<()> {
         let mut act = Act::granted(granted);
         if let Some(due) = self.due() {
-            if due <= now {
+            if due <= now && due < FAR {
                 self.phase = Phase::Queued;
-                self.last_run += 1;
-                act.run = Some(self.last_run);
+                // One that was taken back and is still on its way will do.
+                if !std::mem::replace(&mut self.sent, true) {
+                    self.last_run += 1;
+                    act.run = Some(self.last_run);
+                }
             } else if self.orphaned && due == FAR {
                 self.phase = Phase::Over;
             }
@@ -151,7 +157,7 @@ impl Turns {
     }
 
     fn begin(&mut self, run: u64) -> bool {
-        // After a suspension another may be queued instead.
+        self.sent = false;
         let may = self.phase == Phase::Queued && run == self.last_run;
         if may {
             let is_last = self.finishing;
@@ -219,6 +225,7 @@ impl Machine for Turns {
                 false
             }
             Event::Lost(run) => {
+                self.sent = false;
                 if self.phase == Phase::Queued && run == self.last_run {
                     self.stats.lost += 1;
                     self.phase = Phase::Resting;
@@ -279,6 +286,8 @@ mod tests {
     struct Model {
         /// The run that was asked for last, unless it has had its turn or was taken back.
         queued: Option<u64>,
+        /// Whether it is on its way, taken back or not: then it is not asked for again.
+        sent: bool,
         stepping: bool,
         closed: bool,
         suspended: bool,
@@ -316,6 +325,7 @@ mod tests {
             let mut turns = Turns::new(rules, suspended, at(5));
             let mut model = Model {
                 queued: None,
+                sent: false,
                 stepping: false,
                 closed: false,
                 suspended,
@@ -328,20 +338,21 @@ mod tests {
             for _ in 0..150 {
                 let is_open = !model.closed && !model.finishing;
                 let mut act = Act::none();
+                let (mut has_gone_on, sent) = (true, model.sent);
                 match pick(16) {
                     0..5 => {
                         now += pick(9);
                         act = turns.on(at(now), Event::Rang);
                     }
-                    5..8 if asked > 0 => {
-                        // Also those that were taken back.
-                        let run = if pick(3) == 0 { 1 + pick(asked) } else { asked };
-                        let may = model.queued == Some(run);
+                    5..8 if sent => {
+                        // Also one that was taken back.
+                        let may = model.queued == Some(asked);
                         assert_eq!(
-                            turns.on(at(now), Event::Begun(run)).granted,
+                            turns.on(at(now), Event::Begun(asked)).granted,
                             may,
                             "seed {seed}"
                         );
+                        (has_gone_on, model.sent) = (false, false);
                         if may {
                             model.queued = None;
                             model.stepping = true;
@@ -349,8 +360,9 @@ mod tests {
                             last_one = model.finishing;
                         }
                     }
-                    8 if asked > 0 => {
+                    8 if sent => {
                         act = turns.on(at(now), Event::Lost(asked));
+                        model.sent = false;
                         if model.queued.take().is_some() {
                             model.not_before = now + PAUSE;
                             model.regular = Some(now + PAUSE);
@@ -409,13 +421,17 @@ mod tests {
                             (model.unanswered, model.not_before) = (Some(now), now);
                         }
                     }
-                    _ => {}
+                    _ => has_gone_on = false,
                 }
+                let is_due = model.due().is_some_and(|due| due <= now);
                 if let Some(run) = act.run {
                     assert!(model.queued.is_none(), "one at a time, seed {seed}");
+                    assert!(!std::mem::replace(&mut model.sent, true), "seed {seed}");
                     assert!(model.due().is_some_and(|due| due <= now), "seed {seed}");
                     asked = run;
                     model.queued = Some(run);
+                } else if model.queued.is_none() && model.sent && has_gone_on && is_due {
+                    model.queued = Some(asked);
                 } else if model.queued.is_none() {
                     let due = model.due();
                     // It would have come by now, had somebody rung; and it rings at the deadline.
