@@ -6,6 +6,7 @@
 
 pub mod conformance;
 mod embedded;
+mod log;
 mod memory;
 mod page;
 
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use countwheel::Timestamp;
 
 pub use embedded::EmbeddedStore;
+pub use log::{Files, LogFile, LogOptions, LogStore, SystemFiles};
 pub use memory::MemoryStore;
 
 use crate::{QueueName, Record, Revision, StateKind, TimerName, Wake};

@@ -1,5 +1,8 @@
 //! A disk that loses power: what was synced stays, of the rest some sectors do.
 
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) mod files;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

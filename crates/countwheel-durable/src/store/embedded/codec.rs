@@ -18,7 +18,7 @@ const CRC_BYTES: usize = 4;
 
 /// Why bytes are not what this code wrote.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum CodecError {
+pub(in crate::store) enum CodecError {
     /// The bytes may well be right, for a later version of this code.
     #[error("written by a later version (record version {version})")]
     LaterVersion { version: u8 },
@@ -37,7 +37,7 @@ pub(super) enum CodecError {
 }
 
 /// The bytes of `record`.
-pub(super) fn encode(record: &Record) -> Vec<u8> {
+pub(in crate::store) fn encode(record: &Record) -> Vec<u8> {
     // More than the numbers, the retry schedule and a few attempts take.
     let mut bytes = Vec::with_capacity(record.payload.len() + 512);
     bytes.push(VERSION);
@@ -51,7 +51,7 @@ pub(super) fn encode(record: &Record) -> Vec<u8> {
 ///
 /// No length in them is trusted: postcard reads from the slice alone, and serde caps what it
 /// sets aside for a sequence before it has seen the elements.
-pub(super) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
+pub(in crate::store) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
     let content = checked(bytes)?;
     let (record, rest) = postcard::take_from_bytes(content).map_err(CodecError::Content)?;
     match rest.len() {
@@ -62,14 +62,14 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
 
 /// Where a record stands in the indexes, read without its attempts and its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Indexed {
-    pub(super) kind: StateKind,
-    pub(super) position: Position,
-    pub(super) wake: Option<Wake>,
+pub(in crate::store) struct Indexed {
+    pub(in crate::store) kind: StateKind,
+    pub(in crate::store) position: Position,
+    pub(in crate::store) wake: Option<Wake>,
 }
 
 impl Indexed {
-    pub(super) fn of(record: &Record) -> Self {
+    pub(in crate::store) fn of(record: &Record) -> Self {
         Self {
             kind: record.state.kind(),
             position: Position {
@@ -80,7 +80,7 @@ impl Indexed {
         }
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+    pub(in crate::store) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         /// The fields that a [`Record`] begins with.
         #[derive(Deserialize)]
         struct Head<'a> {
@@ -135,14 +135,14 @@ fn checked(bytes: &[u8]) -> Result<&[u8], CodecError> {
 }
 
 /// The key of a timer: shard, queue, NUL, key.
-pub(super) fn timer_key(shard: Shard, name: &TimerName) -> Vec<u8> {
+pub(in crate::store) fn timer_key(shard: Shard, name: &TimerName) -> Vec<u8> {
     let mut bytes = queue_prefix(shard, &name.queue);
     bytes.extend_from_slice(name.key.as_str().as_bytes());
     bytes
 }
 
 /// The key of a wake: shard, time, revision.
-pub(super) fn due_key(shard: Shard, wake: Wake) -> [u8; 18] {
+pub(in crate::store) fn due_key(shard: Shard, wake: Wake) -> [u8; 18] {
     let mut bytes = [0; 18];
     bytes[..2].copy_from_slice(&shard.0.to_be_bytes());
     bytes[2..10].copy_from_slice(&wake.at.as_micros().to_be_bytes());
@@ -151,13 +151,13 @@ pub(super) fn due_key(shard: Shard, wake: Wake) -> [u8; 18] {
 }
 
 /// The wake of a key that [`due_key`] made.
-pub(super) fn wake_of(key: &[u8]) -> Result<Wake, CodecError> {
+pub(in crate::store) fn wake_of(key: &[u8]) -> Result<Wake, CodecError> {
     let Position { due, revision } = position_of(key)?;
     Ok(Wake { at: due, revision })
 }
 
 /// A name as the value of a wake: queue, NUL, key.
-pub(super) fn name_value(name: &TimerName) -> Vec<u8> {
+pub(in crate::store) fn name_value(name: &TimerName) -> Vec<u8> {
     let (queue, key) = (name.queue.as_str(), name.key.as_str());
     let mut bytes = Vec::with_capacity(queue.len() + 1 + key.len());
     bytes.extend_from_slice(queue.as_bytes());
@@ -167,20 +167,20 @@ pub(super) fn name_value(name: &TimerName) -> Vec<u8> {
 }
 
 /// The name of a value that [`name_value`] made.
-pub(super) fn name_of(value: &[u8]) -> Result<TimerName, CodecError> {
+pub(in crate::store) fn name_of(value: &[u8]) -> Result<TimerName, CodecError> {
     let text = std::str::from_utf8(value).map_err(|_| CodecError::Name)?;
     let (queue, key) = text.split_once('\0').ok_or(CodecError::Name)?;
     TimerName::new(queue, key).map_err(|_| CodecError::Name)
 }
 
 /// The key of a value that is a key alone.
-pub(super) fn key_of(value: &[u8]) -> Result<Key, CodecError> {
+pub(in crate::store) fn key_of(value: &[u8]) -> Result<Key, CodecError> {
     let text = std::str::from_utf8(value).map_err(|_| CodecError::Name)?;
     Key::new(text).map_err(|_| CodecError::Name)
 }
 
 /// The place in a queue's list: shard, queue, NUL, state, due, revision.
-pub(super) fn list_key(
+pub(in crate::store) fn list_key(
     shard: Shard,
     queue: &QueueName,
     kind: StateKind,
@@ -193,7 +193,7 @@ pub(super) fn list_key(
 }
 
 /// The position of a key that [`list_key`] made.
-pub(super) fn position_of(key: &[u8]) -> Result<Position, CodecError> {
+pub(in crate::store) fn position_of(key: &[u8]) -> Result<Position, CodecError> {
     let (rest, revision) = key.split_last_chunk::<8>().ok_or(CodecError::Key)?;
     let (_, due) = rest.split_last_chunk::<8>().ok_or(CodecError::Key)?;
     Ok(Position {
@@ -203,7 +203,7 @@ pub(super) fn position_of(key: &[u8]) -> Result<Position, CodecError> {
 }
 
 /// The part of a queue's list in one state that `filter` can want.
-pub(super) fn list_range(
+pub(in crate::store) fn list_range(
     shard: Shard,
     filter: &Filter,
     kind: StateKind,
@@ -231,14 +231,14 @@ pub(super) fn list_range(
 }
 
 /// The key of a count: shard, queue, NUL, state.
-pub(super) fn count_key(shard: Shard, queue: &QueueName, kind: StateKind) -> Vec<u8> {
+pub(in crate::store) fn count_key(shard: Shard, queue: &QueueName, kind: StateKind) -> Vec<u8> {
     let mut bytes = queue_prefix(shard, queue);
     bytes.push(kind as u8);
     bytes
 }
 
 /// The queue and the state of a key that [`count_key`] made.
-pub(super) fn count_of(key: &[u8]) -> Result<(QueueName, StateKind), CodecError> {
+pub(in crate::store) fn count_of(key: &[u8]) -> Result<(QueueName, StateKind), CodecError> {
     let (_, rest) = key.split_first_chunk::<2>().ok_or(CodecError::Key)?;
     let (&[_, kind], queue) = rest
         .split_last_chunk::<2>()
@@ -253,7 +253,7 @@ pub(super) fn count_of(key: &[u8]) -> Result<(QueueName, StateKind), CodecError>
 }
 
 /// All keys of a shard in a table whose keys begin with it.
-pub(super) fn shard_range(shard: Shard) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+pub(in crate::store) fn shard_range(shard: Shard) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let start = Bound::Included(shard.0.to_be_bytes().to_vec());
     let end = match shard.0.checked_add(1) {
         Some(next) => Bound::Excluded(next.to_be_bytes().to_vec()),

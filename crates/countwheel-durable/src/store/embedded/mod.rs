@@ -1,7 +1,7 @@
 //! Timers on disk: one redb database in a data directory, one process at a time.
 
 mod backend;
-mod codec;
+pub(in crate::store) mod codec;
 mod directory;
 
 use std::any::Any;

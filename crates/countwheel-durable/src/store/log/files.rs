@@ -1,0 +1,173 @@
+//! What a log needs of a directory: a few files of fixed length, each written in place.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A directory with the files of a log, or one that a simulation makes up. [`LogStore`] has an
+/// example.
+///
+/// [`LogStore`]: super::LogStore
+///
+/// What a call did is there after a loss of power only once the sync that concerns it has
+/// returned: [`LogFile::sync`] for what a file holds, [`sync`](Self::sync) for which files
+/// there are and what they are called.
+pub trait Files: Send + Sync + fmt::Debug {
+    /// The names of all files.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn list(&self) -> io::Result<Vec<String>>;
+
+    /// Makes a file of `len` bytes, all of them zero and all of them really there: a disk that
+    /// is full later cannot refuse to write them.
+    ///
+    /// # Errors
+    /// What the system says, also if there is such a file.
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn LogFile>>;
+
+    /// Opens a file that is there.
+    ///
+    /// # Errors
+    /// What the system says, also if there is none.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>>;
+
+    /// Gives a file another name, in place of the file that has it.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Makes durable which files there are.
+    ///
+    /// # Errors
+    /// What the system says. Whether they are durable is unknown then, for good.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Where the directory is, for messages.
+    fn path(&self) -> PathBuf;
+}
+
+/// One file of a log. Its length never changes.
+pub trait LogFile: Send + Sync + fmt::Debug {
+    /// Its length in bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Fills `out` with what stands at `offset`.
+    ///
+    /// # Errors
+    /// What the system says, also if there are not as many bytes.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Writes `data` at `offset`.
+    ///
+    /// # Errors
+    /// What the system says. Some of it may have been written.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// What the system says. Whether it is durable is unknown then, for good: a later sync
+    /// that succeeds says nothing about it.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A directory of the system's.
+#[derive(Debug)]
+pub struct SystemFiles {
+    directory: PathBuf,
+}
+
+impl SystemFiles {
+    /// The directory, which has to exist.
+    #[must_use]
+    pub fn new(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+        }
+    }
+}
+
+impl Files for SystemFiles {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        Ok(names)
+    }
+
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn LogFile>> {
+        let zeros = vec![0; 1 << 16];
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(self.directory.join(name))?;
+        let mut left = len;
+        while left > 0 {
+            let piece = left.min(zeros.len() as u64);
+            file.write_all(&zeros[..usize::try_from(piece).unwrap_or(zeros.len())])?;
+            left -= piece;
+        }
+        Ok(Arc::new(SystemFile(file)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.directory.join(name))?;
+        Ok(Arc::new(SystemFile(file)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.directory.join(from), self.directory.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.directory.join(name))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.directory)?.sync_all()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.clone()
+    }
+}
+
+#[derive(Debug)]
+struct SystemFile(File);
+
+#[cfg(unix)]
+impl LogFile for SystemFile {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.0, out, offset)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(&self.0, data, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}

@@ -1,0 +1,502 @@
+//! The log in front of a sorted store: what it promises, through power cuts and damage.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+#[allow(dead_code, reason = "the disk of the other stores' tests")]
+mod disk;
+
+use std::sync::{Arc, Mutex};
+
+use countwheel::Timestamp;
+use countwheel_durable::store::conformance::{self, Reopen};
+use countwheel_durable::store::{
+    Change, DueEntry, EmbeddedStore, Filter, Lease, LogOptions, LogStore, MemoryStore, Ownership,
+    Page, QueueCounts, Shard, Store, StoreError, SystemFiles,
+};
+use countwheel_durable::{
+    QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName, Wake,
+};
+use disk::Random;
+use disk::files::Directory;
+
+fn open<B: Store>(base: B, directory: &Directory) -> Result<LogStore<B>, StoreError> {
+    LogStore::open(base, directory.open(), 7, options())
+}
+
+// ---- conformance ----
+
+/// A log that, after some commits, moves what it has to the sorted store.
+struct Moving<B> {
+    log: LogStore<B>,
+    every: usize,
+    commits: std::sync::atomic::AtomicUsize,
+}
+
+impl<B: Store> Store for Moving<B> {
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        self.log.acquire(shard)
+    }
+
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        self.log.commit(lease, changes)?;
+        let commits = self
+            .commits
+            .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        if commits.is_multiple_of(self.every) {
+            self.log.seal()?;
+        }
+        if commits.is_multiple_of(2 * self.every) {
+            while self.log.move_oldest()? {}
+        }
+        Ok(())
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.log.get(shard, name)
+    }
+
+    fn due(
+        &self,
+        shard: Shard,
+        after: Option<Wake>,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueEntry>, StoreError> {
+        self.log.due(shard, after, until, limit)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.log.list(shard, filter)
+    }
+
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        self.log.counts(shard)
+    }
+}
+
+struct Reopened {
+    base: MemoryStore,
+    directory: Directory,
+    every: usize,
+    store: Option<Moving<MemoryStore>>,
+}
+
+impl Reopen for Reopened {
+    fn store(&self) -> &dyn Store {
+        self.store.as_ref().unwrap()
+    }
+
+    fn reopen(&mut self) {
+        self.store = None;
+        self.store = Some(Moving {
+            log: open(self.base.clone(), &self.directory).unwrap(),
+            every: self.every,
+            commits: std::sync::atomic::AtomicUsize::new(0),
+        });
+    }
+}
+
+fn reopened(every: usize) -> Box<dyn Reopen> {
+    let mut made = Reopened {
+        base: MemoryStore::new(7),
+        directory: Directory::default(),
+        every,
+        store: None,
+    };
+    made.reopen();
+    Box::new(made)
+}
+
+#[test]
+fn a_log_that_never_moves_conforms() {
+    conformance::check(|| reopened(usize::MAX / 2));
+}
+
+#[test]
+fn a_log_that_moves_everything_conforms() {
+    conformance::check(|| reopened(1));
+}
+
+#[test]
+fn a_log_that_moves_now_and_then_conforms() {
+    conformance::check(|| reopened(3));
+}
+
+struct InDirectory {
+    directory: tempfile::TempDir,
+    store: Option<LogStore<EmbeddedStore>>,
+}
+
+impl Reopen for InDirectory {
+    fn store(&self) -> &dyn Store {
+        self.store.as_ref().unwrap()
+    }
+
+    fn reopen(&mut self) {
+        self.store = None;
+        let base = EmbeddedStore::open(&self.directory.path().join("base"), 7).unwrap();
+        let log = self.directory.path().join("log");
+        std::fs::create_dir_all(&log).unwrap();
+        let files = Arc::new(SystemFiles::new(&log));
+        self.store = Some(LogStore::open(base, files, 7, options()).unwrap());
+    }
+}
+
+#[test]
+fn a_log_before_the_embedded_store_conforms_on_a_real_disk() {
+    conformance::check(|| {
+        let mut made = InDirectory {
+            directory: tempfile::tempdir().unwrap(),
+            store: None,
+        };
+        made.reopen();
+        Box::new(made)
+    });
+}
+
+// ---- power cuts ----
+
+fn record(number: u64, revision: u64, payload: usize) -> Record {
+    let due = Timestamp::from_micros(1_000_000 + number * 1_000 + revision);
+    Record {
+        name: TimerName::new("queue", format!("key-{number}")).unwrap(),
+        id: TimerId {
+            store: 7,
+            set: Revision(revision),
+        },
+        revision: Revision(revision),
+        state: State::Pending,
+        created: Timestamp::from_micros(5),
+        due,
+        first_due: due,
+        policy: RetryPolicy::default(),
+        failures: 0,
+        interruptions: 0,
+        attempt: 0,
+        attempts: Vec::new(),
+        payload: vec![u8::try_from(revision % 251).unwrap(); payload],
+    }
+}
+
+/// What a store answers.
+#[derive(PartialEq, Debug)]
+struct Answers {
+    records: Vec<Option<Record>>,
+    due: Vec<DueEntry>,
+    listed: Vec<Record>,
+    counts: Vec<QueueCounts>,
+}
+
+const KEYS: u64 = 12;
+
+fn answers(store: &dyn Store) -> Answers {
+    let records = (0..KEYS).map(|number| {
+        let name = record(number, 1, 0).name;
+        store.get(Shard::ONLY, &name).unwrap()
+    });
+    let (mut due, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.due(Shard::ONLY, after, Timestamp::MAX, 3).unwrap();
+        due.extend(page.iter().cloned());
+        if page.len() < 3 {
+            break;
+        }
+        after = page.last().map(|entry| entry.wake);
+    }
+    let mut filter = Filter {
+        limit: 4,
+        ..Filter::queue(QueueName::new("queue").unwrap())
+    };
+    let mut listed = Vec::new();
+    loop {
+        let page = store.list(Shard::ONLY, &filter).unwrap();
+        listed.extend(page.records);
+        match page.next {
+            Some(next) => filter.after = Some(next),
+            None => break,
+        }
+    }
+    Answers {
+        records: records.collect(),
+        due,
+        listed,
+        counts: store.counts(Shard::ONLY).unwrap(),
+    }
+}
+
+fn changes(random: &mut Random, revision: &mut u64) -> Vec<Change> {
+    let count = 1 + random.index(5);
+    let mut changes = Vec::new();
+    for _ in 0..count {
+        let number = random.index(usize::try_from(KEYS).unwrap()) as u64;
+        *revision += 1;
+        changes.push(match random.index(5) {
+            0 => Change::Remove(record(number, 1, 0).name),
+            1 => Change::Given(Revision(*revision)),
+            _ => {
+                let payload = [0, 10, 600, 5_000, 60_000][random.index(5)];
+                Change::Put(Box::new(record(number, *revision, payload)))
+            }
+        });
+    }
+    changes
+}
+
+/// One life after another, each ended by a power cut in the middle of anything. Whatever was
+/// acknowledged is there; of the commit that was under way, all or nothing is.
+fn survives_power_cuts(seed: u64) {
+    let mut random = Random::new(seed);
+    let base = MemoryStore::new(7);
+    let directory = Directory::default();
+    // What the log has to answer: with what was acknowledged, and with what may be there.
+    let model = MemoryStore::new(7);
+    let mut revision = 0;
+    let mut unsure: Option<Vec<Change>> = None;
+    for _ in 0..8 {
+        let log = loop {
+            // Even the opening may be cut short.
+            let files = directory.open();
+            if random.index(4) == 0 {
+                directory.fail_after(random.index(8) as u64);
+            }
+            match LogStore::open(base.clone(), files, 7, options()) {
+                Ok(log) => match log.acquire(Shard::ONLY) {
+                    Ok(ownership) => break (log, ownership),
+                    Err(error) => panic!("seed {seed}: {error}"),
+                },
+                Err(StoreError::Io { .. }) => directory.cut(&mut random),
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        };
+        let (log, ownership) = log;
+        let lease = model.acquire(Shard::ONLY).unwrap().lease;
+        if let Some(changes) = unsure.take()
+            && answers(&log) != answers(&model)
+        {
+            model.commit(lease, &changes).unwrap();
+        }
+        assert_eq!(answers(&log), answers(&model), "seed {seed}");
+        let known = model.acquire(Shard::ONLY).unwrap();
+        let lease = known.lease;
+        assert!(
+            ownership.last_revision >= known.last_revision,
+            "seed {seed}"
+        );
+        directory.fail_after(random.index(60) as u64);
+        for _ in 0..40 {
+            let changes = changes(&mut random, &mut revision);
+            match log.commit(ownership.lease, &changes) {
+                Ok(()) => model.commit(lease, &changes).unwrap(),
+                Err(StoreError::Io { .. }) => {
+                    unsure = Some(changes);
+                    let again = log.commit(ownership.lease, &[]);
+                    assert!(matches!(again, Err(StoreError::Poisoned)), "seed {seed}");
+                    break;
+                }
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+            let moved = match random.index(6) {
+                0 => log.seal(),
+                1 => log.move_oldest(),
+                _ => Ok(true),
+            };
+            if moved.is_err() {
+                break;
+            }
+            if random.index(8) == 0 {
+                assert_eq!(answers(&log), answers(&model), "seed {seed}");
+            }
+        }
+        if random.index(3) > 0 {
+            directory.cut(&mut random);
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_through_power_cuts() {
+    for seed in 0..500 {
+        survives_power_cuts(seed);
+    }
+}
+
+// ---- damage ----
+
+#[test]
+fn damage_is_refused_or_harmless_but_for_the_last_commit() {
+    let mut refused = 0;
+    for seed in 0..200 {
+        let mut random = Random::new(seed);
+        let directory = Directory::default();
+        let base = MemoryStore::new(7);
+        let mut revision = 0;
+        let mut promised = Vec::new();
+        let model = MemoryStore::new(7);
+        {
+            let log = open(base.clone(), &directory).unwrap();
+            let lease = log.acquire(Shard::ONLY).unwrap().lease;
+            let own = model.acquire(Shard::ONLY).unwrap().lease;
+            for _ in 0..10 {
+                let changes = changes(&mut random, &mut revision);
+                log.commit(lease, &changes).unwrap();
+                promised.push(answers(&model));
+                model.commit(own, &changes).unwrap();
+                if random.index(4) == 0 {
+                    log.seal().unwrap();
+                }
+            }
+        }
+        let names = directory.names();
+        let name = &names[random.index(names.len())];
+        let damaged = directory.copy();
+        let at = damaged.flip(name, 20_000, &mut random);
+        let lost = promised.last().unwrap();
+        match open(base.clone(), &damaged) {
+            Ok(log) => {
+                log.acquire(Shard::ONLY).unwrap();
+                let found = answers(&log);
+                assert!(
+                    found == answers(&model) || found == *lost,
+                    "seed {seed}: a bit at {at} of {name}"
+                );
+            }
+            Err(StoreError::Corrupt { .. } | StoreError::NotAStore { .. }) => refused += 1,
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    }
+    assert!(refused > 50, "{refused}");
+}
+
+#[test]
+fn a_missing_segment_is_refused() {
+    let directory = Directory::default();
+    let log = open(MemoryStore::new(7), &directory).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    for revision in 1..4 {
+        let change = Change::Put(Box::new(record(1, revision, 10)));
+        log.commit(lease, &[change]).unwrap();
+        assert!(log.seal().unwrap());
+    }
+    assert!(!log.seal().unwrap(), "the last is empty");
+    drop(log);
+    let names = directory.names();
+    assert_eq!(names.len(), 4);
+    directory.remove(&names[1]);
+    let refused = open(MemoryStore::new(7), &directory);
+    assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+    let stranger = LogStore::open(MemoryStore::new(8), directory.open(), 8, options());
+    assert!(matches!(stranger, Err(StoreError::NotAStore { .. })));
+}
+
+#[test]
+fn what_fires_before_its_segment_is_full_never_reaches_the_sorted_store() {
+    let directory = Directory::default();
+    let base = MemoryStore::new(7);
+    let log = open(base.clone(), &directory).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    for revision in 1..100 {
+        let record = record(revision, revision, 100);
+        let name = record.name.clone();
+        log.commit(lease, &[Change::Put(Box::new(record))]).unwrap();
+        if revision != 50 {
+            log.commit(lease, &[Change::Remove(name)]).unwrap();
+        }
+    }
+    log.seal().unwrap();
+    assert!(log.move_oldest().unwrap());
+    assert_eq!(log.young(), (0, 1));
+    let kept = base.counts(Shard::ONLY).unwrap();
+    assert_eq!(kept[0].by_state.iter().sum::<u64>(), 1);
+}
+
+/// Segments that are full every few commits.
+fn options() -> LogOptions {
+    let mut options = LogOptions::default();
+    options.segment_bytes = 1 << 15;
+    options
+}
+
+// ---- moves that meet commits ----
+
+type Deed = Box<dyn FnOnce() + Send>;
+
+/// A sorted store in which something happens just before a commit.
+#[derive(Clone)]
+struct Meddled {
+    store: MemoryStore,
+    before: Arc<Mutex<Option<Deed>>>,
+}
+
+impl Store for Meddled {
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        self.store.acquire(shard)
+    }
+
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        let before = self.before.lock().unwrap().take();
+        if let Some(before) = before {
+            before();
+        }
+        self.store.commit(lease, changes)
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.store.get(shard, name)
+    }
+
+    fn due(
+        &self,
+        shard: Shard,
+        after: Option<Wake>,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueEntry>, StoreError> {
+        self.store.due(shard, after, until, limit)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.store.list(shard, filter)
+    }
+
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        self.store.counts(shard)
+    }
+}
+
+#[test]
+fn what_is_changed_while_it_moves_stays_changed() {
+    let base = Meddled {
+        store: MemoryStore::new(7),
+        before: Arc::default(),
+    };
+    let directory = Directory::default();
+    let open = || LogStore::open(base.clone(), directory.open(), 7, options()).unwrap();
+    let log = Arc::new(open());
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    for number in 0..3 {
+        let change = Change::Put(Box::new(record(number, number + 1, 10)));
+        log.commit(lease, &[change]).unwrap();
+    }
+    log.seal().unwrap();
+    let meanwhile = Arc::clone(&log);
+    *base.before.lock().unwrap() = Some(Box::new(move || {
+        let removed = Change::Remove(record(0, 1, 0).name);
+        let replaced = Change::Put(Box::new(record(1, 9, 20)));
+        meanwhile.commit(lease, &[removed, replaced]).unwrap();
+    }));
+    assert!(log.move_oldest().unwrap());
+    let model = MemoryStore::new(7);
+    let own = model.acquire(Shard::ONLY).unwrap().lease;
+    for kept in [record(1, 9, 20), record(2, 3, 10)] {
+        model.commit(own, &[Change::Put(Box::new(kept))]).unwrap();
+    }
+    assert_eq!(answers(&*log), answers(&model));
+    drop(log);
+    let log = open();
+    log.acquire(Shard::ONLY).unwrap();
+    assert_eq!(answers(&log), answers(&model), "opened again");
+    log.seal().unwrap();
+    while log.move_oldest().unwrap() {}
+    assert_eq!(log.young().0, 0);
+    assert_eq!(answers(&base), answers(&model), "all of it moved");
+}
