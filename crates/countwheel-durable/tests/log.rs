@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "the disk of the other stores' tests")]
 mod disk;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use countwheel::Timestamp;
@@ -25,34 +26,28 @@ fn open<B: Store>(base: B, directory: &Directory) -> Result<LogStore<B>, StoreEr
 
 // ---- conformance ----
 
-/// A log that, after some commits, moves what it has to the sorted store.
-struct Moving<B> {
-    log: LogStore<B>,
-    every: usize,
-    commits: std::sync::atomic::AtomicUsize,
+type Deed<S> = Box<dyn Fn(&S) -> Result<(), StoreError> + Send + Sync>;
+
+/// A store with something done before and after each commit.
+struct Meddled<S> {
+    store: S,
+    before: Deed<S>,
+    after: Deed<S>,
 }
 
-impl<B: Store> Store for Moving<B> {
+impl<S: Store> Store for Meddled<S> {
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.log.acquire(shard)
+        self.store.acquire(shard)
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        self.log.commit(lease, changes)?;
-        let commits = self
-            .commits
-            .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        if commits.is_multiple_of(self.every) {
-            self.log.seal()?;
-        }
-        if commits.is_multiple_of(2 * self.every) {
-            while self.log.move_oldest()? {}
-        }
-        Ok(())
+        (self.before)(&self.store)?;
+        self.store.commit(lease, changes)?;
+        (self.after)(&self.store)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.log.get(shard, name)
+        self.store.get(shard, name)
     }
 
     fn due(
@@ -62,23 +57,38 @@ impl<B: Store> Store for Moving<B> {
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<DueEntry>, StoreError> {
-        self.log.due(shard, after, until, limit)
+        self.store.due(shard, after, until, limit)
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.log.list(shard, filter)
+        self.store.list(shard, filter)
     }
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.log.counts(shard)
+        self.store.counts(shard)
     }
+}
+
+/// After so many commits what there is moves to the sorted store.
+fn moving<B: Store + 'static>(every: usize) -> Deed<LogStore<B>> {
+    let commits = AtomicUsize::new(0);
+    Box::new(move |log| {
+        let commits = commits.fetch_add(1, Ordering::SeqCst);
+        if commits.is_multiple_of(every) {
+            log.seal()?;
+        }
+        if commits.is_multiple_of(2 * every) {
+            while log.move_oldest()? {}
+        }
+        Ok(())
+    })
 }
 
 struct Reopened {
     base: MemoryStore,
     directory: Directory,
     every: usize,
-    store: Option<Moving<MemoryStore>>,
+    store: Option<Meddled<LogStore<MemoryStore>>>,
 }
 
 impl Reopen for Reopened {
@@ -88,10 +98,10 @@ impl Reopen for Reopened {
 
     fn reopen(&mut self) {
         self.store = None;
-        self.store = Some(Moving {
-            log: open(self.base.clone(), &self.directory).unwrap(),
-            every: self.every,
-            commits: std::sync::atomic::AtomicUsize::new(0),
+        self.store = Some(Meddled {
+            store: open(self.base.clone(), &self.directory).unwrap(),
+            before: Box::new(|_| Ok(())),
+            after: moving(self.every),
         });
     }
 }
@@ -418,59 +428,24 @@ fn options() -> LogOptions {
 
 // ---- moves that meet commits ----
 
-type Deed = Box<dyn FnOnce() + Send>;
-
-/// A sorted store in which something happens just before a commit.
-#[derive(Clone)]
-struct Meddled {
-    store: MemoryStore,
-    before: Arc<Mutex<Option<Deed>>>,
-}
-
-impl Store for Meddled {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.store.acquire(shard)
-    }
-
-    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        let before = self.before.lock().unwrap().take();
-        if let Some(before) = before {
-            before();
-        }
-        self.store.commit(lease, changes)
-    }
-
-    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.store.get(shard, name)
-    }
-
-    fn due(
-        &self,
-        shard: Shard,
-        after: Option<Wake>,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DueEntry>, StoreError> {
-        self.store.due(shard, after, until, limit)
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.store.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.store.counts(shard)
-    }
-}
-
 #[test]
 fn what_is_changed_while_it_moves_stays_changed() {
-    let base = Meddled {
-        store: MemoryStore::new(7),
-        before: Arc::default(),
-    };
+    let base = MemoryStore::new(7);
+    let deed = Arc::new(Mutex::new(None::<Box<dyn FnOnce() + Send>>));
     let directory = Directory::default();
-    let open = || LogStore::open(base.clone(), directory.open(), 7, options()).unwrap();
+    let open = || {
+        let deed = Arc::clone(&deed);
+        let meddled = Meddled {
+            store: base.clone(),
+            before: Box::new(move |_| {
+                let deed = deed.lock().unwrap().take();
+                deed.into_iter().for_each(|deed| deed());
+                Ok(())
+            }),
+            after: Box::new(|_| Ok(())),
+        };
+        LogStore::open(meddled, directory.open(), 7, options()).unwrap()
+    };
     let log = Arc::new(open());
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     for number in 0..3 {
@@ -479,7 +454,7 @@ fn what_is_changed_while_it_moves_stays_changed() {
     }
     log.seal().unwrap();
     let meanwhile = Arc::clone(&log);
-    *base.before.lock().unwrap() = Some(Box::new(move || {
+    *deed.lock().unwrap() = Some(Box::new(move || {
         let removed = Change::Remove(record(0, 1, 0).name);
         let replaced = Change::Put(Box::new(record(1, 9, 20)));
         meanwhile.commit(lease, &[removed, replaced]).unwrap();

@@ -290,6 +290,11 @@ impl Patience {
     }
 }
 
+/// In whole nanoseconds; 584 years if that is too many.
+pub(crate) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// A clock that moves only when told to. Clones share the same time.
 ///
 /// Starts at [`Instant::ZERO`] and [`Timestamp::EPOCH`] unless told otherwise.

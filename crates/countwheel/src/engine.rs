@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::clock::nanos;
 use crate::concurrent::{Host, Ready, Shards};
 use crate::executor::{Executor, Overload, Work};
 use crate::stats::{RunningTask, SlowTask, Snapshot, Stats};
@@ -540,10 +541,6 @@ impl Drop for Hosting<'_> {
     fn drop(&mut self) {
         self.0.ready.set_host(Host::None);
     }
-}
-
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

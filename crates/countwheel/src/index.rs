@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 
 /// Entries by the hash of their keys.
 pub(crate) struct Index<E> {
@@ -67,23 +67,13 @@ impl<E> Index<E> {
     pub(crate) fn remove(&mut self, hash: u64, is: impl Fn(&E) -> bool) -> Option<E> {
         if self.first.get(&hash).is_some_and(&is) {
             let removed = self.first.remove(&hash);
-            self.give_memory_back();
+            give_memory_back(&mut self.first);
             return removed;
         }
         let mut others = self.others.iter();
         let found = others.position(|(other, entry)| *other == hash && is(entry))?;
         let (_, removed) = self.others.swap_remove(found);
         Some(removed)
-    }
-
-    /// After a peak: when an eighth is used, all but a quarter goes. So what it costs to move
-    /// the rest is spread over the many removals before, and few sets later need it again.
-    fn give_memory_back(&mut self) {
-        const SMALL: usize = 64;
-        let (used, room) = (self.first.len(), self.first.capacity());
-        if room > SMALL && used < room / 8 {
-            self.first.shrink_to(2 * used);
-        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &E> {
@@ -99,12 +89,22 @@ impl<E> Index<E> {
         for (_, entry) in self.others.extract_if(.., |(_, entry)| is(entry)) {
             taken(entry);
         }
-        self.give_memory_back();
+        give_memory_back(&mut self.first);
     }
 
     pub(crate) fn into_entries(self) -> impl Iterator<Item = E> {
         let others = self.others.into_iter().map(|(_, entry)| entry);
         self.first.into_values().chain(others)
+    }
+}
+
+/// After a peak: when an eighth is used, all but a quarter goes. So what it costs to move the
+/// rest is spread over the many removals before, and few sets later need it again.
+pub(crate) fn give_memory_back<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>) {
+    const SMALL: usize = 64;
+    let (used, room) = (map.len(), map.capacity());
+    if room > SMALL && used < room / 8 {
+        map.shrink_to(2 * used);
     }
 }
 

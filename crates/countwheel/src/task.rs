@@ -3,11 +3,12 @@
 use std::any::type_name;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError, mpsc};
-use std::task::Waker;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::task::{Context, Poll, Waker};
 use std::{mem, thread};
 
 use crate::Instant;
+use crate::concurrent::Parker;
 
 /// What a timer holds for one thing that is to happen.
 pub(crate) enum Job {
@@ -156,6 +157,19 @@ impl fmt::Debug for Task {
             .field("name", &self.name())
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
+    }
+}
+
+/// Blocks this thread until `poll`, asked again at each wake-up, has an answer.
+pub(crate) fn block_until<R>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>) -> R {
+    let parker = Arc::new(Parker::default());
+    let waker = Waker::from(Arc::clone(&parker));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        match poll(&mut cx) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => parker.park(None),
+        }
     }
 }
 

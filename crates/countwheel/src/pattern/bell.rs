@@ -7,6 +7,10 @@ use crate::concurrent::Alarm;
 use crate::task::Job;
 use crate::{Driver, Instant, ScheduleError, Timeout, Timer};
 
+/// When to ring for who waits for the end of the timer only: just before the end of time, which a
+/// clock may show.
+pub(crate) const FAR: Instant = Instant::from_nanos(u64::MAX - 1);
+
 /// Something with deadlines of its own, behind a lock of its own.
 pub(crate) trait Rung: Send + Sync + 'static {
     /// The bell it was made with.

@@ -7,6 +7,7 @@ use std::task::{Wake, Waker};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use super::bell::FAR;
 use super::spawned::{Spawned, spawn};
 use super::stop_signal::StopSignal;
 use crate::concurrent::Alarm;
@@ -98,9 +99,6 @@ pub(crate) trait Perform<M: Machine>: Send + Sync + 'static {
     /// What people know it by.
     fn name(&self) -> &'static str;
 }
-
-/// The longest deadline that an alarm can be set to: in 584 years.
-pub(crate) const FAR: Instant = Instant::from_nanos(u64::MAX - 1);
 
 /// One chain of runs. What the timer holds of it is one waker, or the run that has its turn next;
 /// so it lives as long as that or a handle does, and never keeps the timer alive.

@@ -176,11 +176,6 @@ pub(super) fn times(span: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
-/// In whole nanoseconds; 584 years if that is too many.
-pub(super) fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// Whether it says how much of something: from none of it to all.
 pub(super) fn is_share(share: f64) -> bool {
     (0.0..=1.0).contains(&share)

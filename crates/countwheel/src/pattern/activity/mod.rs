@@ -20,6 +20,6 @@ mod table;
 
 pub(crate) use cell::{Cell, next_multiple};
 pub(crate) use shard::{After, Policy, Shard};
-pub(crate) use stalls::{Live, nanos};
+pub(crate) use stalls::Live;
 pub use table::WatchError;
 pub(crate) use table::{Options, Table};

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::Instant;
+use crate::clock::nanos;
 
 /// A time from which stalls are subtracted, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -26,10 +27,6 @@ impl Live {
     pub(crate) const fn plus(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
-}
-
-pub(crate) fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 pub(crate) struct Stalls {

@@ -6,16 +6,13 @@ use std::task::{Context, Poll, Waker};
 use super::line::{Line, Ticket};
 use super::results::{DelayQueueStats, Due, PushError, Undue};
 use super::shelf::{Item, Shelf};
-use crate::pattern::bell::{Bell, Rung};
+use crate::pattern::bell::{Bell, FAR, Rung};
 use crate::task::returns;
 use crate::{Instant, Timer, TimerKey};
 
 /// One who is called takes one item and, if there is more, so does the next one: it need not
 /// be this call that wakes them all.
 const AT_ONCE: usize = 256;
-
-/// No deadline that comes: who waits at an empty queue wants to hear of the timer's end only.
-const END_OF_TIME: Instant = Instant::from_nanos(u64::MAX - 1);
 
 pub(super) struct Queue<T> {
     bell: Bell,
@@ -117,7 +114,7 @@ impl<T: Send + 'static> Queue<T> {
 
     fn ring_by(&self, due: Instant) {
         // What a timer without a thread cannot do yet, the next push makes up for.
-        if self.bell.ring_by(due.min(END_OF_TIME)).is_err() && self.bell.is_stopped() {
+        if self.bell.ring_by(due.min(FAR)).is_err() && self.bell.is_stopped() {
             self.change(|_| ());
         }
     }
@@ -189,7 +186,7 @@ impl<T: Send + 'static> Queue<T> {
         let due = state.shelf.next_wake();
         drop(state);
         drop(old);
-        self.ring_by(due.unwrap_or(END_OF_TIME));
+        self.ring_by(due.unwrap_or(FAR));
         Poll::Pending
     }
 
@@ -241,7 +238,7 @@ impl<T: Send + 'static> Rung for Queue<T> {
         let mut state = self.lock();
         let called = self.call(&mut state, now);
         let more = called.len() >= AT_ONCE;
-        let next = state.shelf.next_wake_of_later().unwrap_or(END_OF_TIME);
+        let next = state.shelf.next_wake_of_later().unwrap_or(FAR);
         let next = state.line.has_waiting().then_some(next);
         drop(state);
         wake(called);

@@ -15,8 +15,7 @@ use std::thread::{self, ThreadId};
 use super::shard::Shard;
 use super::ttl::Life;
 use crate::Instant;
-use crate::concurrent::Parker;
-use crate::task::returns;
+use crate::task::{block_until, returns};
 
 /// A load that is under way, in its shard.
 pub(super) struct Loading<K, V> {
@@ -112,15 +111,8 @@ impl<V> Flight<V> {
             self.thread != Some(thread::current().id()),
             "a load waits for itself"
         );
-        let parker = Arc::new(Parker::default());
-        let waker = Waker::from(Arc::clone(&parker));
         let place = self.place();
-        loop {
-            match self.poll(place.number, &waker) {
-                Poll::Ready(landing) => return landing,
-                Poll::Pending => parker.park(None),
-            }
-        }
+        block_until(|cx| self.poll(place.number, cx.waker()))
     }
 
     /// Waits until the load is over.

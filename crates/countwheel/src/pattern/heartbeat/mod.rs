@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use self::recovery::Recoveries;
-use super::activity::{After, Cell, Live, Policy, Shard, Table, WatchError, nanos, next_multiple};
+use crate::clock::nanos;
+
+use super::activity::{After, Cell, Live, Policy, Shard, Table, WatchError, next_multiple};
 use super::random::Random;
 use super::spawned::Spawned;
 use crate::task::returns;

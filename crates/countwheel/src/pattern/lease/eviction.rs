@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::quota::Quota;
 use super::{LeaseConfig, Term};
-use crate::pattern::activity::{After, Cell, Live, Policy, Shard, nanos};
+use crate::clock::nanos;
+use crate::pattern::activity::{After, Cell, Live, Policy, Shard};
 use crate::pattern::bell::{Bell, Rung};
 use crate::pattern::random::Random;
 use crate::task::returns;

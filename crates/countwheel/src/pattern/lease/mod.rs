@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use self::eviction::Evictions;
-use super::activity::{Cell, Shard, Table, WatchError, nanos};
+use super::activity::{Cell, Shard, Table, WatchError};
+use crate::clock::nanos;
 use crate::{Instant, Timer};
 
 pub use self::config::LeaseConfig;

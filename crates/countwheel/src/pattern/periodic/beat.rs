@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::PeriodicStats;
+use crate::clock::nanos;
 use crate::pattern::chain::{Act, Ended, Event, Machine};
 use crate::pattern::random::Random;
-use crate::pattern::start::{RunEnd, nanos};
+use crate::pattern::start::RunEnd;
 use crate::{Instant, MissedTicks};
 
 /// What a periodic task was told at its start.

@@ -3,15 +3,16 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::books::ChannelNumber;
 use super::response::Response;
 use super::shard::Shard;
 use super::{OwnId, RegisterError, Requests};
-use crate::concurrent::{Outcome, Parker};
+use crate::concurrent::Outcome;
 use crate::pattern::Limit;
+use crate::task::block_until;
 
 /// A connection, as a table of requests sees it: what is registered on it can be ended
 /// together. Made by [`Requests::channel`].
@@ -198,14 +199,7 @@ impl Closing {
     /// # Panics
     /// If it was polled to its end before.
     pub fn wait(mut self) {
-        let parker = Arc::new(Parker::default());
-        let waker = Waker::from(Arc::clone(&parker));
-        while Pin::new(&mut self)
-            .poll(&mut Context::from_waker(&waker))
-            .is_pending()
-        {
-            parker.park(None);
-        }
+        block_until(|cx| Pin::new(&mut self).poll(cx));
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{OwnId, RequestId};
 use crate::Instant;
+use crate::index::give_memory_back;
 
 /// The requests that are known by numbers of their callers.
 ///
@@ -60,10 +61,7 @@ impl Directory {
             Some(deadline) => part.recent.note(own.0, deadline),
             None => part.recent.forget(own.0),
         }
-        if part.ids.capacity() > 64 && part.ids.len() < part.ids.capacity() / 8 {
-            let room = 2 * part.ids.len();
-            part.ids.shrink_to(room);
-        }
+        give_memory_back(&mut part.ids);
     }
 
     /// The deadline at which the last request of this number timed out, if that is known.

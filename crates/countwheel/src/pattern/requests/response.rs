@@ -3,13 +3,14 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::handler::Handoff;
 use super::shard::Shard;
 use super::{OwnId, RequestError, RequestId};
 use crate::Instant;
-use crate::concurrent::{Outcome, Parker};
+use crate::concurrent::Outcome;
+use crate::task::block_until;
 
 /// What a request's caller and its table share.
 pub(super) struct Call<T> {
@@ -116,14 +117,7 @@ impl<T: Send + 'static> Response<T> {
     /// # Panics
     /// If the answer was taken before, by a poll.
     pub fn wait(mut self) -> Result<T, RequestError> {
-        let parker = Arc::new(Parker::default());
-        let waker = Waker::from(Arc::clone(&parker));
-        loop {
-            match Pin::new(&mut self).poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(result) => return result,
-                Poll::Pending => parker.park(None),
-            }
-        }
+        block_until(|cx| Pin::new(&mut self).poll(cx))
     }
 
     /// Takes the request back: the same as dropping this.

@@ -2,15 +2,14 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
 use super::Failure;
-use crate::concurrent::Parker;
 use crate::pattern::random::Random;
 use crate::pattern::{Attempts, Backoff, GiveUp, RetryBudget};
+use crate::task::block_until;
 use crate::{Instant, Sleep, Timer};
 
 impl Timer {
@@ -79,9 +78,6 @@ impl Timer {
         mut operation: impl FnMut(u32) -> Result<T, Failure<E>>,
     ) -> Result<T, GivenUp<E>> {
         let mut course = Course::new(self.clone(), backoff);
-        let parker = Arc::new(Parker::default());
-        let waker = Waker::from(Arc::clone(&parker));
-        let mut cx = Context::from_waker(&waker);
         loop {
             let failure = match operation(course.begin()) {
                 Ok(value) => return Ok(value),
@@ -89,12 +85,8 @@ impl Timer {
             };
             let (next, error) = course.failed(failure)?;
             let mut sleep = self.sleep_until(next);
-            loop {
-                match Pin::new(&mut sleep).poll(&mut cx) {
-                    Poll::Ready(Ok(())) => break,
-                    Poll::Ready(Err(_)) => return Err(course.end(error, GiveUp::Timer)),
-                    Poll::Pending => parker.park(None),
-                }
+            if block_until(|cx| Pin::new(&mut sleep).poll(cx)).is_err() {
+                return Err(course.end(error, GiveUp::Timer));
             }
         }
     }

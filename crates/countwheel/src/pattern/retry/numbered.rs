@@ -6,16 +6,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// A map from numbers that this file's neighbours give out.
 pub(super) type Numbered<V> = HashMap<u64, V, BuildHasherDefault<Spread>>;
 
-/// After a peak: when an eighth is used, all but a quarter goes. So what it costs to move the
-/// rest is spread over the many removals before.
-pub(super) fn give_memory_back<V>(map: &mut Numbered<V>) {
-    const SMALL: usize = 64;
-    let (used, room) = (map.len(), map.capacity());
-    if room > SMALL && used < room / 8 {
-        map.shrink_to(2 * used);
-    }
-}
-
 /// Spreads numbers that follow one another.
 #[derive(Default)]
 pub(super) struct Spread(u64);

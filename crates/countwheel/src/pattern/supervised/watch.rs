@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::{AfterTrouble, SupervisedEvent, SupervisedOutcome, SupervisedStats};
 use crate::Instant;
+use crate::clock::nanos;
 use crate::pattern::chain::{Act, Ended, Event, Machine};
 use crate::pattern::random::Random;
-use crate::pattern::start::{RunEnd, nanos, times};
+use crate::pattern::start::{RunEnd, times};
 
 /// What a supervised task was told at its start.
 #[derive(Clone, Debug)]

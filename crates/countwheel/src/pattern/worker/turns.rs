@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{Step, WorkerStats};
 use crate::Instant;
-use crate::pattern::chain::{Act, Ended, Event, FAR, Machine};
+use crate::pattern::bell::FAR;
+use crate::pattern::chain::{Act, Ended, Event, Machine};
 
 /// What a worker was told at its start.
 #[derive(Clone, Debug)]

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::WhenFull;
-use super::numbered::{Numbered, give_memory_back};
+use super::numbered::Numbered;
 use super::results::RetryStats;
-use crate::index::Index;
+use crate::index::{Index, give_memory_back};
 use crate::pattern::GiveUp;
 use crate::{Driver, Instant};
 
