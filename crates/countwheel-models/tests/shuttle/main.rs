@@ -41,12 +41,23 @@ const BATCH: usize = 500;
 const CHANGES: usize = 3;
 
 /// What only loom finds.
-const NOT_IN_A_LIFE: [Bug; 3] = [
+const NOT_IN_A_LIFE: [Bug; 13] = [
     // Shuttle's atomics are sequentially consistent: no order shows that a fence is missing.
     Bug::SleepWithoutFence,
     Bug::LookWithoutFence,
     // No life lasts so long.
     Bug::EndOfTimeUnannounced,
+    // No pattern takes part in one.
+    Bug::AlarmPutOff,
+    Bug::AlarmStaysSet,
+    Bug::WokenWhilePolled,
+    Bug::WokenUnseen,
+    Bug::DroppedWhilePolled,
+    Bug::SettledInTwoSteps,
+    Bug::CheckedWhileTried,
+    Bug::CheckedUnseen,
+    Bug::DecidedInTwoSteps,
+    Bug::ArmedAfterDecision,
 ];
 
 fn run(scheduler: impl Scheduler + 'static, lives: &Arc<AtomicU64>) {
