@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::Duration;
 
-const SECOND: Duration = Duration::from_secs(1);
+use crate::support::{Count, SECOND};
 
 struct Panics;
 impl Wake for Panics {
@@ -21,12 +20,19 @@ impl Wake for Panics {
         panic!("on purpose");
     }
 }
-#[derive(Default)]
-struct Count(AtomicUsize);
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
+
+/// A load that ends with `value` once somebody says so, and is polled again.
+fn gated<V>(value: V) -> (mpsc::Sender<()>, impl Future<Output = Result<V, ()>>) {
+    let (tx, rx) = mpsc::channel();
+    let gate = async move {
+        std::future::poll_fn(|_| match rx.try_recv() {
+            Ok(()) => Poll::Ready(()),
+            Err(_) => Poll::Pending,
+        })
+        .await;
+        Ok(value)
+    };
+    (tx, gate)
 }
 
 // a waker that panics keeps others from being woken.
@@ -51,7 +57,7 @@ fn a_waker_that_panics_keeps_nobody_waiting_for_a_load() {
             .poll(&mut Context::from_waker(&bad))
             .is_pending()
     );
-    let count = Arc::new(Count::default());
+    let count = Count::new();
     let good = Waker::from(count.clone());
     let mut second = Box::pin(map.try_get_or_load_async(&1, async { Ok::<_, ()>(7) }));
     assert!(
@@ -61,11 +67,7 @@ fn a_waker_that_panics_keeps_nobody_waiting_for_a_load() {
             .is_pending()
     );
     let _ = catch_unwind(AssertUnwindSafe(|| drop(loader)));
-    assert_eq!(
-        count.0.load(Ordering::SeqCst),
-        1,
-        "the second was never woken"
-    );
+    assert_eq!(count.woken(), 1, "the second was never woken");
 }
 
 // the destructor of the value that a load replaces panics: those who wait hang.
@@ -84,19 +86,11 @@ fn a_destructor_that_panics_keeps_nobody_waiting_for_a_load() {
     let map = ExpiringMap::<u32, V>::new(host.timer().clone(), Ttl::after(SECOND));
     map.insert(1, V(true)).unwrap();
     host.clock().advance(SECOND); // expired, but nobody has taken it out yet
-    let (tx, rx) = mpsc::channel::<()>();
-    let gate = async {
-        std::future::poll_fn(|_| match rx.try_recv() {
-            Ok(()) => Poll::Ready(()),
-            _ => Poll::Pending,
-        })
-        .await;
-        Ok::<_, ()>(V(false))
-    };
+    let (tx, gate) = gated(V(false));
     let mut loader = Box::pin(map.try_get_or_load_async(&1, gate));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(loader.as_mut().poll(&mut cx).is_pending());
-    let count = Arc::new(Count::default());
+    let count = Count::new();
     let good = Waker::from(count.clone());
     let mut second = Box::pin(map.try_get_or_load_async(&1, async { Ok::<_, ()>(V(false)) }));
     assert!(
@@ -108,11 +102,7 @@ fn a_destructor_that_panics_keeps_nobody_waiting_for_a_load() {
     tx.send(()).unwrap();
     let _ = catch_unwind(AssertUnwindSafe(|| drop(loader.as_mut().poll(&mut cx))));
     drop(loader);
-    assert_eq!(
-        count.0.load(Ordering::SeqCst),
-        1,
-        "the one who waits was never woken"
-    );
+    assert_eq!(count.woken(), 1, "the one who waits was never woken");
 }
 
 #[derive(Debug, Clone)]
@@ -166,15 +156,7 @@ fn what_a_load_replaces_is_dropped_without_the_lock() {
     map.insert(1, V(Some((weak.clone(), dropped.clone()))))
         .unwrap();
     base.advance(SECOND); // the timer's thread does not notice: nobody rouses it
-    let (tx, rx) = mpsc::channel::<()>();
-    let gate = async {
-        std::future::poll_fn(|_| match rx.try_recv() {
-            Ok(()) => Poll::Ready(()),
-            _ => Poll::Pending,
-        })
-        .await;
-        Ok::<_, ()>(V(None))
-    };
+    let (tx, gate) = gated(V(None));
     let mut loader = Box::pin(map.try_get_or_load_async(&1, gate));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(loader.as_mut().poll(&mut cx).is_pending());
@@ -306,7 +288,7 @@ fn who_gives_up_waiting_for_a_load_leaves_nothing_behind() {
             .poll(&mut Context::from_waker(Waker::noop()))
             .is_pending()
     );
-    let presence = Arc::new(Count::default());
+    let presence = Count::new();
     struct Task(#[allow(dead_code)] Arc<Count>);
     impl Wake for Task {
         fn wake(self: Arc<Self>) {}
