@@ -70,8 +70,8 @@ impl Default for LogOptions {
 /// [`move_oldest`](Self::move_oldest) are for who keeps the log short, on a thread of its own or
 /// in a simulation; a commit does so itself when there are too many segments.
 ///
-/// Payloads stay in the log: in memory is, for each young timer, its name and where it stands,
-/// about 300 bytes.
+/// Payloads stay in the log: in memory is, for each young timer, its name, where it stands and
+/// by what it is found.
 ///
 /// ```
 /// use std::sync::Arc;
