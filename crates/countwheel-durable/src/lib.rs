@@ -80,8 +80,8 @@ pub use handler::{Attempt, Completion, Handler, Outcome, Verdict};
 pub use name::{Key, NameError, QueueName, TimerName};
 pub use policy::{Delays, Jitter, PolicyError, Preset, RetryPolicy, RetryStep};
 pub use record::{
-    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, Record, Revision, State, StateKind,
-    TimerId, UnknownState, Wake,
+    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Record, Revision, State,
+    StateKind, TimerId, UnknownState, Wake,
 };
 pub use request::{Due, Precondition, Request, Response, Shift, TimerError, Was};
 pub use runner::{Health, Timers};

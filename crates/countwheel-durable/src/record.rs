@@ -141,6 +141,30 @@ impl std::str::FromStr for StateKind {
 #[error("a state is one of pending, delivering, done, dead")]
 pub struct UnknownState;
 
+/// By which clock a deadline comes.
+///
+/// ```
+/// use countwheel_durable::DueClock;
+///
+/// assert_eq!(DueClock::default(), DueClock::Wall);
+/// ```
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub enum DueClock {
+    /// The wall clock: a step of it brings the deadline nearer or takes it away.
+    #[default]
+    Wall,
+    /// A clock that counts on through steps of the wall clock, from where that stood when the
+    /// process began.
+    Boot,
+}
+
+impl DueClock {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Wall, Self::Boot];
+}
+
 /// Why a timer was given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -240,6 +264,8 @@ pub struct Record {
     pub created: Timestamp,
     /// When the next attempt is due, or when the last one was.
     pub due: Timestamp,
+    /// By which clock it is due.
+    pub clock: DueClock,
     /// When the first attempt was due: the maximum age counts from here.
     pub first_due: Timestamp,
     /// When to try again after a failure, and when to give up.
@@ -262,6 +288,16 @@ impl Record {
     pub const ATTEMPTS_KEPT: usize = 32;
     /// The longest detail kept of an attempt, in bytes.
     pub const DETAIL_MAX_BYTES: usize = 200;
+
+    /// The clock by which [`wake`](Self::wake) is meant: how long a done record is kept goes by
+    /// the wall clock, whatever its deadline went by.
+    #[must_use]
+    pub fn wake_clock(&self) -> DueClock {
+        match self.state {
+            State::Pending | State::Delivering => self.clock,
+            State::Done { .. } | State::Dead { .. } => DueClock::Wall,
+        }
+    }
 
     /// The point at which the scheduler must look at this record again: its deadline, or
     /// the end of its retention. `None` for the dead, which wait for nothing.

@@ -11,10 +11,10 @@ use std::time::Duration;
 use countwheel::Timestamp;
 
 use crate::random::Random;
-use crate::store::{Change, DueEntry, Ownership, Shard, Store, StoreError};
+use crate::store::{Before, Change, DueEntry, Ownership, Shard, Store, StoreError};
 use crate::window::{Backlog, Window};
 use crate::{
-    Attempt, AttemptEnd, AttemptRecord, AttemptResult, Config, DeadReason, Due, Outcome,
+    Attempt, AttemptEnd, AttemptRecord, AttemptResult, Config, DeadReason, Due, DueClock, Outcome,
     Precondition, Record, Request, Response, Revision, Shift, State, Stats, TimerError, TimerId,
     TimerName, Verdict, Was, policy,
 };
@@ -199,7 +199,7 @@ impl Scheduler {
         }
         step.changes = draft.into_changes();
         let given = Revision(self.next_revision.0 - 1);
-        let shown = |change: &Change| matches!(change, Change::Put(r) if r.revision == given);
+        let shown = |change: &Change| matches!(change, Change::Put { record: r, .. } if r.revision == given);
         if self.next_revision > next_before && !step.changes.iter().any(shown) {
             step.changes.push(Change::Given(given));
         }
@@ -246,6 +246,7 @@ impl Scheduler {
                         state: State::Pending,
                         created: now,
                         due,
+                        clock: DueClock::Wall,
                         first_due: due,
                         policy,
                         failures: 0,
@@ -614,6 +615,7 @@ struct Draft<'a> {
 struct Drafted {
     record: Option<Record>,
     changed: bool,
+    before: Before,
 }
 
 impl<'a> Draft<'a> {
@@ -628,9 +630,12 @@ impl<'a> Draft<'a> {
     fn read(&mut self, name: &TimerName) -> Result<Option<&Record>, StoreError> {
         if !self.records.contains_key(name) {
             let record = self.store.get(self.shard, name)?;
-            let changed = false;
-            self.records
-                .insert(name.clone(), Drafted { record, changed });
+            let drafted = Drafted {
+                before: Before::of(record.as_ref()),
+                record,
+                changed: false,
+            };
+            self.records.insert(name.clone(), drafted);
         }
         Ok(self.cached(name))
     }
@@ -644,29 +649,32 @@ impl<'a> Draft<'a> {
     }
 
     fn write(&mut self, record: Record) {
-        let name = record.name.clone();
-        let drafted = Drafted {
-            record: Some(record),
-            changed: true,
-        };
-        self.records.insert(name, drafted);
+        self.draft(record.name.clone(), Some(record));
     }
 
     fn remove(&mut self, name: TimerName) {
-        let drafted = Drafted {
+        self.draft(name, None);
+    }
+
+    fn draft(&mut self, name: TimerName, record: Option<Record>) {
+        let drafted = self.records.entry(name).or_insert(Drafted {
             record: None,
             changed: true,
-        };
-        self.records.insert(name, drafted);
+            before: Before::Unknown,
+        });
+        drafted.record = record;
+        drafted.changed = true;
     }
 
     fn into_changes(self) -> Vec<Change> {
         let changed = self.records.into_iter().filter(|(_, d)| d.changed);
         changed
-            .map(|(name, drafted)| match drafted.record {
-                Some(record) => Change::Put(Box::new(record)),
-                None => Change::Remove(name),
-            })
+            .map(
+                |(name, Drafted { record, before, .. })| match record.map(Box::new) {
+                    Some(record) => Change::Put { record, before },
+                    None => Change::Remove { name, before },
+                },
+            )
             .collect()
     }
 }

@@ -12,8 +12,8 @@ use countwheel_core::{HierarchicalWheel, TimerKey};
 
 #[cfg(feature = "planted-bugs")]
 use crate::scheduler::planted;
-use crate::store::{DueEntry, Shard, Store, StoreError};
-use crate::{Config, Revision, Wake};
+use crate::store::{DueEntry, DueScan, Shard, Store, StoreError};
+use crate::{Config, DueClock, Revision, Wake};
 
 /// How many entries one read of the store brings.
 const PAGE: usize = 1_024;
@@ -141,7 +141,14 @@ impl Window {
         while self.wheel.len() < target && self.loaded < Wake::MAX {
             self.refills += 1;
             let limit = PAGE.min(target - self.wheel.len());
-            let page = store.due(shard, Some(self.loaded), Timestamp::MAX, limit)?;
+            let page = store.due(
+                shard,
+                &DueScan {
+                    after: Some(self.loaded),
+                    limit,
+                    ..DueScan::all(DueClock::Wall)
+                },
+            )?;
             self.loaded = match page.last() {
                 Some(last) if page.len() == limit => last.wake,
                 _ => Wake::MAX,
@@ -197,7 +204,17 @@ impl Backlog {
 
     pub(crate) fn refill(&mut self, store: &dyn Store, shard: Shard) -> Result<(), StoreError> {
         if self.page.is_empty() && !self.read_all {
-            self.page = store.due(shard, self.after, self.until, PAGE)?.into();
+            self.page = store
+                .due(
+                    shard,
+                    &DueScan {
+                        after: self.after,
+                        until: self.until,
+                        limit: PAGE,
+                        ..DueScan::all(DueClock::Wall)
+                    },
+                )?
+                .into();
             self.read_all = self.page.len() < PAGE;
             self.after = self.page.back().map(|last| last.wake).or(self.after);
         }

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use countwheel::Timestamp;
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::{
-    Change, DueEntry, EmbeddedStore, Filter, Lease, LogOptions, LogStore, MemoryStore, Ownership,
-    Page, QueueCounts, Shard, Store, StoreError, SystemFiles,
+    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, LogOptions, LogStore, MemoryStore,
+    Ownership, Page, QueueCounts, Shard, Store, StoreError, SystemFiles,
 };
 use countwheel_durable::{
-    QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName, Wake,
+    DueClock, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
 use disk::Random;
 use disk::files::Directory;
@@ -50,14 +50,8 @@ impl<S: Store> Store for Meddled<S> {
         self.store.get(shard, name)
     }
 
-    fn due(
-        &self,
-        shard: Shard,
-        after: Option<Wake>,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DueEntry>, StoreError> {
-        self.store.due(shard, after, until, limit)
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        self.store.due(shard, scan)
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
@@ -178,6 +172,7 @@ fn record(number: u64, revision: u64, payload: usize) -> Record {
         state: State::Pending,
         created: Timestamp::from_micros(5),
         due,
+        clock: DueClock::Wall,
         first_due: due,
         policy: RetryPolicy::default(),
         failures: 0,
@@ -206,7 +201,16 @@ fn answers(store: &dyn Store) -> Answers {
     });
     let (mut due, mut after) = (Vec::new(), None);
     loop {
-        let page = store.due(Shard::ONLY, after, Timestamp::MAX, 3).unwrap();
+        let page = store
+            .due(
+                Shard::ONLY,
+                &DueScan {
+                    after,
+                    limit: 3,
+                    ..DueScan::all(DueClock::Wall)
+                },
+            )
+            .unwrap();
         due.extend(page.iter().cloned());
         if page.len() < 3 {
             break;
@@ -241,11 +245,11 @@ fn changes(random: &mut Random, revision: &mut u64) -> Vec<Change> {
         let number = random.index(usize::try_from(KEYS).unwrap()) as u64;
         *revision += 1;
         changes.push(match random.index(5) {
-            0 => Change::Remove(record(number, 1, 0).name),
+            0 => Change::remove(record(number, 1, 0).name),
             1 => Change::Given(Revision(*revision)),
             _ => {
                 let payload = [0, 10, 600, 5_000, 60_000][random.index(5)];
-                Change::Put(Box::new(record(number, *revision, payload)))
+                Change::put(record(number, *revision, payload))
             }
         });
     }
@@ -383,7 +387,7 @@ fn a_missing_segment_is_refused() {
     let log = open(MemoryStore::new(7), &directory).unwrap();
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     for revision in 1..4 {
-        let change = Change::Put(Box::new(record(1, revision, 10)));
+        let change = Change::put(record(1, revision, 10));
         log.commit(lease, &[change]).unwrap();
         assert!(log.seal().unwrap());
     }
@@ -407,9 +411,9 @@ fn what_fires_before_its_segment_is_full_never_reaches_the_sorted_store() {
     for revision in 1..100 {
         let record = record(revision, revision, 100);
         let name = record.name.clone();
-        log.commit(lease, &[Change::Put(Box::new(record))]).unwrap();
+        log.commit(lease, &[Change::put(record)]).unwrap();
         if revision != 50 {
-            log.commit(lease, &[Change::Remove(name)]).unwrap();
+            log.commit(lease, &[Change::remove(name)]).unwrap();
         }
     }
     log.seal().unwrap();
@@ -449,21 +453,21 @@ fn what_is_changed_while_it_moves_stays_changed() {
     let log = Arc::new(open());
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     for number in 0..3 {
-        let change = Change::Put(Box::new(record(number, number + 1, 10)));
+        let change = Change::put(record(number, number + 1, 10));
         log.commit(lease, &[change]).unwrap();
     }
     log.seal().unwrap();
     let meanwhile = Arc::clone(&log);
     *deed.lock().unwrap() = Some(Box::new(move || {
-        let removed = Change::Remove(record(0, 1, 0).name);
-        let replaced = Change::Put(Box::new(record(1, 9, 20)));
+        let removed = Change::remove(record(0, 1, 0).name);
+        let replaced = Change::put(record(1, 9, 20));
         meanwhile.commit(lease, &[removed, replaced]).unwrap();
     }));
     assert!(log.move_oldest().unwrap());
     let model = MemoryStore::new(7);
     let own = model.acquire(Shard::ONLY).unwrap().lease;
     for kept in [record(1, 9, 20), record(2, 3, 10)] {
-        model.commit(own, &[Change::Put(Box::new(kept))]).unwrap();
+        model.commit(own, &[Change::put(kept)]).unwrap();
     }
     assert_eq!(answers(&*log), answers(&model));
     drop(log);

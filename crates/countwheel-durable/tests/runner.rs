@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
-use countwheel::{SystemClock, Timestamp};
+use countwheel::SystemClock;
 use countwheel_durable::store::{
-    Change, DueEntry, EmbeddedStore, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts,
-    Shard, Store, StoreError,
+    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, Ownership, Page,
+    QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Attempt, Completion, Config, Delays, Due, Handler, Health, Jitter, Outcome, Record, Request,
-    Response, RetryPolicy, StateKind, TimerError, TimerName, Timers, Verdict, Wake,
+    Response, RetryPolicy, StateKind, TimerError, TimerName, Timers, Verdict,
 };
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -65,14 +65,8 @@ impl Store for Gate {
         self.inner.get(shard, name)
     }
 
-    fn due(
-        &self,
-        shard: Shard,
-        after: Option<Wake>,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DueEntry>, StoreError> {
-        self.inner.due(shard, after, until, limit)
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        self.inner.due(shard, scan)
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {

@@ -14,11 +14,11 @@ use std::time::Duration;
 use countwheel::Timestamp;
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::{
-    Change, DueEntry, EmbeddedStore, Filter, Lease, MemoryStore, Page, QueueCounts, Shard, Store,
-    StoreError,
+    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, Page, QueueCounts, Shard,
+    Store, StoreError,
 };
 use countwheel_durable::{
-    Delays, Jitter, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
+    Delays, DueClock, Jitter, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
 use disk::{Disk, Random};
 use redb::ReadableTable;
@@ -494,7 +494,7 @@ fn answers(store: &dyn Store) -> Result<Answers, StoreError> {
         assert_eq!(found.as_ref(), Some(record), "two answers about one timer");
     }
     Ok(Answers {
-        due: store.due(Shard::ONLY, None, Timestamp::MAX, usize::MAX)?,
+        due: store.due(Shard::ONLY, &DueScan::all(DueClock::Wall))?,
         pages,
         counts,
     })
@@ -510,7 +510,7 @@ fn workload() -> Vec<Vec<Change>> {
             format!("k{}", random.index(40)),
         );
         if random.index(4) == 0 {
-            return Change::Remove(TimerName::new(queue, key).unwrap());
+            return Change::remove(TimerName::new(queue, key).unwrap());
         }
         revision += 1;
         let mut record = record(queue, &key, revision, random.index(100) as u64);
@@ -767,7 +767,7 @@ fn own(store: &dyn Store) -> Lease {
 }
 
 fn put(record: Record) -> Change {
-    Change::Put(Box::new(record))
+    Change::put(record)
 }
 
 /// A pending timer.
@@ -782,6 +782,7 @@ fn record(queue: &str, key: &str, revision: u64, due: u64) -> Record {
         state: State::Pending,
         created: Timestamp::from_micros(due),
         due: Timestamp::from_micros(due),
+        clock: DueClock::Wall,
         first_due: Timestamp::from_micros(due),
         policy: RetryPolicy {
             delays: Delays::Fixed(Duration::from_secs(1)),

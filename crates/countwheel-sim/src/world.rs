@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use countwheel::{Clock, Instant, ManualClock, Timestamp};
 use countwheel_durable::store::{
-    Change, DueEntry, EmbeddedStore, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts,
-    Shard, Store, StoreError,
+    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, Ownership, Page,
+    QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Attempt, Config, Delays, Due, Effect, Engine, Event, Jitter, Outcome, Precondition, QueueName,
@@ -872,14 +872,8 @@ impl Store for CrashingStore {
         self.inner.get(shard, name)
     }
 
-    fn due(
-        &self,
-        shard: Shard,
-        after: Option<countwheel_durable::Wake>,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DueEntry>, StoreError> {
-        self.inner.due(shard, after, until, limit)
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        self.inner.due(shard, scan)
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {

@@ -30,13 +30,13 @@ use std::time::Duration;
 use countwheel::Timestamp;
 
 use super::{
-    Change, DueEntry, Filter, Lease, Ownership, Page, Position, QueueCounts, Shard, Store,
+    Change, DueEntry, DueScan, Filter, Lease, Ownership, Page, Position, QueueCounts, Shard, Store,
     StoreError,
 };
 use crate::random::Random;
 use crate::{
-    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, Delays, Jitter, Preset, QueueName,
-    Record, RetryPolicy, Revision, State, StateKind, TimerId, TimerName, Wake,
+    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, Delays, DueClock, Jitter, Preset,
+    QueueName, Record, RetryPolicy, Revision, State, StateKind, TimerId, TimerName, Wake,
 };
 
 /// A store that can be closed and opened again.
@@ -163,10 +163,10 @@ fn the_last_change_of_a_name_in_a_batch_wins(tested: &mut dyn Reopen) {
     let batch = [
         put(&first),
         put(&gone),
-        Change::Remove(first.name.clone()),
+        Change::remove(first.name.clone()),
         put(&first),
         put(&second),
-        Change::Remove(gone.name.clone()),
+        Change::remove(gone.name.clone()),
     ];
     commit(tested.store(), lease, &batch);
     Model::of([second]).assert_same(tested.store());
@@ -202,7 +202,7 @@ fn a_removed_timer_is_gone_everywhere(tested: &mut dyn Reopen) {
     commit(tested.store(), lease, &puts(&records));
     let removes: Vec<_> = records
         .iter()
-        .map(|record| Change::Remove(record.name.clone()))
+        .map(|record| Change::remove(record.name.clone()))
         .collect();
     commit(tested.store(), lease, &removes);
     Model::default().assert_same(tested.store());
@@ -230,7 +230,7 @@ fn a_wrong_lease_changes_nothing(tested: &mut dyn Reopen) {
         let batch = [
             put(&record("q", "more", 3, 1)),
             put(&other),
-            Change::Remove(kept.name.clone()),
+            Change::remove(kept.name.clone()),
         ];
         let refused = tested.store().commit(wrong, &batch);
         assert!(matches!(
@@ -270,7 +270,7 @@ fn the_last_revision_stays(tested: &mut dyn Reopen) {
     let high = record("q", "high", 70, 1);
     commit(tested.store(), lease, &[put(&high)]);
     commit(tested.store(), lease, &[put(&record("q", "low", 60, 2))]);
-    commit(tested.store(), lease, &[Change::Remove(high.name)]);
+    commit(tested.store(), lease, &[Change::remove(high.name)]);
     assert_eq!(own(tested.store()).last_revision, Revision(70));
     tested.reopen();
     let lease = own(tested.store()).lease;
@@ -298,7 +298,15 @@ fn due_keeps_order_and_bounds(tested: &mut dyn Reopen) {
     records[6].state = dead(2);
     commit(store, lease, &puts(&records));
     let names = |after, until, limit| -> Vec<String> {
-        let entries = store.due(Shard::ONLY, after, micros(until), limit);
+        let entries = store.due(
+            Shard::ONLY,
+            &DueScan {
+                after,
+                until: micros(until),
+                limit,
+                ..DueScan::all(DueClock::Wall)
+            },
+        );
         let entries = entries.expect("a store that works");
         entries.iter().map(|entry| entry.name.to_string()).collect()
     };
@@ -416,7 +424,7 @@ fn paging_gives_each_record_once(tested: &mut dyn Reopen) {
                     revision += 1;
                     batch.push(put(&record("q", &format!("moving-{i}"), revision, due)));
                 }
-                batch.push(Change::Remove(name("q", "moving-2")));
+                batch.push(Change::remove(name("q", "moving-2")));
                 commit(store, lease, &batch);
             }
             let Some(next) = page.next else { break };
@@ -426,7 +434,7 @@ fn paging_gives_each_record_once(tested: &mut dyn Reopen) {
             let found = seen.contains(&(record.name.clone(), record.revision));
             assert!(found, "{} was lost", record.name);
         }
-        let clear = (0..3).map(|i| Change::Remove(name("q", &format!("moving-{i}"))));
+        let clear = (0..3).map(|i| Change::remove(name("q", &format!("moving-{i}"))));
         commit(store, lease, &clear.collect::<Vec<_>>());
     }
     // Full to the last record, a page says that it is the last.
@@ -527,7 +535,7 @@ fn names_are_told_apart(tested: &mut dyn Reopen) {
             commit(
                 tested.store(),
                 lease,
-                &model.apply(&[Change::Remove(record.name.clone())]),
+                &model.apply(&[Change::remove(record.name.clone())]),
             );
         }
     }
@@ -613,7 +621,7 @@ fn readers_see_whole_batches(tested: &mut dyn Reopen) {
             record.payload = number.to_be_bytes().to_vec();
             match number.is_multiple_of(2) || i < SIZE / 2 {
                 true => put(&record),
-                false => Change::Remove(record.name),
+                false => Change::remove(record.name),
             }
         });
         changes.collect()
@@ -633,7 +641,7 @@ fn readers_see_whole_batches(tested: &mut dyn Reopen) {
         let mut last_round = false;
         while !last_round {
             last_round = finished.load(Ordering::Acquire);
-            let due = store.due(Shard::ONLY, None, Timestamp::MAX, 100);
+            let due = store.due(Shard::ONLY, &DueScan::all(DueClock::Wall));
             let due = due.expect("a store that works");
             let number = batch_of(due[0].wake.revision);
             assert!(
@@ -688,16 +696,23 @@ impl Model {
     fn apply(&mut self, changes: &[Change]) -> Vec<Change> {
         for change in changes {
             match change {
-                Change::Put(record) => self.0.insert(record.name.clone(), (**record).clone()),
-                Change::Remove(name) => self.0.remove(name),
+                Change::Put { record, .. } => {
+                    self.0.insert(record.name.clone(), (**record).clone())
+                }
+                Change::Remove { name, .. } => self.0.remove(name),
                 Change::Given(_) => None,
             };
         }
         changes.to_vec()
     }
 
-    fn due(&self) -> Vec<DueEntry> {
+    fn due(&self, clock: DueClock, queue: Option<&QueueName>) -> Vec<DueEntry> {
         let entry = |record: &Record| {
+            let wanted = record.wake_clock() == clock
+                && queue.is_none_or(|queue| record.name.queue == *queue);
+            if !wanted {
+                return None;
+            }
             Some(DueEntry {
                 wake: record.wake()?,
                 name: record.name.clone(),
@@ -751,8 +766,24 @@ impl Model {
             let found = store.get(shard, name).expect("a store that works");
             assert_eq!(found.as_ref(), Some(record));
         }
-        let due = store.due(shard, None, Timestamp::MAX, usize::MAX);
-        assert_eq!(due.expect("a store that works"), self.due());
+        for clock in DueClock::ALL {
+            let due = store.due(shard, &DueScan::all(clock));
+            assert_eq!(due.expect("a store that works"), self.due(clock, None));
+            for queue in self
+                .0
+                .keys()
+                .map(|name| name.queue.clone())
+                .collect::<BTreeSet<_>>()
+            {
+                let scan = DueScan {
+                    queue: Some(&queue),
+                    ..DueScan::all(clock)
+                };
+                let due = store.due(shard, &scan);
+                let expected = self.due(clock, Some(&queue));
+                assert_eq!(due.expect("a store that works"), expected);
+            }
+        }
         let counts = store.counts(shard).expect("a store that works");
         assert_eq!(counts, self.counts());
         for QueueCounts { queue, .. } in counts {
@@ -803,7 +834,7 @@ fn assert_fenced(store: &dyn Store, lease: Lease) {
 }
 
 fn put(record: &Record) -> Change {
-    Change::Put(Box::new(record.clone()))
+    Change::put(record.clone())
 }
 
 fn puts(records: &[Record]) -> Vec<Change> {
@@ -855,6 +886,7 @@ fn record(queue: &str, key: &str, revision: u64, due: u64) -> Record {
         state: State::Pending,
         created: micros(due / 2),
         due: micros(due),
+        clock: DueClock::Wall,
         first_due: micros(due),
         policy: RetryPolicy::default(),
         failures: 0,
@@ -903,6 +935,7 @@ pub(super) fn varied_records() -> Vec<Record> {
             let number = records.len() as u64;
             let mut record = record("all", &format!("{number}"), number + 1, number % 6);
             record.state = state.clone();
+            record.clock = DueClock::ALL[bounded(number / 4 % 2)];
             record.policy = RetryPolicy {
                 delays: delays.clone(),
                 jitter: [Jitter::None, Jitter::Full, Jitter::Equal][bounded(number % 3)],
@@ -931,7 +964,7 @@ fn random_change(random: &mut Random, revision: &mut u64) -> Change {
     let queue = ["q", "qq", "r"][bounded(below(random, 3))];
     let key = format!("key-{}", below(random, 12));
     if below(random, 4) == 0 {
-        return Change::Remove(name(queue, &key));
+        return Change::remove(name(queue, &key));
     }
     *revision += 1;
     let mut record = record(queue, &key, *revision, below(random, 20));
@@ -941,6 +974,7 @@ fn random_change(random: &mut Random, revision: &mut u64) -> Change {
         2 => dead(below(random, 20)),
         _ => State::Pending,
     };
+    record.clock = DueClock::ALL[bounded(below(random, 2))];
     let size = [0, 10, 300, 9_000][bounded(below(random, 4))];
     record.payload = (0..size).map(|_| random_byte(random)).collect();
     put(&record)

@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use countwheel::Timestamp;
-
 use super::page::{PageBuilder, begins_with, position};
 use super::{
-    Change, DueEntry, Fence, Filter, Lease, Ownership, Page, Position, QueueCounts, Shard, Store,
-    StoreError,
+    Change, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page, Position, QueueCounts, Shard,
+    Store, StoreError,
 };
-use crate::{QueueName, Record, Revision, TimerName, Wake};
+use crate::{DueClock, QueueName, Record, Revision, TimerName, Wake};
 
 /// Keeps timers in memory. Nothing survives the process; a clone shares the content, so a
 /// test can drop one owner and let the next one find what it left.
@@ -38,7 +36,7 @@ struct Content {
     fence: Fence,
     last_revision: Revision,
     timers: BTreeMap<TimerName, Record>,
-    due: BTreeMap<Wake, TimerName>,
+    due: BTreeMap<(DueClock, Wake), TimerName>,
     queues: BTreeMap<QueueName, Queue>,
 }
 
@@ -94,8 +92,8 @@ impl Store for MemoryStore {
         };
         for change in changes {
             match change {
-                Change::Put(record) => content.put(record),
-                Change::Remove(name) => content.remove(name),
+                Change::Put { record, .. } => content.put(record),
+                Change::Remove { name, .. } => content.remove(name),
                 Change::Given(revision) => {
                     content.last_revision = content.last_revision.max(*revision);
                 }
@@ -109,23 +107,21 @@ impl Store for MemoryStore {
         Ok(shards.get(&shard).and_then(|c| c.timers.get(name)).cloned())
     }
 
-    fn due(
-        &self,
-        shard: Shard,
-        after: Option<Wake>,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
         let shards = self.shards();
         let Some(content) = shards.get(&shard) else {
             return Ok(Vec::new());
         };
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let start = match scan.after {
+            Some(after) => Bound::Excluded((scan.clock, after)),
+            None => Bound::Included((scan.clock, Wake::default())),
+        };
         let entries = content.due.range((start, Bound::Unbounded));
         Ok(entries
-            .take_while(|(wake, _)| wake.at <= until)
-            .take(limit)
-            .map(|(&wake, name)| DueEntry {
+            .take_while(|((clock, wake), _)| *clock == scan.clock && wake.at <= scan.until)
+            .filter(|(_, name)| scan.queue.is_none_or(|queue| name.queue == *queue))
+            .take(scan.limit)
+            .map(|(&(_, wake), name)| DueEntry {
                 wake,
                 name: name.clone(),
             })
@@ -188,9 +184,10 @@ impl Content {
         let queue = self.queues.entry(record.name.queue.clone()).or_default();
         queue.by_state[record.state.kind() as usize] += 1;
         let listed = queue.list.insert(position(record), record.name.clone());
-        let woken = record
-            .wake()
-            .and_then(|wake| self.due.insert(wake, record.name.clone()));
+        let woken = record.wake().and_then(|wake| {
+            let key = (record.wake_clock(), wake);
+            self.due.insert(key, record.name.clone())
+        });
         debug_assert!(
             listed.or(woken).is_none(),
             "a revision is given to one timer"
@@ -204,7 +201,7 @@ impl Content {
             return;
         };
         if let Some(wake) = old.wake() {
-            self.due.remove(&wake);
+            self.due.remove(&(old.wake_clock(), wake));
         }
         let Some(queue) = self.queues.get_mut(&name.queue) else {
             return;

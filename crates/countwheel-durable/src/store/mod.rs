@@ -19,7 +19,7 @@ pub use embedded::EmbeddedStore;
 pub use log::{Files, LogFile, LogOptions, LogStore, SystemFiles};
 pub use memory::MemoryStore;
 
-use crate::{QueueName, Record, Revision, StateKind, TimerName, Wake};
+use crate::{DueClock, QueueName, Record, Revision, StateKind, TimerName, Wake};
 
 /// A part of the timers that one owner schedules at a time. A store of a single process
 /// has one, [`Shard::ONLY`].
@@ -57,15 +57,76 @@ pub struct Ownership {
 }
 
 /// One change of one record.
+///
+/// ```
+/// use countwheel_durable::TimerName;
+/// use countwheel_durable::store::{Before, Change};
+///
+/// let name = TimerName::new("orders", "order-42")?;
+/// let change = Change::remove(name.clone());
+/// assert_eq!(change, Change::Remove { name, before: Before::Unknown });
+/// # Ok::<(), countwheel_durable::NameError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Write the record in place of whatever had its name.
-    Put(Box<Record>),
+    Put {
+        /// The record.
+        record: Box<Record>,
+        /// What the change replaces.
+        before: Before,
+    },
     /// Remove what has this name. Removing nothing is no error.
-    Remove(TimerName),
+    Remove {
+        /// The name.
+        name: TimerName,
+        /// What the change removes.
+        before: Before,
+    },
     /// Remember that revisions up to this one were given, where no record of the batch
     /// shows it: a timer set and removed in one batch leaves none.
     Given(Revision),
+}
+
+impl Change {
+    /// A put by somebody who has not looked at what it replaces.
+    #[must_use]
+    pub fn put(record: Record) -> Self {
+        Self::Put {
+            record: Box::new(record),
+            before: Before::Unknown,
+        }
+    }
+
+    /// A removal by somebody who has not looked at what it removes.
+    #[must_use]
+    pub fn remove(name: TimerName) -> Self {
+        Self::Remove {
+            name,
+            before: Before::Unknown,
+        }
+    }
+}
+
+/// What the store holds under a name just before a change of it. Whoever has looked says what
+/// was there, which saves the store a look of its own; it has to be right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Before {
+    /// Nobody looked.
+    #[default]
+    Unknown,
+    /// Nothing.
+    Absent,
+    /// A record in this state.
+    Present(StateKind),
+}
+
+impl Before {
+    /// What a look that found `record` says.
+    #[must_use]
+    pub fn of(record: Option<&Record>) -> Self {
+        record.map_or(Self::Absent, |record| Self::Present(record.state.kind()))
+    }
 }
 
 /// Keeps timers. The second of the four seams.
@@ -96,19 +157,13 @@ pub trait Store: Send + Sync {
     /// [`StoreError`] if the store failed.
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError>;
 
-    /// The records that need attention after position `after` and up to the time `until`,
-    /// first come first, at most `limit`. Fewer than `limit` means that there are no more.
-    /// O(`limit`), wherever `after` stands.
+    /// The records that need attention, as `scan` asks, first come first. Fewer than its
+    /// limit means that there are no more. O(limit), wherever it begins, if it asks for all
+    /// queues; for one queue it may pass over others in between.
     ///
     /// # Errors
     /// [`StoreError`] if the store failed.
-    fn due(
-        &self,
-        shard: Shard,
-        after: Option<Wake>,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DueEntry>, StoreError>;
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError>;
 
     /// A page of one queue's records in order of (due, revision).
     ///
@@ -122,6 +177,43 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`StoreError`] if the store failed.
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError>;
+}
+
+/// Which records that need attention to read.
+///
+/// ```
+/// use countwheel_durable::DueClock;
+/// use countwheel_durable::store::DueScan;
+///
+/// let scan = DueScan::all(DueClock::Wall);
+/// assert!(scan.queue.is_none() && scan.after.is_none());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DueScan<'a> {
+    /// Those that wake by this clock.
+    pub clock: DueClock,
+    /// Only those of this queue.
+    pub queue: Option<&'a QueueName>,
+    /// Only those after this position.
+    pub after: Option<Wake>,
+    /// Only those that wake at this time or before.
+    pub until: Timestamp,
+    /// At most so many.
+    pub limit: usize,
+}
+
+impl DueScan<'_> {
+    /// Everything that ever wakes by `clock`, without a limit.
+    #[must_use]
+    pub fn all(clock: DueClock) -> Self {
+        Self {
+            clock,
+            queue: None,
+            after: None,
+            until: Timestamp::MAX,
+            limit: usize::MAX,
+        }
+    }
 }
 
 /// A record that needs attention, without its payload.

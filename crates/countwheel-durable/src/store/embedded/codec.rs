@@ -10,10 +10,15 @@ use countwheel::Timestamp;
 use serde::Deserialize;
 
 use crate::store::{Filter, Position, Shard};
-use crate::{Key, QueueName, Record, Revision, State, StateKind, TimerId, TimerName, Wake};
+use crate::{
+    AttemptRecord, DueClock, Key, QueueName, Record, RetryPolicy, Revision, State, StateKind,
+    TimerId, TimerName, Wake,
+};
 
-/// The version of the record's bytes that this code writes.
-const VERSION: u8 = 1;
+/// The version of the record's bytes that this code writes. It reads [`VERSION_1`] as well.
+const VERSION: u8 = 2;
+/// Records of this version have no clock: all are due by the wall clock.
+const VERSION_1: u8 = 1;
 const CRC_BYTES: usize = 4;
 
 /// Why bytes are not what this code wrote.
@@ -52,11 +57,56 @@ pub(in crate::store) fn encode(record: &Record) -> Vec<u8> {
 /// No length in them is trusted: postcard reads from the slice alone, and serde caps what it
 /// sets aside for a sequence before it has seen the elements.
 pub(in crate::store) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
-    let content = checked(bytes)?;
-    let (record, rest) = postcard::take_from_bytes(content).map_err(CodecError::Content)?;
+    let (version, content) = checked(bytes)?;
+    let (record, rest) = match version {
+        VERSION_1 => postcard::take_from_bytes::<RecordV1>(content)
+            .map(|(record, rest)| (Record::from(record), rest)),
+        _ => postcard::take_from_bytes(content),
+    }
+    .map_err(CodecError::Content)?;
     match rest.len() {
         0 => Ok(record),
         bytes => Err(CodecError::Trailing { bytes }),
+    }
+}
+
+/// A record as version 1 wrote it.
+#[derive(Deserialize)]
+struct RecordV1 {
+    name: TimerName,
+    id: TimerId,
+    revision: Revision,
+    state: State,
+    created: Timestamp,
+    due: Timestamp,
+    first_due: Timestamp,
+    policy: RetryPolicy,
+    failures: u32,
+    interruptions: u32,
+    attempt: u32,
+    attempts: Vec<AttemptRecord>,
+    #[serde(with = "serde_bytes")]
+    payload: Vec<u8>,
+}
+
+impl From<RecordV1> for Record {
+    fn from(old: RecordV1) -> Self {
+        Self {
+            name: old.name,
+            id: old.id,
+            revision: old.revision,
+            state: old.state,
+            created: old.created,
+            due: old.due,
+            clock: DueClock::Wall,
+            first_due: old.first_due,
+            policy: old.policy,
+            failures: old.failures,
+            interruptions: old.interruptions,
+            attempt: old.attempt,
+            attempts: old.attempts,
+            payload: old.payload,
+        }
     }
 }
 
@@ -66,6 +116,8 @@ pub(in crate::store) struct Indexed {
     pub(in crate::store) kind: StateKind,
     pub(in crate::store) position: Position,
     pub(in crate::store) wake: Option<Wake>,
+    /// By which clock the wake is meant.
+    pub(in crate::store) clock: DueClock,
 }
 
 impl Indexed {
@@ -77,6 +129,7 @@ impl Indexed {
                 revision: record.revision,
             },
             wake: record.wake(),
+            clock: record.wake_clock(),
         }
     }
 
@@ -93,13 +146,17 @@ impl Indexed {
             due: Timestamp,
         }
 
-        let content = checked(bytes)?;
-        let (head, _) =
+        let (version, content) = checked(bytes)?;
+        let (head, rest) =
             postcard::take_from_bytes::<Head<'_>>(content).map_err(CodecError::Content)?;
-        let at = match head.state {
-            State::Pending | State::Delivering => Some(head.due),
-            State::Done { keep_until, .. } => Some(keep_until),
-            State::Dead { .. } => None,
+        let due_clock = match version {
+            VERSION_1 => DueClock::Wall,
+            _ => postcard::from_bytes(rest).map_err(CodecError::Content)?,
+        };
+        let (at, clock) = match head.state {
+            State::Pending | State::Delivering => (Some(head.due), due_clock),
+            State::Done { keep_until, .. } => (Some(keep_until), DueClock::Wall),
+            State::Dead { .. } => (None, DueClock::Wall),
         };
         Ok(Self {
             kind: head.state.kind(),
@@ -111,12 +168,13 @@ impl Indexed {
                 at,
                 revision: head.revision,
             }),
+            clock,
         })
     }
 }
 
-/// What stands between the version and the checksum, once both are known to be right.
-fn checked(bytes: &[u8]) -> Result<&[u8], CodecError> {
+/// The version, and what stands between it and the checksum, once both are known to be right.
+fn checked(bytes: &[u8]) -> Result<(u8, &[u8]), CodecError> {
     let short = CodecError::Short { bytes: bytes.len() };
     let Some((covered, crc)) = bytes.split_last_chunk::<CRC_BYTES>() else {
         return Err(short);
@@ -129,7 +187,7 @@ fn checked(bytes: &[u8]) -> Result<&[u8], CodecError> {
         return Err(CodecError::Checksum);
     }
     match version {
-        VERSION => Ok(content),
+        VERSION_1 | VERSION => Ok((version, content)),
         version => Err(CodecError::LaterVersion { version }),
     }
 }

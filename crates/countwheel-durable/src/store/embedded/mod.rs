@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard};
 
-use countwheel::Timestamp;
 use redb::{
     Database, Range, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
     StorageBackend, Table, TableDefinition, WriteTransaction,
@@ -26,10 +25,10 @@ use self::backend::HeldBack;
 use self::codec::{CodecError, Indexed};
 use super::page::{PageBuilder, begins_with, position};
 use super::{
-    Change, DueEntry, Fence, Filter, Lease, Ownership, Page, Position, QueueCounts, Shard, Store,
-    StoreError,
+    Change, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page, Position, QueueCounts, Shard,
+    Store, StoreError,
 };
-use crate::{Key, Record, Revision, StateKind, TimerName, Wake};
+use crate::{DueClock, Key, Record, Revision, StateKind, TimerName, Wake};
 
 type Bytes = &'static [u8];
 
@@ -41,6 +40,8 @@ const SHARDS: TableDefinition<'_, u16, (u64, u64)> = TableDefinition::new("shard
 const TIMERS: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("timers");
 /// By [`codec::due_key`]: the name of the timer that wakes then.
 const DUE: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("due");
+/// As [`DUE`], of the timers that wake by the boot clock. Not there before format 1 had any.
+const DUE_BOOT: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("due-boot");
 /// By [`codec::list_key`]: the key of the timer that stands there.
 const LIST: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("list");
 /// By [`codec::count_key`]: how many, never zero.
@@ -276,11 +277,11 @@ impl Store for EmbeddedStore {
             let mut tables = Tables::open(transaction)?;
             for change in changes {
                 match change {
-                    Change::Put(record) => {
+                    Change::Put { record, .. } => {
                         tables.put(lease.shard, record)?;
                         last_revision = last_revision.max(record.revision);
                     }
-                    Change::Remove(name) => tables.remove(lease.shard, name)?,
+                    Change::Remove { name, .. } => tables.remove(lease.shard, name)?,
                     Change::Given(revision) => last_revision = last_revision.max(*revision),
                 }
             }
@@ -294,37 +295,37 @@ impl Store for EmbeddedStore {
         self.read(|transaction| read_record(&transaction.open_table(TIMERS)?, shard, name))
     }
 
-    fn due(
-        &self,
-        shard: Shard,
-        after: Option<Wake>,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
         let last = Wake {
-            at: until,
+            at: scan.until,
             revision: Revision(u64::MAX),
         };
-        if after.is_some_and(|after| after >= last) {
+        if scan.after.is_some_and(|after| after >= last) {
             return Ok(Vec::new());
         }
-        let start = match after {
+        let start = match scan.after {
             Some(after) => Bound::Excluded(codec::due_key(shard, after)),
             None => Bound::Included(codec::due_key(shard, Wake::default())),
         };
         let end = Bound::Included(codec::due_key(shard, last));
         self.read(|transaction| {
-            let due = transaction.open_table(DUE)?;
-            due.range::<&[u8]>(slices(&(start, end)))?
-                .take(limit)
-                .map(|row| {
-                    let (wake, name) = row?;
-                    Ok(DueEntry {
-                        wake: codec::wake_of(wake.value())?,
-                        name: codec::name_of(name.value())?,
-                    })
-                })
-                .collect()
+            let due = match transaction.open_table(due_table(scan.clock)) {
+                // The store was made before there were any.
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+                due => due?,
+            };
+            let mut entries = Vec::new();
+            let mut rows = due.range::<&[u8]>(slices(&(start, end)))?;
+            while entries.len() < scan.limit {
+                let Some(row) = rows.next() else { break };
+                let (wake, name) = row?;
+                let name = codec::name_of(name.value())?;
+                if scan.queue.is_none_or(|queue| name.queue == *queue) {
+                    let wake = codec::wake_of(wake.value())?;
+                    entries.push(DueEntry { wake, name });
+                }
+            }
+            Ok(entries)
         })
     }
 
@@ -381,10 +382,18 @@ impl Store for EmbeddedStore {
     }
 }
 
+fn due_table(clock: DueClock) -> TableDefinition<'static, Bytes, Bytes> {
+    match clock {
+        DueClock::Wall => DUE,
+        DueClock::Boot => DUE_BOOT,
+    }
+}
+
 /// The tables that a change of a timer changes.
 struct Tables<'t> {
     timers: Table<'t, Bytes, Bytes>,
-    due: Table<'t, Bytes, Bytes>,
+    /// In the order of [`DueClock::ALL`].
+    due: [Table<'t, Bytes, Bytes>; 2],
     list: Table<'t, Bytes, Bytes>,
     counts: Table<'t, Bytes, u64>,
     /// By [`codec::count_key`]: what the batch so far adds to the count.
@@ -395,7 +404,10 @@ impl<'t> Tables<'t> {
     fn open(transaction: &'t WriteTransaction) -> Result<Self, Problem> {
         Ok(Self {
             timers: transaction.open_table(TIMERS)?,
-            due: transaction.open_table(DUE)?,
+            due: [
+                transaction.open_table(DUE)?,
+                transaction.open_table(DUE_BOOT)?,
+            ],
             list: transaction.open_table(LIST)?,
             counts: transaction.open_table(COUNTS)?,
             added: BTreeMap::new(),
@@ -426,7 +438,7 @@ impl<'t> Tables<'t> {
             Some(wake) => {
                 let value = codec::name_value(name);
                 let due_key = codec::due_key(shard, wake);
-                self.due
+                self.due[new.clock as usize]
                     .insert(due_key.as_slice(), value.as_slice())?
                     .is_some()
             }
@@ -455,7 +467,7 @@ impl<'t> Tables<'t> {
         let list_key = codec::list_key(shard, &name.queue, old.kind, old.position);
         self.list.remove(list_key.as_slice())?;
         if let Some(wake) = old.wake {
-            self.due.remove(codec::due_key(shard, wake).as_slice())?;
+            self.due[old.clock as usize].remove(codec::due_key(shard, wake).as_slice())?;
         }
         self.count(shard, name, old.kind, -1);
         Ok(())

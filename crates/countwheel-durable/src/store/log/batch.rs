@@ -43,8 +43,8 @@ impl Logged {
 /// The name that a change is about.
 pub(super) fn name_of(change: &Change) -> Option<&TimerName> {
     match change {
-        Change::Put(record) => Some(&record.name),
-        Change::Remove(name) => Some(name),
+        Change::Put { record, .. } => Some(&record.name),
+        Change::Remove { name, .. } => Some(name),
         Change::Given(_) => None,
     }
 }
@@ -52,8 +52,8 @@ pub(super) fn name_of(change: &Change) -> Option<&TimerName> {
 /// Where a change stands that was put behind `at` bytes of a body: see [`Logged::place`].
 pub(super) fn place_of(change: &Change, at: usize, bytes: &[u8]) -> (usize, usize) {
     match change {
-        Change::Put(_) => (at + PREFIX, bytes.len() - PREFIX),
-        Change::Remove(_) => (at, 0),
+        Change::Put { .. } => (at + PREFIX, bytes.len() - PREFIX),
+        Change::Remove { .. } => (at, 0),
         Change::Given(_) => (0, 0),
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn begin(shard: Shard) -> Vec<u8> {
 /// The bytes of one change.
 pub(super) fn encode(change: &Change) -> Vec<u8> {
     match change {
-        Change::Put(record) => {
+        Change::Put { record, .. } => {
             let record = codec::encode(record);
             let mut bytes = Vec::with_capacity(record.len() + PREFIX);
             bytes.push(PUT);
@@ -76,7 +76,7 @@ pub(super) fn encode(change: &Change) -> Vec<u8> {
             bytes.extend_from_slice(&record);
             bytes
         }
-        Change::Remove(name) => {
+        Change::Remove { name, .. } => {
             let mut bytes = vec![REMOVE];
             for part in [name.queue.as_str(), name.key.as_str()] {
                 put_length(&mut bytes, part.len());

@@ -22,8 +22,6 @@ use std::io;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use countwheel::Timestamp;
-
 use self::batch::{Logged, name_of};
 use self::merge::Pages;
 use self::segment::{FRAMES_BEGIN, Frame, Segment};
@@ -32,9 +30,10 @@ use self::young::{Location, Table, Young};
 use super::embedded::codec::{self, CodecError, Indexed};
 use super::page::{PageBuilder, begins_with, position};
 use super::{
-    Change, DueEntry, Filter, Lease, Ownership, Page, QueueCounts, Shard, Store, StoreError,
+    Change, DueEntry, DueScan, Filter, Lease, Ownership, Page, QueueCounts, Shard, Store,
+    StoreError,
 };
-use crate::{Record, TimerName, Wake};
+use crate::{Record, TimerName};
 
 pub use self::files::{Files, LogFile, SystemFiles};
 
@@ -284,8 +283,8 @@ impl<B: Store> LogStore<B> {
                 continue;
             };
             let (name, change) = match logged {
-                Logged::Put { record, .. } => (record.name.clone(), Change::Put(record)),
-                Logged::Remove { name, .. } => (name.clone(), Change::Remove(name)),
+                Logged::Put { record, .. } => (record.name.clone(), Change::put(*record)),
+                Logged::Remove { name, .. } => (name.clone(), Change::remove(name)),
                 Logged::Given(_) => {
                     by_shard.entry(shard).or_default();
                     continue;
@@ -446,22 +445,24 @@ impl<B: Store> Store for LogStore<B> {
         }
     }
 
-    fn due(
-        &self,
-        shard: Shard,
-        after: Option<Wake>,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        let limit = scan.limit;
         let state = self.state();
         let table = state.shards.get(&shard);
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut young = table
             .into_iter()
-            .flat_map(|table| table.due_after(start))
+            .flat_map(|table| table.due_after(scan.clock, scan.after))
+            .filter(|(_, name)| scan.queue.is_none_or(|queue| name.queue == *queue))
             .peekable();
-        let mut old = Pages::new(after, |after| {
-            let page = self.base.due(shard, after, until, limit.max(1))?;
+        let mut old = Pages::new(scan.after, |after| {
+            let page = self.base.due(
+                shard,
+                &DueScan {
+                    after,
+                    limit: limit.max(1),
+                    ..*scan
+                },
+            )?;
             let next = (page.len() >= limit.max(1)).then(|| page.last().map(|entry| entry.wake));
             Ok((page, next.flatten()))
         });
@@ -472,8 +473,8 @@ impl<B: Store> Store for LogStore<B> {
             let first_old = old.peek(is_hidden)?.map(|entry| entry.wake);
             let first_young = young
                 .peek()
-                .map(|&(&wake, _)| wake)
-                .filter(|wake| wake.at <= until);
+                .map(|&(wake, _)| wake)
+                .filter(|wake| wake.at <= scan.until);
             match (first_young, first_old) {
                 (None, None) => break,
                 (Some(wake), other) if other.is_none_or(|other| wake < other) => {

@@ -222,9 +222,9 @@ impl Replay<'_> {
                 let (change, name) = match logged {
                     Logged::Put { record, .. } => {
                         let name = record.name.clone();
-                        (Change::Put(record), Some(name))
+                        (Change::put(*record), Some(name))
                     }
-                    Logged::Remove { name, .. } => (Change::Remove(name.clone()), Some(name)),
+                    Logged::Remove { name, .. } => (Change::remove(name.clone()), Some(name)),
                     Logged::Given(revision) => (Change::Given(revision), None),
                 };
                 let unknown = name.filter(|name| table.get(name).is_none());

@@ -3,10 +3,11 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 use crate::store::embedded::codec::Indexed;
 use crate::store::{Change, Fence, Position, QueueCounts};
-use crate::{QueueName, Revision, TimerName, Wake};
+use crate::{DueClock, QueueName, Revision, TimerName, Wake};
 
 /// Where a record's bytes stand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +35,7 @@ pub(super) struct Table {
     pub(super) fence: Option<Fence>,
     pub(super) last_revision: Revision,
     names: HashMap<TimerName, Young>,
-    due: BTreeMap<Wake, TimerName>,
+    due: BTreeMap<(DueClock, Wake), TimerName>,
     lists: BTreeMap<QueueName, BTreeMap<Position, TimerName>>,
     /// How many records each queue has in each state, old and young.
     pub(super) counts: BTreeMap<QueueName, [u64; 4]>,
@@ -90,11 +91,11 @@ impl Table {
     /// if the table has nothing.
     pub(super) fn apply(&mut self, change: &Change, at: Location, old: Option<Indexed>) {
         let (name, indexed) = match change {
-            Change::Put(record) => {
+            Change::Put { record, .. } => {
                 self.last_revision = self.last_revision.max(record.revision);
                 (&record.name, Some(Indexed::of(record)))
             }
-            Change::Remove(name) => (name, None),
+            Change::Remove { name, .. } => (name, None),
             Change::Given(revision) => {
                 self.last_revision = self.last_revision.max(*revision);
                 return;
@@ -134,25 +135,33 @@ impl Table {
         }
     }
 
+    /// What wakes by `clock` after `after`.
     pub(super) fn due_after(
         &self,
-        after: std::ops::Bound<Wake>,
-    ) -> impl Iterator<Item = (&Wake, &TimerName)> {
-        self.due.range((after, std::ops::Bound::Unbounded))
+        clock: DueClock,
+        after: Option<Wake>,
+    ) -> impl Iterator<Item = (Wake, &TimerName)> {
+        let start = match after {
+            Some(after) => Bound::Excluded((clock, after)),
+            None => Bound::Included((clock, Wake::default())),
+        };
+        let due = self.due.range((start, Bound::Unbounded));
+        due.take_while(move |((of, _), _)| *of == clock)
+            .map(|((_, wake), name)| (*wake, name))
     }
 
     pub(super) fn listed_after(
         &self,
         queue: &QueueName,
-        after: std::ops::Bound<Position>,
+        after: Bound<Position>,
     ) -> impl Iterator<Item = (&Position, &TimerName)> {
         let list = self.lists.get(queue).into_iter();
-        list.flat_map(move |list| list.range((after, std::ops::Bound::Unbounded)))
+        list.flat_map(move |list| list.range((after, Bound::Unbounded)))
     }
 
     fn list(&mut self, name: &TimerName, indexed: &Indexed) {
         if let Some(wake) = indexed.wake {
-            self.due.insert(wake, name.clone());
+            self.due.insert((indexed.clock, wake), name.clone());
         }
         let list = self.lists.entry(name.queue.clone()).or_default();
         list.insert(indexed.position, name.clone());
@@ -161,7 +170,7 @@ impl Table {
     /// Takes it out of the indexes, if it is there rather than in the sorted store.
     fn unlist(&mut self, name: &TimerName, indexed: &Indexed) {
         if let Some(wake) = indexed.wake {
-            self.due.remove(&wake);
+            self.due.remove(&(indexed.clock, wake));
         }
         if let Some(list) = self.lists.get_mut(&name.queue) {
             list.remove(&indexed.position);
