@@ -6,9 +6,11 @@
 
 pub mod conformance;
 mod embedded;
+mod files;
 mod log;
 mod memory;
 mod page;
+mod sorted;
 
 use std::io;
 use std::path::PathBuf;
@@ -16,8 +18,10 @@ use std::path::PathBuf;
 use countwheel::Timestamp;
 
 pub use embedded::EmbeddedStore;
-pub use log::{Files, LogFile, LogOptions, LogStore, SystemFiles};
+pub use files::{Files, StoreFile, SystemFiles};
+pub use log::{LogOptions, LogStore};
 pub use memory::MemoryStore;
+pub use sorted::{MemorySorted, Sorted};
 
 use crate::{DueClock, QueueName, Record, Revision, StateKind, TimerName, Wake};
 
@@ -147,7 +151,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Fenced`]: nothing was changed and nothing ever will be under this
-    /// lease. Any other error: whether the changes survive is unknown until the store is
+    /// lease. [`StoreError::Full`]: nothing was changed. Any other error: whether the changes survive is unknown until the store is
     /// opened again, and no later commit of this opening may succeed.
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError>;
 
@@ -343,6 +347,13 @@ pub enum StoreError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// The disk has no room for it. Nothing was changed; it can be tried again once there is
+    /// room.
+    #[error("{}: no space left", path.display())]
+    Full {
+        /// The directory.
+        path: PathBuf,
     },
     /// A commit failed before. Whether it survives is unknown: open the store again.
     #[error("the store failed earlier and must be opened again")]

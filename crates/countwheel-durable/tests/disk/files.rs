@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use countwheel_durable::store::{Files, LogFile};
+use countwheel_durable::store::{Files, StoreFile};
 
 use super::Random;
 
@@ -199,6 +199,8 @@ impl Node {
     }
 
     fn write(&mut self, offset: usize, data: &[u8]) {
+        let end = self.live.len().max(offset + data.len());
+        self.live.resize(end, 0);
         self.live[offset..offset + data.len()].copy_from_slice(data);
         for sector in offset / SECTOR..(offset + data.len()).div_ceil(SECTOR) {
             let start = sector * SECTOR;
@@ -231,7 +233,7 @@ impl Files for Handle {
         Ok(self.state()?.names.keys().cloned().collect())
     }
 
-    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn LogFile>> {
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StoreFile>> {
         let mut state = self.state()?;
         state.call()?;
         let node = state.nodes.len();
@@ -247,7 +249,11 @@ impl Files for Handle {
         self.open(name)
     }
 
-    fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
+    fn begin(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
+        self.create(name, 0)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
         let state = self.state()?;
         let node = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
         Ok(Arc::new(File {
@@ -305,7 +311,7 @@ impl File {
     }
 }
 
-impl LogFile for File {
+impl StoreFile for File {
     fn length(&self) -> io::Result<u64> {
         Ok(self.state()?.nodes[self.node].live.len() as u64)
     }

@@ -8,7 +8,7 @@
 //! reaches the sorted store at all.
 
 mod batch;
-mod files;
+
 mod merge;
 mod recovery;
 mod segment;
@@ -30,12 +30,10 @@ use self::young::{Location, Table, Young};
 use super::embedded::codec::{self, CodecError, Indexed};
 use super::page::{PageBuilder, begins_with, position};
 use super::{
-    Change, DueEntry, DueScan, Filter, Lease, Ownership, Page, QueueCounts, Shard, Store,
+    Change, DueEntry, DueScan, Files, Filter, Lease, Ownership, Page, QueueCounts, Shard, Store,
     StoreError,
 };
 use crate::{Record, TimerName};
-
-pub use self::files::{Files, LogFile, SystemFiles};
 
 /// Shorter segments are all headers and syncs.
 const SEGMENT_MIN_BYTES: u64 = 1 << 12;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::batch::{self, Logged};
-use super::files::Files;
 use super::segment::{FRAME_HEADER, FRAMES_BEGIN, Frame, Header, Segment, read_header};
 use super::young::Table;
 use super::{State, damaged, io_error, located};
 use crate::store::embedded::codec::Indexed;
+use crate::store::files::Files;
 use crate::store::{Change, Store, StoreError};
 
 /// What a directory holds.

@@ -21,7 +21,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::files::LogFile;
+use crate::store::files::StoreFile;
 
 /// Where the first frame of a segment stands.
 pub(super) const FRAMES_BEGIN: u64 = HEADER_BYTES as u64;
@@ -40,7 +40,7 @@ pub(super) struct Segment {
     /// The commit and the part of it with which the segment begins.
     pub(super) first_commit: u64,
     pub(super) first_part: u32,
-    pub(super) file: Arc<dyn LogFile>,
+    pub(super) file: Arc<dyn StoreFile>,
     pub(super) len: u64,
 }
 
@@ -72,7 +72,7 @@ pub(super) enum Header {
     None,
 }
 
-pub(super) fn read_header(file: &dyn LogFile) -> io::Result<Header> {
+pub(super) fn read_header(file: &dyn StoreFile) -> io::Result<Header> {
     let mut bytes = [0; HEADER_BYTES];
     if file.length()? < FRAMES_BEGIN {
         return Ok(Header::None);

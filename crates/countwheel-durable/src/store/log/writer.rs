@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use super::batch::{self, place_of};
-use super::files::Files;
 use super::segment::{FRAMES_BEGIN, Segment, frame_len};
 use super::young::Location;
+use crate::store::files::Files;
 use crate::store::{Change, Shard};
 
 /// The end of the log.

@@ -1,4 +1,5 @@
-//! What a log needs of a directory: a few files of fixed length, each written in place.
+//! What a store needs of a directory: files that are written in place or grow at their end,
+//! names, and syncs.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -6,13 +7,24 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A directory with the files of a log, or one that a simulation makes up. [`LogStore`] has an
-/// example.
+/// A directory with a store's files, or one that a simulation makes up.
 ///
-/// [`LogStore`]: super::LogStore
+/// ```
+/// use countwheel_durable::store::{Files, StoreFile, SystemFiles};
+///
+/// let directory = tempfile::tempdir()?;
+/// let files = SystemFiles::new(directory.path());
+/// let file = files.begin("table")?;
+/// file.write_at(0, b"in no order")?;
+/// file.sync()?;
+/// files.rename("table", "table-1")?;
+/// files.sync()?; // from here on it is there after a loss of power
+/// assert_eq!(files.open("table-1")?.length()?, 11);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// What a call did is there after a loss of power only once the sync that concerns it has
-/// returned: [`LogFile::sync`] for what a file holds, [`sync`](Self::sync) for which files
+/// returned: [`StoreFile::sync`] for what a file holds, [`sync`](Self::sync) for which files
 /// there are and what they are called.
 pub trait Files: Send + Sync + fmt::Debug {
     /// The names of all files.
@@ -26,13 +38,19 @@ pub trait Files: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// What the system says, also if there is such a file.
-    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn LogFile>>;
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StoreFile>>;
+
+    /// Makes an empty file, which grows as it is written.
+    ///
+    /// # Errors
+    /// What the system says, also if there is such a file.
+    fn begin(&self, name: &str) -> io::Result<Arc<dyn StoreFile>>;
 
     /// Opens a file that is there.
     ///
     /// # Errors
     /// What the system says, also if there is none.
-    fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>>;
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>>;
 
     /// Gives a file another name, in place of the file that has it.
     ///
@@ -56,8 +74,8 @@ pub trait Files: Send + Sync + fmt::Debug {
     fn path(&self) -> PathBuf;
 }
 
-/// One file of a log. Its length never changes.
-pub trait LogFile: Send + Sync + fmt::Debug {
+/// One file of a store.
+pub trait StoreFile: Send + Sync + fmt::Debug {
     /// Its length in bytes.
     ///
     /// # Errors
@@ -70,13 +88,14 @@ pub trait LogFile: Send + Sync + fmt::Debug {
     /// What the system says, also if there are not as many bytes.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Writes `data` at `offset`.
+    /// Writes `data` at `offset`, which is not behind the end. What goes beyond the end makes
+    /// the file longer.
     ///
     /// # Errors
     /// What the system says. Some of it may have been written.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
-    /// Makes durable what was written.
+    /// Makes durable what was written, and how long the file is.
     ///
     /// # Errors
     /// What the system says. Whether it is durable is unknown then, for good: a later sync
@@ -98,6 +117,15 @@ impl SystemFiles {
             directory: directory.to_owned(),
         }
     }
+
+    /// A new file, which only its owner may read and write.
+    fn make(&self, name: &str) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.open(self.directory.join(name))
+    }
 }
 
 impl Files for SystemFiles {
@@ -109,13 +137,9 @@ impl Files for SystemFiles {
         Ok(names)
     }
 
-    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn LogFile>> {
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StoreFile>> {
         let zeros = vec![0; 1 << 16];
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(self.directory.join(name))?;
+        let mut file = self.make(name)?;
         let mut left = len;
         while left > 0 {
             let piece = left.min(zeros.len() as u64);
@@ -125,7 +149,11 @@ impl Files for SystemFiles {
         Ok(Arc::new(SystemFile(file)))
     }
 
-    fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
+    fn begin(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
+        Ok(Arc::new(SystemFile(self.make(name)?)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -154,7 +182,7 @@ impl Files for SystemFiles {
 struct SystemFile(File);
 
 #[cfg(unix)]
-impl LogFile for SystemFile {
+impl StoreFile for SystemFile {
     fn length(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
