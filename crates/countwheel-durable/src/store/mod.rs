@@ -10,6 +10,7 @@ mod files;
 mod log;
 mod memory;
 mod page;
+pub mod simulated;
 mod sorted;
 
 use std::io;

@@ -1,0 +1,353 @@
+//! A process's way to the disk: directories, files, and a file as redb wants one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, MutexGuard};
+
+use super::fault::{Failure, Strike, no_space};
+use super::node::{Node, SECTOR};
+use super::{Directory, Disk, Entry, Operation, State, join};
+use crate::store::{Files, StoreFile};
+
+/// Where a simulated directory says it is.
+const ROOT: &str = "simulated";
+
+#[derive(Debug)]
+pub(super) struct Handle {
+    disk: Disk,
+    directory: String,
+    shown: Arc<str>,
+    process: u64,
+}
+
+impl Handle {
+    pub(super) fn new(disk: Disk, directory: &str, process: u64) -> Self {
+        Self {
+            disk,
+            directory: directory.to_owned(),
+            shown: directory.into(),
+            process,
+        }
+    }
+
+    fn state(&self) -> io::Result<MutexGuard<'_, State>> {
+        alive(&self.disk, self.process)
+    }
+
+    fn path_of(&self, name: &str) -> Arc<str> {
+        join(&self.directory, name).into()
+    }
+
+    fn handle(&self, state: MutexGuard<'_, State>, name: &str, node: u64) -> Arc<dyn StoreFile> {
+        drop(state);
+        let path = join(&self.directory, name);
+        Arc::new(File::new(self.disk.clone(), &path, node, self.process))
+    }
+}
+
+fn alive(disk: &Disk, process: u64) -> io::Result<MutexGuard<'_, State>> {
+    let state = disk.lock();
+    if state.process == process {
+        Ok(state)
+    } else {
+        Err(io::Error::other("the simulated process is gone"))
+    }
+}
+
+impl State {
+    fn directory(&mut self, path: &str) -> &mut Directory {
+        self.directories.entry(path.to_owned()).or_default()
+    }
+
+    fn node_of(&mut self, directory: &str, name: &str) -> io::Result<u64> {
+        let found = self.directory(directory).names.get(name).copied();
+        found.ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    fn node(&mut self, number: u64) -> io::Result<&mut Node> {
+        let node = self.nodes.get_mut(&number);
+        node.ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// Whether a change of names that fails is made all the same.
+    fn is_made(&mut self, strike: Option<Strike>) -> bool {
+        match strike {
+            None => true,
+            Some(strike) => {
+                strike.failure == Failure::Torn && !strike.again && self.random.below(2) == 0
+            }
+        }
+    }
+}
+
+fn outcome(strike: Option<Strike>) -> io::Result<()> {
+    strike.map_or(Ok(()), |strike| Err(strike.failure.error()))
+}
+
+impl Files for Handle {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut state = self.state()?;
+        state.plain_call(Operation::List, &self.shown, 0, 0)?;
+        let directory = state.directory(&self.directory);
+        Ok(directory.names.keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StoreFile>> {
+        let mut state = self.state()?;
+        let strike = state.call(Operation::Create, &self.path_of(name), 0, len);
+        if state.directory(&self.directory).names.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let room = len.min(state.room());
+        let made = match strike {
+            None => Some(room),
+            Some(strike) if strike.again || strike.failure == Failure::Io => None,
+            Some(_) => state
+                .random
+                .below(4)
+                .checked_sub(1)
+                .map(|part| room * part / 3),
+        };
+        if let Some(made) = made {
+            let made = usize::try_from(made).map_err(io::Error::other)?;
+            let node = state.add(Node::zeros(made));
+            let name = name.to_owned();
+            let directory = state.directory(&self.directory);
+            directory.change(Entry::Create { name, node });
+        }
+        outcome(strike)?;
+        if room < len {
+            return Err(no_space());
+        }
+        let node = state.node_of(&self.directory, name)?;
+        Ok(self.handle(state, name, node))
+    }
+
+    fn begin(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
+        self.create(name, 0)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
+        let mut state = self.state()?;
+        state.plain_call(Operation::Open, &self.path_of(name), 0, 0)?;
+        let node = state.node_of(&self.directory, name)?;
+        Ok(self.handle(state, name, node))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state()?;
+        let strike = state.call(Operation::Rename, &self.path_of(from), 0, 0);
+        let node = state.node_of(&self.directory, from)?;
+        if from != to && state.is_made(strike) {
+            let (from, to) = (from.to_owned(), to.to_owned());
+            let directory = state.directory(&self.directory);
+            directory.change(Entry::Rename { from, to, node });
+        }
+        outcome(strike)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.state()?;
+        let strike = state.call(Operation::Remove, &self.path_of(name), 0, 0);
+        let node = state.node_of(&self.directory, name)?;
+        if state.is_made(strike) {
+            let name = name.to_owned();
+            let directory = state.directory(&self.directory);
+            directory.change(Entry::Remove { name, node });
+        }
+        outcome(strike)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.state()?;
+        let strike = state.call(Operation::SyncDirectory, &self.shown, 0, 0);
+        if state.ignores_syncs {
+            return outcome(strike);
+        }
+        // A journal that failed is replayed up to somewhere, or not at all.
+        let count = state.directory(&self.directory).unsynced.len();
+        let kept = match strike {
+            None => count,
+            Some(strike) if strike.again => 0,
+            Some(_) => usize::try_from(state.random.below(count as u64 + 1)).unwrap_or(0),
+        };
+        let directory = state.directory(&self.directory);
+        for entry in directory.unsynced.drain(..kept) {
+            entry.apply(&mut directory.durable);
+        }
+        state.collect();
+        outcome(strike)
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new(ROOT).join(&self.directory)
+    }
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct File {
+    disk: Disk,
+    path: Arc<str>,
+    node: u64,
+    process: u64,
+}
+
+impl File {
+    pub(super) fn new(disk: Disk, path: &str, node: u64, process: u64) -> Self {
+        if let Some(node) = disk.lock().nodes.get_mut(&node) {
+            node.opened += 1;
+        }
+        Self {
+            disk,
+            path: path.into(),
+            node,
+            process,
+        }
+    }
+
+    fn state(&self) -> io::Result<MutexGuard<'_, State>> {
+        alive(&self.disk, self.process)
+    }
+
+    fn set_length(&self, len: u64) -> io::Result<()> {
+        let mut state = self.state()?;
+        let strike = state.call(Operation::SetLength, &self.path, 0, len);
+        let room = state.room();
+        let made = state.is_made(strike);
+        let node = state.node(self.node)?;
+        if len.saturating_sub(node.live.len() as u64) > room {
+            return Err(no_space());
+        }
+        if made {
+            node.set_length(usize::try_from(len).map_err(io::Error::other)?);
+        }
+        outcome(strike)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let mut state = self.disk.lock();
+        if state.process != self.process {
+            return;
+        }
+        if let Some(node) = state.nodes.get_mut(&self.node) {
+            node.opened = node.opened.saturating_sub(1);
+            if node.opened == 0 {
+                state.collect();
+            }
+        }
+    }
+}
+
+impl StoreFile for File {
+    fn length(&self) -> io::Result<u64> {
+        let mut state = self.state()?;
+        state.plain_call(Operation::Length, &self.path, 0, 0)?;
+        Ok(state.node(self.node)?.live.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut state = self.state()?;
+        state.plain_call(Operation::Read, &self.path, offset, out.len() as u64)?;
+        let start = usize::try_from(offset).map_err(io::Error::other)?;
+        let live = &state.node(self.node)?.live;
+        let bytes = start
+            .checked_add(out.len())
+            .and_then(|end| live.get(start..end));
+        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.state()?;
+        let strike = state.call(Operation::Write, &self.path, offset, data.len() as u64);
+        let room = state.room();
+        let start = usize::try_from(offset).map_err(io::Error::other)?;
+        let len = state.node(self.node)?.live.len();
+        if start > len {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // What fits without the file growing more than it can.
+        let most = (len - start).saturating_add(usize::try_from(room).unwrap_or(usize::MAX));
+        let fitting = &data[..data.len().min(most)];
+        match strike {
+            None => state.node(self.node)?.write(start, fitting),
+            Some(strike) if strike.again => {}
+            Some(strike) => match strike.failure {
+                Failure::Short => {
+                    let part = state.random.below(fitting.len() as u64 + 1);
+                    let part = usize::try_from(part).unwrap_or(0);
+                    state.node(self.node)?.write(start, &fitting[..part]);
+                }
+                Failure::Torn => {
+                    let (mut at, mut rest) = (start, fitting);
+                    while !rest.is_empty() {
+                        let piece = (SECTOR - at % SECTOR).min(rest.len());
+                        if state.random.below(2) == 0 {
+                            state.node(self.node)?.write(at, &rest[..piece]);
+                        }
+                        (at, rest) = (at + piece, &rest[piece..]);
+                    }
+                }
+                Failure::Io | Failure::NoSpace | Failure::Panic => {}
+            },
+        }
+        outcome(strike)?;
+        if fitting.len() < data.len() {
+            return Err(no_space());
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.state()?;
+        let strike = state.call(Operation::Sync, &self.path, 0, 0);
+        if state.ignores_syncs {
+            return outcome(strike);
+        }
+        match strike {
+            None => state.node(self.node)?.sync(),
+            Some(strike) if strike.again => {}
+            Some(_) => {
+                let mut random = state.random.clone();
+                state.node(self.node)?.sync_in_part(&mut random);
+                state.random = random;
+            }
+        }
+        outcome(strike)
+    }
+}
+
+/// A file of a [`Disk`] as redb wants one: see [`Disk::backend`].
+#[derive(Debug)]
+pub struct Backend(File);
+
+impl Backend {
+    pub(super) fn new(file: File) -> Self {
+        Self(file)
+    }
+}
+
+impl redb::StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.0.length()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_length(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_at(offset, data)
+    }
+}
