@@ -10,18 +10,24 @@ use std::sync::{Arc, Mutex};
 
 use countwheel::Timestamp;
 use countwheel_durable::store::conformance::{self, Reopen};
+use countwheel_durable::store::simulated::{Disk, Fault};
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, LogOptions, LogStore, MemoryStore,
-    Ownership, Page, QueueCounts, Shard, Store, StoreError, SystemFiles,
+    Change, DueEntry, DueScan, EmbeddedStore, Files, Filter, Lease, LogOptions, LogStore,
+    MemoryStore, Ownership, Page, QueueCounts, Shard, Store, StoreError, SystemFiles,
 };
 use countwheel_durable::{
     DueClock, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
 use disk::Random;
-use disk::files::Directory;
 
-fn open<B: Store>(base: B, directory: &Directory) -> Result<LogStore<B>, StoreError> {
-    LogStore::open(base, directory.open(), 7, options())
+fn open<B: Store>(base: B, disk: &Disk) -> Result<LogStore<B>, StoreError> {
+    LogStore::open(base, files(disk), 7, options())
+}
+
+/// The log's directory, for a new process.
+fn files(disk: &Disk) -> Arc<dyn Files> {
+    disk.restart();
+    disk.files("log")
 }
 
 // ---- conformance ----
@@ -80,7 +86,7 @@ fn moving<B: Store + 'static>(every: usize) -> Deed<LogStore<B>> {
 
 struct Reopened {
     base: MemoryStore,
-    directory: Directory,
+    disk: Disk,
     every: usize,
     store: Option<Meddled<LogStore<MemoryStore>>>,
 }
@@ -93,7 +99,7 @@ impl Reopen for Reopened {
     fn reopen(&mut self) {
         self.store = None;
         self.store = Some(Meddled {
-            store: open(self.base.clone(), &self.directory).unwrap(),
+            store: open(self.base.clone(), &self.disk).unwrap(),
             before: Box::new(|_| Ok(())),
             after: moving(self.every),
         });
@@ -103,7 +109,7 @@ impl Reopen for Reopened {
 fn reopened(every: usize) -> Box<dyn Reopen> {
     let mut made = Reopened {
         base: MemoryStore::new(7),
-        directory: Directory::default(),
+        disk: Disk::default(),
         every,
         store: None,
     };
@@ -261,7 +267,7 @@ fn changes(random: &mut Random, revision: &mut u64) -> Vec<Change> {
 fn survives_power_cuts(seed: u64) {
     let mut random = Random::new(seed);
     let base = MemoryStore::new(7);
-    let directory = Directory::default();
+    let disk = Disk::default();
     // What the log has to answer: with what was acknowledged, and with what may be there.
     let model = MemoryStore::new(7);
     let mut revision = 0;
@@ -269,16 +275,16 @@ fn survives_power_cuts(seed: u64) {
     for _ in 0..8 {
         let log = loop {
             // Even the opening may be cut short.
-            let files = directory.open();
+            let files = files(&disk);
             if random.index(4) == 0 {
-                directory.fail_after(random.index(8) as u64);
+                disk.fail(Fault::power(random.index(8) as u64));
             }
             match LogStore::open(base.clone(), files, 7, options()) {
                 Ok(log) => match log.acquire(Shard::ONLY) {
                     Ok(ownership) => break (log, ownership),
                     Err(error) => panic!("seed {seed}: {error}"),
                 },
-                Err(StoreError::Io { .. }) => directory.cut(&mut random),
+                Err(StoreError::Io { .. }) => disk.cut(random.draw()),
                 Err(error) => panic!("seed {seed}: {error}"),
             }
         };
@@ -296,7 +302,7 @@ fn survives_power_cuts(seed: u64) {
             ownership.last_revision >= known.last_revision,
             "seed {seed}"
         );
-        directory.fail_after(random.index(60) as u64);
+        disk.fail(Fault::power(random.index(60) as u64));
         for _ in 0..40 {
             let changes = changes(&mut random, &mut revision);
             match log.commit(ownership.lease, &changes) {
@@ -322,7 +328,7 @@ fn survives_power_cuts(seed: u64) {
             }
         }
         if random.index(3) > 0 {
-            directory.cut(&mut random);
+            disk.cut(random.draw());
         }
     }
 }
@@ -341,13 +347,13 @@ fn damage_is_refused_or_harmless_but_for_the_last_commit() {
     let mut refused = 0;
     for seed in 0..200 {
         let mut random = Random::new(seed);
-        let directory = Directory::default();
+        let disk = Disk::default();
         let base = MemoryStore::new(7);
         let mut revision = 0;
         let mut promised = Vec::new();
         let model = MemoryStore::new(7);
         {
-            let log = open(base.clone(), &directory).unwrap();
+            let log = open(base.clone(), &disk).unwrap();
             let lease = log.acquire(Shard::ONLY).unwrap().lease;
             let own = model.acquire(Shard::ONLY).unwrap().lease;
             for _ in 0..10 {
@@ -360,10 +366,13 @@ fn damage_is_refused_or_harmless_but_for_the_last_commit() {
                 }
             }
         }
-        let names = directory.names();
+        let names = disk.paths();
         let name = &names[random.index(names.len())];
-        let damaged = directory.copy();
-        let at = damaged.flip(name, 20_000, &mut random);
+        let damaged = disk.copy();
+        let mut content = damaged.content(name).unwrap();
+        let at = random.index(content.len().min(20_000));
+        content[at] ^= 1 << random.index(8);
+        damaged.set_content(name, content);
         let lost = promised.last().unwrap();
         match open(base.clone(), &damaged) {
             Ok(log) => {
@@ -383,8 +392,8 @@ fn damage_is_refused_or_harmless_but_for_the_last_commit() {
 
 #[test]
 fn a_missing_segment_is_refused() {
-    let directory = Directory::default();
-    let log = open(MemoryStore::new(7), &directory).unwrap();
+    let disk = Disk::default();
+    let log = open(MemoryStore::new(7), &disk).unwrap();
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     for revision in 1..4 {
         let change = Change::put(record(1, revision, 10));
@@ -393,20 +402,20 @@ fn a_missing_segment_is_refused() {
     }
     assert!(!log.seal().unwrap(), "the last is empty");
     drop(log);
-    let names = directory.names();
+    let names = disk.paths();
     assert_eq!(names.len(), 4);
-    directory.remove(&names[1]);
-    let refused = open(MemoryStore::new(7), &directory);
+    disk.delete(&names[1]);
+    let refused = open(MemoryStore::new(7), &disk);
     assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
-    let stranger = LogStore::open(MemoryStore::new(8), directory.open(), 8, options());
+    let stranger = LogStore::open(MemoryStore::new(8), files(&disk), 8, options());
     assert!(matches!(stranger, Err(StoreError::NotAStore { .. })));
 }
 
 #[test]
 fn what_fires_before_its_segment_is_full_never_reaches_the_sorted_store() {
-    let directory = Directory::default();
+    let disk = Disk::default();
     let base = MemoryStore::new(7);
-    let log = open(base.clone(), &directory).unwrap();
+    let log = open(base.clone(), &disk).unwrap();
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     for revision in 1..100 {
         let record = record(revision, revision, 100);
@@ -436,7 +445,7 @@ fn options() -> LogOptions {
 fn what_is_changed_while_it_moves_stays_changed() {
     let base = MemoryStore::new(7);
     let deed = Arc::new(Mutex::new(None::<Box<dyn FnOnce() + Send>>));
-    let directory = Directory::default();
+    let disk = Disk::default();
     let open = || {
         let deed = Arc::clone(&deed);
         let meddled = Meddled {
@@ -448,7 +457,7 @@ fn what_is_changed_while_it_moves_stays_changed() {
             }),
             after: Box::new(|_| Ok(())),
         };
-        LogStore::open(meddled, directory.open(), 7, options()).unwrap()
+        LogStore::open(meddled, files(&disk), 7, options()).unwrap()
     };
     let log = Arc::new(open());
     let lease = log.acquire(Shard::ONLY).unwrap().lease;

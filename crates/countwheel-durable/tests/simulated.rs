@@ -1,7 +1,5 @@
 //! The simulated disk does what it says, and what a real one would.
 
-#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
-
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 

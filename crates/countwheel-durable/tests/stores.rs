@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use countwheel::Timestamp;
 use countwheel_durable::store::conformance::{self, Reopen};
+use countwheel_durable::store::simulated::{Disk, Failure, Fault};
 use countwheel_durable::store::{
     Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, Page, QueueCounts, Shard,
     Store, StoreError,
@@ -20,7 +21,7 @@ use countwheel_durable::store::{
 use countwheel_durable::{
     Delays, DueClock, Jitter, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
-use disk::{Disk, Random};
+use disk::{FILE, Random, crash, damage, fail_after, image};
 use redb::ReadableTable;
 
 struct Memory(MemoryStore);
@@ -85,7 +86,7 @@ impl Reopen for OnDisk {
 
     fn reopen(&mut self) {
         self.store = None;
-        self.store = Some(EmbeddedStore::open_backend(self.disk.clone(), 7).unwrap());
+        self.store = Some(EmbeddedStore::open_backend(self.disk.backend(FILE), 7).unwrap());
     }
 }
 
@@ -421,15 +422,18 @@ fn what_cannot_be_opened_is_named() {
 fn after_a_failed_commit_nothing_more_is_written() {
     for panics in [false, true] {
         let disk = Disk::default();
-        let store = EmbeddedStore::open_backend(disk.clone(), 1).unwrap();
+        let store = EmbeddedStore::open_backend(disk.backend(FILE), 1).unwrap();
         let lease = own(&store);
         store
             .commit(lease, &[put(record("q", "before", 1, 1))])
             .unwrap();
         if panics {
-            disk.panic_from_now();
+            disk.fail(Fault {
+                failure: Failure::Panic,
+                ..Fault::power(0)
+            });
         } else {
-            disk.fail_after(0);
+            fail_after(&disk, 0);
         }
         let failed = store
             .commit(lease, &[put(record("q", "during", 2, 2))])
@@ -438,7 +442,7 @@ fn after_a_failed_commit_nothing_more_is_written() {
             false => assert!(matches!(failed, StoreError::Io { .. }), "{failed}"),
             true => assert!(matches!(failed, StoreError::Corrupt { .. }), "{failed}"),
         }
-        disk.work_again();
+        disk.heal();
         let later = [put(record("q", "after", 3, 3))];
         for changes in [&later[..], &[]] {
             let refused = store.commit(lease, changes);
@@ -447,7 +451,7 @@ fn after_a_failed_commit_nothing_more_is_written() {
         let refused = store.acquire(Shard::ONLY);
         assert!(matches!(refused, Err(StoreError::Poisoned)), "{refused:?}");
         drop(store);
-        let store = EmbeddedStore::open_backend(disk.crash(1), 1).unwrap();
+        let store = EmbeddedStore::open_backend(crash(&disk, 1).backend(FILE), 1).unwrap();
         let found = |key| {
             store
                 .get(Shard::ONLY, &TimerName::new("q", key).unwrap())
@@ -460,7 +464,7 @@ fn after_a_failed_commit_nothing_more_is_written() {
 
 #[test]
 fn being_fenced_out_does_not_end_the_opening() {
-    let store = EmbeddedStore::open_backend(Disk::default(), 1).unwrap();
+    let store = EmbeddedStore::open_backend(Disk::default().backend(FILE), 1).unwrap();
     let old = own(&store);
     let new = own(&store);
     let changes = [put(record("q", "a", 1, 1))];
@@ -537,8 +541,8 @@ struct Promised<'a> {
 }
 
 impl Promised<'_> {
-    fn assert_kept(&self, disk: Disk, when: &str) {
-        let store = EmbeddedStore::open_backend(disk.clone(), 1)
+    fn assert_kept(&self, disk: &Disk, when: &str) {
+        let store = EmbeddedStore::open_backend(disk.backend(FILE), 1)
             .unwrap_or_else(|error| panic!("{when}: {error}"));
         let found = answers(&store).unwrap();
         assert!(
@@ -554,7 +558,7 @@ impl Promised<'_> {
         let more = put(record("c", "more", u64::MAX, 1));
         store.commit(ownership.lease, &[more]).unwrap();
         drop(store);
-        let store = EmbeddedStore::open_backend(disk, 1).unwrap();
+        let store = EmbeddedStore::open_backend(disk.backend(FILE), 1).unwrap();
         assert_eq!(
             store.counts(Shard::ONLY).unwrap().len(),
             found.counts.len() + 1
@@ -581,7 +585,7 @@ fn run<'a>(disk: &Disk, batches: &[Vec<Change>], expected: &'a [Answers]) -> Pro
         in_flight: None,
         fence: 0,
     };
-    let Ok(store) = EmbeddedStore::open_backend(disk.clone(), 1) else {
+    let Ok(store) = EmbeddedStore::open_backend(disk.backend(FILE), 1) else {
         return promised;
     };
     let mut lease = None;
@@ -610,29 +614,29 @@ fn every_acknowledged_commit_survives_a_crash_at_any_point() {
     let batches = workload();
     let expected = expected_answers(&batches);
     let disk = Disk::default();
-    drop(EmbeddedStore::open_backend(disk.clone(), 1).unwrap());
-    let made = disk.crash(0);
+    drop(EmbeddedStore::open_backend(disk.backend(FILE), 1).unwrap());
+    let made = crash(&disk, 0);
     let (mut crashes, mut in_flight_found) = (0, 0);
     for cut in 0.. {
         let disk = made.copy();
-        disk.fail_after(cut);
+        fail_after(&disk, cut);
         let promised = run(&disk, &batches, &expected);
         for seed in 0..3 {
             let when = format!("cut at call {cut}, seed {seed}");
-            let after = disk.crash(seed);
+            let after = crash(&disk, seed);
             crashes += 1;
             if let Some(in_flight) = promised.in_flight {
-                let store = EmbeddedStore::open_backend(after.copy(), 1).unwrap();
+                let store = EmbeddedStore::open_backend(after.copy().backend(FILE), 1).unwrap();
                 in_flight_found += usize::from(answers(&store).unwrap() == *in_flight);
             }
             // Once more, during the recovery.
             let again = after.copy();
-            again.fail_after(Random::new(cut * 3 + seed).index(12) as u64);
-            drop(EmbeddedStore::open_backend(again.clone(), 1));
-            promised.assert_kept(again.crash(seed), &format!("{when}, twice"));
-            promised.assert_kept(after, &when);
+            fail_after(&again, Random::new(cut * 3 + seed).index(12) as u64);
+            drop(EmbeddedStore::open_backend(again.backend(FILE), 1));
+            promised.assert_kept(&crash(&again, seed), &format!("{when}, twice"));
+            promised.assert_kept(&after, &when);
         }
-        if !disk.failed() {
+        if disk.struck() == 0 {
             assert!(cut > 100, "the disk was called only {cut} times");
             assert_eq!(promised.acknowledged.counts.len(), 2);
             println!("{crashes} crashes at {cut} calls; {in_flight_found} kept the last batch");
@@ -646,10 +650,10 @@ fn every_acknowledged_commit_survives_a_crash_at_any_point() {
 fn a_crash_while_a_store_is_made_is_no_panic() {
     for cut in 0.. {
         let disk = Disk::default();
-        disk.fail_after(cut);
-        let made = EmbeddedStore::open_backend(disk.clone(), 1).map(drop);
+        fail_after(&disk, cut);
+        let made = EmbeddedStore::open_backend(disk.backend(FILE), 1).map(drop);
         for seed in 0..4 {
-            match EmbeddedStore::open_backend(disk.crash(seed), 2) {
+            match EmbeddedStore::open_backend(crash(&disk, seed).backend(FILE), 2) {
                 Ok(store) => drop(own(&store)),
                 Err(error) => {
                     assert!(made.is_err(), "a store that was made is kept: {error}");
@@ -663,7 +667,7 @@ fn a_crash_while_a_store_is_made_is_no_panic() {
                 }
             }
         }
-        if !disk.failed() {
+        if disk.struck() == 0 {
             return;
         }
     }
@@ -674,7 +678,7 @@ fn a_crash_while_a_store_is_made_is_no_panic() {
 /// A store of 2,000 records, and what it answers. Closed, or as a crash leaves it.
 fn disk_to_damage(closed: bool) -> (Disk, Answers, Answers) {
     let disk = Disk::default();
-    let store = EmbeddedStore::open_backend(disk.clone(), 1).unwrap();
+    let store = EmbeddedStore::open_backend(disk.backend(FILE), 1).unwrap();
     let lease = own(&store);
     let mut random = Random::new(9);
     let changes: Vec<_> = (1..=2_000)
@@ -693,7 +697,7 @@ fn disk_to_damage(closed: bool) -> (Disk, Answers, Answers) {
     let before = answers(&store).unwrap();
     store.commit(lease, std::slice::from_ref(last)).unwrap();
     let all = answers(&store).unwrap();
-    let unclean = disk.crash(0);
+    let unclean = crash(&disk, 0);
     drop(store);
     let left = if closed { disk } else { unclean };
     (left, before, all)
@@ -707,12 +711,15 @@ fn damage_is_refused_or_harmless() {
         let (mut harmless, mut at_open, mut later, mut rolled_back) = (0, 0, 0, 0);
         for seed in 0..SEEDS {
             let damaged = disk.copy();
-            let what = damaged.damage(&mut Random::new(seed));
-            let image = damaged.image();
-            match EmbeddedStore::open_backend(damaged.clone(), 1) {
+            let what = damage(&damaged, &mut Random::new(seed));
+            let before_opening = image(&damaged);
+            match EmbeddedStore::open_backend(damaged.backend(FILE), 1) {
                 Err(StoreError::Corrupt { .. }) => {
                     at_open += 1;
-                    assert!(damaged.image() == image, "{what} (seed {seed}): changed");
+                    assert!(
+                        image(&damaged) == before_opening,
+                        "{what} (seed {seed}): changed"
+                    );
                 }
                 Err(error) => panic!("{what} (seed {seed}): {error}"),
                 Ok(store) => match answers(&store) {
@@ -744,15 +751,15 @@ fn a_damaged_file_is_refused_or_harmless() {
     let mut refused = 0;
     for seed in 1_000..1_064 {
         let damaged = disk.copy();
-        let what = damaged.damage(&mut Random::new(seed));
-        fs::write(&path, damaged.image()).unwrap();
+        let what = damage(&damaged, &mut Random::new(seed));
+        fs::write(&path, image(&damaged)).unwrap();
         match EmbeddedStore::open(directory.path(), 1) {
             Ok(store) => assert_eq!(answers(&store).unwrap(), all, "{what} (seed {seed})"),
             Err(StoreError::Corrupt { path: named, .. }) => {
                 refused += 1;
                 assert_eq!(named, path);
                 assert!(
-                    fs::read(&path).unwrap() == damaged.image(),
+                    fs::read(&path).unwrap() == image(&damaged),
                     "{what}: changed"
                 );
             }

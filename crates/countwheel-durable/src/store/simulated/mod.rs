@@ -224,7 +224,7 @@ impl Disk {
     }
 
     /// The process ends and another begins, on a machine that goes on: what was written is
-    /// there, the old handles fail, and so does no call of the new ones, until the next fault.
+    /// there, the old handles are dead, and the faults are forgotten.
     pub fn restart(&self) {
         let mut state = self.lock();
         state.process += 1;
