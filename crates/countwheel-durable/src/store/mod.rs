@@ -12,6 +12,7 @@ mod memory;
 mod page;
 pub mod simulated;
 mod sorted;
+mod table;
 
 use std::io;
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ pub use files::{Files, StoreFile, SystemFiles};
 pub use log::{LogOptions, LogStore};
 pub use memory::MemoryStore;
 pub use sorted::{MemorySorted, Sorted};
+pub use table::{TableOptions, TableStats, TableStore};
 
 use crate::{DueClock, QueueName, Record, Revision, StateKind, TimerName, Wake};
 

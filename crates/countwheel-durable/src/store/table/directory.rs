@@ -1,0 +1,159 @@
+//! What the parts of a table store share: its files, its numbers, and what becomes of errors.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::TableOptions;
+use super::cache::Cache;
+use crate::store::StoreError;
+use crate::store::files::Files;
+
+/// A store's files.
+#[derive(Debug)]
+pub(super) struct Directory {
+    pub(super) files: Arc<dyn Files>,
+    pub(super) store_id: u64,
+    pub(super) options: TableOptions,
+    pub(super) cache: Cache,
+    next_file: AtomicU64,
+    written: AtomicU64,
+    poisoned: AtomicBool,
+}
+
+/// What a file is by its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FileName {
+    Table(u64),
+    /// The one that counts.
+    Manifest,
+    /// One that was being written.
+    NewManifest(u64),
+}
+
+const MANIFEST: &str = "manifest";
+const NEW_MANIFEST: &str = "manifest-new-";
+const TABLE: &str = "table-";
+
+impl Directory {
+    pub(super) fn new(
+        files: Arc<dyn Files>,
+        store_id: u64,
+        options: TableOptions,
+        next_file: u64,
+    ) -> Self {
+        Self {
+            files,
+            store_id,
+            options,
+            cache: Cache::new(options.cache_bytes),
+            next_file: AtomicU64::new(next_file),
+            written: AtomicU64::new(0),
+            poisoned: AtomicBool::new(false),
+        }
+    }
+
+    /// A number that no file has or had.
+    pub(super) fn next_file(&self) -> u64 {
+        self.next_file.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Above every number that was given.
+    pub(super) fn files_end(&self) -> u64 {
+        self.next_file.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes of a table that was written.
+    pub(super) fn count_written(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn table_name(number: u64) -> String {
+        format!("{TABLE}{number:016x}")
+    }
+
+    pub(super) fn manifest_name() -> &'static str {
+        MANIFEST
+    }
+
+    pub(super) fn new_manifest_name(number: u64) -> String {
+        format!("{NEW_MANIFEST}{number:016x}")
+    }
+
+    /// What a file of this name is; `None` if it is none of a table store's.
+    pub(super) fn parse(name: &str) -> Option<FileName> {
+        let number = |prefix| u64::from_str_radix(name.strip_prefix(prefix)?, 16).ok();
+        if name == MANIFEST {
+            return Some(FileName::Manifest);
+        }
+        if let Some(number) = number(TABLE) {
+            return (Self::table_name(number) == name).then_some(FileName::Table(number));
+        }
+        let number = number(NEW_MANIFEST)?;
+        (Self::new_manifest_name(number) == name).then_some(FileName::NewManifest(number))
+    }
+
+    /// What to say of a write that failed: a full disk is nobody's fault, and what was written is
+    /// given up; anything else is final.
+    pub(super) fn write_failed(&self, error: io::Error) -> StoreError {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full {
+                path: self.files.path(),
+            },
+            _ => self.sync_failed(error),
+        }
+    }
+
+    /// What to say of a sync that failed, of files or names: it is final.
+    pub(super) fn sync_failed(&self, error: io::Error) -> StoreError {
+        self.poison();
+        io_error(&*self.files, error)
+    }
+
+    pub(super) fn poison(&self) {
+        self.poisoned.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn check_usable(&self) -> Result<(), StoreError> {
+        if self.poisoned.load(Ordering::SeqCst) {
+            return Err(StoreError::Poisoned);
+        }
+        Ok(())
+    }
+
+    /// Removes a file that nobody needs. If that fails, the next opening does it.
+    pub(super) fn discard(&self, name: &str) {
+        if let Err(error) = self.files.remove(name) {
+            tracing::warn!(name, %error, "a file that is not needed could not be removed");
+        }
+    }
+
+    pub(super) fn corrupt(&self, name: &str, offset: u64, problem: &str) -> StoreError {
+        corrupt(&*self.files, name, offset, problem)
+    }
+}
+
+pub(super) fn io_error(files: &dyn Files, source: io::Error) -> StoreError {
+    StoreError::Io {
+        path: files.path(),
+        source,
+    }
+}
+
+pub(super) fn corrupt(files: &dyn Files, name: &str, offset: u64, problem: &str) -> StoreError {
+    StoreError::Corrupt {
+        path: files.path().join(name),
+        problem: format!("at offset {offset}: {problem}"),
+    }
+}
+
+pub(super) fn not_a_store(files: &dyn Files, name: &str, problem: String) -> StoreError {
+    StoreError::NotAStore {
+        path: files.path().join(name),
+        problem,
+    }
+}

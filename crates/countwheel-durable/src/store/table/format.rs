@@ -1,0 +1,336 @@
+//! The frames that every file of a table store is made of, and the numbers in them.
+
+/// Frames begin at multiples of this.
+pub(super) const ALIGNMENT: u64 = 8;
+/// The bytes of a frame before its body: checksum, length, kind, three zeros.
+pub(super) const FRAME_HEADER: usize = 12;
+/// The version of the format, in every footer and manifest.
+pub(super) const VERSION: u32 = 1;
+/// A record longer than this has a frame of its own, so that looking for its name reads little.
+pub(super) const LARGE_BYTES: usize = 2 << 10;
+/// An index tree is at most so high: more than any file can need.
+pub(super) const HEIGHT_MAX: u32 = 16;
+
+/// What a frame holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// Records by name.
+    Records = 1,
+    /// Names by clock and wake.
+    Due = 2,
+    /// Keys by queue, state, due and revision.
+    List = 3,
+    /// Last keys of frames, and where these stand.
+    Index = 4,
+    /// One large record.
+    Large = 5,
+    /// A filter over names.
+    Filter = 6,
+    /// What the file holds.
+    Footer = 7,
+    /// What the store holds.
+    Manifest = 8,
+}
+
+impl Kind {
+    pub(super) fn of(byte: u8) -> Option<Self> {
+        [
+            Self::Records,
+            Self::Due,
+            Self::List,
+            Self::Index,
+            Self::Large,
+            Self::Filter,
+            Self::Footer,
+            Self::Manifest,
+        ]
+        .into_iter()
+        .find(|&kind| kind as u8 == byte)
+    }
+}
+
+/// Bytes with the right checksum that make no sense: another program wrote them, or a mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Malformed;
+
+/// Which file of which store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub(super) store_id: u64,
+    pub(super) file: u64,
+}
+
+impl Place {
+    /// Appends a frame that is to stand at `offset`, and fills up to the next one.
+    pub(super) fn write(self, offset: u64, kind: Kind, body: &[u8], out: &mut Vec<u8>) {
+        let length = u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes();
+        out.extend_from_slice(&self.checksum(offset, kind as u8, body).to_le_bytes());
+        out.extend_from_slice(&length);
+        out.extend_from_slice(&[kind as u8, 0, 0, 0]);
+        out.extend_from_slice(body);
+        let padding = usize::try_from(frame_len(body.len())).unwrap_or(usize::MAX)
+            - FRAME_HEADER
+            - body.len();
+        out.resize(out.len() + padding, 0);
+    }
+
+    /// The checksum of a frame: bytes of another store or file, or from elsewhere in this one,
+    /// do not have it.
+    pub(super) fn checksum(self, offset: u64, kind: u8, body: &[u8]) -> u32 {
+        let mut salt = [0; 33];
+        salt[..8].copy_from_slice(&self.store_id.to_le_bytes());
+        salt[8..16].copy_from_slice(&self.file.to_le_bytes());
+        salt[16..24].copy_from_slice(&offset.to_le_bytes());
+        salt[24..32].copy_from_slice(&(body.len() as u64).to_le_bytes());
+        salt[32] = kind;
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&salt);
+        hasher.update(body);
+        hasher.finalize()
+    }
+
+    /// The kind of the frame in `bytes`, which is all of it but what fills up to the next one;
+    /// `None` if it is none.
+    pub(super) fn check(self, offset: u64, bytes: &[u8]) -> Option<Kind> {
+        let (header, body) = bytes.split_first_chunk::<FRAME_HEADER>()?;
+        let fits = u32_at(header, 4) as usize == body.len()
+            && u32_at(header, 0) == self.checksum(offset, header[8], body)
+            && header[9..] == [0; 3];
+        Kind::of(header[8]).filter(|_| fits)
+    }
+}
+
+/// Where a frame stands, and how long its body is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Pointer {
+    pub(super) offset: u64,
+    pub(super) len: u32,
+}
+
+impl Pointer {
+    pub(super) fn write(self, out: &mut Vec<u8>) {
+        put_varint(out, self.offset / ALIGNMENT);
+        put_varint(out, u64::from(self.len));
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut at = 0;
+        let offset = varint(bytes, &mut at)?;
+        let len = varint(bytes, &mut at)?;
+        if at != bytes.len() {
+            return Err(Malformed);
+        }
+        Ok(Self {
+            offset: offset.checked_mul(ALIGNMENT).ok_or(Malformed)?,
+            len: u32::try_from(len).map_err(|_| Malformed)?,
+        })
+    }
+}
+
+/// A tree over one part of a table: where its root stands, and how many levels of indexes there
+/// are. An empty part has a root of length zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Tree {
+    pub(super) root: Pointer,
+    pub(super) height: u32,
+}
+
+/// How many bytes a frame with such a body takes.
+pub(super) fn frame_len(body: usize) -> u64 {
+    ((FRAME_HEADER + body) as u64).next_multiple_of(ALIGNMENT)
+}
+
+/// What a footer says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Footer {
+    /// The segment that is the newest of what the table was made of.
+    pub(super) newest: u64,
+    pub(super) records: u64,
+    pub(super) tombstones: u64,
+    /// Entries of the due index. The list index has as many as there are records.
+    pub(super) dues: u64,
+    /// By name, by wake, by queue.
+    pub(super) trees: [Tree; 3],
+    pub(super) filter: Pointer,
+}
+
+const TABLE_MAGIC: [u8; 8] = *b"cwheeltb";
+const FOOTER_BODY: usize = 8 + 8 + 4 * 8 + 4 * 16;
+
+/// Where the footer of a file of this length stands: at its end.
+pub(super) fn footer_pointer(length: u64) -> Option<Pointer> {
+    Some(Pointer {
+        offset: length.checked_sub(frame_len(FOOTER_BODY))?,
+        len: u32::try_from(FOOTER_BODY).ok()?,
+    })
+}
+
+impl Footer {
+    pub(super) fn write(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(FOOTER_BODY);
+        body.extend_from_slice(&TABLE_MAGIC);
+        body.extend_from_slice(&VERSION.to_le_bytes());
+        body.extend_from_slice(&[0; 4]);
+        for number in [self.newest, self.records, self.tombstones, self.dues] {
+            body.extend_from_slice(&number.to_le_bytes());
+        }
+        let filter = Tree {
+            root: self.filter,
+            height: 0,
+        };
+        for tree in self.trees.iter().chain([&filter]) {
+            body.extend_from_slice(&tree.root.offset.to_le_bytes());
+            body.extend_from_slice(&tree.root.len.to_le_bytes());
+            body.extend_from_slice(&tree.height.to_le_bytes());
+        }
+        body
+    }
+
+    /// What the body of a footer says; the version, if it is a later one.
+    pub(super) fn read(body: &[u8]) -> Result<Result<Self, u32>, Malformed> {
+        if body.len() < 12 || body[..8] != TABLE_MAGIC {
+            return Err(Malformed);
+        }
+        match u32_at(body, 8) {
+            VERSION => {}
+            later => return Ok(Err(later)),
+        }
+        if body.len() != FOOTER_BODY {
+            return Err(Malformed);
+        }
+        let tree = |at| Tree {
+            root: Pointer {
+                offset: u64_at(body, at),
+                len: u32_at(body, at + 8),
+            },
+            height: u32_at(body, at + 12),
+        };
+        let trees = [tree(48), tree(64), tree(80)];
+        if trees.iter().any(|tree| tree.height > HEIGHT_MAX) {
+            return Err(Malformed);
+        }
+        Ok(Ok(Self {
+            newest: u64_at(body, 16),
+            records: u64_at(body, 24),
+            tombstones: u64_at(body, 32),
+            dues: u64_at(body, 40),
+            trees,
+            filter: tree(96).root,
+        }))
+    }
+}
+
+/// What stands behind a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Value<'a> {
+    /// Whatever older tables have was removed.
+    Tombstone,
+    /// A record without its name.
+    Inline(&'a [u8]),
+    /// The same in a frame of its own.
+    Large(Pointer),
+}
+
+const TOMBSTONE: u8 = 0;
+const INLINE: u8 = 1;
+const LARGE: u8 = 2;
+
+impl<'a> Value<'a> {
+    pub(super) fn write(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Tombstone => out.push(TOMBSTONE),
+            Self::Inline(stripped) => {
+                out.push(INLINE);
+                out.extend_from_slice(stripped);
+            }
+            Self::Large(pointer) => {
+                out.push(LARGE);
+                pointer.write(out);
+            }
+        }
+    }
+
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        match bytes.split_first() {
+            Some((&TOMBSTONE, [])) => Ok(Self::Tombstone),
+            Some((&INLINE, stripped)) => Ok(Self::Inline(stripped)),
+            Some((&LARGE, pointer)) => Ok(Self::Large(Pointer::read(pointer)?)),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+/// What a record's bytes begin with: the version, the queue and the key, as the codec has them.
+fn head(version: u8, key: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
+    let name = key.get(SHARD_BYTES..).ok_or(Malformed)?;
+    let end = name.iter().position(|&byte| byte == 0).ok_or(Malformed)?;
+    out.push(version);
+    put_varint(out, end as u64);
+    out.extend_from_slice(&name[..end]);
+    put_varint(out, (name.len() - end - 1) as u64);
+    out.extend_from_slice(&name[end + 1..]);
+    Ok(())
+}
+
+/// The bytes of a record without its name, which the key says already.
+pub(super) fn strip(key: &[u8], encoded: &[u8]) -> Result<Vec<u8>, Malformed> {
+    let &version = encoded.first().ok_or(Malformed)?;
+    let mut begin = Vec::with_capacity(key.len() + 4);
+    head(version, key, &mut begin)?;
+    let rest = encoded.strip_prefix(&begin[..]).ok_or(Malformed)?;
+    let mut stripped = Vec::with_capacity(1 + rest.len());
+    stripped.push(version);
+    stripped.extend_from_slice(rest);
+    Ok(stripped)
+}
+
+/// The bytes of the record whose key and stripped bytes these are.
+pub(super) fn restore(key: &[u8], stripped: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
+    out.clear();
+    let (&version, rest) = stripped.split_first().ok_or(Malformed)?;
+    head(version, key, out)?;
+    out.extend_from_slice(rest);
+    Ok(())
+}
+
+/// The bytes of a key that say the shard.
+pub(super) const SHARD_BYTES: usize = 2;
+
+pub(super) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push((number & 0x7f) as u8);
+}
+
+/// Reads a number of at most ten bytes.
+pub(super) fn varint(bytes: &[u8], at: &mut usize) -> Result<u64, Malformed> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let &byte = bytes.get(*at).ok_or(Malformed)?;
+        *at += 1;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(number);
+        }
+    }
+    Err(Malformed)
+}
+
+/// Reads a length, which is below 2^32, so that adding a few of them cannot overflow.
+pub(super) fn length(bytes: &[u8], at: &mut usize) -> Result<usize, Malformed> {
+    let length = u32::try_from(varint(bytes, at)?).map_err(|_| Malformed)?;
+    usize::try_from(length).map_err(|_| Malformed)
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    found.map_or(0, |chunk| u32::from_le_bytes(*chunk))
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    found.map_or(0, |chunk| u64::from_le_bytes(*chunk))
+}

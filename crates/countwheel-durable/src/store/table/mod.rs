@@ -1,0 +1,439 @@
+//! The sorted store behind a log: immutable tables in files, a manifest that names them, and
+//! merging. A log-structured merge tree without the log and the table in memory, which others
+//! have already.
+//!
+//! # Files
+//!
+//! - `table-<number>`: what one ingest or one merge wrote, or a part of it. Never changed.
+//! - `manifest`: which tables there are; see [`manifest`].
+//! - `manifest-new-<number>`: one that is being written.
+//!
+//! A number is sixteen hexadecimal digits and is given once. What the manifest does not name is
+//! left over from a crash and removed when the store is opened.
+//!
+//! # A table
+//!
+//! A table is a sequence of frames, each at a multiple of eight bytes:
+//!
+//! ```text
+//! | checksum u32 | length u32 | kind u8 | 0 0 0 | body ... | to a multiple of 8 |
+//! ```
+//!
+//! Numbers are little endian. The checksum is the CRC-32 of the store's id, the file's number,
+//! the offset and the length (eight bytes each), the kind, and the body. So a frame from another
+//! place is none. In this order there are
+//!
+//! 1. **records** by name: blocks of entries, see [`block`]. The key is the shard, the queue, NUL
+//!    and the timer's key; the value a byte 0 for a removal (a **tombstone**), 1 and the record as
+//!    the codec writes it but for its name, or 2 and where this stands in a frame of its own,
+//!    which it has if it is long;
+//! 2. **due**: the key is the shard, the clock, the wake's time and revision; the value the name;
+//! 3. **list**: the key is the shard, the queue, NUL, the state, due time and revision; the value
+//!    the timer's key;
+//! 4. a **filter** over the names, see [`filter`];
+//! 5. a **footer**, see [`format::Footer`].
+//!
+//! After the blocks of each of the first three, or between them, stand the index blocks of a tree
+//! over them: the last key of each block, and where it stands. Numbers in keys are big endian, so
+//! that the order of the bytes is the order of what they stand for.
+//!
+//! # Which version counts
+//!
+//! Tables that do not overlap form a **run**; each ingest makes one, and so does each merge. Of a
+//! name counts what the newest run says that has it. The indexes of a table speak of its own
+//! records alone, so an entry counts only if no newer run knows the name: filters answer that
+//! mostly, and the record's block otherwise. Nothing is looked up when something is written.
+
+mod block;
+mod cache;
+mod directory;
+mod filter;
+mod format;
+mod manifest;
+mod merge;
+mod reader;
+mod scan;
+mod version;
+mod writer;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use self::directory::{Directory, FileName, io_error, not_a_store};
+use self::format::strip;
+use self::manifest::Manifest;
+use self::reader::Table;
+use self::version::{Run, Version};
+use self::writer::{Content, RunWriter};
+use super::embedded::codec::{self, Indexed};
+use super::files::Files;
+use super::{Change, DueEntry, DueScan, Filter, Page, Shard, Sorted, StoreError};
+use crate::{Record, TimerName};
+
+/// How a table store is laid out. See [`TableStore`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TableOptions {
+    /// About how long a table is at most, in bytes: from 4 KiB to 1 GiB. Writing one takes about
+    /// half as much memory with records of 300 bytes.
+    pub table_bytes: u64,
+    /// About how long a block is, in bytes: from 64 B to 1 MiB. One has to be read for each
+    /// record.
+    pub block_bytes: usize,
+    /// How many bytes of blocks are kept in memory.
+    pub cache_bytes: usize,
+    /// How many runs become one: 2 at least. More mean fewer writes, and more runs to look into.
+    pub fan_in: usize,
+}
+
+impl Default for TableOptions {
+    fn default() -> Self {
+        Self {
+            table_bytes: 128 << 20,
+            block_bytes: 8 << 10,
+            cache_bytes: 64 << 20,
+            fan_in: 8,
+        }
+    }
+}
+
+/// How much a table store holds, without looking at it. See [`TableStore::stats`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct TableStats {
+    /// Runs: how many tables a read may have to look into. Many more than the fan-in for each
+    /// power of the fan-in mean that merging is behind.
+    pub runs: usize,
+    /// Tables, each in a file.
+    pub tables: usize,
+    /// Records, those that newer ones replaced included.
+    pub records: u64,
+    /// Removals that are remembered because of older tables.
+    pub tombstones: u64,
+    /// The length of all tables' files.
+    pub bytes: u64,
+    /// Bytes of tables written since the store was opened, by ingests and merges.
+    pub written: u64,
+}
+
+/// Keeps records in sorted tables, which are written once and merged now and then.
+///
+/// An [`ingest`](Sorted::ingest) writes and syncs one table and looks nothing up. A read looks
+/// into few tables. In memory are a filter of ten bits a name and a cache of a fixed size,
+/// whatever the store holds. [`merge_step`](Self::merge_step) is for who keeps the tables few, on
+/// a thread of its own or in a simulation.
+///
+/// ```
+/// use std::sync::Arc;
+/// use countwheel_durable::store::{Sorted, SystemFiles, TableOptions, TableStore};
+///
+/// let directory = tempfile::tempdir()?;
+/// let open = |store_id| {
+///     let files = Arc::new(SystemFiles::new(directory.path()));
+///     TableStore::open(files, store_id, TableOptions::default())
+/// };
+/// let store = open(7)?;
+/// store.ingest(1, vec![])?;
+/// while store.merge_step()? {}
+/// drop(store);
+/// assert_eq!(open(7)?.ingested(), 1);
+/// // Another store's tables are refused.
+/// assert!(open(8).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TableStore {
+    directory: Arc<Directory>,
+    version: RwLock<Arc<Version>>,
+    /// Held by the one ingest at a time. Taken before `editing`.
+    ingesting: Mutex<()>,
+    /// Held by the one merge at a time. Taken before `editing`.
+    merging: Mutex<()>,
+    /// Held while the manifest is written and the version replaced.
+    editing: Mutex<()>,
+}
+
+impl TableStore {
+    /// Opens the store in `files`, or makes an empty one if there are no files at all.
+    ///
+    /// Reads the manifest and a footer of each table, and removes what a crash left behind.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`] if a file is missing, of another store, of a later version or of
+    /// something else, [`StoreError::Corrupt`] if one is damaged, [`StoreError::Io`] if the system
+    /// refuses, [`StoreError::Full`] if there is no room to begin.
+    pub fn open(
+        files: Arc<dyn Files>,
+        store_id: u64,
+        options: TableOptions,
+    ) -> Result<Self, StoreError> {
+        let options = TableOptions {
+            table_bytes: options.table_bytes.clamp(4 << 10, 1 << 30),
+            block_bytes: options.block_bytes.clamp(64, 1 << 20),
+            fan_in: options.fan_in.max(2),
+            ..options
+        };
+        let names = files.list().map_err(|error| io_error(&*files, error))?;
+        let mut found = Vec::new();
+        for name in names {
+            match Directory::parse(&name) {
+                Some(parsed) => found.push((parsed, name)),
+                None => {
+                    let problem = "is no file of a table store".to_owned();
+                    return Err(not_a_store(&*files, &name, problem));
+                }
+            }
+        }
+        let tables = found.iter().filter_map(|(parsed, _)| match parsed {
+            FileName::Table(number) => Some(*number),
+            _ => None,
+        });
+        let manifest = Manifest::read(&*files, store_id)?;
+        if manifest.is_none() && tables.clone().next().is_some() {
+            let problem = "is missing, and there are tables".to_owned();
+            return Err(not_a_store(&*files, Directory::manifest_name(), problem));
+        }
+        let is_new = manifest.is_none();
+        let manifest = manifest.unwrap_or_default();
+        let used = found.iter().filter_map(|(parsed, _)| match parsed {
+            FileName::Table(number) | FileName::NewManifest(number) => Some(*number),
+            FileName::Manifest => None,
+        });
+        let next_file = used
+            .map(|number| number.saturating_add(1))
+            .fold(manifest.next_file, u64::max);
+        let directory = Arc::new(Directory::new(files, store_id, options, next_file));
+        let version = Version::open(&directory, &manifest)?;
+        let kept: Vec<u64> = manifest.tables().map(|table| table.number).collect();
+        for (parsed, name) in &found {
+            let is_kept = match parsed {
+                FileName::Manifest => true,
+                FileName::Table(number) => kept.contains(number),
+                FileName::NewManifest(_) => false,
+            };
+            if !is_kept {
+                directory.discard(name);
+            }
+        }
+        // The process before may have ended before the last sync of the directory, or because it
+        // failed; and after a sync that failed, another one says nothing about what was done
+        // before it. So what that sync was for is done again.
+        match write_manifest(&directory, &version) {
+            Ok(()) => {}
+            // A full disk must not keep a store shut. What is left is to sync it again.
+            Err(StoreError::Full { .. }) if !is_new => {
+                let synced = directory.files.sync();
+                synced.map_err(|error| directory.sync_failed(error))?;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(Self {
+            directory,
+            version: RwLock::new(Arc::new(version)),
+            ingesting: Mutex::default(),
+            merging: Mutex::default(),
+            editing: Mutex::default(),
+        })
+    }
+
+    /// Whether [`merge_step`](Self::merge_step) would do something.
+    #[must_use]
+    pub fn merge_wanted(&self) -> bool {
+        merge::wanted(&self.version(), &self.directory.options).is_some()
+    }
+
+    /// Merges once, if that is worth it. False if it is not. Reads and ingests go on meanwhile.
+    ///
+    /// Takes room on the disk for what it writes until it is done, and memory for one table.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] if there is no room; nothing was changed. [`StoreError::Corrupt`] if a
+    /// table is damaged; nothing was changed. Any other error ends this opening of the store.
+    pub fn merge_step(&self) -> Result<bool, StoreError> {
+        let _one_at_a_time = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
+        self.directory.check_usable()?;
+        let version = self.version();
+        let Some(wanted) = merge::wanted(&version, &self.directory.options) else {
+            return Ok(false);
+        };
+        let merged = merge::merge(&self.directory, &version, &wanted)?.map(Arc::new);
+        self.edit(merged.as_ref(), |now| {
+            // What came meanwhile stands before.
+            let more = now.runs.len() - version.runs.len();
+            let place = wanted.runs.start + more..wanted.runs.end + more;
+            now.runs.splice(place, merged.clone());
+        })?;
+        for run in &version.runs[wanted.runs] {
+            run.tables.iter().for_each(|table| table.discard());
+        }
+        Ok(true)
+    }
+
+    /// How much there is.
+    #[must_use]
+    pub fn stats(&self) -> TableStats {
+        let version = self.version();
+        let sum = |of: fn(&Table) -> u64| version.runs.iter().map(|run| run.sum(of)).sum();
+        TableStats {
+            runs: version.runs.len(),
+            tables: version.tables().count(),
+            records: sum(|table| table.footer.records),
+            tombstones: sum(|table| table.footer.tombstones),
+            bytes: sum(|table| table.entry.length),
+            written: self.directory.written(),
+        }
+    }
+
+    fn version(&self) -> Arc<Version> {
+        let version = self.version.read();
+        Arc::clone(&version.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes `change` part of the store, durably. `written` is what it adds: removed again if
+    /// there is no room for the manifest.
+    fn edit(
+        &self,
+        written: Option<&Arc<Run>>,
+        change: impl FnOnce(&mut Version),
+    ) -> Result<(), StoreError> {
+        let _one_at_a_time = self.editing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.directory.check_usable()?;
+        let mut version = Version::clone(&self.version());
+        change(&mut version);
+        if let Err(error) = write_manifest(&self.directory, &version) {
+            if matches!(error, StoreError::Full { .. }) {
+                let tables = written.iter().flat_map(|run| &run.tables);
+                tables.for_each(|table| table.discard());
+            }
+            return Err(error);
+        }
+        let mut current = self.version.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::new(version);
+        Ok(())
+    }
+
+    fn write_run(&self, sequence: u64, changes: Vec<(Shard, Change)>) -> Result<Run, StoreError> {
+        let mut keyed = Vec::with_capacity(changes.len());
+        for (shard, change) in changes {
+            let key = match &change {
+                Change::Put { record, .. } => codec::timer_key(shard, &record.name),
+                Change::Remove { name, .. } => codec::timer_key(shard, name),
+                Change::Given(_) => continue,
+            };
+            keyed.push((key, change));
+        }
+        keyed.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let version = self.version();
+        let mut writer = RunWriter::new(&self.directory, sequence);
+        let mut keyed = keyed.into_iter().peekable();
+        while let Some((key, change)) = keyed.next() {
+            if keyed.peek().is_some_and(|(next, _)| *next == key) {
+                continue; // the last one counts
+            }
+            if let Change::Put { record, .. } = change {
+                let stripped = strip(&key, &codec::encode(&record))
+                    .expect("a record begins with its version and its name");
+                writer.add(&key, Content::Record(&stripped, Indexed::of(&record)))?;
+            } else if version.may_contain(0, &key).unwrap_or(true) {
+                writer.add(&key, Content::Tombstone)?;
+            }
+        }
+        Ok(Run {
+            tier: 0,
+            newest: sequence,
+            tables: writer.finish()?,
+        })
+    }
+}
+
+impl Sorted for TableStore {
+    fn ingested(&self) -> u64 {
+        self.version().ingested
+    }
+
+    fn ingest(&self, segment: u64, changes: Vec<(Shard, Change)>) -> Result<(), StoreError> {
+        let ingesting = self.ingesting.lock();
+        let _one_at_a_time = ingesting.unwrap_or_else(PoisonError::into_inner);
+        self.directory.check_usable()?;
+        let sequence = self.version().sequence + 1;
+        let run = self.write_run(sequence, changes)?;
+        let run = (!run.tables.is_empty()).then(|| Arc::new(run));
+        self.edit(run.as_ref(), |version| {
+            version.ingested = segment;
+            version.sequence = sequence;
+            version.runs.splice(0..0, run.clone());
+        })
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.version().get(&codec::timer_key(shard, name))
+    }
+
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        scan::due(&self.version(), shard, scan)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        scan::list(&self.version(), shard, filter)
+    }
+}
+
+impl Version {
+    fn open(directory: &Arc<Directory>, manifest: &Manifest) -> Result<Self, StoreError> {
+        let mut runs = Vec::with_capacity(manifest.runs.len());
+        for run in &manifest.runs {
+            let tables = run.tables.iter().cloned();
+            let tables = tables.map(|entry| Table::open(directory, entry));
+            runs.push(Arc::new(Run {
+                tier: run.tier,
+                newest: run.newest,
+                tables: tables.collect::<Result<_, _>>()?,
+            }));
+        }
+        Ok(Self {
+            ingested: manifest.ingested,
+            sequence: manifest.sequence,
+            runs,
+        })
+    }
+
+    fn manifest(&self, directory: &Directory) -> Manifest {
+        Manifest {
+            ingested: self.ingested,
+            sequence: self.sequence,
+            next_file: directory.files_end(),
+            runs: self.runs.iter().map(|run| run.entry()).collect(),
+        }
+    }
+}
+
+/// Makes `version` what is found at the next opening.
+fn write_manifest(directory: &Directory, version: &Version) -> Result<(), StoreError> {
+    let files = &directory.files;
+    let new = Directory::new_manifest_name(directory.next_file());
+    let bytes = version.manifest(directory).write(directory.store_id);
+    let write = || {
+        let file = files.begin(&new)?;
+        file.write_at(0, &bytes)?;
+        Ok(file)
+    };
+    let file = write().map_err(|error| {
+        directory.discard(&new);
+        directory.write_failed(error)
+    })?;
+    let publish = || {
+        file.sync()?;
+        // The tables' names before the manifest that names them.
+        files.sync()?;
+        files.rename(&new, Directory::manifest_name())?;
+        files.sync()
+    };
+    publish().map_err(|error| directory.sync_failed(error))
+}
+
+impl fmt::Debug for TableStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TableStore")
+            .field("files", &self.directory.files)
+            .finish_non_exhaustive()
+    }
+}

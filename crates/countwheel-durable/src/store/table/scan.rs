@@ -1,0 +1,218 @@
+//! Reads in order of wake or of list: all tables at once, without what was replaced.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::format::SHARD_BYTES;
+use super::reader::{Cursor, Section, Table};
+use super::version::{Version, record};
+use super::writer::{due_key, queue_len};
+use crate::store::embedded::codec::{self, CodecError};
+use crate::store::page::{PageBuilder, begins_with, position};
+use crate::store::{DueEntry, DueScan, Filter, Page, Shard, StoreError};
+use crate::{Key, QueueName, StateKind, TimerName, Wake};
+
+/// The bytes at the end of a key by which both indexes are in order: time, revision.
+const ORDER_BYTES: usize = 16;
+
+/// A table, at its next entry in the range that is wanted.
+struct Source {
+    cursor: Cursor,
+    run: usize,
+    end: Bound<Vec<u8>>,
+}
+
+impl Source {
+    /// The first entry of `table` in the range; `None` if there is none.
+    fn first(
+        table: &Arc<Table>,
+        run: usize,
+        section: Section,
+        (start, end): (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    ) -> Result<Option<Self>, StoreError> {
+        let mut cursor = Cursor::new(Arc::clone(table), section, true);
+        let mut found = match &start {
+            Bound::Included(key) | Bound::Excluded(key) => cursor.seek(key)?,
+            Bound::Unbounded => cursor.seek(&[])?,
+        };
+        if let Bound::Excluded(key) = &start {
+            while found && cursor.key() == key {
+                found = cursor.advance()?;
+            }
+        }
+        let source = Self { cursor, run, end };
+        Ok((found && source.is_inside()).then_some(source))
+    }
+
+    fn is_inside(&self) -> bool {
+        match &self.end {
+            Bound::Included(end) => self.cursor.key() <= end,
+            Bound::Excluded(end) => self.cursor.key() < end,
+            Bound::Unbounded => true,
+        }
+    }
+
+    fn order(&self) -> &[u8] {
+        let key = self.cursor.key();
+        &key[key.len().saturating_sub(ORDER_BYTES)..]
+    }
+
+    fn broken(&self, error: &CodecError) -> StoreError {
+        let table = self.cursor.table();
+        table.damaged(self.cursor.offset(), &error.to_string())
+    }
+}
+
+impl PartialEq for Source {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Source {}
+
+impl PartialOrd for Source {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The least is the greatest, for the heap; at the same place, the newest.
+impl Ord for Source {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let order = other.order().cmp(self.order());
+        order.then(other.run.cmp(&self.run))
+    }
+}
+
+/// Hands each entry to `take`, in order, until that returns false.
+fn merged(
+    mut sources: BinaryHeap<Source>,
+    mut take: impl FnMut(&Source) -> Result<bool, StoreError>,
+) -> Result<(), StoreError> {
+    while let Some(mut source) = sources.peek_mut() {
+        if !take(&source)? {
+            break;
+        }
+        // An advance that fails leaves the heap out of order; it is given up then.
+        if !source.cursor.advance()? || !source.is_inside() {
+            PeekMut::pop(source);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn due(
+    version: &Version,
+    shard: Shard,
+    scan: &DueScan<'_>,
+) -> Result<Vec<DueEntry>, StoreError> {
+    let key = |wake| due_key(shard.0.to_be_bytes(), scan.clock, wake);
+    let start = match scan.after {
+        Some(after) => Bound::Excluded(key(after)),
+        None => Bound::Included(key(Wake::default())),
+    };
+    let end = Bound::Included(key(Wake {
+        at: scan.until,
+        ..Wake::MAX
+    }));
+    let mut found = Vec::new();
+    if scan.limit == 0 {
+        return Ok(found);
+    }
+    let mut sources = BinaryHeap::new();
+    for (run, table) in version.tables() {
+        let range = (start.clone(), end.clone());
+        sources.extend(Source::first(table, run, Section::Due, range)?);
+    }
+    let mut name_key = shard.0.to_be_bytes().to_vec();
+    let mut last_queue = None;
+    merged(sources, |source| {
+        let name = source.cursor.value();
+        let wanted = scan.queue.is_none_or(|queue| {
+            let rest = name.strip_prefix(queue.as_str().as_bytes());
+            rest.is_some_and(|rest| rest.first() == Some(&0))
+        });
+        if !wanted {
+            return Ok(true);
+        }
+        name_key.truncate(SHARD_BYTES);
+        name_key.extend_from_slice(name);
+        if version.is_replaced(source.run, &name_key)? {
+            return Ok(true);
+        }
+        let broken = |error| source.broken(&error);
+        found.push(DueEntry {
+            wake: codec::wake_of(source.cursor.key()).map_err(broken)?,
+            name: named(name, &mut last_queue).map_err(broken)?,
+        });
+        Ok(found.len() < scan.limit)
+    })?;
+    Ok(found)
+}
+
+/// The name of these bytes. Most are of the same queue as the one before.
+fn named(bytes: &[u8], last: &mut Option<QueueName>) -> Result<TimerName, CodecError> {
+    if let Some(queue) = last {
+        let rest = bytes.strip_prefix(queue.as_str().as_bytes());
+        if let Some(key) = rest.and_then(|rest| rest.strip_prefix(&[0])) {
+            return Ok(TimerName {
+                queue: queue.clone(),
+                key: codec::key_of(key)?,
+            });
+        }
+    }
+    let name = codec::name_of(bytes)?;
+    *last = Some(name.queue.clone());
+    Ok(name)
+}
+
+pub(super) fn list(version: &Version, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+    let mut page = PageBuilder::new(filter);
+    let mut sources = BinaryHeap::new();
+    for kind in StateKind::ALL {
+        if filter.state.is_some_and(|wanted| wanted != kind) {
+            continue;
+        }
+        let range = codec::list_range(shard, filter, kind);
+        for (run, table) in version.tables() {
+            sources.extend(Source::first(table, run, Section::List, range.clone())?);
+        }
+    }
+    let mut name_key = codec::timer_key(
+        shard,
+        &TimerName {
+            queue: filter.queue.clone(),
+            key: Key::new("x").map_err(|_| StoreError::Poisoned)?,
+        },
+    );
+    let queue_len = queue_len(&name_key);
+    merged(sources, |source| {
+        let key = source.cursor.value();
+        let prefix = filter.prefix.as_deref().unwrap_or_default();
+        if !key.starts_with(prefix.as_bytes()) {
+            return Ok(true);
+        }
+        name_key.truncate(queue_len);
+        name_key.extend_from_slice(key);
+        if version.is_replaced(source.run, &name_key)? {
+            return Ok(true);
+        }
+        page.take(|| {
+            let at = source.cursor.offset();
+            let table = source.cursor.table();
+            let lost = || table.damaged(at, "an index and a record do not fit together");
+            let found = table.find(&name_key)?.ok_or_else(lost)?;
+            let record = record(&found)?.ok_or_else(lost)?;
+            let listed =
+                codec::list_key(shard, &filter.queue, record.state.kind(), position(&record));
+            let fits = listed == source.cursor.key()
+                && begins_with(&record.name, filter.prefix.as_deref());
+            if fits { Ok(record) } else { Err(lost()) }
+        })
+    })?;
+    Ok(page.finish())
+}

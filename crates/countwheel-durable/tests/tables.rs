@@ -1,0 +1,768 @@
+//! The sorted tables behind a log: the same answers as a plain map, through merges, power cuts,
+//! full disks and damage.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+#[allow(dead_code, reason = "the disk of the other stores' tests")]
+mod disk;
+
+use std::sync::Arc;
+
+use countwheel::Timestamp;
+use countwheel_durable::store::simulated::{Disk, Failure, Fault};
+use countwheel_durable::store::{
+    Change, DueScan, Filter, MemorySorted, Shard, Sorted, StoreError, SystemFiles, TableOptions,
+    TableStore,
+};
+use countwheel_durable::{
+    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, QueueName, Record, RetryPolicy,
+    Revision, State, StateKind, TimerId, TimerName, Wake,
+};
+use disk::Random;
+
+// ---- records of all forms ----
+
+const SHARDS: [Shard; 3] = [Shard(0), Shard(1), Shard(u16::MAX)];
+
+fn names() -> Vec<TimerName> {
+    let queues = ["a", "a.", "aa", "b-c:d_e.F"].map(str::to_owned);
+    let long_queue = "q".repeat(QueueName::MAX_BYTES);
+    let keys = ["x", "xx", "x/", "../x", "ä", "漢字", " ", "y"].map(str::to_owned);
+    let long_keys = ["k".repeat(256), "k".repeat(255), "é".repeat(128)];
+    let mut names = Vec::new();
+    for queue in queues.iter().chain([&long_queue]) {
+        for key in keys.iter().chain(&long_keys) {
+            names.push(TimerName::new(queue, key).unwrap());
+        }
+    }
+    names
+}
+
+/// Makes records, each with a revision of its own.
+struct Maker {
+    random: Random,
+    names: Vec<TimerName>,
+    revision: u64,
+    payload_max: usize,
+}
+
+impl Maker {
+    fn new(seed: u64, payload_max: usize) -> Self {
+        Self {
+            random: Random::new(seed),
+            names: names(),
+            revision: 0,
+            payload_max,
+        }
+    }
+
+    fn time(&mut self) -> Timestamp {
+        match self.random.index(20) {
+            0 => Timestamp::EPOCH,
+            1 => Timestamp::MAX,
+            _ => Timestamp::from_micros(1_000 * self.random.index(300) as u64),
+        }
+    }
+
+    fn record(&mut self, name: TimerName) -> Record {
+        self.revision += 1;
+        let at = self.time();
+        let state = match self.random.index(8) {
+            0 => State::Delivering,
+            1 | 2 => State::Done {
+                at,
+                keep_until: self.time(),
+            },
+            3 => State::Dead {
+                at,
+                reason: DeadReason::Exhausted,
+            },
+            _ => State::Pending,
+        };
+        let attempts = self.random.index(3);
+        let payload = match self.random.index(30) {
+            0 => self.random.index(self.payload_max + 1),
+            1..5 => 1_900 + self.random.index(400),
+            _ => self.random.index(200),
+        };
+        let byte = self.random.byte();
+        Record {
+            name,
+            id: TimerId {
+                store: 7,
+                set: Revision(self.revision),
+            },
+            revision: Revision(self.revision),
+            state,
+            created: at,
+            due: self.time(),
+            clock: DueClock::ALL[self.random.index(2)],
+            first_due: at,
+            policy: RetryPolicy::default(),
+            failures: 0,
+            interruptions: 0,
+            attempt: u32::try_from(attempts).unwrap(),
+            attempts: (0..attempts)
+                .map(|number| AttemptRecord {
+                    number: u32::try_from(number).unwrap(),
+                    due: at,
+                    started: at,
+                    ended: Some(AttemptEnd {
+                        at,
+                        result: AttemptResult::Failed,
+                        detail: "503".to_owned(),
+                    }),
+                })
+                .collect(),
+            payload: vec![byte; payload],
+        }
+    }
+
+    /// Changes of at most so many names, each once for a shard.
+    fn changes(&mut self, most: usize) -> Vec<(Shard, Change)> {
+        let mut changes: Vec<(Shard, Change)> = Vec::new();
+        let mut taken = std::collections::BTreeSet::new();
+        for _ in 0..self.random.index(most + 1) {
+            let shard = SHARDS[[0, 0, 0, 0, 1, 2][self.random.index(6)]];
+            let index = self.random.index(self.names.len());
+            if !taken.insert((shard, index)) {
+                continue;
+            }
+            let name = self.names[index].clone();
+            let change = match self.random.index(20) {
+                0 => Change::Given(Revision(self.revision)),
+                1..7 => Change::remove(name),
+                _ => Change::put(self.record(name)),
+            };
+            changes.push((shard, change));
+        }
+        changes
+    }
+
+    fn options(&mut self) -> TableOptions {
+        let mut options = TableOptions::default();
+        options.table_bytes = [4 << 10, 20 << 10, 1 << 20][self.random.index(3)];
+        options.block_bytes = [64, 300, 4_096][self.random.index(3)];
+        options.cache_bytes = [0, 20_000, 1 << 20][self.random.index(3)];
+        options.fan_in = 2 + self.random.index(3);
+        options
+    }
+
+    fn filter(&mut self) -> Filter {
+        let queue = self.names[self.random.index(self.names.len())]
+            .queue
+            .clone();
+        let mut filter = Filter::queue(queue);
+        if self.random.index(2) == 0 {
+            filter.state = Some(StateKind::ALL[self.random.index(4)]);
+        }
+        if self.random.index(3) == 0 {
+            filter.prefix = Some(["x", "k", "é", "", "none"][self.random.index(5)].to_owned());
+        }
+        if self.random.index(3) == 0 {
+            filter.due_from = Some(self.time());
+        }
+        if self.random.index(3) == 0 {
+            filter.due_before = Some(self.time());
+        }
+        filter.limit = [0, 1, 2, 5, 100][self.random.index(5)];
+        filter
+    }
+}
+
+/// Asks both the same, and wants the same answers.
+fn compare(store: &TableStore, model: &MemorySorted, maker: &mut Maker, questions: usize) {
+    examine(store, model, maker, questions).unwrap();
+}
+
+/// Asks both the same, and wants the same answers as long as the store has any.
+fn examine(
+    store: &TableStore,
+    model: &MemorySorted,
+    maker: &mut Maker,
+    questions: usize,
+) -> Result<(), StoreError> {
+    assert_eq!(store.ingested(), model.ingested());
+    for shard in SHARDS {
+        for name in &maker.names {
+            assert_eq!(
+                store.get(shard, name)?,
+                model.get(shard, name).unwrap(),
+                "{shard:?} {name}"
+            );
+        }
+        for clock in DueClock::ALL {
+            let scan = DueScan::all(clock);
+            let expected = model.due(shard, &scan).unwrap();
+            assert_eq!(store.due(shard, &scan)?, expected, "{scan:?}");
+        }
+    }
+    for _ in 0..questions {
+        let shard = SHARDS[maker.random.index(3)];
+        let queue = maker.names[maker.random.index(maker.names.len())]
+            .queue
+            .clone();
+        let scan = DueScan {
+            clock: DueClock::ALL[maker.random.index(2)],
+            queue: (maker.random.index(2) == 0).then_some(&queue),
+            after: (maker.random.index(2) == 0).then(|| Wake {
+                at: maker.time(),
+                revision: Revision(maker.random.index(500) as u64),
+            }),
+            until: maker.time(),
+            limit: [0, 1, 7, usize::MAX][maker.random.index(4)],
+        };
+        let expected = model.due(shard, &scan).unwrap();
+        assert_eq!(store.due(shard, &scan)?, expected, "{scan:?}");
+        // From an entry on.
+        if let Some(middle) = expected.get(expected.len() / 2) {
+            let scan = DueScan {
+                after: Some(middle.wake),
+                ..scan
+            };
+            let expected = model.due(shard, &scan).unwrap();
+            assert_eq!(store.due(shard, &scan)?, expected, "{scan:?}");
+        }
+        let mut filter = maker.filter();
+        loop {
+            let page = store.list(shard, &filter)?;
+            assert_eq!(page, model.list(shard, &filter).unwrap(), "{filter:?}");
+            if page.next.is_none() {
+                break;
+            }
+            filter.after = page.next;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn random_lives_give_what_a_plain_map_gives() {
+    let (mut merges, mut runs_max) = (0, 0);
+    for seed in 0..60 {
+        let payload_max = if seed % 10 == 0 { 2 << 20 } else { 10_000 };
+        let mut maker = Maker::new(seed, payload_max);
+        let model = MemorySorted::default();
+        let disk = Disk::new(seed);
+        let options = maker.options();
+        let open = || TableStore::open(disk.files("tables"), 7, options).unwrap();
+        let mut store = open();
+        for segment in 1..=15 {
+            let most = [3, 30, 120][maker.random.index(3)];
+            let changes = maker.changes(most);
+            model.ingest(segment, changes.clone()).unwrap();
+            store.ingest(segment, changes).unwrap();
+            while maker.random.index(3) > 0 && store.merge_step().unwrap() {
+                merges += 1;
+            }
+            if maker.random.index(5) == 0 {
+                drop(store);
+                store = open();
+            }
+            runs_max = runs_max.max(store.stats().runs);
+            compare(&store, &model, &mut maker, 4);
+        }
+        while store.merge_step().unwrap() {}
+        assert!(!store.merge_wanted());
+        compare(&store, &model, &mut maker, 20);
+        drop(store);
+        // No file is left over.
+        let store = open();
+        assert_eq!(disk.paths().len(), store.stats().tables + 1);
+    }
+    assert!(merges > 100 && runs_max > 5, "{merges} {runs_max}");
+}
+
+#[test]
+fn a_real_directory_does_as_well() {
+    let mut maker = Maker::new(5, 100_000);
+    let model = MemorySorted::default();
+    let directory = tempfile::tempdir().unwrap();
+    let open = || {
+        let files = Arc::new(SystemFiles::new(directory.path()));
+        TableStore::open(files, 7, TableOptions::default()).unwrap()
+    };
+    for segment in 1..=20 {
+        let store = open();
+        let changes = maker.changes(100);
+        model.ingest(segment, changes.clone()).unwrap();
+        store.ingest(segment, changes).unwrap();
+        while store.merge_step().unwrap() {}
+        compare(&store, &model, &mut maker, 2);
+    }
+}
+
+// ---- power cuts and errors ----
+
+/// What is done to a store, one after the other.
+#[derive(Clone, Debug)]
+enum Step {
+    Ingest(Vec<(Shard, Change)>),
+    Merge,
+}
+
+fn script(maker: &mut Maker, steps: usize) -> Vec<Step> {
+    (0..steps)
+        .map(|_| match maker.random.index(3) {
+            0 => Step::Merge,
+            _ => Step::Ingest(maker.changes(20)),
+        })
+        .collect()
+}
+
+/// A store, and what it may hold.
+struct Life {
+    disk: Disk,
+    options: TableOptions,
+    model: MemorySorted,
+    /// An ingest that failed: it may have been taken in.
+    unknown: Option<Vec<(Shard, Change)>>,
+}
+
+impl Life {
+    fn new(options: TableOptions) -> Self {
+        Self {
+            disk: Disk::default(),
+            options,
+            model: MemorySorted::default(),
+            unknown: None,
+        }
+    }
+
+    fn open(&self) -> Result<TableStore, StoreError> {
+        self.disk.restart();
+        TableStore::open(self.disk.files("tables"), 7, self.options)
+    }
+
+    /// Opens while calls may fail.
+    fn try_open(&self, calls: u64) -> Result<TableStore, StoreError> {
+        self.disk.restart();
+        self.disk.fail(Fault::power(calls));
+        TableStore::open(self.disk.files("tables"), 7, self.options)
+    }
+
+    /// Whatever was unknown is known now: all of it is there, or nothing.
+    fn settle(&mut self, store: &TableStore, maker: &mut Maker) {
+        if let Some(changes) = self.unknown.take() {
+            let next = self.model.ingested() + 1;
+            if store.ingested() == next {
+                self.model.ingest(next, changes).unwrap();
+            }
+        }
+        compare(store, &self.model, maker, 2);
+    }
+
+    fn apply(&mut self, store: &TableStore, step: &Step) -> Result<(), StoreError> {
+        match step {
+            Step::Merge => store.merge_step().map(drop),
+            Step::Ingest(changes) => {
+                let next = self.model.ingested() + 1;
+                let result = store.ingest(next, changes.clone());
+                match &result {
+                    Ok(()) => self.model.ingest(next, changes.clone()).unwrap(),
+                    Err(StoreError::Full { .. }) => {}
+                    Err(_) => self.unknown = Some(changes.clone()),
+                }
+                result
+            }
+        }
+    }
+}
+
+/// Small tables, so that a merge writes several.
+fn small() -> TableOptions {
+    let mut options = TableOptions::default();
+    options.table_bytes = 4 << 10;
+    options.block_bytes = 300;
+    options.fan_in = 2;
+    options
+}
+
+#[test]
+fn the_power_may_go_at_any_call() {
+    let mut maker = Maker::new(11, 20_000);
+    let steps = script(&mut maker, 14);
+    let mut cuts = 0;
+    for calls in 0.. {
+        let mut life = Life::new(small());
+        let ran = life.try_open(calls).and_then(|store| {
+            for step in &steps {
+                life.apply(&store, step)?;
+            }
+            Ok(())
+        });
+        life.disk.cut(maker.random.draw());
+        // Nor does a cut in the opening after it matter.
+        let again = maker.random.index(10) as u64;
+        drop(life.try_open(again));
+        if maker.random.index(2) == 0 {
+            life.disk.cut(maker.random.draw());
+        }
+        let store = life
+            .open()
+            .unwrap_or_else(|error| panic!("{calls}: {error}"));
+        life.settle(&store, &mut maker);
+        for step in &steps[..2] {
+            life.apply(&store, step).unwrap();
+        }
+        compare(&store, &life.model, &mut maker, 2);
+        cuts += 1;
+        if ran.is_ok() {
+            break;
+        }
+    }
+    assert!(cuts > 60, "{cuts}");
+}
+
+#[test]
+fn random_lives_survive_power_cuts() {
+    for seed in 100..220 {
+        let mut maker = Maker::new(seed, 10_000);
+        let mut life = Life::new(small());
+        for _ in 0..6 {
+            let calls = maker.random.index(60) as u64;
+            let opened = life.try_open(calls);
+            if let Ok(store) = opened {
+                life.settle(&store, &mut maker);
+                for step in script(&mut maker, 8) {
+                    if life.apply(&store, &step).is_err() {
+                        assert!(matches!(
+                            store.ingest(u64::MAX, vec![]),
+                            Err(StoreError::Poisoned)
+                        ));
+                        break;
+                    }
+                }
+            }
+            if maker.random.index(4) > 0 {
+                life.disk.cut(maker.random.draw());
+            }
+        }
+        let store = life
+            .open()
+            .unwrap_or_else(|error| panic!("{seed}: {error}"));
+        life.settle(&store, &mut maker);
+        while store.merge_step().unwrap() {}
+        compare(&store, &life.model, &mut maker, 5);
+        drop(store);
+        let store = life.open().unwrap();
+        let files = life.disk.paths().len();
+        assert_eq!(files, store.stats().tables + 1, "nothing is left over");
+    }
+}
+
+#[test]
+fn every_call_may_fail_once() {
+    let mut maker = Maker::new(13, 20_000);
+    let steps = script(&mut maker, 8);
+    let mut full = 0;
+    for failure in [Failure::Io, Failure::NoSpace, Failure::Short, Failure::Torn] {
+        for calls in 0.. {
+            let mut life = Life::new(small());
+            life.disk.fail(Fault::once(calls, failure));
+            let opened = TableStore::open(life.disk.files("tables"), 7, life.options);
+            if let Ok(store) = opened {
+                for step in &steps {
+                    match life.apply(&store, step) {
+                        Ok(()) => {}
+                        Err(StoreError::Full { .. }) => {
+                            let files = life.disk.paths().len();
+                            assert_eq!(files, store.stats().tables + 1, "nothing is left over");
+                            life.apply(&store, step).unwrap();
+                            full += 1;
+                        }
+                        Err(_) => {
+                            if life.unknown.is_some() {
+                                let refused = store.ingest(9_999, vec![]);
+                                assert!(matches!(refused, Err(StoreError::Poisoned)));
+                                let refused = store.merge_step();
+                                assert!(matches!(refused, Err(StoreError::Poisoned)));
+                            }
+                            break;
+                        }
+                    }
+                }
+            }
+            let struck = life.disk.struck();
+            let store = life
+                .open()
+                .unwrap_or_else(|e| panic!("{failure:?} {calls}: {e}"));
+            life.settle(&store, &mut maker);
+            drop(store);
+            // What an opening has answered is durable.
+            life.disk.cut(maker.random.draw());
+            let store = life.open().unwrap();
+            compare(&store, &life.model, &mut maker, 1);
+            if struck == 0 {
+                break;
+            }
+        }
+    }
+    assert!(full > 20, "{full}");
+}
+
+#[test]
+fn a_full_disk_refuses_and_goes_on_with_room() {
+    let mut maker = Maker::new(17, 5_000);
+    let mut life = Life::new(small());
+    let store = life.open().unwrap();
+    let mut full = 0;
+    for _ in 0..120 {
+        let room = maker.random.index(30_000) as u64;
+        life.disk.set_capacity(Some(life.disk.used() + room));
+        for step in script(&mut maker, 3) {
+            let result = life.apply(&store, &step);
+            if let Err(error) = result {
+                assert!(matches!(error, StoreError::Full { .. }), "{error}");
+                full += 1;
+            }
+        }
+        compare(&store, &life.model, &mut maker, 1);
+    }
+    assert!(full > 20, "{full}");
+    // Neither does it keep the store shut.
+    drop(store);
+    life.disk.set_capacity(Some(life.disk.used()));
+    let store = life.open().unwrap();
+    life.disk.set_capacity(Some(life.disk.used()));
+    compare(&store, &life.model, &mut maker, 5);
+    assert!(matches!(
+        store.ingest(u64::MAX, maker.changes(9)),
+        Err(StoreError::Full { .. })
+    ));
+    life.disk.set_capacity(None);
+    while store.merge_step().unwrap() {}
+    compare(&store, &life.model, &mut maker, 5);
+}
+
+// ---- damage ----
+
+/// A store with several runs, and what is in it.
+fn furnished(seed: u64) -> (Maker, Life) {
+    let mut maker = Maker::new(seed, 6_000);
+    let mut options = small();
+    options.fan_in = 3;
+    let mut life = Life::new(options);
+    let store = life.open().unwrap();
+    for number in 0..12 {
+        let changes = maker.changes(40);
+        life.apply(&store, &Step::Ingest(changes)).unwrap();
+        if number < 10 {
+            while store.merge_step().unwrap() {}
+        }
+    }
+    assert!(store.stats().runs > 2 && store.stats().tables > 5);
+    drop(store);
+    life.disk.cut(1);
+    (maker, life)
+}
+
+#[test]
+fn damage_is_refused_or_does_not_matter() {
+    let (mut refused, mut survived) = (0, 0);
+    for seed in 0..6 {
+        let (mut maker, life) = furnished(seed);
+        for round in 0..60 {
+            let disk = life.disk.copy();
+            let done = disk.damage(maker.random.draw());
+            let open = || TableStore::open(disk.files("tables"), 7, life.options);
+            let mut everything = || {
+                let store = open()?;
+                examine(&store, &life.model, &mut maker, 3)?;
+                while store.merge_step()? {}
+                examine(&store, &life.model, &mut maker, 1)
+            };
+            match everything() {
+                Ok(()) => survived += 1,
+                Err(StoreError::Corrupt { .. } | StoreError::NotAStore { .. }) => refused += 1,
+                Err(error) => panic!("{seed} {round} {done:?}: {error}"),
+            }
+        }
+    }
+    assert!(refused > 200 && survived > 5, "{refused} {survived}");
+}
+
+#[test]
+fn every_flipped_bit_of_a_small_store_is_found_or_does_not_matter() {
+    let mut maker = Maker::new(3, 100);
+    let mut life = Life::new(TableOptions::default());
+    let store = life.open().unwrap();
+    let changes = [0, 1, 20].map(|index| {
+        let record = maker.record(maker.names[index].clone());
+        (Shard(0), Change::put(record))
+    });
+    life.apply(&store, &Step::Ingest(changes.into())).unwrap();
+    let removal = Change::remove(maker.names[1].clone());
+    life.apply(&store, &Step::Ingest(vec![(Shard(0), removal)]))
+        .unwrap();
+    drop(store);
+    let mut harmless = 0;
+    let mut bytes = 0;
+    for path in life.disk.paths() {
+        let content = life.disk.content(&path).unwrap();
+        bytes += content.len();
+        for at in 0..content.len() {
+            let mut damaged = content.clone();
+            damaged[at] ^= 1 << maker.random.index(8);
+            life.disk.set_content(&path, damaged);
+            let examined = life
+                .open()
+                .and_then(|store| examine(&store, &life.model, &mut maker, 1));
+            harmless += usize::from(examined.is_ok());
+        }
+        life.disk.set_content(&path, content);
+    }
+    // What fills up to the next frame, and frames that nobody had to read.
+    assert!(harmless < bytes / 4, "{harmless} of {bytes}");
+}
+
+/// The frames of a table: where each stands, its length, its kind.
+fn frames(content: &[u8]) -> Vec<(usize, usize, u8)> {
+    let mut frames = Vec::new();
+    let mut at = 0;
+    while at < content.len() {
+        let length = u32::from_le_bytes(*content[at + 4..].first_chunk().unwrap()) as usize;
+        frames.push((at, 12 + length, content[at + 8]));
+        at += (12 + length).next_multiple_of(8);
+    }
+    frames
+}
+
+/// A store with equal tables: records of one length, and of them only the payload differs.
+fn equal_tables(store_id: u64) -> Disk {
+    let disk = Disk::default();
+    let mut options = small();
+    options.fan_in = 9;
+    let store = TableStore::open(disk.files("tables"), store_id, options).unwrap();
+    let mut maker = Maker::new(1, 0);
+    let records: Vec<Record> = (0..20)
+        .map(|number| Record {
+            payload: vec![0; 100],
+            state: State::Pending,
+            created: Timestamp::from_micros(1_000),
+            first_due: Timestamp::from_micros(1_000),
+            due: Timestamp::from_micros(1_000 + number),
+            attempts: Vec::new(),
+            attempt: 0,
+            clock: DueClock::Wall,
+            ..maker.record(TimerName::new("q", format!("key-{number:03}")).unwrap())
+        })
+        .collect();
+    for (segment, byte) in [(1, 1), (2, 2)] {
+        let changes = records.iter().cloned().map(|mut record| {
+            record.payload.fill(byte);
+            (Shard(0), Change::put(record))
+        });
+        store.ingest(segment, changes.collect()).unwrap();
+    }
+    drop(store);
+    disk.restart();
+    disk
+}
+
+/// Opens it and reads all there is.
+fn read_all(disk: &Disk) -> Result<usize, StoreError> {
+    let store = TableStore::open(disk.files("tables"), 7, small())?;
+    let mut count = 0;
+    for number in 0..20 {
+        let name = TimerName::new("q", format!("key-{number:03}")).unwrap();
+        count += usize::from(store.get(Shard(0), &name)?.is_some());
+    }
+    store.due(Shard(0), &DueScan::all(DueClock::Wall))?;
+    store.list(Shard(0), &Filter::queue(QueueName::new("q").unwrap()))?;
+    Ok(count)
+}
+
+#[test]
+fn bytes_from_elsewhere_are_refused() {
+    let disk = equal_tables(7);
+    assert_eq!(read_all(&disk).unwrap(), 20);
+    let paths = disk.paths();
+    let [_, older, newer] = &paths[..] else {
+        panic!("{paths:?}");
+    };
+    let content = disk.content(newer).unwrap();
+    let records: Vec<_> = frames(&content)
+        .into_iter()
+        .filter(|&(_, _, kind)| kind == 1)
+        .collect();
+    let (one, other) = (records[1], records[2]);
+    assert_eq!(one.1, other.1, "blocks of one length");
+
+    // A block from another place of the file.
+    let mut moved = content.clone();
+    moved.copy_within(one.0..one.0 + one.1, other.0);
+    // A block from the same place of another file.
+    let mut mixed = content.clone();
+    let older = disk.content(older).unwrap();
+    let range = one.0..one.0 + one.1;
+    mixed[range.clone()].copy_from_slice(&older[range]);
+    // The same table of another store.
+    let foreign = equal_tables(8).content(newer).unwrap();
+    assert_eq!(foreign.len(), content.len());
+    // Everything of another table.
+    for (what, bytes) in [
+        ("moved", moved),
+        ("mixed", mixed),
+        ("foreign", foreign),
+        ("older", older),
+    ] {
+        disk.restart();
+        disk.set_content(newer, bytes);
+        let read = read_all(&disk);
+        assert!(
+            matches!(read, Err(StoreError::Corrupt { .. })),
+            "{what}: {read:?}"
+        );
+    }
+    disk.set_content(newer, content);
+    disk.restart();
+    assert_eq!(read_all(&disk).unwrap(), 20);
+}
+
+#[test]
+fn what_is_no_store_is_left_alone() {
+    let not_a_store = |disk: &Disk| {
+        let before = disk.paths();
+        let opened = TableStore::open(disk.files("tables"), 7, small());
+        assert!(
+            matches!(opened, Err(StoreError::NotAStore { .. })),
+            "{opened:?}"
+        );
+        assert_eq!(disk.paths(), before);
+    };
+    let disk = equal_tables(8);
+    not_a_store(&disk); // of another store
+
+    let disk = equal_tables(7);
+    disk.set_content("tables/notes.txt", vec![1]);
+    not_a_store(&disk);
+
+    for path in disk.paths() {
+        let disk = equal_tables(7);
+        if disk.delete(&path) {
+            not_a_store(&disk);
+        }
+    }
+
+    // A later version: the checksum is right, only the number is another.
+    let disk = equal_tables(7);
+    let mut manifest = disk.content("tables/manifest").unwrap();
+    manifest[8] += 1;
+    let covered = [&manifest[..24], &manifest[28..]].concat();
+    manifest[24..28].copy_from_slice(&crc32(&covered).to_le_bytes());
+    disk.set_content("tables/manifest", manifest);
+    not_a_store(&disk);
+}
+
+/// CRC-32 as everybody has it, the slow way.
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for &byte in bytes {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0xedb8_8320 & 0_u32.wrapping_sub(crc & 1));
+        }
+    }
+    !crc
+}
