@@ -138,13 +138,17 @@ impl Files for SystemFiles {
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StoreFile>> {
-        let zeros = vec![0; 1 << 16];
+        let zeros = vec![0; 1 << 20];
         let mut file = self.make(name)?;
         let mut left = len;
         while left > 0 {
             let piece = left.min(zeros.len() as u64);
             file.write_all(&zeros[..usize::try_from(piece).unwrap_or(zeros.len())])?;
             left -= piece;
+            // Piece by piece, so that nobody else's sync waits behind all of it.
+            if left > 0 {
+                file.sync_data()?;
+            }
         }
         Ok(Arc::new(SystemFile(file)))
     }

@@ -21,7 +21,7 @@ use countwheel::Timestamp;
 
 pub use embedded::EmbeddedStore;
 pub use files::{Files, StoreFile, SystemFiles};
-pub use log::{LogOptions, LogStore};
+pub use log::{LogOptions, LogStore, MovingLog, Recovery};
 pub use memory::MemoryStore;
 pub use sorted::{MemorySorted, Sorted};
 pub use table::{TableOptions, TableStats, TableStore};
@@ -40,7 +40,7 @@ impl Shard {
 
 /// Who may write: a number that grows each time a shard changes hands, checked in every
 /// commit, so that an owner that was replaced changes nothing.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Fence(pub u64);
 
 /// The right to write to a shard, for as long as no later owner took it.
@@ -184,6 +184,12 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`StoreError`] if the store failed.
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError>;
+
+    /// Whether there is room for what is not urgent. If not, what is left is for removals and
+    /// for the outcomes of attempts.
+    fn has_room(&self) -> bool {
+        true
+    }
 }
 
 /// Which records that need attention to read.

@@ -42,6 +42,15 @@ pub trait Sorted: Send + Sync {
     /// # Errors
     /// [`StoreError`] if the store failed.
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError>;
+
+    /// Does a piece of what keeps it in shape, such as a merge, and says whether more is left.
+    /// Called between segments, by the caller that ingests; reads go on meanwhile.
+    ///
+    /// # Errors
+    /// As [`ingest`](Self::ingest).
+    fn tend(&self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
 }
 
 /// Sorted records in memory: the plain reference. A clone shares the content.

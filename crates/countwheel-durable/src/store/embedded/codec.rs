@@ -45,11 +45,39 @@ pub(in crate::store) enum CodecError {
 pub(in crate::store) fn encode(record: &Record) -> Vec<u8> {
     // More than the numbers, the retry schedule and a few attempts take.
     let mut bytes = Vec::with_capacity(record.payload.len() + 512);
-    bytes.push(VERSION);
-    let mut bytes =
-        postcard::to_extend(record, bytes).expect("a record holds nothing postcard cannot write");
-    bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+    encode_into(record, &mut bytes);
     bytes
+}
+
+/// Appends the bytes of `record`.
+pub(in crate::store) fn encode_into(record: &Record, out: &mut Vec<u8>) {
+    let begins_at = out.len();
+    out.push(VERSION);
+    postcard::serialize_with_flavor(record, Append(out))
+        .expect("a record holds nothing postcard cannot write");
+    let crc = crc32fast::hash(&out[begins_at..]);
+    out.extend_from_slice(&crc.to_le_bytes());
+}
+
+/// Writes to the end of a vector.
+struct Append<'a>(&'a mut Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Append<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
 }
 
 /// The record of these bytes.
@@ -134,11 +162,16 @@ impl Indexed {
     }
 
     pub(in crate::store) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        Self::named(bytes).map(|(_, indexed)| indexed)
+    }
+
+    /// With the record's queue and key, as they stand in the bytes.
+    pub(in crate::store) fn named(bytes: &[u8]) -> Result<((&str, &str), Self), CodecError> {
         /// The fields that a [`Record`] begins with.
         #[derive(Deserialize)]
         struct Head<'a> {
             #[serde(borrow)]
-            _name: (&'a str, &'a str),
+            name: (&'a str, &'a str),
             _id: TimerId,
             revision: Revision,
             state: State,
@@ -151,14 +184,18 @@ impl Indexed {
             postcard::take_from_bytes::<Head<'_>>(content).map_err(CodecError::Content)?;
         let due_clock = match version {
             VERSION_1 => DueClock::Wall,
-            _ => postcard::from_bytes(rest).map_err(CodecError::Content)?,
+            _ => {
+                postcard::take_from_bytes(rest)
+                    .map_err(CodecError::Content)?
+                    .0
+            }
         };
         let (at, clock) = match head.state {
             State::Pending | State::Delivering => (Some(head.due), due_clock),
             State::Done { keep_until, .. } => (Some(keep_until), DueClock::Wall),
             State::Dead { .. } => (None, DueClock::Wall),
         };
-        Ok(Self {
+        let indexed = Self {
             kind: head.state.kind(),
             position: Position {
                 due: head.due,
@@ -169,7 +206,8 @@ impl Indexed {
                 revision: head.revision,
             }),
             clock,
-        })
+        };
+        Ok((head.name, indexed))
     }
 }
 

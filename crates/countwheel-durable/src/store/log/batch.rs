@@ -1,134 +1,245 @@
-//! The bytes of a commit's changes.
+//! The bodies of frames: the changes of a commit, or a snapshot.
 //!
-//! A body begins with the shard, as two bytes; the changes follow, one after the other: a
-//! byte that says which, and what it needs. A record is what [`codec`] makes of it, behind its
-//! length. All numbers are little endian.
+//! The body of a commit is a 1, the shard as two bytes, and the changes, one after the other: a
+//! byte that says which, and what it needs. In that byte are
+//!
+//! - in the lowest three bits, which: a put, a removal, a revision given, a new owner;
+//! - in the next, whether the sorted store may have the name;
+//! - in the three above, what the change replaces: 0 for nothing, or 1 more than the state.
+//!
+//! So whoever reads the log knows from it alone what each change did to the counts. A record is
+//! what [`codec`] makes of it, behind its length. A snapshot is a 2 and, for each shard, its
+//! number, fence and last revision, and its queues with their counts. All numbers are little
+//! endian.
 
 use crate::store::embedded::codec::{self, CodecError};
-use crate::store::{Change, Shard};
-use crate::{Record, Revision, TimerName};
+use crate::store::log::segment::FRAME_HEADER;
+use crate::store::{Change, Fence, QueueCounts, Shard};
+use crate::{QueueName, Revision, StateKind};
+
+const COMMIT: u8 = 1;
+const SNAPSHOT: u8 = 2;
 
 const PUT: u8 = 1;
 const REMOVE: u8 = 2;
 const GIVEN: u8 = 3;
+const FENCE: u8 = 4;
+const MAY_BE_OLD: u8 = 1 << 3;
+const BEFORE_SHIFT: u8 = 4;
+
+/// What was known of a name just before a change of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Replaces {
+    /// The state of the record that the change replaces; `None` if there is none.
+    pub(super) kind: Option<StateKind>,
+    /// Whether the sorted store may have something under the name.
+    pub(super) may_be_old: bool,
+}
+
+impl Replaces {
+    fn bits(self) -> u8 {
+        let kind = self.kind.map_or(0, |kind| kind as u8 + 1) << BEFORE_SHIFT;
+        kind | if self.may_be_old { MAY_BE_OLD } else { 0 }
+    }
+
+    fn of_bits(bits: u8) -> Result<Self, CodecError> {
+        let kind = match bits >> BEFORE_SHIFT {
+            0 => None,
+            kind => Some(*kind_of(kind - 1)?),
+        };
+        Ok(Self {
+            kind,
+            may_be_old: bits & MAY_BE_OLD != 0,
+        })
+    }
+}
+
+fn kind_of(number: u8) -> Result<&'static StateKind, CodecError> {
+    StateKind::ALL
+        .get(usize::from(number))
+        .ok_or(CodecError::Key)
+}
 
 /// One change, as it stands in a body.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Logged {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Logged<'a> {
     Put {
-        record: Box<Record>,
-        /// Where its bytes stand, counted from the beginning of the body, and how many they are.
+        record: &'a [u8],
+        /// Where its bytes stand, counted from the beginning of the body.
         at: usize,
-        len: usize,
+        replaces: Replaces,
     },
     Remove {
-        name: TimerName,
+        queue: &'a str,
+        key: &'a str,
         at: usize,
+        replaces: Replaces,
     },
     Given(Revision),
+    Fence(Fence),
 }
 
-impl Logged {
-    /// Where it stands, counted from the beginning of the body, and how long it is: of a
-    /// record only that.
-    pub(super) fn place(&self) -> (usize, usize) {
-        match self {
-            Self::Put { at, len, .. } => (*at, *len),
-            Self::Remove { at, .. } => (*at, 0),
-            Self::Given(_) => (0, 0),
-        }
-    }
+/// A body to which changes are added, behind the bytes of a frame's header.
+pub(super) fn begin(frame: &mut Vec<u8>, shard: Shard) {
+    frame.clear();
+    frame.resize(FRAME_HEADER, 0);
+    frame.push(COMMIT);
+    frame.extend_from_slice(&shard.0.to_le_bytes());
 }
 
-/// The name that a change is about.
-pub(super) fn name_of(change: &Change) -> Option<&TimerName> {
-    match change {
-        Change::Put { record, .. } => Some(&record.name),
-        Change::Remove { name, .. } => Some(name),
-        Change::Given(_) => None,
-    }
-}
-
-/// Where a change stands that was put behind `at` bytes of a body: see [`Logged::place`].
-pub(super) fn place_of(change: &Change, at: usize, bytes: &[u8]) -> (usize, usize) {
-    match change {
-        Change::Put { .. } => (at + PREFIX, bytes.len() - PREFIX),
-        Change::Remove { .. } => (at, 0),
-        Change::Given(_) => (0, 0),
-    }
-}
-
-/// The bytes of a put before its record.
-const PREFIX: usize = 5;
-
-pub(super) fn begin(shard: Shard) -> Vec<u8> {
-    shard.0.to_le_bytes().to_vec()
-}
-
-/// The bytes of one change.
-pub(super) fn encode(change: &Change) -> Vec<u8> {
+/// Appends one change. Returns where it stands, counted from the beginning of the body, and how
+/// long it is: of a record only that.
+pub(super) fn encode(frame: &mut Vec<u8>, change: &Change, replaces: Replaces) -> (usize, usize) {
+    let begins_at = frame.len();
     match change {
         Change::Put { record, .. } => {
-            let record = codec::encode(record);
-            let mut bytes = Vec::with_capacity(record.len() + PREFIX);
-            bytes.push(PUT);
-            put_length(&mut bytes, record.len());
-            bytes.extend_from_slice(&record);
-            bytes
+            frame.push(PUT | replaces.bits());
+            frame.extend_from_slice(&[0; 4]);
+            let at = frame.len();
+            codec::encode_into(record, frame);
+            let len = frame.len() - at;
+            let length = u32::try_from(len).unwrap_or(u32::MAX);
+            frame[at - 4..at].copy_from_slice(&length.to_le_bytes());
+            (at - FRAME_HEADER, len)
         }
         Change::Remove { name, .. } => {
-            let mut bytes = vec![REMOVE];
+            frame.push(REMOVE | replaces.bits());
             for part in [name.queue.as_str(), name.key.as_str()] {
-                put_length(&mut bytes, part.len());
-                bytes.extend_from_slice(part.as_bytes());
+                put_text(frame, part);
             }
-            bytes
+            (begins_at - FRAME_HEADER, 0)
         }
         Change::Given(revision) => {
-            let mut bytes = vec![GIVEN];
-            bytes.extend_from_slice(&revision.0.to_le_bytes());
-            bytes
+            frame.push(GIVEN);
+            frame.extend_from_slice(&revision.0.to_le_bytes());
+            (begins_at - FRAME_HEADER, 0)
         }
     }
 }
 
-fn put_length(bytes: &mut Vec<u8>, length: usize) {
-    let length = u32::try_from(length).unwrap_or(u32::MAX);
-    bytes.extend_from_slice(&length.to_le_bytes());
+/// Appends that the shard has another owner.
+pub(super) fn encode_fence(frame: &mut Vec<u8>, fence: Fence) {
+    frame.push(FENCE);
+    frame.extend_from_slice(&fence.0.to_le_bytes());
 }
 
-/// The shard and the changes of a body.
-pub(super) fn decode(body: &[u8]) -> Result<(Shard, Vec<Logged>), CodecError> {
+/// A text of at most 65,535 bytes, which all names are.
+fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(text.as_bytes());
+}
+
+/// What of a shard is to survive the segments before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ShardSnapshot {
+    pub(super) shard: Shard,
+    pub(super) fence: Fence,
+    pub(super) last_revision: Revision,
+    /// In order of name.
+    pub(super) counts: Vec<QueueCounts>,
+}
+
+/// A snapshot, behind the bytes of a frame's header.
+pub(super) fn encode_snapshot(frame: &mut Vec<u8>, shards: impl Iterator<Item = ShardSnapshot>) {
+    frame.clear();
+    frame.resize(FRAME_HEADER, 0);
+    frame.push(SNAPSHOT);
+    for snapshot in shards {
+        frame.extend_from_slice(&snapshot.shard.0.to_le_bytes());
+        frame.extend_from_slice(&snapshot.fence.0.to_le_bytes());
+        frame.extend_from_slice(&snapshot.last_revision.0.to_le_bytes());
+        frame.extend_from_slice(&(snapshot.counts.len() as u64).to_le_bytes());
+        for counts in snapshot.counts {
+            put_text(frame, counts.queue.as_str());
+            for count in counts.by_state {
+                frame.extend_from_slice(&count.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// The shards of a snapshot's body.
+pub(super) fn decode_snapshot(body: &[u8]) -> Result<Vec<ShardSnapshot>, CodecError> {
     let mut rest = Rest { body, at: 0 };
-    let shard = Shard(u16::from_le_bytes(rest.array()?));
-    let mut changes = Vec::new();
+    let [SNAPSHOT] = rest.array()? else {
+        return Err(CodecError::Key);
+    };
+    let mut shards = Vec::new();
     while rest.at < body.len() {
-        let begins_at = rest.at;
-        let [kind] = rest.array()?;
-        changes.push(match kind {
-            PUT => {
-                let record = rest.prefixed()?;
-                Logged::Put {
-                    record: Box::new(codec::decode(record)?),
-                    at: rest.at - record.len(),
-                    len: record.len(),
-                }
+        let shard = Shard(u16::from_le_bytes(rest.array()?));
+        let fence = Fence(u64::from_le_bytes(rest.array()?));
+        let last_revision = Revision(u64::from_le_bytes(rest.array()?));
+        let mut counts = Vec::new();
+        // As many as it says, or until the bytes end: nothing is set aside for them.
+        for _ in 0..u64::from_le_bytes(rest.array()?) {
+            let queue = QueueName::new(rest.text()?).map_err(|_| CodecError::Name)?;
+            let mut by_state = [0; 4];
+            for count in &mut by_state {
+                *count = u64::from_le_bytes(rest.array()?);
             }
-            REMOVE => {
-                let queue = rest.text()?;
-                let key = rest.text()?;
-                Logged::Remove {
-                    name: TimerName::new(queue, key).map_err(|_| CodecError::Name)?,
-                    at: begins_at,
-                }
-            }
-            GIVEN => Logged::Given(Revision(u64::from_le_bytes(rest.array()?))),
-            _ => return Err(CodecError::Key),
+            counts.push(QueueCounts { queue, by_state });
+        }
+        shards.push(ShardSnapshot {
+            shard,
+            fence,
+            last_revision,
+            counts,
         });
     }
-    Ok((shard, changes))
+    Ok(shards)
 }
 
+/// Reads the changes of a commit's body.
+#[derive(Debug)]
+pub(super) struct Changes<'a> {
+    pub(super) shard: Shard,
+    rest: Rest<'a>,
+}
+
+impl<'a> Changes<'a> {
+    pub(super) fn of(body: &'a [u8]) -> Result<Self, CodecError> {
+        let mut rest = Rest { body, at: 0 };
+        let [COMMIT] = rest.array()? else {
+            return Err(CodecError::Key);
+        };
+        Ok(Self {
+            shard: Shard(u16::from_le_bytes(rest.array()?)),
+            rest,
+        })
+    }
+
+    pub(super) fn next(&mut self) -> Result<Option<Logged<'a>>, CodecError> {
+        let rest = &mut self.rest;
+        let begins_at = rest.at;
+        if begins_at == rest.body.len() {
+            return Ok(None);
+        }
+        let [bits] = rest.array()?;
+        Ok(Some(match bits & 7 {
+            PUT => {
+                let length = u32::from_le_bytes(rest.array()?);
+                let at = rest.at;
+                Logged::Put {
+                    record: rest.take(usize::try_from(length).unwrap_or(usize::MAX))?,
+                    at,
+                    replaces: Replaces::of_bits(bits)?,
+                }
+            }
+            REMOVE => Logged::Remove {
+                queue: rest.text()?,
+                key: rest.text()?,
+                at: begins_at,
+                replaces: Replaces::of_bits(bits)?,
+            },
+            GIVEN => Logged::Given(Revision(u64::from_le_bytes(rest.array()?))),
+            FENCE => Logged::Fence(Fence(u64::from_le_bytes(rest.array()?))),
+            _ => return Err(CodecError::Key),
+        }))
+    }
+}
+
+#[derive(Debug)]
 struct Rest<'a> {
     body: &'a [u8],
     at: usize,
@@ -150,12 +261,8 @@ impl<'a> Rest<'a> {
         taken.try_into().map_err(|_| CodecError::Key)
     }
 
-    fn prefixed(&mut self) -> Result<&'a [u8], CodecError> {
-        let length = u32::from_le_bytes(self.array()?);
-        self.take(usize::try_from(length).unwrap_or(usize::MAX))
-    }
-
     fn text(&mut self) -> Result<&'a str, CodecError> {
-        std::str::from_utf8(self.prefixed()?).map_err(|_| CodecError::Name)
+        let length = u16::from_le_bytes(self.array()?);
+        std::str::from_utf8(self.take(usize::from(length))?).map_err(|_| CodecError::Name)
     }
 }

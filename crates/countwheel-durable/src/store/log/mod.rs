@@ -6,49 +6,102 @@
 //! is found. When a segment of the log is full, what of it is still current moves to the sorted
 //! store, and the segment is used again. A timer that fires or is removed before that never
 //! reaches the sorted store at all.
+//!
+//! # What the log knows without the sorted store
+//!
+//! Neither a commit nor an opening looks anything up in the sorted store. Each change is
+//! written with the state that it replaces, so the counts follow from the log, and with
+//! whether the sorted store **may have the name**, so it is known what a removal has to hide.
+//! Each segment begins with a snapshot of what would be lost with the segments before: counts,
+//! fences, last revisions.
+//!
+//! # What may be in the sorted store
+//!
+//! The rule is: **if the sorted store has a name that is not current in it, then the table has
+//! the name, and says that it may be old.** It has to hold after an opening as well, which reads
+//! only what stands behind the last segment that was taken in.
+//!
+//! - The mark is in the frame. A change of a young name takes the mark from the table; a change
+//!   of another name takes it from whether there is a record under it, which then is in the
+//!   sorted store.
+//! - Before a segment goes to the sorted store, what of it is current is marked, with the
+//!   writer held, so that no commit is between its frame and the table. Every later frame about
+//!   the name has the mark. An earlier frame without it has made the place not current, so it
+//!   was not marked and does not go.
+//! - The process ends **before the segment is taken in**: the segment is read again, and
+//!   nothing of it is in the sorted store. Marks say too much then; that costs a removal that
+//!   removes nothing.
+//! - It ends **after that**: the segment is not read again, `ingested` says so, and everything
+//!   behind it that hides something of it has the mark.
+//! - It ends **while the segment is freed**: it still has its name, or has lost it, or is gone.
+//!   The opening frees what `ingested` says; no file is used again before the loss of its name
+//!   is durable.
+//! - A name that has **no mark** is in no segment that was taken in with what is not current: so
+//!   a removal of it can be forgotten at once.
+//! - The snapshot of a segment is taken when every commit before it is synced and none behind
+//!   it is made, with the writer held, and is durable before the segment has its name. So is
+//!   the first that is left behind the last one taken in, whatever became of those before.
+//!
+//! # Room
+//!
+//! A segment's room is on the disk before anything is accepted into it. See [`supply`].
 
 mod batch;
-
 mod merge;
+mod mover;
+mod moving;
+mod read;
 mod recovery;
 mod segment;
+mod supply;
 mod writer;
 mod young;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
-use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
-use self::batch::{Logged, name_of};
-use self::merge::Pages;
-use self::segment::{FRAMES_BEGIN, Frame, Segment};
-use self::writer::{Supply, Writer};
-use self::young::{Location, Table, Young};
-use super::embedded::codec::{self, CodecError, Indexed};
-use super::page::{PageBuilder, begins_with, position};
-use super::{
-    Change, DueEntry, DueScan, Files, Filter, Lease, Ownership, Page, QueueCounts, Shard, Store,
-    StoreError,
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
-use crate::{Record, TimerName};
+
+use self::batch::Replaces;
+use self::mover::Progress;
+use self::segment::Segment;
+use self::supply::{Supply, Trouble};
+use self::writer::Writer;
+use self::young::{Place, Table};
+use super::embedded::codec::{CodecError, Indexed};
+use super::{
+    Before, Change, DueEntry, DueScan, Fence, Files, Filter, Lease, Ownership, Page, QueueCounts,
+    Shard, Sorted, Store, StoreError,
+};
+use crate::{Record, StateKind, TimerName};
+
+pub use self::mover::MovingLog;
 
 /// Shorter segments are all headers and syncs.
 const SEGMENT_MIN_BYTES: u64 = 1 << 12;
 
-/// About so many bytes of records move to the sorted store in one commit.
-const MOVE_BYTES: usize = 4 << 20;
+/// A commit is one frame, and that has a length of four bytes.
+const COMMIT_MAX_BYTES: usize = 1 << 31;
 
 /// How a log is laid out. See [`LogStore`].
+///
+/// ```
+/// let options = countwheel_durable::store::LogOptions::default();
+/// assert_eq!((options.segment_bytes, options.reserve_segments), (64 << 20, 1));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LogOptions {
-    /// How long a segment is, in bytes: at least 4 KiB. One is longer if a change does not fit.
+    /// How long a segment is, in bytes: at least 4 KiB. One is longer if a commit does not fit.
     pub segment_bytes: u64,
-    /// With more full segments than this, a commit waits until one has moved.
+    /// With more segments than this, a commit waits until one has moved.
     pub segments_max: usize,
+    /// With as many young names, a commit waits until some have moved.
+    pub young_max: usize,
+    /// So many segments are set aside for when the disk is full.
+    pub reserve_segments: usize,
 }
 
 impl Default for LogOptions {
@@ -56,283 +109,278 @@ impl Default for LogOptions {
         Self {
             segment_bytes: 64 << 20,
             segments_max: 8,
+            young_max: 1_000_000,
+            reserve_segments: 1,
         }
     }
+}
+
+/// What an opening had to do. See [`LogStore::recovery`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// Segments that were read.
+    pub segments: u64,
+    /// Commits that were read.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the one commit at the end that was not finished, and was never acknowledged.
+    pub torn_bytes: u64,
+    /// Segments that the sorted store had taken in: freed unread.
+    pub freed: u64,
 }
 
 /// Keeps what is young in a log, and the rest in a sorted store.
 ///
 /// A commit costs one write and one sync of a file whose length never changes. What fires or is
-/// removed before its segment is full never reaches the sorted store. [`seal`](Self::seal) and
-/// [`move_oldest`](Self::move_oldest) are for who keeps the log short, on a thread of its own or
-/// in a simulation; a commit does so itself when there are too many segments.
+/// removed before its segment is full never reaches the sorted store. Payloads stay in the log:
+/// in memory is, for each young timer, its name, where it stands and by what it is found.
 ///
-/// Payloads stay in the log: in memory is, for each young timer, its name, where it stands and
-/// by what it is found.
+/// It has no thread. [`seal`](Self::seal), [`move_oldest`](Self::move_oldest) and
+/// [`prepare`](Self::prepare) are for who keeps the log short, such as [`MovingLog`] or a
+/// simulation; a commit does so itself when it has to.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use countwheel_durable::store::{
-///     Change, LogOptions, LogStore, MemoryStore, Shard, Store, SystemFiles,
+///     Change, LogOptions, LogStore, MemorySorted, Shard, Store, SystemFiles,
 /// };
 /// use countwheel_durable::Revision;
 ///
 /// let directory = tempfile::tempdir()?;
-/// let open = || {
+/// let mut options = LogOptions::default();
+/// options.segment_bytes = 1 << 16;
+/// let open = |id| {
 ///     let files = Arc::new(SystemFiles::new(directory.path()));
-///     LogStore::open(MemoryStore::new(7), files, 7, LogOptions::default())
+///     LogStore::open(MemorySorted::default(), files, id, options)
 /// };
-/// let store = open()?;
+/// let store = open(7)?;
 /// let lease = store.acquire(Shard::ONLY)?.lease;
 /// store.commit(lease, &[Change::Given(Revision(5))])?;
 /// drop(store);
-/// assert_eq!(open()?.acquire(Shard::ONLY)?.last_revision, Revision(5));
+/// let store = open(7)?;
+/// assert_eq!(store.recovery().frames, 2);
+/// assert_eq!(store.acquire(Shard::ONLY)?.last_revision, Revision(5));
 ///
 /// // The log of another store is refused.
-/// let files = Arc::new(SystemFiles::new(directory.path()));
-/// assert!(LogStore::open(MemoryStore::new(8), files, 8, LogOptions::default()).is_err());
+/// assert!(open(8).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct LogStore<B> {
     base: B,
     files: Arc<dyn Files>,
-    segments_max: usize,
+    options: LogOptions,
+    recovery: Recovery,
+    /// Held while something moves: one segment at a time does. Taken before all others.
+    moving: Mutex<()>,
+    /// Held while the mover waits for the writer, so that commits let it through.
+    gate: Mutex<()>,
     /// Taken before `state`.
     writer: Mutex<Writer>,
     state: RwLock<State>,
-    /// Held while something moves: one segment at a time does. Taken before `writer`.
-    moving: Mutex<()>,
+    /// Taken last.
+    progress: Mutex<Progress>,
+    wake: Condvar,
 }
 
+#[derive(Default)]
 struct State {
     shards: BTreeMap<Shard, Table>,
     /// Every segment that is not free, by number.
     segments: BTreeMap<u64, Segment>,
 }
 
-impl<B: Store> LogStore<B> {
+impl<B: Sorted> LogStore<B> {
     /// Opens the log in `files`, or begins one there if there is none.
     ///
-    /// Reads the log in full, and looks up in the sorted store every name that it finds.
+    /// Reads what the sorted store has not taken in: at most as many segments as the options
+    /// allow, and nothing of the sorted store. Makes the segments of the reserve.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if a file does not hold what was synced to it,
-    /// [`StoreError::NotAStore`] if a segment is missing, of another store or of a later
-    /// version, [`StoreError::Io`] if the system refuses.
+    /// [`StoreError::NotAStore`] if a segment is missing, of another store or of another
+    /// version, [`StoreError::Full`] if there is no room to begin, [`StoreError::Io`] if the
+    /// system refuses.
     pub fn open(
         base: B,
         files: Arc<dyn Files>,
         store_id: u64,
         options: LogOptions,
     ) -> Result<Self, StoreError> {
-        let segment_bytes = options.segment_bytes.max(SEGMENT_MIN_BYTES);
-        let found = recovery::find(&*files, store_id)?;
+        let found = recovery::find(&*files, store_id, base.ingested())?;
+        let recovered = recovery::replay(&*files, &found.segments)?;
+        let mut recovery = recovered.recovery;
+        recovery.freed = found.moved.len() as u64;
         let mut supply = Supply {
             files: Arc::clone(&files),
-            segment_bytes,
+            segment_bytes: options.segment_bytes.max(SEGMENT_MIN_BYTES),
             store_id,
-            spares: found.spares,
-            next_spare: found.next_spare,
+            spares: Vec::new(),
+            reserve: options.reserve_segments,
+            full: false,
+            has_maker: false,
+            next_name: 0,
         };
-        let recovered = recovery::replay(&base, &*files, &found.segments)?;
+        recovery::recycle(&mut supply, found)?;
         let mut state = recovered.state;
-        let (active, offset) = match recovered.end {
+        let mut snapshot = Vec::new();
+        let (active, begins_at, offset) = match recovered.end {
             Some(end) => end,
             None => {
-                let first = supply.next_segment(1, recovered.next_commit, 0, 0);
-                let first = first.map_err(|source| io_error(&*files, source))?;
+                state.snapshot(&mut snapshot);
+                let begun = supply.next_segment(1, recovered.next_commit, &mut snapshot, 0);
+                let (first, begins_at) = begun.map_err(|trouble| trouble.error(&*files))?;
                 state.segments.insert(first.number, first.clone());
-                (first, FRAMES_BEGIN)
+                (first, begins_at, begins_at)
             }
         };
         let writer = Writer {
             active,
+            begins_at,
             offset,
             next_commit: recovered.next_commit,
             supply,
             poisoned: false,
+            frame: Vec::new(),
+            snapshot,
+            places: Vec::new(),
         };
-        Ok(Self {
+        let log = Self {
             base,
             files,
-            segments_max: options.segments_max.max(2),
+            options,
+            recovery,
+            moving: Mutex::new(()),
+            gate: Mutex::new(()),
             writer: Mutex::new(writer),
             state: RwLock::new(state),
-            moving: Mutex::new(()),
-        })
-    }
-
-    /// Moves what is current of the oldest full segment to the sorted store, and frees the
-    /// segment. False if no segment is full.
-    ///
-    /// Commits and reads go on meanwhile.
-    ///
-    /// # Errors
-    /// [`StoreError`] if the sorted store or the system fails, or if a full segment cannot be
-    /// read any more.
-    pub fn move_oldest(&self) -> Result<bool, StoreError> {
-        let _one_at_a_time = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
-        let writer = self.writer();
-        if writer.poisoned {
-            return Err(StoreError::Poisoned);
-        }
-        let active = writer.active.number;
-        drop(writer);
-        let oldest = self.state().segments.values().next().cloned();
-        let Some(segment) = oldest.filter(|segment| segment.number < active) else {
-            return Ok(false);
+            progress: Mutex::default(),
+            wake: Condvar::new(),
         };
-        // Before somebody owns what is in it, nobody may write it elsewhere.
-        if self
-            .state()
-            .shards
-            .values()
-            .any(|table| table.fence.is_none())
-        {
-            return Ok(false);
+        match log.make_spares(options.reserve_segments) {
+            Ok(_) | Err(StoreError::Full { .. }) => Ok(log),
+            Err(error) => Err(error),
         }
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        let mut offset = FRAMES_BEGIN;
-        while let Some(frame) = self.read(segment.read_frame(offset))? {
-            offset = frame.end;
-            let (shard, changes) = self.decoded(&segment, &frame)?;
-            for (change, at) in located(&segment, &frame, changes) {
-                bytes += at.len;
-                batch.push((shard, change, at));
-            }
-            if bytes > MOVE_BYTES {
-                self.move_batch(std::mem::take(&mut batch))?;
-                bytes = 0;
-            }
-        }
-        self.move_batch(batch)?;
-        self.free(&segment)?;
-        Ok(true)
     }
 
-    /// Begins the next segment, so that what was committed so far can move. False if the last
-    /// one is empty.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] if the system refuses, [`StoreError::Poisoned`] if it did before.
-    pub fn seal(&self) -> Result<bool, StoreError> {
-        let mut writer = self.writer();
-        if writer.poisoned {
-            return Err(StoreError::Poisoned);
-        }
-        let begun = writer.seal();
-        writer.poisoned |= begun.is_err();
-        let begun = begun.map_err(|source| io_error(&*self.files, source))?;
-        let sealed = begun.is_some();
-        if let Some(segment) = begun {
-            self.state_mut().segments.insert(segment.number, segment);
-        }
-        Ok(sealed)
+    /// What the opening had to do.
+    #[must_use]
+    pub fn recovery(&self) -> Recovery {
+        self.recovery
     }
 
-    /// How many names the log is the only one to know of, and how many segments it has.
+    /// How many names are young, and how many segments the log has.
     #[must_use]
     pub fn young(&self) -> (usize, usize) {
         let state = self.state();
-        let names = state.shards.values().map(Table::len).sum();
-        (names, state.segments.len())
+        (state.names(), state.segments.len())
     }
 
     /// Whether the shard is the lease's.
     fn check_lease(&self, lease: Lease) -> Result<(), StoreError> {
         let state = self.state();
-        let fence = state.shards.get(&lease.shard).and_then(|table| table.fence);
-        drop(state);
-        match fence {
-            Some(current) if current == lease.fence => Ok(()),
-            Some(current) => Err(StoreError::Fenced {
-                shard: lease.shard,
-                ours: lease.fence,
-                current,
-            }),
-            // Nobody has taken it since the log was opened: the sorted store knows whose it is.
-            None => {
-                self.base.commit(lease, &[])?;
-                self.own(lease)
-            }
+        let table = state.shards.get(&lease.shard);
+        let current = table.map_or(Fence(0), |table| table.fence);
+        if current == lease.fence && current != Fence(0) {
+            return Ok(());
         }
+        Err(StoreError::Fenced {
+            shard: lease.shard,
+            ours: lease.fence,
+            current,
+        })
     }
 
-    /// From now on the shard is the lease's.
-    fn own(&self, lease: Lease) -> Result<(), StoreError> {
-        let mut state = self.state_mut();
-        let table = match state.shards.entry(lease.shard) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                entry.insert(Table::with_counts(self.base.counts(lease.shard)?))
-            }
-        };
-        table.fence = Some(lease.fence);
-        Ok(())
-    }
-
-    fn move_batch(&self, batch: Vec<(Shard, Logged, Location)>) -> Result<(), StoreError> {
-        let mut by_shard = BTreeMap::<Shard, Vec<(TimerName, Location, Change)>>::new();
-        let mut leases = BTreeMap::new();
-        let mut state = self.state_mut();
-        for (shard, logged, at) in batch {
-            let Some(table) = state.shards.get_mut(&shard) else {
-                continue;
+    /// Puts the changes into the writer's frame.
+    fn encode(
+        &self,
+        writer: &mut Writer,
+        shard: Shard,
+        changes: &[Change],
+    ) -> Result<(), StoreError> {
+        let state = self.state();
+        let table = state.shards.get(&shard);
+        writer.places.clear();
+        batch::begin(&mut writer.frame, shard);
+        // Of a name of which nobody knows what is under it, what this commit did to it before.
+        let mut here = HashMap::new();
+        let is_unknown = |change: &Change| before(change) == Some(Before::Unknown);
+        let careful = changes.iter().any(is_unknown);
+        for change in changes {
+            let mut replaces = Replaces {
+                kind: None,
+                may_be_old: false,
             };
-            let (name, change) = match logged {
-                Logged::Put { record, .. } => (record.name.clone(), Change::put(*record)),
-                Logged::Remove { name, .. } => (name.clone(), Change::remove(name)),
-                Logged::Given(_) => {
-                    by_shard.entry(shard).or_default();
-                    continue;
-                }
-            };
-            // Even of what is gone the revision has to stay.
-            let moved = by_shard.entry(shard).or_default();
-            // From here on a removal has to reach the sorted store as well.
-            if table.will_be_old(&name, at) {
-                moved.push((name, at, change));
-            }
-        }
-        for (&shard, table) in &state.shards {
-            if let Some(fence) = table.fence {
-                leases.insert(shard, (fence, table.last_revision));
-            }
-        }
-        drop(state);
-        for (shard, moved) in by_shard {
-            let Some(&(fence, last_revision)) = leases.get(&shard) else {
-                continue;
-            };
-            let mut changes = vec![Change::Given(last_revision)];
-            let mut places = Vec::with_capacity(moved.len());
-            for (name, at, change) in moved {
-                changes.push(change);
-                places.push((name, at));
-            }
-            self.base.commit(Lease { shard, fence }, &changes)?;
-            let mut state = self.state_mut();
-            if let Some(table) = state.shards.get_mut(&shard) {
-                for (name, at) in places {
-                    table.is_old(&name, at);
+            if let Some(name) = name_of(change) {
+                let young = table.and_then(|table| table.get(name));
+                let earlier = here.get(name).copied();
+                let known = match (before(change), earlier, young) {
+                    (Some(Before::Present(kind)), ..) => Some(kind),
+                    (Some(Before::Absent), ..) => None,
+                    (_, Some(kind), _) => kind,
+                    (_, None, Some(young)) => young.kind,
+                    (_, None, None) => {
+                        let old = self.base.get(shard, name)?;
+                        old.map(|old| old.state.kind())
+                    }
+                };
+                replaces.kind = known;
+                // What is not young is in the sorted store, or nowhere.
+                replaces.may_be_old = young.map_or(known.is_some(), |young| young.may_be_old);
+                if careful {
+                    here.insert(name, kind_after(change));
                 }
             }
+            let (at, len) = batch::encode(&mut writer.frame, change, replaces);
+            writer.places.push((replaces, at, len));
+        }
+        if writer.frame.len() > COMMIT_MAX_BYTES {
+            writer.frame = Vec::new();
+            let problem = "a commit has at most 2 GiB";
+            let source = io::Error::new(io::ErrorKind::InvalidInput, problem);
+            return Err(io_error(&*self.files, source));
         }
         Ok(())
     }
 
-    /// Nothing of the segment is needed any more.
-    fn free(&self, segment: &Segment) -> Result<(), StoreError> {
-        let mut writer = self.writer();
-        // A reader holds the state while it reads.
-        self.state_mut().segments.remove(&segment.number);
-        let freed = writer.supply.free(segment);
-        writer.poisoned |= freed.is_err();
-        freed.map_err(|source| io_error(&*self.files, source))
+    /// Appends the writer's frame, in the next segment if it has to. Says in which segment its
+    /// body stands, and where.
+    fn append(&self, writer: &mut Writer) -> Result<(u64, u64), StoreError> {
+        let begun = writer.make_room(&self.state());
+        if let Some(segment) = self.judged(writer, begun)? {
+            self.begun(segment);
+        }
+        let appended = writer.append();
+        let body_at = self.judged(writer, appended)?;
+        Ok((writer.active.number, body_at))
     }
 
-    fn writer(&self) -> MutexGuard<'_, Writer> {
+    /// Notes a segment that was begun: the one before can move.
+    fn begun(&self, segment: Segment) {
+        self.state_mut().segments.insert(segment.number, segment);
+        self.has_changed();
+    }
+
+    /// After anything but a full disk, nothing may be written any more.
+    fn judged<T>(&self, writer: &mut Writer, result: Result<T, Trouble>) -> Result<T, StoreError> {
+        result.map_err(|trouble| {
+            writer.poisoned |= matches!(trouble, Trouble::Io(_));
+            trouble.error(&*self.files)
+        })
+    }
+
+    /// The end of the log, once nobody waits for it that has to come first.
+    fn writer(&self) -> Result<MutexGuard<'_, Writer>, StoreError> {
+        drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
+        let writer = self.writer_whatever();
+        if writer.poisoned {
+            return Err(StoreError::Poisoned);
+        }
+        Ok(writer)
+    }
+
+    fn writer_whatever(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -343,212 +391,86 @@ impl<B: Store> LogStore<B> {
     fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn read<T>(&self, result: io::Result<T>) -> Result<T, StoreError> {
-        result.map_err(|source| io_error(&*self.files, source))
-    }
-
-    fn decoded(
-        &self,
-        segment: &Segment,
-        frame: &Frame,
-    ) -> Result<(Shard, Vec<Logged>), StoreError> {
-        batch::decode(&frame.body)
-            .map_err(|error| damaged(&*self.files, segment, frame.body_at, &error))
-    }
-
-    /// The record that stands at `at`. With the state held, so that its segment is not freed.
-    fn record(&self, state: &State, at: Location) -> Result<Record, StoreError> {
-        let Some(segment) = state.segments.get(&at.segment) else {
-            return Err(StoreError::Corrupt {
-                path: self.files.path(),
-                problem: format!("segment {} is gone", at.segment),
-            });
-        };
-        let mut bytes = vec![0; at.len];
-        self.read(segment.file.read_at(at.offset, &mut bytes))?;
-        codec::decode(&bytes).map_err(|error| damaged(&*self.files, segment, at.offset, &error))
-    }
-
-    /// What the sorted store has under `name`.
-    fn old(&self, shard: Shard, name: &TimerName) -> Result<Option<Indexed>, StoreError> {
-        let record = self.base.get(shard, name)?;
-        Ok(record.as_ref().map(Indexed::of))
+impl State {
+    fn names(&self) -> usize {
+        self.shards.values().map(Table::len).sum()
     }
 }
 
-impl<B: Store> Store for LogStore<B> {
+impl<B: Sorted> Store for LogStore<B> {
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        let writer = self.writer();
-        if writer.poisoned {
-            return Err(StoreError::Poisoned);
-        }
-        let mut ownership = self.base.acquire(shard)?;
-        self.own(ownership.lease)?;
-        let mut state = self.state_mut();
-        if let Some(table) = state.shards.get_mut(&shard) {
-            table.last_revision = table.last_revision.max(ownership.last_revision);
-            ownership.last_revision = table.last_revision;
-        }
+        let mut writer = self.writer()?;
+        let state = self.state();
+        let table = state.shards.get(&shard);
+        let (fence, last_revision) =
+            table.map_or_else(Default::default, |table| (table.fence, table.last_revision));
         drop(state);
-        drop(writer);
-        Ok(ownership)
+        let fence = Fence(fence.0 + 1);
+        batch::begin(&mut writer.frame, shard);
+        batch::encode_fence(&mut writer.frame, fence);
+        self.append(&mut writer)?;
+        self.state_mut().shards.entry(shard).or_default().fence = fence;
+        Ok(Ownership {
+            lease: Lease { shard, fence },
+            store_id: writer.supply.store_id,
+            last_revision,
+        })
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        while self.state().segments.len() > self.segments_max {
-            self.move_oldest()?;
-        }
-        let mut writer = self.writer();
-        if writer.poisoned {
-            return Err(StoreError::Poisoned);
-        }
+        self.make_way()?;
+        let mut writer = self.writer()?;
         self.check_lease(lease)?;
         if changes.is_empty() {
             return Ok(());
         }
-        let mut old = HashMap::new();
-        {
-            let state = self.state();
-            let table = state.shards.get(&lease.shard);
-            for name in changes.iter().filter_map(name_of) {
-                let is_young = table.is_some_and(|table| table.get(name).is_some());
-                if !is_young && !old.contains_key(name) {
-                    old.insert(name, self.old(lease.shard, name)?);
-                }
-            }
-        }
-        let written = writer.append(lease.shard, changes);
-        writer.poisoned |= written.is_err();
-        let (places, begun) = written.map_err(|source| io_error(&*self.files, source))?;
+        self.encode(&mut writer, lease.shard, changes)?;
+        let (segment, body_at) = self.append(&mut writer)?;
         let mut state = self.state_mut();
-        for segment in begun {
-            state.segments.insert(segment.number, segment);
-        }
-        if let Some(table) = state.shards.get_mut(&lease.shard) {
-            for (change, at) in changes.iter().zip(places) {
-                let old = name_of(change).and_then(|name| old.get(name).copied().flatten());
-                table.apply(change, at, old);
+        let table = state.shards.entry(lease.shard).or_default();
+        for (change, &(replaces, at, len)) in changes.iter().zip(&writer.places) {
+            let at = Place {
+                segment,
+                offset: body_at + at as u64,
+                len: u32::try_from(len).unwrap_or(u32::MAX),
+            };
+            match change {
+                Change::Put { record, .. } => {
+                    table.apply(&record.name, Some(Indexed::of(record)), replaces, at);
+                }
+                Change::Remove { name, .. } => table.apply(name, None, replaces, at),
+                Change::Given(revision) => {
+                    table.last_revision = table.last_revision.max(*revision);
+                }
             }
         }
         Ok(())
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        let state = self.state();
-        match state.shards.get(&shard).and_then(|table| table.get(name)) {
-            Some(Young { indexed: None, .. }) => Ok(None),
-            Some(young) => self.record(&state, young.at).map(Some),
-            None => self.base.get(shard, name),
-        }
+        self.find(shard, name)
     }
 
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
-        let limit = scan.limit;
-        let state = self.state();
-        let table = state.shards.get(&shard);
-        let mut young = table
-            .into_iter()
-            .flat_map(|table| table.due_after(scan.clock, scan.after))
-            .filter(|(_, name)| scan.queue.is_none_or(|queue| name.queue == *queue))
-            .peekable();
-        let mut old = Pages::new(scan.after, |after| {
-            let page = self.base.due(
-                shard,
-                &DueScan {
-                    after,
-                    limit: limit.max(1),
-                    ..*scan
-                },
-            )?;
-            let next = (page.len() >= limit.max(1)).then(|| page.last().map(|entry| entry.wake));
-            Ok((page, next.flatten()))
-        });
-        let is_hidden =
-            |entry: &DueEntry| table.is_some_and(|table| table.get(&entry.name).is_some());
-        let mut entries = Vec::new();
-        while entries.len() < limit {
-            let first_old = old.peek(is_hidden)?.map(|entry| entry.wake);
-            let first_young = young
-                .peek()
-                .map(|&(wake, _)| wake)
-                .filter(|wake| wake.at <= scan.until);
-            match (first_young, first_old) {
-                (None, None) => break,
-                (Some(wake), other) if other.is_none_or(|other| wake < other) => {
-                    let name = young.next().map(|(_, name)| name.clone());
-                    entries.extend(name.map(|name| DueEntry { wake, name }));
-                }
-                _ => entries.extend(old.take()),
-            }
-        }
-        Ok(entries)
+        self.scan(shard, scan)
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        let state = self.state();
-        let mut page = PageBuilder::new(filter);
-        let table = state.shards.get(&shard);
-        let start = filter.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let listed = table.into_iter();
-        let wanted = |(position, name): &(&super::Position, &TimerName)| {
-            let indexed = table.and_then(|table| table.get(name)?.indexed);
-            indexed.is_some_and(|indexed| filter.state.is_none_or(|kind| indexed.kind == kind))
-                && filter.due_from.is_none_or(|from| position.due >= from)
-                && filter.due_before.is_none_or(|before| position.due < before)
-                && begins_with(name, filter.prefix.as_deref())
-        };
-        let mut young = listed
-            .flat_map(|table| table.listed_after(&filter.queue, start))
-            .filter(wanted)
-            .peekable();
-        let mut old = Pages::new(filter.after, |after| {
-            let filter = Filter {
-                after,
-                limit: filter.limit.saturating_add(1),
-                ..filter.clone()
-            };
-            let page = self.base.list(shard, &filter)?;
-            Ok((page.records, page.next))
-        });
-        let is_hidden =
-            |record: &Record| table.is_some_and(|table| table.get(&record.name).is_some());
-        loop {
-            let first_old = old.peek(is_hidden)?.map(position);
-            let first_young = young.peek().map(|&(&position, _)| position);
-            let more = match (first_young, first_old) {
-                (None, None) => break,
-                (Some(ours), other) if other.is_none_or(|other| ours < other) => {
-                    let name = young.next().map(|(_, name)| name);
-                    let at = name.and_then(|name| Some(table?.get(name)?.at));
-                    let Some(at) = at else { continue };
-                    page.take(|| self.record(&state, at))?
-                }
-                _ => {
-                    let Some(record) = old.take() else { continue };
-                    page.take(|| Ok::<_, StoreError>(record))?
-                }
-            };
-            if !more {
-                break;
-            }
-        }
-        Ok(page.finish())
+        self.page(shard, filter)
     }
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         let state = self.state();
-        match state.shards.get(&shard) {
-            None => self.base.counts(shard),
-            Some(table) => Ok(table
-                .counts
-                .iter()
-                .map(|(queue, &by_state)| QueueCounts {
-                    queue: queue.clone(),
-                    by_state,
-                })
-                .collect()),
-        }
+        Ok(state
+            .shards
+            .get(&shard)
+            .map_or_else(Vec::new, Table::counts))
+    }
+
+    fn has_room(&self) -> bool {
+        self.has_room_left()
     }
 }
 
@@ -560,22 +482,37 @@ impl<B> fmt::Debug for LogStore<B> {
     }
 }
 
-/// Each change of a frame, with the place at which it stands.
-fn located(
-    segment: &Segment,
-    frame: &Frame,
-    changes: Vec<Logged>,
-) -> impl Iterator<Item = (Logged, Location)> {
-    let (number, body_at) = (segment.number, frame.body_at);
-    changes.into_iter().map(move |change| {
-        let (at, len) = change.place();
-        let at = Location {
-            segment: number,
-            offset: body_at + at as u64,
-            len,
-        };
-        (change, at)
-    })
+/// The name that a change is about.
+fn name_of(change: &Change) -> Option<&TimerName> {
+    match change {
+        Change::Put { record, .. } => Some(&record.name),
+        Change::Remove { name, .. } => Some(name),
+        Change::Given(_) => None,
+    }
+}
+
+fn before(change: &Change) -> Option<Before> {
+    match change {
+        Change::Put { before, .. } | Change::Remove { before, .. } => Some(*before),
+        Change::Given(_) => None,
+    }
+}
+
+/// What is under the name of a change after it.
+fn kind_after(change: &Change) -> Option<StateKind> {
+    match change {
+        Change::Put { record, .. } => Some(record.state.kind()),
+        Change::Remove { .. } | Change::Given(_) => None,
+    }
+}
+
+impl Trouble {
+    fn error(self, files: &dyn Files) -> StoreError {
+        match self {
+            Self::Full => StoreError::Full { path: files.path() },
+            Self::Io(source) => io_error(files, source),
+        }
+    }
 }
 
 fn io_error(files: &dyn Files, source: io::Error) -> StoreError {

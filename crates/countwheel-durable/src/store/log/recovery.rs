@@ -2,153 +2,183 @@
 
 use std::collections::BTreeMap;
 
-use super::batch::{self, Logged};
+use super::batch::{self, Changes, Logged};
 use super::segment::{FRAME_HEADER, FRAMES_BEGIN, Frame, Header, Segment, read_header};
-use super::young::Table;
-use super::{State, damaged, io_error, located};
-use crate::store::embedded::codec::Indexed;
+use super::supply::Supply;
+use super::young::{Place, Table};
+use super::{Recovery, State, damaged, io_error};
+use crate::TimerName;
+use crate::store::StoreError;
+use crate::store::embedded::codec::{CodecError, Indexed};
 use crate::store::files::Files;
-use crate::store::{Change, Store, StoreError};
 
 /// What a directory holds.
 pub(super) struct Found {
-    /// In order.
+    /// Those that the sorted store has not taken in, in order.
     pub(super) segments: Vec<Segment>,
+    /// The names of those that it has taken in.
+    pub(super) moved: Vec<String>,
     pub(super) spares: Vec<String>,
-    pub(super) next_spare: u64,
+    /// What nobody can use.
+    pub(super) unfinished: Vec<String>,
+    pub(super) next_name: u64,
 }
 
 /// What a log holds.
 pub(super) struct Recovered {
     pub(super) state: State,
-    /// The last segment, and where the next frame goes; `None` if there is no segment.
-    pub(super) end: Option<(Segment, u64)>,
+    /// The last segment, where its first commit stands and where the next frame goes; `None` if
+    /// there is no segment.
+    pub(super) end: Option<(Segment, u64, u64)>,
     pub(super) next_commit: u64,
+    pub(super) recovery: Recovery,
 }
 
-/// Looks for the files of a log.
-pub(super) fn find(files: &dyn Files, store_id: u64) -> Result<Found, StoreError> {
+/// Looks for the files of a log of which the sorted store has taken in all segments up to
+/// `ingested`. Changes nothing.
+pub(super) fn find(files: &dyn Files, store_id: u64, ingested: u64) -> Result<Found, StoreError> {
     let on_error = |source| io_error(files, source);
-    let not_a_store = |name: &str, problem: String| StoreError::NotAStore {
+    let mut found = Found {
+        segments: Vec::new(),
+        moved: Vec::new(),
+        spares: Vec::new(),
+        unfinished: Vec::new(),
+        next_name: 0,
+    };
+    let mut segments = BTreeMap::new();
+    for name in files.list().map_err(on_error)? {
+        let finished = name.strip_prefix("making-");
+        if let Some(number) = finished.unwrap_or(&name).strip_prefix("spare-") {
+            found.next_name = found.next_name.max(number.parse().unwrap_or(0));
+            match finished {
+                Some(_) => found.unfinished.push(name),
+                None => found.spares.push(name),
+            }
+            continue;
+        }
+        match Segment::number_of(&name) {
+            Some(number) if number <= ingested => found.moved.push(name),
+            Some(number) => {
+                segments.insert(number, open(files, &name, number, store_id)?);
+            }
+            None => {
+                return Err(StoreError::NotAStore {
+                    path: files.path().join(&name),
+                    problem: "is no file of a log".to_owned(),
+                });
+            }
+        }
+    }
+    // A segment is there from the first opening on, and the last is never taken in.
+    let is_new = segments.is_empty() && ingested == 0;
+    let last = segments.last_key_value().map_or(ingested + 1, |(&n, _)| n);
+    for expected in ingested + 1..=last {
+        if !is_new && !segments.contains_key(&expected) {
+            return Err(StoreError::NotAStore {
+                path: files.path().join(Segment::name_of(expected)),
+                problem: "is missing".to_owned(),
+            });
+        }
+    }
+    found.segments = segments.into_values().collect();
+    Ok(found)
+}
+
+fn open(files: &dyn Files, name: &str, number: u64, store_id: u64) -> Result<Segment, StoreError> {
+    let on_error = |source| io_error(files, source);
+    let not_a_store = |problem: String| StoreError::NotAStore {
         path: files.path().join(name),
         problem,
     };
-    let mut segments = BTreeMap::new();
-    let mut spares = Vec::new();
-    let mut next_spare = 0;
-    for name in files.list().map_err(on_error)? {
-        if let Some(number) = name.strip_prefix("spare-") {
-            next_spare = next_spare.max(number.parse().unwrap_or(0));
-            spares.push(name);
-            continue;
+    let file = files.open(name).map_err(on_error)?;
+    let first_commit = match read_header(&*file).map_err(on_error)? {
+        Header::Of {
+            number: found,
+            store_id: of,
+            first_commit,
+        } if found == number && of == store_id => first_commit,
+        Header::Of { store_id: of, .. } if of != store_id => {
+            return Err(not_a_store(format!("belongs to store {of:016x}")));
         }
-        let Some(number) = Segment::number_of(&name) else {
-            return Err(not_a_store(&name, "is no file of a log".to_owned()));
-        };
-        let file = files.open(&name).map_err(on_error)?;
-        let (first_commit, first_part) = match read_header(&*file).map_err(on_error)? {
-            Header::Of {
-                number: found,
-                store_id: of,
-                first_commit,
-                first_part,
-            } if found == number && of == store_id => (first_commit, first_part),
-            Header::Of { store_id: of, .. } if of != store_id => {
-                return Err(not_a_store(&name, format!("belongs to store {of:016x}")));
-            }
-            Header::Later { version } => {
-                return Err(not_a_store(
-                    &name,
-                    format!("is of a later version, {version}"),
-                ));
-            }
-            Header::Of { .. } | Header::None => {
-                return Err(StoreError::Corrupt {
-                    path: files.path().join(&name),
-                    problem: "at offset 0: the header is damaged".to_owned(),
-                });
-            }
-        };
-        let len = file.length().map_err(on_error)?;
-        segments.insert(
-            number,
-            Segment {
-                number,
-                store_id,
-                first_commit,
-                first_part,
-                file,
-                len,
-            },
-        );
-    }
-    let mut numbers = segments.keys().copied();
-    let first = numbers.next().unwrap_or(0);
-    for (expected, number) in (first + 1..).zip(numbers) {
-        if number != expected {
-            return Err(not_a_store(
-                &Segment::name_of(expected),
-                "is missing".to_owned(),
-            ));
+        Header::Other { version } => {
+            return Err(not_a_store(format!("is of another version, {version}")));
         }
-    }
-    Ok(Found {
-        segments: segments.into_values().collect(),
-        // Whether they were really made in full is not known.
-        spares: Vec::new(),
-        next_spare,
-    }
-    .discard(files, &spares))
-}
-
-impl Found {
-    /// Files that were left behind: nothing is known of them, and new ones are soon made.
-    fn discard(self, files: &dyn Files, spares: &[String]) -> Self {
-        for spare in spares {
-            if let Err(error) = files.remove(spare) {
-                tracing::warn!(spare, %error, "a spare segment could not be removed");
-            }
+        Header::Of { .. } | Header::None => {
+            return Err(StoreError::Corrupt {
+                path: files.path().join(name),
+                problem: "at offset 0: the header is damaged".to_owned(),
+            });
         }
-        self
-    }
-}
-
-/// Reads everything that was committed.
-pub(super) fn replay(
-    base: &dyn Store,
-    files: &dyn Files,
-    segments: &[Segment],
-) -> Result<Recovered, StoreError> {
-    let mut replay = Replay {
-        base,
-        files,
-        state: State {
-            shards: BTreeMap::new(),
-            segments: BTreeMap::new(),
-        },
-        next_commit: segments.first().map_or(0, |first| first.first_commit),
-        // What comes before this part of its commit was in a segment that has moved since.
-        parts_before: segments.first().map_or(0, |first| first.first_part),
-        parts: Vec::new(),
-        last: Vec::new(),
     };
-    let mut end = None;
-    for (index, segment) in segments.iter().enumerate() {
-        if segment.first_commit != replay.next_commit {
-            // The one before had more, and it was synced before this one was begun.
-            return Err(replay.lost(
-                &segments[index.saturating_sub(1)],
-                end.map_or(0, |(_, at)| at),
-            ));
-        }
-        let offset = replay.read(segment)?;
-        replay
-            .state
-            .segments
-            .insert(segment.number, segment.clone());
-        end = Some((segment.clone(), offset));
+    Ok(Segment {
+        number,
+        store_id,
+        first_commit,
+        len: file.length().map_err(on_error)?,
+        file,
+    })
+}
+
+/// Makes spares of what is not needed any more, and removes what cannot be one. The segments
+/// that were moved have lost their names for good when this returns.
+pub(super) fn recycle(supply: &mut Supply, found: Found) -> Result<(), StoreError> {
+    let files = std::sync::Arc::clone(&supply.files);
+    let on_error = |source| io_error(&*files, source);
+    supply.next_name = found.next_name;
+    for name in found.unfinished {
+        files.remove(&name).map_err(on_error)?;
     }
-    if let Some((last, offset)) = &end {
+    for name in found.spares {
+        let len = files.open(&name).and_then(|file| file.length());
+        if len.map_err(on_error)? == supply.segment_bytes && supply.spares.len() < supply.kept() {
+            supply.spares.push(name);
+        } else {
+            files.remove(&name).map_err(on_error)?;
+        }
+    }
+    for name in &found.moved {
+        let len = files.open(name).and_then(|file| file.length());
+        if len.map_err(on_error)? == supply.segment_bytes && supply.spares.len() < supply.kept() {
+            let spare = supply.spare_name();
+            files.rename(name, &spare).map_err(on_error)?;
+            supply.spares.push(spare);
+        } else {
+            files.remove(name).map_err(on_error)?;
+        }
+    }
+    files.sync().map_err(on_error)
+}
+
+/// Reads everything that was committed and that the sorted store has not.
+pub(super) fn replay(files: &dyn Files, segments: &[Segment]) -> Result<Recovered, StoreError> {
+    let mut replay = Replay {
+        files,
+        state: State::default(),
+        next_commit: segments.first().map_or(1, |first| first.first_commit),
+        body: Vec::new(),
+        last_body: Vec::new(),
+        last: None,
+        recovery: Recovery::default(),
+    };
+    let total: u64 = segments.iter().map(|segment| segment.len).sum();
+    let mut done = 0;
+    let mut end: Option<(Segment, u64, u64)> = None;
+    for segment in segments {
+        if segment.first_commit != replay.next_commit
+            && let Some((before, _, at)) = &end
+        {
+            // The one before had more, and it was synced before this one was begun.
+            return Err(replay.lost(before, *at));
+        }
+        let begins_at = replay.begin(segment, end.is_none())?;
+        let offset = replay.read(segment, begins_at)?;
+        let segments = &mut replay.state.segments;
+        segments.insert(segment.number, segment.clone());
+        end = Some((segment.clone(), begins_at, offset));
+        done += segment.len;
+        tracing::info!(done, total, "read the log, in bytes");
+    }
+    if let Some((last, _, offset)) = &end {
         replay.check_tail(last, *offset)?;
         replay.settle(last)?;
     }
@@ -156,83 +186,109 @@ pub(super) fn replay(
         state: replay.state,
         end,
         next_commit: replay.next_commit,
+        recovery: replay.recovery,
     })
 }
 
 struct Replay<'a> {
-    base: &'a dyn Store,
     files: &'a dyn Files,
     state: State,
     next_commit: u64,
-    parts_before: u32,
-    /// What there is of the next commit.
-    parts: Vec<(Segment, Frame)>,
-    /// The last commit that was read.
-    last: Vec<(Segment, Frame)>,
+    body: Vec<u8>,
+    /// The last commit that was read, and in which segment it stands.
+    last_body: Vec<u8>,
+    last: Option<(u64, Frame)>,
+    recovery: Recovery,
 }
 
 impl Replay<'_> {
-    /// Reads a segment, and says where in it the last commit ends.
-    fn read(&mut self, segment: &Segment) -> Result<u64, StoreError> {
-        let mut end = FRAMES_BEGIN;
-        let mut offset = FRAMES_BEGIN;
+    /// Reads the snapshot that a segment begins with, and says where it ends. The first is
+    /// where the rest begins from; the others say what was read so far, once more.
+    fn begin(&mut self, segment: &Segment, is_first: bool) -> Result<u64, StoreError> {
+        let corrupt = |problem: &str| StoreError::Corrupt {
+            path: self.files.path().join(segment.name()),
+            problem: format!("at offset {FRAMES_BEGIN}: {problem}"),
+        };
+        let frame = segment.read_frame(FRAMES_BEGIN, &mut self.body);
+        let Some(frame) = frame.map_err(|source| io_error(self.files, source))? else {
+            return Err(corrupt("the snapshot is damaged"));
+        };
+        if is_first {
+            let decoded = batch::decode_snapshot(&self.body);
+            let shards =
+                decoded.map_err(|error| damaged(self.files, segment, frame.body_at, &error))?;
+            let tables = shards
+                .into_iter()
+                .map(|snapshot| (snapshot.shard, Table::of(snapshot)));
+            self.state.shards = tables.collect();
+        } else {
+            let mut expected = Vec::new();
+            self.state.snapshot(&mut expected);
+            if expected[FRAME_HEADER..] != self.body {
+                return Err(corrupt(
+                    "the snapshot is not what the commits before come to",
+                ));
+            }
+        }
+        Ok(frame.end)
+    }
+
+    /// Reads a segment's commits, and says where the last one ends.
+    fn read(&mut self, segment: &Segment, begins_at: u64) -> Result<u64, StoreError> {
+        let mut offset = begins_at;
+        self.recovery.segments += 1;
         loop {
-            let frame = segment.read_frame(offset);
+            let frame = segment.read_frame(offset, &mut self.body);
             let Some(frame) = frame.map_err(|source| io_error(self.files, source))? else {
-                return Ok(end);
+                return Ok(offset);
             };
             if frame.commit > self.next_commit {
                 return Err(self.lost(segment, offset));
             }
-            if frame.part == 0 {
-                // What there was before is of an earlier try that did not come to its end.
-                self.parts.clear();
-                self.parts_before = 0;
+            if frame.commit < self.next_commit {
+                return Ok(offset);
             }
-            let expected = u64::from(self.parts_before) + self.parts.len() as u64;
-            if frame.commit < self.next_commit || u64::from(frame.part) != expected {
-                return Ok(end);
-            }
+            self.apply(segment, frame)
+                .map_err(|error| damaged(self.files, segment, frame.body_at, &error))?;
+            self.recovery.frames += 1;
+            self.recovery.bytes += frame.end - offset;
+            self.last = Some((segment.number, frame));
+            std::mem::swap(&mut self.body, &mut self.last_body);
+            self.next_commit += 1;
             offset = frame.end;
-            let last = frame.part + 1 == frame.parts;
-            self.parts.push((segment.clone(), frame));
-            if last {
-                self.apply()?;
-                self.next_commit += 1;
-                self.parts_before = 0;
-                end = offset;
-            }
         }
     }
 
-    fn apply(&mut self) -> Result<(), StoreError> {
-        self.last = std::mem::take(&mut self.parts);
-        for (segment, frame) in &self.last {
-            let decoded = batch::decode(&frame.body);
-            let (shard, changes) =
-                decoded.map_err(|error| damaged(self.files, segment, frame.body_at, &error))?;
-            if !self.state.shards.contains_key(&shard) {
-                let table = Table::with_counts(self.base.counts(shard)?);
-                self.state.shards.insert(shard, table);
-            }
-            let Some(table) = self.state.shards.get_mut(&shard) else {
-                continue;
-            };
-            for (logged, at) in located(segment, frame, changes) {
-                let (change, name) = match logged {
-                    Logged::Put { record, .. } => {
-                        let name = record.name.clone();
-                        (Change::put(*record), Some(name))
-                    }
-                    Logged::Remove { name, .. } => (Change::remove(name.clone()), Some(name)),
-                    Logged::Given(revision) => (Change::Given(revision), None),
-                };
-                let unknown = name.filter(|name| table.get(name).is_none());
-                let old = match unknown {
-                    Some(name) => self.base.get(shard, &name)?,
-                    None => None,
-                };
-                table.apply(&change, at, old.as_ref().map(Indexed::of));
+    fn apply(&mut self, segment: &Segment, frame: Frame) -> Result<(), CodecError> {
+        let mut changes = Changes::of(&self.body)?;
+        let table = self.state.shards.entry(changes.shard).or_default();
+        let place = |at: usize, len: usize| Place {
+            segment: segment.number,
+            offset: frame.body_at + at as u64,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+        };
+        let named = |queue, key| TimerName::new(queue, key).map_err(|_| CodecError::Name);
+        while let Some(change) = changes.next()? {
+            match change {
+                Logged::Put {
+                    record,
+                    at,
+                    replaces,
+                } => {
+                    let ((queue, key), indexed) = Indexed::named(record)?;
+                    let at = place(at, record.len());
+                    table.apply(&named(queue, key)?, Some(indexed), replaces, at);
+                }
+                Logged::Remove {
+                    queue,
+                    key,
+                    at,
+                    replaces,
+                } => table.apply(&named(queue, key)?, None, replaces, place(at, 0)),
+                Logged::Given(revision) => {
+                    table.last_revision = table.last_revision.max(revision);
+                }
+                Logged::Fence(fence) => table.fence = fence,
             }
         }
         Ok(())
@@ -241,13 +297,14 @@ impl Replay<'_> {
     /// Makes durable what was read. The process before may have ended before its last sync, or
     /// because it failed; and after a sync that failed, another one says nothing about what was
     /// written before it. So what that sync was for is written again.
-    fn settle(&self, segment: &Segment) -> Result<(), StoreError> {
-        let write = || {
-            let frames = self.last.iter();
-            for (_, frame) in frames.filter(|(in_segment, _)| in_segment.number == segment.number) {
+    fn settle(&mut self, segment: &Segment) -> Result<(), StoreError> {
+        let last = self.last.filter(|(number, _)| *number == segment.number);
+        let mut bytes = vec![0; FRAME_HEADER];
+        bytes.extend_from_slice(&self.last_body);
+        let mut write = || {
+            if let Some((_, frame)) = last {
                 let at = frame.body_at - FRAME_HEADER as u64;
-                let (bytes, _) =
-                    segment.frame(at, frame.commit, frame.part, frame.parts, &frame.body);
+                segment.seal(at, frame.commit, &mut bytes);
                 segment.file.write_at(at, &bytes)?;
             }
             segment.file.sync()?;
@@ -257,13 +314,22 @@ impl Replay<'_> {
     }
 
     /// Behind the last commit there is nothing, or what is left of one that was not synced.
-    fn check_tail(&self, last: &Segment, offset: u64) -> Result<(), StoreError> {
-        let later = last.later_commit(offset, self.next_commit);
-        if later
-            .map_err(|source| io_error(self.files, source))?
-            .is_some()
-        {
+    fn check_tail(&mut self, last: &Segment, offset: u64) -> Result<(), StoreError> {
+        let on_error = |source| io_error(self.files, source);
+        let later = last.has_later_commit(offset, self.next_commit);
+        if later.map_err(on_error)? {
             return Err(self.lost(last, offset));
+        }
+        let torn = last.torn(offset, self.next_commit).map_err(on_error)?;
+        self.recovery.torn_bytes = torn;
+        if torn > 0 {
+            let segment = last.name();
+            tracing::warn!(
+                segment,
+                offset,
+                torn,
+                "a commit that was not finished is cut off"
+            );
         }
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! The bytes of a log: segments, and the frames in them.
 //!
 //! A **segment** is a file of fixed length. It begins with a header: what it is, its number,
-//! the store's id, the commit and the part of it that come first, a checksum. After that come frames, each at a multiple of eight bytes:
+//! the store's id, the commit that comes first, a checksum. After that come frames, each at a
+//! multiple of eight bytes:
 //!
 //! ```text
-//! | checksum u32 | length u32 | commit u64 | part u32 | parts u32 | body ... | to a multiple of 8 |
+//! | checksum u32 | length u32 | commit u64 | body ... | to a multiple of 8 |
 //! ```
 //!
 //! All numbers are little endian. The checksum is the CRC-32 of what follows it up to the end of
@@ -12,11 +13,15 @@
 //! So bytes of another store, of an earlier life of the file or of somebody's payload are no
 //! frame.
 //!
-//! One commit is one frame, or several **parts** if it is too long for the rest of a segment. It
-//! counts only with all its parts. Commits are numbered without a gap, and one is written only
-//! after the one before was synced. So where the frames end, either nothing follows, or the
-//! remains of the one commit that was never acknowledged: a **torn tail**. If instead a frame
-//! of a later commit follows, then something was damaged that had been synced.
+//! The first frame is a snapshot: what the commits before came to, as far as it is not in the
+//! sorted store. Header and snapshot are synced before the file gets the name of a segment, so
+//! both are there in every segment.
+//!
+//! Every other frame is a commit, and a commit is one frame: one that does not fit the rest of a
+//! segment begins the next. Commits are numbered without a gap, and one is written only after
+//! the one before was synced. So where the frames end, either nothing follows, or the remains of
+//! the one commit that was never acknowledged: a **torn tail**. If instead the frame of a later
+//! commit follows, then something was damaged that had been synced.
 
 use std::io;
 use std::sync::Arc;
@@ -27,32 +32,30 @@ use crate::store::files::StoreFile;
 pub(super) const FRAMES_BEGIN: u64 = HEADER_BYTES as u64;
 const HEADER_BYTES: usize = 64;
 /// The bytes of a frame before its body.
-pub(super) const FRAME_HEADER: usize = 24;
-const ALIGNMENT: u64 = 8;
+pub(super) const FRAME_HEADER: usize = 16;
+const ALIGNMENT: usize = 8;
 const MAGIC: [u8; 8] = *b"cwheelog";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// So much of a tail is looked through at a time.
+const WINDOW: usize = 1 << 20;
 
 /// One segment, and what says where its frames stand.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub(super) number: u64,
     pub(super) store_id: u64,
-    /// The commit and the part of it with which the segment begins.
+    /// The commit with which the segment begins.
     pub(super) first_commit: u64,
-    pub(super) first_part: u32,
     pub(super) file: Arc<dyn StoreFile>,
     pub(super) len: u64,
 }
 
-/// One frame that was read.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// One frame that was read; its body is in the reader's buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Frame {
     pub(super) commit: u64,
-    pub(super) part: u32,
-    pub(super) parts: u32,
     /// Where its body stands.
     pub(super) body_at: u64,
-    pub(super) body: Vec<u8>,
     /// Where the next frame would stand.
     pub(super) end: u64,
 }
@@ -64,10 +67,9 @@ pub(super) enum Header {
         number: u64,
         store_id: u64,
         first_commit: u64,
-        first_part: u32,
     },
-    /// Written by a later version.
-    Later { version: u32 },
+    /// Written by another version.
+    Other { version: u32 },
     /// Never written, or not in full.
     None,
 }
@@ -84,13 +86,12 @@ pub(super) fn read_header(file: &dyn StoreFile) -> io::Result<Header> {
     }
     let version = u32_at(covered, 8);
     if version != VERSION {
-        return Ok(Header::Later { version });
+        return Ok(Header::Other { version });
     }
     Ok(Header::Of {
         number: u64_at(covered, 16),
         store_id: u64_at(covered, 24),
         first_commit: u64_at(covered, 32),
-        first_part: u32_at(covered, 40),
     })
 }
 
@@ -110,108 +111,127 @@ impl Segment {
         (Self::name_of(number) == name).then_some(number)
     }
 
-    /// Writes the header. Not synced.
-    pub(super) fn write_header(&self) -> io::Result<()> {
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.store_id.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.first_commit.to_le_bytes());
-        bytes[40..44].copy_from_slice(&self.first_part.to_le_bytes());
-        let crc = crc32fast::hash(&bytes[..60]);
-        bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        self.file.write_at(0, &bytes)
+    /// Writes the header and the snapshot, which is a frame that is not sealed yet. Not synced.
+    pub(super) fn write_beginning(&self, snapshot: &mut Vec<u8>) -> io::Result<()> {
+        let mut header = [0; HEADER_BYTES];
+        header[..8].copy_from_slice(&MAGIC);
+        header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        header[16..24].copy_from_slice(&self.number.to_le_bytes());
+        header[24..32].copy_from_slice(&self.store_id.to_le_bytes());
+        header[32..40].copy_from_slice(&self.first_commit.to_le_bytes());
+        let crc = crc32fast::hash(&header[..60]);
+        header[60..].copy_from_slice(&crc.to_le_bytes());
+        self.seal(FRAMES_BEGIN, self.first_commit, snapshot);
+        snapshot.splice(..0, header);
+        self.file.write_at(0, snapshot)
     }
 
-    /// The bytes of a frame that is to stand at `offset`, and where its body then stands.
-    pub(super) fn frame(
-        &self,
-        offset: u64,
-        commit: u64,
-        part: u32,
-        parts: u32,
-        body: &[u8],
-    ) -> (Vec<u8>, u64) {
-        let mut bytes = Vec::with_capacity(FRAME_HEADER + body.len() + 8);
-        let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
-        bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(&length.to_le_bytes());
-        bytes.extend_from_slice(&commit.to_le_bytes());
-        bytes.extend_from_slice(&part.to_le_bytes());
-        bytes.extend_from_slice(&parts.to_le_bytes());
-        bytes.extend_from_slice(body);
-        let crc = self.checksum(offset, &bytes[4..]);
-        bytes[..4].copy_from_slice(&crc.to_le_bytes());
-        bytes.resize(bytes.len().next_multiple_of(8), 0);
-        (bytes, offset + FRAME_HEADER as u64)
+    /// Makes a frame of what is to stand at `offset`: `frame` is the body, behind as many bytes
+    /// as a frame's header has.
+    pub(super) fn seal(&self, offset: u64, commit: u64, frame: &mut Vec<u8>) {
+        let length = u32::try_from(frame.len() - FRAME_HEADER).unwrap_or(u32::MAX);
+        frame[4..8].copy_from_slice(&length.to_le_bytes());
+        frame[8..16].copy_from_slice(&commit.to_le_bytes());
+        let crc = self.checksum(offset, &frame[4..]);
+        frame[..4].copy_from_slice(&crc.to_le_bytes());
+        frame.resize(frame.len().next_multiple_of(ALIGNMENT), 0);
     }
 
-    /// The frame at `offset`; `None` if there is none.
-    pub(super) fn read_frame(&self, offset: u64) -> io::Result<Option<Frame>> {
-        let header_end = offset + FRAME_HEADER as u64;
-        if header_end > self.len {
+    /// Reads the frame at `offset`, and its body to `body`; `None` if there is none.
+    pub(super) fn read_frame(&self, offset: u64, body: &mut Vec<u8>) -> io::Result<Option<Frame>> {
+        let body_at = offset + FRAME_HEADER as u64;
+        if body_at > self.len {
             return Ok(None);
         }
         let mut header = [0; FRAME_HEADER];
         self.file.read_at(offset, &mut header)?;
         let length = u64::from(u32_at(&header, 4));
         // Whatever a damaged length says, no more is read than a segment holds.
-        if length == 0 || length > self.len - header_end {
+        if length == 0 || length > self.len - body_at {
             return Ok(None);
         }
-        let length = usize::try_from(length).map_err(io::Error::other)?;
-        let mut bytes = vec![0; FRAME_HEADER + length];
-        self.file.read_at(offset, &mut bytes)?;
-        if self.checksum(offset, &bytes[4..]) != u32_at(&header, 0) {
+        body.clear();
+        body.resize(usize::try_from(length).map_err(io::Error::other)?, 0);
+        self.file.read_at(body_at, body)?;
+        let mut hasher = self.hasher(offset);
+        hasher.update(&header[4..]);
+        hasher.update(body);
+        if hasher.finalize() != u32_at(&header, 0) {
             return Ok(None);
         }
-        let frame = Frame {
+        Ok(Some(Frame {
             commit: u64_at(&header, 8),
-            part: u32_at(&header, 16),
-            parts: u32_at(&header, 20),
-            body_at: header_end,
-            body: bytes.split_off(FRAME_HEADER),
-            end: (header_end + length as u64).next_multiple_of(ALIGNMENT),
-        };
-        Ok((frame.part < frame.parts).then_some(frame))
+            body_at,
+            end: (body_at + length).next_multiple_of(ALIGNMENT as u64),
+        }))
     }
 
-    /// The first frame at or behind `offset` of a commit after `commit`: proof that what stands
-    /// before it had been synced. Reads the rest of the segment.
-    pub(super) fn later_commit(&self, offset: u64, commit: u64) -> io::Result<Option<Frame>> {
-        let len = usize::try_from(self.len.saturating_sub(offset)).map_err(io::Error::other)?;
-        let mut rest = vec![0; len];
-        self.file.read_at(offset, &mut rest)?;
-        let mut at = 0;
-        while at + FRAME_HEADER <= rest.len() {
-            // A cheap look first: most of it is zeros or somebody's payload.
-            let length = u32_at(&rest, at + 4) as usize;
-            let body_end = at.saturating_add(FRAME_HEADER).saturating_add(length);
-            if length > 0 && body_end <= rest.len() && u64_at(&rest, at + 8) > commit {
-                let crc = self.checksum(offset + at as u64, &rest[at + 4..body_end]);
-                if crc == u32_at(&rest, at) {
-                    return self.read_frame(offset + at as u64);
+    /// Whether the frame of a commit after `commit` stands at or behind `offset`: proof that
+    /// what stands before it had been synced. Reads the rest of the segment, a window at a time.
+    pub(super) fn has_later_commit(&self, offset: u64, commit: u64) -> io::Result<bool> {
+        // A commit takes more bytes than a header has: none of this segment has a higher number.
+        let highest = commit.saturating_add(self.len / FRAME_HEADER as u64);
+        let mut window = vec![0; WINDOW + FRAME_HEADER];
+        let mut body = Vec::new();
+        let mut start = offset;
+        while start + FRAME_HEADER as u64 <= self.len {
+            let left = usize::try_from(self.len - start).unwrap_or(usize::MAX);
+            let bytes = &mut window[..left.min(WINDOW + FRAME_HEADER)];
+            self.file.read_at(start, bytes)?;
+            let mut at = 0;
+            while at < WINDOW && at + FRAME_HEADER <= bytes.len() {
+                // A cheap look first: most of it is zeros or somebody's payload.
+                let found = u64_at(bytes, at + 8);
+                if found > commit
+                    && found <= highest
+                    && self.read_frame(start + at as u64, &mut body)?.is_some()
+                {
+                    return Ok(true);
                 }
+                at += ALIGNMENT;
             }
-            at += 8;
+            start += WINDOW as u64;
         }
-        Ok(None)
+        Ok(false)
+    }
+
+    /// How many bytes of the commit `commit` stand at `offset`, whether or not they are whole.
+    pub(super) fn torn(&self, offset: u64, commit: u64) -> io::Result<u64> {
+        let body_at = offset + FRAME_HEADER as u64;
+        if body_at > self.len {
+            return Ok(0);
+        }
+        let mut header = [0; FRAME_HEADER];
+        self.file.read_at(offset, &mut header)?;
+        let length = u64::from(u32_at(&header, 4));
+        let is_torn = u64_at(&header, 8) == commit && length <= self.len - body_at;
+        Ok(if is_torn {
+            FRAME_HEADER as u64 + length
+        } else {
+            0
+        })
+    }
+
+    fn hasher(&self, offset: u64) -> crc32fast::Hasher {
+        let mut salt = [0; 24];
+        salt[..8].copy_from_slice(&self.store_id.to_le_bytes());
+        salt[8..16].copy_from_slice(&self.number.to_le_bytes());
+        salt[16..].copy_from_slice(&offset.to_le_bytes());
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&salt);
+        hasher
     }
 
     fn checksum(&self, offset: u64, covered: &[u8]) -> u32 {
-        let mut hasher = crc32fast::Hasher::new();
-        hasher.update(&self.store_id.to_le_bytes());
-        hasher.update(&self.number.to_le_bytes());
-        hasher.update(&offset.to_le_bytes());
+        let mut hasher = self.hasher(offset);
         hasher.update(covered);
         hasher.finalize()
     }
 }
 
-/// How many bytes a frame with such a body takes.
-pub(super) fn frame_len(body: usize) -> u64 {
-    ((FRAME_HEADER + body) as u64).next_multiple_of(ALIGNMENT)
+/// How many bytes a frame takes that is `len` bytes long before it is sealed.
+pub(super) fn sealed_len(len: usize) -> u64 {
+    (len as u64).next_multiple_of(ALIGNMENT as u64)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -1,0 +1,101 @@
+//! What a commit to a log costs beside a bare write and sync of as many bytes, taken in turns in
+//! the same run.
+//! `cargo run --release -p countwheel-durable --example log_rate [DIRECTORY [COMMITS [BATCH]]]`
+//!
+//! In a directory that is in memory, such as `/dev/shm`, what is left is what the processor does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use countwheel::{Clock, SystemClock, Timestamp};
+use countwheel_durable::store::{
+    Before, Change, Files, LogOptions, LogStore, MemorySorted, MovingLog, Shard, Store, SystemFiles,
+};
+use countwheel_durable::{DueClock, Record, RetryPolicy, Revision, State, TimerId, TimerName};
+
+/// A record of about 300 bytes.
+fn record(revision: u64) -> Result<Record, Box<dyn std::error::Error>> {
+    // In no order of time.
+    let due = Timestamp::from_micros(1 + revision.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (1 << 40));
+    Ok(Record {
+        name: TimerName::new("orders", format!("order-{revision}"))?,
+        id: TimerId {
+            store: 7,
+            set: Revision(revision),
+        },
+        revision: Revision(revision),
+        state: State::Pending,
+        created: Timestamp::from_micros(revision),
+        due,
+        clock: DueClock::Wall,
+        first_due: due,
+        policy: RetryPolicy::default(),
+        failures: 0,
+        interruptions: 0,
+        attempt: 0,
+        attempts: Vec::new(),
+        payload: vec![7; 200],
+    })
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args();
+    let parent = args.nth(1).map_or_else(std::env::temp_dir, Into::into);
+    let mut number = |otherwise| {
+        args.next()
+            .map_or(Ok(otherwise), |text| text.parse::<u64>())
+    };
+    let (commits, batch) = (number(2_000)?, number(256)?);
+    let directory = tempfile::tempdir_in(parent)?;
+    let clock = SystemClock::new();
+
+    let log_files = directory.path().join("log");
+    std::fs::create_dir(&log_files)?;
+    let files = Arc::new(SystemFiles::new(&log_files));
+    let log = LogStore::open(MemorySorted::default(), files, 7, LogOptions::default())?;
+    let log = MovingLog::start(log)?;
+    let lease = log.acquire(Shard::ONLY)?.lease;
+    let bare_len = 64 << 20;
+    let bare = SystemFiles::new(directory.path()).create("bare", bare_len)?;
+    bare.sync()?;
+
+    let (mut in_log, mut in_bare) = (Vec::new(), Vec::new());
+    let mut revision = 0;
+    let mut at = 0;
+    for _ in 0..commits {
+        let mut changes = Vec::new();
+        for _ in 0..batch {
+            revision += 1;
+            changes.push(Change::Put {
+                record: Box::new(record(revision)?),
+                before: Before::Absent,
+            });
+        }
+        let begun = clock.now();
+        log.commit(lease, &changes)?;
+        in_log.push(clock.now().saturating_since(begun));
+
+        let bytes = vec![7; usize::try_from(batch)? * 310];
+        if at + bytes.len() as u64 > bare_len {
+            at = 0;
+        }
+        let begun = clock.now();
+        bare.write_at(at, &bytes)?;
+        bare.sync()?;
+        in_bare.push(clock.now().saturating_since(begun));
+        at += bytes.len() as u64;
+    }
+    for (what, mut took) in [("log", in_log), ("bare", in_bare)] {
+        took.sort_unstable();
+        let sum: Duration = took.iter().sum();
+        let each = sum / u32::try_from(commits * batch)?;
+        let [p50, p99, max] = [took.len() / 2, took.len() * 99 / 100, took.len() - 1];
+        println!(
+            "{what:4} {each:>10.2?} a record; a commit of {batch}: p50 {:.2?}, p99 {:.2?}, max {:.2?}",
+            took[p50], took[p99], took[max],
+        );
+    }
+    let (names, segments) = log.log().young();
+    println!("{names} names are young, in {segments} segments");
+    Ok(())
+}

@@ -1,0 +1,317 @@
+//! Who keeps a log short, and who waits for it.
+
+use std::fmt;
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::LogStore;
+use crate::store::{
+    Change, DueEntry, DueScan, Filter, Lease, Ownership, Page, QueueCounts, Shard, Sorted, Store,
+    StoreError,
+};
+use crate::{Record, TimerName};
+
+/// After the disk was full, it is looked at again after so long, then after twice as long, and
+/// so on.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How far the log has been kept short.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Somebody else does it.
+    has_thread: bool,
+    is_stopped: bool,
+    /// The sorted store, or the next segment, has no room.
+    is_stuck: bool,
+    /// How many segments were moved.
+    moves: u64,
+    /// How often something was changed that somebody may wait for.
+    changes: u64,
+    /// Why nothing moves any more.
+    failure: Option<String>,
+}
+
+impl<B: Sorted> LogStore<B> {
+    /// Why the log takes no more commits, if it was not a commit that failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.progress().failure.clone()
+    }
+
+    pub(super) fn is_stuck(&self) -> bool {
+        self.progress().is_stuck
+    }
+
+    /// Whether more is young than the options allow.
+    pub(super) fn is_over(&self) -> bool {
+        let state = self.state();
+        state.segments.len() > self.options.segments_max.max(2) || self.is_over_names(state.names())
+    }
+
+    fn is_over_names(&self, names: usize) -> bool {
+        names >= self.options.young_max.max(1)
+    }
+
+    /// A segment was moved.
+    pub(super) fn moved(&self) {
+        let mut progress = self.progress();
+        progress.moves += 1;
+        progress.changes += 1;
+        progress.is_stuck = false;
+        self.wake.notify_all();
+    }
+
+    /// There may be something to do.
+    pub(super) fn has_changed(&self) {
+        self.progress().changes += 1;
+        self.wake.notify_all();
+    }
+
+    /// Waits until no more is young than the options allow, or sees to it. If there is no room
+    /// to move anything, the log goes on as long as it has room itself.
+    pub(super) fn make_way(&self) -> Result<(), StoreError> {
+        while self.is_over() {
+            let mut progress = self.progress();
+            if progress.failure.is_some() {
+                return Err(StoreError::Poisoned);
+            }
+            if progress.is_stuck && progress.has_thread {
+                return Ok(());
+            }
+            if progress.has_thread {
+                let seen = progress.moves;
+                progress.changes += 1;
+                self.wake.notify_all();
+                let waits = |progress: &mut Progress| {
+                    let Progress {
+                        moves,
+                        is_stuck,
+                        failure,
+                        ..
+                    } = progress;
+                    *moves == seen && !*is_stuck && failure.is_none()
+                };
+                drop(self.wake.wait_while(progress, waits));
+                continue;
+            }
+            drop(progress);
+            match self.move_one() {
+                Ok(true) => {}
+                Ok(false) | Err(StoreError::Full { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the oldest segment, or one that it makes if there are too many names.
+    fn move_one(&self) -> Result<bool, StoreError> {
+        let names = self.state().names();
+        let moved = self.move_oldest().and_then(|moved| {
+            let sealed = !moved && self.is_over_names(names) && self.seal()?;
+            Ok(moved || sealed)
+        });
+        if let Err(StoreError::Full { .. }) = moved {
+            let mut progress = self.progress();
+            progress.is_stuck = true;
+            self.wake.notify_all();
+        }
+        moved
+    }
+
+    /// Does some of everything that there is to do. True if there may be more.
+    fn keep_short(&self) -> Result<bool, StoreError> {
+        let mut full = None;
+        let mut busy = false;
+        let tasks: [&dyn Fn() -> Result<bool, StoreError>; 3] =
+            [&|| self.prepare(), &|| self.move_one(), &|| {
+                self.base.tend()
+            }];
+        for task in tasks {
+            match task() {
+                Ok(done) => busy |= done,
+                Err(error @ StoreError::Full { .. }) => full = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        match full {
+            Some(error) if !busy => Err(error),
+            _ => Ok(busy),
+        }
+    }
+
+    /// Keeps the log short until it is stopped.
+    fn run(&self) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            if self.progress().is_stopped {
+                return;
+            }
+            match self.keep_short() {
+                Ok(true) => pause = PAUSE_MIN,
+                Ok(false) => {
+                    pause = PAUSE_MIN;
+                    self.wait_for_work();
+                }
+                Err(StoreError::Full { .. }) => {
+                    tracing::warn!(?pause, "the disk is full");
+                    let progress = self.progress();
+                    let waits = |progress: &mut Progress| !progress.is_stopped;
+                    drop(self.wake.wait_timeout_while(progress, pause, waits));
+                    pause = PAUSE_MAX.min(2 * pause);
+                }
+                Err(error) => return self.fail(error.to_string()),
+            }
+        }
+    }
+
+    /// Waits until something can be done.
+    fn wait_for_work(&self) {
+        loop {
+            let seen = self.progress().changes;
+            // What comes after this look changes the number.
+            if self.has_work() {
+                return;
+            }
+            let waits = |progress: &mut Progress| progress.changes == seen && !progress.is_stopped;
+            let waited = self.wake.wait_while(self.progress(), waits);
+            if waited.unwrap_or_else(PoisonError::into_inner).is_stopped {
+                return;
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        let writer = self.writer_whatever();
+        let lacks_spares = writer.supply.spares.len() < writer.supply.wanted();
+        drop(writer);
+        lacks_spares || self.state().segments.len() > 1 || self.is_over()
+    }
+
+    fn fail(&self, reason: String) {
+        tracing::error!(reason, "the log can be kept short no more");
+        self.writer_whatever().poisoned = true;
+        let mut progress = self.progress();
+        progress.failure = Some(reason);
+        self.wake.notify_all();
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A [`LogStore`] with a thread that keeps it short: full segments move, spare ones are made
+/// ahead, and the sorted store is tended. The thread ends with it.
+///
+/// If the thread fails, the store is poisoned; [`LogStore::failure`] says why. If the disk is
+/// full, it tries again after pauses that grow.
+///
+/// ```
+/// use std::sync::Arc;
+/// use countwheel_durable::store::{
+///     LogOptions, LogStore, MemorySorted, MovingLog, Shard, Store, SystemFiles,
+/// };
+///
+/// let directory = tempfile::tempdir()?;
+/// let mut options = LogOptions::default();
+/// options.segment_bytes = 1 << 16;
+/// let files = Arc::new(SystemFiles::new(directory.path()));
+/// let log = LogStore::open(MemorySorted::default(), files, 7, options)?;
+/// let store = MovingLog::start(log)?;
+/// store.acquire(Shard::ONLY)?;
+/// assert!(store.has_room() && store.log().failure().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MovingLog<B> {
+    log: Arc<LogStore<B>>,
+    stop: fn(&LogStore<B>),
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<B: Sorted + 'static> MovingLog<B> {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// What the system says if it has no thread.
+    pub fn start(log: LogStore<B>) -> io::Result<Self> {
+        log.progress().has_thread = true;
+        log.writer_whatever().supply.has_maker = true;
+        let log = Arc::new(log);
+        let moving = Arc::clone(&log);
+        let thread = thread::Builder::new()
+            .name("countwheel-log".to_owned())
+            .spawn(move || {
+                let run = AssertUnwindSafe(|| moving.run());
+                // Nobody waits for a thread that is gone.
+                if panic::catch_unwind(run).is_err() {
+                    moving.fail("the thread that keeps the log short panicked".to_owned());
+                }
+            })?;
+        Ok(Self {
+            log,
+            stop: |log| {
+                log.progress().is_stopped = true;
+                log.wake.notify_all();
+            },
+            thread: Some(thread),
+        })
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &LogStore<B> {
+        &self.log
+    }
+}
+
+impl<B> Drop for MovingLog<B> {
+    fn drop(&mut self) {
+        (self.stop)(&self.log);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap_or_default();
+        }
+    }
+}
+
+impl<B: Sorted + 'static> Store for MovingLog<B> {
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        self.log.acquire(shard)
+    }
+
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        self.log.commit(lease, changes)
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.log.get(shard, name)
+    }
+
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        self.log.due(shard, scan)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.log.list(shard, filter)
+    }
+
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        self.log.counts(shard)
+    }
+
+    fn has_room(&self) -> bool {
+        self.log.has_room()
+    }
+}
+
+impl<B> fmt::Debug for MovingLog<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MovingLog")
+            .field("log", &self.log)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,268 @@
+//! What keeps a log short: full segments move to the sorted store, and spares are made.
+
+use std::sync::PoisonError;
+
+use super::batch::{Changes, Logged};
+use super::segment::{Frame, Segment};
+use super::supply::{self, Trouble, is_full};
+use super::young::Place;
+use super::{LogStore, damaged, io_error};
+use crate::TimerName;
+use crate::store::embedded::codec::{self, CodecError, Indexed};
+use crate::store::{Change, Shard, Sorted, StoreError};
+
+/// So many names are marked or forgotten while commits wait.
+const MARKED_AT_ONCE: usize = 2_048;
+
+/// A change that may have to move.
+struct Candidate {
+    shard: Shard,
+    name: TimerName,
+    at: Place,
+    /// Where in the bytes at hand its record stands, if it is a put.
+    record: Option<std::ops::Range<usize>>,
+}
+
+/// What moves.
+#[derive(Default)]
+struct Moved {
+    changes: Vec<(Shard, Change)>,
+    /// In which slots of which tables, and what stood for them.
+    slots: Vec<(Shard, u32, Place)>,
+}
+
+impl<B: Sorted> LogStore<B> {
+    /// Moves what is current of the oldest full segment to the sorted store, and frees the
+    /// segment. False if no segment is full.
+    ///
+    /// Commits and reads go on meanwhile. In memory is what of one segment is current.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the sorted store or the system fails, or if a full segment cannot be
+    /// read any more. After [`StoreError::Full`] it can be tried again.
+    pub fn move_oldest(&self) -> Result<bool, StoreError> {
+        let _one_at_a_time = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let active = self.writer()?.active.number;
+        let oldest = self.state().segments.values().next().cloned();
+        let Some(segment) = oldest.filter(|segment| segment.number < active) else {
+            return Ok(false);
+        };
+        // What was taken in before, but not freed, is not taken in again.
+        if segment.number > self.base.ingested() {
+            let moved = self.collect(&segment)?;
+            self.base.ingest(segment.number, moved.changes)?;
+            for some in moved.slots.chunks(MARKED_AT_ONCE) {
+                let mut state = self.state_mut();
+                for &(shard, slot, at) in some {
+                    if let Some(table) = state.shards.get_mut(&shard) {
+                        table.forget(slot, at);
+                    }
+                }
+            }
+        }
+        self.free(&segment)?;
+        Ok(true)
+    }
+
+    /// Begins the next segment, so that what was committed so far can move. False if nothing
+    /// was committed in the last one.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] if there is no room for one, and nothing was changed;
+    /// [`StoreError::Io`] if the system refuses, [`StoreError::Poisoned`] if it did before.
+    pub fn seal(&self) -> Result<bool, StoreError> {
+        let mut writer = self.writer()?;
+        if writer.is_empty() {
+            return Ok(false);
+        }
+        let begun = writer.begin_next(&self.state(), 0);
+        let segment = self.judged(&mut writer, begun)?;
+        self.begun(segment);
+        Ok(true)
+    }
+
+    /// Makes a spare segment, if one is missing, so that no commit has to. False if none is.
+    /// Commits go on meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] if the disk is; once it is not, a call that succeeds makes room
+    /// known again. [`StoreError::Io`] if the system refuses otherwise.
+    pub fn prepare(&self) -> Result<bool, StoreError> {
+        let wanted = self.writer()?.supply.wanted();
+        self.make_spares(wanted)
+    }
+
+    /// Makes spares until there are `wanted`.
+    pub(super) fn make_spares(&self, wanted: usize) -> Result<bool, StoreError> {
+        let mut any = false;
+        loop {
+            let mut writer = self.writer()?;
+            if writer.supply.spares.len() >= wanted {
+                // Room was found, if not here then by what moved.
+                return Ok(any);
+            }
+            let name = writer.supply.spare_name();
+            let len = writer.supply.segment_bytes;
+            drop(writer);
+            let made = supply::make(&*self.files, &name, len);
+            let mut writer = self.writer()?;
+            writer.supply.full = made.as_ref().is_err_and(is_full);
+            made.map_err(|error| Trouble::from(error).error(&*self.files))?;
+            writer.supply.spares.push(name);
+            any = true;
+        }
+    }
+
+    /// Whether an ordinary commit finds room.
+    pub(super) fn has_room_left(&self) -> bool {
+        let is_stuck = self.is_stuck();
+        let has_spare = self.writer_whatever().supply.has_room();
+        has_spare && !(is_stuck && self.is_over())
+    }
+
+    /// What of the segment is current, marked.
+    fn collect(&self, segment: &Segment) -> Result<Moved, StoreError> {
+        let mut moved = Moved::default();
+        let mut bodies = Vec::new();
+        let mut candidates = Vec::new();
+        let mut body = Vec::new();
+        let on_error = |source| io_error(&*self.files, source);
+        let snapshot = segment.read_frame(super::segment::FRAMES_BEGIN, &mut body);
+        let mut at = snapshot.map_err(on_error)?.map(|frame| frame.end);
+        let mut commit = segment.first_commit;
+        while let Some(offset) = at {
+            let frame = segment.read_frame(offset, &mut body).map_err(on_error)?;
+            // Behind the last may stand what was torn, under a number that came again later.
+            at = frame.map(|frame| frame.end);
+            if let Some(frame) = frame {
+                commit += 1;
+                let from = bodies.len();
+                bodies.extend_from_slice(&body);
+                candidates_of(segment, frame, &body, from, &mut candidates)
+                    .map_err(|error| damaged(&*self.files, segment, frame.body_at, &error))?;
+            }
+            if at.is_none() || candidates.len() >= MARKED_AT_ONCE {
+                self.mark(segment, &bodies, &mut candidates, &mut moved)?;
+                bodies.clear();
+            }
+        }
+        // The next segment, which is there, knows how many there were.
+        let state = self.state();
+        let next = state.segments.get(&(segment.number + 1));
+        if next.is_none_or(|next| next.first_commit != commit) {
+            return Err(StoreError::Corrupt {
+                path: self.files.path().join(segment.name()),
+                problem: format!("commit {commit} cannot be read any more"),
+            });
+        }
+        Ok(moved)
+    }
+
+    fn mark(
+        &self,
+        segment: &Segment,
+        bodies: &[u8],
+        candidates: &mut Vec<Candidate>,
+        moved: &mut Moved,
+    ) -> Result<(), StoreError> {
+        let state = self.state();
+        candidates.retain(|candidate| {
+            let table = state.shards.get(&candidate.shard);
+            table.is_some_and(|table| table.is_current(&candidate.name, candidate.at))
+        });
+        drop(state);
+        for some in candidates.chunks(MARKED_AT_ONCE) {
+            // With the writer held: a commit whose frame is written has changed the table, and
+            // the next one sees the marks. Commits wait at the gate until this one is through.
+            let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+            let writer = self.writer_whatever();
+            drop(gate);
+            let mut state = self.state_mut();
+            let slots: Vec<_> = some
+                .iter()
+                .map(|candidate| {
+                    let table = state.shards.get_mut(&candidate.shard)?;
+                    table.mark(&candidate.name, candidate.at)
+                })
+                .collect();
+            drop(state);
+            drop(writer);
+            for (candidate, slot) in some.iter().zip(slots) {
+                let Some(slot) = slot else { continue };
+                let change = match candidate.record.clone() {
+                    None => Change::remove(candidate.name.clone()),
+                    Some(range) => {
+                        let record = codec::decode(&bodies[range]);
+                        Change::put(record.map_err(|error| {
+                            damaged(&*self.files, segment, candidate.at.offset, &error)
+                        })?)
+                    }
+                };
+                moved.changes.push((candidate.shard, change));
+                let at = candidate.at;
+                moved.slots.push((candidate.shard, slot, at));
+            }
+        }
+        candidates.clear();
+        Ok(())
+    }
+
+    /// Nothing of the segment is needed any more.
+    fn free(&self, segment: &Segment) -> Result<(), StoreError> {
+        // A reader holds the state while it reads.
+        self.state_mut().segments.remove(&segment.number);
+        let mut writer = self.writer()?;
+        let supply = &mut writer.supply;
+        let is_kept = segment.len == supply.segment_bytes && supply.spares.len() < supply.kept();
+        let spare = is_kept.then(|| supply.spare_name());
+        drop(writer);
+        let name = segment.name();
+        let freed = match &spare {
+            Some(spare) => self.files.rename(&name, spare),
+            None => self.files.remove(&name),
+        };
+        // It has lost its name for good before it is written again.
+        let freed = freed.and_then(|()| self.files.sync());
+        let mut writer = self.writer_whatever();
+        self.judged(&mut writer, freed.map_err(Trouble::Io))?;
+        writer.supply.spares.extend(spare);
+        drop(writer);
+        self.moved();
+        Ok(())
+    }
+}
+
+fn candidates_of(
+    segment: &Segment,
+    frame: Frame,
+    body: &[u8],
+    from: usize,
+    candidates: &mut Vec<Candidate>,
+) -> Result<(), CodecError> {
+    let mut changes = Changes::of(body)?;
+    let shard = changes.shard;
+    let place = |at: usize, len: usize| Place {
+        segment: segment.number,
+        offset: frame.body_at + at as u64,
+        len: u32::try_from(len).unwrap_or(u32::MAX),
+    };
+    let named = |queue, key| TimerName::new(queue, key).map_err(|_| CodecError::Name);
+    while let Some(change) = changes.next()? {
+        let (name, at, record) = match change {
+            Logged::Put { record, at, .. } => {
+                let ((queue, key), _) = Indexed::named(record)?;
+                let range = from + at..from + at + record.len();
+                (named(queue, key)?, place(at, record.len()), Some(range))
+            }
+            Logged::Remove { queue, key, at, .. } => (named(queue, key)?, place(at, 0), None),
+            Logged::Given(_) | Logged::Fence(_) => continue,
+        };
+        candidates.push(Candidate {
+            shard,
+            name,
+            at,
+            record,
+        });
+    }
+    Ok(())
+}

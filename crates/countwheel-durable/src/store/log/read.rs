@@ -1,0 +1,149 @@
+//! Reads of the log and of the sorted store as of one.
+
+use std::ops::Bound;
+
+use super::merge::Pages;
+use super::young::{Place, Young};
+use super::{LogStore, State, damaged, io_error};
+use crate::store::embedded::codec;
+use crate::store::page::{PageBuilder, begins_with, position};
+use crate::store::{DueEntry, DueScan, Filter, Page, Shard, Sorted, StoreError};
+use crate::{Record, TimerName};
+
+impl<B: Sorted> LogStore<B> {
+    /// The record that stands at `at`. With the state held, so that its segment is not freed.
+    fn record(&self, state: &State, at: Place) -> Result<Record, StoreError> {
+        let Some(segment) = state.segments.get(&at.segment) else {
+            return Err(StoreError::Corrupt {
+                path: self.files.path(),
+                problem: format!("segment {} is gone", at.segment),
+            });
+        };
+        let mut bytes = vec![0; at.len as usize];
+        let read = segment.file.read_at(at.offset, &mut bytes);
+        read.map_err(|source| io_error(&*self.files, source))?;
+        codec::decode(&bytes).map_err(|error| damaged(&*self.files, segment, at.offset, &error))
+    }
+
+    pub(super) fn find(
+        &self,
+        shard: Shard,
+        name: &TimerName,
+    ) -> Result<Option<Record>, StoreError> {
+        let state = self.state();
+        match state.shards.get(&shard).and_then(|table| table.get(name)) {
+            Some(Young { kind: None, .. }) => Ok(None),
+            Some(young) => self.record(&state, young.at).map(Some),
+            None => {
+                // What is committed meanwhile may or may not be seen.
+                drop(state);
+                self.base.get(shard, name)
+            }
+        }
+    }
+
+    pub(super) fn scan(
+        &self,
+        shard: Shard,
+        scan: &DueScan<'_>,
+    ) -> Result<Vec<DueEntry>, StoreError> {
+        let limit = scan.limit;
+        let state = self.state();
+        let table = state.shards.get(&shard);
+        let of_queue = |slot| {
+            let queue = table.map(|table| table.queue_of(slot));
+            scan.queue.is_none() || scan.queue == queue
+        };
+        let mut young = table
+            .into_iter()
+            .flat_map(|table| table.due_after(scan.clock, scan.after))
+            .take_while(|(wake, _)| wake.at <= scan.until)
+            .filter(|&(_, slot)| of_queue(slot))
+            .peekable();
+        let mut old = Pages::new(scan.after, |after| {
+            let page = self.base.due(
+                shard,
+                &DueScan {
+                    after,
+                    limit: limit.max(1),
+                    ..*scan
+                },
+            )?;
+            let next = (page.len() >= limit.max(1)).then(|| page.last().map(|entry| entry.wake));
+            Ok((page, next.flatten()))
+        });
+        let is_hidden =
+            |entry: &DueEntry| table.is_some_and(|table| table.get(&entry.name).is_some());
+        let mut entries = Vec::new();
+        while entries.len() < limit {
+            let first_old = old.peek(is_hidden)?.map(|entry| entry.wake);
+            let first_young = young.peek().map(|&(wake, _)| wake);
+            match (first_young, first_old) {
+                (None, None) => break,
+                (Some(wake), other) if other.is_none_or(|other| wake < other) => {
+                    let name = young.next().and_then(|(_, slot)| table?.name(slot));
+                    entries.extend(name.map(|name| DueEntry { wake, name }));
+                }
+                _ => entries.extend(old.take()),
+            }
+        }
+        Ok(entries)
+    }
+
+    pub(super) fn page(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        let state = self.state();
+        let mut page = PageBuilder::new(filter);
+        let Some(table) = state.shards.get(&shard) else {
+            drop(state);
+            return self.base.list(shard, filter);
+        };
+        let start = filter.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let of_prefix = |slot| {
+            filter.prefix.is_none()
+                || table
+                    .name(slot)
+                    .is_some_and(|name| begins_with(&name, filter.prefix.as_deref()))
+        };
+        let mut young = table
+            .listed_after(&filter.queue, start)
+            .filter(|&(position, slot)| {
+                let kind = table.slot(slot).kind;
+                filter.state.is_none_or(|wanted| kind == Some(wanted))
+                    && filter.due_from.is_none_or(|from| position.due >= from)
+                    && filter.due_before.is_none_or(|before| position.due < before)
+                    && of_prefix(slot)
+            })
+            .peekable();
+        let mut old = Pages::new(filter.after, |after| {
+            let filter = Filter {
+                after,
+                limit: filter.limit.saturating_add(1),
+                ..filter.clone()
+            };
+            let page = self.base.list(shard, &filter)?;
+            Ok((page.records, page.next))
+        });
+        let is_hidden = |record: &Record| table.get(&record.name).is_some();
+        loop {
+            let first_old = old.peek(is_hidden)?.map(position);
+            let first_young = young.peek().map(|&(position, _)| position);
+            let more = match (first_young, first_old) {
+                (None, None) => break,
+                (Some(ours), other) if other.is_none_or(|other| ours < other) => {
+                    let Some((_, slot)) = young.next() else {
+                        continue;
+                    };
+                    page.take(|| self.record(&state, table.slot(slot).at))?
+                }
+                _ => {
+                    let Some(record) = old.take() else { continue };
+                    page.take(|| Ok::<_, StoreError>(record))?
+                }
+            };
+            if !more {
+                break;
+            }
+        }
+        Ok(page.finish())
+    }
+}

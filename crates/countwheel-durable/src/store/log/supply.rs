@@ -1,0 +1,149 @@
+//! Where segments come from and go to.
+//!
+//! A **spare** is a file as long as a segment, all of it really on the disk, that nobody needs:
+//! made so, and synced, before it got the name of a spare, or freed. So a segment that is begun
+//! in a spare needs no room that the disk might not have.
+
+use std::io;
+use std::sync::Arc;
+
+use super::segment::{FRAMES_BEGIN, Segment};
+use crate::store::files::Files;
+
+pub(super) struct Supply {
+    pub(super) files: Arc<dyn Files>,
+    pub(super) segment_bytes: u64,
+    pub(super) store_id: u64,
+    pub(super) spares: Vec<String>,
+    /// The last that are left are for when the disk is full.
+    pub(super) reserve: usize,
+    /// The last file that was to be made found no room.
+    pub(super) full: bool,
+    /// Somebody else makes spares, and tries again when the disk was full.
+    pub(super) has_maker: bool,
+    pub(super) next_name: u64,
+}
+
+/// Why no segment could be begun.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The disk is full. Nothing was changed.
+    Full,
+    /// What became of it is unknown.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        if is_full(&error) {
+            Self::Full
+        } else {
+            Self::Io(error)
+        }
+    }
+}
+
+/// Whether the system says that there is no room.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// Makes a file of `len` bytes and gives it `name`, once it is really there.
+pub(super) fn make(files: &dyn Files, name: &str, len: u64) -> io::Result<()> {
+    let unfinished = format!("making-{name}");
+    let make = || {
+        files.create(&unfinished, len)?.sync()?;
+        files.rename(&unfinished, name)
+    };
+    make().inspect_err(|error| {
+        // What there is of it takes room that others need.
+        if is_full(error)
+            && let Err(error) = files.remove(&unfinished)
+        {
+            tracing::warn!(unfinished, %error, "a file could not be removed");
+        }
+    })
+}
+
+impl Supply {
+    /// How many spares are kept ready, and how many at the most.
+    pub(super) fn wanted(&self) -> usize {
+        self.reserve + 1
+    }
+
+    pub(super) fn kept(&self) -> usize {
+        self.reserve + 3
+    }
+
+    pub(super) fn spare_name(&mut self) -> String {
+        self.next_name += 1;
+        format!("spare-{}", self.next_name)
+    }
+
+    /// Begins a segment that has room for a snapshot and `needed` bytes more: it is there, under
+    /// its name, when this returns.
+    pub(super) fn next_segment(
+        &mut self,
+        number: u64,
+        first_commit: u64,
+        snapshot: &mut Vec<u8>,
+        needed: u64,
+    ) -> Result<(Segment, u64), Trouble> {
+        let at_least = FRAMES_BEGIN + snapshot.len() as u64 + 8 + needed;
+        let len = self.segment_bytes.max(at_least);
+        let spare = self.find(len)?;
+        let file = self.files.open(&spare).map_err(Trouble::Io)?;
+        let segment = Segment {
+            number,
+            store_id: self.store_id,
+            first_commit,
+            len: file.length().map_err(Trouble::Io)?,
+            file,
+        };
+        let written = segment.write_beginning(snapshot);
+        if let Err(error) = written.and_then(|()| segment.file.sync()) {
+            // It has no name yet by which it counts, and may be written again.
+            if is_full(&error) {
+                self.spares.push(spare);
+            }
+            return Err(error.into());
+        }
+        let name = segment.name();
+        let named = self.files.rename(&spare, &name);
+        named
+            .and_then(|()| self.files.sync())
+            .map_err(Trouble::Io)?;
+        Ok((segment, snapshot.len() as u64))
+    }
+
+    /// A file of `len` bytes: an ordinary spare, a new one, or one of the reserve.
+    fn find(&mut self, len: u64) -> Result<String, Trouble> {
+        let fits = len == self.segment_bytes;
+        if fits
+            && self.spares.len() > self.reserve
+            && let Some(spare) = self.spares.pop()
+        {
+            return Ok(spare);
+        }
+        if !(self.full && self.has_maker) {
+            let name = self.spare_name();
+            let made = make(&*self.files, &name, len).map_err(Trouble::from);
+            self.full = matches!(made, Err(Trouble::Full));
+            match made {
+                Ok(()) => return Ok(name),
+                Err(Trouble::Full) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let reserve = if fits { self.spares.pop() } else { None };
+        reserve.ok_or(Trouble::Full)
+    }
+
+    /// Whether there is room for what is not urgent.
+    pub(super) fn has_room(&self) -> bool {
+        self.spares.len() > self.reserve || !self.full
+    }
+}
