@@ -6,12 +6,12 @@
 mod disk;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use countwheel::Timestamp;
 use countwheel_durable::store::conformance::{self, Reopen};
-use countwheel_durable::store::simulated::{Disk, Fault};
+use countwheel_durable::store::simulated::{Disk, Failure, Fault};
 use countwheel_durable::store::{
     Before, Change, DueEntry, DueScan, Files, Filter, Lease, LogOptions, LogStore, MemorySorted,
     MemoryStore, MovingLog, Ownership, Page, QueueCounts, Shard, Sorted, Store, StoreError,
@@ -479,7 +479,7 @@ struct Interrupted {
     base: MemorySorted,
     before: Interlude,
     /// Then it fails.
-    fails: bool,
+    fails: Arc<AtomicBool>,
 }
 
 impl Sorted for Interrupted {
@@ -490,7 +490,7 @@ impl Sorted for Interrupted {
     fn ingest(&self, segment: u64, changes: Vec<(Shard, Change)>) -> Result<(), StoreError> {
         let deed = self.before.lock().unwrap().take();
         deed.into_iter().for_each(|deed| deed());
-        if self.fails {
+        if self.fails.load(Ordering::SeqCst) {
             return Err(StoreError::Full {
                 path: "base".into(),
             });
@@ -521,7 +521,7 @@ fn what_is_changed_while_it_moves_stays_changed() {
             let interrupted = Interrupted {
                 base: base.clone(),
                 before: Arc::clone(&before),
-                fails,
+                fails: Arc::new(AtomicBool::new(fails)),
             };
             LogStore::open(interrupted, files(&disk), 7, options()).unwrap()
         };
@@ -560,4 +560,275 @@ fn what_is_changed_while_it_moves_stays_changed() {
         let kept = base.list(Shard::ONLY, &filter).unwrap().records;
         assert_eq!(kept, answers(&model).listed, "all of it moved");
     }
+}
+
+// ---- calls that fail ----
+
+/// One life in which one call fails; false if there were not as many calls.
+fn survives_a_failure(after: u64, failure: Failure) -> bool {
+    let mut random = Random::new(after);
+    let case = format!("call {after}: {failure:?}");
+    let disk = Disk::new(after);
+    let base = MemorySorted::default();
+    let model = MemoryStore::new(7);
+    let own = model.acquire(Shard::ONLY).unwrap().lease;
+    let reopened = || {
+        for _ in 0..2 {
+            if let Ok(log) = LogStore::open(base.clone(), disk.files("log"), 7, options())
+                && let Ok(ownership) = log.acquire(Shard::ONLY)
+            {
+                return (log, ownership.lease);
+            }
+            disk.restart();
+        }
+        panic!("{case}: it cannot be opened");
+    };
+    disk.fail(Fault::once(after, failure));
+    let (mut log, mut lease) = reopened();
+    let mut revision = 0;
+    for number in 0..24 {
+        let changes = changes(&mut random, &mut revision, &model);
+        match log.commit(lease, &changes) {
+            Ok(()) => model.commit(own, &changes).unwrap(),
+            Err(StoreError::Full { .. }) => {
+                assert_eq!(answers(&log), answers(&model), "{case}");
+                log.commit(lease, &changes).unwrap();
+                model.commit(own, &changes).unwrap();
+            }
+            Err(StoreError::Io { .. }) => {
+                disk.restart();
+                disk.evict();
+                (log, lease) = reopened();
+                if answers(&log) != answers(&model) {
+                    model.commit(own, &changes).unwrap();
+                }
+            }
+            Err(error) => panic!("{case}: {error}"),
+        }
+        let kept_short = match number % 6 {
+            0 => log.seal(),
+            1 => log.prepare(),
+            3 => log.move_oldest(),
+            _ => Ok(true),
+        };
+        match kept_short {
+            Ok(_) | Err(StoreError::Full { .. }) => {}
+            Err(_) => {
+                disk.restart();
+                disk.evict();
+                (log, lease) = reopened();
+            }
+        }
+        if number % 5 == 0 {
+            let read = log.get(Shard::ONLY, &record(1, 1, 0).name);
+            let read = read.or_else(|_| log.get(Shard::ONLY, &record(1, 1, 0).name));
+            let known = model.get(Shard::ONLY, &record(1, 1, 0).name);
+            assert_eq!(read.unwrap(), known.unwrap(), "{case}");
+        }
+    }
+    let struck = disk.struck() > 0;
+    drop(log);
+    disk.cut(after);
+    let log = LogStore::open(base.clone(), disk.files("log"), 7, options()).unwrap();
+    assert_eq!(answers(&log), answers(&model), "{case}");
+    struck
+}
+
+#[test]
+fn every_call_may_fail_once() {
+    let failures = [Failure::Io, Failure::Short, Failure::Torn, Failure::NoSpace];
+    for failure in failures {
+        let calls = (0..).take_while(|&after| survives_a_failure(after, failure));
+        assert!(calls.count() > 80, "{failure:?}");
+    }
+}
+
+// ---- a full disk ----
+
+fn put(number: u64, revision: u64) -> Change {
+    Change::put(record(number, revision, 2_000))
+}
+
+#[test]
+fn a_full_disk_still_takes_removals_and_heals() {
+    let disk = Disk::default();
+    let base = MemorySorted::default();
+    let mut own = options();
+    own.segments_max = 64;
+    let open = || LogStore::open(base.clone(), files(&disk), 7, own).unwrap();
+    let mut log = open();
+    let mut lease = log.acquire(Shard::ONLY).unwrap().lease;
+    let model = MemoryStore::new(7);
+    let known = model.acquire(Shard::ONLY).unwrap().lease;
+    let mut revision = 0;
+    for round in 0..3 {
+        disk.set_capacity(Some(disk.used() + 10_000));
+        let mut puts = 0;
+        while log.has_room() {
+            revision += 1;
+            let change = put(revision % KEYS, revision);
+            log.commit(lease, std::slice::from_ref(&change)).unwrap();
+            model.commit(known, &[change]).unwrap();
+            puts += 1;
+        }
+        assert!(puts > 0, "round {round}");
+        if round == 1 {
+            // It can be opened as it is, and nothing was set aside anew.
+            drop(log);
+            log = open();
+            lease = log.acquire(Shard::ONLY).unwrap().lease;
+        }
+        // What is urgent has a segment more.
+        let mut urgent = 0;
+        let refused = loop {
+            revision += 1;
+            let change = put(revision % KEYS, revision);
+            match log.commit(lease, std::slice::from_ref(&change)) {
+                Ok(()) => model.commit(known, &[change]).unwrap(),
+                Err(error) => break error,
+            }
+            urgent += 1;
+        };
+        assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+        assert!(urgent >= 10, "round {round}: {urgent}");
+        assert!(!log.has_room());
+        assert_eq!(answers(&log), answers(&model), "nothing was changed");
+        if round == 2 {
+            // Moving frees a segment.
+            assert!(log.move_oldest().unwrap());
+        } else {
+            disk.set_capacity(None);
+            assert!(log.prepare().unwrap());
+            assert!(log.has_room());
+        }
+        log.commit(lease, &[Change::Given(Revision(revision))])
+            .unwrap();
+    }
+    drop(log);
+    assert_eq!(answers(&open()), answers(&model));
+}
+
+#[test]
+fn the_thread_finds_out_that_there_is_room_again() {
+    let disk = Disk::default();
+    let mut own = options();
+    own.segments_max = 3;
+    let interrupted = Interrupted {
+        base: MemorySorted::default(),
+        before: Interlude::default(),
+        fails: Arc::new(AtomicBool::new(true)),
+    };
+    let fails = Arc::clone(&interrupted.fails);
+    let log = LogStore::open(interrupted, files(&disk), 7, own).unwrap();
+    let log = MovingLog::start(log).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    disk.set_capacity(Some(disk.used() + 70_000));
+    let mut revision = 0;
+    let refused = loop {
+        revision += 1;
+        // Nobody waits for what cannot move, as long as there is room.
+        if let Err(error) = log.commit(lease, &[put(1, revision)]) {
+            break error;
+        }
+    };
+    assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+    assert!(!log.has_room());
+    fails.store(false, Ordering::SeqCst);
+    disk.set_capacity(None);
+    while !log.has_room() {
+        std::thread::yield_now();
+    }
+    log.commit(lease, &[put(1, revision)]).unwrap();
+    assert_eq!(log.log().failure(), None);
+}
+
+#[test]
+fn a_thread_that_fails_poisons_the_log_and_says_why() {
+    let disk = Disk::default();
+    let mut own = options();
+    own.segments_max = 2;
+    let log = LogStore::open(MemorySorted::default(), files(&disk), 7, own).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    while log.young().1 < 2 {
+        log.commit(lease, &[put(1, 1)]).unwrap();
+    }
+    let mut content = disk.content("log/segment-0000000000000001").unwrap();
+    content[5_000] ^= 1;
+    disk.set_content("log/segment-0000000000000001", content);
+    let log = MovingLog::start(log).unwrap();
+    let refused = loop {
+        if let Err(error) = log.commit(lease, &[put(1, 1)]) {
+            break error;
+        }
+    };
+    assert!(matches!(refused, StoreError::Poisoned), "{refused}");
+    let reason = loop {
+        match log.log().failure() {
+            Some(reason) => break reason,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert!(reason.contains("is damaged"), "{reason}");
+}
+
+// ---- bounds ----
+
+#[test]
+fn no_more_is_young_than_the_options_allow() {
+    for with_thread in [false, true] {
+        let disk = Disk::default();
+        let mut own = options();
+        (own.young_max, own.segments_max) = (40, 3);
+        let log = LogStore::open(MemorySorted::default(), files(&disk), 7, own).unwrap();
+        let lease = log.acquire(Shard::ONLY).unwrap().lease;
+        let (plain, moving);
+        let (store, log): (&dyn Store, _) = if with_thread {
+            moving = MovingLog::start(log).unwrap();
+            (&moving, moving.log())
+        } else {
+            plain = log;
+            (&plain, &plain)
+        };
+        for revision in 1..1_000 {
+            let payload = if revision < 500 { 10 } else { 3_000 };
+            let change = Change::put(record(revision, revision, payload));
+            store.commit(lease, &[change]).unwrap();
+            let (names, segments) = log.young();
+            assert!(names <= 40 && segments <= 4, "{names}, {segments}");
+        }
+        let counts = store.counts(Shard::ONLY).unwrap();
+        assert_eq!(counts[0].by_state, [999, 0, 0, 0]);
+        for revision in [1, 500, 999] {
+            let found = store.get(Shard::ONLY, &record(revision, 1, 0).name);
+            assert_eq!(found.unwrap().unwrap().revision, Revision(revision));
+        }
+    }
+}
+
+#[test]
+fn an_opening_says_what_it_had_to_do() {
+    let disk = Disk::default();
+    let base = MemorySorted::default();
+    let log = open(base.clone(), &disk).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    log.commit(lease, &[put(1, 1)]).unwrap();
+    log.seal().unwrap();
+    log.commit(lease, &[put(2, 2)]).unwrap();
+    // The process ends when the sorted store has a segment that is not free yet.
+    base.ingest(1, vec![(Shard::ONLY, put(1, 1))]).unwrap();
+    disk.fail(Fault::power(0));
+    assert!(log.commit(lease, &[put(3, 3)]).is_err());
+    let before = disk.paths();
+    disk.restart();
+    let log = open(base.clone(), &disk).unwrap();
+    let recovery = log.recovery();
+    assert_eq!((recovery.freed, recovery.segments), (1, 1));
+    assert!((1..=2).contains(&recovery.frames), "{recovery:?}");
+    assert_eq!(disk.paths().len(), before.len());
+    let first = "log/segment-0000000000000001".to_owned();
+    assert!(before.contains(&first) && !disk.paths().contains(&first));
+    let found = log.get(Shard::ONLY, &record(1, 1, 0).name).unwrap();
+    assert_eq!(found, Some(record(1, 1, 2_000)));
+    let counts = log.counts(Shard::ONLY).unwrap();
+    assert_eq!(counts[0].by_state[0], recovery.frames + 1);
 }
