@@ -6,6 +6,8 @@
 mod disk;
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +17,7 @@ use countwheel_durable::store::simulated::{Disk, Failure, Fault};
 use countwheel_durable::store::{
     Before, Change, DueEntry, DueScan, Files, Filter, Lease, LogOptions, LogStore, MemorySorted,
     MemoryStore, MovingLog, Ownership, Page, QueueCounts, Shard, Sorted, Store, StoreError,
-    SystemFiles,
+    StoreFile, SystemFiles,
 };
 use countwheel_durable::{
     DueClock, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
@@ -831,4 +833,145 @@ fn an_opening_says_what_it_had_to_do() {
     assert_eq!(found, Some(record(1, 1, 2_000)));
     let counts = log.counts(Shard::ONLY).unwrap();
     assert_eq!(counts[0].by_state[0], recovery.frames + 1);
+}
+
+/// A directory in which something happens while a file is written.
+#[derive(Clone, Debug)]
+struct Watched {
+    files: Arc<dyn Files>,
+    deed: Arc<Watch>,
+}
+
+#[derive(Default)]
+struct Watch(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+#[derive(Debug)]
+struct WatchedFile(Arc<dyn StoreFile>, Arc<Watch>);
+
+impl Files for Watched {
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.files.list()
+    }
+
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StoreFile>> {
+        self.files.create(name, len)
+    }
+
+    fn begin(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
+        self.files.begin(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
+        let file = self.files.open(name)?;
+        Ok(Arc::new(WatchedFile(file, Arc::clone(&self.deed))))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.files.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.files.remove(name)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.files.sync()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.files.path()
+    }
+}
+
+impl StoreFile for WatchedFile {
+    fn length(&self) -> io::Result<u64> {
+        self.0.length()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, out)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let deed = self.1.0.lock().unwrap().take();
+        deed.into_iter().for_each(|deed| deed());
+        self.0.write_at(offset, data)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+}
+
+#[test]
+fn nothing_is_marked_while_a_commit_is_between_its_frame_and_the_table() {
+    let disk = Disk::default();
+    let base = MemorySorted::default();
+    let watch = Arc::new(Watch::default());
+    let watched = Watched {
+        files: files(&disk),
+        deed: Arc::clone(&watch),
+    };
+    let log = LogStore::open(base.clone(), Arc::new(watched), 7, options()).unwrap();
+    let log = Arc::new(log);
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    log.commit(lease, &[put(1, 1)]).unwrap();
+    log.seal().unwrap();
+    // While the removal is written, the record is to move.
+    let (mover, ended) = (Arc::clone(&log), Arc::new(AtomicBool::new(false)));
+    let (send, receive) = std::sync::mpsc::channel();
+    *watch.0.lock().unwrap() = Some(Box::new(move || {
+        let done = Arc::clone(&ended);
+        send.send(std::thread::spawn(move || {
+            mover.move_oldest().unwrap();
+            done.store(true, Ordering::SeqCst);
+        }))
+        .unwrap();
+        // It has to wait for the commit, so nothing can be waited for here.
+        for _ in 0..20_000 {
+            if ended.load(Ordering::SeqCst) {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }));
+    let name = record(1, 1, 0).name;
+    log.commit(lease, &[Change::remove(name.clone())]).unwrap();
+    receive.recv().unwrap().join().unwrap();
+    assert_eq!(log.get(Shard::ONLY, &name).unwrap(), None);
+    drop(log);
+    let log = open(base, &disk).unwrap();
+    assert_eq!(log.get(Shard::ONLY, &name).unwrap(), None, "opened again");
+}
+
+#[test]
+fn what_the_segments_before_said_outlives_them() {
+    let disk = Disk::default();
+    let base = MemorySorted::default();
+    let log = open(base.clone(), &disk).unwrap();
+    let first = log.acquire(Shard::ONLY).unwrap().lease;
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    log.commit(lease, &[put(1, 1), Change::Given(Revision(9))])
+        .unwrap();
+    log.seal().unwrap();
+    assert!(log.move_oldest().unwrap());
+    drop(log);
+    let log = open(base, &disk).unwrap();
+    assert_eq!(log.recovery().frames, 0, "nothing was left to read");
+    let fenced = log.commit(first, &[]);
+    assert!(matches!(
+        fenced,
+        Err(StoreError::Fenced { ours, current, .. }) if (ours, current) == (first.fence, lease.fence)
+    ));
+    log.commit(lease, &[]).unwrap();
+    assert_eq!(log.counts(Shard::ONLY).unwrap()[0].by_state, [1, 0, 0, 0]);
+    let next = log.acquire(Shard::ONLY).unwrap();
+    assert_eq!(next.last_revision, Revision(9));
+    assert!(next.lease.fence > lease.fence);
 }
