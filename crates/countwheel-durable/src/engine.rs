@@ -56,6 +56,8 @@ pub struct Engine {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     scheduler: Scheduler,
+    /// Outcomes that the store had no room for.
+    kept: Vec<Event>,
     failed: bool,
 }
 
@@ -85,12 +87,16 @@ impl Engine {
             store,
             clock,
             scheduler,
+            kept: Vec::new(),
             failed: false,
         })
     }
 
     /// Takes `events` in order, starts what is due, commits once, and then hands every
     /// answer and every attempt to `sink`.
+    ///
+    /// If the store has no room for the commit, nothing starts, each request is answered with
+    /// [`TimerError::StorageFull`], and the outcomes are kept for the next turn.
     ///
     /// # Errors
     /// If the store failed: what became of the changes is unknown, nothing was let out, and
@@ -110,10 +116,13 @@ impl Engine {
 
     fn try_turn(
         &mut self,
-        events: Vec<Event>,
+        mut events: Vec<Event>,
         sink: &mut dyn FnMut(Effect),
     ) -> Result<(), StoreError> {
         let now = self.clock.timestamp();
+        if !self.kept.is_empty() {
+            events.splice(..0, self.kept.drain(..));
+        }
         let mut step = self.scheduler.step(now, events, &*self.store)?;
         if planted!(self.scheduler.config(), AnswerBeforeCommit) {
             for (ticket, answer) in step.answers.drain(..) {
@@ -122,7 +131,16 @@ impl Engine {
         }
         if !step.changes.is_empty() {
             let lease = self.scheduler.ownership().lease;
-            self.store.commit(lease, &step.changes)?;
+            match self.store.commit(lease, &step.changes) {
+                Err(StoreError::Full { .. }) => {
+                    for (ticket, _) in &step.answers {
+                        sink(Effect::Answer(*ticket, Err(TimerError::StorageFull)));
+                    }
+                    self.kept = self.scheduler.undo(now, step);
+                    return Ok(());
+                }
+                committed => committed?,
+            }
         }
         for (ticket, answer) in step.answers {
             sink(Effect::Answer(ticket, answer));
@@ -137,10 +155,15 @@ impl Engine {
     }
 
     /// When the next turn is needed if nothing happens before: a time that has passed means
-    /// at once, `None` not at all. Never later than the next deadline, sometimes sooner.
+    /// at once, `None` not at all. Never later than the next deadline, sometimes sooner, but
+    /// while the store has no room.
     #[must_use]
     pub fn next_wake(&self) -> Option<Timestamp> {
-        self.scheduler.next_wake()
+        if self.kept.is_empty() {
+            self.scheduler.next_wake()
+        } else {
+            self.scheduler.held_until()
+        }
     }
 
     /// Starts no attempt from now on. Requests and outcomes are still taken.

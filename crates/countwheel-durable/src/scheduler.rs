@@ -61,12 +61,19 @@ pub enum Event {
     },
 }
 
+/// With no room in the store, it is asked again after so long.
+const ROOM_PAUSE: Duration = Duration::from_millis(100);
+
 /// What one step comes to. The changes go first; the rest is void if they fail.
 #[derive(Debug, Default)]
 pub(crate) struct Step {
     pub(crate) changes: Vec<Change>,
     pub(crate) answers: Vec<(Ticket, Result<Response, TimerError>)>,
     pub(crate) starts: Vec<Attempt>,
+    /// The outcomes it took, and whose they are.
+    outcomes: Vec<(Revision, TimerName, Outcome)>,
+    /// What had been counted before it.
+    before: Stats,
 }
 
 /// The scheduler of one shard.
@@ -84,6 +91,8 @@ pub(crate) struct Scheduler {
     ahead_of_backlog: usize,
     in_flight: BTreeMap<Revision, TimerName>,
     paused: bool,
+    /// The store has no room: nothing starts before this time.
+    held_until: Option<Timestamp>,
     stats: Stats,
 }
 
@@ -102,6 +111,7 @@ impl Scheduler {
             backlog: Backlog::new(now, config.catch_up_per_second),
             in_flight: BTreeMap::new(),
             paused: false,
+            held_until: None,
             stats: Stats::default(),
             config,
         }
@@ -134,8 +144,40 @@ impl Scheduler {
         self.stats.lateness.record(lateness);
     }
 
-    /// When to step again if nothing happens before: never later than the next deadline.
+    /// When to step again if nothing happens before: never later than the next deadline, but
+    /// while the store has no room.
     pub(crate) fn next_wake(&self) -> Option<Timestamp> {
+        self.next_start().max(self.held_until)
+    }
+
+    /// When the store is asked again whether it has room; `None` if it had.
+    pub(crate) fn held_until(&self) -> Option<Timestamp> {
+        self.held_until
+    }
+
+    /// The step could not be committed for want of room, and is void: as if it had not been,
+    /// but that its revisions are used up. Returns the outcomes, for a later step.
+    pub(crate) fn undo(&mut self, now: Timestamp, step: Step) -> Vec<Event> {
+        for attempt in step.starts {
+            self.in_flight.remove(&attempt.revision);
+        }
+        let answers = step.answers.len() as u64;
+        let outcomes = step.outcomes.into_iter();
+        let outcomes = outcomes.map(|(revision, name, outcome)| {
+            self.in_flight.insert(revision, name);
+            Event::Outcome { revision, outcome }
+        });
+        let outcomes = outcomes.collect();
+        self.stats = step.before;
+        self.stats.refused += answers;
+        // What it took out of the window is in the store as it was.
+        self.window.restart(now);
+        self.backlog = Backlog::new(now, self.config.catch_up_per_second);
+        self.held_until = Some(now + ROOM_PAUSE);
+        outcomes
+    }
+
+    fn next_start(&self) -> Option<Timestamp> {
         if self.paused {
             return None;
         }
@@ -181,20 +223,35 @@ impl Scheduler {
         }
         let next_before = self.next_revision;
         let mut draft = Draft::new(store, shard);
-        let mut step = Step::default();
+        let mut step = Step {
+            before: self.stats.clone(),
+            ..Step::default()
+        };
+        let has_room = store.has_room();
+        self.held_until = (!has_room).then(|| now + ROOM_PAUSE);
         for event in events {
             match event {
                 Event::Request(ticket, request) => {
-                    let answer = self.answer(now, request, &mut draft);
+                    let is_urgent = matches!(request, Request::Remove { .. });
+                    let answer = if has_room || is_urgent {
+                        self.answer(now, request, &mut draft)
+                    } else {
+                        Err(TimerError::StorageFull)
+                    };
                     self.stats.refused += u64::from(answer.is_err());
                     step.answers.push((ticket, answer));
                 }
                 Event::Outcome { revision, outcome } => {
+                    if let Some(name) = self.in_flight.get(&revision) {
+                        let kept = (revision, name.clone(), outcome.clone());
+                        step.outcomes.push(kept);
+                    }
                     self.outcome(now, revision, outcome, &mut draft)?;
                 }
             }
         }
-        if !self.paused {
+        // What starts has to be recorded twice: that is not for the last of the room.
+        if !self.paused && has_room {
             self.start_due(now, &mut draft, &mut step.starts)?;
         }
         step.changes = draft.into_changes();

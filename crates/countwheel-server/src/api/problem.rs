@@ -41,6 +41,7 @@ pub(crate) enum Code {
     Overloaded,
     Internal,
     Unavailable,
+    StorageFull,
 }
 
 impl Code {
@@ -85,6 +86,7 @@ impl Code {
             Self::Overloaded => ("overloaded", S::TOO_MANY_REQUESTS, "Overloaded"),
             Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "Internal error"),
             Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "Unavailable"),
+            Self::StorageFull => ("storage_full", S::INSUFFICIENT_STORAGE, "Storage full"),
         }
     }
 }
@@ -201,6 +203,7 @@ impl From<TimerError> for Problem {
             TimerError::PayloadTooLarge { .. } => Code::TooLarge,
             TimerError::Policy(_) => Code::InvalidRetry,
             TimerError::Full => Code::Overloaded,
+            TimerError::StorageFull => Code::StorageFull,
             // The engine's own fault is told to the operator, not to the caller.
             TimerError::Store(cause) => return cause.into(),
             TimerError::Unknown(cause) => {

@@ -1,0 +1,256 @@
+//! What the scheduler does when the store has no room.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use countwheel::{Clock, ManualClock, Timestamp};
+use countwheel_durable::store::{
+    Change, DueEntry, DueScan, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts, Shard,
+    Store, StoreError,
+};
+use countwheel_durable::{
+    Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record, Request, Response,
+    RetryPolicy, Shift, StateKind, Ticket, TimerError, TimerName, Verdict,
+};
+
+/// A store that has no room when it is told so.
+struct Scarce {
+    store: MemoryStore,
+    /// There is room for what is urgent only.
+    low: AtomicBool,
+    /// There is none.
+    full: AtomicBool,
+}
+
+impl Store for Scarce {
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        self.store.acquire(shard)
+    }
+
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        if self.full.load(Ordering::SeqCst) {
+            let path = "scarce".into();
+            return Err(StoreError::Full { path });
+        }
+        self.store.commit(lease, changes)
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.store.get(shard, name)
+    }
+
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        self.store.due(shard, scan)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.store.list(shard, filter)
+    }
+
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        self.store.counts(shard)
+    }
+
+    fn has_room(&self) -> bool {
+        !self.low.load(Ordering::SeqCst)
+    }
+}
+
+struct Bench {
+    clock: ManualClock,
+    store: Arc<Scarce>,
+    engine: Engine,
+    started: Vec<Attempt>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let clock = ManualClock::at(Timestamp::from_micros(1_772_366_400_000_000));
+        let store = Arc::new(Scarce {
+            store: MemoryStore::new(7),
+            low: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+        });
+        let shared = Arc::clone(&store);
+        let engine = Engine::open(shared, Arc::new(clock.clone()), Config::default());
+        Self {
+            clock,
+            store,
+            engine: engine.unwrap(),
+            started: Vec::new(),
+        }
+    }
+
+    fn turn(&mut self, events: Vec<Event>) -> Vec<Result<Response, TimerError>> {
+        let mut answers = Vec::new();
+        let started = &mut self.started;
+        let sink = &mut |effect| match effect {
+            Effect::Answer(_, answer) => answers.push(answer),
+            Effect::Start(attempt) => started.push(attempt),
+        };
+        self.engine.turn(events, sink).unwrap();
+        answers
+    }
+
+    fn ask(&mut self, request: Request) -> Result<Response, TimerError> {
+        let events = vec![Event::Request(Ticket(1), request)];
+        self.turn(events).pop().unwrap()
+    }
+
+    /// Lets the time come that the engine asks for, and no more turns than it asks for.
+    fn wait(&mut self) -> Duration {
+        let wake = self.engine.next_wake().unwrap();
+        let span = wake.saturating_since(self.clock.timestamp());
+        self.clock.advance(span);
+        self.turn(vec![]);
+        span
+    }
+
+    fn kinds(&self) -> Vec<u64> {
+        let counts = self.store.counts(Shard::ONLY).unwrap();
+        let of = |kind| counts.iter().map(|queue| queue.of(kind)).sum();
+        StateKind::ALL.map(of).to_vec()
+    }
+}
+
+fn name(key: &str) -> TimerName {
+    TimerName::new("orders", key).unwrap()
+}
+
+fn set(key: &str, seconds: u64) -> Request {
+    Request::Set {
+        name: name(key),
+        due: Due::In(Duration::from_secs(seconds)),
+        policy: RetryPolicy::default(),
+        payload: Vec::new(),
+        precondition: Precondition::None,
+    }
+}
+
+fn remove(key: &str) -> Request {
+    Request::Remove {
+        name: name(key),
+        precondition: Precondition::None,
+        only_pending: false,
+    }
+}
+
+fn done(attempt: &Attempt) -> Event {
+    Event::Outcome {
+        revision: attempt.revision,
+        outcome: Outcome {
+            verdict: Verdict::Done,
+            detail: String::new(),
+        },
+    }
+}
+
+fn is_refused(answer: &Result<Response, TimerError>) -> bool {
+    matches!(answer, Err(TimerError::StorageFull))
+}
+
+#[test]
+fn without_room_removals_and_outcomes_are_taken_and_nothing_else() {
+    let mut bench = Bench::new();
+    for (key, seconds) in [("runs", 0), ("soon", 1), ("removed", 9), ("later", 60)] {
+        bench.ask(set(key, seconds)).unwrap();
+    }
+    let running = bench.started.pop().unwrap();
+    bench.store.low.store(true, Ordering::SeqCst);
+    let refused = [
+        set("new", 1),
+        set("later", 1),
+        Request::Move {
+            name: name("later"),
+            shift: Shift::To(Due::In(Duration::from_secs(5))),
+            precondition: Precondition::None,
+        },
+        Request::Fire {
+            name: name("later"),
+        },
+        Request::Revive {
+            name: name("later"),
+            due: Due::In(Duration::from_secs(5)),
+        },
+    ];
+    for request in refused {
+        assert!(is_refused(&bench.ask(request)));
+    }
+    assert_eq!(bench.engine.stats().refused, 5);
+    bench.ask(remove("removed")).unwrap();
+    bench.clock.advance(Duration::from_secs(2));
+    bench.turn(vec![done(&running)]);
+    assert_eq!(bench.kinds(), [2, 0, 1, 0]);
+    assert!(bench.started.is_empty());
+    // Not at once, though a deadline has passed, and not never.
+    assert_eq!(bench.wait(), Duration::from_millis(100));
+    assert!(bench.started.is_empty());
+    bench.store.low.store(false, Ordering::SeqCst);
+    bench.wait();
+    assert_eq!(bench.started.pop().unwrap().name, name("soon"));
+    bench.ask(set("new", 1)).unwrap();
+}
+
+#[test]
+fn what_cannot_be_committed_is_as_if_it_had_not_been() {
+    let mut bench = Bench::new();
+    for (key, seconds) in [("runs", 0), ("soon", 1), ("later", 60)] {
+        bench.ask(set(key, seconds)).unwrap();
+    }
+    let running = bench.started.pop().unwrap();
+    bench.clock.advance(Duration::from_secs(2));
+    bench.store.full.store(true, Ordering::SeqCst);
+    let mut before = bench.engine.stats();
+    let answers = bench.turn(vec![
+        Event::Request(Ticket(1), set("new", 1)),
+        done(&running),
+        Event::Request(Ticket(2), remove("later")),
+    ]);
+    assert!(answers.len() == 2 && answers.iter().all(is_refused));
+    assert!(bench.started.is_empty(), "its claim is not durable");
+    assert_eq!(bench.kinds(), [2, 1, 0, 0]);
+    for _ in 0..3 {
+        assert_eq!(bench.wait(), Duration::from_millis(100));
+        assert!(bench.started.is_empty());
+    }
+    let mut after = bench.engine.stats();
+    assert_eq!((after.refused, after.in_flight), (before.refused + 2, 1));
+    for stats in [&mut before, &mut after] {
+        (stats.refused, stats.in_window) = (0, 0);
+        (stats.refills, stats.rebuilds) = (0, 0);
+    }
+    assert_eq!(after, before, "nothing else is counted");
+    bench.store.full.store(false, Ordering::SeqCst);
+    bench.wait();
+    assert_eq!(bench.kinds(), [1, 1, 1, 0], "the outcome was kept");
+    bench.turn(vec![]);
+    let started: Vec<_> = bench.started.drain(..).collect();
+    assert_eq!(started.len(), 1);
+    assert_eq!(
+        (started[0].name.clone(), started[0].number),
+        (name("soon"), 1)
+    );
+    bench.clock.advance(Duration::from_secs(60));
+    bench.turn(vec![done(&started[0])]);
+    assert_eq!(bench.started.len(), 1, "the window has the rest");
+    assert_eq!(bench.kinds(), [0, 1, 2, 0]);
+}
+
+#[test]
+fn an_engine_that_is_paused_still_waits_for_room_for_its_outcomes() {
+    let mut bench = Bench::new();
+    bench.ask(set("runs", 0)).unwrap();
+    let running = bench.started.pop().unwrap();
+    bench.engine.pause();
+    bench.store.full.store(true, Ordering::SeqCst);
+    bench.clock.advance(Duration::from_secs(5));
+    bench.turn(vec![done(&running)]);
+    assert_eq!(bench.wait(), Duration::from_millis(100));
+    bench.store.full.store(false, Ordering::SeqCst);
+    assert_eq!(bench.wait(), Duration::from_millis(100));
+    assert_eq!(bench.kinds(), [0, 0, 1, 0]);
+    assert_eq!(bench.engine.stats().in_flight, 0);
+    assert_eq!(bench.engine.next_wake(), None);
+}
