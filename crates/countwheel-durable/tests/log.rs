@@ -482,6 +482,8 @@ struct Interrupted {
     before: Interlude,
     /// Then it fails.
     fails: Arc<AtomicBool>,
+    /// How often it was tended.
+    tended: Arc<AtomicUsize>,
 }
 
 impl Sorted for Interrupted {
@@ -511,6 +513,11 @@ impl Sorted for Interrupted {
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
         self.base.list(shard, filter)
     }
+
+    fn tend(&self) -> Result<bool, StoreError> {
+        // There is a second piece after each first.
+        Ok(self.tended.fetch_add(1, Ordering::SeqCst).is_multiple_of(2))
+    }
 }
 
 #[test]
@@ -524,6 +531,7 @@ fn what_is_changed_while_it_moves_stays_changed() {
                 base: base.clone(),
                 before: Arc::clone(&before),
                 fails: Arc::new(AtomicBool::new(fails)),
+                tended: Arc::default(),
             };
             LogStore::open(interrupted, files(&disk), 7, options()).unwrap()
         };
@@ -719,8 +727,12 @@ fn the_thread_finds_out_that_there_is_room_again() {
         base: MemorySorted::default(),
         before: Interlude::default(),
         fails: Arc::new(AtomicBool::new(true)),
+        tended: Arc::default(),
     };
-    let fails = Arc::clone(&interrupted.fails);
+    let (fails, tended) = (
+        Arc::clone(&interrupted.fails),
+        Arc::clone(&interrupted.tended),
+    );
     let log = LogStore::open(interrupted, files(&disk), 7, own).unwrap();
     let log = MovingLog::start(log).unwrap();
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
@@ -742,6 +754,10 @@ fn the_thread_finds_out_that_there_is_room_again() {
     }
     log.commit(lease, &[put(1, revision)]).unwrap();
     assert_eq!(log.log().failure(), None);
+    // Once when it began, and again when something had moved; two pieces each time.
+    while tended.load(Ordering::SeqCst) < 4 {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -835,7 +851,7 @@ fn an_opening_says_what_it_had_to_do() {
     assert_eq!(counts[0].by_state[0], recovery.frames + 1);
 }
 
-/// A directory in which something happens while a file is written.
+/// A directory in which something happens once while a file is read, or written.
 #[derive(Clone, Debug)]
 struct Watched {
     files: Arc<dyn Files>,
@@ -843,7 +859,10 @@ struct Watched {
 }
 
 #[derive(Default)]
-struct Watch(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+struct Watch {
+    read: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    write: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
 
 impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -895,11 +914,13 @@ impl StoreFile for WatchedFile {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let deed = self.1.read.lock().unwrap().take();
+        deed.into_iter().for_each(|deed| deed());
         self.0.read_at(offset, out)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let deed = self.1.0.lock().unwrap().take();
+        let deed = self.1.write.lock().unwrap().take();
         deed.into_iter().for_each(|deed| deed());
         self.0.write_at(offset, data)
     }
@@ -923,27 +944,28 @@ fn nothing_is_marked_while_a_commit_is_between_its_frame_and_the_table() {
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     log.commit(lease, &[put(1, 1)]).unwrap();
     log.seal().unwrap();
-    // While the removal is written, the record is to move.
-    let (mover, ended) = (Arc::clone(&log), Arc::new(AtomicBool::new(false)));
-    let (send, receive) = std::sync::mpsc::channel();
-    *watch.0.lock().unwrap() = Some(Box::new(move || {
-        let done = Arc::clone(&ended);
-        send.send(std::thread::spawn(move || {
-            mover.move_oldest().unwrap();
-            done.store(true, Ordering::SeqCst);
-        }))
-        .unwrap();
-        // It has to wait for the commit, so nothing can be waited for here.
-        for _ in 0..20_000 {
-            if ended.load(Ordering::SeqCst) {
-                break;
-            }
+    // The record begins to move; then a removal of it is written, and takes its time.
+    let name = record(1, 1, 0).name;
+    let (writes, is_written) = std::sync::mpsc::channel();
+    let moved = base.clone();
+    *watch.write.lock().unwrap() = Some(Box::new(move || {
+        writes.send(()).unwrap();
+        // The move has to wait for this, so this cannot wait for the move.
+        let mut patience = 50_000;
+        while moved.ingested() == 0 && patience > 0 {
+            patience -= 1;
             std::thread::yield_now();
         }
     }));
-    let name = record(1, 1, 0).name;
-    log.commit(lease, &[Change::remove(name.clone())]).unwrap();
-    receive.recv().unwrap().join().unwrap();
+    let (remover, removed) = (Arc::clone(&log), name.clone());
+    let (threads, thread) = std::sync::mpsc::channel();
+    *watch.read.lock().unwrap() = Some(Box::new(move || {
+        let remove = move || remover.commit(lease, &[Change::remove(removed)]).unwrap();
+        threads.send(std::thread::spawn(remove)).unwrap();
+        is_written.recv().unwrap();
+    }));
+    assert!(log.move_oldest().unwrap());
+    thread.recv().unwrap().join().unwrap();
     assert_eq!(log.get(Shard::ONLY, &name).unwrap(), None);
     drop(log);
     let log = open(base, &disk).unwrap();

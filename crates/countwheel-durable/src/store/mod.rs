@@ -5,6 +5,8 @@
 //! [`conformance`] is what every store must pass.
 
 pub mod conformance;
+mod directory;
+mod disk;
 mod embedded;
 mod files;
 mod log;
@@ -19,6 +21,7 @@ use std::path::PathBuf;
 
 use countwheel::Timestamp;
 
+pub use disk::{DiskOptions, DiskStore};
 pub use embedded::EmbeddedStore;
 pub use files::{Files, StoreFile, SystemFiles};
 pub use log::{LogOptions, LogStore, MovingLog, Recovery};

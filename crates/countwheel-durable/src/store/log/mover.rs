@@ -123,7 +123,7 @@ impl<B: Sorted> LogStore<B> {
         moved
     }
 
-    /// Does some of everything that there is to do. True if there may be more.
+    /// Makes a spare and moves a segment, if there is need. True if there may be more.
     fn keep_short(&self) -> Result<bool, StoreError> {
         let mut full = None;
         let mut busy = false;
@@ -144,18 +144,22 @@ impl<B: Sorted> LogStore<B> {
         }
     }
 
-    /// Keeps the log short until it is stopped.
-    fn run(&self) {
+    /// Works until it is stopped: when there is nothing to do, `waits` returns once there may be,
+    /// given how many segments were moved when there was nothing.
+    fn run(&self, works: impl Fn() -> Result<bool, StoreError>, waits: impl Fn(u64)) {
         let mut pause = PAUSE_MIN;
         loop {
-            if self.progress().is_stopped {
+            let progress = self.progress();
+            let moves = progress.moves;
+            if progress.is_stopped || progress.failure.is_some() {
                 return;
             }
-            match self.keep_short() {
+            drop(progress);
+            match works() {
                 Ok(true) => pause = PAUSE_MIN,
                 Ok(false) => {
                     pause = PAUSE_MIN;
-                    self.wait_for_work();
+                    waits(moves);
                 }
                 Err(StoreError::Full { .. }) => {
                     tracing::warn!(?pause, "the disk is full");
@@ -169,6 +173,14 @@ impl<B: Sorted> LogStore<B> {
         }
     }
 
+    /// Waits until more has moved.
+    fn wait_for_moves(&self, seen: u64) {
+        let waits = |progress: &mut Progress| {
+            progress.moves == seen && !progress.is_stopped && progress.failure.is_none()
+        };
+        drop(self.wake.wait_while(self.progress(), waits));
+    }
+
     /// Waits until something can be done.
     fn wait_for_work(&self) {
         loop {
@@ -179,7 +191,8 @@ impl<B: Sorted> LogStore<B> {
             }
             let waits = |progress: &mut Progress| progress.changes == seen && !progress.is_stopped;
             let waited = self.wake.wait_while(self.progress(), waits);
-            if waited.unwrap_or_else(PoisonError::into_inner).is_stopped {
+            let progress = waited.unwrap_or_else(PoisonError::into_inner);
+            if progress.is_stopped || progress.failure.is_some() {
                 return;
             }
         }
@@ -196,7 +209,7 @@ impl<B: Sorted> LogStore<B> {
         tracing::error!(reason, "the log can be kept short no more");
         self.writer_whatever().poisoned = true;
         let mut progress = self.progress();
-        progress.failure = Some(reason);
+        progress.failure.get_or_insert(reason);
         self.wake.notify_all();
     }
 
@@ -205,10 +218,11 @@ impl<B: Sorted> LogStore<B> {
     }
 }
 
-/// A [`LogStore`] with a thread that keeps it short: full segments move, spare ones are made
-/// ahead, and the sorted store is tended. The thread ends with it.
+/// A [`LogStore`] with two threads: one keeps it short, where full segments move and spare ones
+/// are made ahead, and one tends the sorted store ([`Sorted::tend`]), which may take longer. They
+/// end with it, after what they are at.
 ///
-/// If the thread fails, the store is poisoned; [`LogStore::failure`] says why. If the disk is
+/// If a thread fails, the store is poisoned; [`LogStore::failure`] says why. If the disk is
 /// full, it tries again after pauses that grow.
 ///
 /// ```
@@ -230,36 +244,46 @@ impl<B: Sorted> LogStore<B> {
 pub struct MovingLog<B> {
     log: Arc<LogStore<B>>,
     stop: fn(&LogStore<B>),
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl<B: Sorted + 'static> MovingLog<B> {
-    /// Starts the thread.
+    /// Starts the threads.
     ///
     /// # Errors
     /// What the system says if it has no thread.
     pub fn start(log: LogStore<B>) -> io::Result<Self> {
         log.progress().has_thread = true;
         log.writer_whatever().supply.has_maker = true;
-        let log = Arc::new(log);
-        let moving = Arc::clone(&log);
-        let thread = thread::Builder::new()
-            .name("countwheel-log".to_owned())
-            .spawn(move || {
-                let run = AssertUnwindSafe(|| moving.run());
-                // Nobody waits for a thread that is gone.
-                if panic::catch_unwind(run).is_err() {
-                    moving.fail("the thread that keeps the log short panicked".to_owned());
-                }
-            })?;
-        Ok(Self {
-            log,
+        let mut moving = Self {
+            log: Arc::new(log),
             stop: |log| {
                 log.progress().is_stopped = true;
                 log.wake.notify_all();
             },
-            thread: Some(thread),
-        })
+            threads: Vec::new(),
+        };
+        moving.spawn("countwheel-log", |log| {
+            log.run(|| log.keep_short(), |_| log.wait_for_work());
+        })?;
+        moving.spawn("countwheel-tend", |log| {
+            log.run(|| log.base.tend(), |moves| log.wait_for_moves(moves));
+        })?;
+        Ok(moving)
+    }
+
+    fn spawn(&mut self, name: &str, run: fn(&LogStore<B>)) -> io::Result<()> {
+        let log = Arc::clone(&self.log);
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                // Nobody waits for a thread that is gone.
+                if panic::catch_unwind(AssertUnwindSafe(|| run(&log))).is_err() {
+                    log.fail("a thread that keeps the log short panicked".to_owned());
+                }
+            })?;
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// The log.
@@ -272,7 +296,7 @@ impl<B: Sorted + 'static> MovingLog<B> {
 impl<B> Drop for MovingLog<B> {
     fn drop(&mut self) {
         (self.stop)(&self.log);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             thread.join().unwrap_or_default();
         }
     }

@@ -375,6 +375,10 @@ impl Sorted for TableStore {
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
         scan::list(&self.version(), shard, filter)
     }
+
+    fn tend(&self) -> Result<bool, StoreError> {
+        self.merge_step()
+    }
 }
 
 impl Version {

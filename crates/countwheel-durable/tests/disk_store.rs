@@ -1,0 +1,165 @@
+//! The store of the program: its directory, and its parts together.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use std::fs;
+use std::path::Path;
+
+use countwheel::Timestamp;
+use countwheel_durable::store::conformance::{self, Reopen};
+use countwheel_durable::store::{
+    Change, DiskOptions, DiskStore, EmbeddedStore, Filter, Shard, Store, StoreError,
+};
+use countwheel_durable::{
+    DueClock, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
+};
+
+/// Segments and tables that are full soon.
+fn options() -> DiskOptions {
+    let mut options = DiskOptions::default();
+    options.log.segment_bytes = 1 << 14;
+    options.tables.table_bytes = 1 << 14;
+    options
+}
+
+fn open(directory: &Path) -> Result<DiskStore, StoreError> {
+    DiskStore::open(directory, 7, options())
+}
+
+fn record(number: u64) -> Record {
+    let due = Timestamp::from_micros(1_000_000 + number);
+    Record {
+        name: TimerName::new("queue", format!("key-{number}")).unwrap(),
+        id: TimerId {
+            store: 7,
+            set: Revision(number),
+        },
+        revision: Revision(number),
+        state: State::Pending,
+        created: Timestamp::from_micros(5),
+        due,
+        clock: DueClock::Wall,
+        first_due: due,
+        policy: RetryPolicy::default(),
+        failures: 0,
+        interruptions: 0,
+        attempt: 0,
+        attempts: Vec::new(),
+        payload: vec![7; 300],
+    }
+}
+
+struct Reopened {
+    directory: tempfile::TempDir,
+    store: Option<DiskStore>,
+}
+
+impl Reopen for Reopened {
+    fn store(&self) -> &dyn Store {
+        self.store.as_ref().unwrap()
+    }
+
+    fn reopen(&mut self) {
+        self.store = None;
+        self.store = Some(open(self.directory.path()).unwrap());
+    }
+}
+
+#[test]
+fn it_conforms() {
+    conformance::check(|| {
+        let mut made = Reopened {
+            directory: tempfile::tempdir().unwrap(),
+            store: None,
+        };
+        made.reopen();
+        Box::new(made)
+    });
+}
+
+#[test]
+fn what_moved_to_the_tables_is_found_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let lease = store.acquire(Shard::ONLY).unwrap().lease;
+    for number in 1..500 {
+        store.commit(lease, &[Change::put(record(number))]).unwrap();
+    }
+    for number in 1..490 {
+        let name = record(number).name;
+        store.commit(lease, &[Change::remove(name)]).unwrap();
+    }
+    drop(store);
+    assert!(
+        fs::read_dir(directory.path().join("tables"))
+            .unwrap()
+            .count()
+            > 1
+    );
+    let store = open(directory.path()).unwrap();
+    assert!(store.recovery().frames < 900, "most of it was taken in");
+    let mut filter = Filter::queue(QueueName::new("queue").unwrap());
+    filter.limit = 1_000;
+    let listed = store.list(Shard::ONLY, &filter).unwrap().records;
+    assert_eq!(listed, (490..500).map(record).collect::<Vec<_>>());
+    let counts = store.counts(Shard::ONLY).unwrap();
+    assert_eq!(counts[0].by_state, [10, 0, 0, 0]);
+    assert_eq!(store.failure(), None);
+}
+
+#[test]
+fn another_store_s_directory_is_refused_both_ways() {
+    let directories = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [old, new, strange] = directories.each_ref().map(tempfile::TempDir::path);
+    drop(EmbeddedStore::open(old, 7).unwrap());
+    drop(open(new).unwrap());
+    fs::write(strange.join("letter"), "Dear all").unwrap();
+    let refused = open(old).unwrap_err();
+    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(refused.to_string().contains("converted"), "{refused}");
+    let refused = EmbeddedStore::open(new, 7).unwrap_err();
+    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    let refused = open(strange).unwrap_err();
+    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert_eq!(fs::read_dir(strange).unwrap().count(), 1);
+    // Nor is a part that is missing made anew.
+    fs::remove_dir_all(new.join("log")).unwrap();
+    let refused = open(new).unwrap_err();
+    assert!(matches!(refused, StoreError::Corrupt { .. }), "{refused}");
+}
+
+#[test]
+fn an_embedded_store_is_converted_with_all_it_has() {
+    let directories = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [from, into] = directories.each_ref().map(tempfile::TempDir::path);
+    let old = EmbeddedStore::open(from, 9).unwrap();
+    let first = old.acquire(Shard::ONLY).unwrap().lease;
+    let lease = old.acquire(Shard::ONLY).unwrap().lease;
+    assert!(first.fence < lease.fence);
+    // More than a page.
+    let puts: Vec<_> = (1..1_500)
+        .map(|number| Change::put(record(number)))
+        .collect();
+    old.commit(lease, &puts).unwrap();
+    old.commit(lease, &[Change::Given(Revision(2_000))])
+        .unwrap();
+    let counts = old.counts(Shard::ONLY).unwrap();
+    drop(old);
+    // A conversion that ended before its time leaves nothing that counts.
+    fs::create_dir(into.join("log")).unwrap();
+    let half_made = "countwheel data directory\nformat 2\nstore 0000000000000003\nstate creating\n";
+    fs::write(into.join("FORMAT"), half_made).unwrap();
+    let new = DiskStore::convert(from, into, options()).unwrap();
+    assert_eq!(new.counts(Shard::ONLY).unwrap(), counts);
+    for number in 1..1_500 {
+        let found = new.get(Shard::ONLY, &record(number).name).unwrap();
+        assert_eq!(found, Some(record(number)));
+    }
+    let ownership = new.acquire(Shard::ONLY).unwrap();
+    assert_eq!(ownership.store_id, 9);
+    assert_eq!(ownership.last_revision, Revision(2_000));
+    assert!(ownership.lease.fence > lease.fence);
+    drop(new);
+    let again = DiskStore::convert(from, into, options()).unwrap_err();
+    assert!(matches!(again, StoreError::NotAStore { .. }), "{again}");
+    assert_eq!(open(into).unwrap().counts(Shard::ONLY).unwrap(), counts);
+}
