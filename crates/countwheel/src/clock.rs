@@ -150,6 +150,25 @@ pub trait Clock: Send + Sync + fmt::Debug {
     /// The wall reading. Read it only for what is stored, shown or bound to a calendar:
     /// it may jump in both directions.
     fn timestamp(&self) -> Timestamp;
+
+    /// A monotonic reading that also counts while the machine is suspended. Compare it only
+    /// with others of its kind: where it stood when the clock was made is left open.
+    ///
+    /// What keeps a promise over hours reads this one. Without a clock of its own for it, the
+    /// same as [`Clock::now`].
+    ///
+    /// ```
+    /// use countwheel::{Clock, ManualClock};
+    /// use std::time::Duration;
+    ///
+    /// let clock = ManualClock::new();
+    /// clock.suspend(Duration::from_secs(60));
+    /// assert_eq!(clock.now().as_nanos(), 0);
+    /// assert_eq!(clock.boot().as_nanos(), 60_000_000_000);
+    /// ```
+    fn boot(&self) -> Instant {
+        self.now()
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
@@ -160,11 +179,16 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     fn timestamp(&self) -> Timestamp {
         (**self).timestamp()
     }
+
+    fn boot(&self) -> Instant {
+        (**self).boot()
+    }
 }
 
-/// The machine's clocks: `CLOCK_MONOTONIC` and the wall clock on Linux.
+/// The machine's clocks: `CLOCK_MONOTONIC`, the wall clock and `CLOCK_BOOTTIME` on Linux.
 ///
-/// The monotonic reading stands still while the machine is suspended.
+/// The monotonic reading stands still while the machine is suspended; [`Clock::boot`] does
+/// not.
 ///
 /// ```
 /// use countwheel::{Clock, SystemClock};
@@ -207,6 +231,14 @@ impl Clock for SystemClock {
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         Timestamp(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn boot(&self) -> Instant {
+        let read = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let seconds = u64::try_from(read.tv_sec).unwrap_or(0);
+        let nanos = u32::try_from(read.tv_nsec).unwrap_or(0);
+        Instant(self::nanos(Duration::new(seconds, nanos)))
     }
 }
 
@@ -266,6 +298,10 @@ impl Clock for TscClock {
     fn timestamp(&self) -> Timestamp {
         self.system.timestamp()
     }
+
+    fn boot(&self) -> Instant {
+        self.system.boot()
+    }
 }
 
 /// How long somebody is ready to wait, in real time, whatever a timer's clock shows: a thread
@@ -319,6 +355,8 @@ pub struct ManualClock {
 #[derive(Debug, Default)]
 struct ManualReadings {
     now_nanos: AtomicU64,
+    /// How long it was suspended.
+    suspended_nanos: AtomicU64,
     /// Wall time in nanoseconds, so that advancing by less than a microsecond adds up.
     wall_nanos: std::sync::Mutex<u128>,
 }
@@ -338,7 +376,7 @@ impl ManualClock {
         clock
     }
 
-    /// Moves both readings forward by `span`.
+    /// Moves all readings forward by `span`.
     pub fn advance(&self, span: Duration) {
         let mut wall = self.wall();
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
@@ -346,6 +384,18 @@ impl ManualClock {
         self.readings
             .now_nanos
             .store(now.saturating_add(nanos), Ordering::Relaxed);
+        *wall = wall.saturating_add(u128::from(nanos));
+    }
+
+    /// Moves the wall reading and that of [`Clock::boot`] forward by `span`, as if the machine
+    /// had been suspended so long.
+    pub fn suspend(&self, span: Duration) {
+        let mut wall = self.wall();
+        let nanos = nanos(span);
+        let suspended = self.readings.suspended_nanos.load(Ordering::Relaxed);
+        self.readings
+            .suspended_nanos
+            .store(suspended.saturating_add(nanos), Ordering::Relaxed);
         *wall = wall.saturating_add(u128::from(nanos));
     }
 
@@ -369,5 +419,10 @@ impl Clock for ManualClock {
 
     fn timestamp(&self) -> Timestamp {
         Timestamp(u64::try_from(*self.wall() / 1_000).unwrap_or(u64::MAX))
+    }
+
+    fn boot(&self) -> Instant {
+        let suspended = self.readings.suspended_nanos.load(Ordering::Relaxed);
+        self.now() + Duration::from_nanos(suspended)
     }
 }
