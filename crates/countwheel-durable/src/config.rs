@@ -19,11 +19,21 @@ pub struct Config {
     /// How many timers the window may hold in memory: the nearest ones; the rest stay in
     /// the store. At least 2. Default 100,000.
     pub window: usize,
+    /// How many bytes of memory the scheduler may use for what it knows of timers: for the
+    /// window, for what is overdue, for attempts that run and for what is on its way from the
+    /// store. At least 128 KiB. Default 64 MiB. However many timers the store holds, whatever
+    /// their names.
+    pub window_bytes: usize,
     /// How many attempts run at a time. At least 1. Default 256.
     pub max_in_flight: usize,
+    /// The share of [`max_in_flight`](Self::max_in_flight) that one queue by itself gets, in
+    /// percent, 1 to 100. Default 75: the rest is for the next queue, should the attempts of
+    /// this one hang. Several queues share accordingly, and some is always left, unless the
+    /// share is 100.
+    pub queue_share_percent: u8,
     /// How many timers a second are started of those that were overdue when the scheduler
-    /// was opened, or when the wall clock was set back. At least 1. Default 1,000. What a
-    /// forward step of the wall clock makes due is not held back.
+    /// was opened, in turns by queue. At least 1. Default 1,000. What a forward step of the
+    /// wall clock makes due is not held back.
     pub catch_up_per_second: u32,
     /// How long a done timer is kept for those who ask. Default 24 hours.
     pub keep_done: Duration,
@@ -94,7 +104,9 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             window: 100_000,
+            window_bytes: 64 << 20,
             max_in_flight: 256,
+            queue_share_percent: 75,
             catch_up_per_second: 1_000,
             keep_done: Duration::from_secs(86_400),
             max_payload: 2 << 20,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use countwheel::{Clock, Timestamp};
 
+use crate::clocks::{Now, Origin};
 use crate::scheduler::{Event, Scheduler, Ticket, planted};
 use crate::store::{Shard, Store, StoreError};
 use crate::{Attempt, Config, Response, Stats, TimerError};
@@ -55,6 +56,7 @@ use crate::{Attempt, Config, Response, Stats, TimerError};
 pub struct Engine {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    origin: Origin,
     scheduler: Scheduler,
     /// Outcomes that the store had no room for.
     kept: Vec<Event>,
@@ -82,10 +84,12 @@ impl Engine {
         config: Config,
     ) -> Result<Self, StoreError> {
         let ownership = store.acquire(Shard::ONLY)?;
-        let scheduler = Scheduler::new(ownership, clock.timestamp(), config);
+        let origin = Origin::of(&*clock);
+        let scheduler = Scheduler::new(ownership, origin.now(&*clock), config);
         Ok(Self {
             store,
             clock,
+            origin,
             scheduler,
             kept: Vec::new(),
             failed: false,
@@ -119,7 +123,7 @@ impl Engine {
         mut events: Vec<Event>,
         sink: &mut dyn FnMut(Effect),
     ) -> Result<(), StoreError> {
-        let now = self.clock.timestamp();
+        let now = self.now();
         if !self.kept.is_empty() {
             events.splice(..0, self.kept.drain(..));
         }
@@ -145,25 +149,32 @@ impl Engine {
         for (ticket, answer) in step.answers {
             sink(Effect::Answer(ticket, answer));
         }
-        for mut attempt in step.starts {
+        for (clock, mut attempt) in step.starts {
             // The commit took time. The wall clock may have been set back during it.
-            attempt.started = self.clock.timestamp().max(attempt.started);
+            attempt.started = self.now().by(clock).max(attempt.started);
             self.scheduler.note_started(attempt.lateness());
             sink(Effect::Start(attempt));
         }
         Ok(())
     }
 
-    /// When the next turn is needed if nothing happens before: a time that has passed means
-    /// at once, `None` not at all. Never later than the next deadline, sometimes sooner, but
-    /// while the store has no room.
+    /// When the next turn is needed if nothing happens before, by the wall clock as it stands
+    /// now: a time that has passed means at once, `None` not at all. Never later than the next
+    /// deadline, sometimes sooner, but while the store has no room. Ask again at least every
+    /// second: a step of the wall clock changes the answer.
     #[must_use]
     pub fn next_wake(&self) -> Option<Timestamp> {
-        if self.kept.is_empty() {
-            self.scheduler.next_wake()
+        let now = self.now();
+        let wait = if self.kept.is_empty() {
+            self.scheduler.wait(now)
         } else {
-            self.scheduler.held_until()
-        }
+            self.scheduler.held(now)
+        };
+        Some(now.wall + wait?)
+    }
+
+    fn now(&self) -> Now {
+        self.origin.now(&*self.clock)
     }
 
     /// Starts no attempt from now on. Requests and outcomes are still taken.

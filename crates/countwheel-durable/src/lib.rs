@@ -58,10 +58,13 @@
 //! given, so a simulation runs the same code. A [`store::Store`] keeps the records:
 //! [`store::EmbeddedStore`] in a directory, [`store::MemoryStore`] for tests.
 
+mod clocks;
 mod config;
 mod engine;
 mod handler;
+mod in_flight;
 mod name;
+mod overdue;
 mod policy;
 mod random;
 mod record;

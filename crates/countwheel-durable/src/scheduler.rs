@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use countwheel::Timestamp;
 
+use crate::clocks::{Now, Steps};
+use crate::in_flight::InFlight;
+use crate::overdue::Overdue;
 use crate::random::Random;
 use crate::store::{Before, Change, DueEntry, Ownership, Shard, Store, StoreError};
-use crate::window::{Backlog, Window};
+use crate::window::{Room, Window};
 use crate::{
     Attempt, AttemptEnd, AttemptRecord, AttemptResult, Config, DeadReason, Due, DueClock, Outcome,
-    Precondition, Record, Request, Response, Revision, Shift, State, Stats, TimerError, TimerId,
-    TimerName, Verdict, Was, policy,
+    Precondition, QueueName, Record, Request, Response, Revision, Shift, State, Stats, TimerError,
+    TimerId, TimerName, Verdict, Was, policy,
 };
 
 /// The longest that a receiver's Retry-After is followed.
@@ -26,7 +29,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 const FORGET_MAX: usize = 1_024;
 
 /// After so many starts of what is due now, one of what was overdue at the start goes first.
-const BACKLOG_SHARE: usize = 8;
+const OVERDUE_SHARE: usize = 8;
 
 /// Whether a planted bug is on; always false without the feature.
 macro_rules! planted {
@@ -69,7 +72,8 @@ const ROOM_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Step {
     pub(crate) changes: Vec<Change>,
     pub(crate) answers: Vec<(Ticket, Result<Response, TimerError>)>,
-    pub(crate) starts: Vec<Attempt>,
+    /// By which clock each was due, and the attempt.
+    pub(crate) starts: Vec<(DueClock, Attempt)>,
     /// The outcomes it took, and whose they are.
     outcomes: Vec<(Revision, TimerName, Outcome)>,
     /// What had been counted before it.
@@ -84,32 +88,42 @@ pub(crate) struct Scheduler {
     next_revision: Revision,
     random: Random,
     window: Window,
-    backlog: Backlog,
+    overdue: Overdue,
     /// The time of the last step.
-    last: Timestamp,
-    /// Starts from the window since the last one from the backlog.
-    ahead_of_backlog: usize,
-    in_flight: BTreeMap<Revision, TimerName>,
+    now: Now,
+    steps: Steps,
+    /// Starts from the window since the last one of what was overdue.
+    ahead_of_overdue: usize,
+    in_flight: InFlight,
     paused: bool,
-    /// The store has no room: nothing starts before this time.
+    /// The store has no room: nothing starts before this time of the boot clock.
     held_until: Option<Timestamp>,
     stats: Stats,
 }
 
 impl Scheduler {
     /// A scheduler that begins at `now` with what the store holds. What was due before
-    /// `now` is the backlog.
-    pub(crate) fn new(ownership: Ownership, now: Timestamp, mut config: Config) -> Self {
-        config.max_in_flight = config.max_in_flight.max(1);
+    /// `now` is overdue.
+    pub(crate) fn new(ownership: Ownership, now: Now, config: Config) -> Self {
+        // Half for the window, a quarter for attempts, an eighth for the overdue; the last
+        // eighth is for pages on their way from the store.
+        let bytes = config.window_bytes.max(128 << 10);
+        let overdue = Room::new(bytes / 8, usize::MAX);
+        let end = Now {
+            wall: Timestamp::MAX,
+            boot: Timestamp::MAX,
+        };
+        let room = Room::new(bytes / 2, config.window);
         Self {
             ownership,
             next_revision: Revision(ownership.last_revision.0 + 1),
             random: Random::new(config.seed),
-            window: Window::new(now, &config),
-            last: now,
-            ahead_of_backlog: 0,
-            backlog: Backlog::new(now, config.catch_up_per_second),
-            in_flight: BTreeMap::new(),
+            window: Window::new(now, end, room, planted!(config, SkipPageBorder)),
+            now,
+            steps: Steps::new(now),
+            ahead_of_overdue: 0,
+            overdue: Overdue::new(now, overdue, config.catch_up_per_second),
+            in_flight: InFlight::new(&config, bytes / 4),
             paused: false,
             held_until: None,
             stats: Stats::default(),
@@ -126,13 +140,20 @@ impl Scheduler {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        Stats {
+        let overdue = &self.overdue.window;
+        let mut stats = Stats {
             refills: self.window.refills,
             rebuilds: self.window.rebuilds,
             in_window: self.window.len(),
+            window_bytes: self.window.bytes() + overdue.bytes() + self.in_flight.bytes(),
+            capped_queues: self.window.capped() + overdue.capped(),
+            overdue_since: overdue.first(),
+            catching_up: !self.overdue.is_done(),
             in_flight: self.in_flight.len(),
             ..self.stats.clone()
-        }
+        };
+        self.steps.fill(&mut stats);
+        stats
     }
 
     /// Starts no attempt from now on.
@@ -144,22 +165,23 @@ impl Scheduler {
         self.stats.lateness.record(lateness);
     }
 
-    /// When to step again if nothing happens before: never later than the next deadline, but
-    /// while the store has no room.
-    pub(crate) fn next_wake(&self) -> Option<Timestamp> {
-        self.next_start().max(self.held_until)
+    /// How long to wait with the next step if nothing happens before: never longer than until
+    /// the next deadline, but while the store has no room. `None` if only an event can bring one.
+    pub(crate) fn wait(&self, now: Now) -> Option<Duration> {
+        self.next_start(now).max(self.held(now))
     }
 
-    /// When the store is asked again whether it has room; `None` if it had.
-    pub(crate) fn held_until(&self) -> Option<Timestamp> {
-        self.held_until
+    /// How long until the store is asked again whether it has room; `None` if it had.
+    pub(crate) fn held(&self, now: Now) -> Option<Duration> {
+        let until = self.held_until?;
+        Some(until.saturating_since(now.boot))
     }
 
     /// The step could not be committed for want of room, and is void: as if it had not been,
     /// but that its revisions are used up. Returns the outcomes, for a later step.
-    pub(crate) fn undo(&mut self, now: Timestamp, step: Step) -> Vec<Event> {
-        for attempt in step.starts {
-            self.in_flight.remove(&attempt.revision);
+    pub(crate) fn undo(&mut self, now: Now, step: Step) -> Vec<Event> {
+        for (_, attempt) in step.starts {
+            self.in_flight.remove(attempt.revision);
         }
         let answers = step.answers.len() as u64;
         let outcomes = step.outcomes.into_iter();
@@ -171,28 +193,36 @@ impl Scheduler {
         self.stats = step.before;
         self.stats.refused += answers;
         // What it took out of the window is in the store as it was.
-        self.window.restart(now);
-        self.backlog = Backlog::new(now, self.config.catch_up_per_second);
-        self.held_until = Some(now + ROOM_PAUSE);
+        for clock in DueClock::ALL {
+            self.window.restart(clock, now.by(clock), Timestamp::MAX);
+            self.overdue.restart(clock, now);
+        }
+        self.held_until = Some(now.boot + ROOM_PAUSE);
         outcomes
     }
 
-    fn next_start(&self) -> Option<Timestamp> {
+    fn next_start(&self, now: Now) -> Option<Duration> {
         if self.paused {
             return None;
         }
-        if self.window.wants_refill() {
-            return Some(Timestamp::EPOCH);
+        if self.window.wants_refill() || self.overdue.window.wants_refill() {
+            return Some(Duration::ZERO);
         }
-        if self.in_flight.len() >= self.config.max_in_flight {
+        if self.in_flight.is_full() {
             return None; // an outcome comes first
         }
-        let soonest = [self.window.next_wake(), self.backlog.next_wake()];
-        let wake = soonest.into_iter().flatten().min();
+        let may = |queue: &QueueName| self.in_flight.may(queue);
+        let ready = self.window.is_ready(may).then_some(Duration::ZERO);
+        let next = DueClock::ALL.map(|clock| {
+            let at = self.window.next_wake(clock)?;
+            Some(at.saturating_since(now.by(clock)))
+        });
+        let overdue = self.overdue.wait(now, may);
+        let wait = next.into_iter().chain([ready, overdue]).flatten().min();
         if planted!(self.config, WakeLate) {
-            return wake.map(|at| at + Duration::from_secs(10));
+            return wait.map(|wait| wait + Duration::from_secs(10));
         }
-        wake
+        wait
     }
 
     /// Takes `events` in order, then starts what is due at `now`.
@@ -202,24 +232,26 @@ impl Scheduler {
     /// may then be let out, and the scheduler is of no more use.
     pub(crate) fn step(
         &mut self,
-        now: Timestamp,
+        now: Now,
         events: Vec<Event>,
         store: &dyn Store,
     ) -> Result<Step, StoreError> {
         let shard = self.ownership.lease.shard;
+        let step_back = self.steps.look(now).is_some_and(|by| by < 0);
+        self.now = now;
         // First of all, since only now does the store hold every change made so far.
         if !self.paused {
-            if now < self.last {
-                // The wall clock was set back: what had passed is ahead again. Begin anew, as
-                // after a restart, but for what is in flight.
-                self.window.restart(now);
-                self.backlog = Backlog::new(now, self.config.catch_up_per_second);
+            if step_back {
+                // What had passed is ahead again, and no longer overdue. Begin anew by this
+                // clock, as after a restart, but for what is in flight.
+                self.window
+                    .restart(DueClock::Wall, now.wall, Timestamp::MAX);
+                self.overdue.restart(DueClock::Wall, now);
             }
-            self.last = now;
             let in_flight = &self.in_flight;
-            self.window
-                .refill(store, shard, |revision| in_flight.contains_key(&revision))?;
-            self.backlog.refill(store, shard)?;
+            let skip = |revision| in_flight.contains(revision);
+            self.window.refill(now, store, shard, &skip)?;
+            self.overdue.refill(now, store, shard, &skip)?;
         }
         let next_before = self.next_revision;
         let mut draft = Draft::new(store, shard);
@@ -228,13 +260,13 @@ impl Scheduler {
             ..Step::default()
         };
         let has_room = store.has_room();
-        self.held_until = (!has_room).then(|| now + ROOM_PAUSE);
+        self.held_until = (!has_room).then(|| now.boot + ROOM_PAUSE);
         for event in events {
             match event {
                 Event::Request(ticket, request) => {
                     let is_urgent = matches!(request, Request::Remove { .. });
                     let answer = if has_room || is_urgent {
-                        self.answer(now, request, &mut draft)
+                        self.answer(now.wall, request, &mut draft)
                     } else {
                         Err(TimerError::StorageFull)
                     };
@@ -242,17 +274,17 @@ impl Scheduler {
                     step.answers.push((ticket, answer));
                 }
                 Event::Outcome { revision, outcome } => {
-                    if let Some(name) = self.in_flight.get(&revision) {
+                    if let Some(name) = self.in_flight.get(revision) {
                         let kept = (revision, name.clone(), outcome.clone());
                         step.outcomes.push(kept);
                     }
-                    self.outcome(now, revision, outcome, &mut draft)?;
+                    self.outcome(now.wall, revision, outcome, &mut draft)?;
                 }
             }
         }
         // What starts has to be recorded twice: that is not for the last of the room.
         if !self.paused && has_room {
-            self.start_due(now, &mut draft, &mut step.starts)?;
+            self.start_due(&mut draft, &mut step.starts)?;
         }
         step.changes = draft.into_changes();
         let given = Revision(self.next_revision.0 - 1);
@@ -285,7 +317,7 @@ impl Scheduler {
                     let bytes = payload.len();
                     return Err(TimerError::PayloadTooLarge { bytes, limit });
                 }
-                let due = due.resolve(now)?;
+                let (due, clock) = self.resolve(due)?;
                 let old = draft.read(&name)?;
                 check(precondition, old)?;
                 let replaced = old.map(|record| record.state.kind());
@@ -303,7 +335,7 @@ impl Scheduler {
                         state: State::Pending,
                         created: now,
                         due,
-                        clock: DueClock::Wall,
+                        clock,
                         first_due: due,
                         policy,
                         failures: 0,
@@ -329,17 +361,22 @@ impl Scheduler {
                 let mut record = draft.existing(&name)?;
                 check(precondition, Some(&record))?;
                 must_be_pending(&record)?;
-                let due = match shift {
-                    Shift::To(due) => due,
-                    Shift::Later(span) => Due::At(record.due + span),
-                    Shift::Sooner(span) => Due::At(record.due.saturating_sub(span)),
+                let by = self.now.by(record.clock);
+                let (due, clock) = match shift {
+                    Shift::To(due) => self.resolve(due)?,
+                    Shift::Later(span) => (Due::At(record.due + span).resolve(by)?, record.clock),
+                    Shift::Sooner(span) => {
+                        let due = Due::At(record.due.saturating_sub(span));
+                        (due.resolve(by)?, record.clock)
+                    }
                 };
-                let due = due.resolve(now)?;
                 if record.failures == 0 {
                     record.first_due = due;
+                } else {
+                    record.first_due = self.now.convert(record.first_due, record.clock, clock);
                 }
                 self.stats.moved += 1;
-                Ok(self.rearm(draft, record, due))
+                Ok(self.rearm(draft, record, due, clock))
             }
             Request::Remove {
                 name,
@@ -359,7 +396,7 @@ impl Scheduler {
                     State::Dead { .. } => Was::Dead,
                     State::Done { at, .. } => return Err(TimerError::Gone { at }),
                 };
-                self.window.forget(record.revision);
+                self.forget(&record);
                 if !planted!(self.config, KeepRemoved) {
                     draft.remove(name);
                 }
@@ -369,36 +406,54 @@ impl Scheduler {
             Request::Fire { name } => {
                 let mut record = draft.existing(&name)?;
                 must_be_pending(&record)?;
+                let (due, clock) = (self.now.by(record.clock), record.clock);
                 if record.failures == 0 {
-                    record.first_due = now;
+                    record.first_due = due;
                 }
                 self.stats.fired_by_request += 1;
-                Ok(self.rearm(draft, record, now))
+                Ok(self.rearm(draft, record, due, clock))
             }
             Request::Revive { name, due } => {
                 let mut record = draft.existing(&name)?;
                 if !matches!(record.state, State::Dead { .. }) {
                     return Err(refusal(&record));
                 }
-                let due = due.resolve(now)?;
+                let (due, clock) = self.resolve(due)?;
                 record.state = State::Pending;
                 record.first_due = due;
                 record.failures = 0;
                 record.interruptions = 0;
                 self.stats.revived += 1;
-                Ok(self.rearm(draft, record, due))
+                Ok(self.rearm(draft, record, due, clock))
             }
         }
     }
 
+    /// When that is, and by which clock: an instant is one of the wall clock's, a delay is
+    /// counted by the other.
+    fn resolve(&self, due: Due) -> Result<(Timestamp, DueClock), TimerError> {
+        let clock = match due {
+            Due::At(_) => DueClock::Wall,
+            Due::In(_) => DueClock::Boot,
+        };
+        Ok((due.resolve(self.now.by(clock))?, clock))
+    }
+
     /// Gives a pending record another deadline, as a new insertion.
-    fn rearm(&mut self, draft: &mut Draft<'_>, mut record: Record, due: Timestamp) -> Response {
+    fn rearm(
+        &mut self,
+        draft: &mut Draft<'_>,
+        mut record: Record,
+        due: Timestamp,
+        clock: DueClock,
+    ) -> Response {
         let old_due = record.due;
         if !planted!(self.config, MoveKeepsOldDeadline) {
-            self.window.forget(record.revision);
+            self.forget(&record);
             record.revision = self.next_revision();
         }
         record.due = due;
+        record.clock = clock;
         let revision = record.revision;
         self.write(draft, record);
         Response::Moved {
@@ -415,7 +470,7 @@ impl Scheduler {
         outcome: Outcome,
         draft: &mut Draft<'_>,
     ) -> Result<(), StoreError> {
-        let Some(name) = self.in_flight.remove(&revision) else {
+        let Some(name) = self.in_flight.remove(revision) else {
             debug_assert!(false, "an outcome belongs to an attempt in flight");
             return Ok(());
         };
@@ -445,11 +500,16 @@ impl Scheduler {
             Verdict::Failed { retry_after } => {
                 self.stats.failed += 1;
                 record.failures = record.failures.saturating_add(1);
-                let not_before = retry_after.map(|wait| now + wait.min(RETRY_AFTER_MAX));
+                // A wait is a delay.
+                let boot = self.now.boot;
+                let to = DueClock::Boot;
+                record.first_due = self.now.convert(record.first_due, record.clock, to);
+                record.clock = to;
+                let not_before = retry_after.map(|wait| boot + wait.min(RETRY_AFTER_MAX));
                 let next = record.policy.next(
                     record.failures,
                     record.first_due,
-                    now,
+                    boot,
                     not_before,
                     &mut self.random,
                 );
@@ -479,55 +539,53 @@ impl Scheduler {
 
     fn start_due(
         &mut self,
-        now: Timestamp,
         draft: &mut Draft<'_>,
-        starts: &mut Vec<Attempt>,
+        starts: &mut Vec<(DueClock, Attempt)>,
     ) -> Result<(), StoreError> {
-        let reach = if planted!(self.config, FireEarly) {
-            now + Duration::from_micros(1)
-        } else {
-            now
-        };
-        let mut forgotten = 0;
-        // What is due now comes before what was overdue at the start, so that a long backlog
-        // makes only itself late; but not always, so that its turn comes.
-        if self.ahead_of_backlog >= BACKLOG_SHARE {
-            self.start_backlog(now, 1, &mut forgotten, draft, starts)?;
+        let mut reach = self.now;
+        if planted!(self.config, FireEarly) {
+            reach.wall = reach.wall + Duration::from_micros(1);
+            reach.boot = reach.boot + Duration::from_micros(1);
         }
-        while self.in_flight.len() < self.config.max_in_flight && forgotten < FORGET_MAX {
-            let Some(entry) = self.window.expire(reach) else {
+        let mut forgotten = 0;
+        // What is due now comes before what was overdue at the start, so that a long absence
+        // makes only itself late; but not always, so that its turn comes.
+        if self.ahead_of_overdue >= OVERDUE_SHARE {
+            self.start_overdue(1, &mut forgotten, draft, starts)?;
+        }
+        while !self.in_flight.is_full() && forgotten < FORGET_MAX {
+            let in_flight = &self.in_flight;
+            let Some(entry) = self.window.take(reach, |queue| in_flight.may(queue)) else {
                 break;
             };
-            match self.attend(now, &entry, draft, starts)? {
-                Attended::Started => self.ahead_of_backlog += 1,
+            match self.attend(self.now.wall, &entry, draft, starts)? {
+                Attended::Started => self.ahead_of_overdue += 1,
                 Attended::Forgot => forgotten += 1,
                 Attended::Nothing => {}
             }
         }
-        self.start_backlog(now, usize::MAX, &mut forgotten, draft, starts)
+        self.start_overdue(usize::MAX, &mut forgotten, draft, starts)
     }
 
     /// Starts at most `most` of what was overdue, as the rate allows.
-    fn start_backlog(
+    fn start_overdue(
         &mut self,
-        now: Timestamp,
         most: usize,
         forgotten: &mut usize,
         draft: &mut Draft<'_>,
-        starts: &mut Vec<Attempt>,
+        starts: &mut Vec<(DueClock, Attempt)>,
     ) -> Result<(), StoreError> {
         let mut started = 0;
-        while self.in_flight.len() < self.config.max_in_flight
-            && *forgotten < FORGET_MAX
-            && started < most
-        {
-            let Some(entry) = self.backlog.take(now) else {
+        while !self.in_flight.is_full() && *forgotten < FORGET_MAX && started < most {
+            let in_flight = &self.in_flight;
+            let taken = self.overdue.take(self.now, |queue| in_flight.may(queue));
+            let Some(entry) = taken else {
                 break;
             };
-            match self.attend(now, &entry, draft, starts)? {
+            match self.attend(self.now.wall, &entry, draft, starts)? {
                 Attended::Started => {
-                    self.backlog.started(now);
-                    self.ahead_of_backlog = 0;
+                    self.overdue.started(self.now);
+                    self.ahead_of_overdue = 0;
                     started += 1;
                 }
                 Attended::Forgot => *forgotten += 1,
@@ -543,7 +601,7 @@ impl Scheduler {
         now: Timestamp,
         entry: &DueEntry,
         draft: &mut Draft<'_>,
-        starts: &mut Vec<Attempt>,
+        starts: &mut Vec<(DueClock, Attempt)>,
     ) -> Result<Attended, StoreError> {
         let record = draft.read(&entry.name)?;
         // An attempt leaves the revision as it is, so the time must be the same as well.
@@ -560,7 +618,7 @@ impl Scheduler {
                 self.stats.forgotten += 1;
                 return Ok(Attended::Forgot);
             }
-            State::Delivering if self.in_flight.contains_key(&record.revision) => {
+            State::Delivering if self.in_flight.contains(record.revision) => {
                 return Ok(Attended::Nothing);
             }
             State::Delivering => {
@@ -580,9 +638,10 @@ impl Scheduler {
             }
             State::Pending => {}
         }
+        let by = self.now.by(record.clock);
         let too_old = record
             .policy
-            .is_too_old(record.failures, record.first_due, now);
+            .is_too_old(record.failures, record.first_due, by);
         if too_old || record.attempt == u32::MAX {
             let reason = if too_old {
                 DeadReason::TooOld
@@ -596,7 +655,7 @@ impl Scheduler {
         let early = planted!(self.config, FireEarly);
         let moved = planted!(self.config, MoveKeepsOldDeadline);
         assert!(
-            record.due <= now || early || moved,
+            record.due <= by || early || moved,
             "nothing starts before its deadline"
         );
         record.state = State::Delivering;
@@ -607,19 +666,20 @@ impl Scheduler {
         record.attempts.push(AttemptRecord {
             number: record.attempt,
             due: record.due,
-            started: now,
+            started: by,
             ended: None,
         });
-        starts.push(Attempt {
+        let attempt = Attempt {
             id: record.id,
             name: record.name.clone(),
             revision: record.revision,
             number: record.attempt,
             due: record.due,
-            started: now,
+            started: by,
             fence: self.ownership.lease.fence,
             payload: record.payload.clone(),
-        });
+        };
+        starts.push((record.clock, attempt));
         self.stats.attempts += 1;
         self.in_flight.insert(record.revision, record.name.clone());
         draft.write(record);
@@ -636,15 +696,21 @@ impl Scheduler {
         if let Some(old) = draft.cached(&record.name)
             && old.revision != record.revision
         {
-            self.window.forget(old.revision);
+            self.window.forget(old);
+            self.overdue.window.forget(old);
         }
         if let Some(wake) = record.wake() {
-            self.window.admit(DueEntry {
-                wake,
-                name: record.name.clone(),
-            });
+            let name = record.name.clone();
+            self.window
+                .admit(record.wake_clock(), DueEntry { wake, name });
         }
         draft.write(record);
+    }
+
+    /// Drops what is known of a record that has changed or will.
+    fn forget(&mut self, record: &Record) {
+        self.window.forget(record);
+        self.overdue.window.forget(record);
     }
 
     fn next_revision(&mut self) -> Revision {

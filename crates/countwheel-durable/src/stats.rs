@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use countwheel::Timestamp;
+
 /// Counts since the scheduler was opened, and what it holds now. A copy, taken at once.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
@@ -37,10 +39,29 @@ pub struct Stats {
     pub changes: u64,
     /// Times the window was filled from the store.
     pub refills: u64,
-    /// Times the window was thrown away and filled anew because it had grown too large.
+    /// Times the window gave up what was latest because it was full, or was read anew because
+    /// the wall clock was set back.
     pub rebuilds: u64,
     /// Timers in the window now.
     pub in_window: usize,
+    /// Bytes of memory used for what is known of timers, at most
+    /// [`Config::window_bytes`](crate::Config::window_bytes): names and their places in the
+    /// window, among the overdue and among the attempts that run.
+    pub window_bytes: usize,
+    /// Queues that have used up their share of the window: what comes next of them is read
+    /// when what is held of them runs low.
+    pub capped_queues: usize,
+    /// Of what was overdue when the scheduler was opened and has not been started, the
+    /// earliest deadline in memory. `None` once all of it was started.
+    pub overdue_since: Option<Timestamp>,
+    /// Whether anything is left of that.
+    pub catching_up: bool,
+    /// Times the wall clock was found set forward, by more than a quarter of a second.
+    pub steps_forward: u64,
+    /// Times the wall clock was found set back.
+    pub steps_backward: u64,
+    /// By how much the last time, in microseconds; negative is back.
+    pub last_step_micros: i64,
     /// Attempts that run now.
     pub in_flight: usize,
     /// How late attempts were handed over.

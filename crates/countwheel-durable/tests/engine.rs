@@ -149,6 +149,18 @@ fn set(key: &str, seconds: u64, policy: RetryPolicy) -> Request {
     }
 }
 
+fn set_at(key: &str, due: Timestamp) -> Request {
+    let mut request = set(key, 0, fixed(10));
+    if let Request::Set { due: at, .. } = &mut request {
+        *at = Due::At(due);
+    }
+    request
+}
+
+fn noon_and(seconds: u64) -> Timestamp {
+    NOON + Duration::from_secs(seconds)
+}
+
 fn remove(key: &str) -> Request {
     Request::Remove {
         name: name(key),
@@ -624,13 +636,13 @@ fn an_old_entry_does_not_end_the_retention_of_a_done_timer() {
         ..Config::default()
     });
     for key in ["a", "b"] {
-        bench.set(key, 5);
+        bench.ask(set_at(key, noon_and(5))).unwrap();
     }
     bench.clock.advance(Duration::from_secs(10));
     bench.restart();
     assert_eq!(bench.wait(0), ["a"]); // the rate lets the other wait in the backlog
     bench.clock.set_timestamp(NOON + Duration::from_secs(4));
-    bench.set("c", 1); // due before the opening: the window reaches back to there,
+    bench.ask(set_at("c", noon_and(5))).unwrap(); // due before the opening: the window reaches back to there,
     bench.clock.set_timestamp(NOON + Duration::from_secs(3)); // and is now read anew
     assert_eq!(bench.wait(2), ["a", "b", "c"]);
     while !bench.started.is_empty() {
@@ -646,14 +658,15 @@ fn a_wall_clock_set_back_loses_nothing() {
         window: 4,
         ..Config::default()
     });
-    bench.set("before", 5);
-    bench
-        .clock
-        .set_timestamp(NOON.saturating_sub(Duration::from_secs(3600)));
+    bench.ask(set_at("before", noon_and(5))).unwrap();
+    let back = NOON.saturating_sub(Duration::from_secs(3600));
+    bench.clock.set_timestamp(back);
     for i in 0..8 {
-        bench.set(&format!("after-{i}"), 5 + i);
+        let due = back + Duration::from_secs(5 + i);
+        bench.ask(set_at(&format!("after-{i}"), due)).unwrap();
     }
     assert_eq!(bench.wait(4), [""; 0]);
+    assert_eq!(bench.wait(8).len(), 8);
     bench.wait(3600 + 1);
     assert_eq!(bench.started.len(), 9);
 }
@@ -677,8 +690,8 @@ fn the_last_32_attempts_are_kept_and_all_are_counted() {
 #[test]
 fn a_clock_that_was_ahead_at_the_start_holds_no_backlog_back() {
     let mut bench = Bench::new();
-    bench.set("overdue", 5);
-    bench.set("later", 7_200);
+    bench.ask(set_at("overdue", noon_and(5))).unwrap();
+    bench.ask(set_at("later", noon_and(7_200))).unwrap();
     bench.clock.advance(Duration::from_secs(86_400));
     bench.engine = open(&bench.store, &bench.clock, &bench.config).unwrap();
     bench.clock.set_timestamp(NOON + Duration::from_secs(3_600));

@@ -113,8 +113,18 @@ impl Collector for Engine {
             ),
             (
                 "window_rebuilds",
-                "Times the window was thrown away and filled anew",
+                "Times the window gave up what was latest, or was read anew",
                 stats.rebuilds,
+            ),
+            (
+                "clock_steps_forward",
+                "Times the wall clock was found set forward",
+                stats.steps_forward,
+            ),
+            (
+                "clock_steps_backward",
+                "Times the wall clock was found set back",
+                stats.steps_backward,
             ),
         ] {
             let counter = ConstCounter::new(value);
@@ -131,6 +141,28 @@ impl Collector for Engine {
                 "window_timers",
                 "Timers held in memory",
                 stats.in_window as u64,
+            ),
+            (
+                "window_bytes",
+                "Memory for what is known of timers",
+                stats.window_bytes as u64,
+            ),
+            (
+                "window_capped_queues",
+                "Queues that have used up their share of the window",
+                stats.capped_queues as u64,
+            ),
+            (
+                "catching_up",
+                "1 while some of what was overdue at the start is left, else 0",
+                u64::from(stats.catching_up),
+            ),
+            (
+                "overdue_since_seconds",
+                "The earliest deadline of that in memory",
+                stats
+                    .overdue_since
+                    .map_or(0, |at| at.as_micros() / 1_000_000),
             ),
             (
                 "attempts_in_flight",

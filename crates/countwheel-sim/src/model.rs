@@ -9,9 +9,46 @@ use std::time::Duration;
 use countwheel::Timestamp;
 use countwheel_durable::store::Fence;
 use countwheel_durable::{
-    Attempt, Due, Jitter, Precondition, Record, Request, Response, RetryPolicy, Revision, Shift,
-    State, StateKind, TimerError, TimerId, TimerName, Verdict, Was,
+    Attempt, Due, DueClock, Jitter, Precondition, QueueName, Record, Request, Response,
+    RetryPolicy, Revision, Shift, State, StateKind, TimerError, TimerId, TimerName, Verdict, Was,
 };
+
+/// A reading of both clocks: the wall clock, and the time line that began at its reading when
+/// the process did and that no step of it touches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Now {
+    /// The wall clock.
+    pub wall: Timestamp,
+    /// The other.
+    pub boot: Timestamp,
+}
+
+impl Now {
+    /// The reading of one of them.
+    #[must_use]
+    pub fn by(self, clock: DueClock) -> Timestamp {
+        match clock {
+            DueClock::Wall => self.wall,
+            DueClock::Boot => self.boot,
+        }
+    }
+
+    /// A time by one clock, as the other shows it now.
+    #[must_use]
+    pub fn convert(self, at: Timestamp, from: DueClock, to: DueClock) -> Timestamp {
+        let micros = i128::from(at.as_micros()) - i128::from(self.by(from).as_micros())
+            + i128::from(self.by(to).as_micros());
+        Timestamp::from_micros(u64::try_from(micros.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+fn resolve(due: Due, now: Now) -> Result<(Timestamp, DueClock), TimerError> {
+    let clock = match due {
+        Due::At(_) => DueClock::Wall,
+        Due::In(_) => DueClock::Boot,
+    };
+    Ok((due.resolve(now.by(clock))?, clock))
+}
 
 /// What the model believes of every name.
 #[derive(Clone, Debug)]
@@ -40,6 +77,8 @@ struct Timer {
     /// Its deadline, between these: jitter draws from a range.
     due: (Timestamp, Timestamp),
     first_due: (Timestamp, Timestamp),
+    /// By which clock both are meant.
+    clock: DueClock,
     policy: RetryPolicy,
     /// Its id, once an answer, an attempt or a record has shown it.
     id: Option<TimerId>,
@@ -113,7 +152,7 @@ impl Model {
     /// If the answer is not what the rules say.
     pub fn answered(
         &mut self,
-        now: Timestamp,
+        now: Now,
         request: &Request,
         answer: &Result<Response, TimerError>,
     ) -> Verdicts {
@@ -136,7 +175,7 @@ impl Model {
     }
 
     /// Applies a request whose answer was lost with the process.
-    pub fn unanswered(&mut self, now: Timestamp, request: &Request) {
+    pub fn unanswered(&mut self, now: Now, request: &Request) {
         // A refusal changes nothing, and that is all there is to know of it.
         if self.apply(now, request).is_ok()
             && let Some(timer) = self.timers.get_mut(request.name())
@@ -161,7 +200,7 @@ impl Model {
         }
     }
 
-    fn apply(&mut self, now: Timestamp, request: &Request) -> Result<Expected, TimerError> {
+    fn apply(&mut self, now: Now, request: &Request) -> Result<Expected, TimerError> {
         let name = request.name();
         let timer = self.timers.get_mut(name);
         let check = |precondition: Precondition, timer: Option<&Timer>| match (precondition, timer)
@@ -191,7 +230,7 @@ impl Model {
                 precondition,
                 ..
             } => {
-                let due = due.resolve(now)?;
+                let (due, clock) = resolve(*due, now)?;
                 check(*precondition, timer.as_deref())?;
                 let replaced = timer.map(|timer| timer.state.kind());
                 self.removed += u64::from(matches!(
@@ -204,6 +243,7 @@ impl Model {
                     revision: None,
                     due: (due, due),
                     first_due: (due, due),
+                    clock,
                     policy: policy.clone(),
                     id: None,
                     failures: 0,
@@ -247,22 +287,25 @@ impl Model {
                 if timer.state != Believed::Pending {
                     return Err(conflict(timer));
                 }
+                let by = now.by(timer.clock);
                 let shifted = |due: Timestamp| match *shift {
-                    Shift::To(to) => to,
-                    Shift::Later(span) => Due::At(due + span),
-                    Shift::Sooner(span) => Due::At(due.saturating_sub(span)),
+                    Shift::To(to) => resolve(to, now),
+                    Shift::Later(span) => Ok((Due::At(due + span).resolve(by)?, timer.clock)),
+                    Shift::Sooner(span) => {
+                        let due = Due::At(due.saturating_sub(span)).resolve(by)?;
+                        Ok((due, timer.clock))
+                    }
                 };
-                let due = (
-                    shifted(timer.due.0).resolve(now)?,
-                    shifted(timer.due.1).resolve(now)?,
-                );
-                Ok(timer.rearm(due))
+                let ((first, clock), (last, _)) = (shifted(timer.due.0)?, shifted(timer.due.1)?);
+                timer.keep_age(now, clock);
+                Ok(timer.rearm((first, last)))
             }
             Request::Fire { .. } => {
                 let timer = timer.ok_or(TimerError::NotFound)?;
                 if timer.state != Believed::Pending {
                     return Err(conflict(timer));
                 }
+                let now = now.by(timer.clock);
                 Ok(timer.rearm((now, now)))
             }
             Request::Revive { due, .. } => {
@@ -270,7 +313,8 @@ impl Model {
                 if timer.state != Believed::Dead {
                     return Err(conflict(timer));
                 }
-                let due = due.resolve(now)?;
+                let (due, clock) = resolve(*due, now)?;
+                timer.clock = clock;
                 timer.failures = 0;
                 timer.state = Believed::Pending;
                 self.accepted += 1;
@@ -334,8 +378,10 @@ impl Model {
     ///
     /// # Errors
     /// If it should not have started, or not so.
-    pub fn started(&mut self, claimed: Timestamp, attempt: &Attempt) -> Verdicts {
+    pub fn started(&mut self, claimed: Now, attempt: &Attempt) -> Verdicts {
         let name = &attempt.name;
+        let clock = self.timers.get(name).map_or(DueClock::Wall, |t| t.clock);
+        let claimed = claimed.by(clock);
         ensure!(
             attempt.started >= attempt.due && claimed >= attempt.due,
             "{name}: started at {claimed:?}, early for {:?}",
@@ -392,7 +438,7 @@ impl Model {
     }
 
     /// Notes the outcome of an attempt.
-    pub fn ended(&mut self, now: Timestamp, attempt: &Attempt, verdict: Verdict) {
+    pub fn ended(&mut self, now: Now, attempt: &Attempt, verdict: Verdict) {
         let Some(timer) = self.timers.get_mut(&attempt.name) else {
             return; // removed meanwhile
         };
@@ -401,7 +447,7 @@ impl Model {
         }
         match verdict {
             Verdict::Done => {
-                timer.state = Believed::Done { at: now };
+                timer.state = Believed::Done { at: now.wall };
                 self.done += 1;
             }
             Verdict::Stopped => {
@@ -410,7 +456,8 @@ impl Model {
             }
             Verdict::Failed { retry_after } => {
                 timer.failures += 1;
-                match timer.retry(now, retry_after) {
+                timer.keep_age(now, DueClock::Boot);
+                match timer.retry(now.boot, retry_after) {
                     Some(due) => {
                         timer.due = due;
                         timer.state = Believed::Pending;
@@ -443,7 +490,7 @@ impl Model {
     pub fn audit(
         &mut self,
         latest: Timestamp,
-        claims_at: Option<Timestamp>,
+        claims_at: Option<Now>,
         records: &[Record],
     ) -> Verdicts {
         let mut found = BTreeMap::new();
@@ -490,7 +537,7 @@ impl Model {
                 record.failures,
                 timer.failures
             );
-            let claimed = claims_at.is_some_and(|at| at >= timer.due.0)
+            let claimed = claims_at.is_some_and(|at| at.by(timer.clock) >= timer.due.0)
                 && matches!(timer.state, Believed::Pending | Believed::Interrupted)
                 && record.state == State::Delivering
                 && record.attempt == timer.attempt + 1;
@@ -517,6 +564,12 @@ impl Model {
                     record.due,
                     timer.due
                 );
+                ensure!(
+                    record.clock == timer.clock,
+                    "{name}: due by the {:?} clock, expected {:?}",
+                    record.clock,
+                    timer.clock
+                );
                 timer.due = (record.due, record.due);
                 timer.first_due = (record.first_due, record.first_due);
             }
@@ -537,23 +590,38 @@ impl Model {
         Ok(())
     }
 
-    /// The timer that has waited longest, and by when it is certainly due; those that were
-    /// due before `since` left out.
+    /// The timer that has waited longest, and by when it is certainly due by the wall clock as
+    /// it stands `now`; those that were due before `since`, and those of the queues that
+    /// `waits`, left out.
     #[must_use]
-    pub fn next_due(&self, since: Timestamp) -> Option<(Timestamp, &TimerName)> {
-        let waits =
+    pub fn next_due(
+        &self,
+        now: Now,
+        since: Now,
+        waits: impl Fn(&QueueName) -> bool,
+    ) -> Option<(Timestamp, &TimerName)> {
+        let pending =
             |timer: &Timer| matches!(timer.state, Believed::Pending | Believed::Interrupted);
-        let fresh = self
-            .timers
-            .iter()
-            .filter(|(_, t)| waits(t) && t.due.0 >= since);
-        fresh.map(|(name, timer)| (timer.due.1, name)).min()
+        let fresh = self.timers.iter().filter(|(name, timer)| {
+            pending(timer) && timer.due.0 >= since.by(timer.clock) && !waits(&name.queue)
+        });
+        let by_wall = |timer: &Timer| now.convert(timer.due.1, timer.clock, DueClock::Wall);
+        fresh.map(|(name, timer)| (by_wall(timer), name)).min()
+    }
+
+    /// By which clock a timer is due.
+    #[must_use]
+    pub fn clock_of(&self, name: &TimerName) -> DueClock {
+        self.timers.get(name).map_or(DueClock::Wall, |t| t.clock)
     }
 
     /// The timers whose retry has come too late: they may have been given up at `now`.
     #[must_use]
-    pub fn too_old(&self, now: Timestamp) -> Vec<TimerName> {
-        let too_old = |timer: &&Timer| timer.due.0 <= now && timer.is_too_old(now);
+    pub fn too_old(&self, now: Now) -> Vec<TimerName> {
+        let too_old = |timer: &Timer| {
+            let now = now.by(timer.clock);
+            timer.due.0 <= now && timer.is_too_old(now)
+        };
         let names = self.timers.iter().filter(|(_, timer)| too_old(timer));
         names.map(|(name, _)| name.clone()).collect()
     }
@@ -579,6 +647,13 @@ impl Timer {
         let age = self.policy.max_age;
         let waits = matches!(self.state, Believed::Pending | Believed::Interrupted);
         waits && self.failures > 0 && age.is_some_and(|age| now > self.first_due.1 + age)
+    }
+
+    /// Goes over to another clock: the age by which a retry is too late goes on.
+    fn keep_age(&mut self, now: Now, clock: DueClock) {
+        let convert = |at| now.convert(at, self.clock, clock);
+        self.first_due = (convert(self.first_due.0), convert(self.first_due.1));
+        self.clock = clock;
     }
 
     fn rearm(&mut self, new: (Timestamp, Timestamp)) -> Expected {

@@ -20,7 +20,7 @@ use countwheel_durable::{
 
 use crate::disk::Disk;
 use crate::failure::Failure;
-use crate::model::Model;
+use crate::model::{Model, Now};
 use crate::random::Random;
 
 const START: Timestamp = Timestamp::from_micros(1_356_998_400_000_000); // 2013-01-01
@@ -122,7 +122,11 @@ struct World {
     medium: Medium,
     store: Arc<CrashingStore>,
     engine: Engine,
-    opened: Timestamp,
+    opened: Now,
+    /// Where the engine's second time line began, by the wall clock and by the clock it counts.
+    boot_origin: (Timestamp, Instant),
+    /// How often this engine has found the wall clock set back.
+    steps_back: u64,
     stepped_since_opened: bool,
     config: Config,
     model: Model,
@@ -232,7 +236,12 @@ impl World {
             receivers: Random::new(seed, "receivers"),
             faults: Random::new(seed, "faults"),
             next_request: Instant::ZERO,
-            opened: clock.timestamp(),
+            opened: Now {
+                wall: START,
+                boot: START,
+            },
+            boot_origin: (START, clock.boot()),
+            steps_back: 0,
             stepped_since_opened: false,
             running: BTreeMap::new(),
             caught_up: 0,
@@ -258,6 +267,12 @@ impl World {
             self.pass_time();
             if self.faults.one_in(self.plan.clock_step) {
                 self.step_clock();
+            }
+            if self.faults.one_in(self.plan.clock_step) {
+                let span = Duration::from_micros(self.faults.below(10_000_000));
+                self.log.note(format!("the machine sleeps for {span:?}"));
+                self.clock.suspend(span);
+                self.latest = self.latest.max(self.clock.timestamp());
             }
             if self.faults.one_in(self.plan.crash) {
                 self.log.note("the process is killed".to_owned());
@@ -322,19 +337,24 @@ impl World {
         self.log
             .note(format!("the clock is set from {wall:?} to {to:?}"));
         self.clock.set_timestamp(to);
-        if to < wall {
-            // The engine begins anew, as after a restart.
-            self.opened = to;
-            self.caught_up = 0;
-        }
         self.latest = self.latest.max(to);
         self.stepped_since_opened = true;
         self.report.clock_steps += 1;
     }
 
+    fn now(&self) -> Now {
+        let (wall, boot) = self.boot_origin;
+        let passed = self.clock.boot().saturating_since(boot);
+        let micros = Duration::from_micros(u64::try_from(passed.as_micros()).unwrap_or(u64::MAX));
+        Now {
+            wall: self.clock.timestamp(),
+            boot: wall + micros,
+        }
+    }
+
     fn turn(&mut self) -> Result<(), String> {
         self.report.turns += 1;
-        let now = self.clock.timestamp();
+        let now = self.now();
         let happened = self.gather()?;
         if !self.healing {
             self.arm_store();
@@ -349,6 +369,16 @@ impl World {
             Effect::Start(attempt) => starts.push(attempt),
         });
         *lock(&self.store.next) = NextCommit::default();
+        let stats = self.engine.stats();
+        if stats.window_bytes > self.config.window_bytes {
+            return Err(format!("{} bytes in memory", stats.window_bytes));
+        }
+        if stats.steps_backward > self.steps_back {
+            // The engine begins anew by this clock, as after a restart.
+            self.steps_back = stats.steps_backward;
+            self.opened.wall = now.wall;
+            self.caught_up = 0;
+        }
         self.latest = self.latest.max(self.clock.timestamp());
         // The model holds what is known for certain; beside it, what would be true if a
         // turn whose commit failed has survived after all.
@@ -556,7 +586,7 @@ impl World {
         };
     }
 
-    fn start(&mut self, claimed: Timestamp, attempt: Attempt) -> Result<(), String> {
+    fn start(&mut self, claimed: Now, attempt: Attempt) -> Result<(), String> {
         self.report.attempts += 1;
         let Attempt {
             name,
@@ -569,9 +599,10 @@ impl World {
             "{claimed:?} {name} starts: {number} due {due:?} at {started:?}"
         ));
         self.model.started(claimed, &attempt)?;
-        if attempt.due < self.opened {
+        if attempt.due < self.opened.by(self.model.clock_of(&attempt.name)) {
             self.caught_up += 1;
-            let open_for = claimed.saturating_since(self.opened) + Duration::from_millis(20);
+            let open_for = claimed.boot.saturating_since(self.opened.boot);
+            let open_for = open_for + Duration::from_millis(20);
             let rate = f64::from(self.config.catch_up_per_second);
             #[expect(clippy::cast_precision_loss, reason = "a rate needs no more")]
             let over = self.caught_up as f64 > open_for.as_secs_f64() * rate + 2.0;
@@ -611,24 +642,37 @@ impl World {
         }
     }
 
-    /// What starts in one turn starts in order: of deadline, then of insertion.
-    fn check_order(&self, now: Timestamp, starts: &[Attempt]) -> Result<(), String> {
-        let fresh = starts.iter().filter(|a| a.due >= self.opened);
-        let order: Vec<_> = fresh.map(|a| (a.due, a.revision)).collect();
-        if !order.is_sorted() && !self.stepped_since_opened {
-            return Err(format!("started out of order at {now:?}: {order:?}"));
+    /// What starts in one turn starts in order in its queue: of deadline, then of insertion.
+    fn check_order(&self, now: Now, starts: &[Attempt]) -> Result<(), String> {
+        for queue in QUEUES {
+            let of_queue = starts.iter().filter(|a| a.name.queue.as_str() == queue);
+            let fresh = of_queue.filter(|a| a.due >= self.opened.wall);
+            let order: Vec<_> = fresh.map(|a| (a.due, a.revision)).collect();
+            if !order.is_sorted() && !self.stepped_since_opened {
+                return Err(format!("started out of order at {now:?}: {order:?}"));
+            }
         }
         Ok(())
+    }
+
+    /// Whether a queue has as many attempts as it may while others want some.
+    fn has_its_share(&self, queue: &QueueName) -> bool {
+        let running = self.running.values().map(|(attempt, _)| attempt);
+        let has = running.filter(|a| a.name.queue == *queue).count();
+        let free = self.config.max_in_flight - self.running.len();
+        let percent = usize::from(self.config.queue_share_percent);
+        has > 0 && has * (100 - percent) >= free * percent
     }
 
     /// The next turn is asked for in time, and whatever is due now was started.
     fn check_promptness(&self) -> Result<(), String> {
         let full = self.running.len() >= self.config.max_in_flight;
-        let Some((due, name)) = self.model.next_due(self.opened) else {
+        let waits = |queue: &QueueName| self.has_its_share(queue);
+        let Some((due, name)) = self.model.next_due(self.now(), self.opened, waits) else {
             return Ok(());
         };
         match self.engine.next_wake() {
-            Some(wake) if wake <= due => Ok(()),
+            Some(wake) if wake <= due.max(self.clock.timestamp()) => Ok(()),
             _ if full => Ok(()), // an outcome comes first
             wake => Err(format!(
                 "{name} is due at {due:?}, the next turn is at {wake:?}"
@@ -637,7 +681,7 @@ impl World {
     }
 
     /// A retry that comes too late is given up: nobody is told, the store shows it.
-    fn settle_too_old(&mut self, now: Timestamp) -> Result<(), String> {
+    fn settle_too_old(&mut self, now: Now) -> Result<(), String> {
         for name in self.model.too_old(now) {
             let record = self
                 .store
@@ -653,7 +697,7 @@ impl World {
 
     /// The process ends here and starts again some time later, on what the store kept.
     /// `survived` is what is true if the turn that failed at that time has survived.
-    fn restart(&mut self, survived: Option<(Model, Timestamp)>) -> Result<(), String> {
+    fn restart(&mut self, survived: Option<(Model, Now)>) -> Result<(), String> {
         self.report.crashes += 1;
         self.running.clear();
         self.model.crashed();
@@ -700,7 +744,9 @@ impl World {
         if !torn {
             self.check_fence(replaced)?;
         }
-        self.opened = self.clock.timestamp();
+        self.boot_origin = (self.clock.timestamp(), self.clock.boot());
+        self.opened = self.now();
+        self.steps_back = 0;
         self.stepped_since_opened = false;
         self.caught_up = 0;
         self.audit(survived)
@@ -720,7 +766,7 @@ impl World {
     }
 
     /// Compares everything in the store with the model, and settles on what has survived.
-    fn audit(&mut self, survived: Option<(Model, Timestamp)>) -> Result<(), String> {
+    fn audit(&mut self, survived: Option<(Model, Now)>) -> Result<(), String> {
         let records = self.everything()?;
         let mut by_state = [0; 4];
         for record in &records {

@@ -1,0 +1,114 @@
+//! The two time lines of a scheduler: the wall clock's, and one that counts on from where that
+//! stood at the opening. Where they part, the wall clock was set.
+
+use std::time::Duration;
+
+use countwheel::{Clock, Instant, Timestamp};
+
+use crate::{DueClock, Stats};
+
+/// A reading of both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Now {
+    pub(crate) wall: Timestamp,
+    pub(crate) boot: Timestamp,
+}
+
+impl Now {
+    pub(crate) fn by(self, clock: DueClock) -> Timestamp {
+        match clock {
+            DueClock::Wall => self.wall,
+            DueClock::Boot => self.boot,
+        }
+    }
+
+    /// A time by one clock, as the other shows it now.
+    pub(crate) fn convert(self, at: Timestamp, from: DueClock, to: DueClock) -> Timestamp {
+        let (from, to) = (self.by(from), self.by(to));
+        if at >= from {
+            to + at.saturating_since(from)
+        } else {
+            to.saturating_sub(from.saturating_since(at))
+        }
+    }
+}
+
+/// Where the boot clock's time line begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    wall: Timestamp,
+    boot: Instant,
+}
+
+impl Origin {
+    /// Both lines begin at the wall time now.
+    pub(crate) fn of(clock: &dyn Clock) -> Self {
+        Self {
+            wall: clock.timestamp(),
+            boot: clock.boot(),
+        }
+    }
+
+    pub(crate) fn now(&self, clock: &dyn Clock) -> Now {
+        let passed = clock.boot().saturating_since(self.boot);
+        // Down: nothing is due before its time.
+        let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
+        Now {
+            wall: clock.timestamp(),
+            boot: self.wall + Duration::from_micros(micros),
+        }
+    }
+}
+
+/// Watches for steps of the wall clock.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    last: Now,
+    forward: u64,
+    backward: u64,
+    last_micros: i64,
+}
+
+impl Steps {
+    /// A smaller difference is the drift of two clocks.
+    const LEAST: Duration = Duration::from_millis(250);
+
+    pub(crate) fn new(now: Now) -> Self {
+        Self {
+            last: now,
+            forward: 0,
+            backward: 0,
+            last_micros: 0,
+        }
+    }
+
+    /// Compares the clocks, and says by how many microseconds the wall clock was set since the
+    /// last time.
+    ///
+    /// A clock that is being slewed differs by less than a thousandth of the time between, so
+    /// that much more is no step.
+    pub(crate) fn look(&mut self, now: Now) -> Option<i64> {
+        let last = std::mem::replace(&mut self.last, now);
+        let skew = |now: Now| i128::from(now.wall.as_micros()) - i128::from(now.boot.as_micros());
+        let by = skew(now) - skew(last);
+        let drift = now.boot.saturating_since(last.boot) / 1_000;
+        if by.unsigned_abs() <= (Self::LEAST + drift).as_micros() {
+            return None;
+        }
+        let by = i64::try_from(by).unwrap_or(if by > 0 { i64::MAX } else { i64::MIN });
+        self.last_micros = by;
+        if by > 0 {
+            self.forward += 1;
+        } else {
+            self.backward += 1;
+        }
+        tracing::warn!(microseconds = by, "the wall clock was set");
+        Some(by)
+    }
+
+    pub(crate) fn fill(&self, stats: &mut Stats) {
+        stats.steps_forward = self.forward;
+        stats.steps_backward = self.backward;
+        stats.last_step_micros = self.last_micros;
+    }
+}

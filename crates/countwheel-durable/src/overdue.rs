@@ -1,0 +1,97 @@
+//! What was overdue when the scheduler was opened: started at a bounded rate, so that a long
+//! time away makes only itself late.
+
+use std::time::Duration;
+
+use countwheel::Timestamp;
+
+use crate::clocks::Now;
+use crate::store::{DueEntry, Shard, Store, StoreError};
+use crate::window::{Room, Window};
+use crate::{DueClock, QueueName, Revision};
+
+/// The overdue, in a window of their own: in turns by queue, in each in order of deadline.
+#[derive(Debug)]
+pub(crate) struct Overdue {
+    pub(crate) window: Window,
+    interval: Duration,
+    /// The virtual scheduling time of the generic cell rate algorithm (ITU-T I.371), by the
+    /// boot clock: the next start is allowed from here on.
+    next_start: Timestamp,
+}
+
+impl Overdue {
+    /// The longest that unused allowance is kept.
+    const BURST: Duration = Duration::from_millis(20);
+
+    pub(crate) fn new(opened: Now, room: Room, per_second: u32) -> Self {
+        let from = Now {
+            wall: Timestamp::EPOCH,
+            boot: Timestamp::EPOCH,
+        };
+        let until = Now {
+            wall: just_before(opened.wall),
+            boot: just_before(opened.boot),
+        };
+        Self {
+            window: Window::new(from, until, room, false),
+            interval: Duration::from_secs(1) / per_second.max(1),
+            next_start: opened.boot,
+        }
+    }
+
+    /// Begins anew with what is overdue by `clock` now.
+    pub(crate) fn restart(&mut self, clock: DueClock, now: Now) {
+        self.window
+            .restart(clock, Timestamp::EPOCH, just_before(now.by(clock)));
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        DueClock::ALL
+            .iter()
+            .all(|clock| self.window.is_done(*clock))
+    }
+
+    pub(crate) fn refill(
+        &mut self,
+        now: Now,
+        store: &dyn Store,
+        shard: Shard,
+        skip: &dyn Fn(Revision) -> bool,
+    ) -> Result<(), StoreError> {
+        self.window.refill(now, store, shard, skip)
+    }
+
+    /// The next entry, if the rate allows one now.
+    pub(crate) fn take(&mut self, now: Now, may: impl Fn(&QueueName) -> bool) -> Option<DueEntry> {
+        if now.boot < self.next_start {
+            return None;
+        }
+        self.window.take(now, may)
+    }
+
+    /// Notes that the entry last taken was started.
+    pub(crate) fn started(&mut self, now: Now) {
+        let earliest = now.boot.saturating_sub(Self::BURST);
+        self.next_start = self.next_start.max(earliest) + self.interval;
+    }
+
+    /// How long until the rate allows a start of something that is due and `may`; `None` if
+    /// nothing is left.
+    pub(crate) fn wait(&self, now: Now, may: impl Fn(&QueueName) -> bool) -> Option<Duration> {
+        let due = if self.window.is_ready(may) {
+            Some(Duration::ZERO)
+        } else {
+            let sides = DueClock::ALL.into_iter();
+            let wakes = sides.filter_map(|clock| Some((clock, self.window.next_wake(clock)?)));
+            wakes
+                .map(|(clock, at)| at.saturating_since(now.by(clock)))
+                .min()
+        };
+        due.map(|due| due.max(self.next_start.saturating_since(now.boot)))
+    }
+}
+
+fn just_before(at: Timestamp) -> Timestamp {
+    at.saturating_sub(Duration::from_micros(1))
+}
