@@ -9,10 +9,10 @@ mod disk;
 use std::sync::Arc;
 
 use countwheel::Timestamp;
-use countwheel_durable::store::simulated::{Disk, Failure, Fault};
+use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_durable::store::{
     Change, DueScan, Filter, MemorySorted, Shard, Sorted, StoreError, SystemFiles, TableOptions,
-    TableStore,
+    TableSnapshot, TableStore,
 };
 use countwheel_durable::{
     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, QueueName, Record, RetryPolicy,
@@ -236,11 +236,22 @@ fn examine(
     Ok(())
 }
 
+/// A check finds nothing wrong, and as much as there is.
+fn check_is_clean(disk: &Disk, store: &TableStore) {
+    let check = TableStore::check(disk.files("tables"), 7).unwrap();
+    assert_eq!(check.problems, []);
+    let stats = store.stats();
+    assert_eq!(
+        (check.tables, check.records, check.tombstones, check.bytes),
+        (stats.tables, stats.records, stats.tombstones, stats.bytes)
+    );
+}
+
 #[test]
 fn random_lives_give_what_a_plain_map_gives() {
     let (mut merges, mut runs_max) = (0, 0);
-    for seed in 0..60 {
-        let payload_max = if seed % 10 == 0 { 2 << 20 } else { 10_000 };
+    for seed in 0..40 {
+        let payload_max = if seed % 20 == 0 { 2 << 20 } else { 10_000 };
         let mut maker = Maker::new(seed, payload_max);
         let model = MemorySorted::default();
         let disk = Disk::new(seed);
@@ -261,6 +272,9 @@ fn random_lives_give_what_a_plain_map_gives() {
             }
             runs_max = runs_max.max(store.stats().runs);
             compare(&store, &model, &mut maker, 4);
+            if segment % 5 == 0 {
+                check_is_clean(&disk, &store);
+            }
         }
         while store.merge_step().unwrap() {}
         assert!(!store.merge_wanted());
@@ -270,7 +284,7 @@ fn random_lives_give_what_a_plain_map_gives() {
         let store = open();
         assert_eq!(disk.paths().len(), store.stats().tables + 1);
     }
-    assert!(merges > 100 && runs_max > 5, "{merges} {runs_max}");
+    assert!(merges > 80 && runs_max > 5, "{merges} {runs_max}");
 }
 
 #[test]
@@ -416,7 +430,7 @@ fn the_power_may_go_at_any_call() {
 
 #[test]
 fn random_lives_survive_power_cuts() {
-    for seed in 100..220 {
+    for seed in 100..180 {
         let mut maker = Maker::new(seed, 10_000);
         let mut life = Life::new(small());
         for _ in 0..6 {
@@ -560,7 +574,7 @@ fn furnished(seed: u64) -> (Maker, Life) {
 #[test]
 fn damage_is_refused_or_does_not_matter() {
     let (mut refused, mut survived) = (0, 0);
-    for seed in 0..6 {
+    for seed in 0..4 {
         let (mut maker, life) = furnished(seed);
         for round in 0..60 {
             let disk = life.disk.copy();
@@ -579,7 +593,7 @@ fn damage_is_refused_or_does_not_matter() {
             }
         }
     }
-    assert!(refused > 200 && survived > 5, "{refused} {survived}");
+    assert!(refused > 130 && survived > 3, "{refused} {survived}");
 }
 
 #[test]
@@ -607,8 +621,16 @@ fn every_flipped_bit_of_a_small_store_is_found_or_does_not_matter() {
             life.disk.set_content(&path, damaged);
             let examined = life
                 .open()
-                .and_then(|store| examine(&store, &life.model, &mut maker, 1));
+                .and_then(|store| examine(&store, &life.model, &mut maker, 0));
             harmless += usize::from(examined.is_ok());
+            // What only fills up to the next frame is nobody's.
+            let is_padding = path != "tables/manifest"
+                && frames(&content)
+                    .iter()
+                    .all(|&(begin, len, _)| !(begin..begin + len).contains(&at));
+            let check = TableStore::check(life.disk.files("tables"), 7);
+            let is_clean = check.is_ok_and(|check| check.problems.is_empty());
+            assert_eq!(is_clean, is_padding, "{path} {at}");
         }
         life.disk.set_content(&path, content);
     }
@@ -765,4 +787,266 @@ fn crc32(bytes: &[u8]) -> u32 {
         }
     }
     !crc
+}
+
+// ---- what it costs ----
+
+/// A record that is due after so many milliseconds.
+fn plain(number: u64, revision: u64) -> Record {
+    let due = Timestamp::from_micros(1_000 * number);
+    Record {
+        revision: Revision(revision),
+        state: State::Pending,
+        due,
+        clock: DueClock::Wall,
+        attempts: Vec::new(),
+        payload: vec![u8::try_from(revision % 256).unwrap(); 50],
+        ..Maker::new(number, 0).record(TimerName::new("q", format!("key-{number:06}")).unwrap())
+    }
+}
+
+#[test]
+fn a_scan_from_a_position_reads_little_whatever_was_removed_before() {
+    let disk = Disk::default();
+    let mut options = TableOptions::default();
+    options.cache_bytes = 0;
+    options.block_bytes = 512;
+    options.fan_in = 100;
+    let store = TableStore::open(disk.files("tables"), 7, options).unwrap();
+    let puts = (0..3_000).map(|number| (Shard(0), Change::put(plain(number, number + 1))));
+    store.ingest(1, puts.collect()).unwrap();
+    let removals = (0..2_900).map(|number| (Shard(0), Change::remove(plain(number, 1).name)));
+    store.ingest(2, removals.collect()).unwrap();
+    let reads = || disk.calls(Calls::Only(Operation::Read));
+
+    let before = reads();
+    let scan = DueScan {
+        after: Some(plain(2_899, 2_900).wake().unwrap()),
+        limit: 20,
+        ..DueScan::all(DueClock::Wall)
+    };
+    let found = store.due(Shard(0), &scan).unwrap();
+    assert_eq!(found.len(), 20);
+    assert_eq!(found[0].name, plain(2_900, 1).name);
+    // A block of the tree for each level, and some more to the right.
+    let took = reads() - before;
+    assert!(took < 20, "{took}");
+
+    // Nor does an ingest look anything up, not even after an opening, but for a filter of each
+    // table.
+    drop(store);
+    disk.restart();
+    let store = TableStore::open(disk.files("tables"), 7, options).unwrap();
+    let before = reads();
+    let puts = (0..500).map(|number| (Shard(0), Change::put(plain(number, 5_000 + number))));
+    store.ingest(3, puts.collect()).unwrap();
+    assert_eq!(reads(), before);
+    let removals = (500..999).map(|number| (Shard(0), Change::remove(plain(number, 1).name)));
+    store.ingest(4, removals.collect()).unwrap();
+    let took = reads() - before;
+    assert!(took <= 2, "{took}");
+}
+
+#[test]
+fn runs_stay_few_and_each_record_is_written_seldom() {
+    let disk = Disk::default();
+    let mut options = TableOptions::default();
+    options.fan_in = 4;
+    let store = TableStore::open(disk.files("tables"), 7, options).unwrap();
+    let (mut runs, mut next) = (0, 0);
+    for segment in 1..=64 {
+        let puts =
+            (next..next + 30).map(|number| (Shard(0), Change::put(plain(number, number + 1))));
+        store.ingest(segment, puts.collect()).unwrap();
+        next += 30;
+        while store.merge_step().unwrap() {}
+        runs = runs.max(store.stats().runs);
+    }
+    let stats = store.stats();
+    // Three tiers of three at most; 64 = 4 x 4 x 4 ingests are one run in the end.
+    assert!(runs <= 9 && stats.runs == 1, "{runs} {stats:?}");
+    // Once by the ingest, and once for each tier above. Small tables have more of everything.
+    assert!(stats.written < 5 * stats.bytes, "{stats:?}");
+
+    // What was removed goes, and then the removals do.
+    let removals = (0..next).map(|number| (Shard(0), Change::remove(plain(number, 1).name)));
+    store.ingest(65, removals.collect()).unwrap();
+    assert!(store.merge_step().unwrap());
+    let stats = store.stats();
+    assert_eq!((stats.tables, stats.records, stats.tombstones), (0, 0, 0));
+    assert_eq!(disk.paths(), ["tables/manifest"]);
+    // A removal of what nobody has is not even written.
+    let removal = Change::remove(plain(1, 1).name);
+    store.ingest(66, vec![(Shard(0), removal)]).unwrap();
+    assert_eq!(store.stats().tables, 0);
+}
+
+// ---- at the same time ----
+
+#[test]
+fn readers_see_whole_ingests_while_others_merge() {
+    let disk = Disk::default();
+    let mut options = small();
+    options.cache_bytes = 10_000;
+    let store = TableStore::open(disk.files("tables"), 7, options).unwrap();
+    let ingest = |segment: u64| {
+        let puts = (0..60).map(|number| (Shard(0), Change::put(plain(number, segment))));
+        store.ingest(segment, puts.collect()).unwrap();
+    };
+    ingest(1);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let is_done = || done.load(std::sync::atomic::Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut seen = 0;
+            while !is_done() {
+                let due = store.due(Shard(0), &DueScan::all(DueClock::Wall)).unwrap();
+                assert_eq!(due.len(), 60);
+                let revision = due[0].wake.revision.0;
+                assert!(due.iter().all(|entry| entry.wake.revision.0 == revision));
+                assert!(revision >= seen);
+                seen = revision;
+                let page = store
+                    .list(Shard(0), &Filter::queue(due[0].name.queue.clone()))
+                    .unwrap();
+                assert_eq!(page.records.len(), 60);
+                let revision = page.records[0].revision;
+                assert!(
+                    page.records
+                        .iter()
+                        .all(|record| record.revision == revision)
+                );
+                let record = store.get(Shard(0), &due[7].name).unwrap().unwrap();
+                assert!(record.revision >= revision);
+            }
+        });
+        scope.spawn(|| {
+            while !is_done() {
+                store.merge_step().unwrap();
+            }
+        });
+        for segment in 2..80 {
+            ingest(segment);
+        }
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+    while store.merge_step().unwrap() {}
+    assert_eq!(disk.paths().len(), store.stats().tables + 1);
+}
+
+#[test]
+fn a_snapshot_stays_as_it_was() {
+    let (mut maker, mut life) = furnished(3);
+    let store = life.open().unwrap();
+    let snapshot = store.snapshot();
+    let ingested = life.model.ingested();
+    assert_eq!(snapshot.ingested(), ingested);
+    let names = maker.names.clone();
+    let held = |store: &TableStore| {
+        let names = names.iter();
+        names
+            .map(|name| store.get(Shard(0), name).unwrap())
+            .collect::<Vec<_>>()
+    };
+    let before = held(&store);
+    // Everything is replaced.
+    for step in script(&mut maker, 10) {
+        life.apply(&store, &step).unwrap();
+    }
+    let removals = SHARDS.iter().flat_map(|&shard| {
+        names
+            .iter()
+            .map(move |name| (shard, Change::remove(name.clone())))
+    });
+    life.apply(&store, &Step::Ingest(removals.collect()))
+        .unwrap();
+    while store.merge_step().unwrap() {}
+    compare(&store, &life.model, &mut maker, 1);
+
+    let copy = Disk::default();
+    for file in snapshot.files() {
+        let path = format!("tables/{file}");
+        copy.set_content(&path, life.disk.content(&path).unwrap());
+    }
+    let manifest = format!("tables/{}", TableSnapshot::MANIFEST);
+    copy.set_content(&manifest, snapshot.manifest().to_vec());
+    let copied = TableStore::open(copy.files("tables"), 7, small()).unwrap();
+    assert_eq!(copied.ingested(), ingested);
+    assert_eq!(held(&copied), before);
+    // With the last who wants them, the files go.
+    drop(snapshot);
+    assert_eq!(life.disk.paths().len(), store.stats().tables + 1);
+}
+
+// ---- repair ----
+
+#[test]
+fn what_is_salvaged_is_right_or_said_to_be_doubtful() {
+    let (mut all, mut right, mut doubtful) = (0, 0, 0);
+    for seed in 0..4 {
+        let (mut maker, life) = furnished(seed);
+        let mut current = std::collections::BTreeMap::new();
+        for shard in SHARDS {
+            for name in &maker.names {
+                if let Some(record) = life.model.get(shard, name).unwrap() {
+                    current.insert((shard, name.clone()), record);
+                }
+            }
+        }
+        for round in 0..60 {
+            let disk = life.disk.copy();
+            let done = (round > 0).then(|| disk.damage(maker.random.draw()));
+            let mut salvaged = Vec::new();
+            let lost = TableStore::salvage(disk.files("tables"), 7, |found| {
+                salvaged.push(found);
+                Ok(())
+            });
+            let lost = lost.unwrap();
+            all += current.len();
+            let mut missing = current.clone();
+            for found in salvaged {
+                let name = (found.shard, found.record.name.clone());
+                let is_right = current.get(&name) == Some(&found.record);
+                assert!(is_right || found.doubtful, "{done:?} {name:?}");
+                assert!(missing.remove(&name).is_some() || found.doubtful);
+                right += usize::from(is_right && !found.doubtful);
+                doubtful += usize::from(found.doubtful);
+            }
+            // What is missing is spoken of; nothing is lost where nothing is damaged.
+            assert!(
+                missing.is_empty() || !lost.problems.is_empty(),
+                "{done:?} {missing:?}"
+            );
+            assert!(round > 0 || (lost.problems.is_empty() && missing.is_empty()));
+            // A check finds what a salvage found.
+            let check = TableStore::check(disk.files("tables"), 7);
+            let is_clean = check.is_ok_and(|check| check.problems.is_empty());
+            assert!(!is_clean || lost.problems.is_empty(), "{done:?}");
+        }
+    }
+    assert!(right > all / 2, "{right} of {all}, {doubtful} doubtful");
+}
+
+#[test]
+fn a_check_says_where_and_how_many() {
+    let disk = equal_tables(7);
+    let path = disk.paths()[2].clone();
+    let content = disk.content(&path).unwrap();
+    let (at, _, _) = frames(&content)[1];
+    let mut damaged = content.clone();
+    damaged[at + 20] ^= 1;
+    disk.set_content(&path, damaged);
+    let check = TableStore::check(disk.files("tables"), 7).unwrap();
+    let first = &check.problems[0];
+    assert!(first.path.ends_with(&path) && first.offset == at as u64);
+    assert_eq!(check.records + first.at_risk, 40);
+    assert!((1..5).contains(&first.at_risk), "{first:?}");
+
+    // A footer is all of it.
+    let mut damaged = content.clone();
+    let (at, _, _) = *frames(&content).last().unwrap();
+    damaged[at] ^= 1;
+    disk.set_content(&path, damaged);
+    let check = TableStore::check(disk.files("tables"), 7).unwrap();
+    assert_eq!((check.records, check.problems[0].at_risk), (20, 20));
 }

@@ -27,7 +27,9 @@ pub use files::{Files, StoreFile, SystemFiles};
 pub use log::{LogOptions, LogStore, MovingLog, Recovery};
 pub use memory::MemoryStore;
 pub use sorted::{MemorySorted, Sorted};
-pub use table::{TableOptions, TableStats, TableStore};
+pub use table::{
+    Salvaged, TableCheck, TableOptions, TableProblem, TableSnapshot, TableStats, TableStore,
+};
 
 use crate::{DueClock, QueueName, Record, Revision, StateKind, TimerName, Wake};
 

@@ -31,11 +31,13 @@ pub(super) enum FileName {
     NewManifest(u64),
 }
 
-const MANIFEST: &str = "manifest";
 const NEW_MANIFEST: &str = "manifest-new-";
 const TABLE: &str = "table-";
 
 impl Directory {
+    /// The name of the manifest that counts.
+    pub(super) const MANIFEST: &str = "manifest";
+
     pub(super) fn new(
         files: Arc<dyn Files>,
         store_id: u64,
@@ -76,10 +78,6 @@ impl Directory {
         format!("{TABLE}{number:016x}")
     }
 
-    pub(super) fn manifest_name() -> &'static str {
-        MANIFEST
-    }
-
     pub(super) fn new_manifest_name(number: u64) -> String {
         format!("{NEW_MANIFEST}{number:016x}")
     }
@@ -87,7 +85,7 @@ impl Directory {
     /// What a file of this name is; `None` if it is none of a table store's.
     pub(super) fn parse(name: &str) -> Option<FileName> {
         let number = |prefix| u64::from_str_radix(name.strip_prefix(prefix)?, 16).ok();
-        if name == MANIFEST {
+        if name == Self::MANIFEST {
             return Some(FileName::Manifest);
         }
         if let Some(number) = number(TABLE) {

@@ -1,5 +1,9 @@
 //! The frames that every file of a table store is made of, and the numbers in them.
 
+use crate::TimerName;
+use crate::store::Shard;
+use crate::store::embedded::codec;
+
 /// Frames begin at multiples of this.
 pub(super) const ALIGNMENT: u64 = 8;
 /// The bytes of a frame before its body: checksum, length, kind, three zeros.
@@ -274,15 +278,14 @@ fn head(version: u8, key: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
 }
 
 /// The bytes of a record without its name, which the key says already.
-pub(super) fn strip(key: &[u8], encoded: &[u8]) -> Result<Vec<u8>, Malformed> {
+pub(super) fn strip(key: &[u8], encoded: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let &version = encoded.first().ok_or(Malformed)?;
-    let mut begin = Vec::with_capacity(key.len() + 4);
-    head(version, key, &mut begin)?;
-    let rest = encoded.strip_prefix(&begin[..]).ok_or(Malformed)?;
-    let mut stripped = Vec::with_capacity(1 + rest.len());
-    stripped.push(version);
-    stripped.extend_from_slice(rest);
-    Ok(stripped)
+    out.clear();
+    head(version, key, out)?;
+    let rest = encoded.strip_prefix(&out[..]).ok_or(Malformed)?;
+    out.truncate(1);
+    out.extend_from_slice(rest);
+    Ok(())
 }
 
 /// The bytes of the record whose key and stripped bytes these are.
@@ -296,6 +299,13 @@ pub(super) fn restore(key: &[u8], stripped: &[u8], out: &mut Vec<u8>) -> Result<
 
 /// The bytes of a key that say the shard.
 pub(super) const SHARD_BYTES: usize = 2;
+
+/// The shard and the name of a key.
+pub(super) fn name_of(key: &[u8]) -> Result<(Shard, TimerName), Malformed> {
+    let (shard, name) = key.split_first_chunk::<SHARD_BYTES>().ok_or(Malformed)?;
+    let name = codec::name_of(name).map_err(|_| Malformed)?;
+    Ok((Shard(u16::from_be_bytes(*shard)), name))
+}
 
 pub(super) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {

@@ -52,6 +52,8 @@ pub(super) struct TableEntry {
     pub(super) length: u64,
     /// The checksum of its footer.
     pub(super) checksum: u32,
+    /// How many records it has.
+    pub(super) records: u64,
     #[serde(with = "serde_bytes")]
     pub(super) first_key: Vec<u8>,
     #[serde(with = "serde_bytes")]
@@ -75,7 +77,7 @@ impl Manifest {
 
     /// The manifest of a store; `None` if there is none.
     pub(super) fn read(files: &dyn Files, store_id: u64) -> Result<Option<Self>, StoreError> {
-        let name = Directory::manifest_name();
+        let name = Directory::MANIFEST;
         let on_error = |source| io_error(files, source);
         let listed = files.list().map_err(on_error)?;
         if !listed.iter().any(|file| file == name) {

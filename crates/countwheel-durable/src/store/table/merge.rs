@@ -10,6 +10,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -78,7 +79,7 @@ pub(super) fn merge(
     }
     let mut last_key: Vec<u8> = Vec::new();
     let mut bytes = Vec::new();
-    while let Some(source) = sources.pop() {
+    while let Some(mut source) = sources.peek_mut() {
         let cursor = &source.cursor;
         if cursor.key() != last_key {
             last_key.clear();
@@ -111,7 +112,10 @@ pub(super) fn merge(
                 None => {}
             }
         }
-        sources.extend(source.next()?);
+        // An advance that fails leaves the heap out of order; it is given up then.
+        if !source.advance()? {
+            PeekMut::pop(source);
+        }
     }
     let tables = writer.finish()?;
     Ok((!tables.is_empty()).then_some(Run {
@@ -137,29 +141,23 @@ impl Source {
         };
         let mut cursor = Cursor::new(table, Section::Names, false);
         let found = cursor.seek(&[])?;
-        let source = Self { age, cursor, rest };
-        if found {
-            Ok(Some(source))
-        } else {
-            source.next_table()
-        }
+        let mut source = Self { age, cursor, rest };
+        Ok((found || source.next_table()?).then_some(source))
     }
 
-    fn next(mut self) -> Result<Option<Self>, StoreError> {
-        if self.cursor.advance()? {
-            return Ok(Some(self));
-        }
-        self.next_table()
+    /// Goes to the next name. False if there is none.
+    fn advance(&mut self) -> Result<bool, StoreError> {
+        Ok(self.cursor.advance()? || self.next_table()?)
     }
 
-    fn next_table(mut self) -> Result<Option<Self>, StoreError> {
+    fn next_table(&mut self) -> Result<bool, StoreError> {
         for table in self.rest.by_ref() {
             self.cursor = Cursor::new(table, Section::Names, false);
             if self.cursor.seek(&[])? {
-                return Ok(Some(self));
+                return Ok(true);
             }
         }
-        Ok(None)
+        Ok(false)
     }
 }
 

@@ -46,23 +46,29 @@
 
 mod block;
 mod cache;
+mod check;
 mod directory;
 mod filter;
 mod format;
 mod manifest;
 mod merge;
 mod reader;
+mod salvage;
 mod scan;
+mod snapshot;
 mod version;
 mod writer;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+pub use self::check::{TableCheck, TableProblem};
 use self::directory::{Directory, FileName, io_error, not_a_store};
 use self::format::strip;
-use self::manifest::Manifest;
+use self::manifest::{Manifest, RunEntry, TableEntry};
 use self::reader::Table;
+pub use self::salvage::Salvaged;
+pub use self::snapshot::TableSnapshot;
 use self::version::{Run, Version};
 use self::writer::{Content, RunWriter};
 use super::embedded::codec::{self, Indexed};
@@ -172,25 +178,12 @@ impl TableStore {
             fan_in: options.fan_in.max(2),
             ..options
         };
-        let names = files.list().map_err(|error| io_error(&*files, error))?;
-        let mut found = Vec::new();
-        for name in names {
-            match Directory::parse(&name) {
-                Some(parsed) => found.push((parsed, name)),
-                None => {
-                    let problem = "is no file of a table store".to_owned();
-                    return Err(not_a_store(&*files, &name, problem));
-                }
-            }
-        }
-        let tables = found.iter().filter_map(|(parsed, _)| match parsed {
-            FileName::Table(number) => Some(*number),
-            _ => None,
-        });
+        let found = found_files(&*files)?;
         let manifest = Manifest::read(&*files, store_id)?;
-        if manifest.is_none() && tables.clone().next().is_some() {
+        let is_table = |(parsed, _): &(FileName, _)| matches!(parsed, FileName::Table(_));
+        if manifest.is_none() && found.iter().any(is_table) {
             let problem = "is missing, and there are tables".to_owned();
-            return Err(not_a_store(&*files, Directory::manifest_name(), problem));
+            return Err(not_a_store(&*files, Directory::MANIFEST, problem));
         }
         let is_new = manifest.is_none();
         let manifest = manifest.unwrap_or_default();
@@ -283,6 +276,98 @@ impl TableStore {
         }
     }
 
+    /// The files of this moment, for a copy while the store goes on.
+    #[must_use]
+    pub fn snapshot(&self) -> TableSnapshot {
+        TableSnapshot::new(self.version(), &self.directory)
+    }
+
+    /// Reads everything that the store in `files` has, and says what is wrong with it: checksums,
+    /// order, counts, whether the indexes say what the records say. Changes nothing; the store
+    /// need not be closed. Memory for a few blocks.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use countwheel_durable::store::{SystemFiles, TableOptions, TableStore};
+    ///
+    /// let directory = tempfile::tempdir()?;
+    /// let files = Arc::new(SystemFiles::new(directory.path()));
+    /// TableStore::open(files.clone(), 7, TableOptions::default())?;
+    /// assert!(TableStore::check(files, 7)?.problems.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) if there is no store, or its manifest is damaged.
+    pub fn check(files: Arc<dyn Files>, store_id: u64) -> Result<TableCheck, StoreError> {
+        let Some(manifest) = Manifest::read(&*files, store_id)? else {
+            let problem = "is missing".to_owned();
+            return Err(not_a_store(&*files, Directory::MANIFEST, problem));
+        };
+        let directory = Directory::new(files, store_id, TableOptions::default(), 0);
+        let directory = Arc::new(directory);
+        let mut check = TableCheck::default();
+        for entry in manifest.tables() {
+            check.table(&directory, entry);
+        }
+        Ok(check)
+    }
+
+    /// Reads what can be read of a damaged store, for a repair that makes a new one: hands each
+    /// record to `each`, of each name the newest that is left, in order of shard and name. Changes
+    /// nothing. Gives back what could not be read.
+    ///
+    /// Without a manifest all tables are read that there are, and every record is doubtful: it may
+    /// be of a table that was merged into another already.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use countwheel_durable::store::{SystemFiles, TableOptions, TableStore};
+    ///
+    /// let directory = tempfile::tempdir()?;
+    /// let files = Arc::new(SystemFiles::new(directory.path()));
+    /// TableStore::open(files.clone(), 7, TableOptions::default())?;
+    /// let mut salvaged = Vec::new();
+    /// let lost = TableStore::salvage(files, 7, |found| {
+    ///     salvaged.push(found.record);
+    ///     Ok(())
+    /// })?;
+    /// assert!(lost.problems.is_empty() && salvaged.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What `each` gives, and [`StoreError::Io`] if the directory cannot be read.
+    pub fn salvage(
+        files: Arc<dyn Files>,
+        store_id: u64,
+        each: impl FnMut(Salvaged) -> Result<(), StoreError>,
+    ) -> Result<TableCheck, StoreError> {
+        let manifest = Manifest::read(&*files, store_id).ok().flatten();
+        let all_doubtful = manifest.is_none();
+        let found = files.list().map_err(|error| io_error(&*files, error))?;
+        let directory = Directory::new(files, store_id, TableOptions::default(), 0);
+        let runs = match manifest {
+            Some(manifest) => {
+                let whole = |table: &TableEntry| (table.number, Some(table.length));
+                let tables = |run: &RunEntry| run.tables.iter().map(whole).collect();
+                manifest.runs.iter().map(tables).collect()
+            }
+            None => {
+                let parsed = found
+                    .iter()
+                    .filter_map(|name| match Directory::parse(name) {
+                        Some(FileName::Table(number)) => Some(number),
+                        _ => None,
+                    });
+                salvage::by_footer(&directory, &parsed.collect::<Vec<_>>())
+            }
+        };
+        let mut check = TableCheck::default();
+        salvage::salvage(&directory, runs, all_doubtful, &mut check, each)?;
+        Ok(check)
+    }
+
     fn version(&self) -> Arc<Version> {
         let version = self.version.read();
         Arc::clone(&version.unwrap_or_else(PoisonError::into_inner))
@@ -325,12 +410,15 @@ impl TableStore {
         let version = self.version();
         let mut writer = RunWriter::new(&self.directory, sequence);
         let mut keyed = keyed.into_iter().peekable();
+        let (mut encoded, mut stripped) = (Vec::new(), Vec::new());
         while let Some((key, change)) = keyed.next() {
             if keyed.peek().is_some_and(|(next, _)| *next == key) {
                 continue; // the last one counts
             }
             if let Change::Put { record, .. } = change {
-                let stripped = strip(&key, &codec::encode(&record))
+                encoded.clear();
+                codec::encode_into(&record, &mut encoded);
+                strip(&key, &encoded, &mut stripped)
                     .expect("a record begins with its version and its name");
                 writer.add(&key, Content::Record(&stripped, Indexed::of(&record)))?;
             } else if version.may_contain(0, &key).unwrap_or(true) {
@@ -410,6 +498,19 @@ impl Version {
     }
 }
 
+/// The files of a directory in which there is nothing else.
+fn found_files(files: &dyn Files) -> Result<Vec<(FileName, String)>, StoreError> {
+    let names = files.list().map_err(|error| io_error(files, error))?;
+    let parsed = names.into_iter().map(|name| match Directory::parse(&name) {
+        Some(parsed) => Ok((parsed, name)),
+        None => {
+            let problem = "is no file of a table store".to_owned();
+            Err(not_a_store(files, &name, problem))
+        }
+    });
+    parsed.collect()
+}
+
 /// Makes `version` what is found at the next opening.
 fn write_manifest(directory: &Directory, version: &Version) -> Result<(), StoreError> {
     let files = &directory.files;
@@ -428,7 +529,7 @@ fn write_manifest(directory: &Directory, version: &Version) -> Result<(), StoreE
         file.sync()?;
         // The tables' names before the manifest that names them.
         files.sync()?;
-        files.rename(&new, Directory::manifest_name())?;
+        files.rename(&new, Directory::MANIFEST)?;
         files.sync()
     };
     publish().map_err(|error| directory.sync_failed(error))

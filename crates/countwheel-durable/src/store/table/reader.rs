@@ -34,7 +34,7 @@ pub(super) enum Section {
 }
 
 impl Section {
-    fn kind(self) -> Kind {
+    pub(super) fn kind(self) -> Kind {
         match self {
             Self::Names => Kind::Records,
             Self::Due => Kind::Due,

@@ -236,6 +236,7 @@ impl TableWriter {
             number: self.number,
             length,
             checksum,
+            records: self.footer.records,
             first_key: std::mem::take(&mut self.first_key),
             last_key,
         };

@@ -1,0 +1,241 @@
+//! Reads everything and says what is wrong with it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::block::{Block, Entries};
+use super::directory::Directory;
+use super::filter;
+use super::format::{FRAME_HEADER, Kind, Malformed, Pointer, Tree, Value, restore};
+use super::manifest::TableEntry;
+use super::reader::{Section, Table};
+use super::writer::{due_key, queue_len};
+use crate::store::StoreError;
+use crate::store::embedded::codec::{self, Indexed};
+
+/// What is wrong with a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TableProblem {
+    /// The file.
+    pub path: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// What does not add up.
+    pub problem: String,
+    /// How many records of the file cannot be read or found. A check says it with the first
+    /// problem of a file; 0 with the others, and where it is not known.
+    pub at_risk: u64,
+}
+
+/// What a check of a table store found. See [`TableStore::check`](super::TableStore::check).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct TableCheck {
+    /// Tables, damaged ones included.
+    pub tables: usize,
+    /// Records that were read, those that newer ones replaced included.
+    pub records: u64,
+    /// Removals that were read.
+    pub tombstones: u64,
+    /// The length of all tables' files.
+    pub bytes: u64,
+    /// What is wrong. Empty if nothing is.
+    pub problems: Vec<TableProblem>,
+}
+
+impl TableCheck {
+    pub(super) fn problem(&mut self, directory: &Directory, number: u64, at: u64, problem: &str) {
+        self.problems.push(TableProblem {
+            path: directory.files.path().join(Directory::table_name(number)),
+            offset: at,
+            problem: problem.to_owned(),
+            at_risk: 0,
+        });
+    }
+
+    /// Checks a table that the manifest names.
+    pub(super) fn table(&mut self, directory: &Arc<Directory>, entry: &TableEntry) {
+        self.tables += 1;
+        self.bytes += entry.length;
+        let (records, problems) = (self.records, self.problems.len());
+        let whole = match Table::open(directory, entry.clone()) {
+            Ok(table) => Walk::of(self, directory, &table),
+            Err(error) => {
+                self.problem(directory, entry.number, 0, &error.to_string());
+                false
+            }
+        };
+        let read = self.records - records;
+        if let Some(first) = self.problems.get_mut(problems) {
+            // Every record is there, but an index may not lead to it.
+            let at_risk = if whole {
+                entry.records
+            } else {
+                entry.records.saturating_sub(read)
+            };
+            first.at_risk = at_risk;
+        }
+    }
+}
+
+/// Goes through a table.
+struct Walk<'a> {
+    check: &'a mut TableCheck,
+    directory: &'a Directory,
+    table: &'a Arc<Table>,
+    last_key: Vec<u8>,
+    /// Of what the records say that the indexes hold, and of what they do hold: how many entries
+    /// there are, and the sum of their hashes.
+    expected: [(u64, u64); 2],
+    found: [(u64, u64); 2],
+}
+
+impl<'a> Walk<'a> {
+    /// Whether all records could be read.
+    fn of(check: &'a mut TableCheck, directory: &'a Directory, table: &'a Arc<Table>) -> bool {
+        let (records, tombstones) = (check.records, check.tombstones);
+        let mut walk = Self {
+            check,
+            directory,
+            table,
+            last_key: Vec::new(),
+            expected: [(0, 0); 2],
+            found: [(0, 0); 2],
+        };
+        if table.filter().is_err() {
+            walk.problem(table.footer.filter.offset, "the filter cannot be read");
+        }
+        for section in [Section::Names, Section::Due, Section::List] {
+            walk.last_key.clear();
+            let Tree { root, height } = table.footer.trees[section as usize];
+            if root.len > 0 {
+                walk.node(section, root, height, None);
+            }
+        }
+        let footer = &table.footer;
+        let counted = (
+            walk.check.records - records,
+            walk.check.tombstones - tombstones,
+        );
+        let whole = counted == (footer.records, footer.tombstones);
+        if whole && (walk.expected != walk.found || walk.found[0].0 != footer.dues) {
+            let at = footer.trees[Section::Due as usize].root.offset;
+            walk.problem(at, "the indexes do not say what the records say");
+        } else if !whole {
+            let at = footer.trees[Section::Names as usize].root.offset;
+            walk.problem(at, "there are not as many records as the footer says");
+        }
+        whole
+    }
+
+    fn problem(&mut self, at: u64, problem: &str) {
+        let number = self.table.entry.number;
+        self.check.problem(self.directory, number, at, problem);
+    }
+
+    /// Checks a block, and all below it. `last` is the key with which it has to end.
+    fn node(&mut self, section: Section, pointer: Pointer, height: u32, last: Option<&[u8]>) {
+        let kind = if height > 0 {
+            Kind::Index
+        } else {
+            section.kind()
+        };
+        let mut entries = match self
+            .table
+            .frame(pointer, kind)
+            .map(|bytes| Block::new(bytes, FRAME_HEADER, pointer.offset))
+        {
+            Ok(Ok(block)) => Entries::new(Arc::new(block)),
+            Ok(Err(Malformed)) => return self.problem(pointer.offset, "a block makes no sense"),
+            Err(StoreError::Corrupt { .. }) => {
+                return self.problem(pointer.offset, "a checksum does not match");
+            }
+            Err(error) => return self.problem(pointer.offset, &error.to_string()),
+        };
+        loop {
+            match entries.advance() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(Malformed) => return self.problem(pointer.offset, "a block makes no sense"),
+            }
+            if height > 0 {
+                match Pointer::read(entries.value()) {
+                    Ok(child) => self.node(section, child, height - 1, Some(entries.key())),
+                    Err(Malformed) => self.problem(pointer.offset, "an index makes no sense"),
+                }
+                continue;
+            }
+            if !self.last_key.is_empty() && entries.key() <= self.last_key.as_slice() {
+                self.problem(pointer.offset, "names or keys are out of order");
+            }
+            self.last_key.clear();
+            self.last_key.extend_from_slice(entries.key());
+            let sound = match section {
+                Section::Names => self.record(&entries),
+                Section::Due => {
+                    count(&mut self.found[0], entries.key(), entries.value());
+                    Ok(())
+                }
+                Section::List => {
+                    count(&mut self.found[1], entries.key(), entries.value());
+                    Ok(())
+                }
+            };
+            if let Err(problem) = sound {
+                self.problem(pointer.offset, &problem);
+            }
+        }
+        if last.is_some_and(|last| last != entries.key()) {
+            self.problem(pointer.offset, "an index is wrong about a block");
+        }
+    }
+
+    fn record(&mut self, entries: &Entries) -> Result<(), String> {
+        let key = entries.key();
+        let senseless = |Malformed| "a record makes no sense".to_owned();
+        let may_contain = self.table.may_contain(key, filter::hash(key));
+        if may_contain.is_ok_and(|may_contain| !may_contain) {
+            self.problem(entries.offset(), "the filter does not know a name");
+        }
+        let stripped = match Value::read(entries.value()).map_err(senseless)? {
+            Value::Tombstone => {
+                self.check.tombstones += 1;
+                return Ok(());
+            }
+            Value::Inline(_) | Value::Large(_) => {
+                self.table.stripped(entries.value(), entries.offset())
+            }
+        };
+        let stripped = stripped.map_err(|error| error.to_string())?;
+        let mut bytes = Vec::new();
+        restore(key, &stripped.unwrap_or_default(), &mut bytes).map_err(senseless)?;
+        let record = codec::decode(&bytes).map_err(|error| error.to_string())?;
+        self.check.records += 1;
+        let Indexed {
+            kind,
+            position,
+            wake,
+            clock,
+        } = Indexed::of(&record);
+        let shard = *key.first_chunk().ok_or("a key is too short")?;
+        if let Some(wake) = wake {
+            count(
+                &mut self.expected[0],
+                &due_key(shard, clock, wake),
+                &key[shard.len()..],
+            );
+        }
+        let queue = &record.name.queue;
+        let shard = crate::store::Shard(u16::from_be_bytes(shard));
+        let list_key = codec::list_key(shard, queue, kind, position);
+        count(&mut self.expected[1], &list_key, &key[queue_len(key)..]);
+        Ok(())
+    }
+}
+
+fn count((entries, sum): &mut (u64, u64), key: &[u8], value: &[u8]) {
+    *entries += 1;
+    let hash = filter::hash(key).wrapping_mul(3) ^ filter::hash(value);
+    *sum = sum.wrapping_add(filter::hash(&hash.to_le_bytes()));
+}
