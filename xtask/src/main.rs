@@ -4,6 +4,7 @@
 //! run alone, as `cargo xtask check model year`. The long proofs are commands of their own.
 
 mod instructions;
+mod storage;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -12,6 +13,13 @@ use std::time::Instant;
 const HELP: &str = "\
 cargo xtask check [STAGE...]   the gate, or some stages of it
 cargo xtask bench [RUN...]     measures against other libraries, 40 minutes; writes the pages
+cargo xtask bench storage [--quick] [--only NAME] [--out FILE]
+                               the stores against other embedded stores and a job queue; hours
+cargo xtask bench pending --timers N [--payload BYTES]
+                               what N pending timers cost, and how late they fire
+cargo xtask bench build-facts  clean builds with each of those libraries; many minutes
+cargo xtask bench storage-report, storage-test
+                               writes the page anew; the tests of that harness
 cargo xtask instructions       counts the wheels' instructions and stores them
 cargo xtask model-long         1e9 operations of the wheels' model, about 2 minutes
 cargo xtask timers-long        1e8 operations of timers in a process, about 2 minutes
@@ -52,7 +60,12 @@ const STAGES: [Stage; 13] = [
     Stage {
         name: "format",
         what: "the code is formatted",
-        commands: Commands::Cargo(|| vec![cargo("fmt --all --check")]),
+        commands: Commands::Cargo(|| {
+            vec![
+                cargo("fmt --all --check"),
+                cargo("fmt --check --manifest-path benches/storage/Cargo.toml"),
+            ]
+        }),
     },
     Stage {
         name: "lint",
@@ -148,7 +161,7 @@ fn main() -> ExitCode {
         ["model-long"] => one(&cargo(
             "run --profile proof -p countwheel-core --example model -- --ops 1e9",
         )),
-        ["bench", run @ ..] => benchmark(run),
+        ["bench", run @ ..] => storage::bench(run).unwrap_or_else(|| benchmark(run)),
         ["instructions"] => match instructions::store() {
             Outcome::Passed => ExitCode::SUCCESS,
             Outcome::Failed(why) | Outcome::NotRun(why) => {

@@ -22,6 +22,7 @@ mod results;
 mod run;
 mod statistics;
 mod stopwatch;
+mod syncs;
 mod system;
 mod traffic;
 mod workload;
@@ -52,6 +53,10 @@ enum Command {
     Pending {
         #[command(flatten)]
         pending: Many,
+        /// Bytes that a timer takes on the disk, at the most, if you know better: without that
+        /// much free nothing is begun.
+        #[arg(long)]
+        disk_per_timer: Option<u64>,
         /// Where the store is made, in a directory of its own that is removed afterwards.
         #[arg(long, default_value = ".")]
         directory: PathBuf,
@@ -125,11 +130,11 @@ struct Run {
     /// How many near timers at a time, in the near-heavy pattern.
     #[arg(long, value_parser = whole_number, default_value = "50000")]
     near: u64,
-    /// How many rounds.
+    /// How many rounds; above two million timers there is one.
     #[arg(long, default_value_t = 3)]
     rounds: u64,
-    /// How many seconds each part is measured for.
-    #[arg(long, default_value_t = 10.0)]
+    /// How many seconds each part is measured for; a steady state four times as long.
+    #[arg(long, default_value_t = 5.0)]
     seconds: f64,
     /// Little of everything, in one round: to see that it works. Its figures mean nothing.
     #[arg(long, conflicts_with_all = ["batch", "sizes", "rounds", "seconds", "near"])]
@@ -251,9 +256,10 @@ fn obey(command: Command) -> anyhow::Result<bool> {
         Command::Run(arguments) => return run::run(&arguments.plan()),
         Command::Pending {
             pending: many,
+            disk_per_timer,
             directory,
             out,
-        } => return pending::run(many.parameters(), &directory, out),
+        } => return pending::run(many.parameters(), disk_per_timer, &directory, out),
         Command::BuildFacts { out } => {
             let results = Results {
                 commands: vec![run::command_line()],

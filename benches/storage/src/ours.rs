@@ -2,21 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::ValueEnum;
 use countwheel::SystemClock;
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, LogOptions, LogStore, Ownership, Page,
-    QueueCounts, Shard, Store, StoreError, SystemFiles,
+    EmbeddedStore, LogOptions, LogStore, MovingLog, Store, SystemFiles, TableOptions, TableStore,
 };
-use countwheel_durable::{Config, Handler, Record, TimerName, Timers};
+use countwheel_durable::{Config, Handler, Timers};
 use serde::{Deserialize, Serialize};
-
-use crate::stopwatch::pause;
 
 /// Part of the id of every timer; a new one would do as well.
 pub(crate) const STORE_ID: u64 = 7;
@@ -35,7 +28,7 @@ impl Kind {
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Embedded => "`EmbeddedStore` (redb)",
-            Self::Log => "`LogStore` in front of `EmbeddedStore`, a thread that moves",
+            Self::Log => "`MovingLog` in front of `TableStore`",
         }
     }
 }
@@ -43,7 +36,7 @@ impl Kind {
 /// One of our stores, open.
 pub(crate) enum Opened {
     Embedded(EmbeddedStore),
-    Log(Fronted),
+    Log(MovingLog<TableStore>),
 }
 
 /// Opens or makes a store in `directory`.
@@ -52,7 +45,7 @@ pub(crate) fn open(kind: Kind, directory: &Path) -> anyhow::Result<Opened> {
         Kind::Embedded => {
             Opened::Embedded(EmbeddedStore::open(&directory.join("store"), STORE_ID)?)
         }
-        Kind::Log => Opened::Log(Fronted::open(directory)?),
+        Kind::Log => Opened::Log(open_log(directory)?),
     })
 }
 
@@ -77,84 +70,23 @@ impl Opened {
     pub(crate) fn settle(&self) -> anyhow::Result<()> {
         match self {
             Self::Embedded(_) => Ok(()),
-            Self::Log(store) => store.settle(),
-        }
-    }
-}
-
-/// A log with a thread that moves what is full.
-pub(crate) struct Fronted {
-    store: Arc<LogStore<EmbeddedStore>>,
-    stop: Arc<AtomicBool>,
-    mover: Option<JoinHandle<Result<(), StoreError>>>,
-}
-
-impl Fronted {
-    fn open(directory: &Path) -> anyhow::Result<Self> {
-        let log = directory.join("log");
-        std::fs::create_dir_all(&log)?;
-        let base = EmbeddedStore::open(&directory.join("sorted"), STORE_ID)?;
-        let files = Arc::new(SystemFiles::new(&log));
-        let store = LogStore::open(base, files, STORE_ID, LogOptions::default())?;
-        let store = Arc::new(store);
-        let stop = Arc::new(AtomicBool::new(false));
-        let (moved, told) = (Arc::clone(&store), Arc::clone(&stop));
-        let mover = std::thread::Builder::new()
-            .name("mover".to_owned())
-            .spawn(move || {
-                while !told.load(Ordering::Relaxed) {
-                    if !moved.move_oldest()? {
-                        pause(Duration::from_millis(2));
-                    }
-                }
+            Self::Log(store) => {
+                store.log().seal()?;
+                while store.log().move_oldest()? {}
                 Ok(())
-            })
-            .context("no thread to move")?;
-        Ok(Self {
-            store,
-            stop,
-            mover: Some(mover),
-        })
-    }
-
-    fn settle(&self) -> anyhow::Result<()> {
-        self.store.seal()?;
-        while self.store.move_oldest()? {}
-        Ok(())
-    }
-}
-
-impl Drop for Fronted {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(Ok(Err(error))) = self.mover.take().map(JoinHandle::join) {
-            eprintln!("the mover failed: {error}");
+            }
         }
     }
 }
 
-impl Store for Fronted {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.store.acquire(shard)
-    }
-
-    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        self.store.commit(lease, changes)
-    }
-
-    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.store.get(shard, name)
-    }
-
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
-        self.store.due(shard, scan)
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.store.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.store.counts(shard)
-    }
+/// A log with a thread, in front of tables: one directory for each.
+fn open_log(directory: &Path) -> anyhow::Result<MovingLog<TableStore>> {
+    let files = |name: &str| -> std::io::Result<_> {
+        let directory = directory.join(name);
+        std::fs::create_dir_all(&directory)?;
+        Ok(Arc::new(SystemFiles::new(&directory)))
+    };
+    let tables = TableStore::open(files("tables")?, STORE_ID, TableOptions::default())?;
+    let log = LogStore::open(tables, files("log")?, STORE_ID, LogOptions::default())?;
+    Ok(MovingLog::start(log)?)
 }

@@ -52,7 +52,7 @@ pub(crate) struct Parameters {
 
 /// Deadlines of those that do not fire are spread over so long.
 const SPREAD_MS: u64 = 2 * 365 * 86_400_000;
-/// A record beside its payload, in every place where it is found.
+/// A record beside its payload, in every place where it is found, at the most.
 const BESIDE_PAYLOAD_BYTES: u64 = 160;
 /// The log, and what is beside.
 const DISK_BYTES_BESIDE: u64 = 2 << 30;
@@ -65,10 +65,11 @@ impl Parameters {
         self.rate * self.seconds
     }
 
-    /// Bytes on the disk: half as much again as the records, for the time while they are merged.
-    pub(crate) fn disk_bytes(&self) -> u64 {
+    /// Bytes on the disk: half as much again as the records, for the time while they are merged,
+    /// unless somebody knows better.
+    pub(crate) fn disk_bytes(&self, of_timer: Option<u64>) -> u64 {
         let record = self.payload as u64 + BESIDE_PAYLOAD_BYTES;
-        DISK_BYTES_BESIDE + self.timers * record * 3 / 2
+        DISK_BYTES_BESIDE + self.timers * of_timer.unwrap_or(record * 3 / 2)
     }
 
     fn arguments(&self, word: &str, start: Option<Timestamp>) -> Vec<String> {
@@ -99,6 +100,7 @@ impl Parameters {
 /// Loads, opens again, fires, and writes what was seen. Whether all went well.
 pub(crate) fn run(
     parameters: Parameters,
+    disk_per_timer: Option<u64>,
     directory: &Path,
     out: Option<PathBuf>,
 ) -> anyhow::Result<bool> {
@@ -108,10 +110,14 @@ pub(crate) fn run(
         parameters.firing()
     );
     std::fs::create_dir_all(directory)?;
-    let (free, needed) = (system::free_bytes(directory)?, parameters.disk_bytes());
+    let (free, needed) = (
+        system::free_bytes(directory)?,
+        parameters.disk_bytes(disk_per_timer),
+    );
     ensure!(
         free >= needed,
-        "{} has {:.1} GB free, {:.1} GB are needed for {} timers",
+        "{} has {:.1} GB free, {:.1} GB are needed for {} timers; \
+         --disk-per-timer says what one takes if you know better",
         directory.display(),
         free as f64 / 1e9,
         needed as f64 / 1e9,
@@ -386,6 +392,8 @@ mod tests {
             "pending-fire --store log --timers 1000 --payload 10 --rate 20 --seconds 3 \
              --in-flight 5 --settled --start 9"
         );
-        assert!(parameters.disk_bytes() > 1_000 * 170);
+        assert!(
+            parameters.disk_bytes(None) > 1_000 * 170 && parameters.disk_bytes(Some(1)) > 1_000
+        );
     }
 }

@@ -10,6 +10,7 @@ use crate::machine::Machine;
 use crate::peer::Name;
 use crate::pending::Pending;
 use crate::statistics::median;
+use crate::syncs::Syncs;
 use crate::workload::Figures;
 
 /// What was to be measured.
@@ -62,6 +63,9 @@ pub(crate) struct Results {
     pub(crate) near: u64,
     pub(crate) quick: bool,
     pub(crate) not_run: Vec<NotRun>,
+    /// Whether everybody syncs.
+    #[serde(default)]
+    pub(crate) syncs: Vec<Syncs>,
     pub(crate) samples: Vec<Sample>,
     #[serde(default)]
     pub(crate) pending: Vec<Pending>,
@@ -99,6 +103,7 @@ impl Results {
                 sample.round += rounds.unwrap_or(0);
             }
             all.commands.append(&mut run.commands);
+            all.syncs.append(&mut run.syncs);
             all.samples.append(&mut run.samples);
             all.pending.append(&mut run.pending);
             all.builds.append(&mut run.builds);

@@ -94,6 +94,11 @@ pub(crate) fn figure(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
+/// A number that was counted or chosen: `16`, `1,000,000`.
+pub(crate) fn whole(number: u64) -> String {
+    grouped(number as f64)
+}
+
 fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();
@@ -160,5 +165,9 @@ mod tests {
         ] {
             assert_eq!(figure(value), text);
         }
+        assert_eq!(
+            (whole(16), whole(10_000_000)),
+            ("16".to_owned(), "10,000,000".to_owned())
+        );
     }
 }

@@ -89,6 +89,8 @@ fn head(page: &mut String, command: &str, runs: &[Results]) {
     let _ = writeln!(
         page,
         "# Benchmarks\n\n\
+         Of wheels, timers in a process and patterns. Those of the durable store are in \
+         [benchmarks-storage.md](benchmarks-storage.md).\n\n\
          Generated; do not edit. This page was written by\n\n\
          ```sh\nbench {command}\n```\n\n\
          from what these commands measured:\n\n```sh"

@@ -8,8 +8,9 @@ use std::fmt::Write as _;
 use crate::item::LOGICAL_BYTES;
 use crate::peer::Name;
 use crate::results::{Kind, Results};
-use crate::statistics::figure;
+use crate::statistics::{figure, whole};
 use crate::workload::BATCH;
+use crate::workload::life::STEADY;
 use rows::{Column, Table};
 
 /// The page.
@@ -17,7 +18,9 @@ pub(crate) fn write(results: &Results) -> String {
     let mut page = String::new();
     head(&mut page, results);
     targets::write(&mut page, results);
-    method(&mut page, results);
+    if !results.commands.is_empty() {
+        method(&mut page, results);
+    }
     candidates(&mut page, results);
     for kind in results.kinds() {
         match kind {
@@ -104,16 +107,17 @@ fn method(page: &mut String, results: &Results) {
          beginning after the oldest tenth (at most a million) was delivered, from where the \
          deliveries got to, and that again from files that are not in memory. Ours are read \
          without payloads, as its window loads them.\n\
-         - **S4**: by random keys, each once; changes in batches of {BATCH}.\n\
+         - **S4**: by random keys, each once, {:.1} s each at most; changes in batches of {BATCH}.\n\
          - **S5**: `kill -9` of a process that inserts in batches of {BATCH}; opened again until \
          it tells what is due next. Nothing acknowledged may be missing, and of a batch that was \
          not acknowledged all or nothing may be there (beanstalkd has no batches). The files are \
          still in the system's cache.\n\
          - **S6**: memory and allocated blocks on the disk at the end of S2.\n",
         results.seconds,
+        results.seconds * STEADY,
+        whole(results.near),
+        whole(results.near * 5),
         results.seconds,
-        figure(results.near as f64),
-        figure(results.near as f64 * 5.0),
     );
 }
 
@@ -124,9 +128,17 @@ fn candidates(page: &mut String, results: &Results) {
     if peers.is_empty() {
         return;
     }
-    page.push_str("\n## Candidates\n\n| | how it is set up |\n|---|---|\n");
+    page.push_str("\n## Candidates\n\n| | how it is set up | syncs for commits of 16, counted |\n|---|---|---|\n");
     for peer in peers {
-        let _ = writeln!(page, "| {} | {} |", peer.emphasised(), peer.remark());
+        let counted = results.syncs.iter().find(|syncs| syncs.peer == peer);
+        let counted = counted.map(|syncs| format!("{} for {}", syncs.syncs, syncs.commits));
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} |",
+            peer.emphasised(),
+            peer.remark(),
+            counted.unwrap_or_default()
+        );
     }
     let _ = writeln!(page, "\nOurs here: {}.", results.ours.join("; "));
 }
@@ -137,13 +149,12 @@ fn inserts(page: &mut String, results: &Results, kind: Kind, batch: usize) {
         Column::share("share of raw", "per_s"),
     ];
     columns.extend(Column::quantiles("commit"));
-    columns.push(Column::plain("write amplification", "write_amplification"));
-    let title = format!("S1 durable inserts, {} a batch", figure(batch as f64));
+    let title = format!("S1 durable inserts, {} a batch", whole(batch as u64));
     Table::new(title, columns).write(page, results, kind);
 }
 
 fn life(page: &mut String, results: &Results, kind: Kind, live: u64) {
-    let live = figure(live as f64);
+    let live = whole(live);
     for (prefix, label) in [("far", "all far"), ("near", "near-heavy")] {
         let name = |figure: &str| format!("{prefix}_{figure}");
         let mut columns = vec![
@@ -218,7 +229,7 @@ fn pending(page: &mut String, results: &Results) {
     row(
         page,
         "pending timers",
-        each(&|run| figure(run.parameters.timers as f64)),
+        each(&|run| whole(run.parameters.timers)),
     );
     row(page, "---", runs.iter().map(|_| "---".to_owned()).collect());
     row(
@@ -279,7 +290,7 @@ fn pending(page: &mut String, results: &Results) {
         each(&|run| {
             format!(
                 "{} a second for {} s",
-                figure(run.parameters.rate as f64),
+                whole(run.parameters.rate),
                 run.parameters.seconds
             )
         }),
@@ -340,7 +351,7 @@ fn failures(page: &mut String, results: &Results) {
 fn title_of(kind: Kind) -> String {
     match kind {
         Kind::Insert { batch } => format!("S1 with {batch} a batch"),
-        Kind::Life { live } => format!("S2 to S6 with {} timers", figure(live as f64)),
+        Kind::Life { live } => format!("S2 to S6 with {} timers", whole(live)),
     }
 }
 

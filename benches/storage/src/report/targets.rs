@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::peer::Name;
 use crate::results::{Kind, Results};
-use crate::statistics::figure;
+use crate::statistics::{figure, whole};
 
 struct Target {
     what: String,
@@ -34,7 +34,13 @@ impl Target {
             Bound::AtLeast(value) => ("at least", value),
             Bound::AtMost(value) => ("at most", value),
         };
-        format!("{word} {}{}", figure(value), self.unit)
+        // Chosen, not measured: without digits that say nothing.
+        let value = if value >= 1_000.0 {
+            figure(value)
+        } else {
+            value.to_string()
+        };
+        format!("{word} {value}{}", self.unit)
     }
 }
 
@@ -84,7 +90,7 @@ fn all(results: &Results) -> Vec<Target> {
                 .share(kind, peer, "per_s")
                 .map(|share| share * 100.0);
             targets.push(Target {
-                what: format!("acknowledged inserts at {}, {label}", figure(batch as f64)),
+                what: format!("acknowledged inserts at {}, {label}", whole(batch as u64)),
                 bound: Bound::AtLeast(percent),
                 unit: " % of raw",
                 seen: share,
@@ -118,7 +124,7 @@ fn lives(results: &Results, targets: &mut Vec<Target>) {
     let of_size =
         |live: u64, figure: &str| results.figure(Kind::Life { live }, Name::CountwheelLog, figure);
     let seen = |figure: &str| of_size(live, figure);
-    let at = format!("with {} timers", figure(live as f64));
+    let at = format!("with {} timers", whole(live));
     let raw = results.figure(Kind::Insert { batch: 256 }, Name::RawPreallocated, "per_s");
     let load_share = seen("load_per_s")
         .zip(raw)

@@ -31,6 +31,7 @@ pub(crate) fn measure(
         left = left.checked_sub(1)?;
         (so_far < seconds * WARM_UP_PART).then(|| traffic.far.insert())
     })?;
+    let warmed_up = traffic.far.inserted;
 
     let before = system::device_written(directory);
     let mut left = RECORDS_MAX;
@@ -43,7 +44,8 @@ pub(crate) fn measure(
     let mut figures = Figures::new();
     let records = inserted.records as f64;
     figures.insert("per_s".to_owned(), records / inserted.seconds);
-    figures.insert("commits".to_owned(), inserted.durations.len() as f64);
+    figures.insert("records".to_owned(), records);
+    figures.insert("warm_up_records".to_owned(), warmed_up as f64);
     if let Some((before, after)) = before.zip(after) {
         let device = after.saturating_sub(before) as f64;
         let logical = records * LOGICAL_BYTES as f64;

@@ -16,9 +16,12 @@ pub(crate) struct Parameters {
     pub(crate) live: u64,
     /// How many near ones there are in the near-heavy pattern.
     pub(crate) near: u64,
-    /// How long each part takes.
+    /// How long each part takes; a steady state takes [`STEADY`] times as long.
     pub(crate) seconds: f64,
 }
+
+/// A steady state has to go on for long enough to be one: to fill memtables and segments.
+pub(crate) const STEADY: f64 = 4.0;
 
 /// Everything but the kill. Leaves the store closed, and what is known of it in a file.
 pub(crate) fn measure(
@@ -39,7 +42,7 @@ pub(crate) fn measure(
         &mut *peer,
         &mut traffic,
         Pattern::AllFar,
-        seconds,
+        STEADY * seconds,
         directory,
         &mut figures,
     )?;
@@ -49,7 +52,7 @@ pub(crate) fn measure(
         &mut *peer,
         &mut traffic,
         Pattern::NearHeavy,
-        seconds,
+        STEADY * seconds,
         directory,
         &mut figures,
     )?;
@@ -76,25 +79,19 @@ pub(crate) fn measure(
         scan::warm(&mut *peer, &mut traffic, &mut figures)?;
     }
     let mut keys = random::Keys::new(traffic.far).but_a_quarter();
-    random::get(
-        &mut *peer,
-        &mut keys,
-        seconds / 2.0,
-        "get_per_s",
-        &mut figures,
-    )?;
+    random::get(&mut *peer, &mut keys, seconds, "get_per_s", &mut figures)?;
     if name.can(Skill::Scan) {
         drop(peer);
         peer = scan::cold(name, directory, &traffic, &mut figures)?;
         random::get(
             &mut *peer,
             &mut keys,
-            seconds / 2.0,
+            seconds,
             "get_cold_per_s",
             &mut figures,
         )?;
     }
-    let removed = random::change(name, &mut *peer, &mut keys, seconds / 2.0, &mut figures)?;
+    let removed = random::change(name, &mut *peer, &mut keys, seconds, &mut figures)?;
 
     let live = traffic.len() - removed;
     check::count(&mut *peer, live)?;

@@ -8,6 +8,9 @@ use crate::statistics::Durations;
 use crate::stopwatch::Stopwatch;
 use crate::traffic::Stream;
 
+/// Each part takes no more than this share of the keys, so that the next one finds some.
+const PART: u64 = 8;
+
 /// Live timers in random order, none twice.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
@@ -68,7 +71,8 @@ pub(crate) fn get(
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
     let mut durations = Durations::default();
-    while durations.seconds() < seconds {
+    let end = keys.next + keys.stream.inserted / PART;
+    while durations.seconds() < seconds && keys.next < end {
         let Some(item) = keys.next() else { break };
         let watch = Stopwatch::start();
         let found = peer.get(item)?;
@@ -109,7 +113,8 @@ fn batches(
 ) -> anyhow::Result<u64> {
     let mut durations = Durations::default();
     let mut count = 0;
-    while durations.seconds() < seconds {
+    let end = keys.next + keys.stream.inserted / PART;
+    while durations.seconds() < seconds && keys.next < end {
         let ops: Vec<Op> = keys.by_ref().take(BATCH).map(&op).collect();
         if ops.is_empty() {
             break;
