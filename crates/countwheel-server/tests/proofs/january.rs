@@ -2,25 +2,20 @@
 //!
 //! `COUNTWHEEL_SEED` repeats the moments of the kills.
 
-#![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
-
-mod harness;
-
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Mutex;
 
 use countwheel_server::trace;
 use serde::Deserialize;
 
-use harness::checker::{
+use crate::harness::checker::{
     Answer, Arrival, Asked, Event, Evidence, Fault, Made, Moved, Verdict, Was, What, judge,
 };
-use harness::figures::{self, Spans};
-use harness::process::{Server, program};
-use harness::receiver::Receiver;
-use harness::{Directory, Random, lock, now_us, pause, seed, wait_until};
+use crate::harness::figures::{self, Spans};
+use crate::harness::process::{Server, program};
+use crate::harness::receiver::Receiver;
+use crate::harness::{Directory, Random, now_us, pause, seed, turn, wait_until};
 
 const TRACE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -31,13 +26,10 @@ const SPEED: &str = "46000";
 /// How long after a restart its traces are taken for gone.
 const AFTERMATH_US: u64 = 2_000_000;
 
-/// One run at a time: each measures how late things are.
-static TURN: Mutex<()> = Mutex::new(());
-
 #[test]
 #[ignore = "a minute long: cargo xtask check january"]
 fn january_survives_ten_kills() {
-    let _turn = lock(&TURN);
+    let _turn = turn();
     let mut random = Random::new(seed());
     // One moment in each tenth of the first 56 seconds: the replay lasts 59.
     let kills_us = (0..10).map(|tenth| 5_600_000 * tenth + random.between(0, 5_400_000));
@@ -50,7 +42,7 @@ fn january_survives_ten_kills() {
 #[test]
 #[ignore = "part of the minute of january: cargo xtask check january"]
 fn without_kills_nothing_is_delivered_twice() {
-    let _turn = lock(&TURN);
+    let _turn = turn();
     let run = replay("january-2", &["--to", "2013-01-03"], &[]);
     run.tell("The first two days, not killed");
     run.verdict.demand_innocence();
@@ -134,7 +126,7 @@ fn replay(name: &str, options: &[&str], kills_us: &[u64]) -> Run {
 /// How many flights the trace has, up to the third of January if that is asked for.
 fn flights(options: &[&str]) -> usize {
     let flights = trace::open(Path::new(TRACE)).unwrap();
-    let end = harness::caller::time_us("2013-01-03T00:00:00Z").unwrap();
+    let end = crate::harness::caller::time_us("2013-01-03T00:00:00Z").unwrap();
     flights
         .map(Result::unwrap)
         .take_while(|flight| options.is_empty() || flight.scheduled.as_micros() < end)

@@ -4,6 +4,8 @@
 pub(crate) mod caller;
 pub(crate) mod checker;
 pub(crate) mod figures;
+pub(crate) mod load;
+pub(crate) mod mounts;
 pub(crate) mod process;
 pub(crate) mod receiver;
 
@@ -35,6 +37,20 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(now_us() < end, "waited in vain: {what}");
         pause();
     }
+}
+
+/// Waits that long: under load, between faults.
+pub(crate) fn wait(span: Duration) {
+    let end = now_us() + micros(span);
+    while now_us() < end {
+        pause();
+    }
+}
+
+/// One proof at a time: each has the machine to itself, and some measure how late things are.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    lock(&TURN)
 }
 
 /// A span in microseconds.
@@ -95,6 +111,10 @@ impl Directory {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     pub(crate) fn join(&self, name: &str) -> PathBuf {

@@ -1,0 +1,154 @@
+//! A file system that forgets what was not synced.
+//!
+//! Whoever kills a program proves nothing about its syncs: the system still has every byte
+//! that was written. Here a program runs on files that live in this process, and the power can
+//! be [cut](Lossy::cut): of what was not synced by then, a random half is there afterwards.
+//!
+//! - A file's content survives in sectors of 512 bytes, in any order; a sector written twice
+//!   may survive as it was in between. A file's length is one more thing that may survive
+//!   without the others. `fsync` and `fdatasync` of the file make both durable.
+//! - A name survives for sure only once its directory was synced: one that was made, renamed
+//!   or removed. A rename is one change, also between two directories. Half of the cuts keep
+//!   changes of names up to some moment, as a journal does, half keep any of them.
+//! - From the cut until [`heal`](Lossy::heal) every call fails with `EIO`.
+//!
+//! That is what POSIX allows, and harder than what ext4 does with its defaults: there the sync
+//! of a file makes its own name durable too, all changes of names survive in their order, and
+//! a file never has a length beyond what was written to it.
+//!
+//! Locks are the kernel's, as on any local file system. It needs `/dev/fuse` and `fusermount3`.
+//!
+//! ```no_run
+//! use countwheel_lossy::Lossy;
+//!
+//! let disk = Lossy::mount("/tmp/lossy".as_ref())?;
+//! std::fs::write("/tmp/lossy/never-synced", b"gone with 1 in 2")?;
+//! println!("{:?}", disk.cut(1));
+//! disk.heal();
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod disk;
+mod mount;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fuser::{BackgroundSession, MountOption};
+
+use disk::Disk;
+
+/// A mounted file system. Unmounted when dropped, and when the process ends in any way.
+pub struct Lossy {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    _session: BackgroundSession,
+}
+
+/// What became of the changes that were not synced when the power was cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cut {
+    /// Sectors that had reached the disk all the same.
+    pub sectors_kept: u64,
+    /// Sectors that had not.
+    pub sectors_dropped: u64,
+    /// Names that were made, changed or removed, and stayed so.
+    pub names_kept: u64,
+    /// Names that are as they were before.
+    pub names_dropped: u64,
+}
+
+struct Shared {
+    disk: Mutex<Disk>,
+    sync_micros: AtomicU64,
+    /// One read in so many fails; 0 for none.
+    reads_per_error: AtomicU64,
+    reads: AtomicU64,
+    syncs: AtomicU64,
+}
+
+impl Shared {
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lossy {
+    /// Mounts an empty one on a directory, which has to exist.
+    ///
+    /// # Errors
+    /// If the system has no FUSE, or does not let this user mount.
+    pub fn mount(path: &Path) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            disk: Mutex::new(Disk::new()),
+            sync_micros: AtomicU64::new(0),
+            reads_per_error: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+        });
+        let options = [
+            MountOption::FSName("countwheel-lossy".to_owned()),
+            MountOption::AutoUnmount,
+            MountOption::AllowOther,
+        ];
+        let served = mount::Served::new(Arc::clone(&shared));
+        Ok(Self {
+            shared,
+            path: path.to_owned(),
+            _session: fuser::spawn_mount2(served, path, &options)?,
+        })
+    }
+
+    /// Cuts the power: what was not synced survives or not, as `seed` draws it, and every call
+    /// fails until [`heal`](Self::heal).
+    pub fn cut(&self, seed: u64) -> Cut {
+        self.shared.disk().cut(seed)
+    }
+
+    /// Power again. Whoever still has a file open must not use it any more.
+    pub fn heal(&self) {
+        self.shared.disk().heal();
+    }
+
+    /// Whether syncs answer that all is well and do nothing. For proofs that have to fail then.
+    pub fn set_lies(&self, lies: bool) {
+        self.shared.disk().lies = lies;
+    }
+
+    /// How long each sync takes; others go on meanwhile.
+    pub fn set_sync_time(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.shared.sync_micros.store(micros, Ordering::Relaxed);
+    }
+
+    /// One read in `reads` fails with `EIO`; with 0, none. What the kernel still has in memory
+    /// is not read.
+    pub fn set_reads_per_error(&self, reads: u64) {
+        self.shared.reads_per_error.store(reads, Ordering::Relaxed);
+    }
+
+    /// How many syncs were asked for so far.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        self.shared.syncs.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Lossy {
+    fn drop(&mut self) {
+        // In a process of its own: here it could wait for the thread that serves it. Lazily:
+        // a program that still runs there must not keep it.
+        let unmount = Command::new("umount")
+            .arg("--lazy")
+            .arg(&self.path)
+            .stderr(Stdio::null())
+            .status();
+        if !unmount.is_ok_and(|status| status.success()) {
+            eprintln!("{} may still be mounted", self.path.display());
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The server as a process that is killed and started again, on the same data and port.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::caller::Caller;
+use super::{PATIENCE, Random, micros, now_us, pause};
+
+/// The program, to be given arguments.
+pub(crate) fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_countwheel"));
+    command
+        .env_remove("COUNTWHEEL_TOKEN")
+        .env_remove("COUNTWHEEL_SERVER");
+    command
+}
+
+/// How the server is started, beyond what is always so.
+#[derive(Clone, Default)]
+pub(crate) struct Launch {
+    /// A program that runs it, with arguments. It has to leave the server its own process.
+    pub(crate) under: Vec<OsString>,
+    pub(crate) environment: Vec<(&'static str, OsString)>,
+    pub(crate) options: Vec<&'static str>,
+}
+
+/// A running server.
+pub(crate) struct Server {
+    pub(crate) data: PathBuf,
+    pub(crate) address: SocketAddr,
+    pub(crate) launch: Launch,
+    child: Child,
+    log: PathBuf,
+    /// When it was killed, and when it was ready again, in microseconds since 1970.
+    pub(crate) outages: Vec<(u64, u64)>,
+    /// How long each start but the first took until the server was ready, in microseconds.
+    pub(crate) restarts_us: Vec<u64>,
+}
+
+impl Server {
+    pub(crate) fn start(data: &Path) -> Self {
+        Self::start_as(data, Launch::default())
+    }
+
+    pub(crate) fn start_as(data: &Path, launch: Launch) -> Self {
+        let mut server = Self::launch(data, launch);
+        server
+            .wait_until_ready()
+            .unwrap_or_else(|why| panic!("{why}"));
+        server
+    }
+
+    /// Starts it, and does not wait until it is ready.
+    pub(crate) fn launch(data: &Path, launch: Launch) -> Self {
+        static SERVERS: AtomicU64 = AtomicU64::new(0);
+        let number = SERVERS.fetch_add(1, Ordering::Relaxed);
+        let log = format!("server-{}-{number}.log", std::process::id());
+        let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(log);
+        let address = free_address();
+        let child = spawn(data, address, &launch, &log);
+        Self {
+            data: data.to_owned(),
+            address,
+            launch,
+            child,
+            log,
+            outages: Vec::new(),
+            restarts_us: Vec::new(),
+        }
+    }
+
+    /// `kill -9`, unless it ended by itself. Returns when the process is gone.
+    pub(crate) fn kill(&mut self) {
+        self.outages.push((now_us(), u64::MAX));
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until it ends by itself, and says how; `None` if it does not.
+    pub(crate) fn end_within(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let end = now_us() + micros(patience);
+        loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => return Some(status),
+                None if now_us() < end => pause(),
+                None => return None,
+            }
+        }
+    }
+
+    /// Starts it again after a kill.
+    pub(crate) fn restart(&mut self) {
+        self.try_restart().unwrap_or_else(|why| panic!("{why}"));
+    }
+
+    /// Starts it again; the error is what the server said when it ended instead.
+    pub(crate) fn try_restart(&mut self) -> Result<(), String> {
+        let spawned = now_us();
+        self.respawn();
+        self.wait_until_ready()?;
+        let ready = now_us();
+        self.restarts_us.push(ready - spawned);
+        if let Some(outage) = self.outages.last_mut() {
+            outage.1 = ready;
+        }
+        Ok(())
+    }
+
+    /// Starts it again, and does not wait until it is ready.
+    pub(crate) fn respawn(&mut self) {
+        self.child = spawn(&self.data, self.address, &self.launch, &self.log);
+    }
+
+    /// A connection to the server, which is up.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller::connect(self.address).expect("the server listens")
+    }
+
+    /// What it has written to standard error since it was started last.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn wait_until_ready(&mut self) -> Result<(), String> {
+        let end = now_us() + micros(PATIENCE);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return Err(format!("the server ended with {status}: {}", self.said()));
+            }
+            let reply = Caller::connect(self.address)
+                .and_then(|mut caller| caller.ask("GET", "/readyz", None));
+            if reply.is_some_and(|reply| reply.status == 200) {
+                return Ok(());
+            }
+            if now_us() > end {
+                return Err(format!("the server is not ready: {}", self.said()));
+            }
+            pause();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().unwrap_or_default();
+        self.child.wait().map(drop).unwrap_or_default();
+        if std::thread::panicking() {
+            eprintln!("the server said: {}", self.said());
+        }
+        std::fs::remove_file(&self.log).unwrap_or_default();
+    }
+}
+
+fn spawn(data: &Path, address: SocketAddr, launch: &Launch, log: &Path) -> Child {
+    let server = program();
+    let mut command = match launch.under.split_first() {
+        None => server,
+        Some((under, arguments)) => {
+            let mut command = Command::new(under);
+            command.args(arguments).arg(server.get_program());
+            for (name, value) in server.get_envs() {
+                match value {
+                    Some(value) => command.env(name, value),
+                    None => command.env_remove(name),
+                };
+            }
+            command
+        }
+    };
+    command
+        .args(["serve", "--allow-private-targets", "--log-level", "warn"])
+        .args(["--listen", &address.to_string()])
+        .args(&launch.options)
+        .arg("--data")
+        .arg(data)
+        .envs(launch.environment.iter().map(|(name, value)| (name, value)))
+        .stdout(Stdio::null())
+        .stderr(File::create(log).unwrap())
+        .spawn()
+        .unwrap()
+}
+
+/// An address that is free now and stays so while the server is down: below the ports that
+/// the system hands out to whoever connects.
+fn free_address() -> SocketAddr {
+    let mut random = Random::new(getrandom::u64().unwrap());
+    loop {
+        let port = u16::try_from(random.between(10_000, 32_000)).expect("a port");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}

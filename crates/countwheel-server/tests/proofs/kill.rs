@@ -1,0 +1,42 @@
+//! The server is killed under load, again and again; nothing that it acknowledged is lost.
+//!
+//! `COUNTWHEEL_KILLS` says how often, `COUNTWHEEL_SEED` repeats what is asked.
+
+use std::time::Duration;
+
+use crate::harness::checker::judge;
+use crate::harness::load::{Load, span};
+use crate::harness::process::Server;
+use crate::harness::receiver::Receiver;
+use crate::harness::{Directory, Random, figures, now_us, seed, setting, turn};
+
+#[test]
+#[ignore = "a minute long: cargo xtask check kill"]
+fn kills_under_load_lose_nothing() {
+    let _turn = turn();
+    let kills = setting("COUNTWHEEL_KILLS", || 200);
+    let mut random = Random::new(seed());
+    let directory = Directory::new("kill");
+    let receiver = Receiver::start();
+    let start = now_us();
+    let mut server = Server::start(&directory.join("data"));
+    let mut load = Load::new(&receiver.url, &mut random);
+    for _ in 0..kills {
+        let under_load = span(
+            &mut random,
+            Duration::from_millis(20),
+            Duration::from_millis(150),
+        );
+        load.kill_after(&mut server, under_load);
+    }
+    let took_us = now_us() - start;
+
+    let settled = load.settle(&server, &receiver);
+    let verdict = judge(&settled.evidence);
+    let mut rows = settled.rows(&verdict, &server);
+    rows.insert(0, ("cycles", server.outages.len().to_string()));
+    rows.push(("took", format!("{} ms", took_us / 1_000)));
+    figures::print(&format!("{kills} kills under load"), &rows);
+    verdict.demand_innocence();
+    assert!(verdict.sets > 0 && verdict.moves > 0 && verdict.removes > 0);
+}

@@ -1,0 +1,14 @@
+//! The proofs with the real program, too long for every `cargo test`: each is ignored here
+//! and run by a command of its own, see `cargo xtask`.
+//!
+//! One program, so that it is built and linked once for all of them. Those that mount file
+//! systems need root; `cargo xtask` gives them name spaces of their own, where nothing is left
+//! when they end in any way.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
+
+mod harness;
+
+mod january;
+mod kill;
+mod power;

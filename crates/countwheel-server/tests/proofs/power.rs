@@ -1,0 +1,239 @@
+//! The power of the server is cut under load: what it had not synced is gone, in any order, and
+//! nothing that it acknowledged is lost.
+//!
+//! `COUNTWHEEL_CUTS` says how often, and `COUNTWHEEL_CUTS_JOURNALED` how often below a real
+//! ext4; `COUNTWHEEL_SEED` repeats what is asked and what survives.
+
+use std::time::Duration;
+
+use countwheel_lossy::{Cut, Lossy};
+
+use crate::harness::checker::{Fault, judge};
+use crate::harness::load::{Load, span};
+use crate::harness::mounts::{Mounted, lossy};
+use crate::harness::process::{Launch, Server};
+use crate::harness::receiver::Receiver;
+use crate::harness::{Directory, PATIENCE, Random, figures, now_us, seed, setting, turn, wait};
+
+const CONTROLS: u64 = 10;
+/// Of an ext4 that the server has for itself.
+const IMAGE_BYTES: u64 = 64 << 20;
+
+/// What the cuts of a run came to.
+#[derive(Default)]
+struct Cuts {
+    cuts: u64,
+    sum: Cut,
+    /// Servers that found out by themselves and ended with the code for a failed store.
+    ended: u64,
+    in_recovery: u64,
+}
+
+impl Cuts {
+    fn add(&mut self, cut: Cut) {
+        self.cuts += 1;
+        self.sum.sectors_kept += cut.sectors_kept;
+        self.sum.sectors_dropped += cut.sectors_dropped;
+        self.sum.names_kept += cut.names_kept;
+        self.sum.names_dropped += cut.names_dropped;
+    }
+
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let sum = &self.sum;
+        vec![
+            (
+                "cuts",
+                format!("{}, {} of them in a recovery", self.cuts, self.in_recovery),
+            ),
+            (
+                "sectors",
+                format!("{} kept, {} dropped", sum.sectors_kept, sum.sectors_dropped),
+            ),
+            (
+                "names",
+                format!("{} kept, {} dropped", sum.names_kept, sum.names_dropped),
+            ),
+            (
+                "ended by itself",
+                format!("{}, each with code 3", self.ended),
+            ),
+        ]
+    }
+
+    /// Cuts the power of a server under load. Half of the time it is left to find out.
+    fn cut(&mut self, disk: &Lossy, server: &mut Server, random: &mut Random) {
+        self.add(disk.cut(random.between(0, u64::MAX)));
+        if random.between(0, 2) == 0 {
+            let end = server.end_within(PATIENCE);
+            let end = end.unwrap_or_else(|| panic!("it went on without a disk"));
+            assert_eq!(end.code(), Some(3), "{}", server.said());
+            self.ended += 1;
+        }
+    }
+}
+
+fn under_load(random: &mut Random) -> Duration {
+    span(
+        random,
+        Duration::from_millis(20),
+        Duration::from_millis(250),
+    )
+}
+
+#[test]
+#[ignore = "a minute long, needs FUSE: cargo xtask check power"]
+fn cuts_of_power_lose_nothing() {
+    let _turn = turn();
+    let times = setting("COUNTWHEEL_CUTS", || 40);
+    let mut random = Random::new(seed());
+    let directory = Directory::new("power");
+    let disk = lossy(&directory.join("disk"));
+    let receiver = Receiver::start();
+    let start = now_us();
+    let mut server = Server::start(&directory.join("disk/data"));
+    let mut load = Load::new(&receiver.url, &mut random);
+    let mut cuts = Cuts::default();
+    while cuts.cuts < times {
+        load.until(&mut server, |server| {
+            wait(under_load(&mut random));
+            cuts.cut(&disk, server, &mut random);
+        });
+        disk.heal();
+        // And again, while it comes up.
+        if random.between(0, 4) == 0 {
+            server.respawn();
+            let soon = Duration::from_millis(60);
+            wait(span(&mut random, Duration::ZERO, soon));
+            cuts.add(disk.cut(random.between(0, u64::MAX)));
+            cuts.in_recovery += 1;
+            server.kill();
+            disk.heal();
+        }
+        server.restart();
+    }
+    let took_us = now_us() - start;
+
+    let settled = load.settle(&server, &receiver);
+    let verdict = judge(&settled.evidence);
+    let mut rows = cuts.rows();
+    rows.extend(settled.rows(&verdict, &server));
+    let health = &settled.health_after_failure;
+    rows.push(("health, failed", format!("{health:?}")));
+    rows.push(("syncs", disk.syncs().to_string()));
+    rows.push(("took", format!("{} ms", took_us / 1_000)));
+    figures::print(&format!("{times} cuts of power under load"), &rows);
+    settled.demand_red_health();
+    verdict.demand_innocence();
+    assert!(verdict.sets > 0 && verdict.moves > 0 && verdict.removes > 0);
+    assert!(cuts.sum.sectors_dropped > 0, "nothing was at stake");
+}
+
+#[test]
+#[ignore = "part of the minute of power, needs FUSE: cargo xtask check power"]
+fn a_store_that_was_being_made_opens_after_a_cut() {
+    let _turn = turn();
+    let times = setting("COUNTWHEEL_CUTS", || 40) / 4;
+    let mut random = Random::new(seed());
+    let directory = Directory::new("power-new");
+    let disk = lossy(&directory.join("disk"));
+    let mut cuts = Cuts::default();
+    let mut refused = Vec::new();
+    for number in 0..times {
+        let data = directory.join(&format!("disk/data-{number}"));
+        let mut server = Server::launch(&data, Launch::default());
+        wait(span(&mut random, Duration::ZERO, Duration::from_millis(50)));
+        cuts.add(disk.cut(random.between(0, u64::MAX)));
+        server.kill();
+        disk.heal();
+        match server.try_restart() {
+            Ok(()) => assert_eq!(server.caller().all().len(), 0),
+            Err(why) => refused.push(why),
+        }
+    }
+    figures::print("Cuts while the store is made", &cuts.rows());
+    assert!(
+        refused.is_empty(),
+        "{} of {times}: {refused:#?}",
+        refused.len()
+    );
+}
+
+#[test]
+#[ignore = "part of the minute of power, needs FUSE: cargo xtask check power"]
+fn a_disk_whose_syncs_lie_is_found_each_time() {
+    let _turn = turn();
+    let mut random = Random::new(seed());
+    let (mut refused, mut lost, mut missed) = (0, 0, 0);
+    for number in 0..CONTROLS {
+        let directory = Directory::new(&format!("power-control-{number}"));
+        let disk = lossy(&directory.join("disk"));
+        let receiver = Receiver::start();
+        let mut server = Server::start(&directory.join("disk/data"));
+        let mut load = Load::new(&receiver.url, &mut random);
+        disk.set_lies(true);
+        load.until(&mut server, |_| {
+            wait(Duration::from_millis(150));
+            disk.cut(random.between(0, u64::MAX));
+        });
+        disk.heal();
+        match server.try_restart() {
+            Err(_) => refused += 1,
+            Ok(()) => {
+                let settled = load.settle(&server, &receiver);
+                match judge(&settled.evidence).count(Fault::Lost) {
+                    0 => missed += 1,
+                    _ => lost += 1,
+                }
+            }
+        }
+    }
+    figures::print(
+        "Cuts of power where syncs do nothing",
+        &[
+            ("refused as damaged", refused.to_string()),
+            ("opened, timers lost", lost.to_string()),
+            ("nothing lost", missed.to_string()),
+        ],
+    );
+    assert_eq!(refused + lost, CONTROLS, "the proof cannot see a loss");
+}
+
+#[test]
+#[ignore = "needs FUSE and loop devices: cargo xtask check power"]
+fn cuts_below_a_journal_lose_nothing() {
+    let _turn = turn();
+    let times = setting("COUNTWHEEL_CUTS_JOURNALED", || 3);
+    let mut random = Random::new(seed());
+    let directory = Directory::new("power-journal");
+    let disk = lossy(&directory.join("disk"));
+    let (image, mount) = (directory.join("disk/image"), directory.join("mount"));
+    Mounted::format(&image, IMAGE_BYTES);
+    let receiver = Receiver::start();
+    let start = now_us();
+    let mut mounted = Mounted::ext4(&image, &mount, "");
+    let mut server = Server::start(&mount.join("data"));
+    let mut load = Load::new(&receiver.url, &mut random);
+    let mut cuts = Cuts::default();
+    while cuts.cuts < times {
+        load.until(&mut server, |server| {
+            wait(under_load(&mut random));
+            cuts.cut(&disk, server, &mut random);
+        });
+        drop(mounted);
+        disk.heal();
+        // The kernel recovers its journal here.
+        mounted = Mounted::ext4(&image, &mount, "");
+        server.restart();
+    }
+    let took_us = now_us() - start;
+
+    let settled = load.settle(&server, &receiver);
+    let verdict = judge(&settled.evidence);
+    let mut rows = cuts.rows();
+    rows.extend(settled.rows(&verdict, &server));
+    rows.push(("took", format!("{} ms", took_us / 1_000)));
+    figures::print(&format!("{times} cuts of power below an ext4"), &rows);
+    verdict.demand_innocence();
+    drop(server);
+    drop(mounted);
+}
