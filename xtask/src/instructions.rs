@@ -143,17 +143,7 @@ fn has_valgrind() -> bool {
         let version = Command::new("valgrind").arg("--version").output();
         version.is_ok_and(|output| output.status.success())
     };
-    if is_there() {
-        return true;
-    }
-    // Only root can, and a machine without Debian's packages has no such command.
-    for arguments in ["update", "install --yes --no-install-recommends valgrind"] {
-        let apt = Command::new("apt-get").args(arguments.split(' ')).output();
-        if !apt.is_ok_and(|output| output.status.success()) {
-            return false;
-        }
-    }
-    is_there()
+    is_there() || (crate::install("valgrind") && is_there())
 }
 
 fn this_compiler() -> String {

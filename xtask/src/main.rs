@@ -4,6 +4,7 @@
 //! run alone, as `cargo xtask check model year`. The long proofs are commands of their own.
 
 mod instructions;
+mod proofs;
 mod storage;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +28,10 @@ cargo xtask stress-long        64 threads on real timers for 60 s
 cargo xtask idle-long          wake-ups in 20 s of nothing to do
 cargo xtask sim-long           20,000 fresh seeds of the simulation, about 30 minutes
 cargo xtask kill-long          1,000 kills of the real server under load, about 6 minutes
+cargo xtask power-long         1,000 cuts of its power, and 100 below an ext4, about 10 minutes
+cargo xtask faults-long        every cell of the calls that fail, half a minute
+cargo xtask soak [--minutes N] half of peak for N minutes, 100 if not said
+cargo xtask clock-long         100 random scenarios of clocks that are set, about 6 minutes
 
 Stages, in order:";
 
@@ -56,7 +61,7 @@ pub(crate) struct Cargo {
     environment: Option<(&'static str, &'static str)>,
 }
 
-const STAGES: [Stage; 13] = [
+const STAGES: [Stage; 17] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -99,9 +104,10 @@ const STAGES: [Stage; 13] = [
         name: "build",
         what: "what the proofs run: full speed, assertions on",
         commands: Commands::Cargo(|| {
-            vec![cargo(
-                "build --profile proof -p countwheel-sim -p countwheel-server",
-            )]
+            vec![
+                cargo("build --profile proof -p countwheel-sim -p countwheel-server"),
+                cargo("test --profile proof -p countwheel-server --test proofs --no-run"),
+            ]
         }),
     },
     Stage {
@@ -150,6 +156,26 @@ const STAGES: [Stage; 13] = [
         what: "200 kills of the real server under load",
         commands: Commands::Cargo(|| vec![server_test("kill")]),
     },
+    Stage {
+        name: "power",
+        what: "40 cuts of its power under load; a disk that ignores syncs is found",
+        commands: Commands::Own(|| proofs::POWER.stage()),
+    },
+    Stage {
+        name: "faults",
+        what: "its calls to the system fail, its disk is full, its disk turns read-only",
+        commands: Commands::Own(|| proofs::FAULTS.stage()),
+    },
+    Stage {
+        name: "soak",
+        what: "half of its peak for a while; everything is drained to zero",
+        commands: Commands::Own(|| proofs::SOAK.stage()),
+    },
+    Stage {
+        name: "clock",
+        what: "its wall clock is set, and it is stopped and continued",
+        commands: Commands::Own(|| proofs::CLOCK.stage()),
+    },
 ];
 
 fn main() -> ExitCode {
@@ -178,6 +204,14 @@ fn main() -> ExitCode {
             kill.environment = Some(("COUNTWHEEL_KILLS", "1000"));
             one(&kill)
         }
+        ["power-long"] => proofs::POWER.long(&[
+            ("COUNTWHEEL_CUTS", "1000"),
+            ("COUNTWHEEL_CUTS_JOURNALED", "100"),
+        ]),
+        ["faults-long"] => proofs::FAULTS.long(&[("COUNTWHEEL_CELLS", "all")]),
+        ["soak"] => soak("100"),
+        ["soak", "--minutes", minutes] => soak(minutes),
+        ["clock-long"] => proofs::CLOCK.long(&[("COUNTWHEEL_CLOCKS", "100")]),
         _ => {
             println!("{HELP}");
             for stage in &STAGES {
@@ -250,6 +284,15 @@ fn benchmark(run: &[&str]) -> ExitCode {
     ExitCode::from(u8::from(!steps.iter().all(Cargo::run)))
 }
 
+fn soak(minutes: &str) -> ExitCode {
+    let Ok(minutes) = minutes.parse::<u32>() else {
+        eprintln!("--minutes takes a whole number");
+        return ExitCode::from(2);
+    };
+    let seconds = (u64::from(minutes) * 60).to_string();
+    proofs::SOAK.long(&[("COUNTWHEEL_SOAK_SECONDS", &seconds)])
+}
+
 fn one(cargo: &Cargo) -> ExitCode {
     ExitCode::from(u8::from(!cargo.run()))
 }
@@ -294,11 +337,22 @@ fn sim(arguments: &str) -> Cargo {
     ))
 }
 
-/// An end-to-end test that is too long for every `cargo test`: ignored there, named here.
-fn server_test(name: &str) -> Cargo {
+/// An end-to-end test that is too long for every `cargo test`: ignored there, named here. All
+/// of them are one program, which is linked once.
+pub(crate) fn server_test(name: &str) -> Cargo {
     cargo(&format!(
-        "test --profile proof -p countwheel-server --test {name} -- --ignored --nocapture"
+        "test --profile proof -p countwheel-server --test proofs -- --ignored --nocapture {name}::"
     ))
+}
+
+/// Whether a package of Debian's could be installed. Only root can, and a machine without
+/// Debian's packages has no such command.
+pub(crate) fn install(package: &str) -> bool {
+    let install = format!("install --yes --no-install-recommends {package}");
+    ["update", &install].iter().all(|arguments| {
+        let apt = Command::new("apt-get").args(arguments.split(' ')).output();
+        apt.is_ok_and(|output| output.status.success())
+    })
 }
 
 /// Every example of every crate, but for those that are commands of a stage.

@@ -9,6 +9,9 @@
 
 mod harness;
 
+mod clock;
+mod faults;
 mod january;
 mod kill;
 mod power;
+mod soak;

@@ -13,9 +13,13 @@ use crate::harness::load::{Load, span};
 use crate::harness::mounts::{Mounted, lossy};
 use crate::harness::process::{Launch, Server};
 use crate::harness::receiver::Receiver;
-use crate::harness::{Directory, PATIENCE, Random, figures, now_us, seed, setting, turn, wait};
+use crate::harness::{
+    Directory, PATIENCE, Random, figures, now_us, pause, seed, setting, turn, wait,
+};
 
 const CONTROLS: u64 = 10;
+/// A disk can be slow, too.
+const SLOW_SYNC: Duration = Duration::from_millis(50);
 /// Of an ext4 that the server has for itself.
 const IMAGE_BYTES: u64 = 64 << 20;
 
@@ -93,12 +97,27 @@ fn cuts_of_power_lose_nothing() {
     let mut server = Server::start(&directory.join("disk/data"));
     let mut load = Load::new(&receiver.url, &mut random);
     let mut cuts = Cuts::default();
+    // Starts that were refused where reads fail, and those that were not.
+    let mut unread = (0, 0);
     while cuts.cuts < times {
         load.until(&mut server, |server| {
             wait(under_load(&mut random));
             cuts.cut(&disk, server, &mut random);
         });
         disk.heal();
+        if cuts.cuts % 10 == 4 {
+            // What it cannot read it has to refuse; nothing is lost by that.
+            disk.set_reads_per_error(3);
+            server.respawn();
+            match server.wait_until_ready() {
+                Ok(()) => unread.1 += 1,
+                Err(_) => unread.0 += 1,
+            }
+            server.kill();
+            disk.set_reads_per_error(0);
+        }
+        let slow = cuts.cuts % 10 == 9;
+        disk.set_sync_time(if slow { SLOW_SYNC } else { Duration::ZERO });
         // And again, while it comes up.
         if random.between(0, 4) == 0 {
             server.respawn();
@@ -119,6 +138,11 @@ fn cuts_of_power_lose_nothing() {
     rows.extend(settled.rows(&verdict, &server));
     let health = &settled.health_after_failure;
     rows.push(("health, failed", format!("{health:?}")));
+    let (refused, opened) = unread;
+    rows.push((
+        "starts, reads fail",
+        format!("{refused} refused, {opened} not"),
+    ));
     rows.push(("syncs", disk.syncs().to_string()));
     rows.push(("took", format!("{} ms", took_us / 1_000)));
     figures::print(&format!("{times} cuts of power under load"), &rows);
@@ -141,7 +165,12 @@ fn a_store_that_was_being_made_opens_after_a_cut() {
     for number in 0..times {
         let data = directory.join(&format!("disk/data-{number}"));
         let mut server = Server::launch(&data, Launch::default());
-        wait(span(&mut random, Duration::ZERO, Duration::from_millis(50)));
+        // Somewhere between two of the syncs that this takes.
+        let (before, after) = (disk.syncs(), random.between(0, 12));
+        let end = now_us() + 1_000_000;
+        while disk.syncs() < before + after && now_us() < end {
+            pause();
+        }
         cuts.add(disk.cut(random.between(0, u64::MAX)));
         server.kill();
         disk.heal();

@@ -1,7 +1,8 @@
 //! Callers who ask for one thing after the other, and keep what they were told.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Barrier;
+use std::convert::Infallible;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -42,18 +43,24 @@ impl Load {
         server: &mut Server,
         trouble: impl FnOnce(&mut Server) -> T,
     ) -> T {
-        let looked = Barrier::new(self.workers.len() + 1);
+        // Nothing is sent: that all have let go of it means that all have looked.
+        let (looking, looked) = mpsc::channel::<Infallible>();
         std::thread::scope(|scope| {
             for worker in &mut self.workers {
-                let mut caller = server.caller();
-                let looked = &looked;
+                let caller = Caller::connect(server.address);
+                let looking = looking.clone();
                 scope.spawn(move || {
-                    worker.look(&mut caller);
-                    looked.wait();
-                    worker.work(&mut caller);
+                    // Some faults end the server before it is asked for anything.
+                    let Some(mut caller) = caller else { return };
+                    let answered = worker.look(&mut caller);
+                    drop(looking);
+                    if answered {
+                        worker.work(&mut caller);
+                    }
                 });
             }
-            looked.wait();
+            drop(looking);
+            looked.recv().unwrap_err();
             let result = trouble(server);
             server.kill();
             result
@@ -62,7 +69,11 @@ impl Load {
 
     /// Kills the server after so long under load, and starts it again.
     pub(crate) fn kill_after(&mut self, server: &mut Server, load: Duration) {
-        self.until(server, |_| super::wait(load));
+        self.until(server, |server| {
+            super::wait(load);
+            let ended = server.end_within(Duration::ZERO);
+            assert!(ended.is_none(), "it ended by itself: {}", server.said());
+        });
         server.restart();
     }
 
@@ -71,7 +82,7 @@ impl Load {
         let settled_us = now_us() + 1_000_000;
         let mut caller = server.caller();
         for worker in &mut self.workers {
-            worker.look(&mut caller);
+            assert!(worker.look(&mut caller), "{}", server.said());
         }
         wait_until("what is near is delivered", || caller.is_quiet(settled_us));
         let refused = self.workers.iter().map(|worker| worker.refused).sum();
@@ -95,8 +106,14 @@ impl Load {
                 what: What::Look(all.get(key).cloned()),
             });
         }
-        let strangers = all.keys().filter(|key| !histories.contains_key(*key));
-        assert_eq!(strangers.count(), 0, "nobody asked for them");
+        let mut strangers = all.iter().filter(|(key, _)| !histories.contains_key(*key));
+        let stranger = strangers.next();
+        assert!(
+            stranger.is_none(),
+            "nobody asked for {stranger:?} and {} more of {}",
+            strangers.count(),
+            all.len()
+        );
         let evidence = Evidence {
             histories,
             arrivals: receiver.arrivals(),
@@ -224,13 +241,17 @@ impl Worker {
         }
     }
 
-    /// Looks at what was touched before the last kill.
-    fn look(&mut self, caller: &mut Caller) {
-        for key in std::mem::take(&mut self.touched) {
+    /// Looks at what was touched before the last kill. Whether all of it was answered.
+    fn look(&mut self, caller: &mut Caller) -> bool {
+        while let Some(key) = self.touched.first().cloned() {
             let sent_us = now_us();
-            let sight = look(caller, &key);
+            let Some(sight) = look(caller, &key) else {
+                return false;
+            };
+            self.touched.remove(&key);
             self.note(key, sent_us, What::Look(sight));
         }
+        true
     }
 
     /// Asks until the server is gone, or says that it is going.
@@ -357,12 +378,13 @@ impl Worker {
     }
 }
 
-/// Looks at a timer, on a server that is not killed meanwhile.
-fn look(caller: &mut Caller, key: &str) -> Option<Sight> {
-    let reply = caller.ask("GET", &path(key), None).expect("an answer");
+/// Looks at a timer. `None` if the server cannot tell any more.
+fn look(caller: &mut Caller, key: &str) -> Option<Option<Sight>> {
+    let reply = caller.ask("GET", &path(key), None)?;
     match reply.status {
-        200 => Some(caller::sight(&reply.body)),
-        404 => None,
+        200 => Some(Some(caller::sight(&reply.body))),
+        404 => Some(None),
+        503 => None,
         other => panic!("GET {key}: {other} {}", reply.body),
     }
 }

@@ -102,19 +102,22 @@ impl Random {
     }
 }
 
-/// A directory of its own, removed at the end.
+/// A path that nobody else has. The process's number is no name: it is the same in every name
+/// space of processes.
+pub(crate) fn temporary(name: &str) -> PathBuf {
+    let name = format!("{name}-{:016x}", getrandom::u64().unwrap());
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// A directory of its own, removed at the end; `cargo xtask` removes those of a run that had
+/// none, by how their names begin.
 pub(crate) struct Directory(PathBuf);
 
 impl Directory {
     pub(crate) fn new(name: &str) -> Self {
-        let name = format!("{name}-{}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let path = temporary(name);
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
     }
 
     pub(crate) fn join(&self, name: &str) -> PathBuf {

@@ -5,11 +5,10 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::caller::Caller;
-use super::{PATIENCE, Random, micros, now_us, pause};
+use super::{PATIENCE, Random, micros, now_us, pause, temporary};
 
 /// The program, to be given arguments.
 pub(crate) fn program() -> Command {
@@ -57,10 +56,7 @@ impl Server {
 
     /// Starts it, and does not wait until it is ready.
     pub(crate) fn launch(data: &Path, launch: Launch) -> Self {
-        static SERVERS: AtomicU64 = AtomicU64::new(0);
-        let number = SERVERS.fetch_add(1, Ordering::Relaxed);
-        let log = format!("server-{}-{number}.log", std::process::id());
-        let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(log);
+        let log = temporary("server");
         let address = free_address();
         let child = spawn(data, address, &launch, &log);
         Self {

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use http_body_util::{BodyExt, Empty};
@@ -19,12 +20,29 @@ use super::{caller, lock, now_us};
 /// An HTTP server in this process.
 pub(crate) struct Receiver {
     pub(crate) url: String,
-    arrivals: Arc<Mutex<Vec<Arrival>>>,
+    seen: Arc<Seen>,
     _runtime: Runtime,
+}
+
+/// What has arrived.
+struct Seen {
+    arrivals: Mutex<Vec<Arrival>>,
+    count: AtomicU64,
+    /// Whether it remembers more than how many there were.
+    keeps: bool,
 }
 
 impl Receiver {
     pub(crate) fn start() -> Self {
+        Self::with(true)
+    }
+
+    /// One that counts and forgets.
+    pub(crate) fn counting() -> Self {
+        Self::with(false)
+    }
+
+    fn with(keeps: bool) -> Self {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -33,29 +51,38 @@ impl Receiver {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = runtime.block_on(TcpListener::bind(address)).unwrap();
         let url = format!("http://{}/hook", listener.local_addr().unwrap());
-        let arrivals = Arc::default();
-        runtime.spawn(listen(listener, Arc::clone(&arrivals)));
+        let seen = Arc::new(Seen {
+            arrivals: Mutex::default(),
+            count: AtomicU64::new(0),
+            keeps,
+        });
+        runtime.spawn(listen(listener, Arc::clone(&seen)));
         Self {
             url,
-            arrivals,
+            seen,
             _runtime: runtime,
         }
     }
 
     /// What has arrived, in that order.
     pub(crate) fn arrivals(&self) -> Vec<Arrival> {
-        lock(&self.arrivals).clone()
+        lock(&self.seen.arrivals).clone()
+    }
+
+    /// How many deliveries have arrived.
+    pub(crate) fn count(&self) -> u64 {
+        self.seen.count.load(Ordering::Relaxed)
     }
 }
 
-async fn listen(listener: TcpListener, arrivals: Arc<Mutex<Vec<Arrival>>>) {
+async fn listen(listener: TcpListener, seen: Arc<Seen>) {
     while let Ok((stream, _)) = listener.accept().await {
-        tokio::spawn(converse(stream, Arc::clone(&arrivals)));
+        tokio::spawn(converse(stream, Arc::clone(&seen)));
     }
 }
 
-async fn converse(stream: TcpStream, arrivals: Arc<Mutex<Vec<Arrival>>>) {
-    let receive = service_fn(|request| receive(request, &arrivals));
+async fn converse(stream: TcpStream, seen: Arc<Seen>) {
+    let receive = service_fn(|request| receive(request, &seen));
     let conversation =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), receive);
     // It ends with the server's process, in the middle if need be.
@@ -65,9 +92,14 @@ async fn converse(stream: TcpStream, arrivals: Arc<Mutex<Vec<Arrival>>>) {
 /// Records the arrival as its head is read; one whose body is cut off counts as well.
 async fn receive(
     request: Request<Incoming>,
-    arrivals: &Mutex<Vec<Arrival>>,
+    seen: &Seen,
 ) -> Result<Response<Empty<Bytes>>, Infallible> {
     let at_us = now_us();
+    seen.count.fetch_add(1, Ordering::Relaxed);
+    if !seen.keeps {
+        drop(request.into_body().collect().await);
+        return Ok(Response::new(Empty::new()));
+    }
     let headers = request.headers();
     let arrival = Arrival {
         at_us,
@@ -79,13 +111,13 @@ async fn receive(
         body_bytes: None,
     };
     let place = {
-        let mut arrivals = lock(arrivals);
+        let mut arrivals = lock(&seen.arrivals);
         arrivals.push(arrival);
         arrivals.len() - 1
     };
     if let Ok(body) = request.into_body().collect().await {
         let bytes = u64::try_from(body.to_bytes().len()).unwrap_or(u64::MAX);
-        lock(arrivals)[place].body_bytes = Some(bytes);
+        lock(&seen.arrivals)[place].body_bytes = Some(bytes);
     }
     Ok(Response::new(Empty::new()))
 }

@@ -1,0 +1,182 @@
+//! The proofs that run the real server on file systems, calls and clocks of our own.
+//!
+//! Those that mount run in name spaces of their own: whatever ends them, the kernel ends what
+//! they started, and takes away what they mounted.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::{Outcome, server_test};
+
+/// A proof and what it needs of the machine.
+pub(crate) struct Proof {
+    /// The module of the test program.
+    name: &'static str,
+    needs: &'static [Need],
+    /// Whether it mounts.
+    mounts: bool,
+    /// When it is taken for hanging: far above what it takes on a slow machine.
+    limit_seconds: u32,
+}
+
+/// A tool, and Debian's package that has it.
+struct Need {
+    package: &'static str,
+    is_there: fn() -> bool,
+}
+
+const FUSE: Need = Need {
+    package: "fuse3",
+    is_there: || answers("fusermount3", "-V"),
+};
+const MKFS: Need = Need {
+    package: "e2fsprogs",
+    is_there: || answers("mkfs.ext4", "-V"),
+};
+const STRACE: Need = Need {
+    package: "strace",
+    is_there: || answers("strace", "-V"),
+};
+const FAKETIME: Need = Need {
+    package: "libfaketime",
+    is_there: || {
+        let directories = std::fs::read_dir("/usr/lib").into_iter().flatten();
+        let mut libraries = directories
+            .flatten()
+            .map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
+        libraries.any(|library| library.exists())
+    },
+};
+
+pub(crate) const POWER: Proof = Proof {
+    name: "power",
+    needs: &[FUSE, MKFS],
+    mounts: true,
+    limit_seconds: 300,
+};
+pub(crate) const FAULTS: Proof = Proof {
+    name: "faults",
+    needs: &[STRACE, MKFS],
+    mounts: true,
+    limit_seconds: 180,
+};
+pub(crate) const SOAK: Proof = Proof {
+    name: "soak",
+    needs: &[],
+    mounts: false,
+    limit_seconds: 240,
+};
+pub(crate) const CLOCK: Proof = Proof {
+    name: "clock",
+    needs: &[FAKETIME],
+    mounts: false,
+    limit_seconds: 180,
+};
+
+impl Proof {
+    /// The stage of the gate.
+    pub(crate) fn stage(&self) -> Outcome {
+        self.run(&[], self.limit_seconds)
+    }
+
+    /// The command: the same with other settings, for as long as it takes.
+    pub(crate) fn long(&self, settings: &[(&str, &str)]) -> ExitCode {
+        const DAY: u32 = 86_400;
+        match self.run(settings, DAY) {
+            Outcome::Passed => ExitCode::SUCCESS,
+            Outcome::Failed(why) => {
+                eprintln!("failed: {why}");
+                ExitCode::FAILURE
+            }
+            Outcome::NotRun(why) => {
+                eprintln!("not run: {why}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn run(&self, settings: &[(&str, &str)], limit_seconds: u32) -> Outcome {
+        if let Some(missing) = self.missing() {
+            return Outcome::NotRun(missing);
+        }
+        let mut build = server_test(self.name);
+        let end = build.arguments.iter().position(|word| word == "--");
+        build.arguments.truncate(end.unwrap_or(0));
+        build.arguments.push("--no-run".to_owned());
+        if !build.run() {
+            return Outcome::Failed("it does not build".to_owned());
+        }
+        let test = server_test(self.name);
+        let mut words = vec!["timeout".to_owned(), "--foreground".to_owned()];
+        words.extend(["--signal=KILL".to_owned(), limit_seconds.to_string()]);
+        if self.mounts {
+            let apart = "unshare --mount --pid --fork --kill-child --mount-proc --";
+            words.extend(apart.split(' ').map(str::to_owned));
+        }
+        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(cargo).args(&test.arguments);
+        command.envs(settings.iter().copied());
+        println!("$ cargo {}", test.arguments.join(" "));
+        let ended = command.status();
+        self.clean();
+        match ended {
+            Ok(status) if status.success() => Outcome::Passed,
+            // Killed by itself is what `timeout` says with this signal.
+            Ok(status) if status.code().is_none() || status.code() == Some(137) => {
+                Outcome::Failed(format!("killed, or not done in {limit_seconds} s"))
+            }
+            Ok(_) => Outcome::Failed(format!("cargo {}", test.arguments.join(" "))),
+            Err(error) => Outcome::Failed(format!("{}: {error}", words[0])),
+        }
+    }
+
+    /// Removes what a run that was killed left. Its mounts are gone with its name space.
+    fn clean(&self) {
+        let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
+        for path in crate::list(&Path::new(&target).join("tmp")) {
+            let name = crate::stem(&path);
+            if name.starts_with(self.name) || name.starts_with("server-") {
+                let removed = if path.is_dir() {
+                    std::fs::remove_dir_all(&path)
+                } else {
+                    std::fs::remove_file(&path)
+                };
+                if let Err(error) = removed {
+                    eprintln!("{}: {error}", path.display());
+                }
+            }
+        }
+    }
+
+    /// What is not there, after trying to install what can be.
+    fn missing(&self) -> Option<String> {
+        if self.mounts && !is_root() {
+            return Some("only root can mount".to_owned());
+        }
+        if self.name == POWER.name && !Path::new("/dev/fuse").exists() {
+            return Some("there is no /dev/fuse".to_owned());
+        }
+        if self.mounts && !Path::new("/dev/loop-control").exists() {
+            return Some("there is no /dev/loop-control".to_owned());
+        }
+        if self.mounts && !answers("unshare", "--version") {
+            return Some("unshare is not installed".to_owned());
+        }
+        let absent = self.needs.iter().find(|need| {
+            let install = || crate::install(need.package);
+            !((need.is_there)() || install() && (need.is_there)())
+        });
+        absent.map(|need| format!("{} is not installed", need.package))
+    }
+}
+
+fn answers(program: &str, question: &str) -> bool {
+    let output = Command::new(program).arg(question).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output();
+    output.is_ok_and(|output| output.stdout == b"0\n")
+}
