@@ -506,6 +506,39 @@ mod tests {
     }
 
     #[test]
+    fn a_later_name_may_survive_without_an_earlier_one() {
+        let mut seen = BTreeSet::new();
+        for seed in 0..200 {
+            let mut disk = Disk::new();
+            file(&mut disk, ROOT, "a");
+            file(&mut disk, ROOT, "b");
+            power_cut(&mut disk, seed);
+            seen.insert(["a", "b"].map(|name| disk.lookup(ROOT, name.as_ref()).is_ok()));
+        }
+        assert_eq!(seen.len(), 4);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_short_is_so_once_that_was_synced() {
+        let mut seen = BTreeSet::new();
+        for seed in 0..50 {
+            let mut disk = Disk::new();
+            let node = file(&mut disk, ROOT, "a");
+            disk.sync(ROOT).expect("a sync");
+            write(&mut disk, node, 0, &[1; 3]);
+            disk.sync(node).expect("a sync");
+            disk.content(node).expect("a file").set_length(1);
+            if seed % 2 == 0 {
+                disk.sync(node).expect("a sync");
+            }
+            power_cut(&mut disk, seed);
+            seen.insert((seed % 2, read(&mut disk, node)));
+        }
+        let all = [(0, vec![1]), (1, vec![1]), (1, vec![1; 3])];
+        assert_eq!(seen, all.into());
+    }
+
+    #[test]
     fn a_file_that_was_removed_may_come_back() {
         let mut seen = BTreeSet::new();
         for seed in 0..50 {
