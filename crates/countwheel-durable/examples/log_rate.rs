@@ -11,7 +11,9 @@ use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_durable::store::{
     Before, Change, Files, LogOptions, LogStore, MemorySorted, MovingLog, Shard, Store, SystemFiles,
 };
-use countwheel_durable::{DueClock, Record, RetryPolicy, Revision, State, TimerId, TimerName};
+use countwheel_durable::{
+    DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName,
+};
 
 /// A record of about 300 bytes.
 fn record(revision: u64) -> Result<Record, Box<dyn std::error::Error>> {
@@ -28,6 +30,8 @@ fn record(revision: u64) -> Result<Record, Box<dyn std::error::Error>> {
         created: Timestamp::from_micros(revision),
         due,
         clock: DueClock::Wall,
+        missed: Missed::Fire,
+        recurring: None,
         first_due: due,
         policy: RetryPolicy::default(),
         failures: 0,

@@ -23,8 +23,8 @@ use crate::{Attempt, Config, Response, Stats, TimerError};
 /// use countwheel::{Clock, ManualClock};
 /// use countwheel_durable::store::MemoryStore;
 /// use countwheel_durable::{
-///     Config, Due, Effect, Engine, Event, Outcome, Precondition, Request, RetryPolicy, Ticket,
-///     TimerName, Verdict,
+///     Config, Due, Effect, Engine, Event, Outcome, Precondition, Request, RetryPolicy,
+///     SetOptions, Ticket, TimerName, Verdict,
 /// };
 ///
 /// let clock = ManualClock::new();
@@ -37,6 +37,7 @@ use crate::{Attempt, Config, Response, Stats, TimerError};
 ///     policy: RetryPolicy::default(),
 ///     payload: b"close it".to_vec(),
 ///     precondition: Precondition::None,
+///     options: SetOptions::default(),
 /// };
 /// engine.turn(vec![Event::Request(Ticket(1), set)], &mut |effect| {
 ///     assert!(matches!(effect, Effect::Answer(Ticket(1), Ok(_))));

@@ -36,11 +36,22 @@ pub struct Attempt {
     pub due: Timestamp,
     /// When it was handed over. Never before `due`.
     pub started: Timestamp,
+    /// Which run, of a timer that comes again.
+    pub run: Option<Run>,
     /// Under which ownership. A receiver that remembers the highest one it saw can refuse
     /// an owner that was replaced.
     pub fence: Fence,
     /// What the timer was set with.
     pub payload: Vec<u8>,
+}
+
+/// Which run of a recurring timer an attempt belongs to. Its retries belong to the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Run {
+    /// 1 for the first. A run that is not made has no number.
+    pub number: u32,
+    /// The point of the schedule: of a run that was made by request, when that was.
+    pub nominal: Timestamp,
 }
 
 impl Attempt {

@@ -68,6 +68,7 @@ mod overdue;
 mod policy;
 mod random;
 mod record;
+mod recurrence;
 mod request;
 mod runner;
 mod scheduler;
@@ -79,14 +80,18 @@ pub use config::Config;
 #[cfg(feature = "planted-bugs")]
 pub use config::PlantedBug;
 pub use engine::{Effect, Engine};
-pub use handler::{Attempt, Completion, Handler, Outcome, Verdict};
+pub use handler::{Attempt, Completion, Handler, Outcome, Run, Verdict};
 pub use name::{Key, NameError, QueueName, TimerName};
 pub use policy::{Delays, Jitter, PolicyError, Preset, RetryPolicy, RetryStep};
 pub use record::{
     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Record, Revision, State,
     StateKind, TimerId, UnknownState, Wake,
 };
-pub use request::{Due, Precondition, Request, Response, Shift, TimerError, Was};
+pub use recurrence::{
+    CronError, CronExpression, Missed, Overlap, Recurrence, RecurrenceError, Recurring, Schedule,
+    UnknownZone, Zone,
+};
+pub use request::{Due, Precondition, Request, Response, SetOptions, Shift, TimerError, Was};
 pub use runner::{Health, Timers};
 pub use scheduler::{Event, Ticket};
 pub use stats::{Lateness, Stats};

@@ -62,6 +62,16 @@ impl Overdue {
         self.window.refill(now, store, shard, skip)
     }
 
+    /// Takes in an entry that was written since, if it belongs to what was overdue; says
+    /// whether it does. One that there is no room for will be read from the store.
+    pub(crate) fn admit(&mut self, clock: DueClock, entry: &DueEntry) -> bool {
+        let belongs = self.window.reaches(clock, entry.wake);
+        if belongs {
+            self.window.admit(clock, entry.clone());
+        }
+        belongs
+    }
+
     /// The next entry, if the rate allows one now.
     pub(crate) fn take(&mut self, now: Now, may: impl Fn(&QueueName) -> bool) -> Option<DueEntry> {
         if now.boot < self.next_start {

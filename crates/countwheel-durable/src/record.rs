@@ -5,7 +5,7 @@ use std::fmt;
 use countwheel::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{RetryPolicy, TimerName};
+use crate::{Missed, Recurring, RetryPolicy, TimerName};
 
 /// A number that only grows within a shard: given to a timer by every set, move, fire,
 /// revive and retry, never given twice, not even across remove and restart.
@@ -177,6 +177,8 @@ pub enum DeadReason {
     Stopped,
     /// The process ended during too many attempts in a row.
     Interrupted,
+    /// It was more overdue before its first attempt than it may be.
+    Missed,
 }
 
 impl DeadReason {
@@ -188,6 +190,7 @@ impl DeadReason {
             Self::TooOld => "too_old",
             Self::Stopped => "stopped",
             Self::Interrupted => "interrupted",
+            Self::Missed => "missed",
         }
     }
 }
@@ -266,11 +269,17 @@ pub struct Record {
     pub due: Timestamp,
     /// By which clock it is due.
     pub clock: DueClock,
-    /// When the first attempt was due: the maximum age counts from here.
+    /// What becomes of it if it is overdue before its first attempt.
+    pub missed: Missed,
+    /// If it comes again: when, and which run this is.
+    pub recurring: Option<Box<Recurring>>,
+    /// When the first attempt, of this run if it comes again, was due: the maximum age counts
+    /// from here.
     pub first_due: Timestamp,
     /// When to try again after a failure, and when to give up.
     pub policy: RetryPolicy,
-    /// Failed attempts since it was set or revived: the position in the retry schedule.
+    /// Failed attempts since it was set or revived, or since the run before: the position in the
+    /// retry schedule.
     pub failures: u32,
     /// Attempts in a row that the end of the process interrupted.
     pub interruptions: u32,

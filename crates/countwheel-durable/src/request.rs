@@ -5,7 +5,10 @@ use std::time::Duration;
 use countwheel::Timestamp;
 
 use crate::store::StoreError;
-use crate::{NameError, PolicyError, RetryPolicy, Revision, StateKind, TimerId, TimerName};
+use crate::{
+    Missed, NameError, PolicyError, Recurrence, RecurrenceError, RetryPolicy, Revision, StateKind,
+    TimerId, TimerName,
+};
 
 /// When something shall be due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +62,41 @@ pub enum Precondition {
     Revision(Revision),
 }
 
+/// What most timers do without. The default is a timer for one time that is delivered however
+/// late it is.
+///
+/// ```
+/// use std::time::Duration;
+/// use countwheel_durable::{Missed, Recurrence, Schedule, SetOptions};
+///
+/// let hourly = Schedule::FixedRate { every: Duration::from_secs(3600), anchor: None };
+/// let options = SetOptions {
+///     missed: Missed::Collapse,
+///     recurrence: Some(Recurrence::new(hourly).into()),
+/// };
+/// assert!(options.validate().is_ok());
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SetOptions {
+    /// What becomes of it if its deadline passes before its first attempt can be made.
+    pub missed: Missed,
+    /// When it comes again.
+    pub recurrence: Option<Box<Recurrence>>,
+}
+
+impl SetOptions {
+    /// Checks every bound that the fields name.
+    ///
+    /// # Errors
+    /// [`RecurrenceError`] names the first one broken.
+    pub fn validate(&self) -> Result<(), RecurrenceError> {
+        self.missed.validate()?;
+        self.recurrence
+            .as_ref()
+            .map_or(Ok(()), |recurrence| recurrence.validate())
+    }
+}
+
 /// One request. Each is answered once, after what it changed is durable.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Request {
@@ -66,7 +104,8 @@ pub enum Request {
     Set {
         /// Its name.
         name: TimerName,
-        /// When it is due.
+        /// When it is due. With a recurrence, the first run is the first of the schedule that is
+        /// not before this.
         due: Due,
         /// When to try again.
         policy: RetryPolicy,
@@ -74,6 +113,8 @@ pub enum Request {
         payload: Vec<u8>,
         /// What must hold.
         precondition: Precondition,
+        /// What most timers do without.
+        options: SetOptions,
     },
     /// Move a pending timer to another deadline. Counts as a new insertion.
     Move {
@@ -213,6 +254,9 @@ pub enum TimerError {
     /// The retry policy breaks a rule.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// The recurrence, or what is to become of a missed run, breaks a rule.
+    #[error(transparent)]
+    Recurrence(#[from] RecurrenceError),
     /// Too many requests wait. Nothing was done; ask again later.
     #[error("too many requests are waiting")]
     Full,

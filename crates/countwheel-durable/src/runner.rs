@@ -14,7 +14,8 @@ use countwheel::{Clock, Timestamp};
 use crate::store::{Filter, Page, QueueCounts, Shard, Store, StoreError};
 use crate::{
     Attempt, Completion, Config, Due, Effect, Engine, Event, Handler, Outcome, Precondition,
-    Record, Request, Response, RetryPolicy, Revision, Stats, Ticket, TimerError, TimerName,
+    Record, Request, Response, RetryPolicy, Revision, SetOptions, Stats, Ticket, TimerError,
+    TimerName,
 };
 
 /// The longest wait while anything is pending: a deadline is a wall time and the wait is
@@ -233,6 +234,7 @@ impl Timers {
             policy,
             payload,
             precondition: Precondition::None,
+            options: SetOptions::default(),
         })
     }
 

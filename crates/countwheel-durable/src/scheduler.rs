@@ -14,18 +14,19 @@ use crate::clocks::{Now, Steps};
 use crate::in_flight::InFlight;
 use crate::overdue::Overdue;
 use crate::random::Random;
+use crate::recurrence::{self, Ended};
 use crate::store::{Before, Change, DueEntry, Ownership, Shard, Store, StoreError};
 use crate::window::{Room, Window};
 use crate::{
-    Attempt, AttemptEnd, AttemptRecord, AttemptResult, Config, DeadReason, Due, DueClock, Outcome,
-    Precondition, QueueName, Record, Request, Response, Revision, Shift, State, Stats, TimerError,
-    TimerId, TimerName, Verdict, Was, policy,
+    Attempt, AttemptEnd, AttemptRecord, AttemptResult, Config, DeadReason, Due, DueClock, Missed,
+    Outcome, Precondition, QueueName, Record, Recurring, Request, Response, Revision, Run, Shift,
+    State, Stats, TimerError, TimerId, TimerName, Verdict, Was, policy,
 };
 
 /// The longest that a receiver's Retry-After is followed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 
-/// How many done timers one step forgets at the most.
+/// How many done timers one step forgets, or missed ones it passes over, at the most.
 const FORGET_MAX: usize = 1_024;
 
 /// After so many starts of what is due now, one of what was overdue at the start goes first.
@@ -89,6 +90,8 @@ pub(crate) struct Scheduler {
     random: Random,
     window: Window,
     overdue: Overdue,
+    /// When this scheduler began, by the wall clock.
+    opened: Timestamp,
     /// The time of the last step.
     now: Now,
     steps: Steps,
@@ -119,6 +122,7 @@ impl Scheduler {
             next_revision: Revision(ownership.last_revision.0 + 1),
             random: Random::new(config.seed),
             window: Window::new(now, end, room, planted!(config, SkipPageBorder)),
+            opened: now.wall,
             now,
             steps: Steps::new(now),
             ahead_of_overdue: 0,
@@ -310,14 +314,26 @@ impl Scheduler {
                 policy,
                 payload,
                 precondition,
+                options,
             } => {
                 policy.validate()?;
+                options.validate()?;
                 let limit = self.config.max_payload;
                 if payload.len() > limit {
                     let bytes = payload.len();
                     return Err(TimerError::PayloadTooLarge { bytes, limit });
                 }
-                let (due, clock) = self.resolve(due)?;
+                let (mut due, mut clock) = self.resolve(due)?;
+                let recurring = match options.recurrence {
+                    None => None,
+                    Some(recurrence) => {
+                        let by = recurrence.clock();
+                        let from = self.now.convert(due, clock, by);
+                        let begun = Recurring::begin(*recurrence, from)?;
+                        (due, clock) = (Due::At(begun.nominal).resolve(self.now.by(by))?, by);
+                        Some(Box::new(begun))
+                    }
+                };
                 let old = draft.read(&name)?;
                 check(precondition, old)?;
                 let replaced = old.map(|record| record.state.kind());
@@ -326,6 +342,9 @@ impl Scheduler {
                     store: self.ownership.store_id,
                     set: revision,
                 };
+                if let Some(recurring) = &recurring {
+                    due = recurring.due(id);
+                }
                 self.write(
                     draft,
                     Record {
@@ -336,6 +355,8 @@ impl Scheduler {
                         created: now,
                         due,
                         clock,
+                        missed: options.missed,
+                        recurring,
                         first_due: due,
                         policy,
                         failures: 0,
@@ -372,6 +393,10 @@ impl Scheduler {
                 };
                 if record.failures == 0 {
                     record.first_due = due;
+                    if let Some(recurring) = &mut record.recurring {
+                        let by = recurring.recurrence.clock();
+                        recurring.move_to(self.now.convert(due, clock, by));
+                    }
                 } else {
                     record.first_due = self.now.convert(record.first_due, record.clock, clock);
                 }
@@ -409,6 +434,11 @@ impl Scheduler {
                 let (due, clock) = (self.now.by(record.clock), record.clock);
                 if record.failures == 0 {
                     record.first_due = due;
+                    if let Some(recurring) = &mut record.recurring {
+                        let by = recurring.recurrence.clock();
+                        let before = self.now.convert(record.due, clock, by);
+                        recurring.fire(before, self.now.by(by));
+                    }
                 }
                 self.stats.fired_by_request += 1;
                 Ok(self.rearm(draft, record, due, clock))
@@ -423,6 +453,10 @@ impl Scheduler {
                 record.first_due = due;
                 record.failures = 0;
                 record.interruptions = 0;
+                if let Some(recurring) = &mut record.recurring {
+                    let by = recurring.recurrence.clock();
+                    recurring.move_to(self.now.convert(due, clock, by));
+                }
                 self.stats.revived += 1;
                 Ok(self.rearm(draft, record, due, clock))
             }
@@ -491,10 +525,12 @@ impl Scheduler {
         match outcome.verdict {
             Verdict::Done => {
                 self.stats.done += 1;
-                record.state = State::Done {
-                    at: now,
-                    keep_until: now + self.config.keep_done,
-                };
+                if !self.next_run(&mut record) {
+                    record.state = State::Done {
+                        at: now,
+                        keep_until: now + self.config.keep_done,
+                    };
+                }
             }
             Verdict::Stopped => self.bury(&mut record, now, DeadReason::Stopped),
             Verdict::Failed { retry_after } => {
@@ -527,9 +563,9 @@ impl Scheduler {
                         }
                     }
                     policy::Next::Exhausted => {
-                        self.bury(&mut record, now, DeadReason::Exhausted);
+                        self.give_up(&mut record, now, DeadReason::Exhausted);
                     }
-                    policy::Next::TooOld => self.bury(&mut record, now, DeadReason::TooOld),
+                    policy::Next::TooOld => self.give_up(&mut record, now, DeadReason::TooOld),
                 }
             }
         }
@@ -631,9 +667,21 @@ impl Scheduler {
                 end_attempt(&mut record, now, AttemptResult::Interrupted, detail);
                 record.interruptions += 1;
                 if record.interruptions >= self.config.max_interruptions {
-                    self.bury(&mut record, now, DeadReason::Interrupted);
+                    self.give_up(&mut record, now, DeadReason::Interrupted);
                     self.write(draft, record);
                     return Ok(Attended::Nothing);
+                }
+            }
+            State::Pending if record.failures == 0 => {
+                if self.pass_over(&mut record, now) {
+                    self.write(draft, record);
+                    return Ok(Attended::Forgot);
+                }
+                let waited = record.attempts.last().and_then(|last| last.ended.as_ref());
+                let waited = waited.is_some_and(|end| end.at < self.opened);
+                if let Some(recurring) = &mut record.recurring {
+                    let by = recurring.recurrence.clock();
+                    recurring.start(self.now.by(by), waited);
                 }
             }
             State::Pending => {}
@@ -643,12 +691,11 @@ impl Scheduler {
             .policy
             .is_too_old(record.failures, record.first_due, by);
         if too_old || record.attempt == u32::MAX {
-            let reason = if too_old {
-                DeadReason::TooOld
+            if too_old {
+                self.give_up(&mut record, now, DeadReason::TooOld);
             } else {
-                DeadReason::Exhausted
-            };
-            self.bury(&mut record, now, reason);
+                self.bury(&mut record, now, DeadReason::Exhausted);
+            }
             self.write(draft, record);
             return Ok(Attended::Nothing);
         }
@@ -676,6 +723,10 @@ impl Scheduler {
             number: record.attempt,
             due: record.due,
             started: by,
+            run: record.recurring.as_ref().map(|recurring| Run {
+                number: recurring.run,
+                nominal: recurring.nominal,
+            }),
             fence: self.ownership.lease.fence,
             payload: record.payload.clone(),
         };
@@ -684,6 +735,74 @@ impl Scheduler {
         self.in_flight.insert(record.revision, record.name.clone());
         draft.write(record);
         Ok(Attended::Started)
+    }
+
+    /// Passes over a timer, or a run of one, that is too late for its first attempt. Says whether
+    /// the record has changed.
+    fn pass_over(&mut self, record: &mut Record, now: Timestamp) -> bool {
+        let Some(mut recurring) = record.recurring.take() else {
+            let too_old = match record.missed {
+                Missed::SkipIfOlderThan(age) => self.now.by(record.clock) > record.due + age,
+                Missed::Fire | Missed::Collapse => false,
+            };
+            if too_old {
+                self.stats.missed += 1;
+                self.bury(record, now, DeadReason::Missed);
+            }
+            return too_old;
+        };
+        let before = recurring.missed;
+        let by = self.now.by(recurring.recurrence.clock());
+        let judged = recurring.judge(record.id, by, record.missed);
+        self.stats.missed += recurring.missed.saturating_sub(before);
+        record.recurring = Some(recurring);
+        match judged {
+            recurrence::Overdue::Start => return false,
+            recurrence::Overdue::Pass(due) => self.await_run(record, due),
+            recurrence::Overdue::Over => self.bury(record, now, DeadReason::Missed),
+        }
+        true
+    }
+
+    /// Ends the run of a recurring timer and lets it wait for the next. Says whether there is
+    /// one.
+    fn next_run(&mut self, record: &mut Record) -> bool {
+        let Some(mut recurring) = record.recurring.take() else {
+            return false;
+        };
+        let (missed, overlapped) = (recurring.missed, recurring.overlapped);
+        let by = self.now.by(recurring.recurrence.clock());
+        let ended = recurring.end(record.id, by, record.missed);
+        self.stats.missed += recurring.missed.saturating_sub(missed);
+        self.stats.overlapped += recurring.overlapped.saturating_sub(overlapped);
+        record.recurring = Some(recurring);
+        let Ended::Next(due) = ended else {
+            return false;
+        };
+        self.await_run(record, due);
+        true
+    }
+
+    fn await_run(&mut self, record: &mut Record, due: Timestamp) {
+        record.state = State::Pending;
+        record.revision = self.next_revision();
+        // A retry of the run before went by the boot clock.
+        if let Some(recurring) = &record.recurring {
+            record.clock = recurring.recurrence.clock();
+        }
+        (record.due, record.first_due) = (due, due);
+        (record.failures, record.interruptions) = (0, 0);
+    }
+
+    /// Gives up a delivery: all there is of a timer for one time, one run of a recurring one.
+    fn give_up(&mut self, record: &mut Record, now: Timestamp, reason: DeadReason) {
+        if let Some(recurring) = &mut record.recurring {
+            recurring.dead += 1;
+            self.stats.runs_dead += 1;
+        }
+        if !self.next_run(record) {
+            self.bury(record, now, reason);
+        }
     }
 
     fn bury(&mut self, record: &mut Record, now: Timestamp, reason: DeadReason) {
@@ -701,8 +820,12 @@ impl Scheduler {
         }
         if let Some(wake) = record.wake() {
             let name = record.name.clone();
-            self.window
-                .admit(record.wake_clock(), DueEntry { wake, name });
+            let entry = DueEntry { wake, name };
+            let clock = record.wake_clock();
+            // Of missed runs in a row, all but the first are written after the opening.
+            if !self.overdue.admit(clock, &entry) {
+                self.window.admit(clock, entry);
+            }
         }
         draft.write(record);
     }
@@ -724,6 +847,7 @@ impl Scheduler {
 #[derive(PartialEq, Eq)]
 enum Attended {
     Started,
+    /// Nothing starts, and the record is gone or passed over.
     Forgot,
     Nothing,
 }

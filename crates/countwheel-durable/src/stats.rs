@@ -27,6 +27,13 @@ pub struct Stats {
     pub failed: u64,
     /// Timers given up.
     pub dead: u64,
+    /// Runs of recurring timers given up.
+    pub runs_dead: u64,
+    /// Runs of recurring timers not made, and timers given up, because they were more overdue
+    /// than they may be or another was made in their place.
+    pub missed: u64,
+    /// Runs of recurring timers not made because the one before was not at its end.
+    pub overlapped: u64,
     /// Attempts found interrupted by the end of the process before.
     pub interrupted: u64,
     /// Outcomes of timers that had been removed or replaced meanwhile.

@@ -8,7 +8,7 @@ use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, Config, Delays, Due, DueClock, Effect, Engine, Event, Jitter, Outcome, Precondition,
-    Request, RetryPolicy, Shift, State, Ticket, TimerName, Verdict,
+    Request, RetryPolicy, SetOptions, Shift, State, Ticket, TimerName, Verdict,
 };
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
@@ -58,6 +58,7 @@ impl Bench {
                 max_age: Some(Duration::from_secs(35)),
             },
             payload: Vec::new(),
+            options: SetOptions::default(),
             precondition: Precondition::None,
         });
     }
@@ -265,6 +266,7 @@ fn what_a_step_makes_due_starts_in_turns() {
         due: at(1_801),
         policy: RetryPolicy::default(),
         payload: Vec::new(),
+        options: SetOptions::default(),
         precondition: Precondition::None,
     });
     bench.step(true, HOUR);

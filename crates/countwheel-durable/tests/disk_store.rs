@@ -10,7 +10,7 @@ use countwheel_durable::store::{
     Change, DiskOptions, DiskStore, EmbeddedStore, Filter, Shard, Store, StoreError,
 };
 use countwheel_durable::{
-    DueClock, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
+    DueClock, Missed, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
 
 /// Segments and tables that are full soon.
@@ -38,6 +38,8 @@ fn record(number: u64) -> Record {
         created: Timestamp::from_micros(5),
         due,
         clock: DueClock::Wall,
+        missed: Missed::Fire,
+        recurring: None,
         first_due: due,
         policy: RetryPolicy::default(),
         failures: 0,

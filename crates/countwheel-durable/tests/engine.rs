@@ -9,8 +9,8 @@ use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
     Attempt, AttemptResult, Config, DeadReason, Delays, Due, Effect, Engine, Event, Jitter,
-    Outcome, Precondition, Record, Request, Response, RetryPolicy, Revision, Shift, State,
-    StateKind, Ticket, TimerError, TimerName, Verdict, Was,
+    Outcome, Precondition, Record, Request, Response, RetryPolicy, Revision, SetOptions, Shift,
+    State, StateKind, Ticket, TimerError, TimerName, Verdict, Was,
 };
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
@@ -146,6 +146,7 @@ fn set(key: &str, seconds: u64, policy: RetryPolicy) -> Request {
         policy,
         payload: key.as_bytes().to_vec(),
         precondition: Precondition::None,
+        options: SetOptions::default(),
     }
 }
 

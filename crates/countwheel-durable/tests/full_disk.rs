@@ -12,7 +12,7 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record, Request, Response,
-    RetryPolicy, Shift, StateKind, Ticket, TimerError, TimerName, Verdict,
+    RetryPolicy, SetOptions, Shift, StateKind, Ticket, TimerError, TimerName, Verdict,
 };
 
 /// A store that has no room when it is told so.
@@ -125,6 +125,7 @@ fn set(key: &str, seconds: u64) -> Request {
         due: Due::In(Duration::from_secs(seconds)),
         policy: RetryPolicy::default(),
         payload: Vec::new(),
+        options: SetOptions::default(),
         precondition: Precondition::None,
     }
 }

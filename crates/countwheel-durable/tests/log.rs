@@ -20,7 +20,7 @@ use countwheel_durable::store::{
     StoreFile, SystemFiles,
 };
 use countwheel_durable::{
-    DueClock, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
+    DueClock, Missed, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
 use disk::Random;
 
@@ -183,6 +183,8 @@ fn record(number: u64, revision: u64, payload: usize) -> Record {
         created: Timestamp::from_micros(5),
         due,
         clock: DueClock::Wall,
+        missed: Missed::Fire,
+        recurring: None,
         first_due: due,
         policy: RetryPolicy::default(),
         failures: 0,

@@ -109,6 +109,7 @@ fn set(key: &str, delay: Duration) -> Request {
         policy: RetryPolicy::default(),
         payload: Vec::new(),
         precondition: countwheel_durable::Precondition::None,
+        options: countwheel_durable::SetOptions::default(),
     }
 }
 

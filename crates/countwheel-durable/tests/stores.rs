@@ -19,7 +19,8 @@ use countwheel_durable::store::{
     Store, StoreError,
 };
 use countwheel_durable::{
-    Delays, DueClock, Jitter, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
+    Delays, DueClock, Jitter, Missed, QueueName, Record, RetryPolicy, Revision, State, TimerId,
+    TimerName,
 };
 use disk::{FILE, Random, crash, damage, fail_after, image};
 use redb::ReadableTable;
@@ -790,6 +791,8 @@ fn record(queue: &str, key: &str, revision: u64, due: u64) -> Record {
         created: Timestamp::from_micros(due),
         due: Timestamp::from_micros(due),
         clock: DueClock::Wall,
+        missed: Missed::Fire,
+        recurring: None,
         first_due: Timestamp::from_micros(due),
         policy: RetryPolicy {
             delays: Delays::Fixed(Duration::from_secs(1)),

@@ -15,8 +15,8 @@ use countwheel_durable::store::{
     TableSnapshot, TableStore,
 };
 use countwheel_durable::{
-    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, QueueName, Record, RetryPolicy,
-    Revision, State, StateKind, TimerId, TimerName, Wake,
+    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Missed, QueueName, Record,
+    RetryPolicy, Revision, State, StateKind, TimerId, TimerName, Wake,
 };
 use disk::Random;
 
@@ -97,6 +97,8 @@ impl Maker {
             created: at,
             due: self.time(),
             clock: DueClock::ALL[self.random.index(2)],
+            missed: Missed::Fire,
+            recurring: None,
             first_due: at,
             policy: RetryPolicy::default(),
             failures: 0,

@@ -10,8 +10,8 @@ use std::time::Duration;
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{Change, MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Attempt, Config, DueClock, Effect, Engine, Event, Outcome, Record, RetryPolicy, Revision,
-    State, TimerId, TimerName, Verdict,
+    Attempt, Config, DueClock, Effect, Engine, Event, Missed, Outcome, Record, RetryPolicy,
+    Revision, State, TimerId, TimerName, Verdict,
 };
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
@@ -29,6 +29,8 @@ fn record(revision: u64, queue: &str, key: &str, due: Timestamp, clock: DueClock
         created: NOON,
         due,
         clock,
+        missed: Missed::Fire,
+        recurring: None,
         first_due: due,
         policy: RetryPolicy::default(),
         failures: 0,

@@ -15,7 +15,8 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Attempt, Config, Delays, Due, Effect, Engine, Event, Jitter, Outcome, Precondition, QueueName,
-    Record, Request, RetryPolicy, Revision, Shift, StateKind, Ticket, TimerName, Verdict,
+    Record, Request, RetryPolicy, Revision, SetOptions, Shift, StateKind, Ticket, TimerName,
+    Verdict,
 };
 
 use crate::disk::Disk;
@@ -475,6 +476,7 @@ impl World {
                 policy: self.draw_policy(),
                 payload: self.draw_payload(),
                 precondition,
+                options: SetOptions::default(),
             },
             50..70 => Request::Move {
                 name,
@@ -511,6 +513,7 @@ impl World {
             policy: RetryPolicy::default(),
             payload: self.draw_payload(),
             precondition: Precondition::None,
+            options: SetOptions::default(),
         })
     }
 

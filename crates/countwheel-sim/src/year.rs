@@ -13,7 +13,7 @@ use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::Store;
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request, Response,
-    RetryPolicy, Shift, Stats, Ticket, TimerName, Verdict, Was,
+    RetryPolicy, SetOptions, Shift, Stats, Ticket, TimerName, Verdict, Was,
 };
 use countwheel_server::trace::Flight;
 
@@ -223,6 +223,7 @@ fn request(operation: Operation, flight: &Flight) -> Result<Request, String> {
             policy: RetryPolicy::default(),
             payload: Vec::new(),
             precondition: Precondition::Absent,
+            options: SetOptions::default(),
         },
         Operation::Move => Request::Move {
             name,

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use anyhow::{Context as _, bail};
 use countwheel::Timestamp;
 use countwheel_durable::{
-    Attempt, Config, Due, Outcome, Precondition, Request, RetryPolicy, Timers, Verdict,
+    Attempt, Config, Due, Outcome, Precondition, Request, RetryPolicy, SetOptions, Timers, Verdict,
 };
 
 use super::store::name_of;
@@ -50,6 +50,7 @@ impl Engine {
             due: Due::At(Timestamp::from_micros(item.due_ms * 1_000)),
             policy: RetryPolicy::default(),
             payload: item.payload().to_vec(),
+            options: SetOptions::default(),
             precondition: Precondition::None,
         };
         let answered = self.answered.clone();

@@ -35,8 +35,9 @@ use super::{
 };
 use crate::random::Random;
 use crate::{
-    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, Delays, DueClock, Jitter, Preset,
-    QueueName, Record, RetryPolicy, Revision, State, StateKind, TimerId, TimerName, Wake,
+    AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Jitter,
+    Missed, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision,
+    Schedule, State, StateKind, TimerId, TimerName, Wake, Zone,
 };
 
 /// A store that can be closed and opened again.
@@ -887,6 +888,8 @@ fn record(queue: &str, key: &str, revision: u64, due: u64) -> Record {
         created: micros(due / 2),
         due: micros(due),
         clock: DueClock::Wall,
+        missed: Missed::Fire,
+        recurring: None,
         first_due: micros(due),
         policy: RetryPolicy::default(),
         failures: 0,
@@ -915,6 +918,7 @@ pub(super) fn varied_records() -> Vec<Record> {
         DeadReason::TooOld,
         DeadReason::Stopped,
         DeadReason::Interrupted,
+        DeadReason::Missed,
     ];
     let dead = reasons.map(|reason| State::Dead {
         at: micros(8),
@@ -936,6 +940,12 @@ pub(super) fn varied_records() -> Vec<Record> {
             let mut record = record("all", &format!("{number}"), number + 1, number % 6);
             record.state = state.clone();
             record.clock = DueClock::ALL[bounded(number / 4 % 2)];
+            record.missed = [
+                Missed::Fire,
+                Missed::Collapse,
+                Missed::SkipIfOlderThan(seconds(number)),
+            ][bounded(number % 3)];
+            record.recurring = varied_recurring(number).map(Box::new);
             record.policy = RetryPolicy {
                 delays: delays.clone(),
                 jitter: [Jitter::None, Jitter::Full, Jitter::Equal][bounded(number % 3)],
@@ -958,6 +968,48 @@ pub(super) fn varied_records() -> Vec<Record> {
         }
     }
     records
+}
+
+/// Every variant of a schedule, and none.
+fn varied_recurring(number: u64) -> Option<Recurring> {
+    let every = Duration::from_nanos(100_000_001);
+    let schedule = match number % 5 {
+        0 => Schedule::FixedRate {
+            every,
+            anchor: Some(micros(number)),
+        },
+        1 => Schedule::FixedDelay { every },
+        2 => Schedule::FixedRate {
+            every,
+            anchor: None,
+        },
+        3 => Schedule::Cron {
+            expression: CronExpression::new("*/7 0 9-17 LW * MON#1,FRIL").expect("an expression"),
+            zone: Zone::new("Australia/Lord_Howe").expect("a zone"),
+        },
+        _ => return None,
+    };
+    Some(Recurring {
+        recurrence: Recurrence {
+            repeats: std::num::NonZeroU32::new(bounded_u32(number % 2)),
+            until: Some(Timestamp::MAX).filter(|_| number.is_multiple_of(2)),
+            jitter: Duration::from_nanos(number),
+            overlap: Overlap::ALL[bounded(number / 5 % 2)],
+            ..Recurrence::new(schedule)
+        },
+        run: u32::MAX,
+        nominal: micros(number),
+        moved: Some(micros(3)).filter(|_| number.is_multiple_of(3)),
+        origin: micros(1),
+        busy_since: Some(micros(2)).filter(|_| number.is_multiple_of(2)),
+        missed: u64::MAX,
+        overlapped: 1,
+        dead: number,
+    })
+}
+
+fn bounded_u32(number: u64) -> u32 {
+    u32::try_from(number).expect("a small number")
 }
 
 fn random_change(random: &mut Random, revision: &mut u64) -> Change {

@@ -167,6 +167,11 @@ impl Window {
         lanes.filter_map(|lane| Some(lane.ends()?.0.at)).min()
     }
 
+    /// Whether what wakes then is the window's to hold.
+    pub(crate) fn reaches(&self, clock: DueClock, wake: Wake) -> bool {
+        wake.at <= self.sides[clock as usize].until
+    }
+
     /// Takes in an entry if it is near enough and its queue has room; one that is left out
     /// will be read from the store when its time comes.
     pub(crate) fn admit(&mut self, clock: DueClock, entry: DueEntry) {

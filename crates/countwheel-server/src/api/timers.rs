@@ -74,6 +74,7 @@ pub(super) async fn set(
         policy,
         payload: job.encode(),
         precondition,
+        options: durable::SetOptions::default(),
     };
     let durable::Response::Set {
         id,

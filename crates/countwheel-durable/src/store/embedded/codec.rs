@@ -11,13 +11,14 @@ use serde::Deserialize;
 
 use crate::store::{Filter, Position, Shard};
 use crate::{
-    AttemptRecord, DueClock, Key, QueueName, Record, RetryPolicy, Revision, State, StateKind,
-    TimerId, TimerName, Wake,
+    AttemptRecord, DueClock, Key, Missed, QueueName, Record, RetryPolicy, Revision, State,
+    StateKind, TimerId, TimerName, Wake,
 };
 
 /// The version of the record's bytes that this code writes. It reads [`VERSION_1`] as well.
 const VERSION: u8 = 2;
-/// Records of this version have no clock: all are due by the wall clock.
+/// Records of this version have no clock, and none comes again: all are due one time, by the
+/// wall clock.
 const VERSION_1: u8 = 1;
 const CRC_BYTES: usize = 4;
 
@@ -127,6 +128,8 @@ impl From<RecordV1> for Record {
             created: old.created,
             due: old.due,
             clock: DueClock::Wall,
+            missed: Missed::Fire,
+            recurring: None,
             first_due: old.first_due,
             policy: old.policy,
             failures: old.failures,

@@ -1,0 +1,295 @@
+//! Where a recurring timer stands, and which run follows which.
+
+use std::time::Duration;
+
+use countwheel::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Missed, Overlap, Recurrence, RecurrenceError, Schedule};
+use crate::TimerId;
+use crate::random::Random;
+
+/// How many draws of the jitter one decision looks at.
+const DRAWS_MAX: u32 = 10_000;
+
+/// A recurring timer's schedule and where it stands in it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Recurring {
+    /// The schedule.
+    pub recurrence: Recurrence,
+    /// The number of the run that comes next, is under way or was the last: 1 for the first. A
+    /// run that is not made has no number.
+    pub run: u32,
+    /// Its nominal time: of one that was made by request, when that was.
+    pub nominal: Timestamp,
+    /// When the run is due by request, if it was moved or revived.
+    pub moved: Option<Timestamp>,
+    /// A point of a fixed rate's grid.
+    pub origin: Timestamp,
+    /// What came due until here, and was not made, was missed; what came due later, while a run
+    /// was under way, overlapped with it. `None` before the first attempt of a run that is on
+    /// time.
+    pub busy_since: Option<Timestamp>,
+    /// Runs not made because they were missed. Of those that a calendar names, at most 10,000
+    /// are counted at a time; this is so for those that overlapped, too.
+    pub missed: u64,
+    /// Runs not made because the one before was not at its end.
+    pub overlapped: u64,
+    /// Runs given up.
+    pub dead: u64,
+}
+
+/// What is to be done with a run whose first attempt can be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Overdue {
+    /// Make it.
+    Start,
+    /// Pass to another run, due then.
+    Pass(Timestamp),
+    /// It is too old, and there is no other.
+    Over,
+}
+
+/// What follows the end of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// The next one, due then.
+    Next(Timestamp),
+    /// None.
+    Over,
+}
+
+impl Recurring {
+    /// The first run at `from` or after it.
+    pub(crate) fn begin(recurrence: Recurrence, from: Timestamp) -> Result<Self, RecurrenceError> {
+        let first = recurrence.schedule.first(from);
+        let nominal = first
+            .filter(|&first| !recurrence.is_over(first))
+            .ok_or(RecurrenceError::NoRun)?;
+        Ok(Self {
+            origin: recurrence.schedule.origin(nominal),
+            recurrence,
+            run: 1,
+            nominal,
+            moved: None,
+            busy_since: None,
+            missed: 0,
+            overlapped: 0,
+            dead: 0,
+        })
+    }
+
+    /// When the run is due by the schedule.
+    pub(crate) fn due(&self, id: TimerId) -> Timestamp {
+        self.due_at(id, self.nominal)
+    }
+
+    fn due_at(&self, id: TimerId, nominal: Timestamp) -> Timestamp {
+        nominal + draw(id, nominal, self.recurrence.jitter)
+    }
+
+    /// Makes a run of it that somebody asked for, at `now`: the schedule's own remain. One that
+    /// is due already is the schedule's.
+    pub(crate) fn fire(&mut self, due: Timestamp, now: Timestamp) {
+        if due > now {
+            self.nominal = now;
+            self.moved = None;
+        }
+    }
+
+    /// Notes that the run is due at another time than the schedule's. It stays the run that it
+    /// is, and those whose nominal times it passes are not made.
+    pub(crate) fn move_to(&mut self, due: Timestamp) {
+        self.moved = Some(due);
+    }
+
+    /// Notes that the first attempt of the run starts. `waited` if it waited for that through
+    /// the opening of the store.
+    pub(crate) fn start(&mut self, now: Timestamp, waited: bool) {
+        if waited || self.busy_since.is_none() {
+            self.busy_since = Some(now);
+        }
+    }
+
+    /// Judges the run, whose first attempt could be made at `now`.
+    pub(crate) fn judge(&mut self, id: TimerId, now: Timestamp, missed: Missed) -> Overdue {
+        let jitter = self.recurrence.jitter;
+        let base = self.base();
+        let late_from = self.moved.unwrap_or(self.nominal + jitter);
+        let next = match missed {
+            Missed::SkipIfOlderThan(age) if now > late_from + age => {
+                self.first_younger_than(age, base, now)
+            }
+            Missed::Collapse if self.has_grid() => {
+                let end = now.saturating_sub(jitter);
+                match self.last_by(base, end) {
+                    last if last > base => Some(last),
+                    _ => return Overdue::Start,
+                }
+            }
+            _ => return Overdue::Start,
+        };
+        self.missed += 1 + self.count(base, next);
+        self.busy_since = None;
+        match next {
+            Some(next) => {
+                self.nominal = next;
+                self.moved = None;
+                Overdue::Pass(self.due(id))
+            }
+            None => Overdue::Over,
+        }
+    }
+
+    /// Goes on after the run, which ended at `now`.
+    pub(crate) fn end(&mut self, id: TimerId, now: Timestamp, missed: Missed) -> Ended {
+        let repeats = self.recurrence.repeats;
+        if repeats.is_some_and(|repeats| self.run >= repeats.get()) || self.run == u32::MAX {
+            return Ended::Over;
+        }
+        let since = self.busy_since.take().unwrap_or(now);
+        let next = if self.has_grid() {
+            let first = self.after(self.base());
+            let first = first.and_then(|first| self.pass_missed(id, first, since, now, missed));
+            match first {
+                Some(first) if self.due_at(id, first) <= since => {
+                    self.busy_since = Some(since);
+                    Some(first)
+                }
+                Some(first) if self.due_at(id, first) <= now => self.overlap(id, first, now),
+                on_time => on_time,
+            }
+        } else {
+            self.after(now)
+        };
+        match next {
+            Some(next) => {
+                self.run += 1;
+                self.nominal = next;
+                self.moved = None;
+                Ended::Next(self.due(id))
+            }
+            None => Ended::Over,
+        }
+    }
+
+    /// From `first` on, what is left of the runs that came due until `since` and were not made.
+    fn pass_missed(
+        &mut self,
+        id: TimerId,
+        first: Timestamp,
+        since: Timestamp,
+        now: Timestamp,
+        missed: Missed,
+    ) -> Option<Timestamp> {
+        if self.due_at(id, first) > since {
+            return Some(first);
+        }
+        let jitter = self.recurrence.jitter;
+        let next = match missed {
+            Missed::SkipIfOlderThan(age) if now > first + jitter + age => {
+                self.first_younger_than(age, first, now)
+            }
+            Missed::Fire | Missed::SkipIfOlderThan(_) => Some(first),
+            Missed::Collapse => Some(self.last_by(first, since.saturating_sub(jitter))),
+        };
+        if next != Some(first) {
+            self.missed += 1 + self.count(first, next);
+        }
+        next
+    }
+
+    /// What to do with `first`, which came due while a run was under way, and with those that
+    /// came due after it.
+    fn overlap(&mut self, id: TimerId, first: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let certain = now.saturating_sub(self.recurrence.jitter);
+        // Before this one, everything has come due.
+        let mut ahead = if first > certain {
+            Some(first)
+        } else {
+            self.after(certain)
+        };
+        for _ in 0..DRAWS_MAX {
+            match ahead {
+                Some(point) if self.due_at(id, point) <= now => ahead = self.after(point),
+                _ => break,
+            }
+        }
+        match self.recurrence.overlap {
+            Overlap::Skip => {
+                self.overlapped += 1 + self.count(first, ahead);
+                ahead
+            }
+            Overlap::Queue => {
+                let end = ahead.map_or(now, |ahead| ahead.saturating_sub(Duration::from_micros(1)));
+                let last = self.last_by(first, end);
+                if last > first {
+                    self.overlapped += 1 + self.count(first, Some(last));
+                }
+                Some(last)
+            }
+        }
+    }
+
+    /// Whether the nominal times are there before the runs are made.
+    fn has_grid(&self) -> bool {
+        !matches!(self.recurrence.schedule, Schedule::FixedDelay { .. })
+    }
+
+    /// After which time the next nominal time is looked for: after this run's own, or after the
+    /// time to which it was moved.
+    fn base(&self) -> Timestamp {
+        self.moved
+            .map_or(self.nominal, |moved| moved.max(self.nominal))
+    }
+
+    /// The first nominal time after `after`, if a run may have it.
+    fn after(&self, after: Timestamp) -> Option<Timestamp> {
+        let next = self.recurrence.schedule.next(self.origin, after)?;
+        (!self.recurrence.is_over(next)).then_some(next)
+    }
+
+    /// The first nominal time after `base` that is, at `now`, not more than `age` overdue.
+    fn first_younger_than(
+        &self,
+        age: Duration,
+        base: Timestamp,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        if !self.has_grid() {
+            return self.after(now);
+        }
+        let oldest = now
+            .saturating_sub(age)
+            .saturating_sub(self.recurrence.jitter);
+        let before = oldest.saturating_sub(Duration::from_micros(1));
+        self.after(base.max(before))
+    }
+
+    /// The last nominal time by `end` that a run may have; `from` if none comes after it.
+    fn last_by(&self, from: Timestamp, end: Timestamp) -> Timestamp {
+        let end = self.recurrence.until.map_or(end, |until| until.min(end));
+        self.recurrence.schedule.last(self.origin, from, end)
+    }
+
+    /// How many nominal times that a run may have lie between; up to the end if `next` is not
+    /// there.
+    fn count(&self, after: Timestamp, next: Option<Timestamp>) -> u64 {
+        let behind_end = |until: Timestamp| until + Duration::from_micros(1);
+        let end = next.or(self.recurrence.until.map(behind_end));
+        self.recurrence
+            .schedule
+            .count(self.origin, after, end.unwrap_or(after))
+    }
+}
+
+/// How far into its window a run is due: uniform, and the same whenever it is asked.
+fn draw(id: TimerId, nominal: Timestamp, window: Duration) -> Duration {
+    if window.is_zero() {
+        return Duration::ZERO;
+    }
+    let mixed = [id.store, id.set.0, nominal.as_micros()]
+        .into_iter()
+        .fold(0, |seed, part| Random::new(seed ^ part).draw());
+    Random::new(mixed).up_to(window)
+}
