@@ -336,9 +336,9 @@ struct Life {
 }
 
 impl Life {
-    fn new(options: TableOptions) -> Self {
+    fn new(options: TableOptions, seed: u64) -> Self {
         Self {
-            disk: Disk::default(),
+            disk: Disk::new(seed),
             options,
             model: MemorySorted::default(),
             unknown: None,
@@ -400,7 +400,7 @@ fn the_power_may_go_at_any_call() {
     let steps = script(&mut maker, 14);
     let mut cuts = 0;
     for calls in 0.. {
-        let mut life = Life::new(small());
+        let mut life = Life::new(small(), maker.random.draw());
         let ran = life.try_open(calls).and_then(|store| {
             for step in &steps {
                 life.apply(&store, step)?;
@@ -434,7 +434,7 @@ fn the_power_may_go_at_any_call() {
 fn random_lives_survive_power_cuts() {
     for seed in 100..180 {
         let mut maker = Maker::new(seed, 10_000);
-        let mut life = Life::new(small());
+        let mut life = Life::new(small(), maker.random.draw());
         for _ in 0..6 {
             let calls = maker.random.index(60) as u64;
             let opened = life.try_open(calls);
@@ -474,7 +474,7 @@ fn every_call_may_fail_once() {
     let mut full = 0;
     for failure in [Failure::Io, Failure::NoSpace, Failure::Short, Failure::Torn] {
         for calls in 0.. {
-            let mut life = Life::new(small());
+            let mut life = Life::new(small(), maker.random.draw());
             life.disk.fail(Fault::once(calls, failure));
             let opened = TableStore::open(life.disk.files("tables"), 7, life.options);
             if let Ok(store) = opened {
@@ -518,9 +518,37 @@ fn every_call_may_fail_once() {
 }
 
 #[test]
+fn leftovers_that_cannot_be_removed_do_no_harm() {
+    let (mut maker, mut life) = furnished(4);
+    let number = |path: &String| u64::from_str_radix(path.rsplit_once('-')?.1, 16).ok();
+    let paths = life.disk.paths();
+    let next = 1 + paths.iter().filter_map(number).max().unwrap();
+    for number in next..next + 12 {
+        life.disk
+            .set_content(&format!("tables/table-{number:016x}"), vec![1; 9]);
+    }
+    life.disk.restart();
+    life.disk.fail(Fault {
+        calls: Calls::Only(Operation::Remove),
+        after: 0,
+        lasts: true,
+        failure: Failure::Io,
+    });
+    let store = TableStore::open(life.disk.files("tables"), 7, life.options).unwrap();
+    let changes = maker.changes(30);
+    life.apply(&store, &Step::Ingest(changes)).unwrap();
+    while store.merge_step().unwrap() {}
+    compare(&store, &life.model, &mut maker, 3);
+    drop(store);
+    let store = life.open().unwrap();
+    compare(&store, &life.model, &mut maker, 3);
+    assert_eq!(life.disk.paths().len(), store.stats().tables + 1);
+}
+
+#[test]
 fn a_full_disk_refuses_and_goes_on_with_room() {
     let mut maker = Maker::new(17, 5_000);
-    let mut life = Life::new(small());
+    let mut life = Life::new(small(), maker.random.draw());
     let store = life.open().unwrap();
     let mut full = 0;
     for _ in 0..120 {
@@ -558,7 +586,7 @@ fn furnished(seed: u64) -> (Maker, Life) {
     let mut maker = Maker::new(seed, 6_000);
     let mut options = small();
     options.fan_in = 3;
-    let mut life = Life::new(options);
+    let mut life = Life::new(options, seed);
     let store = life.open().unwrap();
     for number in 0..12 {
         let changes = maker.changes(40);
@@ -601,7 +629,7 @@ fn damage_is_refused_or_does_not_matter() {
 #[test]
 fn every_flipped_bit_of_a_small_store_is_found_or_does_not_matter() {
     let mut maker = Maker::new(3, 100);
-    let mut life = Life::new(TableOptions::default());
+    let mut life = Life::new(TableOptions::default(), 3);
     let store = life.open().unwrap();
     let changes = [0, 1, 20].map(|index| {
         let record = maker.record(maker.names[index].clone());
@@ -653,7 +681,7 @@ fn frames(content: &[u8]) -> Vec<(usize, usize, u8)> {
 }
 
 /// A store with equal tables: records of one length, and of them only the payload differs.
-fn equal_tables(store_id: u64) -> Disk {
+fn equal_tables(store_id: u64, bytes: [u8; 2]) -> Disk {
     let disk = Disk::default();
     let mut options = small();
     options.fan_in = 9;
@@ -672,7 +700,7 @@ fn equal_tables(store_id: u64) -> Disk {
             ..maker.record(TimerName::new("q", format!("key-{number:03}")).unwrap())
         })
         .collect();
-    for (segment, byte) in [(1, 1), (2, 2)] {
+    for (segment, byte) in (1..).zip(bytes) {
         let changes = records.iter().cloned().map(|mut record| {
             record.payload.fill(byte);
             (Shard(0), Change::put(record))
@@ -699,7 +727,7 @@ fn read_all(disk: &Disk) -> Result<usize, StoreError> {
 
 #[test]
 fn bytes_from_elsewhere_are_refused() {
-    let disk = equal_tables(7);
+    let disk = equal_tables(7, [1, 2]);
     assert_eq!(read_all(&disk).unwrap(), 20);
     let paths = disk.paths();
     let [_, older, newer] = &paths[..] else {
@@ -722,13 +750,17 @@ fn bytes_from_elsewhere_are_refused() {
     let range = one.0..one.0 + one.1;
     mixed[range.clone()].copy_from_slice(&older[range]);
     // The same table of another store.
-    let foreign = equal_tables(8).content(newer).unwrap();
+    let foreign = equal_tables(8, [1, 2]).content(newer).unwrap();
     assert_eq!(foreign.len(), content.len());
+    // The same store in another life: only the payloads differ.
+    let other_life = equal_tables(7, [1, 3]).content(newer).unwrap();
+    assert_eq!(other_life.len(), content.len());
     // Everything of another table.
     for (what, bytes) in [
         ("moved", moved),
         ("mixed", mixed),
         ("foreign", foreign),
+        ("of another life", other_life),
         ("older", older),
     ] {
         disk.restart();
@@ -755,22 +787,22 @@ fn what_is_no_store_is_left_alone() {
         );
         assert_eq!(disk.paths(), before);
     };
-    let disk = equal_tables(8);
+    let disk = equal_tables(8, [1, 2]);
     not_a_store(&disk); // of another store
 
-    let disk = equal_tables(7);
+    let disk = equal_tables(7, [1, 2]);
     disk.set_content("tables/notes.txt", vec![1]);
     not_a_store(&disk);
 
     for path in disk.paths() {
-        let disk = equal_tables(7);
+        let disk = equal_tables(7, [1, 2]);
         if disk.delete(&path) {
             not_a_store(&disk);
         }
     }
 
     // A later version: the checksum is right, only the number is another.
-    let disk = equal_tables(7);
+    let disk = equal_tables(7, [1, 2]);
     let mut manifest = disk.content("tables/manifest").unwrap();
     manifest[8] += 1;
     let covered = [&manifest[..24], &manifest[28..]].concat();
@@ -1031,7 +1063,7 @@ fn what_is_salvaged_is_right_or_said_to_be_doubtful() {
 
 #[test]
 fn a_check_says_where_and_how_many() {
-    let disk = equal_tables(7);
+    let disk = equal_tables(7, [1, 2]);
     let path = disk.paths()[2].clone();
     let content = disk.content(&path).unwrap();
     let (at, _, _) = frames(&content)[1];

@@ -145,11 +145,20 @@ pub(super) fn frame_len(body: usize) -> u64 {
     ((FRAME_HEADER + body) as u64).next_multiple_of(ALIGNMENT)
 }
 
-/// What a footer says.
+/// What a footer says. Its body is
+///
+/// ```text
+/// | magic 8 | version u32 | content u32 | newest u64 | records u64 | tombstones u64 | dues u64 |
+/// | by name | by wake | by queue | filter |
+/// ```
+///
+/// where the last four are an offset u64, a length u32 and a height u32 each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Footer {
-    /// The segment that is the newest of what the table was made of.
+    /// The last ingest of which something is in the table.
     pub(super) newest: u64,
+    /// The CRC-32 of the checksums of all frames before, so that tables with one footer are one.
+    pub(super) content: u32,
     pub(super) records: u64,
     pub(super) tombstones: u64,
     /// Entries of the due index. The list index has as many as there are records.
@@ -175,7 +184,7 @@ impl Footer {
         let mut body = Vec::with_capacity(FOOTER_BODY);
         body.extend_from_slice(&TABLE_MAGIC);
         body.extend_from_slice(&VERSION.to_le_bytes());
-        body.extend_from_slice(&[0; 4]);
+        body.extend_from_slice(&self.content.to_le_bytes());
         for number in [self.newest, self.records, self.tombstones, self.dues] {
             body.extend_from_slice(&number.to_le_bytes());
         }
@@ -215,6 +224,7 @@ impl Footer {
             return Err(Malformed);
         }
         Ok(Ok(Self {
+            content: u32_at(body, 12),
             newest: u64_at(body, 16),
             records: u64_at(body, 24),
             tombstones: u64_at(body, 32),
@@ -230,7 +240,7 @@ impl Footer {
 pub(super) enum Value<'a> {
     /// Whatever older tables have was removed.
     Tombstone,
-    /// A record without its name.
+    /// A record without its name and its checksum.
     Inline(&'a [u8]),
     /// The same in a frame of its own.
     Large(Pointer),
@@ -277,12 +287,15 @@ fn head(version: u8, key: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// The bytes of a record without its name, which the key says already.
+/// The bytes of a record without its name, which the key says already, and without its checksum,
+/// since a frame has one. To have both would be worse: with the same polynomial, the checksum of
+/// bytes that end in their checksum is the same whatever they are.
 pub(super) fn strip(key: &[u8], encoded: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
-    let &version = encoded.first().ok_or(Malformed)?;
+    let (covered, _) = encoded.split_last_chunk::<4>().ok_or(Malformed)?;
+    let &version = covered.first().ok_or(Malformed)?;
     out.clear();
     head(version, key, out)?;
-    let rest = encoded.strip_prefix(&out[..]).ok_or(Malformed)?;
+    let rest = covered.strip_prefix(&out[..]).ok_or(Malformed)?;
     out.truncate(1);
     out.extend_from_slice(rest);
     Ok(())
@@ -294,6 +307,7 @@ pub(super) fn restore(key: &[u8], stripped: &[u8], out: &mut Vec<u8>) -> Result<
     let (&version, rest) = stripped.split_first().ok_or(Malformed)?;
     head(version, key, out)?;
     out.extend_from_slice(rest);
+    out.extend_from_slice(&crc32fast::hash(out).to_le_bytes());
     Ok(())
 }
 

@@ -25,8 +25,8 @@
 //!
 //! 1. **records** by name: blocks of entries, see [`block`]. The key is the shard, the queue, NUL
 //!    and the timer's key; the value a byte 0 for a removal (a **tombstone**), 1 and the record as
-//!    the codec writes it but for its name, or 2 and where this stands in a frame of its own,
-//!    which it has if it is long;
+//!    the codec writes it but for its name and its checksum, or 2 and where this stands in a frame
+//!    of its own, which it has if it is long;
 //! 2. **due**: the key is the shard, the clock, the wake's time and revision; the value the name;
 //! 3. **list**: the key is the shard, the queue, NUL, the state, due time and revision; the value
 //!    the timer's key;

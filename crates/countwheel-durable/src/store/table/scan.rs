@@ -9,11 +9,11 @@ use std::sync::Arc;
 use super::format::SHARD_BYTES;
 use super::reader::{Cursor, Section, Table};
 use super::version::{Version, record};
-use super::writer::{due_key, queue_len};
+use super::writer::due_key;
 use crate::store::embedded::codec::{self, CodecError};
 use crate::store::page::{PageBuilder, begins_with, position};
 use crate::store::{DueEntry, DueScan, Filter, Page, Shard, StoreError};
-use crate::{Key, QueueName, StateKind, TimerName, Wake};
+use crate::{QueueName, StateKind, TimerName, Wake};
 
 /// The bytes at the end of a key by which both indexes are in order: time, revision.
 const ORDER_BYTES: usize = 16;
@@ -182,14 +182,10 @@ pub(super) fn list(version: &Version, shard: Shard, filter: &Filter) -> Result<P
             sources.extend(Source::first(table, run, Section::List, range.clone())?);
         }
     }
-    let mut name_key = codec::timer_key(
-        shard,
-        &TimerName {
-            queue: filter.queue.clone(),
-            key: Key::new("x").map_err(|_| StoreError::Poisoned)?,
-        },
-    );
-    let queue_len = queue_len(&name_key);
+    // Shard, queue, NUL: what a count's key begins with as well.
+    let mut name_key = codec::count_key(shard, &filter.queue, StateKind::Pending);
+    name_key.pop();
+    let queue_len = name_key.len();
     merged(sources, |source| {
         let key = source.cursor.value();
         let prefix = filter.prefix.as_deref().unwrap_or_default();

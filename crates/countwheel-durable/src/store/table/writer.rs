@@ -141,6 +141,7 @@ impl TableWriter {
                 },
                 written: 0,
                 buffer: Vec::with_capacity(WRITE_BYTES),
+                checksums: crc32fast::Hasher::new(),
             },
             block_bytes: directory.options.block_bytes,
             names: TreeWriter::new(Kind::Records),
@@ -256,6 +257,7 @@ impl TableWriter {
         self.footer.trees = [by_name, by_due, by_queue];
         let filter = Filter::of(&self.hashes);
         self.footer.filter = self.out.frame(Kind::Filter, filter.bytes())?;
+        self.footer.content = self.out.checksums.clone().finalize();
         let body = self.footer.write();
         let checksum = self
             .out
@@ -463,6 +465,7 @@ struct Out {
     place: Place,
     written: u64,
     buffer: Vec<u8>,
+    checksums: crc32fast::Hasher,
 }
 
 impl Out {
@@ -474,7 +477,9 @@ impl Out {
     fn frame(&mut self, kind: Kind, body: &[u8]) -> io::Result<Pointer> {
         let offset = self.end();
         let len = u32::try_from(body.len()).map_err(io::Error::other)?;
+        let begin = self.buffer.len();
         self.place.write(offset, kind, body, &mut self.buffer);
+        self.checksums.update(&self.buffer[begin..begin + 4]);
         if self.buffer.len() >= WRITE_BYTES {
             self.flush()?;
         }
