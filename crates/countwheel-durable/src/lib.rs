@@ -33,6 +33,37 @@
 //! [`RetryPolicy`]. The [`State`]s are pending, delivering, done and dead;
 //! `docs/timer-states.md` has the diagram.
 //!
+//! A set with a [`Recurrence`] makes a timer that comes again: at a fixed rate, with a fixed delay,
+//! or by a [`CronExpression`] in a [`Zone`]. [`Missed`] says what becomes of a timer that is overdue
+//! before its first attempt.
+//!
+//! ```
+//! use countwheel_durable::{
+//!     CronExpression, Due, Missed, Precondition, Recurrence, Request, RetryPolicy, Schedule,
+//!     SetOptions, TimerName, Zone,
+//! };
+//! use std::time::Duration;
+//!
+//! let every_morning = Schedule::Cron {
+//!     expression: CronExpression::new("0 9 * * *")?,
+//!     zone: Zone::new("Asia/Kathmandu")?,
+//! };
+//! let request = Request::Set {
+//!     name: TimerName::new("reports", "sales")?,
+//!     due: Due::In(Duration::ZERO), // not before now
+//!     policy: RetryPolicy::default(),
+//!     payload: Vec::new(),
+//!     precondition: Precondition::None,
+//!     options: SetOptions {
+//!         missed: Missed::Collapse,
+//!         recurrence: Some(Recurrence::new(every_morning).into()),
+//!     },
+//! };
+//! // Hand it to `Timers::call`.
+//! # drop(request);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What holds
 //!
 //! - **Acknowledged means synced.** A request is answered after its change is on the disk.

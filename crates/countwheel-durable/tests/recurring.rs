@@ -437,6 +437,41 @@ fn more_timers_catch_up_than_one_page_of_the_store_has() {
 }
 
 #[test]
+fn runs_that_end_all_at_once_are_followed_by_all_the_next() {
+    let config = Config {
+        catch_up_per_second: 1_000_000,
+        max_in_flight: 5_000,
+        ..Config::default()
+    };
+    let mut bench = Bench::with(NOON, config);
+    for number in 0..2_500 {
+        let key = format!("{number}");
+        bench.set(&key, after(10), Missed::Fire, every(10));
+    }
+    bench.restart_after(45);
+    for point in [10, 20, 30, 40] {
+        for _ in 0..5 {
+            bench.clock.advance(Duration::from_millis(10));
+            bench.turn(vec![]);
+        }
+        assert_eq!(bench.started.len(), 2_500);
+        let ended = bench.started.drain(..).map(|attempt| {
+            assert_eq!(attempt.run.unwrap().nominal, at(point));
+            Event::Outcome {
+                revision: attempt.revision,
+                outcome: Outcome {
+                    verdict: Verdict::Done,
+                    detail: String::new(),
+                },
+            }
+        });
+        let ended = ended.collect();
+        bench.turn(ended);
+    }
+    assert!(bench.started.is_empty());
+}
+
+#[test]
 fn missed_runs_collapse_into_one() {
     let mut bench = Bench::new();
     bench.set("a", after(10), Missed::Collapse, every(10));

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use countwheel::Timestamp;
-use countwheel_durable::{Delays, Due, Precondition, RetryPolicy, Shift, StateKind};
+use countwheel_durable::{
+    Delays, Due, Precondition, Recurrence, RetryPolicy, Schedule, SetOptions, Shift, StateKind,
+};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH, IF_NONE_MATCH};
@@ -19,6 +21,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::api::recurrence;
 use crate::time::{format_time, parse_time};
 
 /// The longest answer that is read: a page of a thousand timers fits many times.
@@ -250,6 +253,26 @@ impl Client {
             .await
     }
 
+    /// Asks when each run of a schedule would come that is set at `start`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn simulate_runs(
+        &self,
+        due: Due,
+        recurrence: &Recurrence,
+        start: Option<Timestamp>,
+        limit: u32,
+    ) -> Result<Answer<SimulatedRuns>, ClientError> {
+        let mut body = json!({ "limit": limit });
+        put_schedule(&mut body, due, Some(recurrence));
+        if let Some(start) = start {
+            body["start"] = format_time(start).into();
+        }
+        self.send(Method::POST, "/v1/simulate", Some(body), Precondition::None)
+            .await
+    }
+
     /// Asks whether the server has an echo, to which timers can be delivered.
     ///
     /// # Errors
@@ -370,8 +393,11 @@ pub enum TimerBody {
 /// What a set asks for.
 #[derive(Clone, Debug)]
 pub struct NewTimer {
-    /// When it is due.
+    /// When it is due; with a recurrence, before which its first run is not. Does not count where
+    /// the schedule has an anchor.
     pub due: Due,
+    /// When it comes again, and what becomes of it if it is missed.
+    pub options: SetOptions,
     /// Where it is delivered: `http` or `https`.
     pub url: String,
     /// Sent with each delivery.
@@ -395,8 +421,11 @@ impl NewTimer {
         if let Some(timeout) = self.timeout {
             target["timeout"] = millis(timeout).into();
         }
-        let (field, value) = due_field(self.due);
-        let mut timer = json!({ field: value, "target": target });
+        let mut timer = json!({ "target": target });
+        put_schedule(&mut timer, self.due, self.options.recurrence.as_deref());
+        if let Some(missed) = recurrence::show_missed(self.options.missed) {
+            timer["missed"] = missed;
+        }
         let verbatim = match &self.body {
             Some(TimerBody::Verbatim(json)) => Some(json.get()),
             Some(TimerBody::Value(value)) => {
@@ -537,6 +566,9 @@ pub struct Timer {
     /// Its retry policy, as in a set.
     #[serde(default)]
     pub retry: Value,
+    /// When it comes again, as in a set, and where it stands in that; null if it does not.
+    #[serde(default)]
+    pub recurring: Value,
     /// Failed attempts since it was set or revived.
     #[serde(default)]
     pub failures: u32,
@@ -679,6 +711,33 @@ pub struct SimulatedAttempt {
     pub delay_ms: u64,
     /// Since the first.
     pub after_ms: u64,
+}
+
+/// When each run would come.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct SimulatedRuns {
+    /// The runs in order.
+    pub runs: Vec<SimulatedRun>,
+    /// Whether more would follow.
+    pub truncated: bool,
+    /// What comes after the last, `None` if it was cut off.
+    pub then: Option<String>,
+}
+
+/// One run that would come.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct SimulatedRun {
+    /// Its number, from 1.
+    pub run: u32,
+    /// Its nominal time.
+    #[serde(deserialize_with = "time")]
+    pub at: Timestamp,
+    /// When it is due at the latest, by its jitter.
+    #[serde(deserialize_with = "time")]
+    pub latest: Timestamp,
+    /// What a clock in the zone of a cron expression then shows.
+    #[serde(default)]
+    pub local: Option<String>,
 }
 
 /// Why a request brought no answer, or not the one asked for.
@@ -827,6 +886,25 @@ fn escape(text: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(text, &PLAIN)
 }
 
+/// When a timer is due, as the fields of a set say it.
+fn put_schedule(body: &mut Value, due: Due, recurrence: Option<&Recurrence>) {
+    let (field, value) = due_field(due);
+    body[field] = value;
+    let Some(recurrence) = recurrence else {
+        return;
+    };
+    if let Schedule::FixedRate {
+        anchor: Some(_), ..
+    } = recurrence.schedule
+        && let Some(fields) = body.as_object_mut()
+    {
+        fields.remove(field);
+    }
+    for (name, value) in recurrence::show(recurrence) {
+        body[name] = value;
+    }
+}
+
 fn due_field(due: Due) -> (&'static str, Value) {
     match due {
         Due::In(delay) => ("in", json!(millis(delay))),
@@ -917,6 +995,7 @@ mod tests {
     fn a_set_is_written_as_the_contract_says() {
         let timer = NewTimer {
             due: Due::In(Duration::from_secs(1800)),
+            options: SetOptions::default(),
             url: "https://example.com/hook".to_owned(),
             headers: [("x-shop".to_owned(), "7".to_owned())].into(),
             timeout: Some(Duration::from_secs(15)),
@@ -941,6 +1020,27 @@ mod tests {
                 "body": {"order": 42},
                 "retry": {"preset": "wechat", "jitter": "none", "max_attempts": 3}
             })
+        );
+    }
+
+    #[test]
+    fn a_schedule_is_written_in_the_fields_of_a_set() {
+        let written = |due, schedule| {
+            let mut body = json!({});
+            put_schedule(&mut body, due, Some(&Recurrence::new(schedule)));
+            body
+        };
+        let every = Duration::from_secs(30);
+        let first = Due::In(Duration::from_secs(5));
+        let anchor = Some(Timestamp::EPOCH);
+        let rate = |anchor| Schedule::FixedRate { every, anchor };
+        assert_eq!(
+            written(first, rate(None)),
+            json!({"in": 5_000, "every": "30s", "overlap": "skip"})
+        );
+        assert_eq!(
+            written(first, rate(anchor)),
+            json!({"at": "1970-01-01T00:00:00.000000Z", "every": "30s", "overlap": "skip"})
         );
     }
 

@@ -184,8 +184,13 @@ fn request(attempt: &Attempt, job: Job) -> Option<Request<Full<Bytes>>> {
     let late_us = attempt.lateness().as_micros();
     let started = attempt.started.saturating_since(Timestamp::EPOCH).as_secs();
     let key = utf8_percent_encode(attempt.name.key.as_str(), ENCODED);
+    // Each run of a recurring timer is another delivery to those who remember what they had.
+    let id = match attempt.run {
+        None => attempt.id.to_string(),
+        Some(run) => format!("{}-r{}", attempt.id, run.number),
+    };
     let own = [
-        ("webhook-id", attempt.id.to_string()),
+        ("webhook-id", id),
         ("webhook-timestamp", started.to_string()),
         ("timer-queue", attempt.name.queue.to_string()),
         ("timer-key", key.to_string()),
@@ -206,7 +211,13 @@ fn request(attempt: &Attempt, job: Job) -> Option<Request<Full<Bytes>>> {
     if let Some(content_type) = job.content_type {
         headers.insert(header::CONTENT_TYPE, content_type.try_into().ok()?);
     }
-    for (name, value) in own {
+    let run = attempt.run.map(|run| {
+        [
+            ("timer-run", run.number.to_string()),
+            ("timer-nominal", format_time(run.nominal)),
+        ]
+    });
+    for (name, value) in own.into_iter().chain(run.into_iter().flatten()) {
         headers.insert(HeaderName::from_static(name), value.try_into().ok()?);
     }
     Some(request)

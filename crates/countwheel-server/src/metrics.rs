@@ -78,6 +78,21 @@ impl Collector for Engine {
             ),
             ("timers_dead", "Timers given up", stats.dead),
             (
+                "runs_dead",
+                "Runs of recurring timers given up",
+                stats.runs_dead,
+            ),
+            (
+                "missed",
+                "Runs not made, and timers given up, for being overdue",
+                stats.missed,
+            ),
+            (
+                "runs_overlapped",
+                "Runs not made because the one before was not at its end",
+                stats.overlapped,
+            ),
+            (
                 "timers_forgotten",
                 "Done timers forgotten after their retention",
                 stats.forgotten,

@@ -60,6 +60,16 @@ pub(crate) enum Ended {
 }
 
 impl Recurring {
+    /// The nominal times of the runs after this one, if each is made on time and takes no time.
+    pub fn upcoming(&self) -> impl Iterator<Item = Timestamp> + '_ {
+        let left = self
+            .recurrence
+            .repeats
+            .map_or(u32::MAX, |repeats| repeats.get().saturating_sub(self.run));
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        std::iter::successors(self.after(self.base()), |&before| self.after(before)).take(left)
+    }
+
     /// The first run at `from` or after it.
     pub(crate) fn begin(recurrence: Recurrence, from: Timestamp) -> Result<Self, RecurrenceError> {
         let first = recurrence.schedule.first(from);

@@ -137,6 +137,7 @@ fn a_run_on_time_is_followed_by_the_next_point_of_the_grid() {
     let ended = timer.end(ID, at(13), Missed::Fire);
     assert_eq!(ended, Ended::Next(at(20)));
     assert_eq!((timer.run, timer.nominal), (2, at(20)));
+    assert!(timer.upcoming().take(3).eq([at(30), at(40), at(50)]));
     assert_eq!((timer.missed, timer.overlapped), (0, 0));
 }
 
@@ -263,8 +264,10 @@ fn repeats_count_runs_and_until_bounds_nominal_times() {
         ..every(10)
     };
     let mut timer = running(twice, 10, 10);
+    assert_eq!(timer.upcoming().count(), 1);
     let ended = timer.end(ID, at(45), Missed::Fire);
     assert_eq!(ended, Ended::Next(at(50)));
+    assert_eq!(timer.upcoming().count(), 0);
     timer.start(at(50), false);
     let ended = timer.end(ID, at(51), Missed::Fire);
     assert_eq!(ended, Ended::Over);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use countwheel::Timestamp;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 /// A time zone of the IANA database, which is part of this program: what the machine has
@@ -51,6 +52,25 @@ impl Zone {
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.iana_name().unwrap_or("UTC")
+    }
+
+    /// What a clock in the zone shows at `time`, with the offset and the zone (RFC 9557). Times
+    /// after the year 9999 are shown as its end.
+    ///
+    /// ```
+    /// use countwheel::Timestamp;
+    /// use countwheel_durable::Zone;
+    ///
+    /// let noon = Timestamp::from_micros(1_772_366_400_000_000);
+    /// let shown = Zone::new("Asia/Kathmandu")?.show(noon);
+    /// assert_eq!(shown, "2026-03-01T17:45:00+05:45[Asia/Kathmandu]");
+    /// # Ok::<(), countwheel_durable::UnknownZone>(())
+    /// ```
+    #[must_use]
+    pub fn show(&self, time: Timestamp) -> String {
+        let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        let time = jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX);
+        time.to_zoned(self.0.clone()).to_string()
     }
 
     pub(super) fn rules(&self) -> &TimeZone {

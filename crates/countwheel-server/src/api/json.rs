@@ -236,6 +236,21 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// The one of `names` that is there, if there is one.
+    pub(crate) fn at_most_one_of<'n>(
+        &mut self,
+        names: &[&'n str],
+    ) -> Result<Option<(&'n str, Field<'a>)>, Problem> {
+        let there = |name: &&&str| self.members.iter().any(|(member, _)| member == **name);
+        if names.iter().filter(there).count() == 0 {
+            return Ok(None);
+        }
+        match self.one_of(names) {
+            Ok(one) => Ok(Some(one)),
+            Err(_) => Err(self.malformed(format!("only one of {} is taken", names.join(", ")))),
+        }
+    }
+
     /// Every member that is left, by name.
     pub(crate) fn into_members(self) -> Vec<(String, Field<'a>)> {
         self.members
@@ -249,6 +264,7 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// A refusal that points to the object.
     pub(crate) fn malformed(&self, detail: impl Into<String>) -> Problem {
         Problem::malformed(detail).at(self.pointer.as_str())
     }

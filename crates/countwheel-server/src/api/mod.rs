@@ -4,6 +4,7 @@ mod json;
 mod operate;
 pub(crate) mod problem;
 mod queues;
+pub(crate) mod recurrence;
 pub(crate) mod request;
 mod retry;
 mod simulate;

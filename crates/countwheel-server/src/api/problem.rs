@@ -3,7 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use countwheel_durable::store::StoreError;
-use countwheel_durable::{NameError, Revision, StateKind, TimerError};
+use countwheel_durable::{NameError, RecurrenceError, Revision, StateKind, TimerError};
 use serde::Serialize;
 
 /// Why a request was refused. Nothing was changed, unless the code is `unavailable` and
@@ -202,6 +202,10 @@ impl From<TimerError> for Problem {
             TimerError::TooFar => Code::Unschedulable,
             TimerError::PayloadTooLarge { .. } => Code::TooLarge,
             TimerError::Policy(_) => Code::InvalidRetry,
+            TimerError::Recurrence(RecurrenceError::NoRun) => {
+                return Self::new(Code::Unschedulable, error.to_string()).at("/until");
+            }
+            TimerError::Recurrence(_) => Code::Unschedulable,
             TimerError::Full => Code::Overloaded,
             TimerError::StorageFull => Code::StorageFull,
             // The engine's own fault is told to the operator, not to the caller.

@@ -1,4 +1,4 @@
-//! When the attempts of a retry policy would come.
+//! When the attempts of a retry policy, or the runs of a schedule, would come.
 
 use std::sync::Arc;
 
@@ -7,11 +7,12 @@ use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
 use countwheel::Timestamp;
-use countwheel_durable::RetryPolicy;
+use countwheel_durable::{Due, Recurrence, RetryPolicy, Schedule};
 use serde::Serialize;
 
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
+use super::recurrence;
 use super::request::{Honoured, Query, json_body, precondition};
 use super::retry::{self, Planned, Standing};
 use super::{App, answer};
@@ -34,6 +35,28 @@ struct AttemptBody {
     after_ms: u64,
 }
 
+#[derive(Serialize)]
+struct Runs {
+    runs: Vec<RunBody>,
+    truncated: bool,
+    then: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct RunBody {
+    run: usize,
+    at: String,
+    latest: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local: Option<String>,
+}
+
+/// What is to be gone through.
+enum Asked {
+    Attempts(RetryPolicy),
+    Runs(Due, Box<Recurrence>),
+}
+
 pub(super) async fn simulate(
     State(app): State<Arc<App>>,
     request: Request<Body>,
@@ -41,18 +64,33 @@ pub(super) async fn simulate(
     Query::of(request.uri(), &[])?;
     precondition(request.headers(), Honoured::Nothing)?;
     let body = json_body(request).await?;
-    let (policy, start, limit) = read(&body)?;
+    let (asked, start, limit) = read(&body)?;
     let start = start.unwrap_or_else(|| app.clock.timestamp());
-    // Ten thousand exponential steps take a while.
-    app.read(move |_| Ok(answer(StatusCode::OK, &run(&policy, start, limit))))
-        .await
+    // Ten thousand exponential steps take a while, and so do ten thousand leap days.
+    app.read(move |_| {
+        Ok(match asked {
+            Asked::Attempts(policy) => answer(StatusCode::OK, &run(&policy, start, limit)),
+            Asked::Runs(due, recurrence) => {
+                let from = due.resolve(start)?;
+                answer(StatusCode::OK, &runs(&recurrence, from, limit))
+            }
+        })
+    })
+    .await
 }
 
-fn read(body: &[u8]) -> Result<(RetryPolicy, Option<Timestamp>, usize), Problem> {
+fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
     let mut object = Field::root(json::parse(body)?).object()?;
-    let policy = object.require("retry")?;
+    let policy = object.take("retry");
     let start = object.take("start");
     let limit = object.take("limit");
+    let recurrence = recurrence::read(&mut object)?;
+    let one = || object.malformed("exactly one of retry, every, every_after, cron is needed");
+    let asked = match (&policy, recurrence) {
+        (Some(policy), None) => Asked::Attempts(retry::read(policy)?),
+        (None, Some((due, options))) => Asked::Runs(due, options.recurrence.ok_or_else(one)?),
+        _ => return Err(one()),
+    };
     object.finish()?;
     let start = match &start {
         None => None,
@@ -72,7 +110,33 @@ fn read(body: &[u8]) -> Result<(RetryPolicy, Option<Timestamp>, usize), Problem>
             .filter(|limit| (1..=10_000).contains(limit))
             .ok_or_else(|| field.malformed("must be a whole number from 1 to 10000"))?,
     };
-    Ok((retry::read(&policy)?, start, limit))
+    Ok((asked, start, limit))
+}
+
+/// The runs of a schedule, each on time.
+fn runs(recurrence: &Recurrence, from: Timestamp, limit: usize) -> Runs {
+    let zone = match &recurrence.schedule {
+        Schedule::Cron { zone, .. } => Some(zone),
+        _ => None,
+    };
+    let mut times = recurrence.nominal_times(from).peekable();
+    let mut runs = Vec::new();
+    while runs.len() < limit
+        && let Some(at) = times.next_if(|&at| at <= LAST_TIME)
+    {
+        runs.push(RunBody {
+            run: runs.len() + 1,
+            at: format_time(at),
+            latest: format_time(at + recurrence.jitter),
+            local: zone.map(|zone| zone.show(at)),
+        });
+    }
+    let truncated = times.peek().is_some();
+    Runs {
+        runs,
+        truncated,
+        then: (!truncated).then_some("done"),
+    }
 }
 
 fn run(policy: &RetryPolicy, start: Timestamp, limit: usize) -> Answer {

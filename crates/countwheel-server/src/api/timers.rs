@@ -10,13 +10,15 @@ use axum::response::Response;
 use countwheel::Timestamp;
 use countwheel_durable::store::{Filter, Position};
 use countwheel_durable::{
-    self as durable, DeadReason, Due, Record, RetryPolicy, Revision, Shift, StateKind, Was,
+    self as durable, DeadReason, Due, Record, RetryPolicy, Revision, SetOptions, Shift, StateKind,
+    Was,
 };
 use serde::Serialize;
 use serde_json::Value;
 
 use super::json::{self, Field, Kind, Object};
 use super::problem::{Code, Problem};
+use super::recurrence;
 use super::request::{
     Honoured, Query, Verb, json_body, optional_json_body, precondition, queue_of,
     timer_and_verb_of, timer_of,
@@ -67,14 +69,19 @@ pub(super) async fn set(
     Query::of(request.uri(), &[])?;
     let precondition = precondition(request.headers(), Honoured::Both)?;
     let body = json_body(request).await?;
-    let (due, policy, job) = read_set(&body)?;
+    let NewTimer {
+        due,
+        policy,
+        job,
+        options,
+    } = read_set(&body)?;
     let request = durable::Request::Set {
         name: name.clone(),
         due,
         policy,
         payload: job.encode(),
         precondition,
-        options: durable::SetOptions::default(),
+        options,
     };
     let durable::Response::Set {
         id,
@@ -112,9 +119,18 @@ fn tagged(mut response: Response, revision: Revision) -> Response {
     response
 }
 
-fn read_set(body: &[u8]) -> Result<(Due, RetryPolicy, Job), Problem> {
+/// What the body of a set asks for.
+struct NewTimer {
+    due: Due,
+    policy: RetryPolicy,
+    job: Job,
+    options: SetOptions,
+}
+
+fn read_set(body: &[u8]) -> Result<NewTimer, Problem> {
     let mut object = Field::root(json::parse(body)?).object()?;
-    let due = due(&mut object)?;
+    let (due, options) = recurrence::read(&mut object)?
+        .ok_or_else(|| object.malformed("one of in, at, every, every_after, cron is needed"))?;
     let target = object.require("target")?;
     let body = object.take("body");
     let content_type = object.take("content_type");
@@ -123,7 +139,12 @@ fn read_set(body: &[u8]) -> Result<(Due, RetryPolicy, Job), Problem> {
     let mut job = read_target(&target)?;
     (job.content_type, job.body) = read_body(body.as_ref(), content_type.as_ref())?;
     let policy = policy.as_ref().map(retry::read).transpose()?;
-    Ok((due, policy.unwrap_or_default(), job))
+    Ok(NewTimer {
+        due,
+        policy: policy.unwrap_or_default(),
+        job,
+        options,
+    })
 }
 
 fn due(object: &mut Object<'_>) -> Result<Due, Problem> {
@@ -135,21 +156,21 @@ fn due(object: &mut Object<'_>) -> Result<Due, Problem> {
     }
 }
 
-fn unschedulable(field: &Field<'_>, detail: &str) -> Problem {
+pub(super) fn unschedulable(field: &Field<'_>, detail: &str) -> Problem {
     Problem::new(Code::Unschedulable, detail).at(field.pointer())
 }
 
 const A_DELAY: &str = "a delay is a whole number of milliseconds or a text such as 30m, \
                        never negative, at most 36525 days";
 
-fn due_in(field: &Field<'_>) -> Result<Due, Problem> {
+pub(super) fn due_in(field: &Field<'_>) -> Result<Due, Problem> {
     match retry::duration(field)? {
         Some(delay) if delay <= Due::MAX_AHEAD => Ok(Due::In(delay)),
         _ => Err(unschedulable(field, A_DELAY)),
     }
 }
 
-fn due_at(field: &Field<'_>) -> Result<Due, Problem> {
+pub(super) fn due_at(field: &Field<'_>) -> Result<Due, Problem> {
     let time = parse_time(&field.text()?).ok_or_else(|| {
         unschedulable(
             field,
@@ -494,6 +515,10 @@ struct TimerBody {
     content_type: Option<String>,
     body_bytes: usize,
     retry: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missed: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recurring: Option<Value>,
     failures: u32,
     attempt: u32,
     attempts: Vec<AttemptBody>,
@@ -560,6 +585,8 @@ impl TimerBody {
             content_type,
             body_bytes,
             retry: retry::show(&record.policy),
+            missed: recurrence::show_missed(record.missed),
+            recurring: record.recurring.as_deref().map(recurrence::show_position),
             failures: record.failures,
             attempt: record.attempt,
             attempts: record.attempts.iter().map(AttemptBody::of).collect(),
@@ -642,10 +669,10 @@ mod tests {
     #[test]
     fn a_body_is_kept_as_it_was_sent() {
         let body = br#"{"in":0,"target":{"url":"http://x/"},"body": {"n": 1.000, "e":1e400} }"#;
-        let (_, _, job) = read_set(body).unwrap();
+        let job = read_set(body).unwrap().job;
         assert_eq!(job.body, br#"{"n": 1.000, "e":1e400}"#);
         let body = br#"{"in":0,"target":{"url":"http://x/"},"body":"a\u00e9\n","content_type":"text/plain"}"#;
-        let (_, _, job) = read_set(body).unwrap();
+        let job = read_set(body).unwrap().job;
         assert_eq!(job.body, "aé\n".as_bytes());
     }
 }

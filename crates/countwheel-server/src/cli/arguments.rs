@@ -49,9 +49,9 @@ pub(crate) fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// `--in` or `--at`, exactly one.
+/// `--in` or `--at`, or neither.
 #[derive(Clone, Debug, clap::Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 pub(crate) struct When {
     /// How long from now: 5s, 1h30m, 250ms
     #[arg(long = "in", value_name = "D", value_parser = duration, allow_hyphen_values = true)]
@@ -62,11 +62,8 @@ pub(crate) struct When {
 }
 
 impl When {
-    pub(crate) fn due(&self) -> Due {
-        match (self.at, self.delay) {
-            (Some(at), _) => Due::At(at),
-            (None, delay) => Due::In(delay.unwrap_or_default()),
-        }
+    pub(crate) fn due(&self) -> Option<Due> {
+        self.at.map(Due::At).or(self.delay.map(Due::In))
     }
 }
 

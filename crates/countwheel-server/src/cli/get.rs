@@ -4,7 +4,7 @@ use countwheel::{Clock, Timestamp};
 
 use super::connection::Connection;
 use super::follow::{line, outcome};
-use super::{Exit, Failure, Terminal, retry, text};
+use super::{Exit, Failure, Terminal, repeat, retry, text};
 use crate::client::Timer;
 
 /// How many attempts to come are told.
@@ -61,6 +61,7 @@ fn lines(timer: &Timer, now: Timestamp) -> Vec<String> {
         line("body", &body),
         line("retry", &retry::describe(&timer.retry)),
     ];
+    lines.extend(repeat::describe(&timer.recurring).map(|words| line("again", &words)));
     let headers = timer.target.headers.iter();
     lines.extend(headers.map(|(name, value)| line("header", &format!("{name}: {value}"))));
     for attempt in &timer.attempts {

@@ -12,6 +12,7 @@ mod list;
 mod move_timer;
 mod queues;
 mod remove;
+mod repeat;
 pub mod replay;
 mod retry;
 mod revive;

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use countwheel::Clock;
-use countwheel_durable::{Precondition, Revision};
+use countwheel_durable::{Missed, Precondition, Revision, SetOptions};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::arguments::{When, duration, header};
 use super::connection::Connection;
 use super::follow::{Follower, line};
+use super::repeat::{Repeat, missed};
 use super::retry::Retry;
 use super::{Exit, Failure, Terminal, text, watch};
 use crate::client::{NewTimer, TimerBody};
@@ -23,6 +24,12 @@ pub struct Set {
     key: String,
     #[command(flatten)]
     when: When,
+    #[command(flatten)]
+    repeat: Repeat,
+    /// If overdue before its first attempt: fire, collapse (all missed runs into one), skip:5m
+    /// (only if not older)
+    #[arg(long, value_name = "POLICY", value_parser = missed, default_value = "fire", hide_default_value = true)]
+    missed: Missed,
     /// Where it is delivered
     #[arg(long, value_name = "URL")]
     post: String,
@@ -97,8 +104,11 @@ impl Set {
 
     fn timer(&self) -> Result<NewTimer, Failure> {
         let (body, content_type) = self.body()?;
+        let (due, recurrence) = self.repeat.schedule(self.when.due())?;
+        let missed = self.missed;
         Ok(NewTimer {
-            due: self.when.due(),
+            due,
+            options: SetOptions { missed, recurrence },
             url: self.post.clone(),
             headers: self.headers()?,
             timeout: self.timeout,

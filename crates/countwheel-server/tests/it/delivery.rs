@@ -78,6 +78,38 @@ fn a_delivery_carries_what_was_set_and_who_it_is() {
 }
 
 #[test]
+fn each_run_of_a_recurring_timer_has_an_id_a_number_and_a_nominal_time_of_its_own() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::start(|number| {
+        reply(
+            ["200 OK", "503 Busy", "200 OK", "410 Gone"][number.min(3)],
+            "",
+        )
+    });
+    let body = json!({"every": "200ms", "retry": {"fixed": 1}, "target": {"url": target.url}});
+    let made = set(&mut client, &body);
+    let id = made["id"].as_str().unwrap();
+    let mut nominal = String::new();
+    for (run, attempt) in [("1", "1"), ("2", "2"), ("2", "3"), ("3", "4")] {
+        let delivery = target.next();
+        assert_eq!(delivery.header("webhook-id"), format!("{id}-r{run}"));
+        assert_eq!(delivery.header("timer-run"), run);
+        assert_eq!(delivery.header("timer-attempt"), attempt);
+        let before = std::mem::replace(&mut nominal, delivery.header("timer-nominal").to_owned());
+        let retry = attempt == "3";
+        assert_eq!(before == nominal, retry, "{before} {nominal}");
+        assert!(before <= nominal);
+        if !retry {
+            assert_eq!(delivery.header("timer-due"), nominal);
+        }
+    }
+    let dead = wait_for_state(&mut client, PATH, "dead");
+    assert_eq!(dead["dead_reason"], "stopped");
+    assert_eq!(dead["recurring"]["run"], 3);
+    assert!(target.quiet_for(Duration::from_millis(500)));
+}
+
+#[test]
 fn a_failed_attempt_is_followed_by_the_next_until_the_schedule_ends() {
     let (_directory, _server, mut client) = start();
     let target = Target::answering("500 Oops");

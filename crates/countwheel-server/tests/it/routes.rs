@@ -323,6 +323,98 @@ fn a_simulation_counts_out_the_schedule() {
 }
 
 #[test]
+fn a_recurring_timer_is_set_and_shown_with_its_runs() {
+    let (_directory, _server, mut client) = start();
+    let path = "/v1/queues/default/timers/report";
+    let body = r#"{"cron": "30 2 * * *", "zone": "europe/berlin", "repeats": 9, "jitter": "5m",
+        "until": "2099-12-31T00:00:00Z", "overlap": "queue", "in": "1h",
+        "missed": {"skip_if_older_than": "90m"}, "target": {"url": "http://127.0.0.1:1/"}}"#;
+    let made = client.json("PUT", path, body).expect(201);
+    let timer = client.get(path).expect(200);
+    assert_eq!(timer["due"], made["due"]);
+    assert_eq!(timer["state"], "pending");
+    assert_eq!(timer["missed"], json!({"skip_if_older_than": "1h 30m"}));
+    let recurring = &timer["recurring"];
+    for (field, value) in [
+        ("cron", json!("30 2 * * *")),
+        ("zone", json!("Europe/Berlin")),
+        ("repeats", json!(9)),
+        ("until", json!("2099-12-31T00:00:00.000000Z")),
+        ("jitter", json!("5m")),
+        ("overlap", json!("queue")),
+        ("run", json!(1)),
+        ("missed_runs", json!(0)),
+        ("overlapped_runs", json!(0)),
+        ("dead_runs", json!(0)),
+    ] {
+        assert_eq!(recurring[field], value, "{field}");
+    }
+    assert_eq!(recurring["next_runs"].as_array().unwrap().len(), 8);
+    assert!(recurring["nominal"].as_str() <= timer["due"].as_str());
+    let listed = client.get("/v1/queues/default/timers").expect(200);
+    assert_eq!(listed["items"][0]["recurring"], *recurring);
+
+    // What never comes is refused, and so is what says nothing of when.
+    for (body, pointer) in [
+        (
+            r#"{"every": "1h", "until": "2020-01-01T00:00:00Z", "target": {"url": "http://x/"}}"#,
+            json!("/until"),
+        ),
+        (
+            r#"{"cron": "@daily", "zone": "Nowhere", "target": {"url": "http://x/"}}"#,
+            json!("/zone"),
+        ),
+        (r#"{"target": {"url": "http://x/"}}"#, json!("")),
+    ] {
+        let answer = client.json("PUT", path, body);
+        let (status, _) = answer.problem();
+        assert!(matches!(status, 400 | 422), "{body}");
+        assert_eq!(answer.json()["errors"][0]["pointer"], pointer, "{body}");
+    }
+    assert_eq!(client.get(path).expect(200)["revision"], timer["revision"]);
+}
+
+#[test]
+fn a_simulation_goes_through_the_runs_of_a_schedule() {
+    let (_directory, _server, mut client) = start();
+    let mut simulate = |body: &str| client.json("POST", "/v1/simulate", body).expect(200);
+    let nights = simulate(
+        r#"{"cron": "30 2 * * *", "zone": "Europe/Berlin", "start": "2026-03-28T00:00:00Z",
+            "jitter": "10s", "limit": 2}"#,
+    );
+    assert_eq!(
+        nights,
+        json!({"runs": [
+            {"run": 1, "at": "2026-03-28T01:30:00.000000Z",
+             "latest": "2026-03-28T01:30:10.000000Z",
+             "local": "2026-03-28T02:30:00+01:00[Europe/Berlin]"},
+            {"run": 2, "at": "2026-03-29T01:00:00.000000Z",
+             "latest": "2026-03-29T01:00:10.000000Z",
+             "local": "2026-03-29T03:00:00+02:00[Europe/Berlin]"},
+        ], "truncated": true, "then": null})
+    );
+    let thrice =
+        simulate(r#"{"every": "1h", "repeats": 3, "in": 0, "start": "2026-03-01T12:00:00Z"}"#);
+    let times: Vec<_> = thrice["runs"].as_array().unwrap().iter().collect();
+    assert_eq!(times.len(), 3);
+    assert_eq!(times[2]["at"], "2026-03-01T14:00:00.000000Z");
+    assert_eq!(thrice["then"], "done");
+    let cut = simulate(r#"{"cron": "0 0 29 2 *", "limit": 10000}"#);
+    assert_eq!(
+        (&cut["truncated"], &cut["then"]),
+        (&json!(false), &json!("done"))
+    );
+    for body in [
+        r#"{"retry": {"fixed": 1}, "every": "1s"}"#,
+        r#"{"in": 0}"#,
+        r#"{"every": "1s", "retry": {"fixed": 1}}"#,
+    ] {
+        let answer = client.json("POST", "/v1/simulate", body);
+        assert_eq!(answer.problem(), (400, "malformed".to_owned()), "{body}");
+    }
+}
+
+#[test]
 fn those_who_run_it_see_health_metrics_and_the_dashboard() {
     let (_directory, _server, mut client) = start();
     set(&mut client, "k", r#""in":"1h""#);

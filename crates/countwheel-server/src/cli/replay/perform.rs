@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use countwheel::{Clock, Instant, SystemClock, Timestamp};
-use countwheel_durable::{Due, Precondition, Revision, Shift, StateKind};
+use countwheel_durable::{Due, Precondition, Revision, SetOptions, Shift, StateKind};
 use serde::Serialize;
 use serde_json::json;
 
@@ -237,6 +237,7 @@ impl Asking<'_> {
         }
         let timer = NewTimer {
             due: Due::At(at),
+            options: SetOptions::default(),
             url: replay.target.clone(),
             headers: [(RUN_HEADER.to_owned(), replay.run.clone())].into(),
             timeout: None,

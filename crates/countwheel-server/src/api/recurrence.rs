@@ -1,0 +1,328 @@
+//! When a timer comes again, as JSON.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use countwheel_durable::{
+    CronExpression, Due, Missed, Overlap, Recurrence, RecurrenceError, Recurring, Schedule,
+    SetOptions, Zone,
+};
+use serde_json::{Map, Value, json};
+
+use super::json::{Field, Kind, Object};
+use super::problem::Problem;
+use super::retry;
+use super::timers::{due_at, due_in, unschedulable};
+use crate::time::{format_duration, format_time};
+
+/// How many runs to come a timer shows.
+const NEXT_RUNS: usize = 20;
+
+const A_SPAN: &str = "a duration is a whole number of milliseconds or a text such as 30m";
+
+/// Reads when a timer is due, for the first time and again, and what becomes of it when it is
+/// missed. Nothing if that is not said at all.
+pub(crate) fn read(object: &mut Object<'_>) -> Result<Option<(Due, SetOptions)>, Problem> {
+    let first = object.at_most_one_of(&["in", "at"])?;
+    let kind = object.at_most_one_of(&["every", "every_after", "cron"])?;
+    let missed = object.take("missed");
+    let missed = missed.as_ref().map(read_missed).transpose()?;
+    let missed = missed.unwrap_or_default();
+    let Some((kind, field)) = kind else {
+        for lonely in ["zone", "repeats", "until", "jitter", "overlap"] {
+            if let Some(field) = object.take(lonely) {
+                let needs = format!("{lonely} needs one of every, every_after, cron");
+                return Err(field.malformed(needs));
+            }
+        }
+        let once = SetOptions {
+            missed,
+            recurrence: None,
+        };
+        return match first {
+            Some(first) => Ok(Some((read_first(&first)?, once))),
+            None => Ok(None),
+        };
+    };
+    let (due, schedule) = match kind {
+        "cron" => {
+            let zone = object.take("zone");
+            let schedule = Schedule::Cron {
+                expression: CronExpression::new(field.text()?)
+                    .map_err(|error| unschedulable(&field, &error.to_string()))?,
+                zone: zone.as_ref().map_or(Ok(Zone::default()), read_zone)?,
+            };
+            let due = first.as_ref().map(read_first).transpose()?;
+            (due.unwrap_or(Due::In(Duration::ZERO)), schedule)
+        }
+        kind => {
+            if let Some(zone) = object.take("zone") {
+                return Err(zone.malformed("a zone needs cron"));
+            }
+            let every = span(&field)?;
+            let due = first.as_ref().map(read_first).transpose()?;
+            match (kind, due) {
+                ("every", Some(Due::At(anchor))) => {
+                    let anchor = Some(anchor);
+                    // The first point of the grid that has not passed.
+                    (
+                        Due::In(Duration::ZERO),
+                        Schedule::FixedRate { every, anchor },
+                    )
+                }
+                ("every", due) => {
+                    let anchor = None;
+                    let schedule = Schedule::FixedRate { every, anchor };
+                    (due.unwrap_or(Due::In(every)), schedule)
+                }
+                (_, due) => (
+                    due.unwrap_or(Due::In(every)),
+                    Schedule::FixedDelay { every },
+                ),
+            }
+        }
+    };
+    let repeats = object.take("repeats");
+    let until = object.take("until");
+    let jitter = object.take("jitter");
+    let overlap = object.take("overlap");
+    let recurrence = Recurrence {
+        repeats: repeats.as_ref().map(read_repeats).transpose()?,
+        until: match until.as_ref().map(due_at).transpose()? {
+            Some(Due::At(until)) => Some(until),
+            _ => None,
+        },
+        jitter: jitter.as_ref().map_or(Ok(Duration::ZERO), span)?,
+        overlap: overlap.as_ref().map_or(Ok(Overlap::Skip), read_overlap)?,
+        ..Recurrence::new(schedule)
+    };
+    recurrence.validate().map_err(|error| {
+        let at_fault = match (&error, &jitter) {
+            (RecurrenceError::Jitter { .. }, Some(jitter)) => jitter,
+            _ => &field,
+        };
+        unschedulable(at_fault, &error.to_string())
+    })?;
+    let recurrence = Some(Box::new(recurrence));
+    Ok(Some((due, SetOptions { missed, recurrence })))
+}
+
+fn read_first((kind, field): &(&str, Field<'_>)) -> Result<Due, Problem> {
+    if *kind == "in" {
+        due_in(field)
+    } else {
+        due_at(field)
+    }
+}
+
+fn span(field: &Field<'_>) -> Result<Duration, Problem> {
+    retry::duration(field)?.ok_or_else(|| unschedulable(field, A_SPAN))
+}
+
+fn read_zone(field: &Field<'_>) -> Result<Zone, Problem> {
+    Zone::new(field.text()?).map_err(|error| unschedulable(field, &error.to_string()))
+}
+
+fn read_repeats(field: &Field<'_>) -> Result<NonZeroU32, Problem> {
+    let repeats = field.whole()?.and_then(|number| u32::try_from(number).ok());
+    repeats.and_then(NonZeroU32::new).ok_or_else(|| {
+        let most = u32::MAX;
+        unschedulable(
+            field,
+            &format!("repeats is a whole number from 1 to {most}"),
+        )
+    })
+}
+
+fn read_overlap(field: &Field<'_>) -> Result<Overlap, Problem> {
+    Overlap::from_name(&field.text()?)
+        .ok_or_else(|| unschedulable(field, "the overlap is skip or queue"))
+}
+
+fn read_missed(field: &Field<'_>) -> Result<Missed, Problem> {
+    const THE_FORMS: &str =
+        "missed is \"fire\", \"collapse\" or {\"skip_if_older_than\": duration}";
+    match field.kind() {
+        Kind::Text(text) => match &*text {
+            "fire" => Ok(Missed::Fire),
+            "collapse" => Ok(Missed::Collapse),
+            _ => Err(unschedulable(field, THE_FORMS)),
+        },
+        Kind::Object => {
+            let mut object = field.object()?;
+            let age = object.require("skip_if_older_than")?;
+            object.finish()?;
+            let missed = Missed::SkipIfOlderThan(span(&age)?);
+            missed
+                .validate()
+                .map_err(|error| unschedulable(&age, &error.to_string()))?;
+            Ok(missed)
+        }
+        _ => Err(field.malformed(THE_FORMS)),
+    }
+}
+
+/// What becomes of a missed timer, in the form in which it is set; nothing for what is usual.
+pub(crate) fn show_missed(missed: Missed) -> Option<Value> {
+    match missed {
+        Missed::Fire => None,
+        Missed::Collapse => Some(json!("collapse")),
+        Missed::SkipIfOlderThan(age) => Some(json!({ "skip_if_older_than": format_duration(age) })),
+    }
+}
+
+/// A recurrence in the form in which it is set.
+pub(crate) fn show(recurrence: &Recurrence) -> Map<String, Value> {
+    let mut object = Map::new();
+    let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+    match &recurrence.schedule {
+        Schedule::FixedRate { every, anchor } => {
+            put("every", json!(format_duration(*every)));
+            if let Some(anchor) = anchor {
+                put("at", json!(format_time(*anchor)));
+            }
+        }
+        Schedule::FixedDelay { every } => {
+            put("every_after", json!(format_duration(*every)));
+        }
+        Schedule::Cron { expression, zone } => {
+            put("cron", json!(expression.as_str()));
+            put("zone", json!(zone.name()));
+        }
+    }
+    if let Some(repeats) = recurrence.repeats {
+        put("repeats", json!(repeats));
+    }
+    if let Some(until) = recurrence.until {
+        put("until", json!(format_time(until)));
+    }
+    if !recurrence.jitter.is_zero() {
+        put("jitter", json!(format_duration(recurrence.jitter)));
+    }
+    put("overlap", json!(recurrence.overlap.as_str()));
+    object
+}
+
+/// Where a recurring timer stands, with what was set.
+pub(crate) fn show_position(recurring: &Recurring) -> Value {
+    let mut object = show(&recurring.recurrence);
+    let next: Vec<_> = recurring
+        .upcoming()
+        .take(NEXT_RUNS)
+        .map(format_time)
+        .collect();
+    for (name, value) in [
+        ("run", json!(recurring.run)),
+        ("nominal", json!(format_time(recurring.nominal))),
+        ("missed_runs", json!(recurring.missed)),
+        ("overlapped_runs", json!(recurring.overlapped)),
+        ("dead_runs", json!(recurring.dead)),
+        ("next_runs", json!(next)),
+    ] {
+        object.insert(name.to_owned(), value);
+    }
+    Value::Object(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json;
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Option<(Due, SetOptions)>, Problem> {
+        let mut object = Field::root(json::parse(text.as_bytes())?).object()?;
+        let read = read(&mut object)?;
+        object.finish()?;
+        Ok(read)
+    }
+
+    #[test]
+    fn a_recurrence_is_shown_in_the_form_in_which_it_is_set() {
+        for text in [
+            r#"{"every":"30s","overlap":"skip"}"#,
+            r#"{"at":"2026-03-01T12:00:00.000000Z","every":"24h","overlap":"queue"}"#,
+            r#"{"every_after":"1m 30s","jitter":"5s","overlap":"skip","repeats":7}"#,
+            r#"{"cron":"0 9 * * MON-FRI","overlap":"skip",
+                "until":"2027-01-01T00:00:00.000000Z","zone":"Europe/Berlin"}"#,
+        ] {
+            let (_, options) = read_text(text).unwrap().unwrap();
+            let shown = Value::Object(show(&options.recurrence.unwrap()));
+            let set: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(shown, set);
+        }
+        for text in [r#""collapse""#, r#"{"skip_if_older_than":"5m"}"#] {
+            let (_, options) = read_text(&format!(r#"{{"in":0,"missed":{text}}}"#))
+                .unwrap()
+                .unwrap();
+            let set: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(show_missed(options.missed), Some(set));
+        }
+    }
+
+    #[test]
+    fn the_first_run_is_after_one_interval_unless_it_is_said() {
+        let due = |text| read_text(text).unwrap().unwrap().0;
+        let seconds = |seconds| Due::In(Duration::from_secs(seconds));
+        assert_eq!(due(r#"{"every":"30s"}"#), seconds(30));
+        assert_eq!(due(r#"{"every_after":"30s"}"#), seconds(30));
+        assert_eq!(due(r#"{"every":"30s","in":"5s"}"#), seconds(5));
+        assert_eq!(due(r#"{"every_after":"30s","in":0}"#), seconds(0));
+        assert_eq!(due(r#"{"cron":"@daily"}"#), seconds(0));
+        assert_eq!(due(r#"{"cron":"@daily","in":"1h"}"#), seconds(3_600));
+        // A time is a point of the grid.
+        let text = r#"{"every":"30s","at":"2026-03-01T12:00:00Z"}"#;
+        let (due, options) = read_text(text).unwrap().unwrap();
+        let schedule = options.recurrence.unwrap().schedule;
+        assert_eq!(due, seconds(0));
+        assert!(matches!(
+            schedule,
+            Schedule::FixedRate {
+                anchor: Some(_),
+                ..
+            }
+        ));
+        assert!(read_text("{}").unwrap().is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_at_its_field() {
+        for (text, pointer) in [
+            (r#"{"every":"99ms"}"#, "/every"),
+            (r#"{"every":"soon"}"#, "/every"),
+            (r#"{"every":-1}"#, "/every"),
+            (r#"{"every":true}"#, "/every"),
+            (r#"{"every_after":"36526d"}"#, "/every_after"),
+            (r#"{"cron":"60 * * * *"}"#, "/cron"),
+            (r#"{"cron":"0 0 30 2 *"}"#, "/cron"),
+            (r#"{"cron":5}"#, "/cron"),
+            (r#"{"cron":"@daily","zone":"Mars/Olympus"}"#, "/zone"),
+            (r#"{"every":"1s","zone":"UTC"}"#, "/zone"),
+            (r#"{"in":0,"zone":"UTC"}"#, "/zone"),
+            (r#"{"in":0,"repeats":1}"#, "/repeats"),
+            (r#"{"every":"1s","repeats":0}"#, "/repeats"),
+            (r#"{"every":"1s","repeats":4294967296}"#, "/repeats"),
+            (r#"{"every":"1s","until":"tomorrow"}"#, "/until"),
+            (r#"{"every":"1s","jitter":"2s"}"#, "/jitter"),
+            (r#"{"cron":"@daily","jitter":"25h"}"#, "/jitter"),
+            (r#"{"every":"1s","overlap":"replace"}"#, "/overlap"),
+            (r#"{"every":"1s","missed":"skip"}"#, "/missed"),
+            (r#"{"every":"1s","missed":1}"#, "/missed"),
+            (
+                r#"{"every":"1s","missed":{"skip_if_older_than":"x"}}"#,
+                "/missed/skip_if_older_than",
+            ),
+        ] {
+            let problem = read_text(text).expect_err(text);
+            let shown = format!("{problem:?}");
+            assert!(shown.contains(&format!("{pointer:?}")), "{text}: {shown}");
+        }
+        for text in [
+            r#"{"every":"1s","cron":"@daily"}"#,
+            r#"{"in":0,"at":"2026-03-01T12:00:00Z"}"#,
+            r#"{"every":"1s","in":0,"at":"2026-03-01T12:00:00Z"}"#,
+        ] {
+            let shown = format!("{:?}", read_text(text).expect_err(text));
+            assert!(shown.contains("one of"), "{text}: {shown}");
+        }
+    }
+}
