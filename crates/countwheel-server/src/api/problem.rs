@@ -199,13 +199,12 @@ impl From<TimerError> for Problem {
                     ..Self::new(Code::Exists, error.to_string())
                 };
             }
-            TimerError::TooFar => Code::Unschedulable,
             TimerError::PayloadTooLarge { .. } => Code::TooLarge,
             TimerError::Policy(_) => Code::InvalidRetry,
             TimerError::Recurrence(RecurrenceError::NoRun) => {
                 return Self::new(Code::Unschedulable, error.to_string()).at("/until");
             }
-            TimerError::Recurrence(_) => Code::Unschedulable,
+            TimerError::TooFar | TimerError::Recurrence(_) => Code::Unschedulable,
             TimerError::Full => Code::Overloaded,
             TimerError::StorageFull => Code::StorageFull,
             // The engine's own fault is told to the operator, not to the caller.
