@@ -31,7 +31,7 @@ pub(crate) struct Repeat {
     #[arg(long, value_name = "CRON", help_heading = HEADING)]
     cron: Option<CronExpression>,
     /// Of the cron expression: Europe/Berlin; UTC if not given
-    #[arg(long, value_name = "ZONE", value_parser = zone, help_heading = HEADING, requires = "cron")]
+    #[arg(long, value_name = "ZONE", value_parser = zone, help_heading = HEADING)]
     zone: Option<Zone>,
     /// How many runs there are in all
     #[arg(long, value_name = "N", help_heading = HEADING)]
@@ -50,7 +50,8 @@ pub(crate) struct Repeat {
 impl Repeat {
     /// Whether any of it is.
     pub(super) fn is_given(&self) -> bool {
-        let schedule = self.every.or(self.every_after).is_some() || self.cron.is_some();
+        let interval = self.every.or(self.every_after).is_some();
+        let schedule = interval || self.cron.is_some() || self.zone.is_some();
         let rest = self.repeats.is_some() || self.until.is_some() || self.overlap.is_some();
         schedule || rest || self.jitter_window.is_some()
     }
@@ -60,6 +61,9 @@ impl Repeat {
         &self,
         first: Option<Due>,
     ) -> Result<(Due, Option<Box<Recurrence>>), Failure> {
+        if self.zone.is_some() && self.cron.is_none() {
+            return Err(Failure::Usage("--zone needs --cron".to_owned()));
+        }
         let (due, schedule) = match (self.every, self.every_after, &self.cron) {
             (Some(every), ..) => match first {
                 Some(Due::At(at)) => {
@@ -171,9 +175,102 @@ pub(crate) fn missed(text: &str) -> Result<Missed, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use serde_json::json;
 
+    use super::super::arguments::When;
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        when: When,
+        #[command(flatten)]
+        repeat: Repeat,
+    }
+
+    /// What these arguments ask for; `None` if they are refused.
+    fn read(arguments: &[&str]) -> Option<(Due, Option<Box<Recurrence>>)> {
+        let line = Line::try_parse_from([&["set"], arguments].concat()).ok()?;
+        line.repeat.schedule(line.when.due()).ok()
+    }
+
+    #[test]
+    fn the_first_run_is_after_one_interval_unless_it_is_said() {
+        let seconds = Duration::from_secs;
+        let every = seconds(30);
+        let noon = Timestamp::from_micros(1_772_366_400_000_000);
+        let rate = |anchor| Schedule::FixedRate { every, anchor };
+        for (arguments, due, schedule) in [
+            (&["--every", "30s"][..], Due::In(every), rate(None)),
+            (
+                &["--every", "30s", "--in", "5s"],
+                Due::In(seconds(5)),
+                rate(None),
+            ),
+            (
+                &["--every", "30s", "--at", "2026-03-01T12:00:00Z"],
+                Due::At(noon),
+                rate(Some(noon)),
+            ),
+            (
+                &["--every-after", "30s"],
+                Due::In(every),
+                Schedule::FixedDelay { every },
+            ),
+            (
+                &["--cron", "0 9 * * MON", "--zone", "asia/kathmandu"],
+                Due::In(seconds(0)),
+                Schedule::Cron {
+                    expression: "0 9 * * MON".parse().unwrap(),
+                    zone: Zone::new("Asia/Kathmandu").unwrap(),
+                },
+            ),
+        ] {
+            let (found, recurrence) = read(arguments).unwrap();
+            assert_eq!(found, due, "{arguments:?}");
+            assert_eq!(*recurrence.unwrap(), Recurrence::new(schedule));
+        }
+        assert_eq!(read(&["--in", "5s"]), Some((Due::In(seconds(5)), None)));
+    }
+
+    #[test]
+    fn the_rest_of_a_recurrence_needs_a_schedule() {
+        let rest = [
+            "--repeats",
+            "3",
+            "--until",
+            "2026-03-01T12:00:00Z",
+            "--jitter-window",
+            "5s",
+            "--overlap",
+            "queue",
+        ];
+        let (_, recurrence) = read(&[&["--every", "30s"], &rest[..]].concat()).unwrap();
+        let recurrence = recurrence.unwrap();
+        assert_eq!(recurrence.repeats, NonZeroU32::new(3));
+        assert_eq!(
+            recurrence.until,
+            Some(Timestamp::from_micros(1_772_366_400_000_000))
+        );
+        assert_eq!(recurrence.jitter, Duration::from_secs(5));
+        assert_eq!(recurrence.overlap, Overlap::Queue);
+        for option in rest.chunks(2) {
+            assert_eq!(read(&[&["--in", "5s"], option].concat()), None);
+        }
+        for refused in [
+            &[][..],
+            &["--every", "1s", "--every-after", "1s"],
+            &["--every", "1s", "--cron", "@daily"],
+            &["--every", "1s", "--zone", "UTC"],
+            &["--cron", "60 * * * *"],
+            &["--cron", "@daily", "--zone", "Nowhere"],
+            &["--every", "1s", "--repeats", "0"],
+            &["--every", "1s", "--overlap", "allow"],
+        ] {
+            assert_eq!(read(refused), None, "{refused:?}");
+        }
+    }
 
     #[test]
     fn a_schedule_is_described_in_one_line() {
