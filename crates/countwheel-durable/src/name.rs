@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// assert_eq!(QueueName::new("a b"), Err(NameError::QueueCharacter { found: ' ' }));
 /// # Ok::<(), NameError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+#[serde(try_from = "String")]
 pub struct QueueName(Arc<str>);
 
 impl QueueName {
@@ -60,8 +60,8 @@ impl QueueName {
 /// assert_eq!(Key::new("x".repeat(257)), Err(NameError::KeyTooLong { bytes: 257 }));
 /// # Ok::<(), NameError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+#[serde(try_from = "String")]
 pub struct Key(Arc<str>);
 
 impl Key {
@@ -185,6 +185,12 @@ macro_rules! checked_text {
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
 

@@ -10,8 +10,9 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::simulated::{Disk, Failure, Fault};
 use countwheel_durable::store::{
@@ -150,7 +151,9 @@ impl Reopen for InDirectory {
     fn reopen(&mut self) {
         self.store = None;
         let files = Arc::new(SystemFiles::new(self.directory.path()));
-        let log = LogStore::open(self.base.clone(), files, 7, options()).unwrap();
+        let mut own = options();
+        own.segments_kept = 1;
+        let log = LogStore::open(self.base.clone(), files, 7, own).unwrap();
         self.store = Some(MovingLog::start(log).unwrap());
     }
 }
@@ -657,6 +660,19 @@ fn every_call_may_fail_once() {
 
 // ---- a full disk ----
 
+/// What another thread does soon.
+fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let clock = SystemClock::new();
+    let until = clock.now() + Duration::from_secs(30);
+    while clock.now() < until {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::yield_now();
+    }
+    panic!("it did not happen");
+}
+
 fn put(number: u64, revision: u64) -> Change {
     Change::put(record(number, revision, 2_000))
 }
@@ -751,15 +767,11 @@ fn the_thread_finds_out_that_there_is_room_again() {
     assert!(!log.has_room());
     fails.store(false, Ordering::SeqCst);
     disk.set_capacity(None);
-    while !log.has_room() {
-        std::thread::yield_now();
-    }
+    eventually(|| log.has_room().then_some(()));
     log.commit(lease, &[put(1, revision)]).unwrap();
     assert_eq!(log.log().failure(), None);
     // Once when it began, and again when something had moved; two pieces each time.
-    while tended.load(Ordering::SeqCst) < 4 {
-        std::thread::yield_now();
-    }
+    eventually(|| (tended.load(Ordering::SeqCst) >= 4).then_some(()));
 }
 
 #[test]
@@ -776,18 +788,10 @@ fn a_thread_that_fails_poisons_the_log_and_says_why() {
     content[5_000] ^= 1;
     disk.set_content("log/segment-0000000000000001", content);
     let log = MovingLog::start(log).unwrap();
-    let refused = loop {
-        if let Err(error) = log.commit(lease, &[put(1, 1)]) {
-            break error;
-        }
-    };
-    assert!(matches!(refused, StoreError::Poisoned), "{refused}");
-    let reason = loop {
-        match log.log().failure() {
-            Some(reason) => break reason,
-            None => std::thread::yield_now(),
-        }
-    };
+    // Whoever waits for it is told, and so is everybody after that.
+    let refused = (0..10_000).find_map(|_| log.commit(lease, &[put(1, 1)]).err());
+    assert!(matches!(refused, Some(StoreError::Poisoned)), "{refused:?}");
+    let reason = eventually(|| log.log().failure());
     assert!(reason.contains("is damaged"), "{reason}");
 }
 

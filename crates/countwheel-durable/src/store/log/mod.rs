@@ -96,9 +96,13 @@ const COMMIT_MAX_BYTES: usize = 1 << 31;
 pub struct LogOptions {
     /// How long a segment is, in bytes: at least 4 KiB. One is longer if a commit does not fit.
     pub segment_bytes: u64,
+    /// A thread moves nothing as long as there are no more segments than this, since most of
+    /// what is young may be gone before it has to move. Fewer than `segments_max`.
+    pub segments_kept: usize,
     /// With more segments than this, a commit waits until one has moved.
     pub segments_max: usize,
-    /// With as many young names, a commit waits until some have moved.
+    /// With as many young names, a commit waits until some have moved. A thread begins to move
+    /// them at three quarters of this.
     pub young_max: usize,
     /// So many segments are set aside for when the disk is full.
     pub reserve_segments: usize,
@@ -108,6 +112,7 @@ impl Default for LogOptions {
     fn default() -> Self {
         Self {
             segment_bytes: 64 << 20,
+            segments_kept: 5,
             segments_max: 8,
             young_max: 1_000_000,
             reserve_segments: 1,
@@ -445,6 +450,10 @@ impl<B: Sorted> Store for LogStore<B> {
                     table.last_revision = table.last_revision.max(*revision);
                 }
             }
+        }
+        drop(state);
+        if self.has_many_names() {
+            self.has_changed();
         }
         Ok(())
     }

@@ -48,12 +48,20 @@ impl<B: Sorted> LogStore<B> {
 
     /// Whether more is young than the options allow.
     pub(super) fn is_over(&self) -> bool {
-        let state = self.state();
-        state.segments.len() > self.options.segments_max.max(2) || self.is_over_names(state.names())
+        let (names, segments) = self.young();
+        segments > self.options.segments_max.max(2) || names >= self.options.young_max.max(1)
     }
 
-    fn is_over_names(&self, names: usize) -> bool {
-        names >= self.options.young_max.max(1)
+    /// Whether there are so many names that something has to move, full or not.
+    pub(super) fn has_many_names(&self) -> bool {
+        self.young().0 >= (self.options.young_max - self.options.young_max / 4).max(1)
+    }
+
+    /// Whether a thread moves something, so that no commit has to wait.
+    fn wants_move(&self) -> bool {
+        let kept = self.options.segments_max.max(2) - 1;
+        let kept = self.options.segments_kept.clamp(1, kept);
+        self.young().1 > kept || self.has_many_names()
     }
 
     /// A segment was moved.
@@ -110,9 +118,8 @@ impl<B: Sorted> LogStore<B> {
 
     /// Moves the oldest segment, or one that it makes if there are too many names.
     fn move_one(&self) -> Result<bool, StoreError> {
-        let names = self.state().names();
         let moved = self.move_oldest().and_then(|moved| {
-            let sealed = !moved && self.is_over_names(names) && self.seal()?;
+            let sealed = !moved && self.has_many_names() && self.seal()?;
             Ok(moved || sealed)
         });
         if let Err(StoreError::Full { .. }) = moved {
@@ -202,7 +209,7 @@ impl<B: Sorted> LogStore<B> {
         let writer = self.writer_whatever();
         let lacks_spares = writer.supply.spares.len() < writer.supply.wanted();
         drop(writer);
-        lacks_spares || self.state().segments.len() > 1 || self.is_over()
+        lacks_spares || self.wants_move()
     }
 
     fn fail(&self, reason: String) {
