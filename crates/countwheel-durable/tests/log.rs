@@ -1003,3 +1003,40 @@ fn what_the_segments_before_said_outlives_them() {
     assert_eq!(next.last_revision, Revision(9));
     assert!(next.lease.fence > lease.fence);
 }
+
+#[test]
+fn a_payload_that_looks_like_a_commit_is_none() {
+    let disk = Disk::default();
+    let base = MemorySorted::default();
+    let lease = open(base.clone(), &disk).unwrap().acquire(Shard::ONLY);
+    let lease = lease.unwrap().lease;
+    let segment = "log/segment-0000000000000001";
+    // What two more commits would be, for somebody who can read the disk.
+    let fake = disk.copy();
+    let log = open(base.clone(), &fake).unwrap();
+    log.commit(lease, &[put(1, 1)]).unwrap();
+    let before = fake.content(segment).unwrap();
+    log.commit(lease, &[put(2, 2)]).unwrap();
+    let after = fake.content(segment).unwrap();
+    drop(log);
+    let differs = |(a, b): (&u8, &u8)| a != b;
+    let from = before.iter().zip(&after).position(differs).unwrap() / 8 * 8;
+    let frame = &after[from..from + 2_600];
+    // It is set as a payload, wherever that begins, and then the end of the log is damaged.
+    let mut payload = Vec::new();
+    for shift in 0..8 {
+        payload.resize(payload.len().next_multiple_of(8) + shift, 0);
+        payload.extend_from_slice(frame);
+    }
+    let mut record = record(1, 1, 0);
+    record.payload = payload;
+    let log = open(base.clone(), &disk).unwrap();
+    log.commit(lease, &[Change::put(record)]).unwrap();
+    drop(log);
+    let mut content = disk.content(segment).unwrap();
+    content[from - 2_000] ^= 1;
+    disk.set_content(segment, content);
+    let log = open(base, &disk).unwrap();
+    assert_eq!(log.counts(Shard::ONLY).unwrap(), []);
+    assert!(log.recovery().torn_bytes > 20_000, "{:?}", log.recovery());
+}
