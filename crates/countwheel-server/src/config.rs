@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use countwheel_durable::Config;
+use countwheel_durable::store::DiskOptions;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::api::Token;
@@ -54,6 +55,9 @@ pub struct Serve {
     /// How many timers are held in memory: the nearest ones
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2..))]
     pub window: u32,
+    /// How long a segment of the log is, in MiB: the log has from three to eleven of them
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub log_segment_mib: u32,
     /// How long running deliveries may take to end at shutdown
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = grace)]
     pub shutdown_grace: Duration,
@@ -97,7 +101,45 @@ impl Log {
     }
 }
 
+/// The layout with segments of so many MiB.
+fn disk(segment_mib: u32) -> DiskOptions {
+    let mut options = DiskOptions::default();
+    options.log.segment_bytes = u64::from(segment_mib) << 20;
+    options
+}
+
+/// `countwheel convert`: a data directory as earlier versions made it, made into one of today.
+#[derive(Args, Clone, Debug)]
+pub struct Convert {
+    /// The data directory of an earlier version
+    #[arg(long, value_name = "DIR")]
+    pub from: PathBuf,
+    /// The data directory to make: empty, or not there
+    #[arg(long, value_name = "DIR")]
+    pub into: PathBuf,
+    /// How long a segment of the log is, in MiB: as in `serve`
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub log_segment_mib: u32,
+    /// What is logged, and how
+    #[command(flatten)]
+    pub log: Log,
+}
+
+impl Convert {
+    /// How the new data directory is laid out.
+    #[must_use]
+    pub fn disk(&self) -> DiskOptions {
+        disk(self.log_segment_mib)
+    }
+}
+
 impl Dev {
+    /// How the data directory is laid out: small, since it is made in a moment.
+    #[must_use]
+    pub fn disk(&self) -> DiskOptions {
+        disk(4)
+    }
+
     /// The token that callers must show, if any.
     ///
     /// # Errors
@@ -133,6 +175,12 @@ impl Serve {
             },
         };
         needed(token, self.listen, "--token-file or COUNTWHEEL_TOKEN")
+    }
+
+    /// How the data directory is laid out.
+    #[must_use]
+    pub fn disk(&self) -> DiskOptions {
+        disk(self.log_segment_mib)
     }
 
     /// The limits of the scheduler. `seed` is that of the jitter.

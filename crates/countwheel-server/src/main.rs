@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use countwheel_server::cli;
-use countwheel_server::config::{Dev, Serve};
+use countwheel_server::config::{Convert, Dev, Serve};
 use countwheel_server::server::{self, StartError};
 
 /// Durable timers: set one now, get a request when it is due.
@@ -22,6 +22,8 @@ enum Command {
     Dev(Dev),
     /// Run the service
     Serve(Serve),
+    /// Make a data directory of an earlier version into one of this version
+    Convert(Convert),
     #[command(flatten)]
     Client(cli::Command),
 }
@@ -35,6 +37,10 @@ fn main() -> ExitCode {
         Command::Serve(args) => {
             args.log.start();
             end(server::serve(&args))
+        }
+        Command::Convert(args) => {
+            args.log.start();
+            end(server::convert(&args))
         }
         Command::Client(command) => cli::run(command),
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use countwheel::{Clock, Instant, SystemClock};
-use countwheel_durable::store::{EmbeddedStore, StoreError};
+use countwheel_durable::store::{DiskOptions, DiskStore, StoreError};
 use countwheel_durable::{Config, StateKind, Timers};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 use crate::VERSION;
 use crate::api::{App, Token, router};
-use crate::config::{Dev, Serve};
+use crate::config::{Convert, Dev, Serve};
 use crate::deliver::{HttpHandler, Targets};
 use crate::shutdown::{Cause, Signals};
 
@@ -102,6 +102,7 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
     let token = args.token()?;
     let service = Service {
         data: args.data.clone(),
+        disk: args.disk(),
         listen: args.listen,
         token,
         targets: if args.allow_private_targets {
@@ -116,6 +117,16 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
     service.run()
 }
 
+/// Runs `countwheel convert` to its end.
+///
+/// # Errors
+/// [`StartError`] if one of the directories cannot be used; then the new one is as good as empty.
+pub fn convert(args: &Convert) -> Result<ExitCode, StartError> {
+    drop(DiskStore::convert(&args.from, &args.into, args.disk())?);
+    say(&format!("converted {}", args.into.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Runs `countwheel dev` to its end.
 ///
 /// # Errors
@@ -125,6 +136,7 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
     let data = TemporaryDirectory::new()?;
     let service = Service {
         data: data.0.join("data"),
+        disk: args.disk(),
         listen: args.listen,
         token,
         targets: Targets::Any,
@@ -145,6 +157,7 @@ fn random() -> Result<u64, StartError> {
 /// A service to run.
 struct Service {
     data: PathBuf,
+    disk: DiskOptions,
     listen: SocketAddr,
     token: Option<Token>,
     targets: Targets,
@@ -177,7 +190,7 @@ impl Service {
                 })?;
         let address = listener.local_addr()?;
         let handler = HttpHandler::new(Handle::current(), self.targets, Arc::clone(clock));
-        let store = EmbeddedStore::open(&self.data, random()?)?;
+        let store = DiskStore::open(&self.data, random()?, self.disk)?;
         let timers = Timers::open(store, handler, Arc::clone(clock), self.limits.clone())?;
 
         let (failed, mut failure) = mpsc::unbounded_channel();

@@ -14,7 +14,14 @@ const PATH: &str = "/v1/queues/default/timers/k";
 
 fn serve(data: &Path, arguments: &[&str]) -> Output {
     let mut command = program();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
+    command.args([
+        "serve",
+        "--log-segment-mib",
+        "1",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+    ]);
     command.arg(data).args(arguments).output().unwrap()
 }
 
@@ -281,7 +288,14 @@ fn a_store_that_fails_ends_the_service_with_its_own_code() {
         let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$0\" \"$@\"");
         let mut command = std::process::Command::new("sh");
         command.args(["-c", &script, env!("CARGO_BIN_EXE_countwheel")]);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
+        command.args([
+            "serve",
+            "--log-segment-mib",
+            "1",
+            "--listen",
+            "127.0.0.1:0",
+            "--data",
+        ]);
         command.arg(&data).env_remove("COUNTWHEEL_TOKEN");
         Server::spawn(command)
     };

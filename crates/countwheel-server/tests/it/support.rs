@@ -62,7 +62,14 @@ impl Server {
     pub(crate) fn with(data: &Path, arguments: &[&str]) -> Self {
         let mut command = program();
         command
-            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .args([
+                "serve",
+                "--log-segment-mib",
+                "1",
+                "--listen",
+                "127.0.0.1:0",
+                "--data",
+            ])
             .arg(data)
             .args(arguments);
         Self::spawn(command)
