@@ -775,6 +775,50 @@ fn the_thread_finds_out_that_there_is_room_again() {
 }
 
 #[test]
+fn a_sorted_store_without_room_bounds_the_log() {
+    for with_thread in [false, true] {
+        let disk = Disk::default();
+        let mut own = options();
+        own.segments_max = 3;
+        let interrupted = Interrupted {
+            base: MemorySorted::default(),
+            before: Interlude::default(),
+            fails: Arc::new(AtomicBool::new(true)),
+            tended: Arc::default(),
+        };
+        let fails = Arc::clone(&interrupted.fails);
+        let log = LogStore::open(interrupted, files(&disk), 7, own).unwrap();
+        let lease = log.acquire(Shard::ONLY).unwrap().lease;
+        let (plain, moving);
+        let (store, log): (&dyn Store, _) = if with_thread {
+            moving = MovingLog::start(log).unwrap();
+            (&moving, moving.log())
+        } else {
+            plain = log;
+            (&plain, &plain)
+        };
+        // The disk has room for ever.
+        let mut had_room = 0;
+        let refused = (0..1_000).find_map(|_| {
+            had_room += u64::from(store.has_room());
+            store.commit(lease, &[put(1, 1)]).err()
+        });
+        assert!(
+            matches!(refused, Some(StoreError::Full { .. })),
+            "{refused:?}"
+        );
+        assert!(had_room > 30 && !store.has_room(), "{had_room}");
+        assert!(log.young().1 <= 7, "{:?}", log.young());
+        fails.store(false, Ordering::SeqCst);
+        if with_thread {
+            eventually(|| store.has_room().then_some(()));
+        }
+        store.commit(lease, &[put(1, 1)]).unwrap();
+        assert!(store.has_room());
+    }
+}
+
+#[test]
 fn a_thread_that_fails_poisons_the_log_and_says_why() {
     let disk = Disk::default();
     let mut own = options();
@@ -1039,4 +1083,26 @@ fn a_payload_that_looks_like_a_commit_is_none() {
     let log = open(base, &disk).unwrap();
     assert_eq!(log.counts(Shard::ONLY).unwrap(), []);
     assert!(log.recovery().torn_bytes > 20_000, "{:?}", log.recovery());
+}
+
+#[test]
+fn a_commit_that_a_full_segment_lost_is_missed() {
+    let disk = Disk::default();
+    let log = open(MemorySorted::default(), &disk).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    log.commit(lease, &[put(1, 1)]).unwrap();
+    // It leaves no trace in what the next segment begins with.
+    log.commit(lease, &[put(1, 1)]).unwrap();
+    log.seal().unwrap();
+    drop(log);
+    let segment = "log/segment-0000000000000001";
+    let mut content = disk.content(segment).unwrap();
+    let end = content.iter().rposition(|&byte| byte != 0).unwrap();
+    content[end - 100] ^= 1;
+    disk.set_content(segment, content);
+    let refused = open(MemorySorted::default(), &disk);
+    assert!(
+        matches!(&refused, Err(StoreError::Corrupt { path, .. }) if path.ends_with("segment-0000000000000001")),
+        "{refused:?}"
+    );
 }

@@ -224,6 +224,7 @@ impl<B: Sorted> LogStore<B> {
             spares: Vec::new(),
             reserve: options.reserve_segments,
             full: false,
+            capped: false,
             has_maker: false,
             next_name: 0,
         };
@@ -425,8 +426,9 @@ impl<B: Sorted> Store for LogStore<B> {
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        self.make_way()?;
+        let capped = self.make_way()?;
         let mut writer = self.writer()?;
+        writer.supply.capped = capped;
         self.check_lease(lease)?;
         if changes.is_empty() {
             return Ok(());

@@ -79,16 +79,16 @@ impl<B: Sorted> LogStore<B> {
         self.wake.notify_all();
     }
 
-    /// Waits until no more is young than the options allow, or sees to it. If there is no room
-    /// to move anything, the log goes on as long as it has room itself.
-    pub(super) fn make_way(&self) -> Result<(), StoreError> {
+    /// Waits until no more is young than the options allow, or sees to it. True if there is no
+    /// room to move anything: then the log goes on in the segments that it has, and no further.
+    pub(super) fn make_way(&self) -> Result<bool, StoreError> {
         while self.is_over() {
             let mut progress = self.progress();
             if progress.failure.is_some() {
                 return Err(StoreError::Poisoned);
             }
             if progress.is_stuck && progress.has_thread {
-                return Ok(());
+                return Ok(true);
             }
             if progress.has_thread {
                 let seen = progress.moves;
@@ -109,11 +109,12 @@ impl<B: Sorted> LogStore<B> {
             drop(progress);
             match self.move_one() {
                 Ok(true) => {}
-                Ok(false) | Err(StoreError::Full { .. }) => return Ok(()),
+                Ok(false) => return Ok(false),
+                Err(StoreError::Full { .. }) => return Ok(true),
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Moves the oldest segment, or one that it makes if there are too many names.

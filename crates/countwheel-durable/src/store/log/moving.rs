@@ -97,8 +97,7 @@ impl<B: Sorted> LogStore<B> {
         let mut any = false;
         loop {
             let mut writer = self.writer()?;
-            if writer.supply.spares.len() >= wanted {
-                // Room was found, if not here then by what moved.
+            if writer.supply.spares.len() >= wanted || writer.supply.capped {
                 return Ok(any);
             }
             let name = writer.supply.spare_name();
@@ -115,9 +114,8 @@ impl<B: Sorted> LogStore<B> {
 
     /// Whether an ordinary commit finds room.
     pub(super) fn has_room_left(&self) -> bool {
-        let is_stuck = self.is_stuck();
-        let has_spare = self.writer_whatever().supply.has_room();
-        has_spare && !(is_stuck && self.is_over())
+        let is_capped = self.is_stuck() && self.is_over();
+        !is_capped && self.writer_whatever().supply.has_room()
     }
 
     /// What of the segment is current, marked.
@@ -226,6 +224,7 @@ impl<B: Sorted> LogStore<B> {
         let mut writer = self.writer_whatever();
         self.judged(&mut writer, freed.map_err(Trouble::Io))?;
         writer.supply.spares.extend(spare);
+        writer.supply.capped = false;
         drop(writer);
         self.moved();
         Ok(())

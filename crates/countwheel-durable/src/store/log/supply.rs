@@ -19,6 +19,9 @@ pub(super) struct Supply {
     pub(super) reserve: usize,
     /// The last file that was to be made found no room.
     pub(super) full: bool,
+    /// More is young than the options allow, and cannot move: what is there already is all that
+    /// may be used.
+    pub(super) capped: bool,
     /// Somebody else makes spares, and tries again when the disk was full.
     pub(super) has_maker: bool,
     pub(super) next_name: u64,
@@ -128,7 +131,7 @@ impl Supply {
         {
             return Ok(spare);
         }
-        if !(self.full && self.has_maker) {
+        if !(self.capped || self.full && self.has_maker) {
             let name = self.spare_name();
             let made = make(&*self.files, &name, len).map_err(Trouble::from);
             self.full = matches!(made, Err(Trouble::Full));
@@ -144,6 +147,6 @@ impl Supply {
 
     /// Whether there is room for what is not urgent.
     pub(super) fn has_room(&self) -> bool {
-        self.spares.len() > self.reserve || !self.full
+        self.spares.len() > self.reserve || !(self.full || self.capped)
     }
 }
