@@ -174,6 +174,7 @@ fn spawn(data: &Path, address: SocketAddr, launch: &Launch, log: &Path) -> Child
     };
     command
         .args(["serve", "--allow-private-targets", "--log-level", "warn"])
+        .args(["--log-segment-mib", "1"])
         .args(["--listen", &address.to_string()])
         .args(&launch.options)
         .arg("--data")
