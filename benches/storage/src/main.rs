@@ -177,9 +177,6 @@ struct Many {
     /// How many attempts may run at a time.
     #[arg(long, default_value_t = 1_024)]
     in_flight: usize,
-    /// Have those that fire leave the log for the sorted store before.
-    #[arg(long)]
-    settled: bool,
     /// Which of our stores.
     #[arg(long, value_enum, default_value = "log")]
     store: ours::Kind,
@@ -204,7 +201,6 @@ impl Many {
             rate: self.rate,
             seconds: self.seconds,
             in_flight: self.in_flight,
-            settled: self.settled,
         }
     }
 }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use countwheel::SystemClock;
-use countwheel_durable::store::{
-    EmbeddedStore, LogOptions, LogStore, MovingLog, Store, SystemFiles, TableOptions, TableStore,
-};
+use countwheel_durable::store::{DiskOptions, DiskStore, EmbeddedStore, Store};
 use countwheel_durable::{Config, Handler, Timers};
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +26,7 @@ impl Kind {
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Embedded => "`EmbeddedStore` (redb)",
-            Self::Log => "`MovingLog` in front of `TableStore`",
+            Self::Log => "`DiskStore`: a log in front of tables",
         }
     }
 }
@@ -36,7 +34,7 @@ impl Kind {
 /// One of our stores, open.
 pub(crate) enum Opened {
     Embedded(EmbeddedStore),
-    Log(MovingLog<TableStore>),
+    Log(DiskStore),
 }
 
 /// Opens or makes a store in `directory`.
@@ -45,7 +43,14 @@ pub(crate) fn open(kind: Kind, directory: &Path) -> anyhow::Result<Opened> {
         Kind::Embedded => {
             Opened::Embedded(EmbeddedStore::open(&directory.join("store"), STORE_ID)?)
         }
-        Kind::Log => Opened::Log(open_log(directory)?),
+        Kind::Log => {
+            let directory = directory.join("store");
+            Opened::Log(DiskStore::open(
+                &directory,
+                STORE_ID,
+                DiskOptions::default(),
+            )?)
+        }
     })
 }
 
@@ -65,28 +70,4 @@ impl Opened {
             Self::Log(store) => Timers::open(store, handler, clock, config)?,
         })
     }
-
-    /// Has everything leave the log for the sorted store. Somebody has to own the shard.
-    pub(crate) fn settle(&self) -> anyhow::Result<()> {
-        match self {
-            Self::Embedded(_) => Ok(()),
-            Self::Log(store) => {
-                store.log().seal()?;
-                while store.log().move_oldest()? {}
-                Ok(())
-            }
-        }
-    }
-}
-
-/// A log with a thread, in front of tables: one directory for each.
-fn open_log(directory: &Path) -> anyhow::Result<MovingLog<TableStore>> {
-    let files = |name: &str| -> std::io::Result<_> {
-        let directory = directory.join(name);
-        std::fs::create_dir_all(&directory)?;
-        Ok(Arc::new(SystemFiles::new(&directory)))
-    };
-    let tables = TableStore::open(files("tables")?, STORE_ID, TableOptions::default())?;
-    let log = LogStore::open(tables, files("log")?, STORE_ID, LogOptions::default())?;
-    Ok(MovingLog::start(log)?)
 }

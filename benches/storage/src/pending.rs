@@ -46,8 +46,6 @@ pub(crate) struct Parameters {
     pub(crate) seconds: u64,
     /// How many attempts may run at a time.
     pub(crate) in_flight: usize,
-    /// Whether those that fire leave the log for the sorted store before.
-    pub(crate) settled: bool,
 }
 
 /// Deadlines of those that do not fire are spread over so long.
@@ -86,9 +84,6 @@ impl Parameters {
             ("--in-flight", self.in_flight as u64),
         ] {
             arguments.extend([name.to_owned(), number.to_string()]);
-        }
-        if self.settled {
-            arguments.push("--settled".to_owned());
         }
         if let Some(start) = start {
             arguments.extend(["--start".to_owned(), start.as_micros().to_string()]);
@@ -198,11 +193,9 @@ pub(crate) fn load(parameters: &Parameters, directory: &Path) -> anyhow::Result<
         }
     }
     let loaded = watch.seconds();
-    store.settle()?;
     let figures = Figures::from([
         ("load_per_s".to_owned(), count as f64 / loaded),
         ("load_slowest_ms".to_owned(), slowest),
-        ("settle_s".to_owned(), watch.seconds() - loaded),
         ("load_resident".to_owned(), own_memory()?.resident as f64),
     ]);
     leave_open(store);
@@ -249,9 +242,6 @@ pub(crate) fn load_near(
             (item, due, payload(item, parameters.payload))
         });
         store.insert(items)?;
-    }
-    if parameters.settled {
-        store.settle()?;
     }
     let rate = count as f64 / watch.seconds();
     leave_open(store);
@@ -383,14 +373,13 @@ mod tests {
             rate: 20,
             seconds: 3,
             in_flight: 5,
-            settled: true,
         };
         let arguments = parameters.arguments("pending-fire", Some(Timestamp::from_micros(9)));
         let text = arguments.join(" ");
         assert_eq!(
             text,
             "pending-fire --store log --timers 1000 --payload 10 --rate 20 --seconds 3 \
-             --in-flight 5 --settled --start 9"
+             --in-flight 5 --start 9"
         );
         assert!(
             parameters.disk_bytes(None) > 1_000 * 170 && parameters.disk_bytes(Some(1)) > 1_000

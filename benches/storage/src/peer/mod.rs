@@ -131,11 +131,11 @@ impl Name {
                 "binlog, a sync each write, over loopback; a batch is as many commands in one piece. No lookup by a key of the caller's (by its own id instead), no move, no scan; it keeps everything in memory. Its load is made with a sync every 50 ms"
             }
             Self::CountwheelEmbedded => "`EmbeddedStore`: a commit of the batch's changes",
-            Self::CountwheelLog => "`LogStore`: a commit of the batch's changes",
+            Self::CountwheelLog => "`DiskStore`: a commit of the batch's changes",
             Self::EngineEmbedded => {
                 "`Timers::submit` over `EmbeddedStore`; instead of a batch, so many callers, each with one request under way. The time is that of a request"
             }
-            Self::EngineLog => "the same over `LogStore`",
+            Self::EngineLog => "the same over `DiskStore`",
         }
     }
 

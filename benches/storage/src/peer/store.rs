@@ -74,11 +74,6 @@ fn record_of(
 }
 
 impl Ours {
-    /// Has everything leave the log.
-    pub(crate) fn settle(&self) -> anyhow::Result<()> {
-        self.opened.settle()
-    }
-
     /// Commits new records with these deadlines and payloads, in one batch.
     pub(crate) fn insert(
         &mut self,

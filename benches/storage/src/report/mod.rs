@@ -242,18 +242,6 @@ fn pending(page: &mut String, results: &Results) {
         "payload, bytes",
         each(&|run| run.parameters.payload.to_string()),
     );
-    row(
-        page,
-        "those that fire begin in",
-        each(&|run| {
-            let place = if run.parameters.settled {
-                "the sorted store"
-            } else {
-                "the log, in part"
-            };
-            place.to_owned()
-        }),
-    );
     let mebibyte = f64::from(1 << 20);
     for (label, name, unit) in [
         ("loaded a second", "load_per_s", 1.0),
