@@ -120,7 +120,7 @@ fn start(arguments: &[String], directory: &Path, errors: Stdio) -> anyhow::Resul
 }
 
 /// The first line of a process's complaint.
-fn complaint(stderr: &[u8]) -> String {
+pub(crate) fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let first = text.lines().find(|line| !line.trim().is_empty());
     first.unwrap_or("no reason given").to_owned()

@@ -73,25 +73,16 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
             false
         }
     };
-    let mut peers = Vec::new();
+    let (mut peers, mut went_well) = (Vec::new(), true);
     for &peer in &plan.peers {
         match peer.missing() {
             None => {
-                if counted {
-                    let syncs = syncs::count(peer, &plan.directory)?;
-                    println!(
-                        "{:<40} {} commits of 16, {} syncs",
-                        peer.label(),
-                        syncs.commits,
-                        syncs.syncs
-                    );
-                    results.syncs.push(syncs);
-                    if !syncs.are_enough() {
-                        println!("REFUSED: {} does not sync each commit", peer.label());
-                        let why = "REFUSED: it does not sync each commit".to_owned();
-                        results.not_run.push(NotRun { peer, why });
-                        continue;
-                    }
+                if counted && let Err(why) = check_syncs(peer, plan, &mut results) {
+                    let why = format!("{why:#}");
+                    println!("NOT RUN: {}: {why}", peer.label());
+                    results.not_run.push(NotRun { peer, why });
+                    went_well = false;
+                    continue;
                 }
                 peers.push(peer);
             }
@@ -106,7 +97,6 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
     for kind in inserts.chain(lives) {
         plan.rounds_of(kind, &peers, &mut results)?;
     }
-    let mut went_well = true;
     for sample in &results.samples {
         if let Outcome::Failed(why) = &sample.outcome {
             println!("FAILED: {} {:?}: {why}", sample.peer.label(), sample.kind);
@@ -116,6 +106,25 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
     // A person may do without one; a machine that checks may not.
     let all_there = counted && results.not_run.is_empty();
     Ok(went_well && (all_there || std::env::var_os("CI").is_none()))
+}
+
+/// Whether it syncs each commit.
+fn check_syncs(peer: Name, plan: &Plan, results: &mut Results) -> anyhow::Result<()> {
+    let syncs = syncs::count(peer, &plan.directory)?;
+    println!(
+        "{:<40} {} commits of 16, {} syncs",
+        peer.label(),
+        syncs.commits,
+        syncs.syncs
+    );
+    results.syncs.push(syncs);
+    ensure!(
+        syncs.are_enough(),
+        "REFUSED: it does not sync each commit: {} syncs for {}",
+        syncs.syncs,
+        syncs.commits
+    );
+    Ok(())
 }
 
 /// The command of this run, as a person would give it.

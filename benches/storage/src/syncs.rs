@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
+use crate::child::complaint;
 use crate::peer::{Name, stop_daemon_of};
 use crate::workload::Figures;
 
@@ -65,10 +66,9 @@ fn count_of(peer: Name, directory: &Path, seconds: &str) -> anyhow::Result<Syncs
         .output()?;
     stop_daemon_of(place.path());
     let text = String::from_utf8_lossy(&output.stdout);
-    let figures: Figures = serde_json::from_str(&text).with_context(|| {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        format!("{} under strace: {complaint}", peer.label())
-    })?;
+    let complaint = complaint(&output.stderr);
+    ensure!(output.status.success(), "{complaint}");
+    let figures: Figures = serde_json::from_str(&text).context(complaint)?;
     let of = |name: &str| figures.get(name).copied().unwrap_or(0.0);
     let records = of("records") + of("warm_up_records");
     let calls = parse(&std::fs::read_to_string(counts.path())?);
