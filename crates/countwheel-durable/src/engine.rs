@@ -8,7 +8,7 @@ use countwheel::{Clock, Timestamp};
 use crate::clocks::{Now, Origin};
 use crate::scheduler::{Event, Scheduler, Ticket, planted};
 use crate::store::{Shard, Store, StoreError};
-use crate::{Attempt, Config, Response, Stats, TimerError};
+use crate::{Attempt, BatchError, Config, Response, Stats, TimerError};
 
 /// A scheduler with its store and its clock, but without a thread: whoever holds it calls
 /// [`turn`](Engine::turn) when something happened or [`next_wake`](Engine::next_wake) has
@@ -47,7 +47,7 @@ use crate::{Attempt, Config, Response, Stats, TimerError};
 /// let mut started = None;
 /// engine.turn(vec![], &mut |effect| match effect {
 ///     Effect::Start(attempt) => started = Some(attempt),
-///     Effect::Answer(..) => unreachable!(),
+///     _ => unreachable!(),
 /// })?;
 /// let attempt = started.expect("it is due");
 /// assert_eq!(attempt.payload, b"close it");
@@ -69,6 +69,8 @@ pub struct Engine {
 pub enum Effect {
     /// Answer the request of this ticket.
     Answer(Ticket, Result<Response, TimerError>),
+    /// Answer the batch of this ticket.
+    BatchAnswer(Ticket, Result<Vec<Response>, BatchError>),
     /// Begin this attempt. Its outcome comes back as [`Event::Outcome`].
     Start(Attempt),
 }
@@ -141,6 +143,10 @@ impl Engine {
                     for (ticket, _) in &step.answers {
                         sink(Effect::Answer(*ticket, Err(TimerError::StorageFull)));
                     }
+                    for (ticket, _) in &step.batches {
+                        let refused = BatchError::of_all(TimerError::StorageFull);
+                        sink(Effect::BatchAnswer(*ticket, Err(refused)));
+                    }
                     self.kept = self.scheduler.undo(now, step);
                     return Ok(());
                 }
@@ -149,6 +155,9 @@ impl Engine {
         }
         for (ticket, answer) in step.answers {
             sink(Effect::Answer(ticket, answer));
+        }
+        for (ticket, answer) in step.batches {
+            sink(Effect::BatchAnswer(ticket, answer));
         }
         for (clock, mut attempt) in step.starts {
             // The commit took time. The wall clock may have been set back during it.

@@ -91,6 +91,7 @@
 
 mod clocks;
 mod config;
+mod draft;
 mod engine;
 mod handler;
 mod in_flight;
@@ -122,7 +123,9 @@ pub use recurrence::{
     CronError, CronExpression, Missed, Overlap, Recurrence, RecurrenceError, Recurring, Schedule,
     UnknownZone, Zone,
 };
-pub use request::{Due, Precondition, Request, Response, SetOptions, Shift, TimerError, Was};
+pub use request::{
+    BatchError, Due, Precondition, Request, Response, SetOptions, Shift, TimerError, Was,
+};
 pub use runner::{Health, Timers};
 pub use scheduler::{Event, Ticket};
 pub use stats::{Lateness, Stats};

@@ -206,6 +206,31 @@ pub enum Was {
     Dead,
 }
 
+/// Why a batch of requests did nothing.
+///
+/// ```
+/// use countwheel_durable::{BatchError, TimerError};
+///
+/// let refused = BatchError { index: Some(2), error: TimerError::NotFound };
+/// assert_eq!(refused.to_string(), "request 2: there is no timer of that name");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("{}{error}", index.map_or(String::new(), |index| format!("request {index}: ")))]
+pub struct BatchError {
+    /// Which request was refused, counted from 0; those after it were not looked at. `None` if
+    /// it is about the batch as a whole.
+    pub index: Option<usize>,
+    /// Why.
+    pub error: TimerError,
+}
+
+impl BatchError {
+    /// Nothing of the batch was looked at.
+    pub(crate) fn of_all(error: TimerError) -> Self {
+        Self { index: None, error }
+    }
+}
+
 /// Why a request did nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -257,6 +282,14 @@ pub enum TimerError {
     /// The recurrence, or what is to become of a missed run, breaks a rule.
     #[error(transparent)]
     Recurrence(#[from] RecurrenceError),
+    /// A batch has more requests than one commit takes. Nothing was done.
+    #[error("a batch has at most {limit} requests, not {requests}")]
+    BatchTooLarge {
+        /// How many it has.
+        requests: usize,
+        /// How many it may have: [`Config::max_batch`](crate::Config::max_batch).
+        limit: usize,
+    },
     /// Too many requests wait. Nothing was done; ask again later.
     #[error("too many requests are waiting")]
     Full,

@@ -2,7 +2,7 @@
 //! one commit runs the next one gathers.
 
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,9 +13,9 @@ use countwheel::{Clock, Timestamp};
 
 use crate::store::{Filter, Page, QueueCounts, Shard, Store, StoreError};
 use crate::{
-    Attempt, Completion, Config, Due, Effect, Engine, Event, Handler, Outcome, Precondition,
-    Record, Request, Response, RetryPolicy, Revision, SetOptions, Stats, Ticket, TimerError,
-    TimerName,
+    Attempt, BatchError, Completion, Config, Due, Effect, Engine, Event, Handler, Outcome,
+    Precondition, Record, Request, Response, RetryPolicy, Revision, SetOptions, Stats, Ticket,
+    TimerError, TimerName,
 };
 
 /// The longest wait while anything is pending: a deadline is a wall time and the wait is
@@ -72,6 +72,7 @@ pub enum Health {
 }
 
 type Answer = Box<dyn FnOnce(Result<Response, TimerError>) + Send>;
+type BatchAnswer = Box<dyn FnOnce(Result<Vec<Response>, BatchError>) + Send>;
 type OnFailure = Box<dyn FnOnce(&str) + Send>;
 
 struct Shared {
@@ -79,6 +80,7 @@ struct Shared {
     mailbox: Arc<Mailbox>,
     max_waiting: usize,
     max_waiting_bytes: usize,
+    max_batch: usize,
     thread_id: ThreadId,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -92,9 +94,14 @@ struct Mailbox {
 }
 
 struct Inbox {
-    requests: VecDeque<(Request, Answer)>,
+    asked: VecDeque<Asked>,
+    /// How many requests those are.
+    requests: usize,
     /// The payload of those.
     bytes: usize,
+    /// Whether the thread waits for something to happen. Whoever finds it so wakes it, and
+    /// nobody else needs to.
+    is_asleep: bool,
     outcomes: VecDeque<(Revision, Outcome)>,
     health: Health,
     /// How long to wait for running attempts, once told to stop.
@@ -103,9 +110,56 @@ struct Inbox {
     on_failure: Vec<OnFailure>,
 }
 
+/// What somebody asked for, and who waits for the answer.
+enum Asked {
+    One(Request, Answer),
+    Batch(Vec<Request>, BatchAnswer),
+}
+
+/// Who waits for an answer.
+enum Waiter {
+    One(Answer),
+    Batch(BatchAnswer),
+}
+
+impl Waiter {
+    /// Answers that nothing came of it.
+    fn refuse(self, error: TimerError) {
+        shielded("an answer's receiver", || match self {
+            Self::One(answer) => answer(Err(error)),
+            Self::Batch(answer) => answer(Err(BatchError { index: None, error })),
+        });
+    }
+}
+
+impl Asked {
+    fn requests(&self) -> &[Request] {
+        match self {
+            Self::One(request, _) => std::slice::from_ref(request),
+            Self::Batch(requests, _) => requests,
+        }
+    }
+
+    /// How many requests it counts as: an empty batch takes its turn as well.
+    fn count(&self) -> usize {
+        self.requests().len().max(1)
+    }
+
+    fn bytes(&self) -> usize {
+        self.requests().iter().map(payload_bytes).sum()
+    }
+
+    fn into_waiter(self) -> Waiter {
+        match self {
+            Self::One(_, answer) => Waiter::One(answer),
+            Self::Batch(_, answer) => Waiter::Batch(answer),
+        }
+    }
+}
+
 impl Inbox {
     fn is_empty(&self) -> bool {
-        self.requests.is_empty() && self.outcomes.is_empty()
+        self.asked.is_empty() && self.outcomes.is_empty()
     }
 }
 
@@ -129,8 +183,10 @@ impl Timers {
         let engine = Engine::open(Arc::clone(&store), Arc::clone(&clock), config)?;
         let mailbox = Arc::new(Mailbox {
             inbox: Mutex::new(Inbox {
-                requests: VecDeque::new(),
+                asked: VecDeque::new(),
+                requests: 0,
                 bytes: 0,
+                is_asleep: false,
                 outcomes: VecDeque::new(),
                 health: Health::Running,
                 grace: Duration::ZERO,
@@ -147,8 +203,8 @@ impl Timers {
             clock,
             mailbox: Arc::clone(&mailbox),
             max_batch,
-            next_ticket: 0,
-            waiting: BTreeMap::new(),
+            first_ticket: 0,
+            waiting: Vec::new(),
         };
         let thread = std::thread::Builder::new()
             .name("countwheel-durable".to_owned())
@@ -168,6 +224,7 @@ impl Timers {
             mailbox,
             max_waiting,
             max_waiting_bytes,
+            max_batch,
             thread_id: thread.thread().id(),
             thread: Mutex::new(Some(thread)),
         });
@@ -184,24 +241,90 @@ impl Timers {
         request: Request,
         answer: impl FnOnce(Result<Response, TimerError>) + Send + 'static,
     ) {
-        let refusal = {
-            let mut inbox = lock(&self.shared.mailbox.inbox);
-            let bytes = inbox.bytes + payload_bytes(&request);
+        self.take_in(Asked::One(request, Box::new(answer)));
+    }
+
+    /// Hands in requests that shall be done all together or not at all, in order and in one
+    /// commit. Returns at once; `answer` is called as that of [`Timers::submit`].
+    ///
+    /// If one of them is refused, nothing of the batch is done, and the answer says which. A
+    /// batch has at most [`Config::max_batch`] requests.
+    ///
+    /// ```
+    /// use std::sync::{Arc, mpsc};
+    /// use std::time::Duration;
+    /// use countwheel::SystemClock;
+    /// use countwheel_durable::store::MemoryStore;
+    /// use countwheel_durable::{
+    ///     Attempt, Config, Due, Outcome, Precondition, Request, RetryPolicy, SetOptions, TimerError,
+    ///     TimerName, Timers, Verdict,
+    /// };
+    ///
+    /// # let handler = |_: &Attempt| Outcome { verdict: Verdict::Done, detail: String::new() };
+    /// # let (clock, config) = (Arc::new(SystemClock::new()), Config::default());
+    /// # let timers = Timers::open(MemoryStore::new(1), handler, clock, config)?;
+    /// let set = |key: &str| Request::Set {
+    ///     name: TimerName::new("orders", key).expect("a good name"),
+    ///     due: Due::In(Duration::from_secs(60)),
+    ///     policy: RetryPolicy::default(),
+    ///     payload: vec![],
+    ///     options: SetOptions::default(),
+    ///     precondition: Precondition::Absent,
+    /// };
+    /// let (send, answers) = mpsc::channel();
+    /// let ask = |keys: [&str; 2]| {
+    ///     let send = send.clone();
+    ///     timers.submit_batch(keys.map(set).into(), move |answer| {
+    ///         send.send(answer).expect("somebody listens");
+    ///     });
+    /// };
+    /// ask(["a", "b"]);
+    /// assert_eq!(answers.recv()?.expect("both are new").len(), 2);
+    ///
+    /// ask(["c", "b"]);
+    /// let refused = answers.recv()?.expect_err("b is not");
+    /// assert_eq!(refused.index, Some(1));
+    /// assert!(matches!(refused.error, TimerError::Exists { .. }));
+    /// assert!(timers.get(&TimerName::new("orders", "c")?)?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn submit_batch(
+        &self,
+        requests: Vec<Request>,
+        answer: impl FnOnce(Result<Vec<Response>, BatchError>) + Send + 'static,
+    ) {
+        self.take_in(Asked::Batch(requests, Box::new(answer)));
+    }
+
+    fn take_in(&self, asked: Asked) {
+        let (requests, bytes) = (asked.count(), asked.bytes());
+        let Shared {
+            mailbox,
+            max_waiting,
+            max_waiting_bytes,
+            max_batch: limit,
+            ..
+        } = &*self.shared;
+        let refusal = if requests > *limit {
+            let limit = *limit;
+            TimerError::BatchTooLarge { requests, limit }
+        } else {
+            let mut inbox = lock(&mailbox.inbox);
+            let room = inbox.requests + requests <= *max_waiting
+                && inbox.bytes + bytes <= *max_waiting_bytes;
             if inbox.health != Health::Running {
                 TimerError::Closed
-            } else if inbox.requests.len() >= self.shared.max_waiting
-                || (bytes > self.shared.max_waiting_bytes && !inbox.requests.is_empty())
-            {
+            } else if !room && (!inbox.asked.is_empty() || *max_waiting == 0) {
                 TimerError::Full
             } else {
-                inbox.bytes = bytes;
-                inbox.requests.push_back((request, Box::new(answer)));
-                drop(inbox);
-                self.shared.mailbox.arrived.notify_one();
+                inbox.requests += requests;
+                inbox.bytes += bytes;
+                inbox.asked.push_back(asked);
+                mailbox.wake(inbox);
                 return;
             }
         };
-        answer(Err(refusal));
+        asked.into_waiter().refuse(refusal);
     }
 
     /// Hands in a request and waits for the answer: for at least one sync of the disk. Not
@@ -327,14 +450,12 @@ impl Drop for StopOnDrop {
 
 impl Shared {
     fn stop(&self, grace: Duration) -> usize {
-        {
-            let mut inbox = lock(&self.mailbox.inbox);
-            if inbox.health == Health::Running {
-                inbox.health = Health::Stopping;
-                inbox.grace = grace;
-            }
+        let mut inbox = lock(&self.mailbox.inbox);
+        if inbox.health == Health::Running {
+            inbox.health = Health::Stopping;
+            inbox.grace = grace;
         }
-        self.mailbox.arrived.notify_one();
+        self.mailbox.wake(inbox);
         if std::thread::current().id() != self.thread_id {
             // Held while joining, so that a second stopper waits for the first one's end.
             let mut thread = lock(&self.thread);
@@ -349,8 +470,18 @@ impl Shared {
 
 impl Mailbox {
     fn report(&self, revision: Revision, outcome: Outcome) {
-        lock(&self.inbox).outcomes.push_back((revision, outcome));
-        self.arrived.notify_one();
+        let mut inbox = lock(&self.inbox);
+        inbox.outcomes.push_back((revision, outcome));
+        self.wake(inbox);
+    }
+
+    /// Wakes the thread if it sleeps: to wake one that does not costs as much.
+    fn wake(&self, mut inbox: MutexGuard<'_, Inbox>) {
+        let was_asleep = std::mem::take(&mut inbox.is_asleep);
+        drop(inbox);
+        if was_asleep {
+            self.arrived.notify_one();
+        }
     }
 }
 
@@ -370,9 +501,10 @@ struct Runner {
     last: Timestamp,
     mailbox: Arc<Mailbox>,
     max_batch: usize,
-    next_ticket: u64,
-    /// Who waits for the answers of the turn that runs.
-    waiting: BTreeMap<Ticket, Answer>,
+    /// The first ticket of the turn that runs.
+    first_ticket: u64,
+    /// Who waits for the answers of that turn, in the order of the tickets.
+    waiting: Vec<Option<Waiter>>,
 }
 
 impl Runner {
@@ -416,6 +548,7 @@ impl Runner {
                 Some(at) => Some(at.saturating_since(clock.now())),
                 None => self.engine.next_wake().map(|at| wait_until(at, clock)),
             };
+            inbox.is_asleep = wait != Some(Duration::ZERO);
             inbox = match wait {
                 Some(Duration::ZERO) => break,
                 Some(wait) => self
@@ -429,9 +562,10 @@ impl Runner {
                     .wait(inbox)
                     .unwrap_or_else(PoisonError::into_inner),
             };
+            inbox.is_asleep = false;
         }
         // Neither side can keep the other out: each has half a batch for certain.
-        let requests = inbox.requests.len();
+        let requests = inbox.requests;
         let half = self.max_batch / 2;
         let outcomes = inbox.outcomes.len();
         let outcomes = outcomes.min(self.max_batch - requests.min(half));
@@ -440,14 +574,28 @@ impl Runner {
             .drain(..outcomes)
             .map(|(revision, outcome)| Event::Outcome { revision, outcome })
             .collect();
-        let requests = requests.min(self.max_batch - outcomes);
-        let taken: Vec<_> = inbox.requests.drain(..requests).collect();
-        for (request, answer) in taken {
-            inbox.bytes -= payload_bytes(&request);
-            let ticket = Ticket(self.next_ticket);
-            self.next_ticket += 1;
-            self.waiting.insert(ticket, answer);
-            events.push(Event::Request(ticket, request));
+        // A batch stays whole: the last may be more than is left.
+        let mut left = requests.min(self.max_batch - outcomes);
+        self.first_ticket += self.waiting.len() as u64;
+        self.waiting.clear();
+        while left > 0
+            && let Some(asked) = inbox.asked.pop_front()
+        {
+            let requests = asked.count();
+            left = left.saturating_sub(requests);
+            inbox.requests -= requests;
+            inbox.bytes -= asked.bytes();
+            let ticket = Ticket(self.first_ticket + self.waiting.len() as u64);
+            let (event, waiter) = match asked {
+                Asked::One(request, answer) => {
+                    (Event::Request(ticket, request), Waiter::One(answer))
+                }
+                Asked::Batch(requests, answer) => {
+                    (Event::Batch(ticket, requests), Waiter::Batch(answer))
+                }
+            };
+            self.waiting.push(Some(waiter));
+            events.push(event);
         }
         events
     }
@@ -458,11 +606,21 @@ impl Runner {
             handler,
             mailbox,
             waiting,
+            first_ticket,
             ..
         } = self;
+        let mut waiter = |ticket: Ticket| {
+            let place = usize::try_from(ticket.0 - *first_ticket).ok()?;
+            waiting.get_mut(place)?.take()
+        };
         let result = engine.turn(events, &mut |effect| match effect {
             Effect::Answer(ticket, answer) => {
-                if let Some(waiter) = waiting.remove(&ticket) {
+                if let Some(Waiter::One(waiter)) = waiter(ticket) {
+                    shielded("an answer's receiver", || waiter(answer));
+                }
+            }
+            Effect::BatchAnswer(ticket, answer) => {
+                if let Some(Waiter::Batch(waiter)) = waiter(ticket) {
                     shielded("an answer's receiver", || waiter(answer));
                 }
             }
@@ -474,7 +632,7 @@ impl Runner {
 
     /// Leaves nobody waiting, whichever way the thread ended.
     fn end(&mut self, result: Result<(), String>) {
-        let (requests, on_failure) = {
+        let (asked, on_failure) = {
             let mut inbox = lock(&self.mailbox.inbox);
             inbox.health = match &result {
                 Ok(()) => Health::Stopped,
@@ -484,18 +642,17 @@ impl Runner {
                 inbox.left_running = self.engine.stats().in_flight;
             }
             (
-                std::mem::take(&mut inbox.requests),
+                std::mem::take(&mut inbox.asked),
                 std::mem::take(&mut inbox.on_failure),
             )
         };
-        for (_, waiter) in requests {
-            shielded("an answer's receiver", || waiter(Err(TimerError::Closed)));
+        for asked in asked {
+            asked.into_waiter().refuse(TimerError::Closed);
         }
         let Err(reason) = result else { return };
         tracing::error!(reason, "the scheduler failed");
-        for (_, waiter) in std::mem::take(&mut self.waiting) {
-            let unknown = TimerError::Unknown(reason.clone());
-            shielded("an answer's receiver", || waiter(Err(unknown)));
+        for waiter in std::mem::take(&mut self.waiting).into_iter().flatten() {
+            waiter.refuse(TimerError::Unknown(reason.clone()));
         }
         for f in on_failure {
             shielded("a failure's receiver", || f(&reason));

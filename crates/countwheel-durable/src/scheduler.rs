@@ -5,23 +5,27 @@
 //! One step is one commit. The caller makes the changes durable before it lets any answer
 //! or attempt of that step out; see [`Engine`](crate::Engine), which does.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use countwheel::Timestamp;
 
 use crate::clocks::{Now, Steps};
+use crate::draft::Draft;
 use crate::in_flight::InFlight;
 use crate::overdue::Overdue;
 use crate::random::Random;
 use crate::recurrence::{self, Ended};
-use crate::store::{Before, Change, DueEntry, Ownership, Shard, Store, StoreError};
+use crate::store::{Change, DueEntry, Ownership, Store, StoreError};
 use crate::window::{Room, Window};
 use crate::{
-    Attempt, AttemptEnd, AttemptRecord, AttemptResult, Config, DeadReason, Due, DueClock, Missed,
-    Outcome, Precondition, QueueName, Record, Recurring, Request, Response, Revision, Run, Shift,
-    State, Stats, TimerError, TimerId, TimerName, Verdict, Was, policy,
+    Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason, Due,
+    DueClock, Missed, Outcome, Precondition, QueueName, Record, Recurring, Request, Response,
+    Revision, Run, Shift, State, Stats, TimerError, TimerId, TimerName, Verdict, Was, policy,
 };
+
+mod batch;
+
+use batch::Put;
 
 /// The longest that a receiver's Retry-After is followed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
@@ -56,6 +60,8 @@ pub struct Ticket(pub u64);
 pub enum Event {
     /// Somebody asks for something.
     Request(Ticket, Request),
+    /// Somebody asks for several things that shall be done all together or not at all.
+    Batch(Ticket, Vec<Request>),
     /// An attempt has ended.
     Outcome {
         /// The revision of the attempt's timer when it started.
@@ -73,6 +79,7 @@ const ROOM_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Step {
     pub(crate) changes: Vec<Change>,
     pub(crate) answers: Vec<(Ticket, Result<Response, TimerError>)>,
+    pub(crate) batches: Vec<(Ticket, Result<Vec<Response>, BatchError>)>,
     /// By which clock each was due, and the attempt.
     pub(crate) starts: Vec<(DueClock, Attempt)>,
     /// The outcomes it took, and whose they are.
@@ -101,6 +108,8 @@ pub(crate) struct Scheduler {
     paused: bool,
     /// The store has no room: nothing starts before this time of the boot clock.
     held_until: Option<Timestamp>,
+    /// What a batch does to the window, until it is certain that it does it.
+    put_off: Option<Vec<Put>>,
     stats: Stats,
 }
 
@@ -130,6 +139,7 @@ impl Scheduler {
             in_flight: InFlight::new(&config, bytes / 4),
             paused: false,
             held_until: None,
+            put_off: None,
             stats: Stats::default(),
             config,
         }
@@ -151,7 +161,6 @@ impl Scheduler {
             in_window: self.window.len(),
             window_bytes: self.window.bytes() + overdue.bytes() + self.in_flight.bytes(),
             capped_queues: self.window.capped() + overdue.capped(),
-            overdue_since: overdue.first(),
             catching_up: !self.overdue.is_done(),
             in_flight: self.in_flight.len(),
             ..self.stats.clone()
@@ -187,7 +196,7 @@ impl Scheduler {
         for (_, attempt) in step.starts {
             self.in_flight.remove(attempt.revision);
         }
-        let answers = step.answers.len() as u64;
+        let answers = (step.answers.len() + step.batches.len()) as u64;
         let outcomes = step.outcomes.into_iter();
         let outcomes = outcomes.map(|(revision, name, outcome)| {
             self.in_flight.insert(revision, name);
@@ -276,6 +285,16 @@ impl Scheduler {
                     };
                     self.stats.refused += u64::from(answer.is_err());
                     step.answers.push((ticket, answer));
+                }
+                Event::Batch(ticket, requests) => {
+                    let urgent = |request| matches!(request, &Request::Remove { .. });
+                    let answer = if has_room || requests.iter().all(urgent) {
+                        self.answer_batch(now.wall, requests, &mut draft)
+                    } else {
+                        Err(BatchError::of_all(TimerError::StorageFull))
+                    };
+                    self.stats.refused += u64::from(answer.is_err());
+                    step.batches.push((ticket, answer));
                 }
                 Event::Outcome { revision, outcome } => {
                     if let Some(name) = self.in_flight.get(revision) {
@@ -423,7 +442,7 @@ impl Scheduler {
                 };
                 self.forget(&record);
                 if !planted!(self.config, KeepRemoved) {
-                    draft.remove(name);
+                    draft.remove(&name);
                 }
                 self.stats.removed += 1;
                 Ok(Response::Removed(was))
@@ -621,6 +640,7 @@ impl Scheduler {
             match self.attend(self.now.wall, &entry, draft, starts)? {
                 Attended::Started => {
                     self.overdue.started(self.now);
+                    self.stats.caught_up_to = Some(entry.wake.at);
                     self.ahead_of_overdue = 0;
                     started += 1;
                 }
@@ -650,7 +670,7 @@ impl Scheduler {
         match record.state {
             State::Dead { .. } => return Ok(Attended::Nothing),
             State::Done { .. } => {
-                draft.remove(record.name);
+                draft.remove(&record.name);
                 self.stats.forgotten += 1;
                 return Ok(Attended::Forgot);
             }
@@ -815,25 +835,34 @@ impl Scheduler {
         if let Some(old) = draft.cached(&record.name)
             && old.revision != record.revision
         {
-            self.window.forget(old);
-            self.overdue.window.forget(old);
+            self.forget(old);
         }
         if let Some(wake) = record.wake() {
             let name = record.name.clone();
-            let entry = DueEntry { wake, name };
-            let clock = record.wake_clock();
-            // Of missed runs in a row, all but the first are written after the opening.
-            if !self.overdue.admit(clock, &entry) {
-                self.window.admit(clock, entry);
-            }
+            self.admit(record.wake_clock(), DueEntry { wake, name });
         }
         draft.write(record);
     }
 
     /// Drops what is known of a record that has changed or will.
     fn forget(&mut self, record: &Record) {
+        if let Some(put_off) = &mut self.put_off {
+            put_off.push(Put::Off(Box::new(record.clone())));
+            return;
+        }
         self.window.forget(record);
         self.overdue.window.forget(record);
+    }
+
+    fn admit(&mut self, clock: DueClock, entry: DueEntry) {
+        if let Some(put_off) = &mut self.put_off {
+            put_off.push(Put::Admit(clock, entry));
+            return;
+        }
+        // Of missed runs in a row, all but the first are written after the opening.
+        if !self.overdue.admit(clock, &entry) {
+            self.window.admit(clock, entry);
+        }
     }
 
     fn next_revision(&mut self) -> Revision {
@@ -850,80 +879,6 @@ enum Attended {
     /// Nothing starts, and the record is gone or passed over.
     Forgot,
     Nothing,
-}
-
-/// The records of one step: as the store has them, then as the step changes them.
-struct Draft<'a> {
-    store: &'a dyn Store,
-    shard: Shard,
-    records: BTreeMap<TimerName, Drafted>,
-}
-
-struct Drafted {
-    record: Option<Record>,
-    changed: bool,
-    before: Before,
-}
-
-impl<'a> Draft<'a> {
-    fn new(store: &'a dyn Store, shard: Shard) -> Self {
-        Self {
-            store,
-            shard,
-            records: BTreeMap::new(),
-        }
-    }
-
-    fn read(&mut self, name: &TimerName) -> Result<Option<&Record>, StoreError> {
-        if !self.records.contains_key(name) {
-            let record = self.store.get(self.shard, name)?;
-            let drafted = Drafted {
-                before: Before::of(record.as_ref()),
-                record,
-                changed: false,
-            };
-            self.records.insert(name.clone(), drafted);
-        }
-        Ok(self.cached(name))
-    }
-
-    fn cached(&self, name: &TimerName) -> Option<&Record> {
-        self.records.get(name)?.record.as_ref()
-    }
-
-    fn existing(&mut self, name: &TimerName) -> Result<Record, TimerError> {
-        self.read(name)?.cloned().ok_or(TimerError::NotFound)
-    }
-
-    fn write(&mut self, record: Record) {
-        self.draft(record.name.clone(), Some(record));
-    }
-
-    fn remove(&mut self, name: TimerName) {
-        self.draft(name, None);
-    }
-
-    fn draft(&mut self, name: TimerName, record: Option<Record>) {
-        let drafted = self.records.entry(name).or_insert(Drafted {
-            record: None,
-            changed: true,
-            before: Before::Unknown,
-        });
-        drafted.record = record;
-        drafted.changed = true;
-    }
-
-    fn into_changes(self) -> Vec<Change> {
-        let changed = self.records.into_iter().filter(|(_, d)| d.changed);
-        changed
-            .map(
-                |(name, Drafted { record, before, .. })| match record.map(Box::new) {
-                    Some(record) => Change::Put { record, before },
-                    None => Change::Remove { name, before },
-                },
-            )
-            .collect()
-    }
 }
 
 fn check(precondition: Precondition, record: Option<&Record>) -> Result<(), TimerError> {

@@ -58,9 +58,9 @@ pub struct Stats {
     /// Queues that have used up their share of the window: what comes next of them is read
     /// when what is held of them runs low.
     pub capped_queues: usize,
-    /// Of what was overdue when the scheduler was opened and has not been started, the
-    /// earliest deadline in memory. `None` once all of it was started.
-    pub overdue_since: Option<Timestamp>,
+    /// Of what was overdue when the scheduler was opened, the deadline of what was started
+    /// last: how far it has come. `None` before the first.
+    pub caught_up_to: Option<Timestamp>,
     /// Whether anything is left of that.
     pub catching_up: bool,
     /// Times the wall clock was found set forward, by more than a quarter of a second.

@@ -38,6 +38,7 @@ impl Bench {
         let started = &mut self.started;
         let sink = &mut |effect| match effect {
             Effect::Answer(_, answer) => drop(answer.unwrap()),
+            Effect::BatchAnswer(..) => unreachable!("nobody asks for a batch"),
             Effect::Start(attempt) => started.push(attempt),
         };
         self.engine.turn(events, sink).unwrap();

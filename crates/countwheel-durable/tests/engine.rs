@@ -54,6 +54,7 @@ impl Bench {
         let started = &mut self.started;
         let sink = &mut |effect| match effect {
             Effect::Answer(_, answer) => answers.push(answer),
+            Effect::BatchAnswer(..) => unreachable!("nobody asks for a batch"),
             Effect::Start(attempt) => started.push_back(attempt),
         };
         self.engine.turn(events, sink).unwrap();

@@ -89,6 +89,7 @@ impl Bench {
         let sink = &mut |effect| match effect {
             Effect::Answer(_, answer) => answers.push(answer),
             Effect::Start(attempt) => started.push(attempt),
+            Effect::BatchAnswer(..) => unreachable!("no batch was handed in"),
         };
         self.engine.turn(events, sink).unwrap();
         answers

@@ -173,10 +173,10 @@ impl Collector for Engine {
                 u64::from(stats.catching_up),
             ),
             (
-                "overdue_since_seconds",
-                "The earliest deadline of that in memory",
+                "caught_up_to_seconds",
+                "The deadline of what was started last of that",
                 stats
-                    .overdue_since
+                    .caught_up_to
                     .map_or(0, |at| at.as_micros() / 1_000_000),
             ),
             (

@@ -367,6 +367,7 @@ impl World {
             Effect::Answer(ticket, answer) => {
                 answers.insert(ticket, answer);
             }
+            Effect::BatchAnswer(..) => {} // nobody asks for a batch
             Effect::Start(attempt) => starts.push(attempt),
         });
         *lock(&self.store.next) = NextCommit::default();

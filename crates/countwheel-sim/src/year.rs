@@ -91,6 +91,7 @@ pub fn run(flights: &[Flight], store: Arc<dyn Store>, window: usize) -> Result<Y
                 seen.wrong
                     .get_or_insert(format!("line {}: {error}", ticket.0 + 2));
             }
+            Effect::BatchAnswer(..) => {} // nobody asks for a batch
             Effect::Start(attempt) => {
                 seen.fired(&attempt, now);
                 outcomes.push(attempt);

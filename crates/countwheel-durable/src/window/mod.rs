@@ -161,12 +161,6 @@ impl Window {
             && self.capped.iter().all(|(capped, _)| *capped != clock)
     }
 
-    /// The earliest deadline held.
-    pub(crate) fn first(&self) -> Option<Timestamp> {
-        let lanes = self.queues.values().flat_map(|queue| &queue.lanes);
-        lanes.filter_map(|lane| Some(lane.ends()?.0.at)).min()
-    }
-
     /// Whether what wakes then is the window's to hold.
     pub(crate) fn reaches(&self, clock: DueClock, wake: Wake) -> bool {
         wake.at <= self.sides[clock as usize].until

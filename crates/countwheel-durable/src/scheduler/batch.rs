@@ -1,0 +1,59 @@
+//! Requests that are done all together or not at all.
+
+use countwheel::Timestamp;
+
+use super::Scheduler;
+use crate::draft::Draft;
+use crate::store::DueEntry;
+use crate::{BatchError, DueClock, Record, Request, Response};
+
+/// A change of the window that waits for the rest of its batch.
+#[derive(Debug)]
+pub(super) enum Put {
+    /// The entry of a record as it was goes.
+    Off(Box<Record>),
+    /// An entry comes in.
+    Admit(DueClock, DueEntry),
+}
+
+impl Scheduler {
+    /// Does all of `requests` in order, or nothing if one of them is refused.
+    pub(super) fn answer_batch(
+        &mut self,
+        now: Timestamp,
+        requests: Vec<Request>,
+        draft: &mut Draft<'_>,
+    ) -> Result<Vec<Response>, BatchError> {
+        let (stats, next_revision) = (self.stats.clone(), self.next_revision);
+        self.put_off = Some(Vec::new());
+        draft.begin();
+        let mut responses = Vec::with_capacity(requests.len());
+        let mut refusal = None;
+        for (index, request) in requests.into_iter().enumerate() {
+            match self.answer(now, request, draft) {
+                Ok(response) => responses.push(response),
+                Err(error) => {
+                    let index = Some(index);
+                    refusal = Some(BatchError { index, error });
+                    break;
+                }
+            }
+        }
+        let put_off = self.put_off.take().unwrap_or_default();
+        if let Some(refusal) = refusal {
+            draft.undo();
+            self.stats = stats;
+            // None of those given since was seen by anybody.
+            self.next_revision = next_revision;
+            return Err(refusal);
+        }
+        draft.keep();
+        for put in put_off {
+            match put {
+                Put::Off(record) => self.forget(&record),
+                Put::Admit(clock, entry) => self.admit(clock, entry),
+            }
+        }
+        Ok(responses)
+    }
+}
