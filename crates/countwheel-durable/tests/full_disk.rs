@@ -11,8 +11,9 @@ use countwheel_durable::store::{
     Store, StoreError,
 };
 use countwheel_durable::{
-    Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record, Request, Response,
-    RetryPolicy, SetOptions, Shift, StateKind, Ticket, TimerError, TimerName, Verdict,
+    Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record,
+    Request, Response, RetryPolicy, SetOptions, Shift, StateKind, Ticket, TimerError, TimerName,
+    Verdict,
 };
 
 /// A store that has no room when it is told so.
@@ -63,6 +64,7 @@ struct Bench {
     store: Arc<Scarce>,
     engine: Engine,
     started: Vec<Attempt>,
+    batches: Vec<Result<Vec<Response>, BatchError>>,
 }
 
 impl Bench {
@@ -80,16 +82,17 @@ impl Bench {
             store,
             engine: engine.unwrap(),
             started: Vec::new(),
+            batches: Vec::new(),
         }
     }
 
     fn turn(&mut self, events: Vec<Event>) -> Vec<Result<Response, TimerError>> {
         let mut answers = Vec::new();
-        let started = &mut self.started;
+        let (started, batches) = (&mut self.started, &mut self.batches);
         let sink = &mut |effect| match effect {
             Effect::Answer(_, answer) => answers.push(answer),
             Effect::Start(attempt) => started.push(attempt),
-            Effect::BatchAnswer(..) => unreachable!("no batch was handed in"),
+            Effect::BatchAnswer(_, answer) => batches.push(answer),
         };
         self.engine.turn(events, sink).unwrap();
         answers
@@ -256,4 +259,24 @@ fn an_engine_that_is_paused_still_waits_for_room_for_its_outcomes() {
     assert_eq!(bench.kinds(), [0, 0, 1, 0]);
     assert_eq!(bench.engine.stats().in_flight, 0);
     assert_eq!(bench.engine.next_wake(), None);
+}
+
+#[test]
+fn a_batch_needs_room_unless_it_only_removes() {
+    let mut bench = Bench::new();
+    bench.ask(set("kept", 60)).unwrap();
+    bench.ask(set("removed", 60)).unwrap();
+    bench.store.low.store(true, Ordering::SeqCst);
+    let mixed = vec![remove("kept"), set("new", 60)];
+    bench.turn(vec![Event::Batch(Ticket(1), mixed)]);
+    let refused = bench.batches.pop().unwrap().unwrap_err();
+    assert!(matches!(refused.error, TimerError::StorageFull));
+    bench.turn(vec![Event::Batch(Ticket(2), vec![remove("removed")])]);
+    assert!(bench.batches.pop().unwrap().is_ok());
+    bench.store.low.store(false, Ordering::SeqCst);
+    bench.store.full.store(true, Ordering::SeqCst);
+    bench.turn(vec![Event::Batch(Ticket(3), vec![remove("kept")])]);
+    let refused = bench.batches.pop().unwrap().unwrap_err();
+    assert!(matches!(refused.error, TimerError::StorageFull));
+    assert_eq!(bench.kinds(), [1, 0, 0, 0]);
 }
