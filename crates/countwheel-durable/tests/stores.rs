@@ -319,7 +319,7 @@ fn a_later_format_is_refused() {
     let directory = directory_with_a_store();
     let path = directory.path().join("FORMAT");
     let text = fs::read_to_string(&path).unwrap();
-    fs::write(&path, text.replace("format 1", "format 2") + "more of it\n").unwrap();
+    fs::write(&path, text.replace("format 1", "format 3") + "more of it\n").unwrap();
     let refused = EmbeddedStore::open(directory.path(), 1).unwrap_err();
     assert!(
         matches!(&refused, StoreError::NotAStore { .. }),

@@ -298,6 +298,41 @@ impl<B: Sorted> LogStore<B> {
         })
     }
 
+    fn try_commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        let capped = self.make_way()?;
+        let mut writer = self.writer()?;
+        writer.supply.capped = capped;
+        self.check_lease(lease)?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.encode(&mut writer, lease.shard, changes)?;
+        let (segment, body_at) = self.append(&mut writer)?;
+        let mut state = self.state_mut();
+        let table = state.shards.entry(lease.shard).or_default();
+        for (change, &(replaces, at, len)) in changes.iter().zip(&writer.places) {
+            let at = Place {
+                segment,
+                offset: body_at + at as u64,
+                len: u32::try_from(len).unwrap_or(u32::MAX),
+            };
+            match change {
+                Change::Put { record, .. } => {
+                    table.apply(&record.name, Some(Indexed::of(record)), replaces, at);
+                }
+                Change::Remove { name, .. } => table.apply(name, None, replaces, at),
+                Change::Given(revision) => {
+                    table.last_revision = table.last_revision.max(*revision);
+                }
+            }
+        }
+        drop(state);
+        if self.has_many_names() {
+            self.has_changed();
+        }
+        Ok(())
+    }
+
     /// Puts the changes into the writer's frame.
     fn encode(
         &self,
@@ -426,38 +461,14 @@ impl<B: Sorted> Store for LogStore<B> {
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        let capped = self.make_way()?;
-        let mut writer = self.writer()?;
-        writer.supply.capped = capped;
-        self.check_lease(lease)?;
-        if changes.is_empty() {
-            return Ok(());
+        let committed = self.try_commit(lease, changes);
+        if let Err(error) = &committed
+            && !matches!(error, StoreError::Fenced { .. } | StoreError::Full { .. })
+        {
+            // Whatever it was that failed: the store's promise knows no exception.
+            self.writer_whatever().poisoned = true;
         }
-        self.encode(&mut writer, lease.shard, changes)?;
-        let (segment, body_at) = self.append(&mut writer)?;
-        let mut state = self.state_mut();
-        let table = state.shards.entry(lease.shard).or_default();
-        for (change, &(replaces, at, len)) in changes.iter().zip(&writer.places) {
-            let at = Place {
-                segment,
-                offset: body_at + at as u64,
-                len: u32::try_from(len).unwrap_or(u32::MAX),
-            };
-            match change {
-                Change::Put { record, .. } => {
-                    table.apply(&record.name, Some(Indexed::of(record)), replaces, at);
-                }
-                Change::Remove { name, .. } => table.apply(name, None, replaces, at),
-                Change::Given(revision) => {
-                    table.last_revision = table.last_revision.max(*revision);
-                }
-            }
-        }
-        drop(state);
-        if self.has_many_names() {
-            self.has_changed();
-        }
-        Ok(())
+        committed
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
