@@ -47,6 +47,11 @@ impl Operation {
         Self::Sync,
     ];
 
+    /// Whether it can fail for want of room.
+    pub(super) fn takes_room(self) -> bool {
+        self.changes() && self != Self::Remove
+    }
+
     /// Whether it can change what is there after a loss of power.
     #[must_use]
     pub fn changes(self) -> bool {
@@ -83,7 +88,8 @@ pub enum Failure {
     /// With EIO, and nothing was done. A sync that fails so is a sync that failed: see
     /// [`Disk`](super::Disk).
     Io,
-    /// With ENOSPC, and nothing was done; a new file may be there, too short.
+    /// With ENOSPC, and nothing was done; a new file may be there, too short. What takes no room,
+    /// such as a read, fails with EIO.
     NoSpace,
     /// With EIO, after a first part of it was done.
     Short,

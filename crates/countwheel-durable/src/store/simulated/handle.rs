@@ -251,6 +251,9 @@ impl StoreFile for File {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let mut state = self.state()?;
         state.plain_call(Operation::Read, &self.path, offset, out.len() as u64)?;
+        if out.is_empty() {
+            return Ok(()); // wherever
+        }
         let start = usize::try_from(offset).map_err(io::Error::other)?;
         let live = &state.node(self.node)?.live;
         let bytes = start

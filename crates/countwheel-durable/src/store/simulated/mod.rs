@@ -271,6 +271,12 @@ impl Disk {
         self.lock().capacity = bytes;
     }
 
+    /// Whether there is a limit to how many bytes all files may have.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.lock().capacity.is_some()
+    }
+
     /// How many bytes all files together have.
     #[must_use]
     pub fn used(&self) -> u64 {
@@ -396,6 +402,12 @@ impl State {
                 // All of them count, the first that strikes wins.
                 strike = strike.or(armed.strikes());
             }
+        }
+        if let Some(strike) = &mut strike
+            && strike.failure == Failure::NoSpace
+            && !operation.takes_room()
+        {
+            strike.failure = Failure::Io;
         }
         self.struck += u64::from(strike.is_some());
         if self.last.len() == REMEMBERED {
