@@ -61,7 +61,7 @@ pub(crate) struct Cargo {
     environment: Option<(&'static str, &'static str)>,
 }
 
-const STAGES: [Stage; 17] = [
+const STAGES: [Stage; 18] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -141,7 +141,20 @@ const STAGES: [Stage; 17] = [
     Stage {
         name: "sim",
         what: "fixed and fresh seeds of the simulation",
-        commands: Commands::Cargo(|| vec![sim("seeds 1 1500"), sim("seeds fresh 1500")]),
+        commands: Commands::Cargo(|| vec![sim("seeds 1 400"), sim("seeds fresh 400")]),
+    },
+    Stage {
+        name: "stores",
+        what: "calls that fail, unknown bytes, mistakes that must be found, a real disk beside",
+        commands: Commands::Cargo(|| {
+            vec![
+                sim("calls --store tables --seeds 0"),
+                sim("calls --no-scripts --seeds 300 --first-seed fresh"),
+                sim("bytes --seeds 500 --first-seed fresh"),
+                sim("sabotage --only 8 --first-seed fresh"),
+                sim("histories --seeds 60 --first-seed fresh"),
+            ]
+        }),
     },
     Stage {
         name: "year",

@@ -18,11 +18,13 @@
 //! assert!(report.turns >= 50);
 //! ```
 
-pub mod disk;
 mod failure;
 pub mod idle;
+pub mod machine;
 pub mod model;
 mod random;
+pub mod sabotage;
+pub mod stores;
 pub mod stress;
 pub mod timers;
 pub mod world;

@@ -1,5 +1,7 @@
 //! Runs the simulation: fixed seeds, fresh seeds, one seed again, the planted bugs.
 
+mod prove;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,9 +10,9 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use countwheel::{Clock, SystemClock, Timeout, Timer};
+use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{EmbeddedStore, MemoryStore, Store};
 use countwheel_server::trace;
-use countwheel_sim::disk::Disk;
 use countwheel_sim::world::{self, Options, Report};
 use countwheel_sim::{Failure, idle, stress, timers, year};
 
@@ -105,6 +107,22 @@ enum Command {
         /// How many far tasks on those timers that have some.
         #[arg(long, default_value_t = 1_000_000)]
         tasks: u64,
+    },
+    /// Let every call to the disk fail once, in sixty scripts, and many calls in drawn lives;
+    /// open the store again each time, and see that it has what was acknowledged.
+    Calls(prove::Calls),
+    /// Change the bytes of stores, and see that they answer rightly or refuse.
+    Bytes(prove::Bytes),
+    /// Put the same histories to the simulated disk and to a real one.
+    Histories(prove::Histories),
+    /// Make each mistake in turn, and show after how many seeds it is found.
+    Sabotage(prove::Sabotages),
+    /// Run seeds and print the hash of all that was let out.
+    Trace {
+        /// The first.
+        first: u64,
+        /// How many.
+        count: u64,
     },
     /// Show that a disk that lies and each planted bug is found.
     Planted {
@@ -214,6 +232,11 @@ fn main() -> ExitCode {
             span: Duration::from_secs(seconds),
             tasks,
         }),
+        Command::Calls(calls) => calls.run(),
+        Command::Bytes(bytes) => bytes.run(),
+        Command::Histories(histories) => histories.run(),
+        Command::Sabotage(sabotages) => sabotages.run(),
+        Command::Trace { first, count } => trace(first, count),
         Command::Planted { within } => planted(within),
     }
 }
@@ -229,12 +252,29 @@ fn first(seed: &str) -> Result<u64, ExitCode> {
     })
 }
 
+/// One line a seed: what two processes have to agree on.
+fn trace(first: u64, count: u64) -> ExitCode {
+    for seed in first..first.saturating_add(count) {
+        match world::run(seed, &Options::default()) {
+            Ok(report) => println!("{seed} {:016x} {report:?}", report.trace),
+            Err(failure) => {
+                eprintln!("{failure}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}
+
 fn departures(file: &Path, window: usize, embedded: bool) -> anyhow::Result<()> {
     let clock = SystemClock::new();
     let flights: Vec<_> = trace::open(file)?.collect::<Result<_, _>>()?;
     let read = clock.now();
     let store: Arc<dyn Store> = if embedded {
-        Arc::new(EmbeddedStore::open_backend(Disk::default().open(), 1)?)
+        Arc::new(EmbeddedStore::open_backend(
+            Disk::default().backend("timers.redb"),
+            1,
+        )?)
     } else {
         Arc::new(MemoryStore::new(1))
     };
@@ -268,13 +308,17 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
     }
     let took = clock.now().saturating_since(start);
     println!(
-        "{count} seeds from {first}: {} turns, {} requests, {} attempts, {} crashes ({} in a commit), \
-         {} clock steps; {} accepted = {} done + {} removed + {} dead; {took:.1?}",
+        "{count} seeds from {first}: {} turns, {} requests, {} attempts, {} crashes ({} in a commit, \
+         {} in an opening), {} failed calls, {} full disks, {} clock steps; {} accepted = {} done \
+         + {} removed + {} dead; {took:.1?}",
         sum.turns,
         sum.requests,
         sum.attempts,
         sum.crashes,
         sum.torn,
+        sum.torn_openings,
+        sum.struck,
+        sum.full,
         sum.clock_steps,
         sum.accepted,
         sum.done,

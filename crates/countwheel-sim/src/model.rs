@@ -146,6 +146,16 @@ impl Model {
         self.timers.values().filter(unfinished).count()
     }
 
+    /// By when the last of them is certainly due, by the wall clock as it stands `now`.
+    #[must_use]
+    pub fn last_due(&self, now: Now) -> Option<Timestamp> {
+        let unfinished =
+            |timer: &&Timer| !matches!(timer.state, Believed::Done { .. } | Believed::Dead);
+        let due = self.timers.values().filter(unfinished);
+        due.map(|timer| now.convert(timer.due.1, timer.clock, DueClock::Wall))
+            .max()
+    }
+
     /// Applies a request whose answer is known, and checks the answer.
     ///
     /// # Errors

@@ -3,29 +3,31 @@
 //! Two phases. In the first everything is allowed and checked after every turn. In the
 //! second nothing fails any more, and everything that was accepted must come to an end.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+mod crashing;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel::{Clock, Instant, ManualClock, Timestamp};
-use countwheel_durable::store::{
-    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, Ownership, Page,
-    QueueCounts, Shard, Store, StoreError,
-};
+use countwheel_durable::store::simulated::{Calls, Failure, Fault as DiskFault, Operation};
+use countwheel_durable::store::{Filter, Shard, Store, StoreError};
 use countwheel_durable::{
     Attempt, Config, Delays, Due, Effect, Engine, Event, Jitter, Outcome, Precondition, QueueName,
-    Record, Request, RetryPolicy, Revision, SetOptions, Shift, StateKind, Ticket, TimerName,
-    Verdict,
+    Record, Request, RetryPolicy, Revision, SetOptions, Shift, StateKind, Ticket, TimerError,
+    TimerName, Verdict,
 };
 
-use crate::disk::Disk;
-use crate::failure::Failure;
+use self::crashing::{CrashingStore, Fault, NextCommit};
+use crate::failure::Failure as Failed;
+use crate::machine::{Kind, Machine};
 use crate::model::{Model, Now};
 use crate::random::Random;
+use crate::sabotage::Sabotage;
+use crate::stores::Answers;
 
 const START: Timestamp = Timestamp::from_micros(1_356_998_400_000_000); // 2013-01-01
-const QUEUES: [&str; 2] = ["even", "odd"];
+const QUEUES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// What of a run is not drawn from its seed.
 #[derive(Clone, Debug)]
@@ -39,6 +41,10 @@ pub struct Options {
     pub planted_bug: Option<countwheel_durable::PlantedBug>,
     /// A disk whose syncs do nothing: the checkers must notice.
     pub lying_disk: bool,
+    /// The store, if it is not drawn as well.
+    pub kind: Option<Kind>,
+    /// A mistake in the store for the checkers to find.
+    pub sabotage: Option<Sabotage>,
 }
 
 impl Default for Options {
@@ -49,6 +55,8 @@ impl Default for Options {
             #[cfg(feature = "planted-bugs")]
             planted_bug: None,
             lying_disk: false,
+            kind: None,
+            sabotage: None,
         }
     }
 }
@@ -66,6 +74,14 @@ pub struct Report {
     pub crashes: u64,
     /// Of these, in the middle of a commit.
     pub torn: u64,
+    /// Times an opening was cut short.
+    pub torn_openings: u64,
+    /// Pieces of upkeep, such as moves.
+    pub upkeep: u64,
+    /// Calls to the disk that failed.
+    pub struck: u64,
+    /// Times the disk was full for a while.
+    pub full: u64,
     /// Times the wall clock was set.
     pub clock_steps: u64,
     /// Timers accepted, revived ones again.
@@ -88,12 +104,16 @@ impl Report {
         self.attempts += other.attempts;
         self.crashes += other.crashes;
         self.torn += other.torn;
+        self.torn_openings += other.torn_openings;
+        self.upkeep += other.upkeep;
+        self.struck += other.struck;
+        self.full += other.full;
         self.clock_steps += other.clock_steps;
         self.accepted += other.accepted;
         self.done += other.done;
         self.removed += other.removed;
         self.dead += other.dead;
-        self.trace ^= other.trace;
+        self.trace = self.trace.wrapping_add(other.trace);
     }
 }
 
@@ -101,12 +121,12 @@ impl Report {
 ///
 /// # Errors
 /// The first rule broken.
-pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failed>> {
     let mut world = World::new(seed, options);
     let result = world.live();
     let World { report, log, .. } = world;
     result.map(|()| report.clone()).map_err(|what| {
-        Box::new(Failure {
+        Box::new(Failed {
             seed,
             step: report.turns,
             what,
@@ -120,7 +140,7 @@ struct World {
     clock: ManualClock,
     /// The highest wall time there ever was.
     latest: Timestamp,
-    medium: Medium,
+    machine: Machine,
     store: Arc<CrashingStore>,
     engine: Engine,
     opened: Now,
@@ -132,6 +152,12 @@ struct World {
     config: Config,
     model: Model,
     running: BTreeMap<(Instant, u64), (Attempt, Verdict)>,
+    /// Outcomes that the engine keeps, since there was no room for them.
+    kept: Vec<Happening>,
+    /// Since when there is room again, as far as that is known.
+    room_since: Timestamp,
+    /// How many calls had failed when that was looked at.
+    struck: u64,
     /// Backlog starts of this process.
     caught_up: u64,
     plan: Plan,
@@ -162,12 +188,22 @@ struct Plan {
     crash: u64,
     commit_crash: u64,
     clock_step: u64,
+    /// Parts in a million by which the wall clock is too fast.
+    drift: i64,
+    /// One in so many turns the machine sleeps, or the clock stands still.
+    suspend: u64,
+    freeze: u64,
     slow_commit: u64,
-}
-
-enum Medium {
-    Memory(MemoryStore),
-    Disk(Disk),
+    queues: u64,
+    bursts: Vec<u64>,
+    /// The long payloads, and one in how many is one.
+    payload: usize,
+    long: u64,
+    /// One in so many turns a piece of upkeep, or the disk is full for a while.
+    upkeep: u64,
+    full: u64,
+    /// How calls to the disk fail, if they do.
+    failures: Vec<Failure>,
 }
 
 /// The last things that happened, for the one who looks for the cause.
@@ -195,7 +231,7 @@ impl World {
     fn new(seed: u64, options: &Options) -> Self {
         let mut draw = Random::new(seed, "plan");
         let plan = Plan {
-            keys: draw.between(1, 40),
+            keys: *draw.pick(&[1, 3, 12, 40, 150]),
             pace: *draw.pick(&[1_000, 100_000, 10_000_000]),
             horizon: *draw.pick(&[10_000, 10_000_000, 3_600_000_000, 864_000_000_000]),
             service: *draw.pick(&[1, 10_000, 10_000_000]),
@@ -204,7 +240,22 @@ impl World {
             crash: *draw.pick(&[0, 30, 200]),
             commit_crash: *draw.pick(&[0, 30, 200]),
             clock_step: *draw.pick(&[0, 0, 40]),
+            drift: *draw.pick(&[0, 0, 500, -500]),
+            suspend: *draw.pick(&[0, 0, 60]),
+            freeze: *draw.pick(&[0, 0, 5]),
             slow_commit: *draw.pick(&[0, 10]),
+            queues: draw.between(1, QUEUES.len() as u64),
+            bursts: draw
+                .pick(&[vec![1], vec![1, 1, 1, 2, 10], vec![1, 40]])
+                .clone(),
+            payload: *draw.pick(&[8, 300, 3_000, 20_000]),
+            long: *draw.pick(&[2, 50]),
+            upkeep: *draw.pick(&[0, 2, 10, 40]),
+            full: *draw.pick(&[0, 0, 50]),
+            failures: [Failure::Io, Failure::NoSpace, Failure::Short, Failure::Torn]
+                .into_iter()
+                .filter(|_| draw.one_in(2))
+                .collect(),
         };
         let config = Config {
             window: usize::try_from(*draw.pick(&[2, 3, 8, 64, 100_000])).unwrap_or(2),
@@ -217,14 +268,22 @@ impl World {
             planted_bug: options.planted_bug,
             ..Config::default()
         };
-        let medium = match (options.lying_disk, draw.one_in(2)) {
-            (true, _) => Medium::Disk(Disk::that_ignores_sync()),
-            (false, true) => Medium::Disk(Disk::default()),
-            (false, false) => Medium::Memory(MemoryStore::new(seed)),
-        };
+        let kinds = [
+            Kind::Log,
+            Kind::Log,
+            Kind::Log,
+            Kind::Embedded,
+            Kind::Memory,
+        ];
+        let mut kind = options.kind.unwrap_or(*draw.pick(&kinds));
+        if options.lying_disk && kind == Kind::Memory {
+            kind = Kind::Tables;
+        }
+        let machine = Machine::new(kind, seed).with(options.sabotage);
+        machine.disk.ignore_syncs(options.lying_disk);
         let clock = ManualClock::at(START);
         let store = Arc::new(
-            CrashingStore::new(&medium, &clock, seed)
+            CrashingStore::new(&machine, &clock)
                 .unwrap_or_else(|error| unreachable!("a healthy disk opens: {error}")),
         );
         let engine = Engine::open(store.clone(), Arc::new(clock.clone()), config.clone())
@@ -245,6 +304,9 @@ impl World {
             steps_back: 0,
             stepped_since_opened: false,
             running: BTreeMap::new(),
+            kept: Vec::new(),
+            room_since: START,
+            struck: 0,
             caught_up: 0,
             next_ticket: 0,
             next_tag: 0,
@@ -255,7 +317,7 @@ impl World {
                 ..Log::default()
             },
             clock,
-            medium,
+            machine,
             store,
             engine,
             config,
@@ -279,7 +341,19 @@ impl World {
                 self.log.note("the process is killed".to_owned());
                 self.restart(None)?;
             }
+            if self.faults.one_in(self.plan.suspend) {
+                let span = Duration::from_micros(self.faults.below(7_200_000_000));
+                self.log.note(format!("the machine sleeps for {span:?}"));
+                self.clock.advance(span);
+                self.latest = self.latest.max(self.clock.timestamp());
+            }
+            if self.faults.one_in(self.plan.full) {
+                self.limit();
+            }
             self.turn()?;
+            if self.faults.one_in(self.plan.upkeep) {
+                self.upkeep()?;
+            }
         }
         self.heal()?;
         self.report.accepted = self.model.accepted;
@@ -287,6 +361,7 @@ impl World {
         self.report.removed = self.model.removed;
         self.report.dead = self.model.dead;
         self.report.trace = self.log.hash;
+        self.report.struck = self.machine.disk.struck();
         let ended = self.model.done + self.model.removed + self.model.dead;
         if ended != self.model.accepted {
             let accepted = self.model.accepted;
@@ -295,10 +370,22 @@ impl World {
         Ok(())
     }
 
-    /// The second phase: everything works, and everything comes to an end.
+    /// The second phase: everything works, and everything comes to an end: a minute after the
+    /// last deadline, or as long as the backlog takes.
     fn heal(&mut self) -> Result<(), String> {
         self.log.note("everything works from here".to_owned());
         self.healing = true;
+        self.machine.disk.heal();
+        self.machine.disk.set_capacity(None);
+        self.restart(None)?;
+        let now = self.clock.timestamp();
+        let backlog = self.model.unfinished() as u64;
+        let rate = u64::from(self.config.catch_up_per_second);
+        let last = self
+            .model
+            .last_due(self.now())
+            .map_or(now, |due| due.max(now));
+        let until = last + Duration::from_secs(60 + backlog.div_ceil(rate));
         let mut turns = 0;
         while self.model.unfinished() > 0 {
             self.pass_time();
@@ -306,11 +393,82 @@ impl World {
             turns += 1;
             let stuck = self.engine.next_wake().is_none() && self.running.is_empty();
             let left = self.model.unfinished();
-            if left > 0 && (stuck || turns > 100_000) {
-                return Err(format!("{left} timers never come to an end"));
+            let late = self.clock.timestamp() > until;
+            if left > 0 && (stuck || late || turns > 100_000) {
+                return Err(format!(
+                    "{left} timers come to no end by {until:?}, in {turns} turns"
+                ));
             }
         }
         self.restart(None)
+    }
+
+    /// The disk has no more room than a little.
+    fn limit(&mut self) {
+        let disk = &self.machine.disk;
+        if disk.is_limited() {
+            disk.set_capacity(None);
+            self.log.note("there is room again".to_owned());
+            self.room_since = self.clock.timestamp();
+        } else {
+            let room = self.faults.below(30_000);
+            disk.set_capacity(Some(disk.used() + room));
+            self.report.full += 1;
+            self.log.note(format!("room for {room} bytes more"));
+        }
+    }
+
+    /// What a thread of the store's does now and then. If it fails, the process ends.
+    fn upkeep(&mut self) -> Result<(), String> {
+        let which = self.faults.below(8);
+        let fails = self.faults.one_in(self.plan.commit_crash);
+        let fault = self.draw_fault();
+        if fails {
+            self.machine.disk.fail(fault);
+        }
+        let kept = self.store.upkeep(which);
+        self.report.upkeep += 1;
+        self.note_trouble();
+        self.log.note(format!("upkeep {which}: {kept:?}"));
+        match kept {
+            Ok(()) => {
+                self.machine.disk.heal();
+                Ok(())
+            }
+            // Then it is tried again later.
+            Err(StoreError::Full { .. }) if !fails && self.machine.disk.is_limited() => Ok(()),
+            Err(_) if fails || self.machine.disk.is_limited() => self.restart(None),
+            Err(error) => Err(format!("upkeep failed without a cause: {error}")),
+        }
+    }
+
+    /// How and when a call to the disk fails.
+    fn draw_fault(&mut self) -> DiskFault {
+        let after = self.faults.below(if self.machine.kind != Kind::Embedded {
+            8
+        } else {
+            40
+        });
+        let calls = match self.faults.below(4) {
+            0 => Calls::All,
+            1 => Calls::Only(Operation::Sync),
+            _ => Calls::Changing,
+        };
+        let lasts = self.faults.one_in(2);
+        let which = self.faults.draw();
+        match self.plan.failures.as_slice() {
+            [] => DiskFault::power(after),
+            some => DiskFault {
+                calls,
+                after: if matches!(calls, Calls::Only(_)) {
+                    after / 4
+                } else {
+                    after
+                },
+                lasts,
+                failure: some[usize::try_from(which % some.len() as u64).unwrap_or(0)],
+            },
+        }
     }
 
     /// Moves the clock to whatever happens next.
@@ -323,7 +481,21 @@ impl World {
         let request = (!self.healing).then_some(self.next_request);
         let next = [wake, outcome, request].into_iter().flatten().min();
         let span = next.unwrap_or(now).saturating_since(now);
+        if !self.healing && self.faults.one_in(self.plan.freeze) {
+            return; // as after a long stall: much happens at one time
+        }
         self.clock.advance(span);
+        if !self.healing && self.plan.drift != 0 {
+            let micros = u64::try_from(span.as_micros()).unwrap_or(0);
+            let drifted = micros / 1_000_000 * self.plan.drift.unsigned_abs();
+            let by = Duration::from_micros(drifted);
+            let wall = self.clock.timestamp();
+            self.clock.set_timestamp(if self.plan.drift > 0 {
+                wall + by
+            } else {
+                wall.saturating_sub(by)
+            });
+        }
         self.latest = self.latest.max(self.clock.timestamp());
     }
 
@@ -355,6 +527,12 @@ impl World {
 
     fn turn(&mut self) -> Result<(), String> {
         self.report.turns += 1;
+        if !self.machine.disk.is_limited() && !self.store.has_room() {
+            // As the store's own thread would.
+            if let Err(error) = self.store.upkeep(2) {
+                return Err(format!("room is not seen: {error}"));
+            }
+        }
         let now = self.now();
         let happened = self.gather()?;
         if !self.healing {
@@ -370,7 +548,7 @@ impl World {
             Effect::BatchAnswer(..) => {} // nobody asks for a batch
             Effect::Start(attempt) => starts.push(attempt),
         });
-        *lock(&self.store.next) = NextCommit::default();
+        *self.store.next() = NextCommit::default();
         let stats = self.engine.stats();
         if stats.window_bytes > self.config.window_bytes {
             return Err(format!("{} bytes in memory", stats.window_bytes));
@@ -385,12 +563,22 @@ impl World {
         // The model holds what is known for certain; beside it, what would be true if a
         // turn whose commit failed has survived after all.
         let mut survived = result.is_err().then(|| self.model.clone());
-        for event in happened {
+        let limited = self.machine.disk.is_limited();
+        let was_full = self.store.was_full();
+        self.note_trouble();
+        if was_full {
+            // The engine begins anew: what is overdue by then is a backlog.
+            self.opened = now;
+            self.caught_up = 0;
+        }
+        let told = std::mem::take(&mut self.kept).into_iter().chain(happened);
+        for event in told {
             match event {
                 Happening::Request(ticket, request) => {
                     let answer = answers.remove(&ticket);
                     self.log.note(format!("{now:?} {request:?} -> {answer:?}"));
                     match (answer, &mut survived) {
+                        (Some(Err(TimerError::StorageFull)), _) if limited || self.is_short() => {}
                         (Some(answer), survived) => {
                             self.model.answered(now, &request, &answer)?;
                             if let Some(survived) = survived {
@@ -400,6 +588,9 @@ impl World {
                         (None, Some(survived)) => survived.unanswered(now, &request),
                         (None, None) => return Err("a request was not answered".to_owned()),
                     }
+                }
+                outcome @ Happening::Outcome(..) if was_full && result.is_ok() => {
+                    self.kept.push(outcome);
                 }
                 Happening::Outcome(attempt, verdict) => {
                     let name = &attempt.name;
@@ -415,7 +606,9 @@ impl World {
         }
         match result {
             Ok(()) => {
+                self.machine.disk.heal();
                 self.settle_too_old(now)?;
+                self.check_limits()?;
                 self.check_promptness()
             }
             Err(error) => {
@@ -438,7 +631,7 @@ impl World {
             happened.push(Happening::Outcome(attempt, verdict));
         }
         if !self.healing && now >= self.next_request {
-            let burst = *self.clients.pick(&[1, 1, 1, 2, 10]);
+            let burst = *self.clients.pick(&self.plan.bursts);
             for _ in 0..burst {
                 let request = self.draw_request()?;
                 let ticket = Ticket(self.next_ticket);
@@ -456,7 +649,8 @@ impl World {
 
     fn draw_request(&mut self) -> Result<Request, String> {
         let number = self.clients.below(self.plan.keys);
-        let queue = QUEUES[usize::from(number % 2 == 1)];
+        let queue = usize::try_from(number % self.plan.queues).unwrap_or(0);
+        let queue = QUEUES[queue];
         let name = TimerName::new(queue, format!("key-{number}")).map_err(|e| e.to_string())?;
         // A client may look before it asks.
         let record = self
@@ -522,8 +716,8 @@ impl World {
     fn draw_payload(&mut self) -> Vec<u8> {
         self.next_tag += 1;
         let mut payload = self.next_tag.to_le_bytes().to_vec();
-        if self.clients.one_in(50) {
-            payload.resize(20_000, 7);
+        if self.clients.one_in(self.plan.long) {
+            payload.resize(self.plan.payload, 7);
         }
         payload
     }
@@ -578,14 +772,14 @@ impl World {
     fn arm_store(&mut self) {
         let crash = self.faults.one_in(self.plan.commit_crash);
         let slow = self.faults.one_in(self.plan.slow_commit);
-        let how = self.faults.below(3);
-        let calls = self.faults.below(40);
-        let mut next = lock(&self.store.next);
+        let how = self.faults.below(4);
+        let fault = self.draw_fault();
+        let mut next = self.store.next();
         next.slow = Duration::from_micros(if slow { self.faults.below(50_000) } else { 0 });
-        next.fault = match (crash, how, &self.medium) {
+        next.fault = match (crash, how, self.machine.kind) {
             (false, ..) => Fault::None,
             (true, 0, _) => Fault::Before,
-            (true, 1, Medium::Disk(_)) => Fault::Within(calls),
+            (true, 1 | 2, Kind::Embedded | Kind::Log | Kind::Tables) => Fault::Within(fault),
             (true, ..) => Fault::After,
         };
     }
@@ -600,7 +794,11 @@ impl World {
             ..
         } = &attempt;
         self.log.note(format!(
-            "{claimed:?} {name} starts: {number} due {due:?} at {started:?}"
+            "{claimed:?} {name} starts: {number} due {due:?} at {started:?} as {} {} {:?} {:x?}",
+            attempt.id,
+            attempt.revision,
+            attempt.fence,
+            attempt.payload.get(..8)
         ));
         self.model.started(claimed, &attempt)?;
         if attempt.due < self.opened.by(self.model.clock_of(&attempt.name)) {
@@ -668,6 +866,36 @@ impl World {
         has > 0 && has * (100 - percent) >= free * percent
     }
 
+    /// A call that failed may have been for want of room.
+    fn note_trouble(&mut self) {
+        let struck = self.machine.disk.struck();
+        if struck > self.struck {
+            self.struck = struck;
+            self.room_since = self.clock.timestamp();
+        }
+    }
+
+    /// Whether the store may not know yet that there is room again.
+    fn is_short(&self) -> bool {
+        let known_by = self.room_since + Duration::from_secs(2);
+        self.machine.disk.is_limited() || self.clock.timestamp() < known_by
+    }
+
+    /// What has a limit keeps it, and what is counted is there.
+    fn check_limits(&self) -> Result<(), String> {
+        let stats = self.engine.stats();
+        // What a turn adds may be too much until the end of the next.
+        if stats.in_window > self.config.window + 64 {
+            return Err(format!("{} in the window", stats.in_window));
+        }
+        // Attempts of timers that were removed or replaced run on, and keep their place.
+        let running = self.running.len() + self.kept.len();
+        if stats.in_flight != running {
+            return Err(format!("{} in flight, {running} run", stats.in_flight));
+        }
+        Ok(())
+    }
+
     /// The next turn is asked for in time, and whatever is due now was started.
     fn check_promptness(&self) -> Result<(), String> {
         let full = self.running.len() >= self.config.max_in_flight;
@@ -678,6 +906,7 @@ impl World {
         match self.engine.next_wake() {
             Some(wake) if wake <= due.max(self.clock.timestamp()) => Ok(()),
             _ if full => Ok(()), // an outcome comes first
+            _ if self.is_short() => Ok(()),
             wake => Err(format!(
                 "{name} is due at {due:?}, the next turn is at {wake:?}"
             )),
@@ -704,46 +933,55 @@ impl World {
     fn restart(&mut self, survived: Option<(Model, Now)>) -> Result<(), String> {
         self.report.crashes += 1;
         self.running.clear();
+        self.kept.clear();
         self.model.crashed();
         let survived = survived.map(|(mut model, at)| {
             model.crashed();
             (model, at)
         });
         let torn = survived.is_some();
-        if let Medium::Disk(disk) = &self.medium
-            && (torn || self.faults.one_in(2))
-        {
-            disk.cut(&mut self.faults);
-        }
+        self.end_process();
         if !self.healing {
             let away = *self.faults.pick(&[0, 1_000_000, 3_600_000_000]);
             let away = Duration::from_micros(self.faults.below(away + 1));
             self.clock.advance(away);
             self.latest = self.latest.max(self.clock.timestamp());
         }
-        let seed = self.store.seed;
         let mut tries = 0;
-        self.store = loop {
-            // Recovery may be cut off as well, but not for ever.
+        let engine = loop {
+            // Recovery may be cut off as well, several times in a row, but not for ever.
             tries += 1;
-            if tries < 4 && !self.healing && self.faults.one_in(4) {
-                if let Medium::Disk(disk) = &self.medium {
-                    let handle = disk.open();
-                    disk.fail_after(self.faults.below(30));
-                    drop(EmbeddedStore::open_backend(handle, seed));
-                    disk.cut(&mut self.faults);
-                }
-                continue;
+            let fails = tries < 5 && !self.healing && self.faults.one_in(3);
+            let fault = self.draw_fault();
+            if fails {
+                self.machine.disk.fail(fault);
+            } else if tries > 1 {
+                self.machine.disk.set_capacity(None);
             }
-            let store = CrashingStore::new(&self.medium, &self.clock, seed);
-            break Arc::new(store.map_err(|error| format!("the store does not open: {error}"))?);
+            let opened = CrashingStore::new(&self.machine, &self.clock).and_then(|store| {
+                self.store = Arc::new(store);
+                Engine::open(
+                    self.store.clone(),
+                    Arc::new(self.clock.clone()),
+                    self.config.clone(),
+                )
+            });
+            let limited = self.machine.disk.is_limited();
+            let opened = opened.map_err(|error| {
+                self.log.note(format!("an opening fails: {error}"));
+                error
+            });
+            match opened {
+                Ok(engine) if !fails => break engine,
+                Err(error) if !fails && !limited => {
+                    return Err(format!("the store does not open: {error}"));
+                }
+                _ => {
+                    self.report.torn_openings += 1;
+                    self.end_process();
+                }
+            }
         };
-        let engine = Engine::open(
-            self.store.clone(),
-            Arc::new(self.clock.clone()),
-            self.config.clone(),
-        );
-        let engine = engine.map_err(|error| format!("the store cannot be taken: {error}"))?;
         let replaced = std::mem::replace(&mut self.engine, engine);
         if !torn {
             self.check_fence(replaced)?;
@@ -756,13 +994,30 @@ impl World {
         self.audit(survived)
     }
 
+    /// The process ends, and with it, now and then, the machine. After a sync that failed the
+    /// embedded store is not opened on what is only in memory: it takes that for durable.
+    fn end_process(&mut self) {
+        let disk = &self.machine.disk;
+        match self.faults.below(4) {
+            0 | 1 => disk.cut(self.faults.draw()),
+            2 if self.machine.kind != Kind::Embedded => disk.restart(),
+            _ => {
+                disk.restart();
+                disk.evict();
+            }
+        }
+    }
+
     /// The owner before may still believe that it is one: it changes nothing.
     fn check_fence(&mut self, mut replaced: Engine) -> Result<(), String> {
         let late = Event::Request(Ticket(u64::MAX), self.draw_set()?);
         let mut let_out = 0;
-        let turn = replaced.turn(vec![late], &mut |_| let_out += 1);
+        let turn = replaced.turn(vec![late], &mut |effect| {
+            // A refusal is no lie.
+            let_out += u64::from(!matches!(effect, Effect::Answer(_, Err(_))));
+        });
         match turn {
-            Err(_) if let_out == 0 => Ok(()),
+            _ if let_out == 0 => Ok(()),
             other => Err(format!(
                 "an owner that was replaced let {let_out} out: {other:?}"
             )),
@@ -772,18 +1027,10 @@ impl World {
     /// Compares everything in the store with the model, and settles on what has survived.
     fn audit(&mut self, survived: Option<(Model, Now)>) -> Result<(), String> {
         let records = self.everything()?;
-        let mut by_state = [0; 4];
-        for record in &records {
-            by_state[record.state.kind() as usize] += 1;
-        }
-        let counts = self.store.counts(Shard::ONLY).map_err(|e| e.to_string())?;
-        for state in StateKind::ALL {
-            let counted: u64 = counts.iter().map(|queue| queue.of(state)).sum();
-            let found = by_state[state as usize];
-            if counted != found {
-                return Err(format!("{counted} {state} counted, {found} found"));
-            }
-        }
+        let names = records.iter().map(|record| record.name.clone()).collect();
+        let answers = Answers::of(&*self.store, &names).map_err(|e| e.to_string())?;
+        answers.check()?;
+        self.check_recovery(&names, &answers)?;
         let mut certain = self.model.clone();
         let as_acknowledged = certain.audit(self.latest, None, &records);
         let Err(what) = as_acknowledged else {
@@ -802,6 +1049,28 @@ impl World {
         let with_the_rest = survived.audit(self.latest, Some(at), &records);
         with_the_rest.map_err(|other| format!("{what}; with the lost turn: {other}"))?;
         self.model = survived;
+        Ok(())
+    }
+
+    /// A recovery of what was recovered finds the same.
+    fn check_recovery(
+        &mut self,
+        names: &BTreeSet<TimerName>,
+        answers: &Answers,
+    ) -> Result<(), String> {
+        if self.machine.kind == Kind::Memory || !self.faults.one_in(4) {
+            return Ok(());
+        }
+        let copy = self.machine.copy();
+        copy.disk.set_capacity(None);
+        if self.faults.one_in(2) {
+            copy.disk.cut(self.faults.draw());
+        }
+        let again = copy.open().map_err(|e| format!("not a second time: {e}"))?;
+        let again = Answers::of(again.as_store(), names).map_err(|e| e.to_string())?;
+        if again != *answers {
+            return Err("a second recovery finds something else".to_owned());
+        }
         Ok(())
     }
 
@@ -846,95 +1115,4 @@ impl Happening {
             },
         }
     }
-}
-
-/// The product's store, but for what happens to the next commit.
-struct CrashingStore {
-    inner: Box<dyn Store>,
-    clock: ManualClock,
-    disk: Option<Disk>,
-    seed: u64,
-    next: Mutex<NextCommit>,
-}
-
-#[derive(Default)]
-struct NextCommit {
-    fault: Fault,
-    slow: Duration,
-}
-
-#[derive(Clone, Copy, Default)]
-enum Fault {
-    #[default]
-    None,
-    /// The process ends before anything is written.
-    Before,
-    /// The disk is gone after so many calls.
-    Within(u64),
-    /// The process ends when all is durable, before anybody is told.
-    After,
-}
-
-impl CrashingStore {
-    fn new(medium: &Medium, clock: &ManualClock, seed: u64) -> Result<Self, StoreError> {
-        let (inner, disk): (Box<dyn Store>, _) = match medium {
-            Medium::Memory(store) => (Box::new(store.clone()), None),
-            Medium::Disk(disk) => {
-                let store = EmbeddedStore::open_backend(disk.open(), seed)?;
-                (Box::new(store), Some(disk.clone()))
-            }
-        };
-        Ok(Self {
-            inner,
-            disk,
-            seed,
-            clock: clock.clone(),
-            next: Mutex::default(),
-        })
-    }
-}
-
-impl Store for CrashingStore {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.inner.acquire(shard)
-    }
-
-    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        let NextCommit { fault, slow } = std::mem::take(&mut *lock(&self.next));
-        self.clock.advance(slow);
-        let gone = || StoreError::Io {
-            path: "simulated".into(),
-            source: io::Error::other("the simulated process ends here"),
-        };
-        match (fault, &self.disk) {
-            (Fault::Before, _) => return Err(gone()),
-            (Fault::Within(calls), Some(disk)) => disk.fail_after(calls),
-            _ => {}
-        }
-        self.inner.commit(lease, changes)?;
-        match fault {
-            Fault::After => Err(gone()),
-            _ => Ok(()),
-        }
-    }
-
-    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.inner.get(shard, name)
-    }
-
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
-        self.inner.due(shard, scan)
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.inner.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.inner.counts(shard)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -49,8 +49,8 @@ impl Source {
 
     fn is_inside(&self) -> bool {
         match &self.end {
-            Bound::Included(end) => self.cursor.key() <= end,
-            Bound::Excluded(end) => self.cursor.key() < end,
+            Bound::Included(end) => self.cursor.key() <= end.as_slice(),
+            Bound::Excluded(end) => self.cursor.key() < end.as_slice(),
             Bound::Unbounded => true,
         }
     }

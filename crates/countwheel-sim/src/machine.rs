@@ -1,0 +1,245 @@
+//! What a simulated process runs on: a disk, and which of the stores is on it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use countwheel_durable::store::simulated::Disk;
+use countwheel_durable::store::{
+    Change, DueEntry, DueScan, EmbeddedStore, Files, Filter, Lease, LogOptions, LogStore,
+    MemorySorted, MemoryStore, Ownership, Page, QueueCounts, Shard, Sorted, Store, StoreError,
+    TableOptions, TableStore,
+};
+use countwheel_durable::{Record, TimerName};
+
+use crate::random::Random;
+use crate::sabotage::{Misused, MisusedSorted, MisusedStore, Sabotage};
+
+/// Which store. A new one is a line here and a line in [`Machine::open`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// In memory: what it acknowledged is there.
+    Memory,
+    /// The embedded one, in a file of redb.
+    Embedded,
+    /// A log, and in memory what it moved.
+    Log,
+    /// A log, and in tables what it moved.
+    Tables,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Memory, Self::Embedded, Self::Log, Self::Tables];
+
+    /// Those with something on the disk.
+    pub const ON_DISK: [Self; 3] = [Self::Embedded, Self::Log, Self::Tables];
+
+    /// The one of that name, as [`Debug`](fmt::Debug) shows it, in lower case.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let named = |kind: &Self| format!("{kind:?}").eq_ignore_ascii_case(name);
+        Self::ALL.into_iter().find(named)
+    }
+}
+
+/// A store, and what somebody has to do for it now and then.
+pub trait Kept: Store {
+    /// A piece of upkeep; `which` says what.
+    ///
+    /// # Errors
+    /// What the store says.
+    fn upkeep(&self, which: u64) -> Result<(), StoreError> {
+        let _nothing_to_do = which;
+        Ok(())
+    }
+
+    /// Itself, as what an engine takes.
+    fn as_store(&self) -> &dyn Store;
+}
+
+impl Kept for MemoryStore {
+    fn as_store(&self) -> &dyn Store {
+        self
+    }
+}
+
+impl Kept for EmbeddedStore {
+    fn as_store(&self) -> &dyn Store {
+        self
+    }
+}
+
+/// A log, and what is behind it.
+struct Logged {
+    log: LogStore<MisusedSorted>,
+    sorted: Arc<dyn Sorted>,
+}
+
+impl Kept for Logged {
+    fn upkeep(&self, which: u64) -> Result<(), StoreError> {
+        if which % 5 == 4 {
+            return self.sorted.tend().map(drop);
+        }
+        self.log.upkeep(which % 5)
+    }
+
+    fn as_store(&self) -> &dyn Store {
+        &self.log
+    }
+}
+
+impl Store for Logged {
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        self.log.acquire(shard)
+    }
+
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        self.log.commit(lease, changes)
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.log.get(shard, name)
+    }
+
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        self.log.due(shard, scan)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.log.list(shard, filter)
+    }
+
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        self.log.counts(shard)
+    }
+
+    fn has_room(&self) -> bool {
+        self.log.has_room()
+    }
+}
+
+impl<B: Sorted> Kept for LogStore<B> {
+    fn upkeep(&self, which: u64) -> Result<(), StoreError> {
+        match which % 4 {
+            0 => self.seal().map(drop),
+            1 => self.move_oldest().map(drop),
+            2 => self.prepare().map(drop),
+            _ => {
+                self.seal()?;
+                while self.move_oldest()? {}
+                Ok(())
+            }
+        }
+    }
+
+    fn as_store(&self) -> &dyn Store {
+        self
+    }
+}
+
+/// The disk, and how the store on it is laid out. Clones share the disk.
+#[derive(Clone)]
+pub struct Machine {
+    /// Which store.
+    pub kind: Kind,
+    /// What everything is on, but for what is in memory.
+    pub disk: Disk,
+    memory: MemoryStore,
+    sorted: MemorySorted,
+    id: u64,
+    options: LogOptions,
+    tables: TableOptions,
+    sabotage: Option<Sabotage>,
+}
+
+impl Machine {
+    /// A machine with an empty disk. `seed` decides the layout.
+    #[must_use]
+    pub fn new(kind: Kind, seed: u64) -> Self {
+        let mut draw = Random::new(seed, "machine");
+        let mut options = LogOptions::default();
+        options.segment_bytes = *draw.pick(&[4_096, 8_192, 32_768]);
+        options.segments_max = *draw.pick(&[2, 3, 8]);
+        options.young_max = *draw.pick(&[3, 10, 1_000]);
+        options.reserve_segments = *draw.pick(&[0, 1, 2]);
+        let mut tables = TableOptions::default();
+        tables.table_bytes = *draw.pick(&[4_096, 16_384, 1 << 20]);
+        tables.block_bytes = *draw.pick(&[64, 512, 4_096]);
+        tables.cache_bytes = *draw.pick(&[0, 8_192, 1 << 20]);
+        tables.fan_in = *draw.pick(&[2, 3, 8]);
+        Self {
+            kind,
+            disk: Disk::new(draw.draw()),
+            memory: MemoryStore::new(seed),
+            sorted: MemorySorted::default(),
+            id: seed,
+            options,
+            tables,
+            sabotage: None,
+        }
+    }
+
+    /// The same machine, with a mistake in the store.
+    #[must_use]
+    pub fn with(mut self, sabotage: Option<Sabotage>) -> Self {
+        self.sabotage = sabotage;
+        self
+    }
+
+    /// The same machine with a copy of the disk. What is in memory is shared.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        Self {
+            disk: self.disk.copy(),
+            ..self.clone()
+        }
+    }
+
+    /// Opens the store, for the process that there is now.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn open(&self) -> Result<Box<dyn Kept>, StoreError> {
+        let (disk, id, how) = (&self.disk, self.id, self.sabotage);
+        let files = |directory| -> Arc<dyn Files> {
+            let files = disk.files(directory);
+            match how {
+                None => files,
+                how => Arc::new(Misused { files, how }),
+            }
+        };
+        let store: Box<dyn Kept> = match self.kind {
+            Kind::Memory => Box::new(self.memory.clone()),
+            Kind::Embedded => {
+                let backend = disk.backend("timers.redb");
+                Box::new(EmbeddedStore::open_backend(backend, id)?)
+            }
+            Kind::Log | Kind::Tables => {
+                let sorted: Arc<dyn Sorted> = match self.kind {
+                    Kind::Log => Arc::new(self.sorted.clone()),
+                    _ => Arc::new(TableStore::open(files("tables"), id, self.tables)?),
+                };
+                let misused = MisusedSorted {
+                    sorted: Arc::clone(&sorted),
+                    how,
+                    late: Mutex::default(),
+                };
+                let log = LogStore::open(misused, files("log"), id, self.options)?;
+                Box::new(Logged { log, sorted })
+            }
+        };
+        Ok(match how {
+            None => store,
+            Some(how) => Box::new(MisusedStore::new(store, how)),
+        })
+    }
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine")
+            .field("kind", &self.kind)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,353 @@
+//! The commands about stores: calls, bytes, histories, sabotage.
+
+use std::fmt;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use clap::Args;
+use countwheel::{Clock, SystemClock};
+use countwheel_sim::machine::{Kind, Machine};
+use countwheel_sim::sabotage::Sabotage;
+use countwheel_sim::stores::{Tally, bytes, calls, histories};
+use countwheel_sim::world::{self, Options};
+use countwheel_sim::{Failure, Random};
+
+use crate::{first, lock, on_all_cores};
+
+/// Memory that a damaged file may make a store ask for.
+const MEMORY_MAX_BYTES: u64 = 64 << 20;
+
+/// What `sim calls` takes.
+#[derive(Args)]
+pub(crate) struct Calls {
+    /// How many lives are drawn, beside the scripts.
+    #[arg(long, default_value_t = 300)]
+    seeds: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+    /// Only this store, by name.
+    #[arg(long)]
+    store: Option<String>,
+    /// In the scripts, let only every so many-th call fail.
+    #[arg(long, default_value_t = 1)]
+    stride: u64,
+    /// Leave out the scripts.
+    #[arg(long)]
+    no_scripts: bool,
+}
+
+/// What `sim bytes` takes.
+#[derive(Args)]
+pub(crate) struct Bytes {
+    /// How many seeds.
+    #[arg(long, default_value_t = 500)]
+    seeds: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+    /// Only this store, by name.
+    #[arg(long)]
+    store: Option<String>,
+}
+
+/// What `sim histories` takes.
+#[derive(Args)]
+pub(crate) struct Histories {
+    /// How many seeds.
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+}
+
+/// What `sim sabotage` takes.
+#[derive(Args)]
+pub(crate) struct Sabotages {
+    /// The most seeds that each may take.
+    #[arg(long, default_value_t = 500)]
+    within: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+    /// Only this many of them, chosen by the first seed.
+    #[arg(long)]
+    only: Option<usize>,
+}
+
+/// The stores that were asked for.
+fn kinds(store: Option<&str>) -> Result<Vec<Kind>, ExitCode> {
+    match store {
+        None => Ok(Kind::ON_DISK.to_vec()),
+        Some(name) => match Kind::named(name) {
+            Some(kind) => Ok(vec![kind]),
+            None => {
+                eprintln!("no store is called {name}; there are {:?}", Kind::ON_DISK);
+                Err(ExitCode::from(2))
+            }
+        },
+    }
+}
+
+fn report<T: fmt::Display>(result: Result<T, Box<Failure>>, again: &str) -> ExitCode {
+    match result {
+        Ok(done) => {
+            println!("{done}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("{failure}");
+            eprintln!(
+                "run it again: sim {again} --first-seed {} --seeds 1",
+                failure.seed
+            );
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Calls {
+    pub(crate) fn run(&self) -> ExitCode {
+        let (first, kinds) = match (first(&self.first_seed), kinds(self.store.as_deref())) {
+            (Ok(first), Ok(kinds)) => (first, kinds),
+            (Err(code), _) | (_, Err(code)) => return code,
+        };
+        let result = self.prove(first, &kinds);
+        report(result, "calls --no-scripts")
+    }
+
+    fn prove(&self, first: u64, kinds: &[Kind]) -> Result<String, Box<Failure>> {
+        let mut lines = Vec::new();
+        for &kind in kinds {
+            let clock = SystemClock::new();
+            let start = clock.now();
+            let sum = Mutex::new(Tally::default());
+            if !self.no_scripts {
+                let cases = calls::cases(&[kind]);
+                // The B-tree makes twenty times the calls that a log makes.
+                let stride = self.stride * if kind == Kind::Embedded { 11 } else { 1 };
+                let failure: Option<Box<Failure>> = on_all_cores(0, cases.len() as u64, |index| {
+                    let case = &cases[usize::try_from(index).unwrap_or(0)];
+                    let tally = calls::run_case(case, stride)?;
+                    lock(&sum).add(&tally);
+                    Ok(())
+                });
+                failure.map_or(Ok(()), Err)?;
+            }
+            let scripted = std::mem::take(&mut *lock(&sum));
+            let seeds = self.seeds / if kind == Kind::Embedded { 5 } else { 1 };
+            let failure: Option<Box<Failure>> = on_all_cores(first, seeds.max(1), |seed| {
+                let tally = calls::run_life(kind, seed)?;
+                lock(&sum).add(&tally);
+                Ok(())
+            });
+            failure.map_or(Ok(()), Err)?;
+            let drawn = *lock(&sum);
+            let took = clock.now().saturating_since(start);
+            lines.push(format!("{kind:?}, scripts: {scripted}"));
+            lines.push(format!("{kind:?}, drawn from {first}: {drawn}; {took:.1?}"));
+        }
+        Ok(lines.join("\n"))
+    }
+}
+
+impl Bytes {
+    pub(crate) fn run(&self) -> ExitCode {
+        let (first, kinds) = match (first(&self.first_seed), kinds(self.store.as_deref())) {
+            (Ok(first), Ok(kinds)) => (first, kinds),
+            (Err(code), _) | (_, Err(code)) => return code,
+        };
+        report(self.prove(first, &kinds), "bytes")
+    }
+
+    /// On one thread, so that the memory that is asked for is this one's.
+    fn prove(&self, first: u64, kinds: &[Kind]) -> Result<String, Box<Failure>> {
+        let mut lines = Vec::new();
+        for &kind in kinds {
+            let clock = SystemClock::new();
+            let start = clock.now();
+            let mut sum = bytes::Verdicts::default();
+            let mut most = 0;
+            for seed in first..first.saturating_add(self.seeds) {
+                let before = memory_peak();
+                sum.add(&bytes::run(kind, seed)?);
+                let asked = memory_peak().saturating_sub(before);
+                most = most.max(asked);
+                if asked > MEMORY_MAX_BYTES {
+                    return Err(Box::new(Failure {
+                        seed,
+                        step: 0,
+                        what: format!("{kind:?}: {asked} bytes of memory asked for"),
+                        last: Vec::new(),
+                    }));
+                }
+            }
+            let took = clock.now().saturating_since(start);
+            lines.push(format!(
+                "{kind:?}, {} seeds from {first}: {} refused, {} refused when asked, {} right, {} \
+                 without the last commit, {} without an end that was cut off, {} empty without a file, none wrong; at most {} MiB more memory; {took:.1?}",
+                self.seeds,
+                sum.refused,
+                sum.refused_later,
+                sum.right,
+                sum.without_the_last,
+                sum.without_an_end,
+                sum.started_empty,
+                most >> 20
+            ));
+        }
+        Ok(lines.join("\n"))
+    }
+}
+
+/// The most address space that this process ever had, in bytes; 0 where that is not known.
+fn memory_peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.parse::<u64>().ok())
+        .map_or(0, |kib| kib << 10)
+}
+
+impl Histories {
+    pub(crate) fn run(&self) -> ExitCode {
+        let first = match first(&self.first_seed) {
+            Ok(first) => first,
+            Err(code) => return code,
+        };
+        report(self.prove(first), "histories")
+    }
+
+    fn prove(&self, first: u64) -> Result<String, Box<Failure>> {
+        let clock = SystemClock::new();
+        let start = clock.now();
+        let trouble = |error: std::io::Error| {
+            Box::new(Failure {
+                seed: first,
+                step: 0,
+                what: error.to_string(),
+                last: Vec::new(),
+            })
+        };
+        let root = std::env::temp_dir().join(format!("countwheel-sim-{}", std::process::id()));
+        let mut sum = histories::Compared::default();
+        let mut result = Ok(());
+        for seed in first..first.saturating_add(self.seeds) {
+            let directory = root.join(seed.to_string());
+            std::fs::create_dir_all(&directory).map_err(trouble)?;
+            let compared = histories::run(seed, &directory);
+            std::fs::remove_dir_all(&directory).map_err(trouble)?;
+            match compared {
+                Ok(compared) => sum.add(&compared),
+                Err(failure) => {
+                    result = Err(failure);
+                    break;
+                }
+            }
+        }
+        std::fs::remove_dir_all(&root).map_err(trouble)?;
+        result?;
+        let took = clock.now().saturating_since(start);
+        Ok(format!(
+            "{} histories from {first}: {} calls, {} of them refused, with the same results; {} \
+             bytes in the end, the same; {} cuts that leave what they may; a log opened {} times \
+             on both, with the same answers and bytes; {took:.1?}",
+            self.seeds, sum.calls, sum.refused, sum.bytes, sum.cuts, sum.openings
+        ))
+    }
+}
+
+/// A mistake, and the stage that has to find it.
+struct Mistake {
+    name: String,
+    stage: &'static str,
+    seeds: u64,
+    find: Box<dyn Fn(u64) -> Option<String> + Sync>,
+}
+
+fn mistakes(within: u64) -> Vec<Mistake> {
+    let mut all: Vec<Mistake> = Vec::new();
+    for sabotage in Sabotage::ALL {
+        all.push(Mistake {
+            name: format!("{sabotage:?}"),
+            stage: "calls",
+            seeds: within,
+            find: Box::new(move |seed| {
+                let machine = || Machine::new(Kind::Log, seed).with(Some(sabotage));
+                let found = calls::find_on(&machine, seed);
+                found.err()
+            }),
+        });
+    }
+    let in_world =
+        |options: Options| move |seed| world::run(seed, &options).err().map(|failure| failure.what);
+    all.push(Mistake {
+        name: "a disk that ignores syncs".to_owned(),
+        stage: "seeds",
+        seeds: within,
+        find: Box::new(in_world(Options {
+            lying_disk: true,
+            ..Options::default()
+        })),
+    });
+    #[cfg(feature = "planted-bugs")]
+    for bug in countwheel_durable::PlantedBug::ALL {
+        all.push(Mistake {
+            name: format!("{bug:?}"),
+            stage: "seeds",
+            seeds: within,
+            find: Box::new(in_world(Options {
+                planted_bug: Some(bug),
+                ..Options::default()
+            })),
+        });
+    }
+    all
+}
+
+impl Sabotages {
+    pub(crate) fn run(&self) -> ExitCode {
+        let first = match first(&self.first_seed) {
+            Ok(first) => first,
+            Err(code) => return code,
+        };
+        let clock = SystemClock::new();
+        let begun = clock.now();
+        let mut all = mistakes(self.within);
+        if let Some(only) = self.only {
+            let mut random = Random::new(first, "rotation");
+            while all.len() > only {
+                let out = random.below(all.len() as u64);
+                all.remove(usize::try_from(out).unwrap_or(0));
+            }
+        }
+        let mut missed = 0;
+        println!("| mistake | stage | found after seeds | in | by |");
+        println!("|---|---|---|---|---|");
+        for mistake in &all {
+            let start = clock.now();
+            let found = (0..mistake.seeds).find_map(|index| {
+                let what = (mistake.find)(first.wrapping_add(index))?;
+                Some((index + 1, what))
+            });
+            let took: Duration = clock.now().saturating_since(start);
+            let (after, by) = match found {
+                Some((after, what)) => (after.to_string(), what),
+                None => {
+                    missed += 1;
+                    (format!("MISSED in {}", mistake.seeds), String::new())
+                }
+            };
+            let by: String = by.chars().take(100).collect();
+            println!(
+                "| {} | {} | {after} | {took:.1?} | {by} |",
+                mistake.name, mistake.stage
+            );
+        }
+        let took = clock.now().saturating_since(begun);
+        println!("{} mistakes, {missed} missed; {took:.1?}", all.len());
+        ExitCode::from(u8::from(missed > 0))
+    }
+}

@@ -1,0 +1,414 @@
+//! Mistakes made at the seams of a store: a call left out, an error swallowed, an answer that is
+//! not quite right. Each is what a mistake in the store would come to, and has to be found.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use countwheel_durable::store::{
+    Change, DueEntry, DueScan, Fence, Files, Filter, Lease, Ownership, Page, QueueCounts, Shard,
+    Sorted, Store, StoreError, StoreFile,
+};
+use countwheel_durable::{Record, TimerName};
+
+use crate::machine::Kept;
+
+/// A mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sabotage {
+    /// Commits are acknowledged without a sync of their file.
+    AcknowledgeBeforeSync,
+    /// A directory is never synced.
+    SkipDirectorySync,
+    /// The first sync of a file after it was opened is left out: the one of a new segment's
+    /// header.
+    SkipHeaderSync,
+    /// A sync that fails is made again, and believed.
+    TrustSecondSync,
+    /// A sync of the directory that fails is believed.
+    BelieveFailedDirectorySync,
+    /// A write that fails is believed.
+    BelieveFailedWrite,
+    /// A write is made in the wrong place, a byte further, once in a hundred times.
+    MisplacedWrite,
+    /// A segment is freed when the sorted store has begun to take it in, not when it has done.
+    FreeBeforeIngest,
+    /// The last record of a segment does not move.
+    LoseAtMove,
+    /// What is removed is not removed from the sorted store.
+    ForgetRemovalAtMove,
+    /// A page of what is due ends one early, and says that it is full.
+    SkipPageBorder,
+    /// A page of a list forgets its last record.
+    SkipListBorder,
+    /// A scan of one page leaves out what is due at its very end.
+    OffByOneUntil,
+    /// Removals are not counted.
+    CountsDrift,
+    /// A batch is written as two.
+    TornBatch,
+    /// Revisions that only a batch shows are not remembered.
+    ForgetGiven,
+    /// An owner that was replaced may go on.
+    IgnoreFence,
+    /// The fence begins anew with each opening.
+    FenceStartsAgain,
+    /// After a commit that failed others are tried.
+    GoOnAfterFailure,
+}
+
+impl Sabotage {
+    /// All of them.
+    pub const ALL: [Self; 19] = [
+        Self::AcknowledgeBeforeSync,
+        Self::SkipDirectorySync,
+        Self::SkipHeaderSync,
+        Self::TrustSecondSync,
+        Self::BelieveFailedDirectorySync,
+        Self::BelieveFailedWrite,
+        Self::MisplacedWrite,
+        Self::FreeBeforeIngest,
+        Self::LoseAtMove,
+        Self::ForgetRemovalAtMove,
+        Self::SkipPageBorder,
+        Self::SkipListBorder,
+        Self::OffByOneUntil,
+        Self::CountsDrift,
+        Self::TornBatch,
+        Self::ForgetGiven,
+        Self::IgnoreFence,
+        Self::FenceStartsAgain,
+        Self::GoOnAfterFailure,
+    ];
+}
+
+/// Files with a mistake in how they are used.
+#[derive(Debug)]
+pub(crate) struct Misused {
+    pub(crate) files: Arc<dyn Files>,
+    pub(crate) how: Option<Sabotage>,
+}
+
+impl Misused {
+    fn file(&self, file: Arc<dyn StoreFile>) -> Arc<dyn StoreFile> {
+        Arc::new(MisusedFile {
+            file,
+            how: self.how,
+            syncs: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+        })
+    }
+}
+
+impl Files for Misused {
+    fn list(&self) -> io::Result<Vec<String>> {
+        // In an order that does not depend on the disk.
+        let mut names = self.files.list()?;
+        names.sort();
+        Ok(names)
+    }
+
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StoreFile>> {
+        self.files.create(name, len).map(|file| self.file(file))
+    }
+
+    fn begin(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
+        self.files.begin(name).map(|file| self.file(file))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
+        self.files.open(name).map(|file| self.file(file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.files.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.files.remove(name)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        match self.how {
+            Some(Sabotage::SkipDirectorySync) => Ok(()),
+            Some(Sabotage::BelieveFailedDirectorySync) => {
+                let _error_that_nobody_looks_at = self.files.sync();
+                Ok(())
+            }
+            _ => self.files.sync(),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.files.path()
+    }
+}
+
+#[derive(Debug)]
+struct MisusedFile {
+    file: Arc<dyn StoreFile>,
+    how: Option<Sabotage>,
+    syncs: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl StoreFile for MisusedFile {
+    fn length(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, out)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let write = self.writes.fetch_add(1, Ordering::Relaxed);
+        match self.how {
+            Some(Sabotage::BelieveFailedWrite) => {
+                let _error_that_nobody_looks_at = self.file.write_at(offset, data);
+                Ok(())
+            }
+            Some(Sabotage::MisplacedWrite) if write % 100 == 4 => {
+                let fits = &data[..data.len().saturating_sub(1)];
+                self.file.write_at(offset + 1, fits)
+            }
+            _ => self.file.write_at(offset, data),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let sync = self.syncs.fetch_add(1, Ordering::Relaxed);
+        match self.how {
+            Some(Sabotage::AcknowledgeBeforeSync) => Ok(()),
+            Some(Sabotage::SkipHeaderSync) if sync == 0 => Ok(()),
+            Some(Sabotage::TrustSecondSync) => self.file.sync().or_else(|_| self.file.sync()),
+            _ => self.file.sync(),
+        }
+    }
+}
+
+/// A segment, and what is left of it.
+type Ingest = (u64, Vec<(Shard, Change)>);
+
+/// A sorted store with a mistake in it.
+pub(crate) struct MisusedSorted {
+    pub(crate) sorted: Arc<dyn Sorted>,
+    pub(crate) how: Option<Sabotage>,
+    /// What was said to be taken in.
+    pub(crate) late: Mutex<Option<Ingest>>,
+}
+
+impl Sorted for MisusedSorted {
+    fn ingested(&self) -> u64 {
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let late = late.as_ref().map(|(segment, _)| *segment);
+        late.unwrap_or_else(|| self.sorted.ingested())
+    }
+
+    fn ingest(&self, segment: u64, changes: Vec<(Shard, Change)>) -> Result<(), StoreError> {
+        let mut changes = changes;
+        match self.how {
+            Some(Sabotage::FreeBeforeIngest) => {
+                let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+                let before = late.replace((segment, changes));
+                return match before {
+                    Some((segment, changes)) => self.sorted.ingest(segment, changes),
+                    None => Ok(()),
+                };
+            }
+            Some(Sabotage::LoseAtMove) if changes.len() > 1 => {
+                changes.pop();
+            }
+            Some(Sabotage::ForgetRemovalAtMove) => {
+                changes.retain(|(_, change)| !matches!(change, Change::Remove { .. }));
+            }
+            _ => {}
+        }
+        self.sorted.ingest(segment, changes)
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.sorted.get(shard, name)
+    }
+
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        self.sorted.due(shard, scan)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.sorted.list(shard, filter)
+    }
+
+    fn tend(&self) -> Result<bool, StoreError> {
+        self.sorted.tend()
+    }
+}
+
+/// A store with a mistake in it.
+pub(crate) struct MisusedStore {
+    pub(crate) store: Box<dyn Kept>,
+    pub(crate) how: Sabotage,
+    pub(crate) owned: Mutex<Owned>,
+}
+
+#[derive(Default)]
+pub(crate) struct Owned {
+    lease: Option<Lease>,
+    first: Option<u64>,
+    removed: BTreeMap<TimerName, usize>,
+    failed: bool,
+}
+
+impl MisusedStore {
+    pub(crate) fn new(store: Box<dyn Kept>, how: Sabotage) -> Self {
+        Self {
+            store,
+            how,
+            owned: Mutex::default(),
+        }
+    }
+
+    fn owned(&self) -> std::sync::MutexGuard<'_, Owned> {
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lease as the store below knows it.
+    fn below(&self, lease: Lease) -> Lease {
+        let owned = self.owned();
+        match self.how {
+            Sabotage::IgnoreFence => owned.lease.unwrap_or(lease),
+            Sabotage::FenceStartsAgain => Lease {
+                fence: Fence(lease.fence.0 + owned.first.map_or(0, |first| first - 1)),
+                ..lease
+            },
+            _ => lease,
+        }
+    }
+}
+
+impl Kept for MisusedStore {
+    fn upkeep(&self, which: u64) -> Result<(), StoreError> {
+        self.store.upkeep(which)
+    }
+
+    fn as_store(&self) -> &dyn Store {
+        self
+    }
+}
+
+impl Store for MisusedStore {
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        let mut ownership = self.store.acquire(shard)?;
+        let mut owned = self.owned();
+        owned.lease = Some(ownership.lease);
+        let first = *owned.first.get_or_insert(ownership.lease.fence.0);
+        if self.how == Sabotage::FenceStartsAgain {
+            ownership.lease.fence = Fence(ownership.lease.fence.0 + 1 - first);
+        }
+        Ok(ownership)
+    }
+
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        let lease = self.below(lease);
+        match self.how {
+            Sabotage::TornBatch if changes.len() > 1 => {
+                let (first, second) = changes.split_at(changes.len() / 2);
+                self.store.commit(lease, first)?;
+                self.store.commit(lease, second)
+            }
+            Sabotage::ForgetGiven => {
+                let kept = changes.iter().filter(|c| !matches!(c, Change::Given(_)));
+                let kept: Vec<_> = kept.cloned().collect();
+                self.store.commit(lease, &kept)
+            }
+            Sabotage::GoOnAfterFailure => {
+                if self.owned().failed {
+                    return Ok(());
+                }
+                let result = self.store.commit(lease, changes);
+                self.owned().failed |= matches!(result, Err(StoreError::Io { .. }));
+                result
+            }
+            Sabotage::CountsDrift => {
+                self.store.commit(lease, changes)?;
+                let mut owned = self.owned();
+                for change in changes {
+                    match change {
+                        Change::Remove { name, .. } => {
+                            *owned.removed.entry(name.clone()).or_default() += 1;
+                        }
+                        Change::Put { record, .. } => {
+                            owned.removed.remove(&record.name);
+                        }
+                        Change::Given(_) => {}
+                    }
+                }
+                Ok(())
+            }
+            _ => self.store.commit(lease, changes),
+        }
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.store.get(shard, name)
+    }
+
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        let mut page = self.store.due(shard, scan)?;
+        match self.how {
+            Sabotage::SkipPageBorder if page.len() == scan.limit && page.len() > 1 => {
+                // The last is dropped, and the page is full again: nobody asks for it.
+                let last = page.len() - 1;
+                page.remove(last - 1);
+                page.extend(page.last().cloned());
+                page.dedup_by(|a, b| a.wake == b.wake);
+                if let Some(next) = self
+                    .store
+                    .due(
+                        shard,
+                        &DueScan {
+                            after: page.last().map(|entry| entry.wake),
+                            limit: 1,
+                            ..*scan
+                        },
+                    )?
+                    .pop()
+                {
+                    page.push(next);
+                }
+            }
+            Sabotage::OffByOneUntil => {
+                page.retain(|entry| entry.wake.at < scan.until);
+            }
+            _ => {}
+        }
+        Ok(page)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        let mut page = self.store.list(shard, filter)?;
+        if self.how == Sabotage::SkipListBorder && page.next.is_some() {
+            page.records.pop();
+        }
+        Ok(page)
+    }
+
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        let mut counts = self.store.counts(shard)?;
+        if self.how == Sabotage::CountsDrift {
+            let owned = self.owned();
+            for name in owned.removed.keys() {
+                if let Some(counts) = counts.iter_mut().find(|c| c.queue == name.queue) {
+                    counts.by_state[0] += 1;
+                }
+            }
+        }
+        Ok(counts)
+    }
+
+    fn has_room(&self) -> bool {
+        self.store.has_room()
+    }
+}

@@ -1,0 +1,152 @@
+//! Everything that a store says.
+
+use std::collections::BTreeSet;
+
+use countwheel::Timestamp;
+use countwheel_durable::store::{DueEntry, DueScan, Filter, QueueCounts, Shard, Store, StoreError};
+use countwheel_durable::{DueClock, QueueName, Record, TimerName};
+
+/// Everything that a store says of some names, asked in pages, so that their borders are met.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Answers {
+    /// By name, in the order of the names.
+    pub records: Vec<Option<Record>>,
+    /// By clock, in the order of [`DueClock::ALL`].
+    pub due: Vec<Vec<DueEntry>>,
+    /// What is due by the middle one of these.
+    pub due_until: Vec<Vec<DueEntry>>,
+    /// By queue, in the order of the queues.
+    pub listed: Vec<Vec<Record>>,
+    /// The counts.
+    pub counts: Vec<QueueCounts>,
+}
+
+impl Answers {
+    /// Asks a store.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn of(store: &dyn Store, names: &BTreeSet<TimerName>) -> Result<Self, StoreError> {
+        let records = names.iter().map(|name| store.get(Shard::ONLY, name));
+        let queues: BTreeSet<&QueueName> = names.iter().map(|name| &name.queue).collect();
+        let records = records.collect::<Result<_, _>>()?;
+        let (mut by_clock, mut due_until) = (Vec::new(), Vec::new());
+        for clock in DueClock::ALL {
+            let all = due(store, clock)?;
+            due_until.push(match middle(&all) {
+                None => Vec::new(),
+                Some(until) => {
+                    let all = DueScan::all(clock);
+                    store.due(Shard::ONLY, &DueScan { until, ..all })?
+                }
+            });
+            by_clock.push(all);
+        }
+        Ok(Self {
+            records,
+            due: by_clock,
+            due_until,
+            listed: queues
+                .into_iter()
+                .map(|queue| listed(store, queue))
+                .collect::<Result<_, _>>()?,
+            counts: store.counts(Shard::ONLY)?,
+        })
+    }
+
+    /// Whether they agree among themselves.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn check(&self) -> Result<(), String> {
+        let records: Vec<&Record> = self.listed.iter().flatten().collect();
+        let mut by_name: Vec<&Record> = self.records.iter().flatten().collect();
+        for listed in &self.listed {
+            let order = listed.iter().map(|record| (record.due, record.revision));
+            if !order.is_sorted() {
+                return Err("listed out of order".to_owned());
+            }
+        }
+        let mut listed = records.clone();
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        by_name.sort_by(|a, b| a.name.cmp(&b.name));
+        if listed != by_name {
+            return Err(format!(
+                "{} records listed, {} found by name",
+                listed.len(),
+                by_name.len()
+            ));
+        }
+        for (clock, due) in DueClock::ALL.into_iter().zip(&self.due) {
+            let awake = records.iter().filter(|record| record.wake_clock() == clock);
+            let mut expected: Vec<_> = awake
+                .filter_map(|record| Some((record.wake()?, &record.name)))
+                .collect();
+            expected.sort();
+            let found: Vec<_> = due.iter().map(|entry| (entry.wake, &entry.name)).collect();
+            if found != expected {
+                return Err(format!("{clock:?}: {found:?} due, listed are {expected:?}"));
+            }
+        }
+        for (due, by_then) in self.due.iter().zip(&self.due_until) {
+            let until = middle(due);
+            let expected = due.iter().filter(|entry| Some(entry.wake.at) <= until);
+            if !expected.eq(by_then) {
+                return Err(format!("{by_then:?} due by {until:?}, of {due:?}"));
+            }
+        }
+        let mut counts = Vec::new();
+        for listed in &self.listed {
+            let mut by_state = [0; 4];
+            for record in listed {
+                by_state[record.state.kind() as usize] += 1;
+            }
+            counts.extend(listed.first().map(|record| QueueCounts {
+                queue: record.name.queue.clone(),
+                by_state,
+            }));
+        }
+        if counts != self.counts {
+            return Err(format!("counts say {:?}, found {counts:?}", self.counts));
+        }
+        Ok(())
+    }
+}
+
+/// When the middle one is due.
+fn middle(due: &[DueEntry]) -> Option<Timestamp> {
+    due.get(due.len() / 2).map(|entry| entry.wake.at)
+}
+
+fn due(store: &dyn Store, clock: DueClock) -> Result<Vec<DueEntry>, StoreError> {
+    let mut scan = DueScan {
+        limit: 3,
+        ..DueScan::all(clock)
+    };
+    let mut all = Vec::new();
+    loop {
+        let page = store.due(Shard::ONLY, &scan)?;
+        let (count, last) = (page.len(), page.last().map(|entry| entry.wake));
+        all.extend(page);
+        if count < scan.limit {
+            return Ok(all);
+        }
+        scan.after = last;
+    }
+}
+
+fn listed(store: &dyn Store, queue: &QueueName) -> Result<Vec<Record>, StoreError> {
+    let mut filter = Filter {
+        limit: 4,
+        ..Filter::queue(queue.clone())
+    };
+    let mut all = Vec::new();
+    loop {
+        let page = store.list(Shard::ONLY, &filter)?;
+        all.extend(page.records);
+        match page.next {
+            Some(next) => filter.after = Some(next),
+            None => return Ok(all),
+        }
+    }
+}
