@@ -165,3 +165,30 @@ fn an_embedded_store_is_converted_with_all_it_has() {
     assert!(matches!(again, StoreError::NotAStore { .. }), "{again}");
     assert_eq!(open(into).unwrap().counts(Shard::ONLY).unwrap(), counts);
 }
+
+#[test]
+fn a_store_that_lost_files_or_the_ends_of_files_does_not_begin_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let lease = store.acquire(Shard::ONLY).unwrap().lease;
+    store.commit(lease, &[Change::put(record(1))]).unwrap();
+    drop(store);
+    let segment = directory.path().join("log/segment-0000000000000001");
+    for path in [segment.clone(), directory.path().join("tables/manifest")] {
+        let sound = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let refused = open(directory.path()).unwrap_err();
+        assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+        fs::write(&path, sound).unwrap();
+    }
+    let sound = fs::read(&segment).unwrap();
+    for len in [sound.len() - 1, sound.len() / 2, 64, 63, 0] {
+        fs::write(&segment, &sound[..len]).unwrap();
+        let refused = open(directory.path()).unwrap_err();
+        assert!(matches!(refused, StoreError::Corrupt { .. }), "{refused}");
+    }
+    fs::write(&segment, sound).unwrap();
+    let store = open(directory.path()).unwrap();
+    let found = store.get(Shard::ONLY, &record(1).name).unwrap();
+    assert_eq!(found, Some(record(1)));
+}

@@ -3,9 +3,10 @@
 //! In `log/` are the segments, in `tables/` the tables. What the directory is and who has it is
 //! in two files beside them: see [`directory`](super::directory).
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::directory::{
@@ -90,7 +91,10 @@ impl DiskStore {
                 store_id,
                 ready: true,
                 ..
-            }) => Self::open_ready(directory, store_id, options, lock),
+            }) => {
+                must_have(directory)?;
+                Self::open_ready(directory, store_id, options, lock)
+            }
             _ => Self::create(directory, new_store_id, options, lock, |_| Ok(())),
         }
     }
@@ -202,8 +206,7 @@ impl DiskStore {
             if path.is_dir() {
                 return Ok(Arc::new(SystemFiles::new(&path)));
             }
-            let problem = "it is missing".to_owned();
-            Err(StoreError::Corrupt { path, problem })
+            Err(missing(path))
         };
         let (log, tables) = (files(LOG)?, files(TABLES)?);
         let tables = TableStore::open(tables, store_id, options.tables)?;
@@ -211,6 +214,32 @@ impl DiskStore {
         let log = MovingLog::start(log).map_err(|source| io_error(directory, source))?;
         Ok(Self { log, _lock: lock })
     }
+}
+
+/// A store that was ever ready has a segment of a log and a manifest of tables: without them
+/// it is not new, something was taken away.
+fn must_have(directory: &Path) -> Result<(), StoreError> {
+    for (part, begins) in [(LOG, "segment-"), (TABLES, "manifest")] {
+        let path = directory.join(part);
+        let names = match fs::read_dir(&path) {
+            Err(source) if source.kind() == io::ErrorKind::NotFound => return Err(missing(path)),
+            names => names.map_err(|source| io_error(&path, source))?,
+        };
+        let is_it = |name: OsString| name.to_string_lossy().starts_with(begins);
+        let mut names = names.flatten();
+        if !names.any(|entry| is_it(entry.file_name())) {
+            return Err(StoreError::NotAStore {
+                path,
+                problem: format!("it has no file {begins}..., though there was a store"),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn missing(path: PathBuf) -> StoreError {
+    let problem = "it is missing".to_owned();
+    StoreError::Corrupt { path, problem }
 }
 
 /// Puts all that `old` has into `new`.

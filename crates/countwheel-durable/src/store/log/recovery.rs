@@ -91,12 +91,13 @@ fn open(files: &dyn Files, name: &str, number: u64, store_id: u64) -> Result<Seg
         problem,
     };
     let file = files.open(name).map_err(on_error)?;
-    let first_commit = match read_header(&*file).map_err(on_error)? {
+    let (first_commit, len) = match read_header(&*file).map_err(on_error)? {
         Header::Of {
             number: found,
             store_id: of,
             first_commit,
-        } if found == number && of == store_id => first_commit,
+            len,
+        } if found == number && of == store_id => (first_commit, len),
         Header::Of { store_id: of, .. } if of != store_id => {
             return Err(not_a_store(format!("belongs to store {of:016x}")));
         }
@@ -110,11 +111,18 @@ fn open(files: &dyn Files, name: &str, number: u64, store_id: u64) -> Result<Seg
             });
         }
     };
+    let found = file.length().map_err(on_error)?;
+    if found != len {
+        return Err(StoreError::Corrupt {
+            path: files.path().join(name),
+            problem: format!("it has {found} bytes instead of {len}"),
+        });
+    }
     Ok(Segment {
         number,
         store_id,
         first_commit,
-        len: file.length().map_err(on_error)?,
+        len,
         file,
     })
 }

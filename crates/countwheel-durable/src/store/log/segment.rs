@@ -1,7 +1,7 @@
 //! The bytes of a log: segments, and the frames in them.
 //!
 //! A **segment** is a file of fixed length. It begins with a header: what it is, its number,
-//! the store's id, the commit that comes first, a checksum. After that come frames, each at a
+//! the store's id, the commit that comes first, its length, a checksum. After that come frames, each at a
 //! multiple of eight bytes:
 //!
 //! ```text
@@ -67,6 +67,8 @@ pub(super) enum Header {
         number: u64,
         store_id: u64,
         first_commit: u64,
+        /// How long the file has to be.
+        len: u64,
     },
     /// Written by another version.
     Other { version: u32 },
@@ -92,6 +94,7 @@ pub(super) fn read_header(file: &dyn StoreFile) -> io::Result<Header> {
         number: u64_at(covered, 16),
         store_id: u64_at(covered, 24),
         first_commit: u64_at(covered, 32),
+        len: u64_at(covered, 40),
     })
 }
 
@@ -119,6 +122,7 @@ impl Segment {
         header[16..24].copy_from_slice(&self.number.to_le_bytes());
         header[24..32].copy_from_slice(&self.store_id.to_le_bytes());
         header[32..40].copy_from_slice(&self.first_commit.to_le_bytes());
+        header[40..48].copy_from_slice(&self.len.to_le_bytes());
         let crc = crc32fast::hash(&header[..60]);
         header[60..].copy_from_slice(&crc.to_le_bytes());
         self.seal(FRAMES_BEGIN, self.first_commit, snapshot);

@@ -3,11 +3,11 @@
 //!
 //! ```
 //! use countwheel_durable::store::simulated::{Disk, Fault};
-//! use countwheel_durable::store::{Change, LogOptions, LogStore, MemoryStore, Shard, Store};
+//! use countwheel_durable::store::{Change, LogOptions, LogStore, MemorySorted, Shard, Store};
 //! use countwheel_durable::Revision;
 //!
 //! let disk = Disk::default();
-//! let base = MemoryStore::new(7);
+//! let base = MemorySorted::default();
 //! let open = || LogStore::open(base.clone(), disk.files("log"), 7, LogOptions::default());
 //! let log = open()?;
 //! let lease = log.acquire(Shard::ONLY)?.lease;
