@@ -75,6 +75,8 @@ impl<B: Sorted> LogStore<B> {
         if writer.is_empty() {
             return Ok(false);
         }
+        // However many there are: without it nothing of this one can move.
+        writer.supply.capped = false;
         let begun = writer.begin_next(&self.state(), 0);
         let segment = self.judged(&mut writer, begun)?;
         self.begun(segment);
