@@ -17,7 +17,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How many timers the window may hold in memory: the nearest ones; the rest stay in
-    /// the store. At least 2. Default 100,000.
+    /// the store. At least 2, and better twice as many as there are queues that may hang at
+    /// the same time: each of them has one in it. Default 100,000.
     pub window: usize,
     /// How many bytes of memory the scheduler may use for what it knows of timers: for the
     /// window, for what is overdue, for attempts that run and for what is on its way from the

@@ -135,6 +135,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failed>> {
     })
 }
 
+/// How much of what happened a failure shows, a line.
+const LINE_BYTES: usize = 400;
+
 struct World {
     options: Options,
     clock: ManualClock,
@@ -155,7 +158,7 @@ struct World {
     /// Outcomes that the engine keeps, since there was no room for them.
     kept: Vec<Happening>,
     /// Since when there is room again, as far as that is known.
-    room_since: Timestamp,
+    room_since: Instant,
     /// How many calls had failed when that was looked at.
     struck: u64,
     /// Backlog starts of this process.
@@ -215,7 +218,7 @@ struct Log {
 }
 
 impl Log {
-    fn note(&mut self, line: String) {
+    fn note(&mut self, mut line: String) {
         for byte in line.bytes() {
             // FNV-1a
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -223,6 +226,9 @@ impl Log {
         if self.lines.len() == self.keep {
             self.lines.pop_front();
         }
+        // Payloads are long, and of no interest.
+        let end = line.floor_char_boundary(LINE_BYTES);
+        line.truncate(end);
         self.lines.push_back(line);
     }
 }
@@ -305,7 +311,7 @@ impl World {
             stepped_since_opened: false,
             running: BTreeMap::new(),
             kept: Vec::new(),
-            room_since: START,
+            room_since: Instant::ZERO,
             struck: 0,
             caught_up: 0,
             next_ticket: 0,
@@ -409,7 +415,7 @@ impl World {
         if disk.is_limited() {
             disk.set_capacity(None);
             self.log.note("there is room again".to_owned());
-            self.room_since = self.clock.timestamp();
+            self.room_since = self.clock.boot();
         } else {
             let room = self.faults.below(30_000);
             disk.set_capacity(Some(disk.used() + room));
@@ -436,7 +442,7 @@ impl World {
                 Ok(())
             }
             // Then it is tried again later.
-            Err(StoreError::Full { .. }) if !fails && self.machine.disk.is_limited() => Ok(()),
+            Err(StoreError::Full { .. }) if !fails && self.is_short() => Ok(()),
             Err(_) if fails || self.machine.disk.is_limited() => self.restart(None),
             Err(error) => Err(format!("upkeep failed without a cause: {error}")),
         }
@@ -528,11 +534,14 @@ impl World {
     fn turn(&mut self) -> Result<(), String> {
         self.report.turns += 1;
         if !self.machine.disk.is_limited() && !self.store.has_room() {
-            // As the store's own thread would.
-            if let Err(error) = self.store.upkeep(2) {
-                return Err(format!("room is not seen: {error}"));
+            // As the store's own threads would: segments move, and spare ones are made.
+            for which in [3, 2] {
+                if let Err(error) = self.store.upkeep(which) {
+                    return Err(format!("room is not seen: {error}"));
+                }
             }
         }
+        let has_room = self.store.has_room();
         let now = self.now();
         let happened = self.gather()?;
         if !self.healing {
@@ -585,7 +594,12 @@ impl World {
                                 survived.answered(now, &request, &answer)?;
                             }
                         }
-                        (None, Some(survived)) => survived.unanswered(now, &request),
+                        (None, Some(survived)) => {
+                            let is_urgent = matches!(request, Request::Remove { .. });
+                            if has_room || is_urgent {
+                                survived.unanswered(now, &request);
+                            }
+                        }
                         (None, None) => return Err("a request was not answered".to_owned()),
                     }
                 }
@@ -871,14 +885,21 @@ impl World {
         let struck = self.machine.disk.struck();
         if struck > self.struck {
             self.struck = struck;
-            self.room_since = self.clock.timestamp();
+            self.room_since = self.clock.boot();
         }
+    }
+
+    /// Whether queues that have used up their share of the slots may fill the window alone:
+    /// each of them has an entry in it by each clock, and a drawn window can be as small.
+    fn is_cramped(&self) -> bool {
+        let few = 4 * QUEUES.len();
+        self.config.window <= few && self.engine.stats().in_window >= self.config.window
     }
 
     /// Whether the store may not know yet that there is room again.
     fn is_short(&self) -> bool {
         let known_by = self.room_since + Duration::from_secs(2);
-        self.machine.disk.is_limited() || self.clock.timestamp() < known_by
+        self.machine.disk.is_limited() || self.clock.boot() < known_by
     }
 
     /// What has a limit keeps it, and what is counted is there.
@@ -905,7 +926,7 @@ impl World {
         };
         match self.engine.next_wake() {
             Some(wake) if wake <= due.max(self.clock.timestamp()) => Ok(()),
-            _ if full => Ok(()), // an outcome comes first
+            _ if full || self.is_cramped() => Ok(()), // an outcome comes first
             _ if self.is_short() => Ok(()),
             wake => Err(format!(
                 "{name} is due at {due:?}, the next turn is at {wake:?}"
