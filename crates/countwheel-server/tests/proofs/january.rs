@@ -13,6 +13,7 @@ use crate::harness::checker::{
     Answer, Arrival, Asked, Event, Evidence, Fault, Made, Moved, Verdict, Was, What, judge,
 };
 use crate::harness::figures::{self, Spans};
+use crate::harness::load::APART_US;
 use crate::harness::process::{Server, program};
 use crate::harness::receiver::Receiver;
 use crate::harness::{Directory, Random, now_us, pause, seed, turn, wait_until};
@@ -112,6 +113,7 @@ fn replay(name: &str, options: &[&str], kills_us: &[u64]) -> Run {
         histories,
         arrivals: receiver.arrivals(),
         settled_us,
+        apart_us: APART_US,
     };
     Run {
         server,

@@ -18,6 +18,8 @@ pub(crate) struct Evidence {
     pub(crate) arrivals: Vec<Arrival>,
     /// Whatever was due before this had all the time it needed.
     pub(crate) settled_us: u64,
+    /// How far the clock by which delays go may be from the wall clock, which is slewed.
+    pub(crate) apart_us: u64,
 }
 
 /// Something asked of a timer.
@@ -234,7 +236,10 @@ enum DoubtOf {
 
 /// Judges a run.
 pub(crate) fn judge(evidence: &Evidence) -> Verdict {
-    let mut trial = Trial::default();
+    let mut trial = Trial {
+        apart_us: evidence.apart_us,
+        ..Trial::default()
+    };
     for (key, history) in &evidence.histories {
         trial.follow(key, history);
     }
@@ -245,6 +250,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Verdict {
 
 #[derive(Default)]
 struct Trial {
+    apart_us: u64,
     verdict: Verdict,
     lives: Vec<Life>,
     /// When a revision was asked for, when it was known, and which it was.
@@ -255,10 +261,14 @@ impl Trial {
     fn follow(&mut self, key: &str, history: &[Event]) {
         let mut current: Option<usize> = None;
         let mut doubts = Vec::new();
+        let apart_us = self.apart_us;
         for event in history {
             let window = |asked: Asked| match asked {
                 Asked::At(at) => (at.max(event.sent_us), at.max(event.answered_us)),
-                Asked::In(span) => (event.sent_us + span, event.answered_us + span),
+                Asked::In(span) => (
+                    event.sent_us + span - apart_us.min(span),
+                    event.answered_us + span + apart_us,
+                ),
             };
             match &event.what {
                 What::Set {
@@ -709,12 +719,17 @@ mod tests {
 
     /// The faults of a timer with this history, one event after the other, and arrivals.
     fn faults(history: Vec<What>, arrivals: Vec<Arrival>) -> Vec<Fault> {
+        faults_apart(0, history, arrivals)
+    }
+
+    fn faults_apart(apart_us: u64, history: Vec<What>, arrivals: Vec<Arrival>) -> Vec<Fault> {
         let times = (100..).step_by(10);
         let events = times.zip(history).map(|(at, what)| event(at, what));
         let evidence = Evidence {
             histories: [("a".to_owned(), events.collect())].into(),
             arrivals,
             settled_us: SETTLED,
+            apart_us,
         };
         let verdict = judge(&evidence);
         verdict.faults.into_iter().map(|(fault, _)| fault).collect()
@@ -748,6 +763,7 @@ mod tests {
             histories: [("a".to_owned(), events)].into(),
             arrivals: vec![arrival(1, DUE), arrival(2, DUE)],
             settled_us: SETTLED,
+            apart_us: 0,
         };
         let verdict = judge(&evidence);
         verdict.demand_innocence();
@@ -901,6 +917,24 @@ mod tests {
         for wrong in [Asked::At(501), Asked::In(384), Asked::In(391)] {
             let history = vec![set(1), asked(wrong)];
             assert_eq!(faults(history, vec![arrival(1, 500)]), [Fault::Answer]);
+        }
+    }
+
+    #[test]
+    fn clocks_that_are_slewed_excuse_delays_alone() {
+        let judged = |asked| {
+            let answer = Answer::Yes(Moved {
+                revision: 2,
+                due_us: 500,
+            });
+            let history = vec![set(1), What::Move { asked, answer }];
+            faults_apart(20, history, vec![arrival(1, 500)])
+        };
+        for right in [Asked::At(500), Asked::In(365), Asked::In(410)] {
+            assert_eq!(judged(right), [], "{right:?}");
+        }
+        for wrong in [Asked::At(501), Asked::In(364), Asked::In(411)] {
+            assert_eq!(judged(wrong), [Fault::Answer], "{wrong:?}");
         }
     }
 
