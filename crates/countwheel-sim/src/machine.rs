@@ -5,11 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, EmbeddedStore, Files, Filter, Lease, LogOptions, LogStore,
-    MemorySorted, MemoryStore, Ownership, Page, QueueCounts, Shard, Sorted, Store, StoreError,
-    TableOptions, TableStore,
+    EmbeddedStore, Files, LogOptions, LogStore, MemorySorted, MemoryStore, Sorted, Store,
+    StoreError, TableOptions, TableStore,
 };
-use countwheel_durable::{Record, TimerName};
 
 use crate::random::Random;
 use crate::sabotage::{Misused, MisusedSorted, MisusedStore, Sabotage};
@@ -69,61 +67,13 @@ impl Kept for EmbeddedStore {
     }
 }
 
-/// A log, and what is behind it.
-struct Logged {
-    log: LogStore<MisusedSorted>,
-    sorted: Arc<dyn Sorted>,
-}
-
-impl Kept for Logged {
-    fn upkeep(&self, which: u64) -> Result<(), StoreError> {
-        if which % 5 == 4 {
-            return self.sorted.tend().map(drop);
-        }
-        self.log.upkeep(which % 5)
-    }
-
-    fn as_store(&self) -> &dyn Store {
-        &self.log
-    }
-}
-
-impl Store for Logged {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.log.acquire(shard)
-    }
-
-    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        self.log.commit(lease, changes)
-    }
-
-    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.log.get(shard, name)
-    }
-
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
-        self.log.due(shard, scan)
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.log.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.log.counts(shard)
-    }
-
-    fn has_room(&self) -> bool {
-        self.log.has_room()
-    }
-}
-
 impl<B: Sorted> Kept for LogStore<B> {
     fn upkeep(&self, which: u64) -> Result<(), StoreError> {
-        match which % 4 {
+        match which % 5 {
             0 => self.seal().map(drop),
             1 => self.move_oldest().map(drop),
             2 => self.prepare().map(drop),
+            4 => self.tend().map(drop),
             _ => {
                 self.seal()?;
                 while self.move_oldest()? {}
@@ -220,12 +170,11 @@ impl Machine {
                     _ => Arc::new(TableStore::open(files("tables"), id, self.tables)?),
                 };
                 let misused = MisusedSorted {
-                    sorted: Arc::clone(&sorted),
+                    sorted,
                     how,
                     late: Mutex::default(),
                 };
-                let log = LogStore::open(misused, files("log"), id, self.options)?;
-                Box::new(Logged { log, sorted })
+                Box::new(LogStore::open(misused, files("log"), id, self.options)?)
             }
         };
         Ok(match how {

@@ -142,8 +142,8 @@ pub struct Recovery {
 /// removed before its segment is full never reaches the sorted store. Payloads stay in the log:
 /// in memory is, for each young timer, its name, where it stands and by what it is found.
 ///
-/// It has no thread. [`seal`](Self::seal), [`move_oldest`](Self::move_oldest) and
-/// [`prepare`](Self::prepare) are for who keeps the log short, such as [`MovingLog`] or a
+/// It has no thread. [`seal`](Self::seal), [`move_oldest`](Self::move_oldest),
+/// [`prepare`](Self::prepare) and [`tend`](Self::tend) are for who keeps the log short, such as [`MovingLog`] or a
 /// simulation; a commit does so itself when it has to.
 ///
 /// ```

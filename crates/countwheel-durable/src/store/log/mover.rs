@@ -136,9 +136,7 @@ impl<B: Sorted> LogStore<B> {
         let mut full = None;
         let mut busy = false;
         let tasks: [&dyn Fn() -> Result<bool, StoreError>; 3] =
-            [&|| self.prepare(), &|| self.move_one(), &|| {
-                self.base.tend()
-            }];
+            [&|| self.prepare(), &|| self.move_one(), &|| self.tend()];
         for task in tasks {
             match task() {
                 Ok(done) => busy |= done,
@@ -275,7 +273,7 @@ impl<B: Sorted + 'static> MovingLog<B> {
             log.run(|| log.keep_short(), |_| log.wait_for_work());
         })?;
         moving.spawn("countwheel-tend", |log| {
-            log.run(|| log.base.tend(), |moves| log.wait_for_moves(moves));
+            log.run(|| log.tend(), |moves| log.wait_for_moves(moves));
         })?;
         Ok(moving)
     }

@@ -94,6 +94,14 @@ impl<B: Sorted> LogStore<B> {
         self.make_spares(wanted)
     }
 
+    /// Does a piece of the sorted store's upkeep: [`Sorted::tend`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn tend(&self) -> Result<bool, StoreError> {
+        self.base.tend()
+    }
+
     /// Makes spares until there are `wanted`.
     pub(super) fn make_spares(&self, wanted: usize) -> Result<bool, StoreError> {
         let mut any = false;
