@@ -135,8 +135,8 @@ impl<B: Sorted> LogStore<B> {
     fn keep_short(&self) -> Result<bool, StoreError> {
         let mut full = None;
         let mut busy = false;
-        let tasks: [&dyn Fn() -> Result<bool, StoreError>; 3] =
-            [&|| self.prepare(), &|| self.move_one(), &|| self.tend()];
+        let tasks: [&dyn Fn() -> Result<bool, StoreError>; 2] =
+            [&|| self.prepare(), &|| self.move_one()];
         for task in tasks {
             match task() {
                 Ok(done) => busy |= done,
