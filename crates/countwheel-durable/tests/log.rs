@@ -1049,6 +1049,41 @@ fn what_the_segments_before_said_outlives_them() {
 }
 
 #[test]
+fn a_sound_record_in_the_place_of_another_is_found() {
+    let disk = Disk::default();
+    let base = MemorySorted::default();
+    let lease = open(base.clone(), &disk).unwrap().acquire(Shard::ONLY);
+    let lease = lease.unwrap().lease;
+    let segment = "log/segment-0000000000000001";
+    let before = disk.content(segment).unwrap();
+    // Two commits of one shape: the record differs, and with it the checksum at its end.
+    let with_payload = |byte| {
+        let disk = disk.copy();
+        let mut record = record(1, 1, 0);
+        record.payload = vec![byte; 100];
+        let log = open(base.clone(), &disk).unwrap();
+        log.commit(lease, &[Change::put(record)]).unwrap();
+        log.commit(lease, &[put(2, 2)]).unwrap();
+        drop(log);
+        disk
+    };
+    let (one, other) = (with_payload(1), with_payload(2));
+    let (kept, mut content) = (
+        one.content(segment).unwrap(),
+        other.content(segment).unwrap(),
+    );
+    let differs = |(a, b): (&u8, &u8)| a != b;
+    let frame = before.iter().zip(&kept).position(differs).unwrap() / 8 * 8;
+    content[frame..frame + 4].copy_from_slice(&kept[frame..frame + 4]);
+    other.set_content(segment, content);
+    let refused = open(base, &other);
+    assert!(
+        matches!(refused, Err(StoreError::Corrupt { .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn a_payload_that_looks_like_a_commit_is_none() {
     let disk = Disk::default();
     let base = MemorySorted::default();

@@ -8,8 +8,8 @@
 //! | checksum u32 | length u32 | commit u64 | body ... | to a multiple of 8 |
 //! ```
 //!
-//! All numbers are little endian. The checksum is the CRC-32 of what follows it up to the end of
-//! the body, and of where the frame stands: the store's id, the segment's number, the offset.
+//! All numbers are little endian. The checksum is the CRC-32C of what follows it up to the end
+//! of the body, and of where the frame stands: the store's id, the segment's number, the offset.
 //! So bytes of another store, of an earlier life of the file or of somebody's payload are no
 //! frame.
 //!
@@ -35,7 +35,7 @@ const HEADER_BYTES: usize = 64;
 pub(super) const FRAME_HEADER: usize = 16;
 const ALIGNMENT: usize = 8;
 const MAGIC: [u8; 8] = *b"cwheelog";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// So much of a tail is looked through at a time.
 const WINDOW: usize = 1 << 20;
 
@@ -136,7 +136,7 @@ impl Segment {
         let length = u32::try_from(frame.len() - FRAME_HEADER).unwrap_or(u32::MAX);
         frame[4..8].copy_from_slice(&length.to_le_bytes());
         frame[8..16].copy_from_slice(&commit.to_le_bytes());
-        let crc = self.checksum(offset, &frame[4..]);
+        let crc = self.checksum(offset, [&frame[4..], &[]]);
         frame[..4].copy_from_slice(&crc.to_le_bytes());
         frame.resize(frame.len().next_multiple_of(ALIGNMENT), 0);
     }
@@ -157,10 +157,7 @@ impl Segment {
         body.clear();
         body.resize(usize::try_from(length).map_err(io::Error::other)?, 0);
         self.file.read_at(body_at, body)?;
-        let mut hasher = self.hasher(offset);
-        hasher.update(&header[4..]);
-        hasher.update(body);
-        if hasher.finalize() != u32_at(&header, 0) {
+        if self.checksum(offset, [&header[4..], body]) != u32_at(&header, 0) {
             return Ok(None);
         }
         Ok(Some(Frame {
@@ -216,20 +213,20 @@ impl Segment {
         })
     }
 
-    fn hasher(&self, offset: u64) -> crc32fast::Hasher {
+    /// The checksum of a frame at `offset` whose bytes behind the checksum are `parts`: bytes of
+    /// another store, segment or place do not have it.
+    ///
+    /// CRC-32C, because a record ends with its own CRC-32: over a text and its CRC-32, that of
+    /// the whole is the same whatever the text. A frame in which one sound record had taken the
+    /// place of another of its length would pass.
+    fn checksum(&self, offset: u64, parts: [&[u8]; 2]) -> u32 {
         let mut salt = [0; 24];
         salt[..8].copy_from_slice(&self.store_id.to_le_bytes());
         salt[8..16].copy_from_slice(&self.number.to_le_bytes());
         salt[16..].copy_from_slice(&offset.to_le_bytes());
-        let mut hasher = crc32fast::Hasher::new();
-        hasher.update(&salt);
-        hasher
-    }
-
-    fn checksum(&self, offset: u64, covered: &[u8]) -> u32 {
-        let mut hasher = self.hasher(offset);
-        hasher.update(covered);
-        hasher.finalize()
+        parts.iter().fold(crc32c::crc32c(&salt), |crc, part| {
+            crc32c::crc32c_append(crc, part)
+        })
     }
 }
 
