@@ -170,6 +170,7 @@ pub(super) async fn perform(
     let mut asking = Asking {
         replay: &shared.replay,
         key: &operation.key,
+        sent,
         in_doubt: false,
         condition: Precondition::Absent,
     };
@@ -217,6 +218,8 @@ pub(super) async fn perform(
 struct Asking<'a> {
     replay: &'a Replay,
     key: &'a str,
+    /// When it was asked first.
+    sent: Timestamp,
     /// An earlier try may have taken effect.
     in_doubt: bool,
     /// Of a set: what must hold for it not to make a second timer.
@@ -292,12 +295,15 @@ impl Asking<'_> {
                     }
                 }
                 // It has fired. The deadline of its first attempt tells whether it had been
-                // moved: the scheduled one lies before `at`, and a deadline that had passed
-                // when it was asked for became that moment, which lies after.
+                // moved: the scheduled one lies before `at`, and one that had passed when it
+                // was asked for became that moment, which lies after. So does that of a late
+                // `set`, but before this was sent.
                 Some(timer) => {
                     let first = timer.attempts.first().filter(|one| one.number == 1);
                     let result = match first {
-                        Some(first) if first.due >= at => return Ok(Settled::found(&timer)),
+                        Some(first) if first.due == at || first.due >= at.max(self.sent) => {
+                            return Ok(Settled::found(&timer));
+                        }
                         Some(_) if timer.state != StateKind::Pending => OperationResult::TooLate,
                         // It waits for a retry: a move can still reach it.
                         Some(_) => return self.ask_to_shift(at).await,
