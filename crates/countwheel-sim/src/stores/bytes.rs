@@ -53,7 +53,11 @@ impl Verdicts {
 pub fn run(kind: Kind, seed: u64) -> Result<Verdicts, Box<Failure>> {
     let mut done = String::new();
     let result = catch_unwind(AssertUnwindSafe(|| spoil(kind, seed, &mut done)));
-    let result = result.unwrap_or_else(|_| Err("a panic".to_owned()));
+    let result = result.unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("a panic: {}", said.unwrap_or("of no text")))
+    });
     result.map_err(|what| {
         Box::new(Failure {
             seed,
