@@ -2,13 +2,12 @@
 //! that were stored. Times are noise on a shared machine; counts are not.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
 
 use crate::{Outcome, cargo};
 
 const BASELINE: &str = "crates/countwheel-core/instructions.txt";
-const PROGRAM: &str = "target/release/examples/operations";
+const PROGRAM: &str = "release/examples/operations";
 
 /// How often each operation is counted.
 const COUNT: u32 = 10_000;
@@ -156,9 +155,5 @@ fn this_compiler() -> String {
 }
 
 fn program() -> String {
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
-    let in_target = Path::new(PROGRAM)
-        .strip_prefix("target")
-        .unwrap_or(Path::new(PROGRAM));
-    Path::new(&target).join(in_target).display().to_string()
+    crate::target().join(PROGRAM).display().to_string()
 }

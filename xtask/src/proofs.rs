@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::{Outcome, server_test};
+use crate::{Cargo, Outcome, cargo};
 
 /// A proof and what it needs of the machine.
 pub(crate) struct Proof {
@@ -73,16 +73,39 @@ pub(crate) const CLOCK: Proof = Proof {
     limit_seconds: 180,
 };
 
+/// How the program and its tests are built.
+#[derive(Clone, Copy)]
+pub(crate) enum Build {
+    /// As all tests of the gate are.
+    Dev,
+    /// Alone, and at full speed.
+    Proof,
+}
+
+impl Build {
+    /// An end-to-end test that is too long for every `cargo test`: ignored there, named here.
+    /// All of them are one program, which is linked once.
+    pub(crate) fn test(self, name: &str) -> Cargo {
+        let what = match self {
+            Self::Dev => "--workspace --all-features",
+            Self::Proof => "--profile proof -p countwheel-server",
+        };
+        cargo(&format!(
+            "test {what} --test proofs -- --ignored --nocapture {name}::"
+        ))
+    }
+}
+
 impl Proof {
     /// The stage of the gate.
     pub(crate) fn stage(&self) -> Outcome {
-        self.run(&[], self.limit_seconds)
+        self.run(Build::Dev, &[], self.limit_seconds)
     }
 
     /// The command: the same with other settings, for as long as it takes.
     pub(crate) fn long(&self, settings: &[(&str, &str)]) -> ExitCode {
         const DAY: u32 = 86_400;
-        match self.run(settings, DAY) {
+        match self.run(Build::Proof, settings, DAY) {
             Outcome::Passed => ExitCode::SUCCESS,
             Outcome::Failed(why) => {
                 eprintln!("failed: {why}");
@@ -95,18 +118,18 @@ impl Proof {
         }
     }
 
-    fn run(&self, settings: &[(&str, &str)], limit_seconds: u32) -> Outcome {
+    fn run(&self, build: Build, settings: &[(&str, &str)], limit_seconds: u32) -> Outcome {
         if let Some(missing) = self.missing() {
             return Outcome::NotRun(missing);
         }
-        let mut build = server_test(self.name);
-        let end = build.arguments.iter().position(|word| word == "--");
-        build.arguments.truncate(end.unwrap_or(0));
-        build.arguments.push("--no-run".to_owned());
-        if !build.run() {
+        let test = build.test(self.name);
+        let mut first = build.test(self.name);
+        let end = first.arguments.iter().position(|word| word == "--");
+        first.arguments.truncate(end.unwrap_or(0));
+        first.arguments.push("--no-run".to_owned());
+        if !first.run() {
             return Outcome::Failed("it does not build".to_owned());
         }
-        let test = server_test(self.name);
         let mut words = vec!["timeout".to_owned(), "--foreground".to_owned()];
         words.extend(["--signal=KILL".to_owned(), limit_seconds.to_string()]);
         if self.mounts {
@@ -117,7 +140,7 @@ impl Proof {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).arg(cargo).args(&test.arguments);
         command.envs(settings.iter().copied());
-        println!("$ cargo {}", test.arguments.join(" "));
+        println!("$ {test}");
         let ended = command.status();
         self.clean();
         match ended {
@@ -126,15 +149,14 @@ impl Proof {
             Ok(status) if status.code().is_none() || status.code() == Some(137) => {
                 Outcome::Failed(format!("killed, or not done in {limit_seconds} s"))
             }
-            Ok(_) => Outcome::Failed(format!("cargo {}", test.arguments.join(" "))),
+            Ok(_) => Outcome::Failed(test.to_string()),
             Err(error) => Outcome::Failed(format!("{}: {error}", words[0])),
         }
     }
 
     /// Removes what a run that was killed left. Its mounts are gone with its name space.
     fn clean(&self) {
-        let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
-        for path in crate::list(&Path::new(&target).join("tmp")) {
+        for path in crate::list(&crate::target().join("tmp")) {
             let name = crate::stem(&path);
             if name.starts_with(self.name) || name.starts_with("server-") {
                 let removed = if path.is_dir() {

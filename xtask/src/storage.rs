@@ -225,8 +225,7 @@ fn path_of(name: &str) -> String {
 }
 
 fn target() -> PathBuf {
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
-    let target = root().join(target);
+    let target = root().join(crate::target());
     std::fs::create_dir_all(&target).unwrap_or_default();
     target
 }

@@ -1,0 +1,409 @@
+//! The stages of the gate, and how they run.
+//!
+//! Everything is built once, in the `dev` profile and with all features, and every stage runs
+//! what that build made. Stages that measure no time and load one core each run two at a time.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use crate::{Cargo, Outcome, cargo, instructions, is_ci, list as files, proofs, stem, target};
+
+/// One stage of the gate.
+struct Stage {
+    name: &'static str,
+    what: &'static str,
+    lane: Lane,
+    work: Work,
+}
+
+/// Beside what a stage may run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    /// Nothing.
+    Alone,
+    /// The stages of the other one, in its own turn.
+    First,
+    Second,
+}
+
+enum Work {
+    Calls(fn() -> Vec<Call>),
+    Own(fn() -> Outcome),
+}
+
+/// One program that a stage runs.
+enum Call {
+    Cargo(Cargo),
+    /// One that the build made: where, below cargo's directory of it, and its arguments.
+    Built(String, Vec<String>),
+}
+
+const STAGES: [Stage; 18] = [
+    Stage {
+        name: "format",
+        what: "the code is formatted",
+        lane: Lane::Alone,
+        work: Work::Calls(|| {
+            vec![
+                Call::cargo("fmt --all --check"),
+                Call::cargo("fmt --check --manifest-path benches/storage/Cargo.toml"),
+            ]
+        }),
+    },
+    Stage {
+        name: "lint",
+        what: "clippy with warnings denied; what is shipped builds without the others' features",
+        lane: Lane::Alone,
+        work: Work::Calls(|| {
+            vec![
+                Call::cargo("clippy --workspace --all-targets --all-features -- -D warnings"),
+                Call::cargo("check -p countwheel-server"),
+                Call::cargo("check -p countwheel"),
+            ]
+        }),
+    },
+    Stage {
+        name: "build",
+        what: "all that the stages run, assertions on",
+        lane: Lane::Alone,
+        work: Work::Own(build),
+    },
+    Stage {
+        name: "test",
+        what: "all tests and doc tests; the planted bugs are found",
+        lane: Lane::Alone,
+        work: Work::Calls(|| vec![Call::cargo("test --workspace --all-features")]),
+    },
+    Stage {
+        name: "doc",
+        what: "the documents build without a warning",
+        lane: Lane::Alone,
+        work: Work::Calls(|| {
+            let mut doc = cargo("doc --workspace --no-deps --all-features");
+            doc.environment = Some(("RUSTDOCFLAGS", "-D warnings"));
+            vec![Call::Cargo(doc)]
+        }),
+    },
+    Stage {
+        name: "examples",
+        what: "every example runs",
+        lane: Lane::Alone,
+        work: Work::Own(examples),
+    },
+    Stage {
+        name: "instructions",
+        what: "no operation of the wheels takes 5 % more instructions than stored",
+        lane: Lane::Alone,
+        work: Work::Own(instructions::compare),
+    },
+    Stage {
+        name: "timers",
+        what: "timers in a process: fixed seeds, fresh seeds, 64 threads, and nothing to do",
+        lane: Lane::Alone,
+        work: Work::Calls(|| {
+            vec![
+                sim("timers --seeds 100 --operations 50000 --first-seed 1"),
+                sim("timers --seeds 100 --operations 50000 --first-seed fresh"),
+                sim("stress --threads 64 --seconds 4"),
+                sim("idle --seconds 4"),
+            ]
+        }),
+    },
+    Stage {
+        name: "model",
+        what: "the wheels agree with a sorted map over 5e7 operations",
+        lane: Lane::First,
+        work: Work::Calls(|| vec![Call::built("examples/model", "--ops 5e7")]),
+    },
+    Stage {
+        name: "sim",
+        what: "fixed and fresh seeds of the simulation",
+        lane: Lane::First,
+        work: Work::Calls(|| vec![sim("seeds 1 400"), sim("seeds fresh 400")]),
+    },
+    Stage {
+        name: "stores",
+        what: "calls that fail, unknown bytes, mistakes that must be found, a real disk beside",
+        lane: Lane::First,
+        work: Work::Calls(|| {
+            vec![
+                sim("calls --store tables --seeds 0"),
+                sim("calls --no-scripts --seeds 300 --first-seed fresh"),
+                sim("bytes --seeds 500 --first-seed fresh"),
+                sim("sabotage --only 8 --first-seed fresh"),
+                sim("histories --seeds 100 --first-seed fresh"),
+            ]
+        }),
+    },
+    Stage {
+        name: "year",
+        what: "a year of departures under the simulated clock",
+        lane: Lane::First,
+        work: Work::Calls(|| vec![sim("year examples-data/flights-2013.csv.gz")]),
+    },
+    Stage {
+        name: "january",
+        what: "a month of departures through the real server, killed ten times",
+        lane: Lane::Second,
+        work: Work::Calls(|| vec![Call::Cargo(proofs::Build::Dev.test("january"))]),
+    },
+    Stage {
+        name: "kill",
+        what: "200 kills of the real server under load",
+        lane: Lane::Second,
+        work: Work::Calls(|| vec![Call::Cargo(proofs::Build::Dev.test("kill"))]),
+    },
+    Stage {
+        name: "power",
+        what: "40 cuts of its power under load; a disk that ignores syncs is found",
+        lane: Lane::Alone,
+        work: Work::Own(|| proofs::POWER.stage()),
+    },
+    Stage {
+        name: "faults",
+        what: "its calls to the system fail, its disk is full, its disk turns read-only",
+        lane: Lane::Alone,
+        work: Work::Own(|| proofs::FAULTS.stage()),
+    },
+    Stage {
+        name: "soak",
+        what: "half of its peak for a while; everything is drained to zero",
+        lane: Lane::Alone,
+        work: Work::Own(|| proofs::SOAK.stage()),
+    },
+    Stage {
+        name: "clock",
+        what: "its wall clock is set, and it is stopped and continued",
+        lane: Lane::Alone,
+        work: Work::Own(|| proofs::CLOCK.stage()),
+    },
+];
+
+/// The stages with what each is for.
+pub(crate) fn list() {
+    for stage in &STAGES {
+        println!("  {:<12} {}", stage.name, stage.what);
+    }
+}
+
+/// Runs the stages named, or all. None begins once one has failed.
+pub(crate) fn check(names: &[&str]) -> ExitCode {
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| !STAGES.iter().any(|s| s.name == **name))
+    {
+        eprintln!("no stage is called {unknown}; see cargo xtask");
+        return ExitCode::from(2);
+    }
+    let wanted = |stage: &&Stage| names.is_empty() || names.contains(&stage.name);
+    let stages: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
+    let report = Report::default();
+    let start = now();
+    for group in stages.chunk_by(|one, next| {
+        (one.lane == Lane::Alone) == (next.lane == Lane::Alone) && one.lane != Lane::Alone
+    }) {
+        let of = |lane| {
+            group
+                .iter()
+                .copied()
+                .filter(move |stage| stage.lane == lane)
+        };
+        if of(Lane::First).next().is_none() || of(Lane::Second).next().is_none() {
+            report.run_all(group.iter().copied(), false);
+            continue;
+        }
+        let building = build();
+        if !matches!(building, Outcome::Passed) {
+            report.end("build", start, building);
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| report.run_all(of(Lane::First), true));
+            report.run_all(of(Lane::Second), true);
+        });
+    }
+    println!("\n=== the gate, {} s", start.elapsed().as_secs());
+    for line in report.lines.into_inner().unwrap_or_default() {
+        println!("{line}");
+    }
+    ExitCode::from(u8::from(report.failures.into_inner() > 0))
+}
+
+/// What came of the stages so far.
+#[derive(Default)]
+struct Report {
+    lines: Mutex<Vec<String>>,
+    failures: AtomicUsize,
+}
+
+impl Report {
+    /// Runs one after the other; what they print comes in one piece each if others run beside.
+    fn run_all<'a>(&self, stages: impl Iterator<Item = &'a Stage>, beside: bool) {
+        for stage in stages {
+            if self.failures.load(Ordering::SeqCst) > 0 {
+                self.add(stage.name, "not run: an earlier stage failed");
+                continue;
+            }
+            println!("\n=== {}: {}", stage.name, stage.what);
+            let start = now();
+            let outcome = stage.run(beside);
+            self.end(stage.name, start, outcome);
+        }
+    }
+
+    fn end(&self, name: &str, start: Instant, outcome: Outcome) {
+        let took = start.elapsed().as_secs();
+        let failed = match &outcome {
+            Outcome::Passed => false,
+            Outcome::Failed(_) => true,
+            Outcome::NotRun(_) => is_ci(),
+        };
+        self.failures
+            .fetch_add(usize::from(failed), Ordering::SeqCst);
+        self.add(
+            name,
+            &match outcome {
+                Outcome::Passed => format!("passed in {took} s"),
+                Outcome::Failed(why) => format!("FAILED in {took} s: {why}"),
+                Outcome::NotRun(why) => format!("NOT RUN: {why}"),
+            },
+        );
+    }
+
+    fn add(&self, name: &str, verdict: &str) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.push(format!("  {name:<12} {verdict}"));
+    }
+}
+
+impl Stage {
+    fn run(&self, beside: bool) -> Outcome {
+        match self.work {
+            Work::Own(run) => run(),
+            Work::Calls(calls) => {
+                let calls = calls();
+                let needs_build = calls.iter().any(|call| matches!(call, Call::Built(..)));
+                if needs_build && !matches!(build(), Outcome::Passed) {
+                    return Outcome::Failed("it does not build".to_owned());
+                }
+                let failed = calls.iter().find(|call| !call.run(beside));
+                failed.map_or(Outcome::Passed, |call| Outcome::Failed(call.line()))
+            }
+        }
+    }
+}
+
+impl Call {
+    fn cargo(arguments: &str) -> Self {
+        Self::Cargo(cargo(arguments))
+    }
+
+    fn built(program: &str, arguments: &str) -> Self {
+        let arguments = arguments.split_whitespace().map(str::to_owned);
+        Self::Built(program.to_owned(), arguments.collect())
+    }
+
+    fn line(&self) -> String {
+        match self {
+            Self::Cargo(cargo) => cargo.to_string(),
+            Self::Built(program, arguments) => format!("{program} {}", arguments.join(" ")),
+        }
+    }
+
+    fn command(&self) -> Command {
+        match self {
+            Self::Cargo(cargo) => cargo.command(),
+            Self::Built(program, arguments) => {
+                let mut command = Command::new(target().join("debug").join(program));
+                command.args(arguments);
+                command
+            }
+        }
+    }
+
+    /// Whether it succeeded. Its output is shown as it comes, or at its end if others run beside.
+    fn run(&self, beside: bool) -> bool {
+        let line = self.line();
+        let succeeded = if beside {
+            self.command().output().map(|output| {
+                let said = [output.stdout, output.stderr].concat();
+                println!("$ {line}\n{}", String::from_utf8_lossy(&said).trim_end());
+                output.status
+            })
+        } else {
+            println!("$ {line}");
+            self.command().status()
+        };
+        match succeeded {
+            Ok(status) => status.success(),
+            Err(error) => {
+                eprintln!("{line} does not start: {error}");
+                false
+            }
+        }
+    }
+}
+
+/// Builds what the stages run, once.
+fn build() -> Outcome {
+    static DONE: OnceLock<bool> = OnceLock::new();
+    // With the tests, and with all features, as the tests are: cargo would else choose other
+    // features for the dependencies and build them all again.
+    if *DONE.get_or_init(|| cargo("test --workspace --all-features --no-run").run()) {
+        Outcome::Passed
+    } else {
+        Outcome::Failed("it does not build".to_owned())
+    }
+}
+
+/// Runs every example of every crate, some at a time: most wait more than they reckon. Those
+/// that are commands of a stage are left to it.
+fn examples() -> Outcome {
+    const AT_A_TIME: usize = 4;
+    if let failed @ Outcome::Failed(_) = build() {
+        return failed;
+    }
+    let sources = files(Path::new("crates"))
+        .into_iter()
+        .flat_map(|package| files(&package.join("examples")));
+    let calls: Vec<Call> = sources
+        .filter(|source| source.extension() == Some(&OsString::from("rs")))
+        .map(|source| stem(&source))
+        .filter(|name| name != "model" && name != "operations")
+        .map(|name| Call::built(&format!("examples/{name}"), ""))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                while let Some(call) = calls.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if !call.run(true) {
+                        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                        failed.push(call.line());
+                    }
+                }
+            });
+        }
+    });
+    match failed.into_inner().unwrap_or_default().as_slice() {
+        [] => Outcome::Passed,
+        failed => Outcome::Failed(failed.join(", ")),
+    }
+}
+
+/// The simulator as the gate's build made it.
+fn sim(arguments: &str) -> Call {
+    Call::built("sim", arguments)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how long a stage took is for people"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
