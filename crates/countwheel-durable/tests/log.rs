@@ -775,6 +775,52 @@ fn the_thread_finds_out_that_there_is_room_again() {
 }
 
 #[test]
+fn full_segments_stay_as_long_as_they_may() {
+    let disk = Disk::default();
+    let base = MemorySorted::default();
+    let mut own = options();
+    own.segments_kept = 3;
+    let log = LogStore::open(base.clone(), files(&disk), 7, own).unwrap();
+    let log = MovingLog::start(log).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    let has_spares = || {
+        let spares = disk.paths();
+        let spares = spares.iter().filter(|path| path.starts_with("log/spare-"));
+        (spares.count() >= 2).then_some(())
+    };
+    let mut revision = 0;
+    while log.log().young().1 < 3 {
+        revision += 1;
+        log.commit(lease, &[put(revision, revision)]).unwrap();
+        // The thread has looked at what there is.
+        eventually(has_spares);
+    }
+    assert_eq!(base.ingested(), 0);
+    while log.log().young().1 < 4 && base.ingested() == 0 {
+        revision += 1;
+        log.commit(lease, &[put(revision, revision)]).unwrap();
+    }
+    eventually(|| (base.ingested() == 1).then_some(()));
+    eventually(|| (log.log().young().1 == 3).then_some(()));
+}
+
+#[test]
+fn a_log_on_a_disk_of_a_few_segments_moves_what_it_would_keep() {
+    let disk = Disk::default();
+    // Less than the segments that are kept, and those that are spare.
+    disk.set_capacity(Some(5 << 15));
+    let base = MemorySorted::default();
+    let log = LogStore::open(base.clone(), files(&disk), 7, options()).unwrap();
+    let log = MovingLog::start(log).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    for revision in 1..200 {
+        eventually(|| log.has_room().then_some(()));
+        log.commit(lease, &[put(revision, revision)]).unwrap();
+    }
+    assert!(base.ingested() > 5 && log.log().failure().is_none());
+}
+
+#[test]
 fn a_sorted_store_without_room_bounds_the_log() {
     for with_thread in [false, true] {
         let disk = Disk::default();

@@ -57,11 +57,13 @@ impl<B: Sorted> LogStore<B> {
         self.young().0 >= (self.options.young_max - self.options.young_max / 4).max(1)
     }
 
-    /// Whether a thread moves something, so that no commit has to wait.
+    /// Whether a thread moves something, so that no commit has to wait. What is kept back for
+    /// speed goes as well when there is no room: a segment that has moved is a spare.
     fn wants_move(&self) -> bool {
         let kept = self.options.segments_max.max(2) - 1;
         let kept = self.options.segments_kept.clamp(1, kept);
-        self.young().1 > kept || self.has_many_names()
+        let is_long = self.young().1 > kept || self.has_many_names();
+        is_long || !self.writer_whatever().supply.has_room()
     }
 
     /// A segment was moved.
@@ -135,8 +137,8 @@ impl<B: Sorted> LogStore<B> {
     fn keep_short(&self) -> Result<bool, StoreError> {
         let mut full = None;
         let mut busy = false;
-        let tasks: [&dyn Fn() -> Result<bool, StoreError>; 2] =
-            [&|| self.prepare(), &|| self.move_one()];
+        let move_one = || Ok(self.wants_move() && self.move_one()?);
+        let tasks: [&dyn Fn() -> Result<bool, StoreError>; 2] = [&|| self.prepare(), &move_one];
         for task in tasks {
             match task() {
                 Ok(done) => busy |= done,
