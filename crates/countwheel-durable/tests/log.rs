@@ -489,6 +489,10 @@ struct Interrupted {
     fails: Arc<AtomicBool>,
     /// How often it was tended.
     tended: Arc<AtomicUsize>,
+    /// It is behind, and a step takes as long.
+    behind: Arc<AtomicBool>,
+    /// The step finds no room then.
+    starves: bool,
 }
 
 impl Sorted for Interrupted {
@@ -520,8 +524,20 @@ impl Sorted for Interrupted {
     }
 
     fn tend(&self) -> Result<bool, StoreError> {
+        if self.behind.load(Ordering::SeqCst) {
+            eventually(|| (!self.behind.load(Ordering::SeqCst)).then_some(()));
+            if self.starves {
+                return Err(StoreError::Full {
+                    path: "base".into(),
+                });
+            }
+        }
         // There is a second piece after each first.
         Ok(self.tended.fetch_add(1, Ordering::SeqCst).is_multiple_of(2))
+    }
+
+    fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::SeqCst)
     }
 }
 
@@ -537,6 +553,8 @@ fn what_is_changed_while_it_moves_stays_changed() {
                 before: Arc::clone(&before),
                 fails: Arc::new(AtomicBool::new(fails)),
                 tended: Arc::default(),
+                behind: Arc::default(),
+                starves: false,
             };
             LogStore::open(interrupted, files(&disk), 7, options()).unwrap()
         };
@@ -746,6 +764,8 @@ fn the_thread_finds_out_that_there_is_room_again() {
         before: Interlude::default(),
         fails: Arc::new(AtomicBool::new(true)),
         tended: Arc::default(),
+        behind: Arc::default(),
+        starves: false,
     };
     let (fails, tended) = (
         Arc::clone(&interrupted.fails),
@@ -821,6 +841,48 @@ fn a_log_on_a_disk_of_a_few_segments_moves_what_it_would_keep() {
 }
 
 #[test]
+fn commits_wait_for_a_sorted_store_that_is_behind() {
+    for starves in [false, true] {
+        let disk = Disk::default();
+        let mut own = options();
+        (own.segments_kept, own.segments_max) = (1, 3);
+        let behind = Arc::new(AtomicBool::new(true));
+        let interrupted = Interrupted {
+            base: MemorySorted::default(),
+            before: Interlude::default(),
+            fails: Arc::default(),
+            tended: Arc::default(),
+            behind: Arc::clone(&behind),
+            starves,
+        };
+        let base = interrupted.base.clone();
+        let log = LogStore::open(interrupted, files(&disk), 7, own).unwrap();
+        let log = MovingLog::start(log).unwrap();
+        let lease = log.acquire(Shard::ONLY).unwrap().lease;
+        let committed = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for revision in 1..100 {
+                    log.commit(lease, &[put(revision, revision)]).unwrap();
+                    committed.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            // As full as it may be: who commits next waits.
+            eventually(|| (log.log().young().1 > 3).then_some(()));
+            let seen = eventually(|| {
+                let seen = committed.load(Ordering::SeqCst);
+                std::thread::yield_now();
+                (seen > 40 && seen == committed.load(Ordering::SeqCst)).then_some(seen)
+            });
+            assert!(seen < 99 && base.ingested() == 0, "{seen}");
+            behind.store(false, Ordering::SeqCst);
+        });
+        assert_eq!(committed.load(Ordering::SeqCst), 99);
+        assert!(base.ingested() > 0 && log.log().failure().is_none());
+    }
+}
+
+#[test]
 fn a_sorted_store_without_room_bounds_the_log() {
     for with_thread in [false, true] {
         let disk = Disk::default();
@@ -831,6 +893,8 @@ fn a_sorted_store_without_room_bounds_the_log() {
             before: Interlude::default(),
             fails: Arc::new(AtomicBool::new(true)),
             tended: Arc::default(),
+            behind: Arc::default(),
+            starves: false,
         };
         let fails = Arc::clone(&interrupted.fails);
         let log = LogStore::open(interrupted, files(&disk), 7, own).unwrap();

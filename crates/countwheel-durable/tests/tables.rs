@@ -147,6 +147,7 @@ impl Maker {
         options.block_bytes = [64, 300, 4_096][self.random.index(3)];
         options.cache_bytes = [0, 20_000, 1 << 20][self.random.index(3)];
         options.fan_in = 2 + self.random.index(3);
+        options.merge_bytes = [1_000, 10_000, 1 << 20][self.random.index(3)];
         options
     }
 
@@ -385,9 +386,10 @@ impl Life {
     }
 }
 
-/// Small tables, so that a merge writes several.
+/// Small tables, so that a merge writes several, in several steps.
 fn small() -> TableOptions {
     let mut options = TableOptions::default();
+    options.merge_bytes = 8_000;
     options.table_bytes = 4 << 10;
     options.block_bytes = 300;
     options.fan_in = 2;
@@ -479,11 +481,15 @@ fn every_call_may_fail_once() {
             let opened = TableStore::open(life.disk.files("tables"), 7, life.options);
             if let Ok(store) = opened {
                 for step in &steps {
+                    let unfinished = life.disk.paths().len() - store.stats().tables;
                     match life.apply(&store, step) {
                         Ok(()) => {}
                         Err(StoreError::Full { .. }) => {
-                            let files = life.disk.paths().len();
-                            assert_eq!(files, store.stats().tables + 1, "nothing is left over");
+                            let others = life.disk.paths().len() - store.stats().tables;
+                            match step {
+                                Step::Merge => assert_eq!(others, 1, "nothing is left over"),
+                                Step::Ingest(_) => assert_eq!(others, unfinished),
+                            }
                             life.apply(&store, step).unwrap();
                             full += 1;
                         }
@@ -913,6 +919,141 @@ fn runs_stay_few_and_each_record_is_written_seldom() {
     let removal = Change::remove(plain(1, 1).name);
     store.ingest(66, vec![(Shard(0), removal)]).unwrap();
     assert_eq!(store.stats().tables, 0);
+}
+
+/// Records of about 120 bytes.
+fn some(numbers: std::ops::Range<u64>) -> Vec<(Shard, Change)> {
+    let puts = numbers.map(|number| (Shard(0), Change::put(plain(number, number + 1))));
+    puts.collect()
+}
+
+fn count(store: &TableStore) -> usize {
+    let due = store.due(Shard(0), &DueScan::all(DueClock::Wall)).unwrap();
+    due.len()
+}
+
+#[test]
+fn a_merge_goes_in_steps() {
+    let disk = Disk::default();
+    let mut options = TableOptions::default();
+    options.fan_in = 4;
+    options.merge_bytes = 5_000;
+    let open = || TableStore::open(disk.files("tables"), 7, options).unwrap();
+    let store = open();
+    for segment in 0..4 {
+        store
+            .ingest(segment + 1, some(300 * segment..300 * (segment + 1)))
+            .unwrap();
+    }
+    let bytes = store.stats().bytes;
+    for _ in 0..5 {
+        assert!(store.merge_step().unwrap());
+        assert_eq!((store.stats().runs, count(&store)), (4, 1_200));
+    }
+    // Nothing of it is left if nobody finishes it.
+    drop(store);
+    disk.restart();
+    let store = open();
+    assert_eq!(disk.paths().len(), 1 + store.stats().tables);
+    let mut steps = 0;
+    while store.stats().runs == 4 {
+        assert!(store.merge_step().unwrap() && store.merge_wanted() == (store.stats().runs == 4));
+        steps += 1;
+        if steps == 3 {
+            // An ingest need not wait for it.
+            store.ingest(5, some(1_200..1_210)).unwrap();
+            break;
+        }
+    }
+    while store.merge_step().unwrap() {
+        steps += 1;
+    }
+    assert_eq!((store.stats().runs, count(&store)), (2, 1_210));
+    assert!(steps as u64 >= bytes / 2 / 5_000, "{steps}");
+}
+
+#[test]
+fn a_small_merge_goes_before_a_large_one() {
+    let disk = Disk::default();
+    let mut options = small();
+    options.fan_in = 3;
+    options.merge_bytes = 2_000;
+    let store = TableStore::open(disk.files("tables"), 7, options).unwrap();
+    let mut segments = 0;
+    let mut ingest = |numbers: std::ops::Range<u64>| {
+        segments += 1;
+        store.ingest(segments, some(numbers)).unwrap();
+    };
+    for third in 0..3 {
+        for part in 3 * third..3 * third + 3 {
+            ingest(100 * part..100 * part + 100);
+        }
+        while store.stats().runs as u64 > third + 1 {
+            assert!(store.merge_step().unwrap());
+        }
+    }
+    let (mut runs, mut next, mut steps) = (0, 900, 0);
+    while store.merge_step().unwrap() {
+        steps += 1;
+        if steps % 4 == 0 && next < 960 {
+            ingest(next..next + 5);
+            next += 5;
+        }
+        runs = runs.max(store.stats().runs);
+        assert!(!store.is_behind(), "{steps}");
+    }
+    assert_eq!((next, count(&store)), (960, 960));
+    assert!(runs <= 10, "{runs} after {steps}");
+}
+
+#[test]
+fn who_falls_behind_says_so_unless_there_is_no_room_to_catch_up() {
+    let disk = Disk::default();
+    let mut options = small();
+    options.fan_in = 3;
+    let store = TableStore::open(disk.files("tables"), 7, options).unwrap();
+    for segment in 0..9 {
+        assert!(!store.is_behind(), "{segment}");
+        store
+            .ingest(segment + 1, some(100 * segment..100 * segment + 100))
+            .unwrap();
+    }
+    assert!(store.is_behind());
+    disk.set_capacity(Some(disk.used()));
+    while store.is_behind() {
+        if let Err(error) = store.merge_step() {
+            assert!(matches!(error, StoreError::Full { .. }));
+            assert_eq!(disk.paths().len(), 1 + store.stats().tables);
+            break;
+        }
+    }
+    assert!(!store.is_behind());
+    assert_eq!(store.stats().runs, 9);
+    disk.set_capacity(None);
+    assert!(store.merge_step().unwrap() && store.is_behind());
+    while store.is_behind() {
+        assert!(store.merge_step().unwrap());
+    }
+    assert_eq!(count(&store), 900);
+}
+
+#[test]
+fn a_long_table_is_synced_as_it_is_written() {
+    let disk = Disk::default();
+    let store = TableStore::open(disk.files("tables"), 7, TableOptions::default()).unwrap();
+    let syncs = || disk.calls(Calls::Only(Operation::Sync));
+    let before = syncs();
+    store.ingest(1, some(0..10)).unwrap();
+    let few = syncs() - before;
+    let mut records = some(0..12);
+    for (_, change) in &mut records {
+        if let Change::Put { record, .. } = change {
+            let mut random = Random::new(record.revision.0);
+            record.payload = (0..1 << 20).map(|_| random.index(256) as u8).collect();
+        }
+    }
+    store.ingest(2, records).unwrap();
+    assert_eq!(syncs() - before - few, few + 3, "every 4 MiB of 12");
 }
 
 // ---- at the same time ----

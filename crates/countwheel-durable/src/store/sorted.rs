@@ -44,12 +44,18 @@ pub trait Sorted: Send + Sync {
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError>;
 
     /// Does a piece of what keeps it in shape, such as a merge, and says whether more is left.
-    /// Called between segments, by the caller that ingests; reads go on meanwhile.
+    /// Ingests and reads go on meanwhile.
     ///
     /// # Errors
     /// As [`ingest`](Self::ingest).
     fn tend(&self) -> Result<bool, StoreError> {
         Ok(false)
+    }
+
+    /// Whether [`tend`](Self::tend) has fallen so far behind that taking in more would cost reads
+    /// and room without a bound. A log with threads moves nothing then, until it is full.
+    fn is_behind(&self) -> bool {
+        false
     }
 }
 

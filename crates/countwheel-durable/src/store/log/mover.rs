@@ -58,12 +58,13 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// Whether a thread moves something, so that no commit has to wait. What is kept back for
-    /// speed goes as well when there is no room: a segment that has moved is a spare.
+    /// speed goes as well when there is no room: a segment that has moved is a spare. If the
+    /// sorted store is behind, commits fill the log, and then they do have to wait.
     fn wants_move(&self) -> bool {
         let kept = self.options.segments_max.max(2) - 1;
         let kept = self.options.segments_kept.clamp(1, kept);
         let is_long = self.young().1 > kept || self.has_many_names();
-        is_long || !self.writer_whatever().supply.has_room()
+        is_long && !self.base.is_behind() || !self.writer_whatever().supply.has_room()
     }
 
     /// A segment was moved.

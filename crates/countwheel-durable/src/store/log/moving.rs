@@ -99,7 +99,12 @@ impl<B: Sorted> LogStore<B> {
     /// # Errors
     /// As that.
     pub fn tend(&self) -> Result<bool, StoreError> {
-        self.base.tend()
+        let tended = self.base.tend();
+        if !matches!(tended, Ok(false)) {
+            // It may have been behind; and if there is no room to catch up, nobody waits for it.
+            self.has_changed();
+        }
+        tended
     }
 
     /// Makes spares until there are `wanted`.

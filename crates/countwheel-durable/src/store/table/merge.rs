@@ -7,6 +7,11 @@
 //! at most about fan-in runs for each. When there are as many tombstones as the oldest run has
 //! records, everything is merged into one, so that what was removed does not take more room than
 //! what is there.
+//!
+//! A merge goes in steps, so that nobody waits for more than one of them: neither who closes the
+//! store nor a merge of a lower tier, which goes first. So there may be one unfinished merge for
+//! each tier, and runs stay few while a large merge takes its time. What is unfinished when the
+//! store is closed is begun anew.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -23,25 +28,39 @@ use super::writer::{Content, RunWriter};
 use crate::store::StoreError;
 use crate::store::embedded::codec::Indexed;
 
+/// With so many times the fan-in runs of one tier, merging is behind.
+const BEHIND: usize = 3;
+
 /// Which runs are to become one, and of which tier.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Wanted {
-    pub(super) runs: Range<usize>,
+    runs: Range<usize>,
     tier: u32,
+    /// What is of a lower tier need not wait for it.
+    first: u32,
 }
 
-/// The next merge that is worth it.
-pub(super) fn wanted(version: &Version, options: &TableOptions) -> Option<Wanted> {
-    let runs = &version.runs;
+/// The next merge that is worth it. One that is `under_way` has its runs for itself, and what is
+/// of as high a tier waits for it.
+pub(super) fn wanted(
+    version: &Version,
+    options: &TableOptions,
+    under_way: Option<&Merge>,
+) -> Option<Wanted> {
+    let free = under_way.map_or(version.runs.len(), |merge| merge.place(version).start);
+    let highest = under_way.map(|merge| merge.wanted.first);
+    let runs = &version.runs[..free];
     let tombstones = |run: &Arc<Run>| run.sum(|table| table.footer.tombstones);
-    if let [newer @ .., oldest] = &runs[..]
+    if let [newer @ .., oldest] = runs
         && !newer.is_empty()
+        && under_way.is_none()
     {
         let removed: u64 = newer.iter().map(tombstones).sum();
         if removed >= oldest.sum(|table| table.footer.records).max(1) {
             return Some(Wanted {
                 runs: 0..runs.len(),
                 tier: oldest.tier,
+                first: oldest.tier,
             });
         }
     }
@@ -51,11 +70,15 @@ pub(super) fn wanted(version: &Version, options: &TableOptions) -> Option<Wanted
         let tier = runs[begin].tier;
         let same = runs[begin..].iter().take_while(|run| run.tier == tier);
         let end = begin + same.count();
+        if highest.is_some_and(|highest| tier >= highest) {
+            return None;
+        }
         if end - begin >= options.fan_in {
             // The oldest of them, so that those of a tier stay together.
             return Some(Wanted {
                 runs: end - options.fan_in..end,
                 tier: tier + 1,
+                first: tier,
             });
         }
         begin = end;
@@ -63,66 +86,121 @@ pub(super) fn wanted(version: &Version, options: &TableOptions) -> Option<Wanted
     None
 }
 
-/// Writes the run that takes the place of those that are wanted; `None` if nothing is left.
-/// Its names are not synced.
-pub(super) fn merge(
-    directory: &Arc<Directory>,
-    version: &Version,
-    wanted: &Wanted,
-) -> Result<Option<Run>, StoreError> {
-    let runs = &version.runs[wanted.runs.clone()];
-    let newest = runs.first().map_or(0, |run| run.newest);
-    let mut writer = RunWriter::new(directory, newest);
-    let mut sources = BinaryHeap::new();
-    for (age, run) in runs.iter().enumerate() {
-        sources.extend(Source::first(age, run)?);
+/// Whether there are so many runs that what is added has to wait.
+pub(super) fn is_behind(version: &Version, options: &TableOptions) -> bool {
+    let tiers = version.runs.chunk_by(|one, other| one.tier == other.tier);
+    let most = options.fan_in.saturating_mul(BEHIND);
+    tiers.into_iter().any(|runs| runs.len() >= most)
+}
+
+/// A merge that is under way. What it wrote is removed with it unless it is finished.
+pub(super) struct Merge {
+    /// What the store was when it began.
+    version: Arc<Version>,
+    wanted: Wanted,
+    writer: RunWriter,
+    sources: BinaryHeap<Source>,
+    last_key: Vec<u8>,
+    record: Vec<u8>,
+}
+
+impl Merge {
+    pub(super) fn begin(
+        directory: &Arc<Directory>,
+        version: Arc<Version>,
+        wanted: Wanted,
+    ) -> Result<Self, StoreError> {
+        let runs = &version.runs[wanted.runs.clone()];
+        let newest = runs.first().map_or(0, |run| run.newest);
+        let mut sources = BinaryHeap::new();
+        for (age, run) in runs.iter().enumerate() {
+            sources.extend(Source::first(age, run)?);
+        }
+        Ok(Self {
+            writer: RunWriter::new(directory, newest),
+            version,
+            wanted,
+            sources,
+            last_key: Vec::new(),
+            record: Vec::new(),
+        })
     }
-    let mut last_key: Vec<u8> = Vec::new();
-    let mut bytes = Vec::new();
-    while let Some(mut source) = sources.peek_mut() {
-        let cursor = &source.cursor;
-        if cursor.key() != last_key {
-            last_key.clear();
-            last_key.extend_from_slice(cursor.key());
-            let table = cursor.table();
-            let senseless = |_| table.senseless(cursor.offset());
-            let value = Value::read(cursor.value()).map_err(senseless)?;
-            let large;
-            let stripped = match value {
-                Value::Tombstone => None,
-                Value::Inline(stripped) => Some(stripped),
-                Value::Large(_) => {
-                    large = table.stripped(cursor.value(), cursor.offset())?;
-                    large.as_deref()
+
+    /// The runs that become one.
+    pub(super) fn runs(&self) -> &[Arc<Run>] {
+        &self.version.runs[self.wanted.runs.clone()]
+    }
+
+    /// Where they stand by now: what came meanwhile is newer, and may have been merged.
+    pub(super) fn place(&self, now: &Version) -> Range<usize> {
+        let runs = self.runs();
+        let is_first = |run: &Arc<Run>| runs.first().is_some_and(|first| Arc::ptr_eq(first, run));
+        let start = now.runs.iter().position(is_first).unwrap_or(now.runs.len());
+        start..start + runs.len()
+    }
+
+    /// Merges about as many bytes as the options say. False if that was the last of it.
+    pub(super) fn step(&mut self, directory: &Directory) -> Result<bool, StoreError> {
+        let mut bytes = 0;
+        while let Some(mut source) = self.sources.peek_mut() {
+            if bytes >= directory.options.merge_bytes {
+                return Ok(true);
+            }
+            let cursor = &source.cursor;
+            bytes += (cursor.key().len() + cursor.value().len()) as u64;
+            if cursor.key() != self.last_key {
+                self.last_key.clear();
+                self.last_key.extend_from_slice(cursor.key());
+                let table = cursor.table();
+                let senseless = |_| table.senseless(cursor.offset());
+                let value = Value::read(cursor.value()).map_err(senseless)?;
+                let large;
+                let stripped = match value {
+                    Value::Tombstone => None,
+                    Value::Inline(stripped) => Some(stripped),
+                    Value::Large(_) => {
+                        large = table.stripped(cursor.value(), cursor.offset())?;
+                        bytes += large.as_ref().map_or(0, |large| large.len() as u64);
+                        large.as_deref()
+                    }
+                };
+                let older = self.wanted.runs.end;
+                match stripped {
+                    Some(stripped) => {
+                        restore(cursor.key(), stripped, &mut self.record).map_err(senseless)?;
+                        let indexed = Indexed::decode(&self.record)
+                            .map_err(|error| table.damaged(cursor.offset(), &error.to_string()))?;
+                        let content = Content::Record(stripped, indexed);
+                        self.writer.add(&self.last_key, content)?;
+                    }
+                    None if self
+                        .version
+                        .may_contain(older, &self.last_key)
+                        .unwrap_or(true) =>
+                    {
+                        self.writer.add(&self.last_key, Content::Tombstone)?;
+                    }
+                    None => {}
                 }
-            };
-            match stripped {
-                Some(stripped) => {
-                    restore(cursor.key(), stripped, &mut bytes).map_err(senseless)?;
-                    let indexed = Indexed::decode(&bytes)
-                        .map_err(|error| table.damaged(cursor.offset(), &error.to_string()))?;
-                    writer.add(&last_key, Content::Record(stripped, indexed))?;
-                }
-                None if version
-                    .may_contain(wanted.runs.end, &last_key)
-                    .unwrap_or(true) =>
-                {
-                    writer.add(&last_key, Content::Tombstone)?;
-                }
-                None => {}
+            }
+            // An advance that fails leaves the heap out of order; it is given up then.
+            if !source.advance()? {
+                PeekMut::pop(source);
             }
         }
-        // An advance that fails leaves the heap out of order; it is given up then.
-        if !source.advance()? {
-            PeekMut::pop(source);
-        }
+        Ok(false)
     }
-    let tables = writer.finish()?;
-    Ok((!tables.is_empty()).then_some(Run {
-        tier: wanted.tier,
-        newest,
-        tables,
-    }))
+
+    /// The run that takes the place of those that were merged; nothing if nothing is left. Its
+    /// names are not synced.
+    pub(super) fn finish(&mut self) -> Result<Option<Run>, StoreError> {
+        let tables = self.writer.finish()?;
+        Ok((!tables.is_empty()).then_some(Run {
+            tier: self.wanted.tier,
+            newest: self.runs().first().map_or(0, |run| run.newest),
+            tables,
+        }))
+    }
 }
 
 /// A run, at its next name.

@@ -60,12 +60,14 @@ mod version;
 mod writer;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use self::check::{TableCheck, TableProblem};
 use self::directory::{Directory, FileName, io_error, not_a_store};
 use self::format::strip;
 use self::manifest::{Manifest, RunEntry, TableEntry};
+use self::merge::Merge;
 use self::reader::Table;
 pub use self::salvage::Salvaged;
 pub use self::snapshot::TableSnapshot;
@@ -89,7 +91,11 @@ pub struct TableOptions {
     /// How many bytes of blocks are kept in memory.
     pub cache_bytes: usize,
     /// How many runs become one: 2 at least. More mean fewer writes, and more runs to look into.
+    /// With three times as many of one tier a log moves nothing until some were merged.
     pub fan_in: usize,
+    /// About how many bytes of records one step of a merge reads. A step may also finish a table,
+    /// whose indexes are about a quarter of it.
+    pub merge_bytes: u64,
 }
 
 impl Default for TableOptions {
@@ -99,6 +105,7 @@ impl Default for TableOptions {
             block_bytes: 8 << 10,
             cache_bytes: 64 << 20,
             fan_in: 8,
+            merge_bytes: 8 << 20,
         }
     }
 }
@@ -152,8 +159,11 @@ pub struct TableStore {
     version: RwLock<Arc<Version>>,
     /// Held by the one ingest at a time. Taken before `editing`.
     ingesting: Mutex<()>,
-    /// Held by the one merge at a time. Taken before `editing`.
-    merging: Mutex<()>,
+    /// The merges that are under way, each of a lower tier than the one before: the last goes on.
+    /// Held by one step at a time. Taken before `editing`.
+    merging: Mutex<Vec<Merge>>,
+    /// The last step of a merge found no room.
+    starved: AtomicBool,
     /// Held while the manifest is written and the version replaced.
     editing: Mutex<()>,
 }
@@ -176,6 +186,7 @@ impl TableStore {
             table_bytes: options.table_bytes.clamp(4 << 10, 1 << 30),
             block_bytes: options.block_bytes.clamp(64, 1 << 20),
             fan_in: options.fan_in.max(2),
+            merge_bytes: options.merge_bytes.max(1),
             ..options
         };
         let found = found_files(&*files)?;
@@ -224,6 +235,7 @@ impl TableStore {
             version: RwLock::new(Arc::new(version)),
             ingesting: Mutex::default(),
             merging: Mutex::default(),
+            starved: AtomicBool::new(false),
             editing: Mutex::default(),
         })
     }
@@ -231,33 +243,54 @@ impl TableStore {
     /// Whether [`merge_step`](Self::merge_step) would do something.
     #[must_use]
     pub fn merge_wanted(&self) -> bool {
-        merge::wanted(&self.version(), &self.directory.options).is_some()
+        let merging = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
+        let options = &self.directory.options;
+        !merging.is_empty() || merge::wanted(&self.version(), options, None).is_some()
     }
 
-    /// Merges once, if that is worth it. False if it is not. Reads and ingests go on meanwhile.
+    /// Does a step of a merge, if one is worth it. False if none is. Reads and ingests go on
+    /// meanwhile. What is not finished when the store is closed is begun anew some time.
     ///
-    /// Takes room on the disk for what it writes until it is done, and memory for one table.
+    /// Takes room on the disk for what it writes until it is done, and memory for one table; for
+    /// as many more as there are merges of higher tiers that wait for it.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if there is no room; nothing was changed. [`StoreError::Corrupt`] if a
-    /// table is damaged; nothing was changed. Any other error ends this opening of the store.
+    /// [`StoreError::Full`] if there is no room: all merges under way are given up, and nothing
+    /// was changed. [`StoreError::Corrupt`] if a table is damaged; nothing was changed. Any other
+    /// error ends this opening of the store.
     pub fn merge_step(&self) -> Result<bool, StoreError> {
-        let _one_at_a_time = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut merging = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
+        let stepped = self.try_merge_step(&mut merging);
+        let is_full = matches!(stepped, Err(StoreError::Full { .. }));
+        self.starved.store(is_full, Ordering::SeqCst);
+        if stepped.is_err() {
+            // What they wrote takes room that others need.
+            merging.clear();
+        }
+        stepped
+    }
+
+    fn try_merge_step(&self, merging: &mut Vec<Merge>) -> Result<bool, StoreError> {
         self.directory.check_usable()?;
         let version = self.version();
-        let Some(wanted) = merge::wanted(&version, &self.directory.options) else {
+        let wanted = merge::wanted(&version, &self.directory.options, merging.last());
+        if let Some(wanted) = wanted {
+            merging.push(Merge::begin(&self.directory, version, wanted)?);
+        }
+        let Some(merge) = merging.last_mut() else {
             return Ok(false);
         };
-        let merged = merge::merge(&self.directory, &version, &wanted)?.map(Arc::new);
+        if merge.step(&self.directory)? {
+            return Ok(true);
+        }
+        let merged = merge.finish()?.map(Arc::new);
         self.edit(merged.as_ref(), |now| {
-            // What came meanwhile stands before.
-            let more = now.runs.len() - version.runs.len();
-            let place = wanted.runs.start + more..wanted.runs.end + more;
+            let place = merge.place(now);
             now.runs.splice(place, merged.clone());
         })?;
-        for run in &version.runs[wanted.runs] {
-            run.tables.iter().for_each(|table| table.discard());
-        }
+        let replaced = merge.runs().iter().flat_map(|run| &run.tables);
+        replaced.for_each(|table| table.discard());
+        merging.pop();
         Ok(true)
     }
 
@@ -466,6 +499,12 @@ impl Sorted for TableStore {
 
     fn tend(&self) -> Result<bool, StoreError> {
         self.merge_step()
+    }
+
+    fn is_behind(&self) -> bool {
+        // Where merging finds no room, to move may be what makes some.
+        !self.starved.load(Ordering::SeqCst)
+            && merge::is_behind(&self.version(), &self.directory.options)
     }
 }
 

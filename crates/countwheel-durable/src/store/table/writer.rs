@@ -18,6 +18,9 @@ use crate::store::{Position, StoreError};
 
 /// So many bytes are written at a time.
 const WRITE_BYTES: usize = 1 << 20;
+/// After so many bytes they are synced: a commit of the log that comes meanwhile waits for what
+/// the system has to write before it, and that is no more than this.
+const SYNC_BYTES: u64 = 4 << 20;
 /// Sets aside for one table in memory at most: the names and what is indexed of them.
 const INDEX_MAX_BYTES: usize = 256 << 20;
 
@@ -31,19 +34,19 @@ pub(super) enum Content<'a> {
 
 /// Writes tables of bounded size, one after the other. What was written is removed again unless
 /// it is finished.
-pub(super) struct RunWriter<'a> {
-    directory: &'a Arc<Directory>,
+pub(super) struct RunWriter {
+    directory: Arc<Directory>,
     newest: u64,
     current: Option<TableWriter>,
     finished: Vec<Arc<Table>>,
     kept: bool,
 }
 
-impl<'a> RunWriter<'a> {
+impl RunWriter {
     /// `newest` is the last segment of which something is written.
-    pub(super) fn new(directory: &'a Arc<Directory>, newest: u64) -> Self {
+    pub(super) fn new(directory: &Arc<Directory>, newest: u64) -> Self {
         Self {
-            directory,
+            directory: Arc::clone(directory),
             newest,
             current: None,
             finished: Vec::new(),
@@ -58,16 +61,16 @@ impl<'a> RunWriter<'a> {
             self.finish_table()?;
         }
         if self.current.is_none() {
-            self.current = Some(TableWriter::begin(self.directory)?);
+            self.current = Some(TableWriter::begin(&self.directory)?);
         }
         match &mut self.current {
-            Some(table) => table.add(self.directory, key, content),
+            Some(table) => table.add(&self.directory, key, content),
             None => Ok(()),
         }
     }
 
     /// The tables, every one synced, but not their names.
-    pub(super) fn finish(mut self) -> Result<Vec<Arc<Table>>, StoreError> {
+    pub(super) fn finish(&mut self) -> Result<Vec<Arc<Table>>, StoreError> {
         self.finish_table()?;
         self.kept = true;
         Ok(std::mem::take(&mut self.finished))
@@ -75,7 +78,7 @@ impl<'a> RunWriter<'a> {
 
     fn finish_table(&mut self) -> Result<(), StoreError> {
         if let Some(table) = &mut self.current {
-            let table = table.finish(self.directory, self.newest)?;
+            let table = table.finish(&self.directory, self.newest)?;
             self.finished.push(table);
             self.current = None;
         }
@@ -83,7 +86,7 @@ impl<'a> RunWriter<'a> {
     }
 }
 
-impl Drop for RunWriter<'_> {
+impl Drop for RunWriter {
     fn drop(&mut self) {
         if let Some(table) = self.current.take() {
             self.directory.discard(&Directory::table_name(table.number));
@@ -140,6 +143,7 @@ impl TableWriter {
                     file: number,
                 },
                 written: 0,
+                synced: 0,
                 buffer: Vec::with_capacity(WRITE_BYTES),
                 checksums: crc32fast::Hasher::new(),
             },
@@ -464,6 +468,7 @@ struct Out {
     file: Arc<dyn StoreFile>,
     place: Place,
     written: u64,
+    synced: u64,
     buffer: Vec<u8>,
     checksums: crc32fast::Hasher,
 }
@@ -490,6 +495,10 @@ impl Out {
         self.file.write_at(self.written, &self.buffer)?;
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
+        if self.written - self.synced >= SYNC_BYTES {
+            self.file.sync()?;
+            self.synced = self.written;
+        }
         Ok(())
     }
 }
