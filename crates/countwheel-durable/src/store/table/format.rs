@@ -1,5 +1,9 @@
 //! The frames that every file of a table store is made of, and the numbers in them.
 
+use lz4_flex::block::{
+    CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
+};
+
 use crate::TimerName;
 use crate::store::Shard;
 use crate::store::embedded::codec;
@@ -9,7 +13,13 @@ pub(super) const ALIGNMENT: u64 = 8;
 /// The bytes of a frame before its body: checksum, length, kind, three zeros.
 pub(super) const FRAME_HEADER: usize = 12;
 /// The version of the format, in every footer and manifest.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
+/// In the byte that says the kind of a frame: its body is packed.
+const PACKED: u8 = 1 << 7;
+/// A shorter body is not packed.
+const PACK_MIN_BYTES: usize = 64;
+/// LZ4 never makes more than this of a byte.
+const UNPACKED_OF_A_BYTE: usize = 255;
 /// A record longer than this has a frame of its own, so that looking for its name reads little.
 pub(super) const LARGE_BYTES: usize = 2 << 10;
 /// An index tree is at most so high: more than any file can need.
@@ -50,7 +60,7 @@ impl Kind {
             Self::Manifest,
         ]
         .into_iter()
-        .find(|&kind| kind as u8 == byte)
+        .find(|&kind| kind as u8 == byte & !PACKED)
     }
 }
 
@@ -66,12 +76,13 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Appends a frame that is to stand at `offset`, and fills up to the next one.
-    pub(super) fn write(self, offset: u64, kind: Kind, body: &[u8], out: &mut Vec<u8>) {
+    /// Appends a frame that is to stand at `offset`, and fills up to the next one. `kind` is the
+    /// byte that says it.
+    pub(super) fn write(self, offset: u64, kind: u8, body: &[u8], out: &mut Vec<u8>) {
         let length = u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes();
-        out.extend_from_slice(&self.checksum(offset, kind as u8, body).to_le_bytes());
+        out.extend_from_slice(&self.checksum(offset, kind, body).to_le_bytes());
         out.extend_from_slice(&length);
-        out.extend_from_slice(&[kind as u8, 0, 0, 0]);
+        out.extend_from_slice(&[kind, 0, 0, 0]);
         out.extend_from_slice(body);
         let padding = usize::try_from(frame_len(body.len())).unwrap_or(usize::MAX)
             - FRAME_HEADER
@@ -94,15 +105,70 @@ impl Place {
         hasher.finalize()
     }
 
-    /// The kind of the frame in `bytes`, which is all of it but what fills up to the next one;
-    /// `None` if it is none.
-    pub(super) fn check(self, offset: u64, bytes: &[u8]) -> Option<Kind> {
+    /// Takes the frame in `bytes`, which is all of it but what fills up to the next one. Its kind,
+    /// and the frame with its body as it was before it was packed; `None` if it is none.
+    pub(super) fn open(self, offset: u64, bytes: Vec<u8>) -> Option<(Kind, Vec<u8>)> {
         let (header, body) = bytes.split_first_chunk::<FRAME_HEADER>()?;
         let fits = u32_at(header, 4) as usize == body.len()
             && u32_at(header, 0) == self.checksum(offset, header[8], body)
             && header[9..] == [0; 3];
-        Kind::of(header[8]).filter(|_| fits)
+        let kind = Kind::of(header[8]).filter(|_| fits)?;
+        let is_packed = header[8] & PACKED != 0;
+        let opened = if is_packed { unpack(&bytes)? } else { bytes };
+        Some((kind, opened))
     }
+}
+
+/// Packs bodies: most payloads are text, and names and numbers in order are much alike.
+#[derive(Default)]
+pub(super) struct Packer {
+    table: CompressTable,
+    packed: Vec<u8>,
+}
+
+impl Packer {
+    /// The byte that says the kind of the frame, and its body as it is to be written: packed, if
+    /// that saves an eighth at least.
+    pub(super) fn pack<'a>(&'a mut self, kind: Kind, body: &'a [u8]) -> (u8, &'a [u8]) {
+        let plain = (kind as u8, body);
+        let Ok(length) = u32::try_from(body.len()) else {
+            return plain;
+        };
+        if body.len() < PACK_MIN_BYTES {
+            return plain;
+        }
+        let most = 4 + get_maximum_output_size(body.len());
+        if self.packed.len() < most {
+            self.packed.resize(most, 0);
+        }
+        self.packed[..4].copy_from_slice(&length.to_le_bytes());
+        let packed = compress_into_with_table(body, &mut self.packed[4..], &mut self.table);
+        match packed {
+            Ok(len) if 4 + len <= body.len() - body.len() / 8 => {
+                (kind as u8 | PACKED, &self.packed[..4 + len])
+            }
+            _ => plain,
+        }
+    }
+}
+
+/// The length that is stated for what was packed to `packed` bytes. Whatever it says, no more is
+/// set aside than there can be.
+fn unpacked_len(stated: [u8; 4], packed: usize) -> Option<usize> {
+    let most = packed.saturating_mul(UNPACKED_OF_A_BYTE);
+    let stated = u32::from_le_bytes(stated) as usize;
+    (stated <= most).then_some(stated)
+}
+
+/// The frame with its body unpacked.
+fn unpack(frame: &[u8]) -> Option<Vec<u8>> {
+    let (header, body) = frame.split_first_chunk::<FRAME_HEADER>()?;
+    let (length, packed) = body.split_first_chunk::<4>()?;
+    let length = unpacked_len(*length, packed.len())?;
+    let mut out = vec![0; FRAME_HEADER + length];
+    out[..FRAME_HEADER].copy_from_slice(header);
+    let filled = decompress_into(packed, &mut out[FRAME_HEADER..]).ok()?;
+    (filled == length).then_some(out)
 }
 
 /// Where a frame stands, and how long its body is.
@@ -200,14 +266,14 @@ impl Footer {
         body
     }
 
-    /// What the body of a footer says; the version, if it is a later one.
+    /// What the body of a footer says; the version, if it is another one.
     pub(super) fn read(body: &[u8]) -> Result<Result<Self, u32>, Malformed> {
         if body.len() < 12 || body[..8] != TABLE_MAGIC {
             return Err(Malformed);
         }
         match u32_at(body, 8) {
             VERSION => {}
-            later => return Ok(Err(later)),
+            other => return Ok(Err(other)),
         }
         if body.len() != FOOTER_BODY {
             return Err(Malformed);
@@ -357,4 +423,44 @@ pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
     found.map_or(0, |chunk| u64::from_le_bytes(*chunk))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_comes_back_and_no_more() {
+        let place = Place {
+            store_id: 7,
+            file: 1,
+        };
+        let mut packer = Packer::default();
+        for body in [vec![0; 1 << 20], vec![7; 100], b"text ".repeat(9_000)] {
+            let (kind, packed) = packer.pack(Kind::Records, &body);
+            assert!(packed.len() < body.len() / 2);
+            let most = packed.len() - 4;
+            let stated = |len: usize| u32::try_from(len).unwrap().to_le_bytes();
+            assert_eq!(unpacked_len(stated(body.len()), most), Some(body.len()));
+            assert_eq!(unpacked_len(stated(most * 256), most), None);
+            let mut frame = Vec::new();
+            place.write(8, kind, packed, &mut frame);
+            frame.truncate(FRAME_HEADER + packed.len());
+            let (kind, opened) = place.open(8, frame.clone()).unwrap();
+            assert!(kind == Kind::Records && opened[FRAME_HEADER..] == body);
+            // The checksum is right, and the length is not.
+            for wrong in [body.len() - 1, body.len() + 1] {
+                let mut body = packed.to_vec();
+                body[..4].copy_from_slice(&stated(wrong));
+                let mut frame = Vec::new();
+                place.write(8, PACKED | 1, &body, &mut frame);
+                frame.truncate(FRAME_HEADER + body.len());
+                assert!(place.open(8, frame).is_none());
+            }
+        }
+        let noise: Vec<u8> = (0_u32..2_000)
+            .map(|number| (number.wrapping_mul(0x9e37_79b9) >> 24) as u8)
+            .collect();
+        assert_eq!(packer.pack(Kind::Due, &noise[..63]).0, Kind::Due as u8);
+    }
 }

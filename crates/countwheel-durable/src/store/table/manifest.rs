@@ -97,7 +97,7 @@ impl Manifest {
         }
         let version = u32_at(&bytes, 8);
         if version != VERSION {
-            let problem = format!("is of a later version, {version}");
+            let problem = format!("is of another version, {version}");
             return Err(not_a_store(files, name, problem));
         }
         let found = u64_at(&bytes, 16);

@@ -21,7 +21,8 @@
 //!
 //! Numbers are little endian. The checksum is the CRC-32 of the store's id, the file's number,
 //! the offset and the length (eight bytes each), the kind, and the body. So a frame from another
-//! place is none. In this order there are
+//! place is none. If the highest bit of the kind is set, the body is packed: it is how long it was,
+//! in four bytes, and a block of LZ4. In this order there are
 //!
 //! 1. **records** by name: blocks of entries, see [`block`]. The key is the shard, the queue, NUL
 //!    and the timer's key; the value a byte 0 for a removal (a **tombstone**), 1 and the record as

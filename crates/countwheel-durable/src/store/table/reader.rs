@@ -130,12 +130,12 @@ impl Table {
         footer
             .map_err(|_| self.damaged(at, "its footer makes no sense"))?
             .map_err(|version| {
-                let problem = format!("is of a later version, {version}");
+                let problem = format!("is of another version, {version}");
                 not_a_store(&*self.directory.files, &self.name(), problem)
             })
     }
 
-    /// Reads a frame and checks it. The body begins at [`FRAME_HEADER`].
+    /// Reads a frame and checks it. The body, unpacked, begins at [`FRAME_HEADER`].
     pub(super) fn frame(&self, pointer: Pointer, kind: Kind) -> Result<Vec<u8>, StoreError> {
         let Pointer { offset, len } = pointer;
         let end = offset.checked_add(FRAME_HEADER as u64 + u64::from(len));
@@ -145,10 +145,10 @@ impl Table {
         let mut bytes = vec![0; FRAME_HEADER + len as usize];
         let read = self.file.read_at(offset, &mut bytes);
         read.map_err(|error| super::directory::io_error(&*self.directory.files, error))?;
-        if self.place().check(offset, &bytes) != Some(kind) {
-            return Err(self.damaged(offset, "a checksum does not match"));
+        match self.place().open(offset, bytes) {
+            Some((found, bytes)) if found == kind => Ok(bytes),
+            _ => Err(self.damaged(offset, "a checksum does not match")),
         }
-        Ok(bytes)
     }
 
     fn block(&self, pointer: Pointer, kind: Kind, cached: bool) -> Result<Arc<Block>, StoreError> {

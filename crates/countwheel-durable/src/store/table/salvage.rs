@@ -127,7 +127,7 @@ impl File {
         }
         let mut bytes = vec![0; FRAME_HEADER + len as usize];
         self.file.read_at(offset, &mut bytes).ok()?;
-        Some((self.place.check(offset, &bytes)?, bytes))
+        self.place.open(offset, bytes)
     }
 
     /// The frame that says itself that it stands at `offset`, and where the next would stand.

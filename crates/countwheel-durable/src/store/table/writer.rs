@@ -8,7 +8,7 @@ use super::block::Builder;
 use super::directory::Directory;
 use super::filter::{self, Filter};
 use super::format::{
-    Footer, Kind, LARGE_BYTES, Malformed, Place, Pointer, SHARD_BYTES, Tree, Value,
+    Footer, Kind, LARGE_BYTES, Malformed, Packer, Place, Pointer, SHARD_BYTES, Tree, Value,
 };
 use super::reader::Table;
 use crate::DueClock;
@@ -144,6 +144,7 @@ impl TableWriter {
                 },
                 written: 0,
                 synced: 0,
+                packer: Packer::default(),
                 buffer: Vec::with_capacity(WRITE_BYTES),
                 checksums: crc32fast::Hasher::new(),
             },
@@ -469,6 +470,7 @@ struct Out {
     place: Place,
     written: u64,
     synced: u64,
+    packer: Packer,
     buffer: Vec<u8>,
     checksums: crc32fast::Hasher,
 }
@@ -481,9 +483,14 @@ impl Out {
 
     fn frame(&mut self, kind: Kind, body: &[u8]) -> io::Result<Pointer> {
         let offset = self.end();
+        let (byte, body) = match kind {
+            Kind::Records | Kind::Due | Kind::List | Kind::Large => self.packer.pack(kind, body),
+            // Small, or without any order; and the footer's length has to be known.
+            Kind::Index | Kind::Filter | Kind::Footer | Kind::Manifest => (kind as u8, body),
+        };
         let len = u32::try_from(body.len()).map_err(io::Error::other)?;
         let begin = self.buffer.len();
-        self.place.write(offset, kind, body, &mut self.buffer);
+        self.place.write(offset, byte, body, &mut self.buffer);
         self.checksums.update(&self.buffer[begin..begin + 4]);
         if self.buffer.len() >= WRITE_BYTES {
             self.flush()?;
