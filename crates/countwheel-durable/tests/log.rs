@@ -85,7 +85,7 @@ fn moving<B: Sorted + 'static>(every: usize) -> Deed<LogStore<B>> {
         if commits.is_multiple_of(2 * every) {
             while log.move_oldest()? {}
         }
-        Ok(())
+        log.tend().map(drop)
     })
 }
 
@@ -345,6 +345,7 @@ fn survives_power_cuts(seed: u64) {
             let moved = match random.index(6) {
                 0 => log.seal(),
                 1 => log.move_oldest(),
+                2 | 3 => log.tend(),
                 _ => Ok(true),
             };
             if moved.is_err() {
@@ -469,6 +470,141 @@ fn what_fires_before_its_segment_is_full_never_reaches_the_sorted_store() {
 }
 
 /// Segments that are full every few commits.
+/// Counts the entries by wake that it gave.
+#[derive(Clone, Default)]
+struct Counted {
+    base: MemorySorted,
+    given: Arc<AtomicUsize>,
+}
+
+impl Sorted for Counted {
+    fn ingested(&self) -> u64 {
+        self.base.ingested()
+    }
+
+    fn ingest(&self, segment: u64, changes: Vec<(Shard, Change)>) -> Result<(), StoreError> {
+        self.base.ingest(segment, changes)
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.base.get(shard, name)
+    }
+
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        let due = self.base.due(shard, scan)?;
+        self.given.fetch_add(due.len(), Ordering::SeqCst);
+        Ok(due)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.base.list(shard, filter)
+    }
+}
+
+#[test]
+fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
+    let disk = Disk::default();
+    let base = Counted::default();
+    let mut own = options();
+    own.segments_max = 64;
+    let open = || {
+        let log = LogStore::open(base.clone(), files(&disk), 7, own).unwrap();
+        let lease = log.acquire(Shard::ONLY).unwrap().lease;
+        (log, lease)
+    };
+    // The first that is due, and how many were looked at for it.
+    let first = |log: &LogStore<Counted>| {
+        let before = base.given.load(Ordering::SeqCst);
+        let scan = DueScan {
+            limit: 1,
+            ..DueScan::all(DueClock::Wall)
+        };
+        let due = log.due(Shard::ONLY, &scan).unwrap();
+        let looked = base.given.load(Ordering::SeqCst) - before;
+        (due[0].name.key.as_str().to_owned(), looked)
+    };
+    let key = |number: u64| format!("key-{number}");
+    let move_all = |log: &LogStore<Counted>| {
+        log.seal().unwrap();
+        while log.move_oldest().unwrap() {}
+    };
+    let tend_all = |log: &LogStore<Counted>| while log.tend().unwrap() {};
+    let (log, lease) = open();
+    let puts: Vec<_> = (10..5_000)
+        .map(|number| Change::put(record(number, 1, 9)))
+        .collect();
+    log.commit(lease, &puts).unwrap();
+    move_all(&log);
+    let names = (10..4_900).map(|number| record(number, 1, 0).name);
+    let removals: Vec<_> = names.map(Change::remove).collect();
+    log.commit(lease, &removals).unwrap();
+    assert_eq!(first(&log), (key(4_900), 4_891), "nothing was passed yet");
+    tend_all(&log);
+    assert_eq!(first(&log), (key(4_900), 1));
+    // The next commit writes it down.
+    log.commit(lease, &[Change::put(record(5_000, 1, 9))])
+        .unwrap();
+    drop(log);
+    let (log, lease) = open();
+    assert_eq!(first(&log), (key(4_900), 1));
+
+    // What is due before that is found: while it is young, also after an opening,
+    log.commit(lease, &[Change::put(record(5, 2, 9))]).unwrap();
+    log.seal().unwrap();
+    for revision in 9..11 {
+        // Written in the next segment.
+        log.commit(lease, &[Change::Given(Revision(revision))])
+            .unwrap();
+    }
+    assert_eq!(first(&log), (key(5), 1));
+    drop(log);
+    let (log, _) = open();
+    assert_eq!(first(&log), (key(5), 1));
+    // and once it has moved, although what was written is not read again.
+    while log.move_oldest().unwrap() {}
+    assert_eq!(first(&log), (key(5), 1));
+    drop(log);
+    let (log, lease) = open();
+    assert_eq!(first(&log), (key(5), 1));
+    // And passed when it is gone.
+    log.commit(lease, &[Change::remove(record(5, 2, 0).name)])
+        .unwrap();
+    tend_all(&log);
+    assert_eq!(first(&log), (key(4_900), 1));
+}
+
+#[test]
+fn nothing_is_passed_that_is_about_to_move() {
+    let disk = Disk::default();
+    let interrupted = Interrupted {
+        base: MemorySorted::default(),
+        before: Interlude::default(),
+        fails: Arc::default(),
+        tended: Arc::default(),
+        behind: Arc::default(),
+        starves: false,
+    };
+    let (base, before) = (interrupted.base.clone(), Arc::clone(&interrupted.before));
+    let log = Arc::new(open(interrupted, &disk).unwrap());
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    let both = [Change::put(record(1, 1, 9)), Change::put(record(3, 1, 9))];
+    log.commit(lease, &both).unwrap();
+    log.seal().unwrap();
+    log.move_oldest().unwrap();
+    log.commit(lease, &[Change::put(record(1, 2, 9))]).unwrap();
+    log.seal().unwrap();
+    // The sorted store has it already, and it is young still, when somebody looks.
+    let looking = Arc::clone(&log);
+    *before.lock().unwrap() = Some(Box::new(move || {
+        base.ingest(2, vec![(Shard::ONLY, Change::put(record(1, 2, 9)))])
+            .unwrap();
+        looking.tend().unwrap();
+    }));
+    assert!(log.move_oldest().unwrap());
+    let due = log.due(Shard::ONLY, &DueScan::all(DueClock::Wall)).unwrap();
+    assert_eq!(due.len(), 2);
+}
+
 fn options() -> LogOptions {
     let mut options = LogOptions::default();
     options.segment_bytes = 1 << 15;
@@ -491,7 +627,7 @@ struct Interrupted {
     tended: Arc<AtomicUsize>,
     /// It is behind, and a step takes as long.
     behind: Arc<AtomicBool>,
-    /// The step finds no room then.
+    /// It never finds room to catch up.
     starves: bool,
 }
 
@@ -526,11 +662,11 @@ impl Sorted for Interrupted {
     fn tend(&self) -> Result<bool, StoreError> {
         if self.behind.load(Ordering::SeqCst) {
             eventually(|| (!self.behind.load(Ordering::SeqCst)).then_some(()));
-            if self.starves {
-                return Err(StoreError::Full {
-                    path: "base".into(),
-                });
-            }
+        }
+        if self.starves {
+            return Err(StoreError::Full {
+                path: "base".into(),
+            });
         }
         // There is a second piece after each first.
         Ok(self.tended.fetch_add(1, Ordering::SeqCst).is_multiple_of(2))

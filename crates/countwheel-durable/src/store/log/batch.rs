@@ -3,7 +3,8 @@
 //! The body of a commit is a 1, the shard as two bytes, and the changes, one after the other: a
 //! byte that says which, and what it needs. In that byte are
 //!
-//! - in the lowest three bits, which: a put, a removal, a revision given, a new owner;
+//! - in the lowest three bits, which: a put, a removal, a revision given, a new owner, or how far
+//!   the sorted store was passed, see [`passed`](super::passed);
 //! - in the next, whether the sorted store may have the name;
 //! - in the three above, what the change replaces: 0 for nothing, or 1 more than the state.
 //!
@@ -12,10 +13,13 @@
 //! number, fence and last revision, and its queues with their counts. All numbers are little
 //! endian.
 
+use countwheel::Timestamp;
+
 use crate::store::embedded::codec::{self, CodecError};
+use crate::store::log::passed::Note;
 use crate::store::log::segment::FRAME_HEADER;
 use crate::store::{Change, Fence, QueueCounts, Shard};
-use crate::{QueueName, Revision, StateKind};
+use crate::{DueClock, QueueName, Revision, StateKind, Wake};
 
 const COMMIT: u8 = 1;
 const SNAPSHOT: u8 = 2;
@@ -24,6 +28,7 @@ const PUT: u8 = 1;
 const REMOVE: u8 = 2;
 const GIVEN: u8 = 3;
 const FENCE: u8 = 4;
+const PASSED: u8 = 5;
 const MAY_BE_OLD: u8 = 1 << 3;
 const BEFORE_SHIFT: u8 = 4;
 
@@ -77,6 +82,8 @@ pub(super) enum Logged<'a> {
     },
     Given(Revision),
     Fence(Fence),
+    /// How far the sorted store was passed.
+    Passed(Note),
 }
 
 /// A body to which changes are added, behind the bytes of a frame's header.
@@ -121,6 +128,19 @@ pub(super) fn encode(frame: &mut Vec<u8>, change: &Change, replaces: Replaces) -
 pub(super) fn encode_fence(frame: &mut Vec<u8>, fence: Fence) {
     frame.push(FENCE);
     frame.extend_from_slice(&fence.0.to_le_bytes());
+}
+
+/// Appends how far the sorted store was passed.
+pub(super) fn encode_passed(frame: &mut Vec<u8>, note: Note) {
+    frame.extend_from_slice(&[PASSED, note.clock as u8]);
+    let Wake { at, revision } = note.wake;
+    for number in [
+        at.as_micros(),
+        revision.0,
+        note.ingested.unwrap_or(u64::MAX),
+    ] {
+        frame.extend_from_slice(&number.to_le_bytes());
+    }
 }
 
 /// A text of at most 65,535 bytes, which all names are.
@@ -234,6 +254,24 @@ impl<'a> Changes<'a> {
             },
             GIVEN => Logged::Given(Revision(u64::from_le_bytes(rest.array()?))),
             FENCE => Logged::Fence(Fence(u64::from_le_bytes(rest.array()?))),
+            PASSED => {
+                let clock = match rest.array()? {
+                    [0] => DueClock::Wall,
+                    [1] => DueClock::Boot,
+                    _ => return Err(CodecError::Key),
+                };
+                let mut number = || rest.array().map(u64::from_le_bytes);
+                let wake = Wake {
+                    at: Timestamp::from_micros(number()?),
+                    revision: Revision(number()?),
+                };
+                let ingested = Some(number()?).filter(|&ingested| ingested < u64::MAX);
+                Logged::Passed(Note {
+                    clock,
+                    wake,
+                    ingested,
+                })
+            }
             _ => return Err(CodecError::Key),
         }))
     }

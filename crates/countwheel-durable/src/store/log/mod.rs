@@ -45,11 +45,16 @@
 //! # Room
 //!
 //! A segment's room is on the disk before anything is accepted into it. See [`supply`].
+//!
+//! # Where to begin to read
+//!
+//! Behind what was delivered long ago. See [`passed`].
 
 mod batch;
 mod merge;
 mod mover;
 mod moving;
+mod passed;
 mod read;
 mod recovery;
 mod segment;
@@ -66,6 +71,7 @@ use std::sync::{
 
 use self::batch::Replaces;
 use self::mover::Progress;
+use self::passed::LOOK_EVERY;
 use self::segment::Segment;
 use self::supply::{Supply, Trouble};
 use self::writer::Writer;
@@ -194,6 +200,9 @@ struct State {
     shards: BTreeMap<Shard, Table>,
     /// Every segment that is not free, by number.
     segments: BTreeMap<u64, Segment>,
+    /// How often something began to move.
+    moves: u64,
+    is_moving: bool,
 }
 
 impl<B: Sorted> LogStore<B> {
@@ -251,6 +260,7 @@ impl<B: Sorted> LogStore<B> {
             frame: Vec::new(),
             snapshot,
             places: Vec::new(),
+            notes: false,
         };
         let log = Self {
             base,
@@ -310,6 +320,9 @@ impl<B: Sorted> LogStore<B> {
         let (segment, body_at) = self.append(&mut writer)?;
         let mut state = self.state_mut();
         let table = state.shards.entry(lease.shard).or_default();
+        if writer.notes {
+            (table.unnoted, table.noted_in) = (0, segment);
+        }
         for (change, &(replaces, at, len)) in changes.iter().zip(&writer.places) {
             let at = Place {
                 segment,
@@ -326,7 +339,14 @@ impl<B: Sorted> LogStore<B> {
                 }
             }
         }
+        let hid = table.hid >= LOOK_EVERY;
+        if hid {
+            table.hid = 0;
+        }
         drop(state);
+        if hid {
+            self.may_pass();
+        }
         if self.has_many_names() {
             self.has_changed();
         }
@@ -344,6 +364,13 @@ impl<B: Sorted> LogStore<B> {
         let table = state.shards.get(&shard);
         writer.places.clear();
         batch::begin(&mut writer.frame, shard);
+        let ingested = self.base.ingested();
+        let notes = table.map(|table| table.notes(writer.active.number, ingested));
+        let notes = notes.unwrap_or_default();
+        writer.notes = !notes.is_empty();
+        for note in notes {
+            batch::encode_passed(&mut writer.frame, note);
+        }
         // Of a name of which nobody knows what is under it, what this commit did to it before.
         let mut here = HashMap::new();
         let is_unknown = |change: &Change| before(change) == Some(Before::Unknown);

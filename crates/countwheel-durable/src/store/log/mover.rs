@@ -29,6 +29,8 @@ pub(super) struct Progress {
     is_stuck: bool,
     /// How many segments were moved.
     moves: u64,
+    /// How often the sorted store got something to tend, or the log something to pass.
+    tasks: u64,
     /// How often something was changed that somebody may wait for.
     changes: u64,
     /// Why nothing moves any more.
@@ -71,8 +73,15 @@ impl<B: Sorted> LogStore<B> {
     pub(super) fn moved(&self) {
         let mut progress = self.progress();
         progress.moves += 1;
+        progress.tasks += 1;
         progress.changes += 1;
         progress.is_stuck = false;
+        self.wake.notify_all();
+    }
+
+    /// There may be something to pass.
+    pub(super) fn may_pass(&self) {
+        self.progress().tasks += 1;
         self.wake.notify_all();
     }
 
@@ -154,12 +163,12 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// Works until it is stopped: when there is nothing to do, `waits` returns once there may be,
-    /// given how many segments were moved when there was nothing.
+    /// given how many tasks there had been when there was nothing.
     fn run(&self, works: impl Fn() -> Result<bool, StoreError>, waits: impl Fn(u64)) {
         let mut pause = PAUSE_MIN;
         loop {
             let progress = self.progress();
-            let moves = progress.moves;
+            let tasks = progress.tasks;
             if progress.is_stopped || progress.failure.is_some() {
                 return;
             }
@@ -168,7 +177,7 @@ impl<B: Sorted> LogStore<B> {
                 Ok(true) => pause = PAUSE_MIN,
                 Ok(false) => {
                     pause = PAUSE_MIN;
-                    waits(moves);
+                    waits(tasks);
                 }
                 Err(StoreError::Full { .. }) => {
                     tracing::warn!(?pause, "the disk is full");
@@ -182,10 +191,10 @@ impl<B: Sorted> LogStore<B> {
         }
     }
 
-    /// Waits until more has moved.
-    fn wait_for_moves(&self, seen: u64) {
+    /// Waits until there is one more task.
+    fn wait_for_tasks(&self, seen: u64) {
         let waits = |progress: &mut Progress| {
-            progress.moves == seen && !progress.is_stopped && progress.failure.is_none()
+            progress.tasks == seen && !progress.is_stopped && progress.failure.is_none()
         };
         drop(self.wake.wait_while(self.progress(), waits));
     }
@@ -276,7 +285,7 @@ impl<B: Sorted + 'static> MovingLog<B> {
             log.run(|| log.keep_short(), |_| log.wait_for_work());
         })?;
         moving.spawn("countwheel-tend", |log| {
-            log.run(|| log.tend(), |moves| log.wait_for_moves(moves));
+            log.run(|| log.tend(), |tasks| log.wait_for_tasks(tasks));
         })?;
         Ok(moving)
     }

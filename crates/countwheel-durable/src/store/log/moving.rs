@@ -50,7 +50,11 @@ impl<B: Sorted> LogStore<B> {
         // What was taken in before, but not freed, is not taken in again.
         if segment.number > self.base.ingested() {
             let moved = self.collect(&segment)?;
-            self.base.ingest(segment.number, moved.changes)?;
+            self.moves(&moved.changes);
+            if let Err(error) = self.base.ingest(segment.number, moved.changes) {
+                self.moves_no_more();
+                return Err(error);
+            }
             for some in moved.slots.chunks(MARKED_AT_ONCE) {
                 let mut state = self.state_mut();
                 for &(shard, slot, at) in some {
@@ -59,6 +63,7 @@ impl<B: Sorted> LogStore<B> {
                     }
                 }
             }
+            self.moves_no_more();
         }
         self.free(&segment)?;
         Ok(true)
@@ -94,17 +99,19 @@ impl<B: Sorted> LogStore<B> {
         self.make_spares(wanted)
     }
 
-    /// Does a piece of the sorted store's upkeep: [`Sorted::tend`].
+    /// Does a piece of the sorted store's upkeep, [`Sorted::tend`], and passes some of what was
+    /// delivered, so that whoever begins to read need not. Says whether more is left.
     ///
     /// # Errors
-    /// As that.
+    /// As [`Sorted::tend`].
     pub fn tend(&self) -> Result<bool, StoreError> {
+        let passed = self.pass()?;
         let tended = self.base.tend();
         if !matches!(tended, Ok(false)) {
             // It may have been behind; and if there is no room to catch up, nobody waits for it.
             self.has_changed();
         }
-        tended
+        Ok(tended? || passed)
     }
 
     /// Makes spares until there are `wanted`.
@@ -269,7 +276,7 @@ fn candidates_of(
                 (named(queue, key)?, place(at, record.len()), Some(range))
             }
             Logged::Remove { queue, key, at, .. } => (named(queue, key)?, place(at, 0), None),
-            Logged::Given(_) | Logged::Fence(_) => continue,
+            Logged::Given(_) | Logged::Fence(_) | Logged::Passed(_) => continue,
         };
         candidates.push(Candidate {
             shard,

@@ -60,7 +60,8 @@ impl<B: Sorted> LogStore<B> {
             .take_while(|(wake, _)| wake.at <= scan.until)
             .filter(|&(_, slot)| of_queue(slot))
             .peekable();
-        let mut old = Pages::new(scan.after, |after| {
+        let passed = table.map(|table| table.passed).unwrap_or_default();
+        let mut old = Pages::new(passed.after(scan.clock, scan.after), |after| {
             let page = self.base.due(
                 shard,
                 &DueScan {

@@ -162,6 +162,7 @@ pub(super) fn replay(files: &dyn Files, segments: &[Segment]) -> Result<Recovere
     let mut replay = Replay {
         files,
         state: State::default(),
+        ingested: segments.first().map_or(0, |first| first.number - 1),
         next_commit: segments.first().map_or(1, |first| first.first_commit),
         body: Vec::new(),
         last_body: Vec::new(),
@@ -201,6 +202,8 @@ pub(super) fn replay(files: &dyn Files, segments: &[Segment]) -> Result<Recovere
 struct Replay<'a> {
     files: &'a dyn Files,
     state: State,
+    /// The last segment that the sorted store has taken in: the one before the first.
+    ingested: u64,
     next_commit: u64,
     body: Vec<u8>,
     /// The last commit that was read, and in which segment it stands.
@@ -297,6 +300,10 @@ impl Replay<'_> {
                     table.last_revision = table.last_revision.max(revision);
                 }
                 Logged::Fence(fence) => table.fence = fence,
+                Logged::Passed(note) => {
+                    table.passed.recover(note, self.ingested);
+                    table.noted_in = segment.number;
+                }
             }
         }
         Ok(())

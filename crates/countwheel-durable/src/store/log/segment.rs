@@ -35,7 +35,7 @@ const HEADER_BYTES: usize = 64;
 pub(super) const FRAME_HEADER: usize = 16;
 const ALIGNMENT: usize = 8;
 const MAGIC: [u8; 8] = *b"cwheelog";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// So much of a tail is looked through at a time.
 const WINDOW: usize = 1 << 20;
 

@@ -24,6 +24,8 @@ pub(super) struct Writer {
     /// For each change of that commit: what it replaces, where in the body it stands and how
     /// long it is.
     pub(super) places: Vec<(Replaces, usize, usize)>,
+    /// Whether it says how far the sorted store was passed.
+    pub(super) notes: bool,
 }
 
 impl Writer {

@@ -9,6 +9,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::ops::Bound;
 
 use super::batch::{Replaces, ShardSnapshot};
+use super::passed::Passed;
 use crate::store::embedded::codec::Indexed;
 use crate::store::{Fence, Position, QueueCounts, Shard};
 use crate::{DueClock, Key, QueueName, Revision, StateKind, TimerName, Wake};
@@ -59,6 +60,14 @@ struct Queue {
 pub(super) struct Table {
     pub(super) fence: Fence,
     pub(super) last_revision: Revision,
+    /// How far the sorted store has nothing that is not hidden here.
+    pub(super) passed: Passed,
+    /// How many of its entries were passed since that was written.
+    pub(super) unnoted: usize,
+    /// In which segment it was written last.
+    pub(super) noted_in: u64,
+    /// How many changes there were of names that the sorted store may have.
+    pub(super) hid: usize,
     hasher: RandomState,
     slots: Vec<Young>,
     /// The first free slot.
@@ -178,6 +187,7 @@ impl Table {
             self.release(queue);
             return;
         }
+        self.hid += usize::from(may_be_old);
         let slot = found.unwrap_or_else(|| self.take(queue, name.key.clone(), hash));
         let young = &mut self.slots[slot as usize];
         (young.at, young.may_be_old) = (at, may_be_old);
