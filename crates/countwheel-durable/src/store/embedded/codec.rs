@@ -170,6 +170,15 @@ impl Indexed {
 
     /// With the record's queue and key, as they stand in the bytes.
     pub(in crate::store) fn named(bytes: &[u8]) -> Result<((&str, &str), Self), CodecError> {
+        let (version, content) = checked(bytes)?;
+        Self::unchecked(version, content)
+    }
+
+    /// Of a record without its version and without its checksum, which somebody else has checked.
+    pub(in crate::store) fn unchecked(
+        version: u8,
+        content: &[u8],
+    ) -> Result<((&str, &str), Self), CodecError> {
         /// The fields that a [`Record`] begins with.
         #[derive(Deserialize)]
         struct Head<'a> {
@@ -182,7 +191,7 @@ impl Indexed {
             due: Timestamp,
         }
 
-        let (version, content) = checked(bytes)?;
+        known(version)?;
         let (head, rest) =
             postcard::take_from_bytes::<Head<'_>>(content).map_err(CodecError::Content)?;
         let due_clock = match version {
@@ -227,8 +236,13 @@ fn checked(bytes: &[u8]) -> Result<(u8, &[u8]), CodecError> {
     if crc32fast::hash(covered) != u32::from_le_bytes(*crc) {
         return Err(CodecError::Checksum);
     }
+    known(version)?;
+    Ok((version, content))
+}
+
+fn known(version: u8) -> Result<(), CodecError> {
     match version {
-        VERSION_1 | VERSION => Ok((version, content)),
+        VERSION_1 | VERSION => Ok(()),
         version => Err(CodecError::LaterVersion { version }),
     }
 }

@@ -369,11 +369,21 @@ pub(super) fn strip(key: &[u8], encoded: &[u8], out: &mut Vec<u8>) -> Result<(),
 
 /// The bytes of the record whose key and stripped bytes these are.
 pub(super) fn restore(key: &[u8], stripped: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
+    restore_unchecked(key, stripped, out)?;
+    out.extend_from_slice(&crc32fast::hash(out).to_le_bytes());
+    Ok(())
+}
+
+/// The same without its checksum.
+pub(super) fn restore_unchecked(
+    key: &[u8],
+    stripped: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), Malformed> {
     out.clear();
     let (&version, rest) = stripped.split_first().ok_or(Malformed)?;
     head(version, key, out)?;
     out.extend_from_slice(rest);
-    out.extend_from_slice(&crc32fast::hash(out).to_le_bytes());
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use super::TableOptions;
 use super::directory::Directory;
-use super::format::{Value, restore};
+use super::format::{Value, restore_unchecked};
 use super::reader::{Cursor, Section, Table};
 use super::version::{Run, Version};
 use super::writer::{Content, RunWriter};
@@ -167,8 +167,14 @@ impl Merge {
                 let older = self.wanted.runs.end;
                 match stripped {
                     Some(stripped) => {
-                        restore(cursor.key(), stripped, &mut self.record).map_err(senseless)?;
-                        let indexed = Indexed::decode(&self.record)
+                        // The frame that it stands in has been checked.
+                        let restored = restore_unchecked(cursor.key(), stripped, &mut self.record);
+                        restored.map_err(senseless)?;
+                        let (&version, content) = self
+                            .record
+                            .split_first()
+                            .ok_or_else(|| table.senseless(cursor.offset()))?;
+                        let (_, indexed) = Indexed::unchecked(version, content)
                             .map_err(|error| table.damaged(cursor.offset(), &error.to_string()))?;
                         let content = Content::Record(stripped, indexed);
                         self.writer.add(&self.last_key, content)?;

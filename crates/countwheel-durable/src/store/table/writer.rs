@@ -122,6 +122,7 @@ struct Entry {
     queue_len: u16,
     /// Queues are numbered in order.
     queue: u32,
+    shard: [u8; SHARD_BYTES],
     indexed: Indexed,
 }
 
@@ -219,6 +220,7 @@ impl TableWriter {
             key_len: u16::try_from(key.len()).unwrap_or(u16::MAX),
             queue_len: u16::try_from(queue_len).unwrap_or(u16::MAX),
             queue,
+            shard: *key.first_chunk().unwrap_or(&[0; SHARD_BYTES]),
             indexed,
         });
         self.keys.extend_from_slice(key);
@@ -277,7 +279,7 @@ impl TableWriter {
         let keys = &self.keys;
         self.entries.sort_unstable_by_key(|entry| {
             let wake = entry.indexed.wake.unwrap_or_default();
-            (entry.shard(keys), entry.indexed.clock, wake)
+            (entry.shard, entry.indexed.clock, wake)
         });
         let mut tree = TreeWriter::new(Kind::Due);
         for entry in &self.entries {
@@ -285,7 +287,7 @@ impl TableWriter {
                 continue;
             };
             self.footer.dues += 1;
-            let key = due_key(entry.shard(keys), entry.indexed.clock, wake);
+            let key = due_key(entry.shard, entry.indexed.clock, wake);
             let name = &entry.key(keys)[SHARD_BYTES..];
             tree.push(&mut self.out, self.block_bytes, &key, name)?;
         }
@@ -318,11 +320,6 @@ impl Entry {
     fn key<'a>(&self, keys: &'a [u8]) -> &'a [u8] {
         let at = self.key_at as usize;
         &keys[at..at + usize::from(self.key_len)]
-    }
-
-    fn shard(&self, keys: &[u8]) -> [u8; SHARD_BYTES] {
-        let at = self.key_at as usize;
-        [keys[at], keys[at + 1]]
     }
 }
 
