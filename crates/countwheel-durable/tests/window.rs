@@ -10,8 +10,8 @@ use std::time::Duration;
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{Change, MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Attempt, Config, DueClock, Effect, Engine, Event, Missed, Outcome, Record, RetryPolicy,
-    Revision, State, TimerId, TimerName, Verdict,
+    Attempt, Config, Due, DueClock, Effect, Engine, Event, Missed, Outcome, Precondition, Record,
+    Request, RetryPolicy, Revision, SetOptions, State, Ticket, TimerId, TimerName, Verdict,
 };
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
@@ -62,6 +62,7 @@ struct Run {
     ends: BinaryHeap<Reverse<(Timestamp, Revision)>>,
     started: BTreeMap<String, Vec<(String, Duration)>>,
     bytes_peak: usize,
+    in_flight_peak: usize,
 }
 
 impl Run {
@@ -76,7 +77,24 @@ impl Run {
             ends: BinaryHeap::new(),
             started: BTreeMap::new(),
             bytes_peak: 0,
+            in_flight_peak: 0,
         }
+    }
+
+    /// Sets a timer by request, in a turn of its own, and looks at the memory after that.
+    fn set(&mut self, queue: &str, key: &str, ahead: Duration) {
+        let request = Request::Set {
+            name: TimerName::new(queue, key).unwrap(),
+            due: Due::At(self.clock.timestamp() + ahead),
+            policy: RetryPolicy::default(),
+            payload: Vec::new(),
+            precondition: Precondition::None,
+            options: SetOptions::default(),
+        };
+        let mut sink = |effect| assert!(matches!(effect, Effect::Answer(_, Ok(_))), "{effect:?}");
+        let event = Event::Request(Ticket(0), request);
+        self.engine.turn(vec![event], &mut sink).unwrap();
+        self.bytes_peak = self.bytes_peak.max(self.engine.stats().window_bytes);
     }
 
     /// Lets `span` pass. `service` says how long an attempt takes; `None` is for ever.
@@ -111,6 +129,7 @@ impl Run {
             self.engine.turn(events, &mut sink).unwrap();
             let stats = self.engine.stats();
             self.bytes_peak = self.bytes_peak.max(stats.window_bytes);
+            self.in_flight_peak = self.in_flight_peak.max(stats.in_flight);
             assert!(
                 stats.window_bytes <= self.config.window_bytes,
                 "{} bytes held, {} allowed",
@@ -292,4 +311,73 @@ fn names_of_any_length_and_number_stay_within_the_ceiling() {
         let late = run.started.values().flatten().map(|(_, late)| *late).max();
         assert!(late <= Some(Duration::from_millis(1)), "{late:?} late");
     }
+}
+
+/// What was read from the store stays below three quarters of the room by itself. What callers
+/// set while everything is in memory already has nothing but the bound of the window.
+#[test]
+fn what_is_set_within_the_window_stays_within_its_half_of_the_ceiling() {
+    // One queue each, so that no share holds them back; nearer and nearer, so that each comes in
+    // front of all the others; and by turns with keys of one byte and of the longest.
+    let config = Config {
+        window_bytes: 128 << 10,
+        ..Config::default()
+    };
+    for (queues, key) in [(1_000, 256), (1_000, 4), (30, 200)] {
+        let mut run = Run::new(&MemoryStore::new(7), config.clone());
+        run.run(Duration::ZERO, |_| None);
+        for i in 0..1_000 {
+            let queue = format!("{:0128}", i % queues);
+            let ahead = Duration::from_secs(2_000 - i);
+            run.set(&queue, &format!("{i:0key$}"), ahead);
+            let peak = run.bytes_peak;
+            assert!(peak <= config.window_bytes / 2, "{peak} bytes after {i}");
+        }
+        // It was full, or the bound was not what kept it small.
+        assert!(
+            run.bytes_peak > config.window_bytes / 4,
+            "{}",
+            run.bytes_peak
+        );
+        run.run(Duration::from_secs(3_000), |_| {
+            Some(Duration::from_micros(1))
+        });
+        let all: usize = run.started.values().map(Vec::len).sum();
+        assert_eq!(all, 1_000, "{queues} queues, keys of {key}");
+        let late = run.started.values().flatten().map(|(_, late)| *late).max();
+        assert_eq!(late, Some(Duration::ZERO), "{queues} queues, keys of {key}");
+    }
+}
+
+#[test]
+fn attempts_that_run_stay_within_their_quarter_of_the_ceiling() {
+    let store = MemoryStore::new(7);
+    let records = (0..2_000).map(|i| {
+        let due = NOON + Duration::from_secs(1);
+        let queue = format!("{:0128}", i % 40);
+        record(1 + i, &queue, &format!("{i:0256}"), due, DueClock::Wall)
+    });
+    fill(&store, records);
+    let config = Config {
+        window_bytes: 256 << 10,
+        max_in_flight: 100_000,
+        ..Config::default()
+    };
+    let mut run = Run::new(&store, config.clone());
+    // They run for a minute: as many at a time as there are bytes for, and not the 100,000.
+    run.run(Duration::from_secs(10), |_| Some(Duration::from_secs(60)));
+    let names = 128 + 256;
+    let most = config.window_bytes / 4 / names;
+    let ran = run.in_flight_peak;
+    assert!((20..=most).contains(&ran), "{ran} at a time, not {most}");
+    run.run(Duration::from_secs(60 * 2_000 / 20), |_| {
+        Some(Duration::from_secs(60))
+    });
+    assert!(
+        run.in_flight_peak <= most,
+        "{} at a time",
+        run.in_flight_peak
+    );
+    let all: usize = run.started.values().map(Vec::len).sum();
+    assert_eq!(all, 2_000);
 }
