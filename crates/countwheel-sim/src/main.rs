@@ -308,12 +308,16 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
     }
     let took = clock.now().saturating_since(start);
     println!(
-        "{count} seeds from {first}: {} turns, {} requests, {} attempts, {} crashes ({} in a commit, \
+        "{count} seeds from {first}: {} turns, {} requests, {} batches of them ({} refused), {} \
+         attempts, {} of them of later runs, {} crashes ({} in a commit, \
          {} in an opening), {} failed calls, {} full disks, {} clock steps; {} accepted = {} done \
          + {} removed + {} dead; {took:.1?}",
         sum.turns,
         sum.requests,
+        sum.batches,
+        sum.batches_refused,
         sum.attempts,
+        sum.reruns,
         sum.crashes,
         sum.torn,
         sum.torn_openings,

@@ -3,15 +3,20 @@
 //!
 //! What it does not predict it accepts within bounds: the delay that jitter draws.
 
+mod series;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use countwheel::Timestamp;
 use countwheel_durable::store::Fence;
 use countwheel_durable::{
-    Attempt, Due, DueClock, Jitter, Precondition, QueueName, Record, Request, Response,
-    RetryPolicy, Revision, Shift, State, StateKind, TimerError, TimerId, TimerName, Verdict, Was,
+    Attempt, BatchError, Due, DueClock, Jitter, Missed, Precondition, QueueName, Record, Request,
+    Response, RetryPolicy, Revision, Shift, State, StateKind, TimerError, TimerId, TimerName,
+    Verdict, Was,
 };
+
+use self::series::{Judged, Series};
 
 /// A reading of both clocks: the wall clock, and the time line that began at its reading when
 /// the process did and that no step of it touches.
@@ -57,6 +62,8 @@ pub struct Model {
     last_revision: Revision,
     last_fence: Fence,
     keep_done: Duration,
+    /// When the process that there is began, by the wall clock.
+    opened: Timestamp,
     /// How many timers ended in which way, as sets of the sets that made them.
     pub done: u64,
     /// Timers that were given up.
@@ -82,8 +89,13 @@ struct Timer {
     policy: RetryPolicy,
     /// Its id, once an answer, an attempt or a record has shown it.
     id: Option<TimerId>,
+    missed: Missed,
+    /// If it comes again.
+    series: Option<Box<Series>>,
     failures: u32,
     attempt: u32,
+    /// When the last attempt ended.
+    last_ended: Option<Timestamp>,
     state: Believed,
 }
 
@@ -99,6 +111,22 @@ enum Believed {
     },
     Dead,
 }
+
+/// What becomes of a timer that is due, without anybody being told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Attended {
+    /// Nothing; its attempt can start.
+    Starts,
+    /// It is not due.
+    Waits,
+    /// It goes on with another run.
+    Passed,
+    /// It is given up.
+    GivenUp,
+}
+
+/// So often at the most a timer goes on to another run in one turn.
+const PASSES_MAX: usize = 4;
 
 impl Believed {
     fn kind(self) -> StateKind {
@@ -125,8 +153,9 @@ macro_rules! ensure {
 impl Model {
     /// A model of an empty store that keeps done timers for `keep_done`.
     #[must_use]
-    pub fn new(keep_done: Duration) -> Self {
+    pub fn new(keep_done: Duration, opened: Timestamp) -> Self {
         Self {
+            opened,
             timers: BTreeMap::new(),
             last_revision: Revision(0),
             last_fence: Fence(0),
@@ -146,14 +175,42 @@ impl Model {
         self.timers.values().filter(unfinished).count()
     }
 
-    /// By when the last of them is certainly due, by the wall clock as it stands `now`.
+    /// By when the last of them is certainly due, by the wall clock as it stands `now`, and how
+    /// many runs they have left.
     #[must_use]
-    pub fn last_due(&self, now: Now) -> Option<Timestamp> {
+    pub fn last_due(&self, now: Now) -> (u64, Option<Timestamp>) {
         let unfinished =
             |timer: &&Timer| !matches!(timer.state, Believed::Done { .. } | Believed::Dead);
-        let due = self.timers.values().filter(unfinished);
-        due.map(|timer| now.convert(timer.due.1, timer.clock, DueClock::Wall))
-            .max()
+        let mut all = 0;
+        let mut latest = None;
+        for timer in self.timers.values().filter(unfinished) {
+            let (runs, due, clock) = match &timer.series {
+                None => (1, timer.due.1, timer.clock),
+                Some(series) => {
+                    let clock = series.clock();
+                    let due = now.convert(timer.due.1, timer.clock, clock);
+                    let (runs, last) = series.rest(due.max(now.by(clock)));
+                    (runs, last, clock)
+                }
+            };
+            all += runs;
+            latest = latest.max(Some(now.convert(due, clock, DueClock::Wall)));
+        }
+        (all, latest)
+    }
+
+    /// The timers that come again and again without an end.
+    #[must_use]
+    pub fn endless(&self) -> Vec<TimerName> {
+        let endless = |timer: &Timer| {
+            let is_endless = timer
+                .series
+                .as_ref()
+                .is_some_and(|series| series.is_endless());
+            is_endless && !matches!(timer.state, Believed::Done { .. } | Believed::Dead)
+        };
+        let names = self.timers.iter().filter(|(_, timer)| endless(timer));
+        names.map(|(name, _)| name.clone()).collect()
     }
 
     /// Applies a request whose answer is known, and checks the answer.
@@ -191,6 +248,63 @@ impl Model {
             && let Some(timer) = self.timers.get_mut(request.name())
         {
             timer.revision = None;
+        }
+    }
+
+    /// Applies a batch whose answer is known, and checks the answer: all of it is done, or
+    /// nothing and the answer says because of which request.
+    ///
+    /// # Errors
+    /// If the answer is not what the rules say.
+    pub fn answered_batch(
+        &mut self,
+        now: Now,
+        requests: &[Request],
+        answer: &Result<Vec<Response>, BatchError>,
+    ) -> Verdicts {
+        match answer {
+            Ok(responses) => {
+                let (asked, done) = (requests.len(), responses.len());
+                ensure!(asked == done, "a batch of {asked} has {done} responses");
+                for (request, response) in requests.iter().zip(responses) {
+                    self.answered(now, request, &Ok(response.clone()))?;
+                }
+                Ok(())
+            }
+            Err(refusal) => {
+                let index = refusal.index;
+                let index = index.ok_or_else(|| format!("refused as a whole: {refusal}"))?;
+                let mut tried = self.clone();
+                for request in &requests[..index.min(requests.len())] {
+                    let name = request.name();
+                    tried
+                        .apply(now, request)
+                        .map_err(|error| format!("{name}: {error:?} comes before {refusal:?}"))?;
+                }
+                let request = requests.get(index);
+                let request = request.ok_or_else(|| format!("{index} is no request"))?;
+                let name = request.name();
+                let expected = tried.apply(now, request).err();
+                let same = expected.as_ref().is_some_and(|expected| {
+                    std::mem::discriminant(&refusal.error) == std::mem::discriminant(expected)
+                });
+                ensure!(
+                    same,
+                    "{name}: {refusal:?} in a batch, expected {expected:?}"
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// Applies a batch whose answer was lost with the process.
+    pub fn unanswered_batch(&mut self, now: Now, requests: &[Request]) {
+        let mut tried = self.clone();
+        let mut all = requests.iter();
+        if all.all(|request| tried.apply(now, request).is_ok()) {
+            for request in requests {
+                self.unanswered(now, request);
+            }
         }
     }
 
@@ -238,9 +352,24 @@ impl Model {
                 policy,
                 payload,
                 precondition,
+                options,
                 ..
             } => {
-                let (due, clock) = resolve(*due, now)?;
+                options.validate()?;
+                let (mut due, mut clock) = resolve(*due, now)?;
+                let missed = options.missed;
+                let series = match &options.recurrence {
+                    Some(recurrence) => {
+                        let series = Series::begin(recurrence, missed, (due, clock), now)?;
+                        (due, clock) = (series.nominal, series.clock());
+                        Some(Box::new(series))
+                    }
+                    None => None,
+                };
+                let due = match &series {
+                    Some(series) => series.due(None),
+                    None => (due, due),
+                };
                 check(*precondition, timer.as_deref())?;
                 let replaced = timer.map(|timer| timer.state.kind());
                 self.removed += u64::from(matches!(
@@ -251,13 +380,16 @@ impl Model {
                 let timer = Timer {
                     tag: payload.clone(),
                     revision: None,
-                    due: (due, due),
-                    first_due: (due, due),
+                    due,
+                    first_due: due,
                     clock,
                     policy: policy.clone(),
                     id: None,
+                    missed,
+                    series,
                     failures: 0,
                     attempt: 0,
+                    last_ended: None,
                     state: Believed::Pending,
                 };
                 self.timers.insert(name.clone(), timer);
@@ -308,12 +440,24 @@ impl Model {
                 };
                 let ((first, clock), (last, _)) = (shifted(timer.due.0)?, shifted(timer.due.1)?);
                 timer.keep_age(now, clock);
+                if timer.failures == 0
+                    && let Some(series) = &mut timer.series
+                {
+                    let moved = |due| now.convert(due, clock, series.clock());
+                    series.move_to((moved(first), moved(last)));
+                }
                 Ok(timer.rearm((first, last)))
             }
             Request::Fire { .. } => {
                 let timer = timer.ok_or(TimerError::NotFound)?;
                 if timer.state != Believed::Pending {
                     return Err(conflict(timer));
+                }
+                if timer.failures == 0
+                    && let Some(series) = &mut timer.series
+                {
+                    let due = now.convert(timer.due.1, timer.clock, series.clock());
+                    series.fire(due, now.by(series.clock()));
                 }
                 let now = now.by(timer.clock);
                 Ok(timer.rearm((now, now)))
@@ -324,6 +468,10 @@ impl Model {
                     return Err(conflict(timer));
                 }
                 let (due, clock) = resolve(*due, now)?;
+                if let Some(series) = &mut timer.series {
+                    let moved = now.convert(due, clock, series.clock());
+                    series.move_to((moved, moved));
+                }
                 timer.clock = clock;
                 timer.failures = 0;
                 timer.state = Believed::Pending;
@@ -351,9 +499,14 @@ impl Model {
                 timer.revision = Some(revision);
                 if let Response::Set { id, .. } = response {
                     timer.id = Some(*id);
+                    if let Some(series) = &timer.series {
+                        timer.due = series.due(Some(*id));
+                        timer.first_due = timer.due;
+                    }
                 }
             }
         }
+        let set_for = self.timers.get(name).map(|timer| timer.due);
         let holds = match (response, expected) {
             (
                 Response::Set { due, replaced, .. },
@@ -361,7 +514,7 @@ impl Model {
                     due: d,
                     replaced: r,
                 },
-            ) => *due == d && *replaced == r,
+            ) => within(*due, d) && set_for == Some((*due, *due)) && *replaced == r,
             (Response::Moved { old_due, due, .. }, Expected::Moved { old, new }) => {
                 if let Some(timer) = self.timers.get_mut(name) {
                     timer.due = (*due, *due);
@@ -388,18 +541,36 @@ impl Model {
     ///
     /// # Errors
     /// If it should not have started, or not so.
-    pub fn started(&mut self, claimed: Now, attempt: &Attempt) -> Verdicts {
+    pub fn started(&mut self, now: Now, attempt: &Attempt) -> Verdicts {
         let name = &attempt.name;
-        let clock = self.timers.get(name).map_or(DueClock::Wall, |t| t.clock);
-        let claimed = claimed.by(clock);
+        let opened = self.opened;
+        let Some(timer) = self.timers.get_mut(name) else {
+            return Err(format!("{name}: started, although it was removed"));
+        };
+        timer.is_known_as(attempt.id, name)?;
+        // Of runs that were passed over in this turn nobody was told.
+        for _ in 0..PASSES_MAX {
+            let mut passed = timer.clone();
+            match passed.attend(now) {
+                Attended::Passed => *timer = passed,
+                Attended::GivenUp => {
+                    return Err(format!("{name}: started at {now:?}, too late for that"));
+                }
+                Attended::Starts | Attended::Waits => break,
+            }
+        }
+        let claimed = now.by(timer.clock);
         ensure!(
             attempt.started >= attempt.due && claimed >= attempt.due,
             "{name}: started at {claimed:?}, early for {:?}",
             attempt.due
         );
-        let Some(timer) = self.timers.get_mut(name) else {
-            return Err(format!("{name}: started, although it was removed"));
-        };
+        let run = timer.series.as_ref().map(|series| series.shown());
+        ensure!(
+            attempt.run == run,
+            "{name}: started for {:?}, expected {run:?}",
+            attempt.run
+        );
         ensure!(
             timer.tag == attempt.payload,
             "{name}: started an old set that was replaced"
@@ -421,7 +592,6 @@ impl Model {
             attempt.number,
             timer.attempt
         );
-        timer.is_known_as(attempt.id, name)?;
         ensure!(
             attempt.fence >= self.last_fence,
             "{name}: fence {:?} after {:?}",
@@ -429,13 +599,8 @@ impl Model {
             self.last_fence
         );
         self.last_fence = attempt.fence;
-        ensure!(
-            !timer.is_too_old(claimed),
-            "{name}: a retry at {claimed:?}, after its maximum age"
-        );
-        timer.attempt = attempt.number;
+        timer.claim(now, opened);
         timer.due = (attempt.due, attempt.due);
-        timer.state = Believed::Delivering;
         if let Some(revision) = timer.revision {
             ensure!(
                 revision == attempt.revision,
@@ -455,10 +620,13 @@ impl Model {
         if timer.tag != attempt.payload || timer.state != Believed::Delivering {
             return; // replaced meanwhile
         }
+        timer.last_ended = Some(now.wall);
         match verdict {
             Verdict::Done => {
-                timer.state = Believed::Done { at: now.wall };
-                self.done += 1;
+                if !timer.next_run(now) {
+                    timer.state = Believed::Done { at: now.wall };
+                    self.done += 1;
+                }
             }
             Verdict::Stopped => {
                 timer.state = Believed::Dead;
@@ -474,8 +642,8 @@ impl Model {
                         timer.revision = None;
                     }
                     None => {
-                        timer.state = Believed::Dead;
-                        self.dead += 1;
+                        timer.give_up(now);
+                        self.dead += u64::from(timer.state == Believed::Dead);
                     }
                 }
             }
@@ -489,6 +657,11 @@ impl Model {
                 timer.state = Believed::Interrupted;
             }
         }
+    }
+
+    /// A process has begun, at this time of the wall clock.
+    pub fn opened(&mut self, at: Timestamp) {
+        self.opened = at;
     }
 
     /// Compares everything in the store with what is believed. `latest` is the highest time
@@ -514,7 +687,7 @@ impl Model {
                 record.state
             );
         }
-        let keep_done = self.keep_done;
+        let (keep_done, opened) = (self.keep_done, self.opened);
         let mut missing = Vec::new();
         let mut last_revision = self.last_revision;
         for (name, timer) in &mut self.timers {
@@ -531,6 +704,19 @@ impl Model {
             );
             timer.is_known_as(record.id, name)?;
             ensure!(record.policy == timer.policy, "{name}: has another policy");
+            ensure!(record.missed == timer.missed, "{name}: misses otherwise");
+            if let Some(at) = claims_at {
+                self.dead += u64::from(timer.follow(record, at, opened));
+            }
+            match (&record.recurring, &mut timer.series) {
+                (Some(kept), Some(series)) => {
+                    series
+                        .check(kept)
+                        .map_err(|what| format!("{name}: {what}"))?;
+                }
+                (None, None) => {}
+                (kept, _) => return Err(format!("{name}: comes again as {kept:?}")),
+            }
             let numbers = record.attempts.iter().map(|attempt| attempt.number);
             ensure!(
                 numbers
@@ -547,14 +733,6 @@ impl Model {
                 record.failures,
                 timer.failures
             );
-            let claimed = claims_at.is_some_and(|at| at.by(timer.clock) >= timer.due.0)
-                && matches!(timer.state, Believed::Pending | Believed::Interrupted)
-                && record.state == State::Delivering
-                && record.attempt == timer.attempt + 1;
-            if claimed {
-                timer.attempt += 1;
-                timer.state = Believed::Interrupted;
-            }
             ensure!(
                 record.state.kind() == timer.state.kind(),
                 "{name}: {}, expected {:?}",
@@ -625,22 +803,23 @@ impl Model {
         self.timers.get(name).map_or(DueClock::Wall, |t| t.clock)
     }
 
-    /// The timers whose retry has come too late: they may have been given up at `now`.
+    /// The timers that may have been given up at `now`, or gone on to another run, without
+    /// anybody being told.
     #[must_use]
-    pub fn too_old(&self, now: Now) -> Vec<TimerName> {
-        let too_old = |timer: &Timer| {
-            let now = now.by(timer.clock);
-            timer.due.0 <= now && timer.is_too_old(now)
+    pub fn unheard_of(&self, now: Now) -> Vec<TimerName> {
+        let unheard_of = |timer: &Timer| {
+            let after = timer.clone().attend(now);
+            matches!(after, Attended::Passed | Attended::GivenUp)
         };
-        let names = self.timers.iter().filter(|(_, timer)| too_old(timer));
+        let names = self.timers.iter().filter(|(_, timer)| unheard_of(timer));
         names.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Notes that a timer was given up.
-    pub fn gave_up(&mut self, name: &TimerName) {
+    /// Follows such a timer to where its record shows it to be, as far as the rules lead there.
+    pub fn follow(&mut self, name: &TimerName, now: Now, record: &Record) {
+        let opened = self.opened;
         if let Some(timer) = self.timers.get_mut(name) {
-            timer.state = Believed::Dead;
-            self.dead += 1;
+            self.dead += u64::from(timer.follow(record, now, opened));
         }
     }
 }
@@ -650,6 +829,128 @@ impl Timer {
         let known = *self.id.get_or_insert(id);
         ensure!(known == id, "{name}: is known as {id}, was {known}");
         Ok(())
+    }
+
+    /// What becomes of it if the turn at `now` takes it up, before an attempt of it starts.
+    fn attend(&mut self, now: Now) -> Attended {
+        let by = now.by(self.clock);
+        let waits = matches!(self.state, Believed::Pending | Believed::Interrupted);
+        if !waits || self.due.0 > by {
+            return Attended::Waits;
+        }
+        if self.state == Believed::Pending && self.failures == 0 {
+            let (Some(series), Some(id)) = (&mut self.series, self.id) else {
+                let late = by.saturating_since(self.due.1);
+                return match self.missed {
+                    Missed::SkipIfOlderThan(age) if self.series.is_none() && late > age => {
+                        self.state = Believed::Dead;
+                        Attended::GivenUp
+                    }
+                    _ => Attended::Starts,
+                };
+            };
+            return match series.judge(id, now.by(series.clock())) {
+                Judged::Start => Attended::Starts,
+                Judged::Pass(due) => {
+                    self.await_run(due);
+                    Attended::Passed
+                }
+                Judged::Over => {
+                    self.state = Believed::Dead;
+                    Attended::GivenUp
+                }
+            };
+        }
+        if !self.is_too_old(by) {
+            return Attended::Starts;
+        }
+        if self.state == Believed::Interrupted {
+            self.last_ended = Some(now.wall);
+        }
+        self.give_up(now);
+        match self.state {
+            Believed::Dead => Attended::GivenUp,
+            _ => Attended::Passed,
+        }
+    }
+
+    /// Its attempt is claimed.
+    fn claim(&mut self, now: Now, opened: Timestamp) {
+        if self.state == Believed::Pending
+            && self.failures == 0
+            && let Some(series) = &mut self.series
+        {
+            let waited = self.last_ended.is_some_and(|at| at < opened);
+            series.start(now.by(series.clock()), waited);
+        }
+        self.attempt += 1;
+        self.state = Believed::Delivering;
+    }
+
+    /// Goes where a turn at `now` may have brought it, if its record is there. Says whether that
+    /// is its end.
+    fn follow(&mut self, record: &Record, now: Now, opened: Timestamp) -> bool {
+        let mut next = self.clone();
+        next.id.get_or_insert(record.id);
+        for _ in 0..=PASSES_MAX {
+            let at = match (&record.recurring, &next.series) {
+                (Some(kept), Some(series)) => series.is_at(kept),
+                _ => true,
+            };
+            if at && record.state.kind() == next.state.kind() && record.attempt == next.attempt {
+                let is_new = next.state == Believed::Dead && self.state != Believed::Dead;
+                *self = next;
+                return is_new;
+            }
+            let mut attended = next.clone();
+            let becomes = attended.attend(now);
+            if becomes == Attended::Starts
+                && at
+                && record.state == State::Delivering
+                && record.attempt == next.attempt + 1
+            {
+                next.claim(now, opened);
+                next.state = Believed::Interrupted;
+                *self = next;
+                return false;
+            }
+            if !matches!(becomes, Attended::Passed | Attended::GivenUp) {
+                break;
+            }
+            next = attended;
+        }
+        false
+    }
+
+    /// Goes on after a run, if there is another one.
+    fn next_run(&mut self, now: Now) -> bool {
+        let (Some(series), Some(id)) = (&mut self.series, self.id) else {
+            return false;
+        };
+        let next = series.end(id, now.by(series.clock()));
+        if let Some(due) = next {
+            self.await_run(due);
+        }
+        next.is_some()
+    }
+
+    fn await_run(&mut self, due: Timestamp) {
+        if let Some(series) = &self.series {
+            self.clock = series.clock();
+        }
+        (self.due, self.first_due) = ((due, due), (due, due));
+        (self.failures, self.revision) = (0, None);
+        self.state = Believed::Pending;
+    }
+
+    /// A delivery is given up: a run, if there is another one.
+    fn give_up(&mut self, now: Now) {
+        if let Some(series) = &mut self.series {
+            series.give_up();
+        }
+        if !self.next_run(now) {
+            self.state = Believed::Dead;
+        }
     }
 
     /// Whether a retry at `now` would come after the maximum age.
@@ -668,7 +969,7 @@ impl Timer {
 
     fn rearm(&mut self, new: (Timestamp, Timestamp)) -> Expected {
         let old = self.due;
-        self.due = new;
+        (self.due, self.revision) = (new, None);
         if self.failures == 0 {
             self.first_due = new;
         }
@@ -701,7 +1002,7 @@ impl Timer {
 #[derive(Clone, Copy, Debug)]
 enum Expected {
     Set {
-        due: Timestamp,
+        due: (Timestamp, Timestamp),
         replaced: Option<StateKind>,
     },
     Moved {

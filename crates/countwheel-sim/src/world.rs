@@ -4,6 +4,7 @@
 //! second nothing fails any more, and everything that was accepted must come to an end.
 
 mod crashing;
+mod drawing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,9 +14,8 @@ use countwheel::{Clock, Instant, ManualClock, Timestamp};
 use countwheel_durable::store::simulated::{Calls, Failure, Fault as DiskFault, Operation};
 use countwheel_durable::store::{Filter, Shard, Store, StoreError};
 use countwheel_durable::{
-    Attempt, Config, Delays, Due, Effect, Engine, Event, Jitter, Outcome, Precondition, QueueName,
-    Record, Request, RetryPolicy, Revision, SetOptions, Shift, StateKind, Ticket, TimerError,
-    TimerName, Verdict,
+    Attempt, BatchError, Config, Effect, Engine, Event, Outcome, Precondition, QueueName, Record,
+    Request, Ticket, TimerError, TimerName, Verdict,
 };
 
 use self::crashing::{CrashingStore, Fault, NextCommit};
@@ -66,8 +66,14 @@ impl Default for Options {
 pub struct Report {
     /// Turns taken.
     pub turns: u64,
-    /// Requests made.
+    /// Requests made, those of batches included.
     pub requests: u64,
+    /// Batches among them, and how many of those were refused.
+    pub batches: u64,
+    /// See there.
+    pub batches_refused: u64,
+    /// Attempts of timers that come again, the first of each left out.
+    pub reruns: u64,
     /// Attempts started.
     pub attempts: u64,
     /// Times the process ended.
@@ -101,6 +107,9 @@ impl Report {
     pub fn add(&mut self, other: &Self) {
         self.turns += other.turns;
         self.requests += other.requests;
+        self.batches += other.batches;
+        self.batches_refused += other.batches_refused;
+        self.reruns += other.reruns;
         self.attempts += other.attempts;
         self.crashes += other.crashes;
         self.torn += other.torn;
@@ -157,6 +166,8 @@ struct World {
     running: BTreeMap<(Instant, u64), (Attempt, Verdict)>,
     /// Outcomes that the engine keeps, since there was no room for them.
     kept: Vec<Happening>,
+    /// What is asked next, before everything else.
+    asked: Vec<Happening>,
     /// Since when there is room again, as far as that is known.
     room_since: Instant,
     /// How many calls had failed when that was looked at.
@@ -202,6 +213,9 @@ struct Plan {
     /// The long payloads, and one in how many is one.
     payload: usize,
     long: u64,
+    /// One in so many sets comes again, and one in so many requests is a batch.
+    recurring: u64,
+    batch: u64,
     /// One in so many turns a piece of upkeep, or the disk is full for a while.
     upkeep: u64,
     full: u64,
@@ -236,6 +250,7 @@ impl Log {
 impl World {
     fn new(seed: u64, options: &Options) -> Self {
         let mut draw = Random::new(seed, "plan");
+        let mut more = Random::new(seed, "recurring timers and batches");
         let plan = Plan {
             keys: *draw.pick(&[1, 3, 12, 40, 150]),
             pace: *draw.pick(&[1_000, 100_000, 10_000_000]),
@@ -256,6 +271,8 @@ impl World {
                 .clone(),
             payload: *draw.pick(&[8, 300, 3_000, 20_000]),
             long: *draw.pick(&[2, 50]),
+            recurring: *more.pick(&[0, 0, 2, 6]),
+            batch: *more.pick(&[0, 2, 10]),
             upkeep: *draw.pick(&[0, 2, 10, 40]),
             full: *draw.pick(&[0, 0, 50]),
             failures: [Failure::Io, Failure::NoSpace, Failure::Short, Failure::Torn]
@@ -297,7 +314,7 @@ impl World {
         Self {
             options: options.clone(),
             latest: START,
-            model: Model::new(config.keep_done),
+            model: Model::new(config.keep_done, START),
             clients: Random::new(seed, "clients"),
             receivers: Random::new(seed, "receivers"),
             faults: Random::new(seed, "faults"),
@@ -311,6 +328,7 @@ impl World {
             stepped_since_opened: false,
             running: BTreeMap::new(),
             kept: Vec::new(),
+            asked: Vec::new(),
             room_since: Instant::ZERO,
             struck: 0,
             caught_up: 0,
@@ -384,13 +402,11 @@ impl World {
         self.machine.disk.heal();
         self.machine.disk.set_capacity(None);
         self.restart(None)?;
+        self.end_the_endless();
         let now = self.clock.timestamp();
-        let backlog = self.model.unfinished() as u64;
         let rate = u64::from(self.config.catch_up_per_second);
-        let last = self
-            .model
-            .last_due(self.now())
-            .map_or(now, |due| due.max(now));
+        let (backlog, last) = self.model.last_due(self.now());
+        let last = last.map_or(now, |due| due.max(now));
         let until = last + Duration::from_secs(60 + backlog.div_ceil(rate));
         let mut turns = 0;
         while self.model.unfinished() > 0 {
@@ -407,6 +423,23 @@ impl World {
             }
         }
         self.restart(None)
+    }
+
+    /// What comes again for ever is removed, all of it in one batch.
+    fn end_the_endless(&mut self) {
+        let names = self.model.endless().into_iter();
+        let removals = names.map(|name| Request::Remove {
+            name,
+            precondition: Precondition::None,
+            only_pending: false,
+        });
+        let ticket = self.next_ticket();
+        self.asked = vec![Happening::Batch(ticket, removals.collect())];
+    }
+
+    fn next_ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket - 1)
     }
 
     /// The disk has no more room than a little.
@@ -548,13 +581,16 @@ impl World {
             self.arm_store();
         }
         let mut answers = BTreeMap::new();
+        let mut batches = BTreeMap::new();
         let mut starts = Vec::new();
         let events = happened.iter().map(Happening::event).collect();
         let result = self.engine.turn(events, &mut |effect| match effect {
             Effect::Answer(ticket, answer) => {
                 answers.insert(ticket, answer);
             }
-            Effect::BatchAnswer(..) => {} // nobody asks for a batch
+            Effect::BatchAnswer(ticket, answer) => {
+                batches.insert(ticket, answer);
+            }
             Effect::Start(attempt) => starts.push(attempt),
         });
         *self.store.next() = NextCommit::default();
@@ -603,6 +639,31 @@ impl World {
                         (None, None) => return Err("a request was not answered".to_owned()),
                     }
                 }
+                Happening::Batch(ticket, requests) => {
+                    let answer = batches.remove(&ticket);
+                    self.log.note(format!("{now:?} {requests:?} -> {answer:?}"));
+                    let of_all = |refused: &BatchError| {
+                        refused.index.is_none() && matches!(refused.error, TimerError::StorageFull)
+                    };
+                    match (answer, &mut survived) {
+                        (Some(Err(refused)), _)
+                            if of_all(&refused) && (limited || self.is_short()) => {}
+                        (Some(answer), survived) => {
+                            self.report.batches_refused += u64::from(answer.is_err());
+                            self.model.answered_batch(now, &requests, &answer)?;
+                            if let Some(survived) = survived {
+                                survived.answered_batch(now, &requests, &answer)?;
+                            }
+                        }
+                        (None, Some(survived)) => {
+                            let urgent = |request| matches!(request, &Request::Remove { .. });
+                            if has_room || requests.iter().all(urgent) {
+                                survived.unanswered_batch(now, &requests);
+                            }
+                        }
+                        (None, None) => return Err("a batch was not answered".to_owned()),
+                    }
+                }
                 outcome @ Happening::Outcome(..) if was_full && result.is_ok() => {
                     self.kept.push(outcome);
                 }
@@ -621,7 +682,7 @@ impl World {
         match result {
             Ok(()) => {
                 self.machine.disk.heal();
-                self.settle_too_old(now)?;
+                self.settle_unheard_of(now)?;
                 self.check_limits()?;
                 self.check_promptness()
             }
@@ -636,7 +697,7 @@ impl World {
     /// What has happened by now: outcomes of attempts, requests of clients.
     fn gather(&mut self) -> Result<Vec<Happening>, String> {
         let now = self.clock.now();
-        let mut happened = Vec::new();
+        let mut happened = std::mem::take(&mut self.asked);
         while let Some(first) = self.running.first_entry() {
             if first.key().0 > now {
                 break;
@@ -647,139 +708,24 @@ impl World {
         if !self.healing && now >= self.next_request {
             let burst = *self.clients.pick(&self.plan.bursts);
             for _ in 0..burst {
-                let request = self.draw_request()?;
-                let ticket = Ticket(self.next_ticket);
-                self.next_ticket += 1;
-                self.report.requests += 1;
+                let ticket = self.next_ticket();
+                let asked = if self.clients.one_in(self.plan.batch) {
+                    let batch = self.draw_batch()?;
+                    self.report.batches += 1;
+                    self.report.requests += batch.len() as u64;
+                    Happening::Batch(ticket, batch)
+                } else {
+                    self.report.requests += 1;
+                    Happening::Request(ticket, self.draw_request()?)
+                };
                 let at = self.clients.below(happened.len() as u64 + 1);
                 let at = usize::try_from(at).unwrap_or(0);
-                happened.insert(at, Happening::Request(ticket, request));
+                happened.insert(at, asked);
             }
             let pause = Duration::from_micros(self.clients.below(2 * self.plan.pace));
             self.next_request = now + pause;
         }
         Ok(happened)
-    }
-
-    fn draw_request(&mut self) -> Result<Request, String> {
-        let number = self.clients.below(self.plan.keys);
-        let queue = usize::try_from(number % self.plan.queues).unwrap_or(0);
-        let queue = QUEUES[queue];
-        let name = TimerName::new(queue, format!("key-{number}")).map_err(|e| e.to_string())?;
-        // A client may look before it asks.
-        let record = self
-            .store
-            .get(Shard::ONLY, &name)
-            .map_err(|e| e.to_string())?;
-        self.model.seen(&name, self.latest, record.as_ref());
-        let precondition = match (self.clients.below(6), &record) {
-            (0, _) => Precondition::Absent,
-            (1, Some(record)) => Precondition::Revision(record.revision),
-            (2, Some(record)) => Precondition::Revision(Revision(record.revision.0 + 1_000_000)),
-            _ => Precondition::None,
-        };
-        Ok(match self.clients.below(100) {
-            0..50 => Request::Set {
-                name,
-                due: self.draw_due(),
-                policy: self.draw_policy(),
-                payload: self.draw_payload(),
-                precondition,
-                options: SetOptions::default(),
-            },
-            50..70 => Request::Move {
-                name,
-                shift: match self.clients.below(3) {
-                    0 => Shift::Later(self.draw_span()),
-                    1 => Shift::Sooner(self.draw_span()),
-                    _ => Shift::To(self.draw_due()),
-                },
-                precondition: match precondition {
-                    Precondition::Absent => Precondition::None,
-                    other => other,
-                },
-            },
-            70..85 => Request::Remove {
-                name,
-                precondition: match precondition {
-                    Precondition::Absent => Precondition::None,
-                    other => other,
-                },
-                only_pending: self.clients.one_in(4),
-            },
-            85..92 => Request::Fire { name },
-            _ => Request::Revive {
-                name,
-                due: self.draw_due(),
-            },
-        })
-    }
-
-    fn draw_set(&mut self) -> Result<Request, String> {
-        Ok(Request::Set {
-            name: TimerName::new(QUEUES[0], "late").map_err(|e| e.to_string())?,
-            due: Due::In(self.draw_span()),
-            policy: RetryPolicy::default(),
-            payload: self.draw_payload(),
-            precondition: Precondition::None,
-            options: SetOptions::default(),
-        })
-    }
-
-    /// Names the set: no other has the same. Now and then it is long.
-    fn draw_payload(&mut self) -> Vec<u8> {
-        self.next_tag += 1;
-        let mut payload = self.next_tag.to_le_bytes().to_vec();
-        if self.clients.one_in(self.plan.long) {
-            payload.resize(self.plan.payload, 7);
-        }
-        payload
-    }
-
-    fn draw_span(&mut self) -> Duration {
-        let longest = self.plan.horizon;
-        let scale = self.clients.below(4);
-        Duration::from_micros(self.clients.below(longest >> (scale * 3)).max(1))
-    }
-
-    fn draw_due(&mut self) -> Due {
-        let now = self.clock.timestamp();
-        let span = self.draw_span();
-        match self.clients.below(10) {
-            0 => Due::At(now.saturating_sub(span)),
-            1 => Due::In(Duration::ZERO),
-            // Whole seconds, so that deadlines meet.
-            2..5 => Due::At(Timestamp::from_micros(
-                (now + span).as_micros().next_multiple_of(1_000_000),
-            )),
-            5 => Due::In(Due::MAX_AHEAD + span), // refused
-            _ => Due::In(span),
-        }
-    }
-
-    fn draw_policy(&mut self) -> RetryPolicy {
-        let delay = |random: &mut Random| Duration::from_micros(random.between(1_000, 60_000_000));
-        let clients = &mut self.clients;
-        let delays = match clients.below(3) {
-            0 => Delays::Fixed(delay(clients)),
-            1 => Delays::List((0..clients.between(1, 4)).map(|_| delay(clients)).collect()),
-            _ => {
-                let first = delay(clients);
-                Delays::Exponential {
-                    first,
-                    factor: 2.0,
-                    cap: first * 20,
-                }
-            }
-        };
-        let jitter = *clients.pick(&[Jitter::None, Jitter::None, Jitter::Full, Jitter::Equal]);
-        let limited = clients.one_in(2);
-        RetryPolicy {
-            delays,
-            jitter,
-            max_attempts: limited.then(|| 1 + (self.next_ticket % 6) as u32),
-            max_age: (jitter == Jitter::None && clients.one_in(4)).then(|| delay(clients) * 3),
-        }
     }
 
     /// Decides whether and how the next commit fails.
@@ -800,6 +746,7 @@ impl World {
 
     fn start(&mut self, claimed: Now, attempt: Attempt) -> Result<(), String> {
         self.report.attempts += 1;
+        self.report.reruns += u64::from(attempt.run.is_some_and(|run| run.number > 1));
         let Attempt {
             name,
             number,
@@ -808,7 +755,8 @@ impl World {
             ..
         } = &attempt;
         self.log.note(format!(
-            "{claimed:?} {name} starts: {number} due {due:?} at {started:?} as {} {} {:?} {:x?}",
+            "{claimed:?} {name} starts: {number} {:?} due {due:?} at {started:?} as {} {} {:?} {:x?}",
+            attempt.run,
             attempt.id,
             attempt.revision,
             attempt.fence,
@@ -858,11 +806,15 @@ impl World {
         }
     }
 
-    /// What starts in one turn starts in order in its queue: of deadline, then of insertion.
+    /// What starts in one turn starts in order in its queue: of deadline, then of insertion. Runs
+    /// that came about in this turn, because one before was given up, left out: their deadline
+    /// may have passed long before.
     fn check_order(&self, now: Now, starts: &[Attempt]) -> Result<(), String> {
+        let unheard_of = self.model.unheard_of(now);
         for queue in QUEUES {
             let of_queue = starts.iter().filter(|a| a.name.queue.as_str() == queue);
             let fresh = of_queue.filter(|a| a.due >= self.opened.wall);
+            let fresh = fresh.filter(|a| !unheard_of.contains(&a.name));
             let order: Vec<_> = fresh.map(|a| (a.due, a.revision)).collect();
             if !order.is_sorted() && !self.stepped_since_opened {
                 return Err(format!("started out of order at {now:?}: {order:?}"));
@@ -934,16 +886,13 @@ impl World {
         }
     }
 
-    /// A retry that comes too late is given up: nobody is told, the store shows it.
-    fn settle_too_old(&mut self, now: Now) -> Result<(), String> {
-        for name in self.model.too_old(now) {
-            let record = self
-                .store
-                .get(Shard::ONLY, &name)
-                .map_err(|e| e.to_string())?;
-            if record.is_some_and(|record| record.state.kind() == StateKind::Dead) {
-                self.log.note(format!("{now:?} {name} was given up"));
-                self.model.gave_up(&name);
+    /// A retry that comes too late is given up, and so is a timer that was missed; a run that was
+    /// is passed over. Nobody is told, the store shows it.
+    fn settle_unheard_of(&mut self, now: Now) -> Result<(), String> {
+        for name in self.model.unheard_of(now) {
+            let record = self.store.get(Shard::ONLY, &name);
+            if let Some(record) = record.map_err(|e| e.to_string())? {
+                self.model.follow(&name, now, &record);
             }
         }
         Ok(())
@@ -1012,7 +961,9 @@ impl World {
         self.steps_back = 0;
         self.stepped_since_opened = false;
         self.caught_up = 0;
-        self.audit(survived)
+        self.audit(survived)?;
+        self.model.opened(self.opened.wall);
+        Ok(())
     }
 
     /// The process ends, and with it, now and then, the machine. After a sync that failed the
@@ -1061,12 +1012,6 @@ impl World {
         let Some((mut survived, at)) = survived else {
             return Err(what);
         };
-        for name in survived.too_old(at) {
-            let dead = |r: &Record| r.name == name && r.state.kind() == StateKind::Dead;
-            if records.iter().any(dead) {
-                survived.gave_up(&name);
-            }
-        }
         let with_the_rest = survived.audit(self.latest, Some(at), &records);
         with_the_rest.map_err(|other| format!("{what}; with the lost turn: {other}"))?;
         self.model = survived;
@@ -1120,6 +1065,7 @@ impl World {
 /// Something that happens to the engine, kept to be told to the model as well.
 enum Happening {
     Request(Ticket, Request),
+    Batch(Ticket, Vec<Request>),
     Outcome(Attempt, Verdict),
 }
 
@@ -1127,6 +1073,7 @@ impl Happening {
     fn event(&self) -> Event {
         match self {
             Self::Request(ticket, request) => Event::Request(*ticket, request.clone()),
+            Self::Batch(ticket, requests) => Event::Batch(*ticket, requests.clone()),
             Self::Outcome(attempt, verdict) => Event::Outcome {
                 revision: attempt.revision,
                 outcome: Outcome {
