@@ -53,52 +53,6 @@ pub struct Config {
     /// The seed of the jitter. Default 0: give a random one, so that not all processes
     /// draw the same.
     pub seed: u64,
-    /// A bug for the simulator to find.
-    #[cfg(feature = "planted-bugs")]
-    pub planted_bug: Option<PlantedBug>,
-}
-
-/// Bugs that a simulation must find, one at a time. Not in any release.
-#[cfg(feature = "planted-bugs")]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PlantedBug {
-    /// Requests are answered before the commit.
-    AnswerBeforeCommit,
-    /// A timer starts a microsecond before its deadline.
-    FireEarly,
-    /// After a restart, what was being delivered is not delivered again.
-    ForgetInterrupted,
-    /// Remove answers, and leaves the record in the store.
-    KeepRemoved,
-    /// The outcome of a timer that was replaced ends the new one.
-    OutdatedOutcomeCounts,
-    /// A move changes the record, not the window.
-    MoveKeepsOldDeadline,
-    /// A failed attempt is recorded, its retry is not scheduled.
-    LoseRetry,
-    /// The last entry of a full page read from the store is dropped.
-    SkipPageBorder,
-    /// The next turn is asked for ten seconds after the next deadline.
-    WakeLate,
-    /// A retry gets an id of its own, so that receivers take it for another timer.
-    NewIdForRetry,
-}
-
-#[cfg(feature = "planted-bugs")]
-impl PlantedBug {
-    /// All of them.
-    pub const ALL: [Self; 10] = [
-        Self::AnswerBeforeCommit,
-        Self::FireEarly,
-        Self::ForgetInterrupted,
-        Self::KeepRemoved,
-        Self::OutdatedOutcomeCounts,
-        Self::MoveKeepsOldDeadline,
-        Self::LoseRetry,
-        Self::SkipPageBorder,
-        Self::WakeLate,
-        Self::NewIdForRetry,
-    ];
 }
 
 impl Default for Config {
@@ -116,8 +70,6 @@ impl Default for Config {
             max_batch: 1_024,
             max_interruptions: 10,
             seed: 0,
-            #[cfg(feature = "planted-bugs")]
-            planted_bug: None,
         }
     }
 }

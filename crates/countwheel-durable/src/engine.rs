@@ -6,7 +6,8 @@ use std::sync::Arc;
 use countwheel::{Clock, Timestamp};
 
 use crate::clocks::{Now, Origin};
-use crate::scheduler::{Event, Scheduler, Ticket, planted};
+use crate::planted::planted;
+use crate::scheduler::{Event, Scheduler, Ticket};
 use crate::store::{Shard, Store, StoreError};
 use crate::{Attempt, BatchError, Config, Response, Stats, TimerError};
 
@@ -131,10 +132,14 @@ impl Engine {
             events.splice(..0, self.kept.drain(..));
         }
         let mut step = self.scheduler.step(now, events, &*self.store)?;
-        if planted!(self.scheduler.config(), AnswerBeforeCommit) {
+        if planted!(AnswerBeforeCommit) {
             for (ticket, answer) in step.answers.drain(..) {
                 sink(Effect::Answer(ticket, answer));
             }
+        }
+        if planted!(StartBeforeCommit) {
+            let starts = step.starts.drain(..);
+            starts.for_each(|(_, attempt)| sink(Effect::Start(attempt)));
         }
         if !step.changes.is_empty() {
             let lease = self.scheduler.ownership().lease;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::planted::planted;
 use crate::{Config, QueueName, Revision, TimerName};
 
 /// The attempts that run, and who may have more.
@@ -70,7 +71,9 @@ impl InFlight {
     pub(crate) fn remove(&mut self, revision: Revision) -> Option<TimerName> {
         let name = self.names.remove(&revision)?;
         self.bytes -= Self::entry_bytes(&name);
-        if let Some(count) = self.by_queue.get_mut(&name.queue) {
+        if let Some(count) = self.by_queue.get_mut(&name.queue)
+            && !planted!(LeakPlace)
+        {
             *count -= 1;
             if *count == 0 {
                 self.by_queue.remove(&name.queue);

@@ -97,6 +97,7 @@ mod handler;
 mod in_flight;
 mod name;
 mod overdue;
+mod planted;
 mod policy;
 mod random;
 mod record;
@@ -109,11 +110,11 @@ pub mod store;
 mod window;
 
 pub use config::Config;
-#[cfg(feature = "planted-bugs")]
-pub use config::PlantedBug;
 pub use engine::{Effect, Engine};
 pub use handler::{Attempt, Completion, Handler, Outcome, Run, Verdict};
 pub use name::{Key, NameError, QueueName, TimerName};
+#[cfg(feature = "planted-bugs")]
+pub use planted::{PlantedBug, plant};
 pub use policy::{Delays, Jitter, PolicyError, Preset, RetryPolicy, RetryStep};
 pub use record::{
     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Record, Revision, State,

@@ -13,6 +13,7 @@ use crate::clocks::{Now, Steps};
 use crate::draft::Draft;
 use crate::in_flight::InFlight;
 use crate::overdue::Overdue;
+use crate::planted::planted;
 use crate::random::Random;
 use crate::recurrence::{self, Ended};
 use crate::store::{Change, DueEntry, Ownership, Store, StoreError};
@@ -35,21 +36,6 @@ const FORGET_MAX: usize = 1_024;
 
 /// After so many starts of what is due now, one of what was overdue at the start goes first.
 const OVERDUE_SHARE: usize = 8;
-
-/// Whether a planted bug is on; always false without the feature.
-macro_rules! planted {
-    ($config:expr, $bug:ident) => {{
-        #[cfg(feature = "planted-bugs")]
-        let on = $config.planted_bug == Some(crate::PlantedBug::$bug);
-        #[cfg(not(feature = "planted-bugs"))]
-        let on = {
-            let _ = &$config;
-            false
-        };
-        on
-    }};
-}
-pub(crate) use planted;
 
 /// Names a request until it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -130,7 +116,7 @@ impl Scheduler {
             ownership,
             next_revision: Revision(ownership.last_revision.0 + 1),
             random: Random::new(config.seed),
-            window: Window::new(now, end, room, planted!(config, SkipPageBorder)),
+            window: Window::new(now, end, room),
             opened: now.wall,
             now,
             steps: Steps::new(now),
@@ -147,10 +133,6 @@ impl Scheduler {
 
     pub(crate) fn ownership(&self) -> Ownership {
         self.ownership
-    }
-
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -206,7 +188,12 @@ impl Scheduler {
         self.stats = step.before;
         self.stats.refused += answers;
         // What it took out of the window is in the store as it was.
-        for clock in DueClock::ALL {
+        let clocks = if planted!(LostAfterFull) {
+            &[]
+        } else {
+            &DueClock::ALL[..]
+        };
+        for &clock in clocks {
             self.window.restart(clock, now.by(clock), Timestamp::MAX);
             self.overdue.restart(clock, now);
         }
@@ -232,7 +219,7 @@ impl Scheduler {
         });
         let overdue = self.overdue.wait(now, may);
         let wait = next.into_iter().chain([ready, overdue]).flatten().min();
-        if planted!(self.config, WakeLate) {
+        if planted!(WakeLate) {
             return wait.map(|wait| wait + Duration::from_secs(10));
         }
         wait
@@ -254,7 +241,7 @@ impl Scheduler {
         self.now = now;
         // First of all, since only now does the store hold every change made so far.
         if !self.paused {
-            if step_back {
+            if step_back && !planted!(StepBackIgnored) {
                 // What had passed is ahead again, and no longer overdue. Begin anew by this
                 // clock, as after a restart, but for what is in flight.
                 self.window
@@ -312,7 +299,8 @@ impl Scheduler {
         step.changes = draft.into_changes();
         let given = Revision(self.next_revision.0 - 1);
         let shown = |change: &Change| matches!(change, Change::Put { record: r, .. } if r.revision == given);
-        if self.next_revision > next_before && !step.changes.iter().any(shown) {
+        let is_shown = step.changes.iter().any(shown) || planted!(ForgetGiven);
+        if self.next_revision > next_before && !is_shown {
             step.changes.push(Change::Given(given));
         }
         self.stats.commits += u64::from(!step.changes.is_empty());
@@ -412,7 +400,9 @@ impl Scheduler {
                 };
                 if record.failures == 0 {
                     record.first_due = due;
-                    if let Some(recurring) = &mut record.recurring {
+                    if let Some(recurring) = &mut record.recurring
+                        && !planted!(MoveForgottenByRun)
+                    {
                         let by = recurring.recurrence.clock();
                         recurring.move_to(self.now.convert(due, clock, by));
                     }
@@ -441,7 +431,7 @@ impl Scheduler {
                     State::Done { at, .. } => return Err(TimerError::Gone { at }),
                 };
                 self.forget(&record);
-                if !planted!(self.config, KeepRemoved) {
+                if !planted!(KeepRemoved) {
                     draft.remove(&name);
                 }
                 self.stats.removed += 1;
@@ -501,7 +491,7 @@ impl Scheduler {
         clock: DueClock,
     ) -> Response {
         let old_due = record.due;
-        if !planted!(self.config, MoveKeepsOldDeadline) {
+        if !planted!(MoveKeepsOldDeadline) {
             self.forget(&record);
             record.revision = self.next_revision();
         }
@@ -527,9 +517,9 @@ impl Scheduler {
             debug_assert!(false, "an outcome belongs to an attempt in flight");
             return Ok(());
         };
-        let current = draft.read(&name)?.filter(|record| {
-            record.revision == revision || planted!(self.config, OutdatedOutcomeCounts)
-        });
+        let current = draft
+            .read(&name)?
+            .filter(|record| record.revision == revision || planted!(OutdatedOutcomeCounts));
         let Some(mut record) = current.cloned() else {
             self.stats.outdated += 1; // removed or replaced while it ran
             return Ok(());
@@ -573,10 +563,10 @@ impl Scheduler {
                         record.due = due;
                         record.state = State::Pending;
                         record.revision = self.next_revision();
-                        if planted!(self.config, NewIdForRetry) {
+                        if planted!(NewIdForRetry) {
                             record.id.set = record.revision;
                         }
-                        if planted!(self.config, LoseRetry) {
+                        if planted!(LoseRetry) {
                             draft.write(record);
                             return Ok(());
                         }
@@ -598,7 +588,7 @@ impl Scheduler {
         starts: &mut Vec<(DueClock, Attempt)>,
     ) -> Result<(), StoreError> {
         let mut reach = self.now;
-        if planted!(self.config, FireEarly) {
+        if planted!(FireEarly) {
             reach.wall = reach.wall + Duration::from_micros(1);
             reach.boot = reach.boot + Duration::from_micros(1);
         }
@@ -661,9 +651,8 @@ impl Scheduler {
     ) -> Result<Attended, StoreError> {
         let record = draft.read(&entry.name)?;
         // An attempt leaves the revision as it is, so the time must be the same as well.
-        let current = record.filter(|record| {
-            record.wake() == Some(entry.wake) || planted!(self.config, MoveKeepsOldDeadline)
-        });
+        let current = record
+            .filter(|record| record.wake() == Some(entry.wake) || planted!(MoveKeepsOldDeadline));
         let Some(mut record) = current.cloned() else {
             return Ok(Attended::Nothing);
         };
@@ -679,7 +668,7 @@ impl Scheduler {
             }
             State::Delivering => {
                 // Claimed by a process that ended before the outcome was recorded.
-                if planted!(self.config, ForgetInterrupted) {
+                if planted!(ForgetInterrupted) {
                     return Ok(Attended::Nothing);
                 }
                 self.stats.interrupted += 1;
@@ -719,8 +708,8 @@ impl Scheduler {
             self.write(draft, record);
             return Ok(Attended::Nothing);
         }
-        let early = planted!(self.config, FireEarly);
-        let moved = planted!(self.config, MoveKeepsOldDeadline);
+        let early = planted!(FireEarly);
+        let moved = planted!(MoveKeepsOldDeadline);
         assert!(
             record.due <= by || early || moved,
             "nothing starts before its deadline"
@@ -811,7 +800,12 @@ impl Scheduler {
             record.clock = recurring.recurrence.clock();
         }
         (record.due, record.first_due) = (due, due);
-        (record.failures, record.interruptions) = (0, 0);
+        let failures = if planted!(FailuresOutliveRun) {
+            record.failures
+        } else {
+            0
+        };
+        (record.failures, record.interruptions) = (failures, 0);
     }
 
     /// Gives up a delivery: all there is of a timer for one time, one run of a recurring one.

@@ -22,6 +22,8 @@ mod failure;
 pub mod idle;
 pub mod machine;
 pub mod model;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
 mod random;
 pub mod sabotage;
 pub mod stores;

@@ -13,7 +13,7 @@ use countwheel::{Clock, SystemClock, Timeout, Timer};
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{EmbeddedStore, MemoryStore, Store};
 use countwheel_server::trace;
-use countwheel_sim::world::{self, Options, Report};
+use countwheel_sim::world::{self, Options, Part, Report};
 use countwheel_sim::{Failure, idle, stress, timers, year};
 
 /// The deterministic simulation of durable timers: seed in, verdict out.
@@ -35,6 +35,12 @@ enum Command {
         /// How many of the last things that happened to show if it fails.
         #[arg(long, default_value_t = 40)]
         log: usize,
+        /// Leave this out of its world; can be given several times.
+        #[arg(long)]
+        without: Vec<String>,
+        /// If it fails, look for a smaller world in which it still does.
+        #[arg(long)]
+        shrink: bool,
         /// The bug to run it with.
         #[cfg(feature = "planted-bugs")]
         #[arg(long)]
@@ -124,12 +130,6 @@ enum Command {
         /// How many.
         count: u64,
     },
-    /// Show that a disk that lies and each planted bug is found.
-    Planted {
-        /// The most seeds that each may take.
-        #[arg(long, default_value_t = 500)]
-        within: u64,
-    },
 }
 
 fn main() -> ExitCode {
@@ -138,15 +138,26 @@ fn main() -> ExitCode {
             seed,
             turns,
             log,
+            without,
+            shrink,
             #[cfg(feature = "planted-bugs")]
             bug,
         } => {
+            let parts = without.iter().map(|name| Part::named(name).ok_or(name));
+            let without = match parts.collect() {
+                Ok(without) => without,
+                Err(name) => {
+                    eprintln!("no part is called {name}; there are {:?}", Part::ALL);
+                    return ExitCode::from(2);
+                }
+            };
             let options = Options {
                 turns,
                 log,
+                without,
                 #[cfg(feature = "planted-bugs")]
                 planted_bug: bug.and_then(|name| {
-                    let mut all = countwheel_durable::PlantedBug::ALL.into_iter();
+                    let mut all = countwheel_durable::PlantedBug::ALL.iter().copied();
                     all.find(|bug| format!("{bug:?}") == name)
                 }),
                 ..Options::default()
@@ -155,6 +166,12 @@ fn main() -> ExitCode {
                 Ok(report) => {
                     println!("{report:#?}");
                     ExitCode::SUCCESS
+                }
+                Err(failure) if shrink => {
+                    let shrunk = world::shrink(failure, &options, SHRINK_TRIES);
+                    eprintln!("{}", shrunk.failure);
+                    eprintln!("run it again: {shrunk}");
+                    ExitCode::FAILURE
                 }
                 Err(failure) => {
                     eprintln!("{failure}");
@@ -237,9 +254,11 @@ fn main() -> ExitCode {
         Command::Histories(histories) => histories.run(),
         Command::Sabotage(sabotages) => sabotages.run(),
         Command::Trace { first, count } => trace(first, count),
-        Command::Planted { within } => planted(within),
     }
 }
+
+/// How many runs the search for a smaller failing world may take.
+const SHRINK_TRIES: usize = 80;
 
 /// A seed, or one that the clock gives.
 fn first(seed: &str) -> Result<u64, ExitCode> {
@@ -304,6 +323,8 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
             "run it again: sim seed {} --turns {}",
             failure.seed, options.turns
         );
+        let shrunk = world::shrink(Box::new(failure), options, SHRINK_TRIES);
+        eprintln!("smaller: {shrunk}\n{}", shrunk.failure.what);
         return ExitCode::FAILURE;
     }
     let took = clock.now().saturating_since(start);
@@ -518,40 +539,4 @@ fn sabotages(first: u64, count: u64, options: &timers::Options) -> ExitCode {
         }
     }
     ExitCode::from(u8::from(missed > 0))
-}
-
-#[cfg(feature = "planted-bugs")]
-fn planted(within: u64) -> ExitCode {
-    let mut cases = vec![(
-        "a disk that ignores syncs".to_owned(),
-        Options {
-            lying_disk: true,
-            ..Options::default()
-        },
-    )];
-    for bug in countwheel_durable::PlantedBug::ALL {
-        let planted_bug = Some(bug);
-        let options = Options {
-            planted_bug,
-            ..Options::default()
-        };
-        cases.push((format!("{bug:?}"), options));
-    }
-    let mut missed = 0;
-    for (name, options) in cases {
-        match search(1, within, &options).1 {
-            Some(failure) => println!("found  {name}: seed {}: {}", failure.seed, failure.what),
-            None => {
-                missed += 1;
-                println!("MISSED {name} in {within} seeds");
-            }
-        }
-    }
-    ExitCode::from(u8::from(missed > 0))
-}
-
-#[cfg(not(feature = "planted-bugs"))]
-fn planted(_within: u64) -> ExitCode {
-    eprintln!("built without the feature planted-bugs");
-    ExitCode::from(2)
 }

@@ -1,6 +1,8 @@
 //! The commands about stores: calls, bytes, histories, sabotage.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -270,6 +272,22 @@ struct Mistake {
     find: Box<dyn Fn(u64) -> Option<String> + Sync>,
 }
 
+impl Mistake {
+    /// After how many seeds it is found, and what is seen then.
+    fn look(&self, first: u64) -> Option<(u64, String)> {
+        (0..self.seeds).find_map(|index| {
+            let seed = first.wrapping_add(index);
+            let found = catch_unwind(AssertUnwindSafe(|| (self.find)(seed)));
+            let what = found.unwrap_or_else(|panic| {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                Some(format!("a panic: {}", text.unwrap_or_default()))
+            })?;
+            Some((index + 1, what))
+        })
+    }
+}
+
 fn mistakes(within: u64) -> Vec<Mistake> {
     let mut all: Vec<Mistake> = Vec::new();
     for sabotage in Sabotage::ALL {
@@ -296,15 +314,12 @@ fn mistakes(within: u64) -> Vec<Mistake> {
         })),
     });
     #[cfg(feature = "planted-bugs")]
-    for bug in countwheel_durable::PlantedBug::ALL {
+    for &bug in countwheel_durable::PlantedBug::ALL {
         all.push(Mistake {
             name: format!("{bug:?}"),
-            stage: "seeds",
+            stage: countwheel_sim::planted::stage(bug),
             seeds: within,
-            find: Box::new(in_world(Options {
-                planted_bug: Some(bug),
-                ..Options::default()
-            })),
+            find: Box::new(move |seed| countwheel_sim::planted::find(bug, seed)),
         });
     }
     all
@@ -326,16 +341,23 @@ impl Sabotages {
                 all.remove(usize::try_from(out).unwrap_or(0));
             }
         }
+        // What is found by a panic is found.
+        std::panic::set_hook(Box::new(|_| {}));
+        let results = Mutex::new(BTreeMap::new());
+        let nothing_fails: Option<()> = on_all_cores(0, all.len() as u64, |index| {
+            let start = clock.now();
+            let mistake = usize::try_from(index).ok().and_then(|index| all.get(index));
+            let found = mistake.and_then(|mistake| mistake.look(first));
+            let took: Duration = clock.now().saturating_since(start);
+            lock(&results).insert(index, (found, took));
+            Ok(())
+        });
+        debug_assert!(nothing_fails.is_none());
+        let results = std::mem::take(&mut *lock(&results));
         let mut missed = 0;
         println!("| mistake | stage | found after seeds | in | by |");
         println!("|---|---|---|---|---|");
-        for mistake in &all {
-            let start = clock.now();
-            let found = (0..mistake.seeds).find_map(|index| {
-                let what = (mistake.find)(first.wrapping_add(index))?;
-                Some((index + 1, what))
-            });
-            let took: Duration = clock.now().saturating_since(start);
+        for (mistake, (found, took)) in all.iter().zip(results.into_values()) {
             let (after, by) = match found {
                 Some((after, what)) => (after.to_string(), what),
                 None => {

@@ -15,6 +15,7 @@ pub mod bytes;
 pub mod calls;
 pub mod histories;
 mod life;
+pub mod meanwhile;
 pub mod script;
 
 pub use answers::Answers;

@@ -6,6 +6,8 @@
 use std::process::Command;
 
 use countwheel_sim::machine::Kind;
+#[cfg(feature = "planted-bugs")]
+use countwheel_sim::planted;
 use countwheel_sim::world::{self, Options, Report};
 
 /// Two processes agree on everything that is let out, and on its order: nothing depends on an
@@ -86,13 +88,73 @@ fn a_disk_that_ignores_syncs_is_noticed() {
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn every_planted_bug_is_found() {
-    for bug in countwheel_durable::PlantedBug::ALL {
-        let options = Options {
-            planted_bug: Some(bug),
-            ..Options::default()
-        };
-        let found = (1..100).find_map(|seed| world::run(seed, &options).err());
-        let failure = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
-        println!("{bug:?}: seed {}: {}", failure.seed, failure.what);
-    }
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let look = || {
+        let taken = || next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        while let Some(&bug) = countwheel_durable::PlantedBug::ALL.get(taken()) {
+            let found = (1..500).find_map(|seed| planted::find(bug, seed).map(|what| (seed, what)));
+            let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
+            println!("{bug:?}: seed {seed}: {what}");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(look);
+        scope.spawn(look);
+    });
+}
+
+/// A world that fails is made smaller, and the smaller one fails when it is run as it is told.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_failing_world_is_made_smaller() {
+    let options = Options {
+        planted_bug: Some(countwheel_durable::PlantedBug::LoseRetry),
+        ..Options::default()
+    };
+    let failure = (1..100)
+        .find_map(|seed| world::run(seed, &options).err())
+        .unwrap();
+    let shrunk = world::shrink(failure, &options, 80);
+    assert!(world::run(shrunk.failure.seed, &shrunk.options).is_err());
+    // A retry is all it takes, and somebody who fails.
+    assert!(shrunk.options.turns < 40, "{shrunk}");
+    assert!(shrunk.options.without.len() >= 12, "{shrunk}");
+    assert!(
+        !shrunk
+            .options
+            .without
+            .contains(&world::Part::FailingReceivers),
+        "{shrunk}"
+    );
+}
+
+/// No feature that the shipped program has, and none of its dependencies', plants a bug: not even
+/// with all of its features.
+#[test]
+fn the_shipped_program_cannot_plant_a_bug() {
+    let features_of = |package: &str, edges: &str| {
+        let ran = Command::new(env!("CARGO"))
+            .args(["tree", "--offline", "--all-features", "--prefix", "none"])
+            .args([
+                "--package",
+                package,
+                "--edges",
+                edges,
+                "--format",
+                "{p} {f}",
+            ])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+        let text = String::from_utf8(ran.stdout).unwrap();
+        let of_ours = text
+            .lines()
+            .filter(|line| line.starts_with("countwheel-durable "));
+        assert_ne!(of_ours.clone().count(), 0, "{package} is built without it");
+        of_ours.filter(|line| line.contains("planted-bugs")).count()
+    };
+    assert_eq!(features_of("countwheel-server", "normal"), 0);
+    // The look itself sees one where there is one.
+    assert_ne!(features_of("countwheel-sim", "normal"), 0);
 }

@@ -3,7 +3,7 @@
 
 use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
-use countwheel_sim::stores::{Tally, bytes, calls, histories};
+use countwheel_sim::stores::{Tally, bytes, calls, histories, meanwhile};
 
 #[test]
 fn drawn_lives_keep_what_they_promised() {
@@ -34,6 +34,17 @@ fn what_failed_once_does_not_fail_again() {
         let kind = Kind::named(words.next().unwrap()).unwrap();
         calls::run_life(kind, seed).unwrap_or_else(|failure| panic!("{failure}"));
     }
+}
+
+#[test]
+fn what_is_committed_while_a_segment_moves_is_kept() {
+    let mut met = 0;
+    for seed in 0..300 {
+        met += meanwhile::run(seed)
+            .unwrap_or_else(|what| panic!("seed {seed}: {what}"))
+            .met;
+    }
+    assert!(met > 1_000, "{met} commits met a move");
 }
 
 /// One script in four, with every seventh call; the program takes all.

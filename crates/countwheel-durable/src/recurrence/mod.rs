@@ -14,6 +14,7 @@ use countwheel::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::DueClock;
+use crate::planted::planted;
 
 pub use cron::{CronError, CronExpression};
 pub use position::Recurring;
@@ -267,7 +268,8 @@ impl Recurrence {
 
     /// Whether no run may have this nominal time.
     fn is_over(&self, nominal: Timestamp) -> bool {
-        self.until.is_some_and(|until| nominal > until)
+        let early = Duration::from_micros(u64::from(planted!(EndExcluded)));
+        self.until.is_some_and(|until| nominal + early > until)
     }
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Missed, Overlap, Recurrence, RecurrenceError, Schedule};
 use crate::TimerId;
+use crate::planted::planted;
 use crate::random::Random;
 
 /// How many draws of the jitter one decision looks at.
@@ -154,7 +155,8 @@ impl Recurring {
     /// Goes on after the run, which ended at `now`.
     pub(crate) fn end(&mut self, id: TimerId, now: Timestamp, missed: Missed) -> Ended {
         let repeats = self.recurrence.repeats;
-        if repeats.is_some_and(|repeats| self.run >= repeats.get()) || self.run == u32::MAX {
+        let made = self.run.saturating_sub(u32::from(planted!(OneRunMore)));
+        if repeats.is_some_and(|repeats| made >= repeats.get()) || self.run == u32::MAX {
             return Ended::Over;
         }
         let since = self.busy_since.take().unwrap_or(now);
@@ -200,6 +202,7 @@ impl Recurring {
             Missed::SkipIfOlderThan(age) if now > first + jitter + age => {
                 self.first_younger_than(age, first, now)
             }
+            Missed::Fire if planted!(LoseMissedRuns) => Some(self.last_by(first, since)),
             Missed::Fire | Missed::SkipIfOlderThan(_) => Some(first),
             Missed::Collapse => Some(self.last_by(first, since.saturating_sub(jitter))),
         };
@@ -226,11 +229,11 @@ impl Recurring {
             }
         }
         match self.recurrence.overlap {
-            Overlap::Skip => {
+            Overlap::Skip if !planted!(OverlapMade) => {
                 self.overlapped += 1 + self.count(first, ahead);
                 ahead
             }
-            Overlap::Queue => {
+            Overlap::Queue | Overlap::Skip => {
                 let end = ahead.map_or(now, |ahead| ahead.saturating_sub(Duration::from_micros(1)));
                 let last = self.last_by(first, end);
                 if last > first {

@@ -4,6 +4,7 @@ use countwheel::Timestamp;
 
 use super::Scheduler;
 use crate::draft::Draft;
+use crate::planted::planted;
 use crate::store::DueEntry;
 use crate::{BatchError, DueClock, Record, Request, Response};
 
@@ -41,14 +42,16 @@ impl Scheduler {
         }
         let put_off = self.put_off.take().unwrap_or_default();
         if let Some(refusal) = refusal {
-            draft.undo();
+            if !planted!(HalfBatch) {
+                draft.undo();
+            }
             self.stats = stats;
             // None of those given since was seen by anybody.
             self.next_revision = next_revision;
             return Err(refusal);
         }
         draft.keep();
-        for put in put_off {
+        for put in put_off.into_iter().filter(|_| !planted!(BatchWakesNobody)) {
             match put {
                 Put::Off(record) => self.forget(&record),
                 Put::Admit(clock, entry) => self.admit(clock, entry),

@@ -43,8 +43,6 @@ pub(crate) struct Window {
     served: Option<(DueClock, QueueName)>,
     pub(crate) refills: u64,
     pub(crate) rebuilds: u64,
-    /// A planted bug: the last entry of a full page is dropped.
-    skip_page_border: bool,
 }
 
 /// What is held of one clock's order.
@@ -107,7 +105,7 @@ impl Side {
 impl Window {
     /// An empty window over what wakes between `from` and `until`, both included, with room
     /// for so much.
-    pub(crate) fn new(from: Now, until: Now, room: Room, skip_page_border: bool) -> Self {
+    pub(crate) fn new(from: Now, until: Now, room: Room) -> Self {
         Self {
             queues: BTreeMap::new(),
             sides: DueClock::ALL.map(|clock| Side::new(clock, from.by(clock), until.by(clock))),
@@ -121,7 +119,6 @@ impl Window {
             served: None,
             refills: 0,
             rebuilds: 0,
-            skip_page_border,
         }
     }
 

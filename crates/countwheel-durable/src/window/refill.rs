@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::lane::{after, before};
 use super::{CAPPED_MAX, Side, Window};
 use crate::clocks::Now;
+use crate::planted::planted;
 use crate::store::{DueEntry, DueScan, Shard, Store, StoreError};
 use crate::{DueClock, QueueName, Revision, TimerName, Wake};
 
@@ -142,7 +143,7 @@ impl Window {
         };
         self.sides[clock as usize].loaded = loaded;
         let mut page = page;
-        if self.skip_page_border && page.len() == self.room.page {
+        if planted!(SkipPageBorder) && page.len() == self.room.page {
             page.pop();
         }
         for entry in page {
@@ -282,7 +283,12 @@ impl Window {
     /// Gives up what is latest of all until what is held fits.
     pub(super) fn keep_to_room(&mut self) {
         let room = self.room;
-        let too_much = |window: &Self| window.held.cost > room.bytes && window.held.entries > 1;
+        let bytes = if planted!(WindowWithoutBound) {
+            usize::MAX
+        } else {
+            room.bytes
+        };
+        let too_much = |window: &Self| window.held.cost > bytes && window.held.entries > 1;
         self.rebuilds += u64::from(too_much(self));
         while too_much(self) && self.give_up_latest() {}
     }

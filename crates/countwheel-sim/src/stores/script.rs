@@ -315,7 +315,7 @@ fn commit(random: &mut Random, dangers: &Dangers, revision: &mut u64) -> Event {
     }
 }
 
-fn name(key: u64) -> TimerName {
+pub(super) fn name(key: u64) -> TimerName {
     let queue = ["even", "odd", "third"][usize::from(key % 2 == 1) + usize::from(key % 6 == 5)];
     TimerName::new(queue, format!("key-{key}"))
         .unwrap_or_else(|error| unreachable!("the names are good: {error}"))
@@ -336,7 +336,7 @@ fn dead() -> State {
 }
 
 /// The one place where records are made up.
-fn record(key: u64, revision: u64, state: State, payload: usize) -> Record {
+pub(super) fn record(key: u64, revision: u64, state: State, payload: usize) -> Record {
     // Deadlines meet, now and then.
     let due = Timestamp::from_micros(1_000_000 + revision / 3 * 1_000);
     Record {

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use super::merge::Pages;
 use super::young::{Place, Young};
 use super::{LogStore, State, damaged, io_error};
+use crate::planted::planted;
 use crate::store::embedded::codec;
 use crate::store::page::{PageBuilder, begins_with, position};
 use crate::store::{DueEntry, DueScan, Filter, Page, Shard, Sorted, StoreError};
@@ -58,6 +59,7 @@ impl<B: Sorted> LogStore<B> {
             .into_iter()
             .flat_map(|table| table.due_after(scan.clock, scan.after))
             .take_while(|(wake, _)| wake.at <= scan.until)
+            .filter(|(wake, _)| wake.at < scan.until || !planted!(LogScanEndsEarly))
             .filter(|&(_, slot)| of_queue(slot))
             .peekable();
         let passed = table.map(|table| table.passed).unwrap_or_default();
@@ -124,7 +126,8 @@ impl<B: Sorted> LogStore<B> {
             let page = self.base.list(shard, &filter)?;
             Ok((page.records, page.next))
         });
-        let is_hidden = |record: &Record| table.get(&record.name).is_some();
+        let is_hidden =
+            |record: &Record| table.get(&record.name).is_some() && !planted!(LogListsHidden);
         loop {
             let first_old = old.peek(is_hidden)?.map(position);
             let first_young = young.peek().map(|&(position, _)| position);

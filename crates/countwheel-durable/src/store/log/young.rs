@@ -10,6 +10,7 @@ use std::ops::Bound;
 
 use super::batch::{Replaces, ShardSnapshot};
 use super::passed::Passed;
+use crate::planted::planted;
 use crate::store::embedded::codec::Indexed;
 use crate::store::{Fence, Position, QueueCounts, Shard};
 use crate::{DueClock, Key, QueueName, Revision, StateKind, TimerName, Wake};
@@ -101,7 +102,11 @@ impl Table {
         ShardSnapshot {
             shard,
             fence: self.fence,
-            last_revision: self.last_revision,
+            last_revision: if planted!(LogSnapshotForgets) {
+                Revision(0)
+            } else {
+                self.last_revision
+            },
             counts: self.counts(),
         }
     }
@@ -210,15 +215,16 @@ impl Table {
     pub(super) fn mark(&mut self, name: &TimerName, at: Place) -> Option<u32> {
         let slot = self.find(&name.queue, name.key.as_str())?;
         let young = &mut self.slots[slot as usize];
-        (young.at == at).then(|| {
-            young.may_be_old = true;
+        (young.at == at || planted!(LogMovesOutdated)).then(|| {
+            young.may_be_old |= !planted!(LogMovesUnmarked);
             slot
         })
     }
 
     /// Whether what stands at `at` is what the name stands for.
     pub(super) fn is_current(&self, name: &TimerName, at: Place) -> bool {
-        self.get(name).is_some_and(|young| young.at == at)
+        self.get(name)
+            .is_some_and(|young| young.at == at || planted!(LogMovesOutdated))
     }
 
     /// The sorted store has what stands at `at`. If nothing newer is in its slot, it is

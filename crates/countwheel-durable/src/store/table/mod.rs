@@ -77,6 +77,7 @@ use self::writer::{Content, RunWriter};
 use super::embedded::codec::{self, Indexed};
 use super::files::Files;
 use super::{Change, DueEntry, DueScan, Filter, Page, Shard, Sorted, StoreError};
+use crate::planted::planted;
 use crate::{Record, TimerName};
 
 /// How a table store is laid out. See [`TableStore`].
@@ -566,11 +567,17 @@ fn write_manifest(directory: &Directory, version: &Version) -> Result<(), StoreE
         directory.write_failed(error)
     })?;
     let publish = || {
-        file.sync()?;
+        if !planted!(ManifestUnsynced) {
+            file.sync()?;
+        }
         // The tables' names before the manifest that names them.
         files.sync()?;
         files.rename(&new, Directory::MANIFEST)?;
-        files.sync()
+        if planted!(TablesUnsynced) {
+            Ok(())
+        } else {
+            files.sync()
+        }
     };
     publish().map_err(|error| directory.sync_failed(error))
 }

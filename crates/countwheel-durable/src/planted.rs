@@ -1,0 +1,136 @@
+//! Mistakes that are easy to make here. The simulation plants each of them, to prove that it would
+//! find it. They are compiled in with the feature `planted-bugs` alone, which no program has that
+//! is meant to be used, and even then none is made before [`plant`] is called.
+
+#[cfg(feature = "planted-bugs")]
+macro_rules! bugs {
+    ($($(#[$what:meta])* $name:ident,)+) => {
+        /// Mistakes that a simulation must find, one at a time. Not in any release.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum PlantedBug {
+            $($(#[$what])* $name,)+
+        }
+
+        impl PlantedBug {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+        }
+    };
+}
+
+#[cfg(feature = "planted-bugs")]
+bugs! {
+    /// Requests are answered before the commit.
+    AnswerBeforeCommit,
+    /// A timer starts a microsecond before its deadline.
+    FireEarly,
+    /// After a restart, what was being delivered is not delivered again.
+    ForgetInterrupted,
+    /// Remove answers, and leaves the record in the store.
+    KeepRemoved,
+    /// The outcome of a timer that was replaced ends the new one.
+    OutdatedOutcomeCounts,
+    /// A move changes the record, not the window.
+    MoveKeepsOldDeadline,
+    /// A failed attempt is recorded, its retry is not scheduled.
+    LoseRetry,
+    /// The last entry of a full page read from the store is dropped.
+    SkipPageBorder,
+    /// The next turn is asked for ten seconds after the next deadline.
+    WakeLate,
+    /// A retry gets an id of its own, so that receivers take it for another timer.
+    NewIdForRetry,
+    /// Attempts start before the commit that claims them.
+    StartBeforeCommit,
+    /// What a refused batch had changed before the request that was refused stays.
+    HalfBatch,
+    /// What a batch sets is in the store, and not in the window.
+    BatchWakesNobody,
+    /// The place of an attempt in its queue's share is not given back.
+    LeakPlace,
+    /// The window holds as much as comes.
+    WindowWithoutBound,
+    /// What was overdue at the opening starts without a rate.
+    CatchUpAtOnce,
+    /// What was taken out of the window for a commit that found no room is not read again.
+    LostAfterFull,
+    /// A revision that no record shows is not remembered.
+    ForgetGiven,
+    /// When the wall clock is set back, what is held by it stays as it is.
+    StepBackIgnored,
+    /// Of missed runs that are all to be made, those that came due before the last are not.
+    LoseMissedRuns,
+    /// One run more is made than a timer repeats.
+    OneRunMore,
+    /// The run whose nominal time is the end itself is not made.
+    EndExcluded,
+    /// A run that overlaps is made, whatever was asked for.
+    OverlapMade,
+    /// A move of a run that comes again is not noted in its series.
+    MoveForgottenByRun,
+    /// A run goes on with the failures of the one before.
+    FailuresOutliveRun,
+    /// The log does not sync a commit.
+    LogCommitUnsynced,
+    /// The log does not sync the directory when a segment got its name.
+    LogNameUnsynced,
+    /// An opening does not write the last commit again before it syncs.
+    LogSettlesWithoutWrite,
+    /// What changed meanwhile moves as it was.
+    LogMovesOutdated,
+    /// What moves is not marked as being in the sorted store.
+    LogMovesUnmarked,
+    /// A segment's snapshot forgets the last revision.
+    LogSnapshotForgets,
+    /// A scan leaves out what is due at its very end.
+    LogScanEndsEarly,
+    /// What the log hides is listed.
+    LogListsHidden,
+    /// After an error, the log goes on.
+    LogGoesOn,
+    /// An owner that was replaced may commit.
+    LogIgnoresFence,
+    /// The tables do not sync their directory after the manifest got its name, so that a
+    /// segment is used again before they have it for good.
+    TablesUnsynced,
+    /// A manifest gets its name before it is synced.
+    ManifestUnsynced,
+    /// A removal that a merge or an ingest should keep is dropped.
+    TablesForgetRemovals,
+    /// What a newer table replaced is listed and due.
+    TablesShowReplaced,
+}
+
+#[cfg(feature = "planted-bugs")]
+std::thread_local! {
+    static PLANTED: std::cell::Cell<Option<PlantedBug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Makes `bug`, or none, on this thread from here on.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<PlantedBug>) {
+    PLANTED.set(bug);
+}
+
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is_planted(bug: PlantedBug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether a planted bug is on.
+#[cfg(feature = "planted-bugs")]
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::planted::is_planted($crate::PlantedBug::$bug)
+    };
+}
+
+/// Always false without the feature, and so is not in the program.
+#[cfg(not(feature = "planted-bugs"))]
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+
+pub(crate) use planted;
