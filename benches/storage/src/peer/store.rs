@@ -69,6 +69,8 @@ fn record_of(
         interruptions: 0,
         attempt: 0,
         attempts: Vec::new(),
+        recurring: None,
+        missed: None,
         payload,
     })
 }
