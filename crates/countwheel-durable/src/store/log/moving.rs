@@ -13,6 +13,8 @@ use crate::store::{Change, Shard, Sorted, StoreError};
 
 /// So many names are marked or forgotten while commits wait.
 const MARKED_AT_ONCE: usize = 2_048;
+/// So many pages of what was delivered are passed between two steps of a merge: 65,536 entries.
+const PASSED_AT_ONCE: usize = 64;
 
 /// A change that may have to move.
 struct Candidate {
@@ -105,7 +107,10 @@ impl<B: Sorted> LogStore<B> {
     /// # Errors
     /// As [`Sorted::tend`].
     pub fn tend(&self) -> Result<bool, StoreError> {
-        let passed = self.pass()?;
+        let mut passed = true;
+        for _ in 0..PASSED_AT_ONCE {
+            passed = passed && self.pass()?;
+        }
         let tended = self.base.tend();
         if !matches!(tended, Ok(false)) {
             // It may have been behind; and if there is no room to catch up, nobody waits for it.
