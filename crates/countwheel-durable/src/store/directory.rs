@@ -47,6 +47,26 @@ pub(super) fn claim(directory: &Path, version: u64) -> Result<(File, Option<Form
     Ok((lock, format))
 }
 
+/// Looks at a directory without changing anything in it: what it says it is, and a lock that
+/// keeps every opening out as long as it is held. No lock if there is no file for it: then
+/// nobody has the directory.
+pub(super) fn look(
+    directory: &Path,
+    version: u64,
+) -> Result<(Option<File>, Result<Option<Format>, StoreError>), StoreError> {
+    let path = directory.join(LOCK);
+    let lock = match File::open(&path) {
+        Ok(file) => match file.try_lock_shared() {
+            Ok(()) => Some(file),
+            Err(TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
+            Err(TryLockError::Error(source)) => return Err(io_error(&path, source)),
+        },
+        Err(source) if source.kind() == io::ErrorKind::NotFound => None,
+        Err(source) => return Err(io_error(&path, source)),
+    };
+    Ok((lock, inspect(directory, version)))
+}
+
 /// Makes `directory` and what leads to it, each durable.
 pub(super) fn create_directory(directory: &Path) -> Result<(), StoreError> {
     let parent = match directory.parent() {

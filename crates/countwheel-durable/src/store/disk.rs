@@ -3,6 +3,8 @@
 //! In `log/` are the segments, in `tables/` the tables. What the directory is and who has it is
 //! in two files beside them: see [`directory`](super::directory).
 
+mod rescue;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
@@ -169,7 +171,7 @@ impl DiskStore {
         store_id: u64,
         options: DiskOptions,
         lock: File,
-        fill: impl FnOnce(&dyn Store) -> Result<(), StoreError>,
+        fill: impl FnOnce(&Self) -> Result<(), StoreError>,
     ) -> Result<Self, StoreError> {
         let mut format = Format {
             version: LOG_AND_TABLES,

@@ -107,6 +107,7 @@ pub trait StoreFile: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct SystemFiles {
     directory: PathBuf,
+    read_only: bool,
 }
 
 impl SystemFiles {
@@ -115,11 +116,28 @@ impl SystemFiles {
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
+            read_only: false,
         }
+    }
+
+    /// The same, for one who must not change anything: every call that would is refused.
+    pub(super) fn read_only(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            read_only: true,
+        }
+    }
+
+    fn may_change(&self) -> io::Result<()> {
+        if self.read_only {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        Ok(())
     }
 
     /// A new file, which only its owner may read and write.
     fn make(&self, name: &str) -> io::Result<File> {
+        self.may_change()?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         #[cfg(unix)]
@@ -131,7 +149,14 @@ impl SystemFiles {
 impl Files for SystemFiles {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.directory)? {
+        let entries = match fs::read_dir(&self.directory) {
+            // Who only looks finds nothing where there is nothing.
+            Err(error) if self.read_only && error.kind() == io::ErrorKind::NotFound => {
+                return Ok(names);
+            }
+            entries => entries?,
+        };
+        for entry in entries {
             names.push(entry?.file_name().to_string_lossy().into_owned());
         }
         Ok(names)
@@ -160,16 +185,18 @@ impl Files for SystemFiles {
     fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
         let file = OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(!self.read_only)
             .open(self.directory.join(name))?;
         Ok(Arc::new(SystemFile(file)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.may_change()?;
         fs::rename(self.directory.join(from), self.directory.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        self.may_change()?;
         fs::remove_file(self.directory.join(name))
     }
 

@@ -4,6 +4,7 @@
 //! batches of changes: whole, durable, and only for the shard's owner. It decides nothing.
 //! [`conformance`] is what every store must pass.
 
+mod check;
 pub mod conformance;
 mod directory;
 mod disk;
@@ -12,6 +13,7 @@ mod files;
 mod log;
 mod memory;
 mod page;
+mod repair;
 pub mod simulated;
 mod sorted;
 mod table;
@@ -21,11 +23,13 @@ use std::path::PathBuf;
 
 use countwheel::Timestamp;
 
+pub use check::{AtRisk, CheckReport, CheckedFile, FileKind, Problem, check_files};
 pub use disk::{DiskOptions, DiskStore};
 pub use embedded::EmbeddedStore;
 pub use files::{Files, StoreFile, SystemFiles};
 pub use log::{LogOptions, LogStore, MovingLog, Recovery};
 pub use memory::MemoryStore;
+pub use repair::{Loss, Repaired, repair_files};
 pub use sorted::{MemorySorted, Sorted};
 pub use table::{
     Salvaged, TableCheck, TableOptions, TableProblem, TableSnapshot, TableStats, TableStore,

@@ -59,6 +59,7 @@ mod read;
 mod recovery;
 mod segment;
 mod supply;
+mod walk;
 mod writer;
 mod young;
 
@@ -85,6 +86,7 @@ use crate::planted::planted;
 use crate::{Record, StateKind, TimerName};
 
 pub use self::mover::MovingLog;
+pub(super) use self::walk::{Kept, Looked, Seen, look, store_id, walk};
 
 /// Shorter segments are all headers and syncs.
 const SEGMENT_MIN_BYTES: u64 = 1 << 12;
@@ -294,6 +296,26 @@ impl<B: Sorted> LogStore<B> {
         (state.names(), state.segments.len())
     }
 
+    /// Takes the shard under a fence that is above the last one and above `after`.
+    pub(super) fn take(&self, shard: Shard, after: Fence) -> Result<Ownership, StoreError> {
+        let mut writer = self.writer()?;
+        let state = self.state();
+        let table = state.shards.get(&shard);
+        let (fence, last_revision) =
+            table.map_or_else(Default::default, |table| (table.fence, table.last_revision));
+        drop(state);
+        let fence = Fence(fence.max(after).0.saturating_add(1));
+        batch::begin(&mut writer.frame, shard);
+        batch::encode_fence(&mut writer.frame, fence);
+        self.append(&mut writer)?;
+        self.state_mut().shards.entry(shard).or_default().fence = fence;
+        Ok(Ownership {
+            lease: Lease { shard, fence },
+            store_id: writer.supply.store_id,
+            last_revision,
+        })
+    }
+
     /// Whether the shard is the lease's.
     fn check_lease(&self, lease: Lease) -> Result<(), StoreError> {
         let state = self.state();
@@ -470,22 +492,7 @@ impl State {
 
 impl<B: Sorted> Store for LogStore<B> {
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        let mut writer = self.writer()?;
-        let state = self.state();
-        let table = state.shards.get(&shard);
-        let (fence, last_revision) =
-            table.map_or_else(Default::default, |table| (table.fence, table.last_revision));
-        drop(state);
-        let fence = Fence(fence.0 + 1);
-        batch::begin(&mut writer.frame, shard);
-        batch::encode_fence(&mut writer.frame, fence);
-        self.append(&mut writer)?;
-        self.state_mut().shards.entry(shard).or_default().fence = fence;
-        Ok(Ownership {
-            lease: Lease { shard, fence },
-            store_id: writer.supply.store_id,
-            last_revision,
-        })
+        self.take(shard, Fence(0))
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
@@ -565,7 +572,7 @@ impl Trouble {
     }
 }
 
-fn io_error(files: &dyn Files, source: io::Error) -> StoreError {
+pub(super) fn io_error(files: &dyn Files, source: io::Error) -> StoreError {
     StoreError::Io {
         path: files.path(),
         source,

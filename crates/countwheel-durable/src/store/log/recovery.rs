@@ -158,8 +158,18 @@ pub(super) fn recycle(supply: &mut Supply, found: Found) -> Result<(), StoreErro
     files.sync().map_err(on_error)
 }
 
-/// Reads everything that was committed and that the sorted store has not.
+/// Reads everything that was committed and that the sorted store has not, and makes it durable
+/// once more.
 pub(super) fn replay(files: &dyn Files, segments: &[Segment]) -> Result<Recovered, StoreError> {
+    read(files, segments, true)
+}
+
+/// Reads the same and writes nothing.
+pub(super) fn look(files: &dyn Files, segments: &[Segment]) -> Result<Recovered, StoreError> {
+    read(files, segments, false)
+}
+
+fn read(files: &dyn Files, segments: &[Segment], may_write: bool) -> Result<Recovered, StoreError> {
     let mut replay = Replay {
         files,
         state: State::default(),
@@ -178,7 +188,10 @@ pub(super) fn replay(files: &dyn Files, segments: &[Segment]) -> Result<Recovere
             && let Some((before, _, at)) = &end
         {
             // The one before had more, and it was synced before this one was begun.
-            return Err(replay.lost(before, *at));
+            let later = before.later_commit(*at, replay.next_commit);
+            let later = later.map_err(|source| io_error(files, source))?;
+            let later = later.map_or(segment.first_commit, |frame| frame.commit);
+            return Err(replay.lost(before, *at, later));
         }
         let begins_at = replay.begin(segment, end.is_none())?;
         let offset = replay.read(segment, begins_at)?;
@@ -190,7 +203,9 @@ pub(super) fn replay(files: &dyn Files, segments: &[Segment]) -> Result<Recovere
     }
     if let Some((last, _, offset)) = &end {
         replay.check_tail(last, *offset)?;
-        replay.settle(last)?;
+        if may_write {
+            replay.settle(last)?;
+        }
     }
     Ok(Recovered {
         state: replay.state,
@@ -255,7 +270,7 @@ impl Replay<'_> {
                 return Ok(offset);
             };
             if frame.commit > self.next_commit {
-                return Err(self.lost(segment, offset));
+                return Err(self.lost(segment, offset, frame.commit));
             }
             if frame.commit < self.next_commit {
                 return Ok(offset);
@@ -332,9 +347,9 @@ impl Replay<'_> {
     /// Behind the last commit there is nothing, or what is left of one that was not synced.
     fn check_tail(&mut self, last: &Segment, offset: u64) -> Result<(), StoreError> {
         let on_error = |source| io_error(self.files, source);
-        let later = last.has_later_commit(offset, self.next_commit);
-        if later.map_err(on_error)? {
-            return Err(self.lost(last, offset));
+        let later = last.later_commit(offset, self.next_commit);
+        if let Some(later) = later.map_err(on_error)? {
+            return Err(self.lost(last, offset, later.commit));
         }
         let torn = last.torn(offset, self.next_commit).map_err(on_error)?;
         self.recovery.torn_bytes = torn;
@@ -350,14 +365,22 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// A commit that was synced cannot be read.
-    fn lost(&self, segment: &Segment, offset: u64) -> StoreError {
+    /// Commits that were synced cannot be read: those before the commit `later`.
+    fn lost(&self, segment: &Segment, offset: u64, later: u64) -> StoreError {
         StoreError::Corrupt {
             path: self.files.path().join(segment.name()),
             problem: format!(
-                "at offset {offset}: commit {} cannot be read, and later ones can",
-                self.next_commit
+                "at offset {offset}: {}, and later ones can",
+                unreadable(self.next_commit, later)
             ),
         }
+    }
+}
+
+/// What to say of the commits from `first` on and before `later`.
+pub(super) fn unreadable(first: u64, later: u64) -> String {
+    match later.saturating_sub(first) {
+        0 | 1 => format!("commit {first} cannot be read"),
+        lost => format!("{lost} commits from {first} on cannot be read"),
     }
 }

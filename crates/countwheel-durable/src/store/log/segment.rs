@@ -24,6 +24,7 @@
 //! commit follows, then something was damaged that had been synced.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::store::files::StoreFile;
@@ -167,13 +168,30 @@ impl Segment {
         }))
     }
 
-    /// Whether the frame of a commit after `commit` stands at or behind `offset`: proof that
-    /// what stands before it had been synced. Reads the rest of the segment, a window at a time.
-    pub(super) fn has_later_commit(&self, offset: u64, commit: u64) -> io::Result<bool> {
-        // A commit takes more bytes than a header has: none of this segment has a higher number.
-        let highest = commit.saturating_add(self.len / FRAME_HEADER as u64);
+    /// The frame of a commit after `commit` that stands at or behind `offset`, if there is one:
+    /// proof that what stands before it had been synced. Reads the rest of the segment, a window
+    /// at a time.
+    pub(super) fn later_commit(&self, offset: u64, commit: u64) -> io::Result<Option<Frame>> {
+        let commits = commit.saturating_add(1)..=self.highest_commit(commit);
+        let found = self.find_frame(offset, commits, &mut Vec::new())?;
+        Ok(found.map(|(_, frame)| frame))
+    }
+
+    /// None of this segment has a higher number behind `commit`: a commit takes more bytes than a
+    /// header has.
+    pub(super) fn highest_commit(&self, commit: u64) -> u64 {
+        commit.saturating_add(self.len / FRAME_HEADER as u64)
+    }
+
+    /// The first frame at or behind `offset` that is of one of `commits`, and where it stands;
+    /// its body is in `body`. Reads on to it, a window at a time.
+    pub(super) fn find_frame(
+        &self,
+        offset: u64,
+        commits: RangeInclusive<u64>,
+        body: &mut Vec<u8>,
+    ) -> io::Result<Option<(u64, Frame)>> {
         let mut window = vec![0; WINDOW + FRAME_HEADER];
-        let mut body = Vec::new();
         let mut start = offset;
         while start + FRAME_HEADER as u64 <= self.len {
             let left = usize::try_from(self.len - start).unwrap_or(usize::MAX);
@@ -182,18 +200,17 @@ impl Segment {
             let mut at = 0;
             while at < WINDOW && at + FRAME_HEADER <= bytes.len() {
                 // A cheap look first: most of it is zeros or somebody's payload.
-                let found = u64_at(bytes, at + 8);
-                if found > commit
-                    && found <= highest
-                    && self.read_frame(start + at as u64, &mut body)?.is_some()
+                let found = start + at as u64;
+                if commits.contains(&u64_at(bytes, at + 8))
+                    && let Some(frame) = self.read_frame(found, body)?
                 {
-                    return Ok(true);
+                    return Ok(Some((found, frame)));
                 }
                 at += ALIGNMENT;
             }
             start += WINDOW as u64;
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// How many bytes of the commit `commit` stand at `offset`, whether or not they are whole.

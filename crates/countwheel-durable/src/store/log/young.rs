@@ -125,6 +125,12 @@ impl Table {
         counts
     }
 
+    /// The queue and the state of each young record.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = (&QueueName, StateKind)> {
+        let used = self.slots.iter().filter(|young| young.key.is_some());
+        used.filter_map(|young| Some((&self.queues[young.queue as usize].name, young.kind?)))
+    }
+
     /// How many names are young.
     pub(super) fn len(&self) -> usize {
         self.used

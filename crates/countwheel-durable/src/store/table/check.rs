@@ -7,11 +7,12 @@ use super::block::{Block, Entries};
 use super::directory::Directory;
 use super::filter;
 use super::format::{FRAME_HEADER, Kind, Malformed, Pointer, Tree, Value, restore};
-use super::manifest::TableEntry;
+use super::manifest::{Manifest, TableEntry};
 use super::reader::{Section, Table};
 use super::writer::{due_key, queue_len};
-use crate::store::StoreError;
 use crate::store::embedded::codec::{self, Indexed};
+use crate::store::files::Files;
+use crate::store::{CheckedFile, FileKind, StoreError};
 
 /// What is wrong with a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,6 +43,17 @@ pub struct TableCheck {
     pub bytes: u64,
     /// What is wrong. Empty if nothing is.
     pub problems: Vec<TableProblem>,
+    /// Each table that a check read; a salvage names none.
+    pub files: Vec<CheckedFile>,
+}
+
+/// The last segment that the store in `files` has taken in; `None` if there is no store.
+pub(in crate::store) fn ingested(
+    files: &dyn Files,
+    store_id: u64,
+) -> Result<Option<u64>, StoreError> {
+    let manifest = Manifest::read(files, store_id)?;
+    Ok(manifest.map(|manifest| manifest.ingested))
 }
 
 impl TableCheck {
@@ -67,6 +79,16 @@ impl TableCheck {
             }
         };
         let read = self.records - records;
+        self.files.push(CheckedFile {
+            path: directory
+                .files
+                .path()
+                .join(Directory::table_name(entry.number)),
+            kind: FileKind::Table,
+            bytes: entry.length,
+            entries: read,
+            torn_bytes: 0,
+        });
         if let Some(first) = self.problems.get_mut(problems) {
             // Every record is there, but an index may not lead to it.
             let at_risk = if whole {

@@ -64,6 +64,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+pub(super) use self::check::ingested;
 pub use self::check::{TableCheck, TableProblem};
 use self::directory::{Directory, FileName, io_error, not_a_store};
 use self::format::strip;

@@ -1,0 +1,273 @@
+//! Reads a data directory, and says what is wrong with it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::files::Files;
+use super::log::{self, Looked};
+use super::{QueueCounts, Shard, StoreError, TableProblem, TableStore, table};
+use crate::{QueueName, StateKind};
+
+/// What a check of a store found. See [`DiskStore::check`](super::DiskStore::check).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// Every file that was read, damaged ones included.
+    pub files: Vec<CheckedFile>,
+    /// How many timers there are, if all of it could be read.
+    pub timers: Option<u64>,
+    /// What is wrong. Empty if nothing is.
+    pub problems: Vec<Problem>,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    ///
+    /// ```
+    /// assert!(countwheel_durable::store::CheckReport::default().is_sound());
+    /// ```
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// A file that a check read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct CheckedFile {
+    /// The file.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// What could be read: commits of a segment, records of a table.
+    pub entries: u64,
+    /// Bytes at its end of a commit that was not finished, and never acknowledged: no damage.
+    pub torn_bytes: u64,
+}
+
+/// What a file of a store is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FileKind {
+    /// A segment of the log.
+    Segment,
+    /// A segment that the tables have taken in, or one that is not used yet: nothing in it counts.
+    Spare,
+    /// A table.
+    Table,
+}
+
+impl fmt::Display for FileKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Segment => "segment",
+            Self::Spare => "spare",
+            Self::Table => "table",
+        })
+    }
+}
+
+/// What is wrong with a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Problem {
+    /// The file, or the directory if it is about more than one.
+    pub path: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// What does not add up.
+    pub problem: String,
+    /// What it may cost.
+    pub at_risk: AtRisk,
+}
+
+impl Problem {
+    pub(super) fn new(path: PathBuf, offset: u64, problem: String, at_risk: AtRisk) -> Self {
+        Self {
+            path,
+            offset,
+            problem,
+            at_risk,
+        }
+    }
+
+    /// The problem that an opening would refuse the store for.
+    pub(super) fn of(error: &StoreError, files: &dyn Files) -> Self {
+        let path = match error {
+            StoreError::Corrupt { path, .. }
+            | StoreError::NotAStore { path, .. }
+            | StoreError::Io { path, .. } => path.clone(),
+            _ => files.path(),
+        };
+        let problem = match error {
+            StoreError::Corrupt { problem, .. } | StoreError::NotAStore { problem, .. } => {
+                problem.clone()
+            }
+            StoreError::Io { source, .. } => source.to_string(),
+            other => other.to_string(),
+        };
+        Self::new(path, 0, problem, AtRisk::Unknown)
+    }
+}
+
+impl From<TableProblem> for Problem {
+    fn from(found: TableProblem) -> Self {
+        let at_risk = match found.at_risk {
+            0 => AtRisk::Unknown,
+            records => AtRisk::Records(records),
+        };
+        Self::new(found.path, found.offset, found.problem, at_risk)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            path,
+            offset,
+            problem,
+            at_risk,
+        } = self;
+        let path = path.display();
+        // Most of what an opening says begins with the offset.
+        if problem.starts_with("at offset ") {
+            write!(f, "{path}: {problem} ({at_risk})")
+        } else {
+            write!(f, "{path}: at offset {offset}: {problem} ({at_risk})")
+        }
+    }
+}
+
+/// How much a problem may cost at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AtRisk {
+    /// Nobody can say.
+    Unknown,
+    /// So many records of a table.
+    Records(u64),
+    /// So many commits. Each may have changed any number of timers.
+    Commits(u64),
+}
+
+impl fmt::Display for AtRisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("not known how much is at risk"),
+            Self::Records(records) => write!(f, "records at risk: {records}"),
+            Self::Commits(commits) => write!(f, "commits at risk: {commits}"),
+        }
+    }
+}
+
+/// Reads everything that the store with this log and these tables has, and says what is wrong
+/// with it: checksums, order, what is missing, and whether the log counts what is there. Changes
+/// nothing. Nobody may write to it meanwhile.
+///
+/// Reads the tables twice. In memory is as much as an opening takes, and a few blocks.
+///
+/// ```
+/// use std::sync::Arc;
+/// use countwheel_durable::store::{
+///     LogOptions, LogStore, SystemFiles, TableOptions, TableStore, check_files,
+/// };
+///
+/// let (log, tables) = (tempfile::tempdir()?, tempfile::tempdir()?);
+/// let log = Arc::new(SystemFiles::new(log.path()));
+/// let tables = Arc::new(SystemFiles::new(tables.path()));
+/// let base = TableStore::open(tables.clone(), 7, TableOptions::default())?;
+/// let mut options = LogOptions::default();
+/// options.segment_bytes = 1 << 16;
+/// drop(LogStore::open(base, log.clone(), 7, options)?);
+///
+/// let report = check_files(&(log as _), &(tables as _), 7)?;
+/// assert!(report.is_sound());
+/// assert_eq!(report.timers, Some(0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`StoreError::Io`] if a directory cannot be read. Whatever is wrong with a file is a problem of
+/// the report.
+pub fn check_files(
+    log: &Arc<dyn Files>,
+    tables: &Arc<dyn Files>,
+    store_id: u64,
+) -> Result<CheckReport, StoreError> {
+    let mut report = CheckReport::default();
+    let ingested = match TableStore::check(Arc::clone(tables), store_id) {
+        Ok(checked) => {
+            report.files.extend(checked.files);
+            let problems = checked.problems.into_iter();
+            report.problems.extend(problems.map(Problem::from));
+            table::ingested(&**tables, store_id)?
+        }
+        Err(error) => {
+            report.problems.push(Problem::of(&error, &**tables));
+            None
+        }
+    };
+    log::walk(log, store_id, ingested, &mut report, |_| Ok(()))?;
+    let Some(ingested) = ingested else {
+        return Ok(report);
+    };
+    match log::look(&**log, store_id, ingested) {
+        Ok(looked) if report.is_sound() => count(looked, tables, store_id, &mut report)?,
+        Err(error) if report.is_sound() => report.problems.push(Problem::of(&error, &**log)),
+        _ => {}
+    }
+    Ok(report)
+}
+
+/// Compares what the log counts with what is there.
+fn count(
+    looked: Looked,
+    tables: &Arc<dyn Files>,
+    store_id: u64,
+    report: &mut CheckReport,
+) -> Result<(), StoreError> {
+    let mut counts: BTreeMap<(Shard, QueueName), [u64; 4]> = BTreeMap::new();
+    let mut add = |shard, queue: &QueueName, kind: StateKind| {
+        counts.entry((shard, queue.clone())).or_default()[kind as usize] += 1;
+    };
+    looked.young(&mut add);
+    TableStore::salvage(Arc::clone(tables), store_id, |found| {
+        if !looked.hides(found.shard, &found.record.name) {
+            add(
+                found.shard,
+                &found.record.name.queue,
+                found.record.state.kind(),
+            );
+        }
+        Ok(())
+    })?;
+    let mut expected = BTreeMap::new();
+    looked.counts(|shard, QueueCounts { queue, by_state }| {
+        expected.insert((shard, queue), by_state);
+    });
+    let queues = expected.keys().chain(counts.keys()).cloned();
+    for queue in queues.collect::<std::collections::BTreeSet<_>>() {
+        let [there, said] =
+            [&counts, &expected].map(|counts| counts.get(&queue).copied().unwrap_or_default());
+        if there != said {
+            let differ = there.iter().zip(said).map(|(&a, b)| a.abs_diff(b)).sum();
+            let problem = format!(
+                "of queue {}, in the order pending, delivering, done, dead, the log counts \
+                 {said:?} and there are {there:?}",
+                queue.1
+            );
+            let path = looked.path();
+            let at_risk = AtRisk::Records(differ);
+            report
+                .problems
+                .push(Problem::new(path, 0, problem, at_risk));
+        }
+    }
+    report.timers = Some(counts.values().flatten().sum());
+    Ok(())
+}

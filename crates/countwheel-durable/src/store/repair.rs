@@ -1,0 +1,292 @@
+//! Makes a new store of what can be read of a damaged one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::files::Files;
+use super::log::{self, Kept, Seen};
+use super::{
+    AtRisk, Before, Change, CheckReport, Fence, Lease, LogStore, Problem, Shard, Sorted, Store,
+    StoreError, TableSnapshot, TableStore, table,
+};
+use crate::{Record, Revision, TimerName};
+
+/// A commit of a repair is about this long, in bytes and in changes.
+const COMMIT_BYTES: usize = 1 << 20;
+const COMMIT_CHANGES: usize = 1_024;
+
+/// If anything of the log is lost, so many revisions are left out: what is lost may have given
+/// some.
+const REVISIONS_LEFT_OUT: u64 = 1 << 32;
+
+/// Something that a repair could not read, or could not be sure of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Loss {
+    /// This part of a file could not be read.
+    Damage(Problem),
+    /// This timer was kept as it was last seen. What is lost may have changed or removed it since.
+    Stale {
+        /// Its name.
+        name: TimerName,
+        /// The revision that was kept.
+        revision: Revision,
+    },
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damage(problem) => problem.fmt(f),
+            Self::Stale { name, revision } => write!(f, "{name}: revision {revision} may be stale"),
+        }
+    }
+}
+
+/// What a repair did. See [`DiskStore::repair`](super::DiskStore::repair).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Repaired {
+    /// How many timers the new store has.
+    pub timers: u64,
+    /// How many of them may be stale.
+    pub stale: u64,
+    /// In how many places something could not be read.
+    pub problems: u64,
+}
+
+/// Puts all that can be read of the store with this log and these tables into `into`, an empty
+/// store: each timer as it was last seen, revisions and fences above all that were seen. Hands
+/// what is lost to `lost`. Changes nothing in `log` and `tables`; nobody may write to them
+/// meanwhile.
+///
+/// In memory is where each record of the log stands.
+///
+/// ```
+/// use std::sync::Arc;
+/// use countwheel_durable::store::{
+///     LogOptions, LogStore, MemorySorted, Shard, Store, SystemFiles, TableOptions, TableStore,
+///     repair_files,
+/// };
+///
+/// let directory = || tempfile::tempdir().map(|dir| Arc::new(SystemFiles::new(&dir.keep())));
+/// let (log, tables) = (directory()?, directory()?);
+/// let mut options = LogOptions::default();
+/// options.segment_bytes = 1 << 16;
+/// let base = TableStore::open(tables.clone(), 7, TableOptions::default())?;
+/// let damaged = LogStore::open(base, log.clone(), 7, options)?;
+/// let before = damaged.acquire(Shard::ONLY)?.lease;
+/// drop(damaged);
+///
+/// let into = LogStore::open(MemorySorted::default(), directory()?, 7, options)?;
+/// let repaired = repair_files(&(log as _), &(tables as _), 7, &into, &mut |lost| {
+///     panic!("nothing was damaged: {lost}");
+/// })?;
+/// assert_eq!((repaired.timers, repaired.problems), (0, 0));
+/// assert!(into.acquire(Shard::ONLY)?.lease.fence > before.fence);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// What `into` says, what `lost` gives, and [`StoreError::Io`] if a directory cannot be read.
+pub fn repair_files<B: Sorted>(
+    log: &Arc<dyn Files>,
+    tables: &Arc<dyn Files>,
+    store_id: u64,
+    into: &LogStore<B>,
+    lost: &mut dyn FnMut(Loss) -> Result<(), StoreError>,
+) -> Result<Repaired, StoreError> {
+    let mut salvage = Salvage::default();
+    let mut report = CheckReport::default();
+    let ingested = match table::ingested(&**tables, store_id) {
+        Ok(Some(ingested)) => Some(ingested),
+        Ok(None) => {
+            let path = tables.path().join(TableSnapshot::MANIFEST);
+            let problem = "is missing".to_owned();
+            let problem = Problem::new(path, 0, problem, AtRisk::Unknown);
+            report.problems.push(problem);
+            None
+        }
+        Err(error) => {
+            report.problems.push(Problem::of(&error, &**tables));
+            None
+        }
+    };
+    log::walk(log, store_id, ingested, &mut report, |seen| {
+        salvage.note(seen);
+        Ok(())
+    })?;
+    let mut writer = Writer {
+        into,
+        leases: BTreeMap::new(),
+        shard: Shard::ONLY,
+        changes: Vec::new(),
+        bytes: 0,
+        repaired: Repaired::default(),
+        lost,
+    };
+    for problem in report.problems {
+        writer.problem(problem)?;
+    }
+    for (&shard, owned) in &salvage.shards {
+        let fence = Fence(owned.fence.0.saturating_add(salvage.commits_lost));
+        writer.leases.insert(shard, into.take(shard, fence)?.lease);
+    }
+    let checked = TableStore::salvage(Arc::clone(tables), store_id, |found| {
+        if salvage
+            .names
+            .contains_key(&(found.shard, found.record.name.clone()))
+        {
+            return Ok(());
+        }
+        let stale = found.doubtful || salvage.gaps > 0;
+        writer.put(found.shard, found.record, stale)
+    })?;
+    for problem in checked.problems {
+        writer.problem(Problem::from(problem))?;
+    }
+    for ((shard, _), young) in &salvage.names {
+        let Some(kept) = &young.kept else { continue };
+        let record = kept
+            .read()
+            .map_err(|source| log::io_error(&**log, source))?;
+        writer.put(*shard, record, young.gaps < salvage.gaps)?;
+    }
+    writer.flush()?;
+    for (&shard, owned) in &salvage.shards {
+        let left_out = if salvage.gaps > 0 {
+            REVISIONS_LEFT_OUT.saturating_add(salvage.bytes_lost)
+        } else {
+            0
+        };
+        let given = Revision(owned.revision.0.saturating_add(left_out));
+        writer.commit(shard, &[Change::Given(given)])?;
+    }
+    Ok(writer.repaired)
+}
+
+/// What is known of a log.
+#[derive(Default)]
+struct Salvage {
+    shards: BTreeMap<Shard, Owned>,
+    names: BTreeMap<(Shard, TimerName), Young>,
+    /// In how many places commits are lost.
+    gaps: u64,
+    commits_lost: u64,
+    bytes_lost: u64,
+}
+
+#[derive(Default)]
+struct Owned {
+    fence: Fence,
+    revision: Revision,
+}
+
+/// What the log says of a name.
+struct Young {
+    /// Where its record stands; `None` if it was removed.
+    kept: Option<Kept>,
+    /// How many gaps stand before it.
+    gaps: u64,
+}
+
+impl Salvage {
+    fn note(&mut self, seen: Seen<'_>) {
+        let gaps = self.gaps;
+        match seen {
+            Seen::Shard(shard, fence, revision) => {
+                self.given(shard, revision);
+                self.owned(shard, fence);
+            }
+            Seen::Put { shard, record, at } => {
+                self.given(shard, record.revision.max(record.id.set));
+                let kept = Some(at.keep());
+                self.names
+                    .insert((shard, record.name), Young { kept, gaps });
+            }
+            Seen::Removed { shard, name } => {
+                self.names.insert((shard, name), Young { kept: None, gaps });
+            }
+            Seen::Given(shard, revision) => self.given(shard, revision),
+            Seen::Owned(shard, fence) => self.owned(shard, fence),
+            Seen::Lost { commits, bytes } => {
+                self.gaps += 1;
+                self.commits_lost = self.commits_lost.saturating_add(commits);
+                self.bytes_lost = self.bytes_lost.saturating_add(bytes);
+            }
+        }
+    }
+
+    fn owned(&mut self, shard: Shard, fence: Fence) {
+        let owned = self.shards.entry(shard).or_default();
+        owned.fence = owned.fence.max(fence);
+    }
+
+    fn given(&mut self, shard: Shard, revision: Revision) {
+        let owned = self.shards.entry(shard).or_default();
+        owned.revision = owned.revision.max(revision);
+    }
+}
+
+/// Fills the new store.
+struct Writer<'a, B> {
+    into: &'a LogStore<B>,
+    leases: BTreeMap<Shard, Lease>,
+    /// Of which shard the changes are.
+    shard: Shard,
+    changes: Vec<Change>,
+    bytes: usize,
+    repaired: Repaired,
+    lost: &'a mut dyn FnMut(Loss) -> Result<(), StoreError>,
+}
+
+impl<B: Sorted> Writer<'_, B> {
+    fn problem(&mut self, problem: Problem) -> Result<(), StoreError> {
+        self.repaired.problems += 1;
+        (self.lost)(Loss::Damage(problem))
+    }
+
+    fn put(&mut self, shard: Shard, record: Record, stale: bool) -> Result<(), StoreError> {
+        self.repaired.timers += 1;
+        if stale {
+            self.repaired.stale += 1;
+            (self.lost)(Loss::Stale {
+                name: record.name.clone(),
+                revision: record.revision,
+            })?;
+        }
+        if self.shard != shard || self.changes.len() >= COMMIT_CHANGES || self.bytes >= COMMIT_BYTES
+        {
+            self.flush()?;
+        }
+        self.shard = shard;
+        self.bytes += record.payload.len();
+        self.changes.push(Change::Put {
+            record: Box::new(record),
+            before: Before::Absent,
+        });
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), StoreError> {
+        let changes = std::mem::take(&mut self.changes);
+        self.bytes = 0;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.commit(self.shard, &changes)
+    }
+
+    fn commit(&mut self, shard: Shard, changes: &[Change]) -> Result<(), StoreError> {
+        let lease = match self.leases.get(&shard) {
+            Some(&lease) => lease,
+            None => {
+                let lease = self.into.acquire(shard)?.lease;
+                self.leases.insert(shard, lease);
+                lease
+            }
+        };
+        self.into.commit(lease, changes)
+    }
+}
