@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::files::Files;
 use super::log::{self, Looked};
-use super::{QueueCounts, Shard, StoreError, TableProblem, TableStore, table};
+use super::{QueueCounts, Shard, StoreError, TableProblem, TableSnapshot, TableStore, table};
 use crate::{QueueName, StateKind};
 
 /// What a check of a store found. See [`DiskStore::check`](super::DiskStore::check).
@@ -192,26 +192,21 @@ impl fmt::Display for AtRisk {
 /// ```
 ///
 /// # Errors
-/// [`StoreError::Io`] if a directory cannot be read. Whatever is wrong with a file is a problem of
-/// the report.
+/// [`StoreError::Io`] if a directory cannot be read, [`StoreError::NotAStore`] if a file is of
+/// another version. Whatever else is wrong with a file is a problem of the report.
 pub fn check_files(
     log: &Arc<dyn Files>,
     tables: &Arc<dyn Files>,
     store_id: u64,
 ) -> Result<CheckReport, StoreError> {
     let mut report = CheckReport::default();
-    let ingested = match TableStore::check(Arc::clone(tables), store_id) {
-        Ok(checked) => {
-            report.files.extend(checked.files);
-            let problems = checked.problems.into_iter();
-            report.problems.extend(problems.map(Problem::from));
-            table::ingested(&**tables, store_id)?
-        }
-        Err(error) => {
-            report.problems.push(Problem::of(&error, &**tables));
-            None
-        }
-    };
+    let ingested = ingested(&**tables, store_id, &mut report)?;
+    if ingested.is_some() {
+        let checked = TableStore::check(Arc::clone(tables), store_id)?;
+        report.files.extend(checked.files);
+        let problems = checked.problems.into_iter();
+        report.problems.extend(problems.map(Problem::from));
+    }
     log::walk(log, store_id, ingested, &mut report, |_| Ok(()))?;
     let Some(ingested) = ingested else {
         return Ok(report);
@@ -222,6 +217,31 @@ pub fn check_files(
         _ => {}
     }
     Ok(report)
+}
+
+/// The last segment that the tables have taken in, if their manifest can be read; a problem if
+/// not.
+///
+/// # Errors
+/// [`StoreError::NotAStore`] if the manifest is whole, and of a later version or of another store:
+/// that is no damage.
+pub(super) fn ingested(
+    tables: &dyn Files,
+    store_id: u64,
+    report: &mut CheckReport,
+) -> Result<Option<u64>, StoreError> {
+    let problem = match table::ingested(tables, store_id) {
+        Ok(Some(ingested)) => return Ok(Some(ingested)),
+        Ok(None) => {
+            let path = tables.path().join(TableSnapshot::MANIFEST);
+            let problem = "is missing".to_owned();
+            Problem::new(path, 0, problem, AtRisk::Unknown)
+        }
+        Err(error @ StoreError::NotAStore { .. }) => return Err(error),
+        Err(error) => Problem::of(&error, tables),
+    };
+    report.problems.push(problem);
+    Ok(None)
 }
 
 /// Compares what the log counts with what is there.

@@ -211,6 +211,8 @@ impl DiskStore {
             Err(missing(path))
         };
         let (log, tables) = (files(LOG)?, files(TABLES)?);
+        // An opening of the tables writes already.
+        super::log::refuse_others(&*log)?;
         let tables = TableStore::open(tables, store_id, options.tables)?;
         let log = LogStore::open(tables, log, store_id, options.log)?;
         let log = MovingLog::start(log).map_err(|source| io_error(directory, source))?;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::files::Files;
 use super::log::{self, Kept, Seen};
 use super::{
-    AtRisk, Before, Change, CheckReport, Fence, Lease, LogStore, Problem, Shard, Sorted, Store,
-    StoreError, TableSnapshot, TableStore, table,
+    Before, Change, CheckReport, Fence, Lease, LogStore, Problem, Shard, Sorted, Store, StoreError,
+    TableStore, check,
 };
 use crate::{Record, Revision, TimerName};
 
@@ -89,7 +89,8 @@ pub struct Repaired {
 /// ```
 ///
 /// # Errors
-/// What `into` says, what `lost` gives, and [`StoreError::Io`] if a directory cannot be read.
+/// What `into` says, what `lost` gives, [`StoreError::Io`] if a directory cannot be read, and
+/// [`StoreError::NotAStore`] if a file is of another version: that is no damage.
 pub fn repair_files<B: Sorted>(
     log: &Arc<dyn Files>,
     tables: &Arc<dyn Files>,
@@ -99,20 +100,7 @@ pub fn repair_files<B: Sorted>(
 ) -> Result<Repaired, StoreError> {
     let mut salvage = Salvage::default();
     let mut report = CheckReport::default();
-    let ingested = match table::ingested(&**tables, store_id) {
-        Ok(Some(ingested)) => Some(ingested),
-        Ok(None) => {
-            let path = tables.path().join(TableSnapshot::MANIFEST);
-            let problem = "is missing".to_owned();
-            let problem = Problem::new(path, 0, problem, AtRisk::Unknown);
-            report.problems.push(problem);
-            None
-        }
-        Err(error) => {
-            report.problems.push(Problem::of(&error, &**tables));
-            None
-        }
-    };
+    let ingested = check::ingested(&**tables, store_id, &mut report)?;
     log::walk(log, store_id, ingested, &mut report, |seen| {
         salvage.note(seen);
         Ok(())

@@ -86,7 +86,7 @@ use crate::planted::planted;
 use crate::{Record, StateKind, TimerName};
 
 pub use self::mover::MovingLog;
-pub(super) use self::walk::{Kept, Looked, Seen, look, store_id, walk};
+pub(super) use self::walk::{Kept, Looked, Seen, look, refuse_others, store_id, walk};
 
 /// Shorter segments are all headers and syncs.
 const SEGMENT_MIN_BYTES: u64 = 1 << 12;

@@ -39,6 +39,28 @@ pub(in crate::store) fn look(
     })
 }
 
+/// Refuses a log with a segment of another version, before anything is touched.
+pub(in crate::store) fn refuse_others(files: &dyn Files) -> Result<(), StoreError> {
+    let on_error = |source| super::io_error(files, source);
+    for name in files.list().map_err(on_error)? {
+        if Segment::number_of(&name).is_none() {
+            continue;
+        }
+        let header = files.open(&name).and_then(|file| read_header(&*file));
+        if let Header::Other { version } = header.map_err(on_error)? {
+            return Err(other_version(files, &name, version));
+        }
+    }
+    Ok(())
+}
+
+fn other_version(files: &dyn Files, name: &str, version: u32) -> StoreError {
+    StoreError::NotAStore {
+        path: files.path().join(name),
+        problem: format!("is of another version, {version}"),
+    }
+}
+
 /// The store that most segments say they are of.
 pub(in crate::store) fn store_id(files: &dyn Files) -> Option<u64> {
     let names = files.list().ok()?;
@@ -146,7 +168,8 @@ impl Kept {
 /// is what the sorted store says, it goes through all segments that there are.
 ///
 /// # Errors
-/// What `each` gives, and [`StoreError::Io`] if the directory cannot be read.
+/// What `each` gives, [`StoreError::Io`] if the directory cannot be read, and
+/// [`StoreError::NotAStore`] if a segment is of another version.
 pub(in crate::store) fn walk(
     files: &Arc<dyn Files>,
     store_id: u64,
@@ -240,7 +263,10 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
                     let length = self.files.open(&name).and_then(|file| file.length());
                     self.file(&name, FileKind::Spare, length.unwrap_or(0), 0, 0);
                 }
-                Some(number) => segments.push((number, self.open_one(&name, number, store_id))),
+                Some(number) => {
+                    let opened = self.open_one(&name, number, store_id)?;
+                    segments.push((number, opened));
+                }
                 None => self.problem(&name, 0, "is no file of a log", AtRisk::Unknown),
             }
         }
@@ -258,7 +284,7 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
         });
     }
 
-    fn open_one(&mut self, name: &str, number: u64, store_id: u64) -> Opened {
+    fn open_one(&mut self, name: &str, number: u64, store_id: u64) -> Result<Opened, StoreError> {
         let opened = self.files.open(name).and_then(|file| {
             let length = file.length()?;
             let header = read_header(&*file)?;
@@ -269,19 +295,18 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
             Err(error) => {
                 let problem = format!("cannot be read: {error}");
                 self.problem(name, 0, problem, AtRisk::Unknown);
-                return Opened::No(0);
+                return Ok(Opened::No(0));
             }
         };
         let (first, len) = match header {
             Header::Of { store_id: of, .. } if of != store_id => {
                 let problem = format!("belongs to store {of:016x}");
                 self.problem(name, 0, problem, AtRisk::Unknown);
-                return Opened::No(length);
+                return Ok(Opened::No(length));
             }
+            // Whole, so this is no damage.
             Header::Other { version } => {
-                let problem = format!("is of another version, {version}");
-                self.problem(name, 0, problem, AtRisk::Unknown);
-                return Opened::No(length);
+                return Err(other_version(self.files, name, version));
             }
             Header::Of {
                 number: found,
@@ -310,7 +335,7 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
             let frame = segment.read_frame(FRAMES_BEGIN, &mut Vec::new()).ok()??;
             Some(frame.commit)
         });
-        Opened::Yes(segment, first)
+        Ok(Opened::Yes(segment, first))
     }
 
     /// Segments from `first` on and before `end` are not there.
