@@ -3,6 +3,7 @@
 //! In `log/` are the segments, in `tables/` the tables. What the directory is and who has it is
 //! in two files beside them: see [`directory`](super::directory).
 
+mod backup;
 mod rescue;
 
 use std::ffi::OsString;
@@ -11,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use self::backup::Snapshot;
 use super::directory::{
     Format, LOG_AND_TABLES, claim, create_directory, io_error, sync_directory, write_format,
 };
@@ -67,6 +69,8 @@ pub struct DiskOptions {
 #[derive(Debug)]
 pub struct DiskStore {
     log: MovingLog<TableStore>,
+    directory: PathBuf,
+    store_id: u64,
     /// Held as long as the files are open: declared after them, so dropped after them.
     _lock: File,
 }
@@ -216,7 +220,12 @@ impl DiskStore {
         let tables = TableStore::open(tables, store_id, options.tables)?;
         let log = LogStore::open(tables, log, store_id, options.log)?;
         let log = MovingLog::start(log).map_err(|source| io_error(directory, source))?;
-        Ok(Self { log, _lock: lock })
+        Ok(Self {
+            log,
+            directory: directory.to_owned(),
+            store_id,
+            _lock: lock,
+        })
     }
 }
 

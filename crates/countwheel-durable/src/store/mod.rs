@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use countwheel::Timestamp;
 
 pub use check::{AtRisk, CheckReport, CheckedFile, FileKind, Problem, check_files};
-pub use disk::{DiskOptions, DiskStore};
+pub use disk::{DiskOptions, DiskStore, Snapshot};
 pub use embedded::EmbeddedStore;
 pub use files::{Files, StoreFile, SystemFiles};
 pub use log::{LogOptions, LogStore, MovingLog, Recovery};

@@ -51,6 +51,7 @@
 //! Behind what was delivered long ago. See [`passed`].
 
 mod batch;
+mod freeze;
 mod merge;
 mod mover;
 mod moving;
@@ -85,6 +86,7 @@ use super::{
 use crate::planted::planted;
 use crate::{Record, StateKind, TimerName};
 
+pub(super) use self::freeze::Frozen;
 pub use self::mover::MovingLog;
 pub(super) use self::walk::{Kept, Looked, Seen, look, refuse_others, store_id, walk};
 
@@ -294,6 +296,11 @@ impl<B: Sorted> LogStore<B> {
     pub fn young(&self) -> (usize, usize) {
         let state = self.state();
         (state.names(), state.segments.len())
+    }
+
+    /// The shards of which anything is known.
+    pub(super) fn shards(&self) -> Vec<Shard> {
+        self.state().shards.keys().copied().collect()
     }
 
     /// Takes the shard under a fence that is above the last one and above `after`.

@@ -1,0 +1,421 @@
+//! Snapshots of a store that goes on, and what is done with them.
+//!
+//! A snapshot is a data directory with a file `SNAPSHOT`, which is written last:
+//!
+//! ```text
+//! countwheel snapshot
+//! format 1
+//! store 0123456789abcdef
+//! commit 17
+//! file 8192 5f0c1a2b log/segment-0000000000000004
+//! file 4672 -------- tables/table-0000000000000004
+//! sum 77e2d3c4
+//! ```
+//!
+//! Behind `file` are the length and the CRC-32C of what it holds. A table has none here: it is not
+//! read when it is linked, and each of its frames has a checksum. The last line is the CRC-32C of
+//! the lines before.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Read, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::super::directory::{
+    Format, LOG_AND_TABLES, claim, create_directory, io_error, private_file, sync_directory,
+    write_format,
+};
+use super::super::log::Frozen;
+use super::super::{
+    AtRisk, Change, CheckReport, DiskOptions, DiskStore, Fence, Problem, Store, StoreError,
+    TableSnapshot, TableStore,
+};
+use super::rescue::Closed;
+use super::{LOG, TABLES};
+use crate::Revision;
+
+const SNAPSHOT: &str = "SNAPSHOT";
+const TITLE: &str = "countwheel snapshot\nformat 1\n";
+const NO_SUM: &str = "--------";
+/// A line is at most about this long, and a snapshot has no more files than this.
+const LINE_MAX_BYTES: u64 = 128;
+const FILES_MAX: u64 = 1 << 20;
+
+/// A restored store leaves out so many revisions and fences: as many as the store may have given
+/// after the snapshot. With 20,000 changes a second, that is a year and a half.
+const REVISIONS_LEFT_OUT: u64 = 1 << 40;
+const FENCES_LEFT_OUT: u64 = 1 << 32;
+
+/// What a snapshot holds. See [`DiskStore::snapshot`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The last commit that is in it.
+    pub commit: u64,
+    /// How many files it has.
+    pub files: u64,
+    /// How long they are together, in bytes. Tables that are linked take no room of their own.
+    pub bytes: u64,
+    /// How many bytes were copied.
+    pub copied: u64,
+}
+
+/// What a snapshot says of a file.
+struct Listed {
+    path: String,
+    bytes: u64,
+    sum: Option<u32>,
+}
+
+impl DiskStore {
+    /// Makes a snapshot in the empty directory `into`, which is made if it is not there: the store
+    /// as it is after one commit, whatever is committed meanwhile. It is durable on return. If it
+    /// ends before its time, `into` is as good as empty.
+    ///
+    /// Commits wait only while it is noted where the log ends. Until the log is copied, which is
+    /// at most as long as its options allow, nothing moves out of it; commits wait if it is full
+    /// by then. Tables are linked where the file system can, else copied. A link is the same
+    /// bytes on the same disk: to survive that disk, copy the snapshot to another.
+    ///
+    /// ```
+    /// use countwheel_durable::store::{DiskOptions, DiskStore, Shard, Store};
+    ///
+    /// let mut options = DiskOptions::default();
+    /// options.log.segment_bytes = 1 << 16; // for a test
+    /// let directory = tempfile::tempdir()?;
+    /// let at = |name| directory.path().join(name);
+    /// let store = DiskStore::open(&at("data"), 7, options)?;
+    /// let lease = store.acquire(Shard::ONLY)?.lease;
+    /// let snapshot = store.snapshot(&at("snapshot"))?;
+    /// assert_eq!(snapshot.commit, 1);
+    /// assert!(DiskStore::verify(&at("snapshot"))?.is_sound());
+    ///
+    /// let restored = DiskStore::restore(&at("snapshot"), &at("restored"), options)?;
+    /// let ownership = restored.acquire(Shard::ONLY)?;
+    /// assert_eq!(ownership.store_id, 7);
+    /// assert!(ownership.lease.fence > lease.fence);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`] if `into` holds anything, [`StoreError::Full`] if there is no
+    /// room for it, [`StoreError::Poisoned`] if the store failed before, [`StoreError::Io`].
+    pub fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
+        let (lock, mut format) = empty(into, self.store_id)?;
+        let mut files = Vec::new();
+        let mut copied = 0;
+        let (tables, commit) = self.log.log().frozen(|tables: &TableStore, frozen| {
+            // Under the same lock: what moves next is in neither.
+            let snapshot = tables.snapshot();
+            let commit = frozen.commit;
+            copied += copy_log(frozen, into, &mut files)?;
+            Ok((snapshot, commit))
+        })?;
+        let from = self.directory.join(TABLES);
+        for name in tables.files() {
+            let (from, path) = (from.join(&name), format!("{TABLES}/{name}"));
+            let target = into.join(&path);
+            if fs::hard_link(&from, &target).is_err() {
+                copied += copy(&from, &target)?;
+            }
+            let bytes = target
+                .metadata()
+                .map_err(|error| failed(&target, error))?
+                .len();
+            let sum = None;
+            files.push(Listed { path, bytes, sum });
+        }
+        let path = format!("{TABLES}/{}", TableSnapshot::MANIFEST);
+        write(&into.join(&path), tables.manifest())?;
+        let bytes = tables.manifest().len() as u64;
+        copied += bytes;
+        let sum = Some(crc32c::crc32c(tables.manifest()));
+        files.push(Listed { path, bytes, sum });
+        for part in [LOG, TABLES] {
+            sync_directory(&into.join(part))?;
+        }
+        // Where there is a snapshot there is a store, and no half of it under this name.
+        let made = Snapshot {
+            commit,
+            files: files.len() as u64,
+            bytes: files.iter().map(|file| file.bytes).sum(),
+            copied,
+        };
+        write(
+            &into.join(SNAPSHOT),
+            text(self.store_id, commit, &files).as_bytes(),
+        )?;
+        sync_directory(into)?;
+        format.ready = true;
+        write_format(into, format)?;
+        drop(lock);
+        Ok(made)
+    }
+
+    /// Reads all of a snapshot, and says what is wrong with it: the same as
+    /// [`check`](Self::check), and whether its files are those that it was made of. Changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), and [`StoreError::NotAStore`] if `snapshot` is a data directory
+    /// and no snapshot.
+    pub fn verify(snapshot: &Path) -> Result<CheckReport, StoreError> {
+        let closed = Closed::open(snapshot)?;
+        let listed = listed(snapshot, closed.store_id)?;
+        let mut report = closed.check(snapshot)?;
+        for file in &listed {
+            if let Err(problem) = compare(snapshot, file)? {
+                let path = snapshot.join(&file.path);
+                let problem = Problem::new(path, 0, problem, AtRisk::Unknown);
+                report.problems.push(problem);
+            }
+        }
+        Ok(report)
+    }
+
+    /// Makes a store in the empty directory `into` of a snapshot, which is verified first and
+    /// only read. Fences and revisions go on far above those of the snapshot, so that none is
+    /// given twice, whatever the store did after the snapshot. What fired since fires again, what
+    /// was set since is not there, and what was removed since is there. If it ends before its
+    /// time, `into` is as good as empty.
+    ///
+    /// The store that the snapshot was made of must not be used any more: both have one id.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify), [`StoreError::Corrupt`] if that finds a problem,
+    /// [`StoreError::NotAStore`] if `into` holds anything, and as [`open`](Self::open).
+    pub fn restore(snapshot: &Path, into: &Path, options: DiskOptions) -> Result<Self, StoreError> {
+        let report = Self::verify(snapshot)?;
+        if let Some(first) = report.problems.into_iter().next() {
+            let Problem {
+                path,
+                offset,
+                problem,
+                ..
+            } = first;
+            let problem = format!("at offset {offset}: {problem}");
+            return Err(StoreError::Corrupt { path, problem });
+        }
+        let closed = Closed::open(snapshot)?;
+        let (lock, mut format) = empty(into, closed.store_id)?;
+        for file in listed(snapshot, closed.store_id)? {
+            copy(&snapshot.join(&file.path), &into.join(&file.path))?;
+            if let Err(problem) = compare(into, &file)? {
+                let path = into.join(&file.path);
+                return Err(StoreError::Corrupt { path, problem });
+            }
+        }
+        for part in [LOG, TABLES] {
+            sync_directory(&into.join(part))?;
+        }
+        let store = Self::open_ready(into, closed.store_id, options, lock)?;
+        let log = store.log.log();
+        for shard in log.shards() {
+            let known = log.take(shard, Fence(0))?;
+            let fence = Fence(known.lease.fence.0.saturating_add(FENCES_LEFT_OUT));
+            let lease = log.take(shard, fence)?.lease;
+            let given = known.last_revision.0.saturating_add(REVISIONS_LEFT_OUT);
+            store.commit(lease, &[Change::Given(Revision(given))])?;
+        }
+        sync_directory(into)?;
+        format.ready = true;
+        write_format(into, format)?;
+        Ok(store)
+    }
+}
+
+/// Takes an empty directory, or makes it, for a store that is not ready yet.
+fn empty(directory: &Path, store_id: u64) -> Result<(File, Format), StoreError> {
+    let (lock, format) = claim(directory, LOG_AND_TABLES)?;
+    if format.is_some_and(|format| format.ready) {
+        return Err(StoreError::NotAStore {
+            path: directory.to_owned(),
+            problem: "holds a store already".to_owned(),
+        });
+    }
+    let format = Format {
+        version: LOG_AND_TABLES,
+        store_id,
+        ready: false,
+    };
+    write_format(directory, format)?;
+    for part in [LOG, TABLES] {
+        let path = directory.join(part);
+        match fs::remove_dir_all(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(io_error(&path, source));
+            }
+            _ => create_directory(&path)?,
+        }
+    }
+    Ok((lock, format))
+}
+
+/// Copies the segments of a log. Says how many bytes that were.
+fn copy_log(frozen: Frozen, into: &Path, files: &mut Vec<Listed>) -> Result<u64, StoreError> {
+    let zeros = vec![0; 1 << 16];
+    let mut copied = 0;
+    for segment in frozen.segments {
+        let path = format!("{LOG}/{}", segment.name);
+        let target = into.join(&path);
+        let make = || {
+            let mut file = private_file().create_new(true).open(&target)?;
+            let (mut sum, mut at) = (0, 0);
+            segment.read(|piece| {
+                sum = crc32c::crc32c_append(sum, piece);
+                at += piece.len() as u64;
+                file.write_all(piece)
+            })?;
+            let written = at;
+            while at < segment.len {
+                let left = usize::try_from(segment.len - at).unwrap_or(usize::MAX);
+                let piece = &zeros[..left.min(zeros.len())];
+                sum = crc32c::crc32c_append(sum, piece);
+                at += piece.len() as u64;
+            }
+            // The rest is zeros, and need take no room.
+            file.set_len(segment.len)?;
+            file.sync_all()?;
+            Ok((sum, written))
+        };
+        let (sum, written) = make().map_err(|error| failed(&target, error))?;
+        copied += written;
+        files.push(Listed {
+            path,
+            bytes: segment.len,
+            sum: Some(sum),
+        });
+    }
+    Ok(copied)
+}
+
+/// Copies a file, and syncs the copy. Says how long it is.
+fn copy(from: &Path, into: &Path) -> Result<u64, StoreError> {
+    let mut from = File::open(from).map_err(|error| failed(from, error))?;
+    let mut write = || {
+        let mut file = private_file().create_new(true).open(into)?;
+        let copied = io::copy(&mut from, &mut file)?;
+        file.sync_all()?;
+        Ok(copied)
+    };
+    write().map_err(|error| failed(into, error))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let write = || {
+        let mut file = private_file().create(true).truncate(true).open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|error| failed(path, error))
+}
+
+fn failed(path: &Path, error: io::Error) -> StoreError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full {
+            path: path.to_owned(),
+        },
+        _ => io_error(path, error),
+    }
+}
+
+/// What is wrong with a file; nothing if it is as it is listed.
+fn compare(directory: &Path, listed: &Listed) -> Result<Result<(), String>, StoreError> {
+    let path = directory.join(&listed.path);
+    let mut file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(Err("is missing".to_owned()));
+        }
+        Err(error) => return Err(io_error(&path, error)),
+    };
+    let on_error = |error| io_error(&path, error);
+    let found = file.metadata().map_err(on_error)?.len();
+    if found != listed.bytes {
+        let expected = listed.bytes;
+        return Ok(Err(format!("it has {found} bytes instead of {expected}")));
+    }
+    let Some(expected) = listed.sum else {
+        return Ok(Ok(()));
+    };
+    let (mut sum, mut piece) = (0, vec![0; 1 << 16]);
+    loop {
+        let read = file.read(&mut piece).map_err(on_error)?;
+        if read == 0 {
+            break;
+        }
+        sum = crc32c::crc32c_append(sum, &piece[..read]);
+    }
+    if sum != expected {
+        return Ok(Err("its checksum does not match".to_owned()));
+    }
+    Ok(Ok(()))
+}
+
+fn text(store_id: u64, commit: u64, files: &[Listed]) -> String {
+    let mut text = format!("{TITLE}store {store_id:016x}\ncommit {commit}\n");
+    for Listed { path, bytes, sum } in files {
+        let sum = sum.map_or_else(|| NO_SUM.to_owned(), |sum| format!("{sum:08x}"));
+        // Writing to a text cannot fail.
+        writeln!(text, "file {bytes} {sum} {path}").unwrap_or_default();
+    }
+    let sum = crc32c::crc32c(text.as_bytes());
+    writeln!(text, "sum {sum:08x}").unwrap_or_default();
+    text
+}
+
+/// The files of a snapshot.
+fn listed(snapshot: &Path, store_id: u64) -> Result<Vec<Listed>, StoreError> {
+    let path = snapshot.join(SNAPSHOT);
+    let not_a_store = |problem: &str| StoreError::NotAStore {
+        path: path.clone(),
+        problem: problem.to_owned(),
+    };
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(not_a_store("is missing: this is no snapshot"));
+        }
+        file => file.map_err(|error| io_error(&path, error))?,
+    };
+    let mut bytes = Vec::new();
+    file.take(LINE_MAX_BYTES * FILES_MAX)
+        .read_to_end(&mut bytes)
+        .map_err(|error| io_error(&path, error))?;
+    let text = String::from_utf8_lossy(&bytes);
+    if text.starts_with("countwheel snapshot\nformat ") && !text.starts_with(TITLE) {
+        return Err(not_a_store("is of another version"));
+    }
+    read(&text, store_id).ok_or_else(|| StoreError::Corrupt {
+        path: path.clone(),
+        problem: "at offset 0: it is not as it was written".to_owned(),
+    })
+}
+
+fn read(found: &str, store_id: u64) -> Option<Vec<Listed>> {
+    let mut lines = found.strip_prefix(TITLE)?.lines();
+    lines.next()?;
+    let commit = lines.next()?.strip_prefix("commit ")?.parse().ok()?;
+    let mut files = Vec::new();
+    for line in lines {
+        let Some(file) = line.strip_prefix("file ") else {
+            break;
+        };
+        let mut fields = file.splitn(3, ' ');
+        let bytes = fields.next()?.parse().ok()?;
+        let sum = match fields.next()? {
+            NO_SUM => None,
+            sum => Some(u32::from_str_radix(sum, 16).ok()?),
+        };
+        let path = fields.next()?.to_owned();
+        // Of these two directories and no other.
+        let name = [LOG, TABLES]
+            .into_iter()
+            .find_map(|part| path.strip_prefix(part)?.strip_prefix('/'))?;
+        if PathBuf::from(name).file_name()? != name {
+            return None;
+        }
+        files.push(Listed { path, bytes, sum });
+    }
+    // Whatever else it says, it was not written so.
+    (text(store_id, commit, &files) == found).then_some(files)
+}

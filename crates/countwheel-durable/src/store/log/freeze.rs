@@ -1,0 +1,73 @@
+//! The files of one moment, for a copy of the log while it goes on.
+
+use std::io;
+use std::sync::{Arc, PoisonError};
+
+use super::LogStore;
+use crate::store::{Sorted, StoreError, StoreFile};
+
+/// What a log was behind one commit. Of what is in it nothing changes any more.
+pub(in crate::store) struct Frozen {
+    /// The last commit that is in it.
+    pub(in crate::store) commit: u64,
+    /// Oldest first.
+    pub(in crate::store) segments: Vec<FrozenSegment>,
+}
+
+/// One segment, up to that commit.
+pub(in crate::store) struct FrozenSegment {
+    pub(in crate::store) name: String,
+    /// How long its file is.
+    pub(in crate::store) len: u64,
+    /// So much of it is used; zeros follow.
+    used: u64,
+    file: Arc<dyn StoreFile>,
+}
+
+impl FrozenSegment {
+    /// Hands over what is used of it, piece by piece.
+    pub(in crate::store) fn read(
+        &self,
+        mut each: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut piece = vec![0; 1 << 20];
+        let mut at = 0;
+        while at < self.used {
+            let len = usize::try_from(self.used - at).unwrap_or(usize::MAX);
+            let piece = &mut piece[..len.min(1 << 20)];
+            self.file.read_at(at, piece)?;
+            each(piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+impl<B: Sorted> LogStore<B> {
+    /// Hands over what the log is at this moment, and what stands behind it. Nothing moves, so
+    /// that no segment is freed, until `copy` returns. Commits go on, as long as the log has room;
+    /// they wait only while it is noted where the log ends.
+    pub(in crate::store) fn frozen<T>(
+        &self,
+        copy: impl FnOnce(&B, Frozen) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let _nothing_moves = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let writer = self.writer()?;
+        let (active, end, next) = (writer.active.number, writer.offset, writer.next_commit);
+        drop(writer);
+        // What is begun behind the end is left out.
+        let ingested = self.base.ingested();
+        let state = self.state();
+        let segments = state.segments.range(ingested.saturating_add(1)..=active);
+        let segments = segments.map(|(&number, segment)| FrozenSegment {
+            name: segment.name(),
+            len: segment.len,
+            used: if number == active { end } else { segment.len },
+            file: Arc::clone(&segment.file),
+        });
+        let segments = segments.collect();
+        drop(state);
+        let commit = next - 1;
+        copy(&self.base, Frozen { commit, segments })
+    }
+}
