@@ -5,13 +5,14 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
 
-use crate::store::{Filter, Page, QueueCounts, Shard, Store, StoreError};
+use crate::store::{Filter, Page, QueueCounts, Shard, Snapshot, Store, StoreError};
 use crate::{
     Attempt, BatchError, Completion, Config, Due, Effect, Engine, Event, Handler, Outcome,
     Precondition, Record, Request, Response, RetryPolicy, Revision, SetOptions, Stats, Ticket,
@@ -395,6 +396,16 @@ impl Timers {
     /// If the store could not be read.
     pub fn counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
         self.shared.store.counts(Shard::ONLY)
+    }
+
+    /// Makes a snapshot of the store in the empty directory `into`, while timers fire and requests
+    /// are taken: see [`DiskStore::snapshot`](crate::store::DiskStore::snapshot). Blocks until it
+    /// is durable.
+    ///
+    /// # Errors
+    /// As there; [`StoreError::NotAStore`] if the store is one that makes none.
+    pub fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
+        self.shared.store.snapshot(into)
     }
 
     /// What the scheduler has done and holds, as of its last turn.

@@ -235,6 +235,22 @@ impl Client {
             .await
     }
 
+    /// Has the server make a snapshot of its store. See [`with_timeout`](Self::with_timeout): it
+    /// may take long.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn snapshot(&self, name: &str) -> Result<Answer<SnapshotMade>, ClientError> {
+        let body = json!({ "name": name });
+        self.send(
+            Method::POST,
+            "/v1/snapshots",
+            Some(body),
+            Precondition::None,
+        )
+        .await
+    }
+
     /// Asks when each attempt would come under a retry policy.
     ///
     /// # Errors
@@ -681,6 +697,21 @@ pub struct QueueCount {
     pub done: u64,
     /// Those given up.
     pub dead: u64,
+}
+
+/// A snapshot that was made.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct SnapshotMade {
+    /// Its name.
+    pub name: String,
+    /// The last commit that is in it.
+    pub commit: u64,
+    /// How many files it has.
+    pub files: u64,
+    /// How long they are together.
+    pub bytes: u64,
+    /// How many bytes were copied; the others are linked.
+    pub copied_bytes: u64,
 }
 
 /// When each attempt would come.

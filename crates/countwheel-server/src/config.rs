@@ -58,6 +58,9 @@ pub struct Serve {
     /// How long a segment of the log is, in MiB: the log has from three to eleven of them
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub log_segment_mib: u32,
+    /// Where snapshots go that callers ask for; without it there are none
+    #[arg(long, value_name = "DIR")]
+    pub snapshot_dir: Option<PathBuf>,
     /// How long running deliveries may take to end at shutdown
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = grace)]
     pub shutdown_grace: Duration,

@@ -12,6 +12,7 @@ pub mod deliver;
 mod echo;
 pub mod guard;
 mod job;
+pub mod maintain;
 mod metrics;
 pub mod server;
 mod shutdown;

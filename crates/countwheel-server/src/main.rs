@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use countwheel_server::cli;
 use countwheel_server::config::{Convert, Dev, Serve};
+use countwheel_server::maintain::{Anew, Check, Verify};
 use countwheel_server::server::{self, StartError};
+use countwheel_server::{cli, maintain};
 
 /// Durable timers: set one now, get a request when it is due.
 #[derive(Parser)]
@@ -24,6 +25,14 @@ enum Command {
     Serve(Serve),
     /// Make a data directory of an earlier version into one of this version
     Convert(Convert),
+    /// Read all of a data directory that is not in use, and say what is wrong with it
+    Check(Check),
+    /// Make a new data directory of what can be read of a damaged one, and a list of what is lost
+    Repair(Anew),
+    /// Read all of a snapshot, and say what is wrong with it
+    Verify(Verify),
+    /// Make a data directory of a snapshot, which is verified first
+    Restore(Anew),
     #[command(flatten)]
     Client(cli::Command),
 }
@@ -41,6 +50,22 @@ fn main() -> ExitCode {
         Command::Convert(args) => {
             args.log.start();
             end(server::convert(&args))
+        }
+        Command::Check(args) => {
+            args.log.start();
+            maintain::check(&args)
+        }
+        Command::Repair(args) => {
+            args.log.start();
+            maintain::repair(&args)
+        }
+        Command::Verify(args) => {
+            args.log.start();
+            maintain::verify(&args)
+        }
+        Command::Restore(args) => {
+            args.log.start();
+            maintain::restore(&args)
         }
         Command::Client(command) => cli::run(command),
     }

@@ -112,6 +112,7 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
         },
         limits: args.limits(random()?),
         grace: args.shutdown_grace,
+        snapshots: args.snapshot_dir.clone(),
         dev: None,
     };
     service.run()
@@ -145,6 +146,7 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
             ..Config::default()
         },
         grace: DEV_GRACE,
+        snapshots: None,
         dev: Some(data),
     };
     service.run()
@@ -163,6 +165,8 @@ struct Service {
     targets: Targets,
     limits: Config,
     grace: Duration,
+    /// Where snapshots go.
+    snapshots: Option<PathBuf>,
     /// In `dev`, the directory to remove at the end.
     dev: Option<TemporaryDirectory>,
 }
@@ -199,12 +203,13 @@ impl Service {
             failed.send(reason.to_owned()).unwrap_or_default();
         });
         let with_token = self.token.is_some();
-        let app = Arc::new(App::new(
+        let app = App::new(
             timers.clone(),
             Arc::clone(clock),
             self.token.clone(),
             self.dev.is_some(),
-        ));
+        );
+        let app = Arc::new(app.with_snapshots(self.snapshots));
         let (stop, stopped) = watch::channel(false);
         let connections = connections_max(self.limits.max_in_flight);
         let serving = tokio::spawn(accept(

@@ -315,4 +315,8 @@ impl Store for DiskStore {
     fn has_room(&self) -> bool {
         self.log.has_room()
     }
+
+    fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
+        Self::snapshot(self, into)
+    }
 }

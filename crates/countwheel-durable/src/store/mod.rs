@@ -19,7 +19,7 @@ mod sorted;
 mod table;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use countwheel::Timestamp;
 
@@ -198,6 +198,19 @@ pub trait Store: Send + Sync {
     /// for the outcomes of attempts.
     fn has_room(&self) -> bool {
         true
+    }
+
+    /// Makes a snapshot of the store in the empty directory `into`, as it is after one commit,
+    /// while commits go on. Durable on return.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`] if `into` is not empty, or if this store makes no snapshots; any
+    /// other if the store failed.
+    fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
+        Err(StoreError::NotAStore {
+            path: into.to_owned(),
+            problem: "this store makes no snapshots".to_owned(),
+        })
     }
 }
 

@@ -8,10 +8,12 @@ pub(crate) mod recurrence;
 pub(crate) mod request;
 mod retry;
 mod simulate;
+mod snapshots;
 mod timers;
 
 use std::any::Any;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -33,6 +35,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use self::problem::{Code, Problem};
+use self::snapshots::Snapshots;
 use crate::dashboard;
 use crate::echo::{self, Echo};
 use crate::metrics::{RequestLabels, Requests};
@@ -53,6 +56,7 @@ pub struct App {
     dev: bool,
     draining: AtomicBool,
     reads: Semaphore,
+    snapshots: Option<Snapshots>,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
     request_prefix: u32,
@@ -95,10 +99,18 @@ impl App {
             dev,
             draining: AtomicBool::new(false),
             reads: Semaphore::new(READS_MAX),
+            snapshots: None,
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
             request_prefix: getrandom::u32().unwrap_or_default(),
         }
+    }
+
+    /// The same API, with snapshots in `directory` if there is one.
+    #[must_use]
+    pub fn with_snapshots(mut self, directory: Option<PathBuf>) -> Self {
+        self.snapshots = directory.map(Snapshots::new);
+        self
     }
 
     /// From now on the service is not ready: it is about to stop.
@@ -175,7 +187,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/queues", get(queues::list))
         .route("/v1/queues/{queue}/timers", get(timers::list))
         .route("/v1/queues/{queue}/timers/{key}", timer)
-        .route("/v1/simulate", post(simulate::simulate));
+        .route("/v1/simulate", post(simulate::simulate))
+        .route("/v1/snapshots", post(snapshots::make));
     if app.dev {
         router = router.route("/echo", get(echo::list).post(echo::receive));
     }

@@ -18,6 +18,7 @@ mod retry;
 mod revive;
 mod set;
 mod simulate;
+mod snapshot;
 mod table;
 mod text;
 mod watch;
@@ -53,6 +54,8 @@ pub enum Command {
     Watch(watch::Watch),
     /// Show when each attempt would come under a retry policy
     Simulate(simulate::Simulate),
+    /// Have the server make a snapshot of its store, below its --snapshot-dir
+    Snapshot(snapshot::Snapshot),
     /// Replay a trace of departures as set, move and remove, faster than they happened
     Replay(replay::ReplayFile),
 }
@@ -93,6 +96,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Queues(queues) => queues.run(terminal).await,
         Command::Watch(watch) => watch.run(terminal).await,
         Command::Simulate(simulate) => simulate.run(terminal).await,
+        Command::Snapshot(snapshot) => snapshot.run(terminal).await,
         Command::Replay(replay) => replay.run(terminal).await,
     };
     match result {

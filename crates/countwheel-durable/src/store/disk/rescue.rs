@@ -146,12 +146,12 @@ impl DiskStore {
             });
         }
         let mut repaired = Repaired::default();
-        if let Some(problem) = damaged.problem.clone() {
-            lost(Loss::Damage(problem))?;
-            repaired.problems = 1;
-        }
         let store_id = damaged.store_id;
         Self::create(into, store_id, options, lock, |new| {
+            if let Some(problem) = damaged.problem.clone() {
+                lost(Loss::Damage(problem))?;
+                repaired.problems = 1;
+            }
             let Closed { log, tables, .. } = &damaged;
             let done = repair_files(log, tables, store_id, new.log.log(), lost)?;
             repaired = Repaired {

@@ -1,0 +1,240 @@
+//! The commands on a data directory that no process has open: check, repair, verify, restore.
+//!
+//! Exit codes: 0 sound, or done; 1 something is damaged or lost; 2 wrong usage, or it cannot be
+//! read or written; 4 a process has the directory.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use countwheel_durable::store::{
+    AtRisk, CheckReport, DiskOptions, DiskStore, Loss, Problem, StoreError,
+};
+use serde_json::{Value, json};
+
+use crate::config::Log;
+
+const DAMAGED: u8 = 1;
+const FAILED: u8 = 2;
+const IN_USE: u8 = 4;
+
+/// The list that a repair leaves in the new directory.
+const LOSSES: &str = "losses.jsonl";
+
+/// `countwheel check`: reads all of a data directory, and says what is wrong with it.
+#[derive(Args, Clone, Debug)]
+pub struct Check {
+    /// The data directory
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Print JSON: one line for each file and each problem, and one at the end
+    #[arg(long)]
+    pub json: bool,
+    /// What is logged, and how
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// `countwheel verify`: the same for a snapshot, whose files are compared with its list as well.
+#[derive(Args, Clone, Debug)]
+pub struct Verify {
+    /// The snapshot
+    #[arg(value_name = "SNAPSHOT")]
+    pub directory: PathBuf,
+    /// Print JSON: one line for each file and each problem, and one at the end
+    #[arg(long)]
+    pub json: bool,
+    /// What is logged, and how
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// From one directory into a new one.
+#[derive(Args, Clone, Debug)]
+pub struct Anew {
+    /// What is read; it stays as it is
+    #[arg(value_name = "FROM")]
+    pub from: PathBuf,
+    /// The data directory to make: empty, or not there
+    #[arg(value_name = "INTO")]
+    pub into: PathBuf,
+    /// How long a segment of the log is, in MiB: as in `serve`
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub log_segment_mib: u32,
+    /// What is logged, and how
+    #[command(flatten)]
+    pub log: Log,
+}
+
+impl Anew {
+    fn disk(&self) -> DiskOptions {
+        let mut options = DiskOptions::default();
+        options.log.segment_bytes = u64::from(self.log_segment_mib) << 20;
+        options
+    }
+}
+
+/// Runs `countwheel check` to its end.
+#[must_use]
+pub fn check(args: &Check) -> ExitCode {
+    ended(DiskStore::check(&args.directory).map(|report| say(&report, args.json)))
+}
+
+/// Runs `countwheel verify` to its end.
+#[must_use]
+pub fn verify(args: &Verify) -> ExitCode {
+    ended(DiskStore::verify(&args.directory).map(|report| say(&report, args.json)))
+}
+
+/// Runs `countwheel repair` to its end.
+#[must_use]
+pub fn repair(args: &Anew) -> ExitCode {
+    let path = args.into.join(LOSSES);
+    let on_error = |source| StoreError::Io {
+        path: path.clone(),
+        source,
+    };
+    let mut list = None;
+    let repaired = DiskStore::repair(&args.from, &args.into, args.disk(), &mut |loss| {
+        let list = match &mut list {
+            Some(list) => list,
+            none => none.insert(begin(&path).map_err(on_error)?),
+        };
+        writeln!(list, "{}", loss_json(&loss)).map_err(on_error)
+    });
+    let repaired = repaired.and_then(|repaired| {
+        if let Some(mut list) = list {
+            let synced = list.flush().and_then(|()| list.get_ref().sync_all());
+            synced.map_err(on_error)?;
+        }
+        Ok(repaired)
+    });
+    ended(repaired.map(|repaired| {
+        let (timers, into) = (repaired.timers, args.into.display());
+        if repaired.problems == 0 && repaired.stale == 0 {
+            print(&format!(
+                "repaired {into}: {timers} timers, nothing is lost"
+            ));
+            return true;
+        }
+        let (problems, stale, path) = (repaired.problems, repaired.stale, path.display());
+        print(&format!(
+            "repaired {into}: {timers} timers, {stale} of them may be stale; {problems} places \
+             cannot be read; see {path}"
+        ));
+        false
+    }))
+}
+
+/// Runs `countwheel restore` to its end.
+#[must_use]
+pub fn restore(args: &Anew) -> ExitCode {
+    let restored = DiskStore::restore(&args.from, &args.into, args.disk());
+    if let Err(error @ StoreError::Corrupt { .. }) = &restored {
+        eprintln!("countwheel: {error}");
+        return ExitCode::from(DAMAGED);
+    }
+    ended(restored.map(|_| {
+        print(&format!("restored {}", args.into.display()));
+        true
+    }))
+}
+
+/// The exit code. What went wrong is one line for the operator.
+fn ended(is_sound: Result<bool, StoreError>) -> ExitCode {
+    match is_sound {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(DAMAGED),
+        Err(error) => {
+            eprintln!("countwheel: {error}");
+            ExitCode::from(match error {
+                StoreError::Locked { .. } => IN_USE,
+                _ => FAILED,
+            })
+        }
+    }
+}
+
+/// A line of what was asked for. Whoever does not read it has the exit code.
+fn print(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Prints a report. Says whether all is sound.
+fn say(report: &CheckReport, as_json: bool) -> bool {
+    let torn: u64 = report.files.iter().map(|file| file.torn_bytes).sum();
+    for file in &report.files {
+        let (path, kind) = (file.path.display(), file.kind);
+        let (bytes, entries) = (file.bytes, file.entries);
+        if as_json {
+            print(
+                &json!({
+                    "file": path.to_string(), "kind": kind.to_string(), "bytes": bytes,
+                    "entries": entries, "torn_bytes": file.torn_bytes,
+                })
+                .to_string(),
+            );
+        } else {
+            let torn = match file.torn_bytes {
+                0 => String::new(),
+                torn => format!(", and {torn} bytes of a commit that was not finished"),
+            };
+            print(&format!(
+                "{kind} {path}: {bytes} bytes, {entries} entries{torn}"
+            ));
+        }
+    }
+    for problem in &report.problems {
+        if as_json {
+            print(&problem_json(problem).to_string());
+        } else {
+            print(&format!("damaged {problem}"));
+        }
+    }
+    let problems = report.problems.len();
+    if as_json {
+        let end = json!({
+            "sound": report.is_sound(), "timers": report.timers, "problems": problems,
+            "torn_bytes": torn,
+        });
+        print(&end.to_string());
+    } else if let (true, Some(timers)) = (report.is_sound(), report.timers) {
+        print(&format!("sound: {timers} timers"));
+    } else {
+        print(&format!("{problems} problems: see `countwheel repair`"));
+    }
+    report.is_sound()
+}
+
+fn problem_json(problem: &Problem) -> Value {
+    let (records, commits) = match problem.at_risk {
+        AtRisk::Records(records) => (Some(records), None),
+        AtRisk::Commits(commits) => (None, Some(commits)),
+        _ => (None, None),
+    };
+    json!({
+        "file": problem.path.display().to_string(), "offset": problem.offset,
+        "what": problem.problem, "records_at_risk": records, "commits_at_risk": commits,
+    })
+}
+
+fn loss_json(loss: &Loss) -> Value {
+    match loss {
+        Loss::Damage(problem) => problem_json(problem),
+        Loss::Stale { name, revision } => json!({
+            "queue": name.queue.as_str(), "key": name.key.as_str(), "revision": revision.0,
+            "what": "may be stale",
+        }),
+        other => json!({ "what": other.to_string() }),
+    }
+}
+
+/// A list that only its owner may read: it has names.
+fn begin(path: &Path) -> io::Result<BufWriter<std::fs::File>> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path).map(BufWriter::new)
+}
