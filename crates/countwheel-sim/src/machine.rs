@@ -145,6 +145,12 @@ impl Machine {
         }
     }
 
+    /// The store's id and how its log and its tables are laid out.
+    #[must_use]
+    pub fn layout(&self) -> (u64, LogOptions, TableOptions) {
+        (self.id, self.options, self.tables)
+    }
+
     /// Opens the store, for the process that there is now.
     ///
     /// # Errors

@@ -192,7 +192,7 @@ impl Bytes {
             let took = clock.now().saturating_since(start);
             lines.push(format!(
                 "{kind:?}, {} seeds from {first}: {} refused, {} refused when asked, {} right, {} \
-                 without the last commit, {} without an end that was cut off, {} empty without a file, none wrong; at most {} MiB more memory; {took:.1?}",
+                 without the last commit, {} without an end that was cut off, {} empty without a file, none wrong; {} repaired into a new store; at most {} MiB more memory; {took:.1?}",
                 self.seeds,
                 sum.refused,
                 sum.refused_later,
@@ -200,6 +200,7 @@ impl Bytes {
                 sum.without_the_last,
                 sum.without_an_end,
                 sum.started_empty,
+                sum.repaired,
                 most >> 20
             ));
         }

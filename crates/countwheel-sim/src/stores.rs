@@ -16,6 +16,7 @@ pub mod calls;
 pub mod histories;
 mod life;
 pub mod meanwhile;
+mod rescue;
 pub mod script;
 
 pub use answers::Answers;

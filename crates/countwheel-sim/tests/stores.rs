@@ -64,6 +64,7 @@ fn damaged_stores_answer_rightly_or_refuse() {
         }
     }
     assert!(sum.refused > 20 && sum.right > 20, "{sum:?}");
+    assert!(sum.repaired > 15, "{sum:?}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use countwheel_durable::store::{Change, MemoryStore, Shard, Store, StoreError};
 
 use super::answers::Answers;
 use super::life::Event;
+use super::rescue::{self, Rescued};
 use super::script;
 use crate::failure::Failure;
 use crate::machine::{Kind, Machine};
@@ -32,6 +33,8 @@ pub struct Verdicts {
     pub started_empty: u64,
     /// Without the last commit, which looks like one that was torn: the documented limit.
     pub without_the_last: u64,
+    /// Repaired into a new store.
+    pub repaired: u64,
 }
 
 impl Verdicts {
@@ -43,6 +46,7 @@ impl Verdicts {
         self.without_an_end += other.without_an_end;
         self.started_empty += other.started_empty;
         self.without_the_last += other.without_the_last;
+        self.repaired += other.repaired;
     }
 }
 
@@ -101,11 +105,20 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
         Kind::Tables => none_left("log/segment-") && none_left("tables/table-"),
         Kind::Memory | Kind::Embedded => none_left("timers.redb"),
     };
+    // An opening writes, and a check and a repair do not.
+    let rescued = match kind {
+        Kind::Tables if !may_be_new => Some(rescue::run(&machine, &names, &states, !end_is_gone)?),
+        _ => None,
+    };
+    verdicts.repaired = u64::from(rescued == Some(Rescued::Repaired));
     let opened = machine.open();
     let store = match opened {
         Ok(store) => store,
         Err(error) => {
             refusal(&error)?;
+            if rescued == Some(Rescued::Sound) {
+                return Err(format!("found sound, and refused: {error}"));
+            }
             verdicts.refused = 1;
             return Ok(verdicts);
         }
@@ -126,6 +139,9 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
         }
         Err(error) => {
             refusal(&error)?;
+            if rescued == Some(Rescued::Sound) {
+                return Err(format!("found sound, and refused later: {error}"));
+            }
             verdicts.refused_later = 1;
         }
     }

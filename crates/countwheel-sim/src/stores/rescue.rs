@@ -1,0 +1,134 @@
+//! Checks and repairs of damaged stores: whatever was damaged, what is kept was written, and what
+//! is not said to be lost or stale is as it was after one of the last commits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use countwheel_durable::store::simulated::Disk;
+use countwheel_durable::store::{
+    LogStore, Loss, Shard, Store, StoreError, TableStore, check_files, repair_files,
+};
+use countwheel_durable::{Record, TimerName};
+
+use super::answers::Answers;
+use crate::machine::Machine;
+
+/// What a check and a repair said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rescued {
+    /// Nothing is wrong with it.
+    Sound,
+    /// It was repaired.
+    Repaired,
+    /// It is of another version, as far as anybody can tell.
+    Refused,
+}
+
+/// Checks and repairs a store with tables. `states` are what it held after each commit, the last
+/// one last; `shows_end` says whether it can be seen where the log ended.
+pub(super) fn run(
+    machine: &Machine,
+    names: &BTreeSet<TimerName>,
+    states: &[Answers],
+    shows_end: bool,
+) -> Result<Rescued, String> {
+    let text = |what: &str, error: &StoreError| format!("{what}: {error}");
+    let (id, log_options, table_options) = machine.layout();
+    let (log, tables) = (machine.disk.files("log"), machine.disk.files("tables"));
+    let is_sound = match check_files(&log, &tables, id) {
+        Ok(report) => report.is_sound(),
+        Err(StoreError::NotAStore { .. }) => return Ok(Rescued::Refused),
+        Err(error) => return Err(text("a check", &error)),
+    };
+
+    let disk = Disk::new(id);
+    let open = || {
+        let base = TableStore::open(disk.files("tables"), id, table_options)?;
+        LogStore::open(base, disk.files("log"), id, log_options)
+    };
+    let into = open().map_err(|error| text("a new store", &error))?;
+    let mut stale = BTreeSet::new();
+    let repaired = repair_files(&log, &tables, id, &into, &mut |loss| {
+        if let Loss::Stale { name, .. } = loss {
+            stale.insert(name);
+        }
+        Ok(())
+    });
+    let repaired = repaired.map_err(|error| text("a repair", &error))?;
+    if is_sound && repaired.problems > 0 {
+        return Err("a repair found what a check did not".to_owned());
+    }
+    drop(into);
+    disk.restart();
+    let made = open().map_err(|error| text("a repaired store", &error))?;
+    let report = check_files(&disk.files("log"), &disk.files("tables"), id);
+    let report = report.map_err(|error| text("a check of a repaired store", &error))?;
+    if let Some(problem) = report.problems.first() {
+        return Err(format!("a repaired store is damaged: {problem}"));
+    }
+    let kept = Answers::of(&made, names).map_err(|error| text("a repaired store", &error))?;
+    kept.check()?;
+    let there = kept.records.iter().flatten().count() as u64;
+    if (there, report.timers) != (repaired.timers, Some(there)) {
+        return Err(format!("{there} timers, and {} repaired", repaired.timers));
+    }
+    let owner = made.acquire(Shard::ONLY);
+    let owner = owner.map_err(|error| text("a repaired store", &error))?;
+    let highest = kept.records.iter().flatten().map(|record| record.revision);
+    if highest
+        .max()
+        .is_some_and(|highest| owner.last_revision < highest)
+    {
+        return Err("a revision would be given twice".to_owned());
+    }
+    judge(&kept, names, states, shows_end, repaired.problems, &stale)?;
+    Ok(if is_sound {
+        Rescued::Sound
+    } else {
+        Rescued::Repaired
+    })
+}
+
+fn judge(
+    kept: &Answers,
+    names: &BTreeSet<TimerName>,
+    states: &[Answers],
+    shows_end: bool,
+    problems: u64,
+    stale: &BTreeSet<TimerName>,
+) -> Result<(), String> {
+    let mut ever: BTreeMap<&TimerName, Vec<&Record>> = BTreeMap::new();
+    for record in states
+        .iter()
+        .flat_map(|state| state.records.iter().flatten())
+    {
+        ever.entry(&record.name).or_default().push(record);
+    }
+    for record in kept.records.iter().flatten() {
+        if !ever
+            .get(&record.name)
+            .is_some_and(|ever| ever.contains(&record))
+        {
+            return Err(format!("{} was never written so", record.name));
+        }
+    }
+    // Without the last commit, which looks like one that was torn: the documented limit.
+    let last = if shows_end { 2 } else { states.len() };
+    let fits = |state: &Answers| {
+        let pairs = kept.records.iter().zip(&state.records);
+        names
+            .iter()
+            .zip(pairs)
+            .all(|(name, (kept, was))| match kept {
+                Some(_) => kept == was || stale.contains(name),
+                None => was.is_none() || problems > 0,
+            })
+    };
+    if !states.iter().rev().take(last).any(fits) {
+        return Err(format!(
+            "what is kept, but for {} stale ones, was never there at one time ({problems} \
+             problems)",
+            stale.len()
+        ));
+    }
+    Ok(())
+}
