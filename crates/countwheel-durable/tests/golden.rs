@@ -244,12 +244,14 @@ fn a_directory_of_a_later_format_is_refused_and_not_touched() {
     }
 }
 
+/// Where a checksum stands, and what it has to be.
+type Checksum = fn(&[u8]) -> (usize, u32);
+
 #[test]
 fn a_file_of_a_later_format_is_refused_and_not_touched() {
-    // Where the version stands, where the checksum, and of what it is.
     let segment = |bytes: &[u8]| (60, crc32fast::hash(&bytes[..60]));
     let manifest = |bytes: &[u8]| (24, crc32fast::hash(&[&bytes[..24], &bytes[28..]].concat()));
-    let checksums: [(&str, &str, fn(&[u8]) -> (usize, u32)); 2] = [
+    let checksums: [(&str, &str, Checksum); 2] = [
         ("log", "segment-", segment),
         ("tables", "manifest", manifest),
     ];

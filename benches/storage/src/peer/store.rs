@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use countwheel::Timestamp;
 use countwheel_durable::store::{Before, Change, DueScan, Lease, Shard};
 use countwheel_durable::{
-    DueClock, Record, RetryPolicy, Revision, State, StateKind, TimerId, TimerName, Wake,
+    DueClock, Missed, Record, RetryPolicy, Revision, State, StateKind, TimerId, TimerName, Wake,
 };
 
 use super::{Found, Peer, Visit};
@@ -70,7 +70,7 @@ fn record_of(
         attempt: 0,
         attempts: Vec::new(),
         recurring: None,
-        missed: None,
+        missed: Missed::default(),
         payload,
     })
 }

@@ -208,15 +208,28 @@ pub fn check_files(
         report.problems.extend(problems.map(Problem::from));
     }
     log::walk(log, store_id, ingested, &mut report, |_| Ok(()))?;
-    let Some(ingested) = ingested else {
-        return Ok(report);
-    };
-    match log::look(&**log, store_id, ingested) {
-        Ok(looked) if report.is_sound() => count(looked, tables, store_id, &mut report)?,
-        Err(error) if report.is_sound() => report.problems.push(Problem::of(&error, &**log)),
-        _ => {}
+    if let (Some(ingested), true) = (ingested, report.is_sound()) {
+        compare(log, tables, store_id, ingested, &mut report)?;
     }
     Ok(report)
+}
+
+/// Reads a log in which nothing is wrong as an opening does, and compares what it counts with
+/// what is there.
+pub(super) fn compare(
+    log: &Arc<dyn Files>,
+    tables: &Arc<dyn Files>,
+    store_id: u64,
+    ingested: u64,
+    report: &mut CheckReport,
+) -> Result<(), StoreError> {
+    match log::look(&**log, store_id, ingested) {
+        Ok(looked) => count(&looked, tables, store_id, report),
+        Err(error) => {
+            report.problems.push(Problem::of(&error, &**log));
+            Ok(())
+        }
+    }
 }
 
 /// The last segment that the tables have taken in, if their manifest can be read; a problem if
@@ -246,7 +259,7 @@ pub(super) fn ingested(
 
 /// Compares what the log counts with what is there.
 fn count(
-    looked: Looked,
+    looked: &Looked,
     tables: &Arc<dyn Files>,
     store_id: u64,
     report: &mut CheckReport,

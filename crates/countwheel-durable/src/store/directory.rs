@@ -47,13 +47,13 @@ pub(super) fn claim(directory: &Path, version: u64) -> Result<(File, Option<Form
     Ok((lock, format))
 }
 
+/// What a directory is, as far as that can be read.
+type Looked = Result<Option<Format>, StoreError>;
+
 /// Looks at a directory without changing anything in it: what it says it is, and a lock that
 /// keeps every opening out as long as it is held. No lock if there is no file for it: then
 /// nobody has the directory.
-pub(super) fn look(
-    directory: &Path,
-    version: u64,
-) -> Result<(Option<File>, Result<Option<Format>, StoreError>), StoreError> {
+pub(super) fn look(directory: &Path, version: u64) -> Result<(Option<File>, Looked), StoreError> {
     let path = directory.join(LOCK);
     let lock = match File::open(&path) {
         Ok(file) => match file.try_lock_shared() {

@@ -24,9 +24,10 @@ pub struct Verdicts {
     pub refused_later: u64,
     /// Right all the same.
     pub right: u64,
-    /// As it was some commits ago: the end of the last segment of a log was zeroed, cut off or
-    /// old. Nothing durable says where a log ends but the log, so this cannot be told from an
-    /// end that was never reached.
+    /// As it was some commits ago: the end of the last segment of a log was zeroed, cut off,
+    /// old, or a sector of anything, in which more than one commit may have stood. Nothing durable
+    /// says where a log ends but the log, so an opening cannot tell this from an end that was
+    /// never reached. A check can, if the counts tell.
     pub without_an_end: u64,
     /// Empty, since a log of which no file is left is a new one: who opens the directory has to
     /// know that there was one.
@@ -80,9 +81,6 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
     let before = earlier.last().unwrap_or(all);
     let last_segment = last_segment(&machine);
     let mut end_is_gone = false;
-    // Garbage takes the place of a few short commits at once, and if those are the last, nothing
-    // behind them says that they were there.
-    let mut may_lack_a_few = false;
     if random.one_in(2) {
         machine.disk.cut(random.draw());
     } else {
@@ -90,10 +88,8 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
     }
     for _ in 0..*random.pick(&[1, 1, 1, 2, 5]) {
         if let Some((path, damage)) = machine.disk.damage(random.draw()) {
-            end_is_gone |= Some(&path) == last_segment.as_ref()
-                && !matches!(damage, Damage::Bit { .. } | Damage::Garbage { .. });
-            may_lack_a_few |=
-                Some(&path) == last_segment.as_ref() && matches!(damage, Damage::Garbage { .. });
+            end_is_gone |=
+                Some(&path) == last_segment.as_ref() && !matches!(damage, Damage::Bit { .. });
             done.push_str(&format!("{path}: {damage}; "));
         }
     }
@@ -127,9 +123,8 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
         Ok(found) if found == *all => verdicts.right = 1,
         Ok(found) if found == *before => verdicts.without_the_last = 1,
         Ok(found) if end_is_gone && earlier.contains(&found) => verdicts.without_an_end = 1,
-        Ok(found) if may_lack_a_few && earlier.iter().rev().take(4).any(|e| *e == found) => {
-            verdicts.without_the_last = 1;
-        }
+        // What moved no more because of what was lost at the end.
+        Ok(_) if end_is_gone && rescued == Some(Rescued::Repaired) => verdicts.without_an_end = 1,
         Ok(found) if may_be_new && found.counts.is_empty() => verdicts.started_empty = 1,
         Ok(found) => {
             let (found, expected) = (found.records.len(), all.records.len());

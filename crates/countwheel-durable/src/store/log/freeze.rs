@@ -71,3 +71,27 @@ impl<B: Sorted> LogStore<B> {
         copy(&self.base, Frozen { commit, segments })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{LogOptions, MemorySorted, SystemFiles};
+
+    #[test]
+    fn nothing_moves_while_it_is_copied_and_commits_go_on() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = LogOptions {
+            segment_bytes: 1 << 14,
+            ..LogOptions::default()
+        };
+        let files = Arc::new(SystemFiles::new(directory.path()));
+        let log = LogStore::open(MemorySorted::default(), files, 7, options).expect("a log");
+        let frozen = log.frozen(|_, frozen| {
+            assert!(log.moving.try_lock().is_err(), "a segment could be freed");
+            assert!(log.writer.try_lock().is_ok(), "commits wait");
+            assert!(log.state.try_write().is_ok(), "commits wait");
+            Ok(frozen.segments.len())
+        });
+        assert_eq!(frozen.expect("a copy"), 1);
+    }
+}

@@ -209,15 +209,22 @@ pub(in crate::store) fn walk(
 enum Opened {
     /// Nothing in it can be read; how long it is.
     No(u64),
-    /// The commit with which it begins, if that is known.
-    Yes(Segment, Option<u64>),
+    Yes {
+        segment: Segment,
+        /// The commit with which it begins, if that is known.
+        first: Option<u64>,
+        /// Its header is what it should be.
+        has_header: bool,
+        /// How many bytes it is too short.
+        cut: u64,
+    },
 }
 
 impl Opened {
     fn first(&self) -> Option<u64> {
         match self {
             Self::No(_) => None,
-            Self::Yes(_, first) => *first,
+            Self::Yes { first, .. } => *first,
         }
     }
 }
@@ -330,12 +337,18 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
             file,
             len: length.min(len),
         };
+        let has_header = first.is_some();
         // What a header says is said once more by the snapshot behind it.
         let first = first.or_else(|| {
             let frame = segment.read_frame(FRAMES_BEGIN, &mut Vec::new()).ok()??;
             Some(frame.commit)
         });
-        Ok(Opened::Yes(segment, first))
+        Ok(Opened::Yes {
+            segment,
+            first,
+            has_header,
+            cut: len.saturating_sub(length),
+        })
     }
 
     /// Segments from `first` on and before `end` are not there.
@@ -356,9 +369,14 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
         next: Option<u64>,
         is_last: bool,
     ) -> Result<(), StoreError> {
-        let (segment, first) = match opened {
+        let (segment, first, has_header, cut) = match opened {
             Opened::No(bytes) => return self.lost(0, *bytes),
-            Opened::Yes(segment, first) => (segment, *first),
+            Opened::Yes {
+                segment,
+                first,
+                has_header,
+                cut,
+            } => (segment, *first, *has_header, *cut),
         };
         let name = segment.name();
         match (self.expected, first) {
@@ -380,12 +398,12 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
         let mut body = Vec::new();
         let mut offset = FRAMES_BEGIN;
         let snapshot = match segment.read_frame(FRAMES_BEGIN, &mut body) {
-            Ok(Some(frame)) => batch::decode_snapshot(&body).ok().map(|shards| {
-                offset = frame.end;
-                shards
-            }),
+            Ok(Some(frame)) => batch::decode_snapshot(&body)
+                .ok()
+                .inspect(|_| offset = frame.end),
             _ => None,
         };
+        let is_whole = has_header && snapshot.is_some();
         match snapshot {
             Some(shards) => {
                 for of in shards {
@@ -399,6 +417,11 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
         }
         let commits = self.commits(segment, offset, next, is_last, &mut body)?;
         let (commits, torn) = commits;
+        // What is lost of any other segment, the next one shows, if it is known what came before.
+        let is_unknown = is_last && (cut > 0 || commits == 0 && !is_whole);
+        if is_unknown || self.expected.is_none() {
+            self.lost(0, segment.len + cut)?;
+        }
         self.file(&name, FileKind::Segment, segment.len, commits, torn);
         Ok(())
     }
