@@ -542,6 +542,7 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
                 },
                 Ok(Some(Logged::Given(revision))) => Seen::Given(shard, revision),
                 Ok(Some(Logged::Fence(fence))) => Seen::Owned(shard, fence),
+                Ok(Some(Logged::Passed(_))) => continue,
             };
             (self.each)(seen)?;
         }
