@@ -123,7 +123,7 @@ const STAGES: [Stage; 18] = [
         name: "sim",
         what: "fixed and fresh seeds of the simulation",
         lane: Lane::First,
-        work: Work::Calls(|| vec![sim("seeds 1 400"), sim("seeds fresh 400")]),
+        work: Work::Calls(|| vec![sim("seeds 1 300"), sim("seeds fresh 200")]),
     },
     Stage {
         name: "stores",

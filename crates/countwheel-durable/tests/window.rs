@@ -221,7 +221,7 @@ fn a_wave_by_one_clock_makes_nothing_late_by_the_other() {
 }
 
 #[test]
-#[ignore = "takes a minute and two gigabytes"]
+#[ignore = "takes two minutes at full speed, and some gigabytes"]
 fn a_wave_of_two_million_makes_no_other_late() {
     wave(2_000_000, DueClock::Wall, 64 << 20);
 }

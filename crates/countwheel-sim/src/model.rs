@@ -808,8 +808,12 @@ impl Model {
     #[must_use]
     pub fn unheard_of(&self, now: Now) -> Vec<TimerName> {
         let unheard_of = |timer: &Timer| {
-            let after = timer.clone().attend(now);
-            matches!(after, Attended::Passed | Attended::GivenUp)
+            // Most are not due, and a copy costs.
+            timer.is_up(now)
+                && matches!(
+                    timer.clone().attend(now),
+                    Attended::Passed | Attended::GivenUp
+                )
         };
         let names = self.timers.iter().filter(|(_, timer)| unheard_of(timer));
         names.map(|(name, _)| name.clone()).collect()
@@ -831,11 +835,16 @@ impl Timer {
         Ok(())
     }
 
+    /// Whether it waits for a turn that may take it up.
+    fn is_up(&self, now: Now) -> bool {
+        let waits = matches!(self.state, Believed::Pending | Believed::Interrupted);
+        waits && self.due.0 <= now.by(self.clock)
+    }
+
     /// What becomes of it if the turn at `now` takes it up, before an attempt of it starts.
     fn attend(&mut self, now: Now) -> Attended {
         let by = now.by(self.clock);
-        let waits = matches!(self.state, Believed::Pending | Believed::Interrupted);
-        if !waits || self.due.0 > by {
+        if !self.is_up(now) {
             return Attended::Waits;
         }
         if self.state == Believed::Pending && self.failures == 0 {
