@@ -123,9 +123,9 @@ impl Default for LogOptions {
     fn default() -> Self {
         Self {
             segment_bytes: 64 << 20,
-            segments_kept: 5,
-            segments_max: 8,
-            young_max: 1_000_000,
+            segments_kept: 2,
+            segments_max: 6,
+            young_max: 600_000,
             reserve_segments: 1,
         }
     }
