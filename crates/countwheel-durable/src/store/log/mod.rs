@@ -76,7 +76,7 @@ use self::mover::Progress;
 use self::passed::LOOK_EVERY;
 use self::segment::Segment;
 use self::supply::{Supply, Trouble};
-use self::writer::Writer;
+use self::writer::{Writer, Written};
 use self::young::{Place, Table};
 use super::embedded::codec::{CodecError, Indexed};
 use super::{
@@ -353,17 +353,19 @@ impl<B: Sorted> LogStore<B> {
         if writer.notes {
             (table.unnoted, table.noted_in) = (0, segment);
         }
-        for (change, &(replaces, at, len)) in changes.iter().zip(&writer.places) {
+        for (change, written) in changes.iter().zip(&writer.places) {
+            let &Written { replaces, hash, .. } = written;
             let at = Place {
                 segment,
-                offset: body_at + at as u64,
-                len: u32::try_from(len).unwrap_or(u32::MAX),
+                offset: body_at + written.at as u64,
+                len: u32::try_from(written.len).unwrap_or(u32::MAX),
             };
             match change {
                 Change::Put { record, .. } => {
-                    table.apply(&record.name, Some(Indexed::of(record)), replaces, at);
+                    let indexed = Some(Indexed::of(record));
+                    table.apply((&record.name, hash), indexed, replaces, at);
                 }
-                Change::Remove { name, .. } => table.apply(name, None, replaces, at),
+                Change::Remove { name, .. } => table.apply((name, hash), None, replaces, at),
                 Change::Given(revision) => {
                     table.last_revision = table.last_revision.max(*revision);
                 }
@@ -391,6 +393,7 @@ impl<B: Sorted> LogStore<B> {
         changes: &[Change],
     ) -> Result<(), StoreError> {
         let state = self.state();
+        // Who has a lease has a table.
         let table = state.shards.get(&shard);
         writer.places.clear();
         batch::begin(&mut writer.frame, shard);
@@ -410,8 +413,10 @@ impl<B: Sorted> LogStore<B> {
                 kind: None,
                 may_be_old: false,
             };
-            if let Some(name) = name_of(change) {
-                let young = table.and_then(|table| table.get(name));
+            let mut hash = 0;
+            if let Some((name, table)) = name_of(change).zip(table) {
+                hash = table.hash(name);
+                let young = table.get_at(hash, name);
                 let earlier = here.get(name).copied();
                 let known = match (before(change), earlier, young) {
                     (Some(Before::Present(kind)), ..) => Some(kind),
@@ -431,7 +436,12 @@ impl<B: Sorted> LogStore<B> {
                 }
             }
             let (at, len) = batch::encode(&mut writer.frame, change, replaces);
-            writer.places.push((replaces, at, len));
+            writer.places.push(Written {
+                replaces,
+                at,
+                len,
+                hash,
+            });
         }
         if writer.frame.len() > COMMIT_MAX_BYTES {
             writer.frame = Vec::new();

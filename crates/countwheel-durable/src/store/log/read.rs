@@ -94,7 +94,15 @@ impl<B: Sorted> LogStore<B> {
     }
 
     pub(super) fn page(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        let state = self.state();
+        let mut state = self.state();
+        let table = state.shards.get(&shard);
+        if table.is_some_and(|table| !table.is_listed(&filter.queue)) {
+            drop(state);
+            if let Some(table) = self.state_mut().shards.get_mut(&shard) {
+                table.keep_listed(&filter.queue);
+            }
+            state = self.state();
+        }
         let mut page = PageBuilder::new(filter);
         let Some(table) = state.shards.get(&shard) else {
             drop(state);

@@ -303,15 +303,20 @@ impl Replay<'_> {
                     replaces,
                 } => {
                     let ((queue, key), indexed) = Indexed::named(record)?;
-                    let at = place(at, record.len());
-                    table.apply(&named(queue, key)?, Some(indexed), replaces, at);
+                    let (name, at) = (named(queue, key)?, place(at, record.len()));
+                    let hash = table.hash(&name);
+                    table.apply((&name, hash), Some(indexed), replaces, at);
                 }
                 Logged::Remove {
                     queue,
                     key,
                     at,
                     replaces,
-                } => table.apply(&named(queue, key)?, None, replaces, place(at, 0)),
+                } => {
+                    let name = named(queue, key)?;
+                    let hash = table.hash(&name);
+                    table.apply((&name, hash), None, replaces, place(at, 0));
+                }
                 Logged::Given(revision) => {
                     table.last_revision = table.last_revision.max(revision);
                 }

@@ -22,11 +22,20 @@ pub(super) struct Writer {
     /// The frame of the commit that is being made.
     pub(super) frame: Vec<u8>,
     pub(super) snapshot: Vec<u8>,
-    /// For each change of that commit: what it replaces, where in the body it stands and how
-    /// long it is.
-    pub(super) places: Vec<(Replaces, usize, usize)>,
+    /// For each change of that commit.
+    pub(super) places: Vec<Written>,
     /// Whether it says how far the sorted store was passed.
     pub(super) notes: bool,
+}
+
+/// What stands in a frame for one change.
+pub(super) struct Written {
+    pub(super) replaces: Replaces,
+    /// Where in the body, and how long it is.
+    pub(super) at: usize,
+    pub(super) len: usize,
+    /// By what the shard's table finds the name.
+    pub(super) hash: u64,
 }
 
 impl Writer {

@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds as _};
+
+use countwheel::Timestamp;
 
 use super::batch::{Replaces, ShardSnapshot};
 use super::passed::Passed;
@@ -53,7 +55,9 @@ struct Queue {
     by_state: [u64; 4],
     /// How many slots are of this queue.
     slots: usize,
-    list: BTreeMap<Position, u32>,
+    /// In the order of listings, from the first listing on: most queues are never listed, and
+    /// this would be half of what a change costs.
+    list: Option<BTreeMap<Position, u32>>,
 }
 
 /// The young part of a shard, and what is known of all of it.
@@ -79,6 +83,8 @@ pub(super) struct Table {
     due: [BTreeMap<Wake, u32>; 2],
     queues: Vec<Queue>,
     free_queues: Vec<u32>,
+    /// Of which queue the last change was, if it is still there.
+    last_queue: Option<u32>,
     queue_numbers: HashMap<QueueName, u32>,
 }
 
@@ -137,20 +143,22 @@ impl Table {
     }
 
     pub(super) fn get(&self, name: &TimerName) -> Option<&Young> {
-        let slot = self.find(&name.queue, name.key.as_str())?;
+        self.get_at(self.hash(name), name)
+    }
+
+    /// What is under a name of this hash.
+    pub(super) fn get_at(&self, hash: u64, name: &TimerName) -> Option<&Young> {
+        let slot = self.find(hash, name)?;
         Some(&self.slots[slot as usize])
     }
 
-    fn find(&self, queue: &QueueName, key: &str) -> Option<u32> {
-        let queue = *self.queue_numbers.get(queue)?;
-        self.find_at(self.hash(queue, key), queue, key)
-    }
-
-    fn find_at(&self, hash: u64, queue: u32, key: &str) -> Option<u32> {
+    fn find(&self, hash: u64, name: &TimerName) -> Option<u32> {
         let mut slot = *self.first.get(&hash)?;
         while slot != NONE {
             let young = &self.slots[slot as usize];
-            if young.is(queue, key) {
+            let is_it = young.key.as_ref() == Some(&name.key)
+                && self.queues[young.queue as usize].name == name.queue;
+            if is_it {
                 return Some(slot);
             }
             slot = young.next;
@@ -158,17 +166,23 @@ impl Table {
         None
     }
 
-    fn hash(&self, queue: u32, key: &str) -> u64 {
-        self.hasher.hash_one((queue, key))
+    /// By what a name is found. Another table has others.
+    pub(super) fn hash(&self, name: &TimerName) -> u64 {
+        self.hash_of(&name.queue, &name.key)
     }
 
-    /// Notes a change that stands at `at`: the name is `indexed` from now on, or removed.
+    fn hash_of(&self, queue: &QueueName, key: &Key) -> u64 {
+        self.hasher.hash_one((queue.as_str(), key.as_str()))
+    }
+
+    /// Notes a change that stands at `at`: the name, of which the hash is given, is `indexed` from
+    /// now on, or removed.
     ///
     /// Whether the sorted store may have the name is what the change says or, if a change of
     /// the same commit came before it, what is known here.
     pub(super) fn apply(
         &mut self,
-        name: &TimerName,
+        (name, hash): (&TimerName, u64),
         indexed: Option<Indexed>,
         replaces: Replaces,
         at: Place,
@@ -182,9 +196,7 @@ impl Table {
             self.queues[queue as usize].by_state[indexed.kind as usize] += 1;
             self.last_revision = self.last_revision.max(indexed.position.revision);
         }
-        let key = name.key.as_str();
-        let hash = self.hash(queue, key);
-        let found = self.find_at(hash, queue, key);
+        let found = self.find(hash, name);
         let mut may_be_old = replaces.may_be_old;
         if let Some(slot) = found {
             self.unlist(slot);
@@ -208,8 +220,9 @@ impl Table {
             young.revision = indexed.position.revision;
             young.clock = indexed.clock;
             young.wake_at = indexed.wake.map_or(0, |wake| wake.at.as_micros());
-            let list = &mut self.queues[queue as usize].list;
-            list.insert(indexed.position, slot);
+            if let Some(list) = &mut self.queues[queue as usize].list {
+                list.insert(indexed.position, slot);
+            }
             if let Some(wake) = indexed.wake {
                 self.due[indexed.clock as usize].insert(wake, slot);
             }
@@ -219,7 +232,7 @@ impl Table {
     /// The sorted store is about to get what stands at `at`. Its slot, unless that is not what
     /// the name stands for any more.
     pub(super) fn mark(&mut self, name: &TimerName, at: Place) -> Option<u32> {
-        let slot = self.find(&name.queue, name.key.as_str())?;
+        let slot = self.find(self.hash(name), name)?;
         let young = &mut self.slots[slot as usize];
         (young.at == at || planted!(LogMovesOutdated)).then(|| {
             young.may_be_old |= !planted!(LogMovesUnmarked);
@@ -242,7 +255,8 @@ impl Table {
         let Some(key) = young.key.as_ref().filter(|_| young.at == at) else {
             return;
         };
-        let (hash, queue) = (self.hash(young.queue, key.as_str()), young.queue);
+        let queue = young.queue;
+        let hash = self.hash_of(&self.queues[queue as usize].name, key);
         self.unlist(slot);
         self.give_back(slot, hash);
         self.release(queue);
@@ -259,16 +273,49 @@ impl Table {
         due.map(|(&wake, &slot)| (wake, slot))
     }
 
+    /// Whether the queue can be listed without sorting all of it.
+    pub(super) fn is_listed(&self, queue: &QueueName) -> bool {
+        let queue = self.queue_numbers.get(queue);
+        queue.is_none_or(|&queue| self.queues[queue as usize].list.is_some())
+    }
+
+    /// Keeps the queue in the order of listings from now on, until nothing of it is young.
+    pub(super) fn keep_listed(&mut self, queue: &QueueName) {
+        if let Some(&number) = self.queue_numbers.get(queue) {
+            let list = self.sorted(number).into_iter().collect();
+            self.queues[number as usize].list.get_or_insert(list);
+        }
+    }
+
+    /// What is of the queue, in the order of listings.
+    fn sorted(&self, queue: u32) -> Vec<(Position, u32)> {
+        let of_queue = (0..NONE).zip(&self.slots).filter(|(_, young)| {
+            young.queue == queue && young.key.is_some() && young.kind.is_some()
+        });
+        let mut sorted: Vec<_> = of_queue
+            .map(|(slot, young)| (young.position(), slot))
+            .collect();
+        sorted.sort_unstable();
+        sorted
+    }
+
+    /// What of the queue is listed after `after`.
     pub(super) fn listed_after(
         &self,
         queue: &QueueName,
         after: Bound<Position>,
-    ) -> impl Iterator<Item = (Position, u32)> {
-        let queue = self.queue_numbers.get(queue);
-        let list = queue.map(|&queue| &self.queues[queue as usize].list);
-        let list = list.into_iter();
-        list.flat_map(move |list| list.range((after, Bound::Unbounded)))
-            .map(|(&position, &slot)| (position, slot))
+    ) -> Box<dyn Iterator<Item = (Position, u32)> + '_> {
+        let Some(&number) = self.queue_numbers.get(queue) else {
+            return Box::new(std::iter::empty());
+        };
+        let range = (after, Bound::Unbounded);
+        match &self.queues[number as usize].list {
+            Some(list) => Box::new(list.range(range).map(|(&position, &slot)| (position, slot))),
+            None => {
+                let sorted = self.sorted(number).into_iter();
+                Box::new(sorted.filter(move |(position, _)| range.contains(position)))
+            }
+        }
     }
 
     pub(super) fn slot(&self, slot: u32) -> &Young {
@@ -347,9 +394,12 @@ impl Table {
         let free = self.free.unwrap_or(NONE);
         let young = &mut self.slots[slot as usize];
         (young.key, young.next) = (None, free);
-        let queue = young.queue;
+        let queue = &mut self.queues[young.queue as usize];
         self.free = Some(slot);
-        self.queues[queue as usize].slots -= 1;
+        queue.slots -= 1;
+        if queue.slots == 0 {
+            queue.list = None;
+        }
         self.used -= 1;
         if self.used == 0 {
             // After a peak: nothing is left that refers to a slot.
@@ -365,29 +415,34 @@ impl Table {
         let Some(kind) = young.kind else {
             return;
         };
-        let at = |micros| countwheel::Timestamp::from_micros(micros);
-        let (due, revision) = (at(young.due), young.revision);
         if kind != StateKind::Dead {
             let wake = Wake {
-                at: at(young.wake_at),
-                revision,
+                at: Timestamp::from_micros(young.wake_at),
+                revision: young.revision,
             };
             self.due[young.clock as usize].remove(&wake);
         }
-        let queue = &mut self.queues[young.queue as usize];
-        queue.list.remove(&Position { due, revision });
+        if let Some(list) = &mut self.queues[young.queue as usize].list {
+            list.remove(&young.position());
+        }
     }
 
     /// The number of a queue, which it has as long as anything of it is counted or young.
     fn queue(&mut self, name: &QueueName) -> u32 {
+        if let Some(number) = self.last_queue
+            && self.queues[number as usize].name == *name
+        {
+            return number;
+        }
         if let Some(&number) = self.queue_numbers.get(name) {
+            self.last_queue = Some(number);
             return number;
         }
         let queue = Queue {
             name: name.clone(),
             by_state: [0; 4],
             slots: 0,
-            list: BTreeMap::new(),
+            list: None,
         };
         let number = match self.free_queues.pop() {
             Some(number) => {
@@ -408,14 +463,18 @@ impl Table {
         let queue = &self.queues[number as usize];
         if queue.slots == 0 && queue.by_state == [0; 4] {
             self.queue_numbers.remove(&queue.name);
+            self.last_queue = self.last_queue.filter(|&last| last != number);
             self.free_queues.push(number);
         }
     }
 }
 
 impl Young {
-    fn is(&self, queue: u32, key: &str) -> bool {
-        self.queue == queue && self.key.as_ref().is_some_and(|own| own.as_str() == key)
+    fn position(&self) -> Position {
+        Position {
+            due: Timestamp::from_micros(self.due),
+            revision: self.revision,
+        }
     }
 }
 
