@@ -54,6 +54,15 @@ impl Answers {
         })
     }
 
+    /// Whether each record is, or is not there, as in one of `states`, which are of the same names.
+    #[must_use]
+    pub fn is_made_of(&self, states: &[Self]) -> bool {
+        let known = |(place, record): (usize, &Option<Record>)| {
+            record.is_none() || states.iter().any(|state| state.records[place] == *record)
+        };
+        self.records.iter().enumerate().all(known)
+    }
+
     /// Whether they agree among themselves.
     ///
     /// # Errors

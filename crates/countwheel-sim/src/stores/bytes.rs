@@ -123,8 +123,9 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
         Ok(found) if found == *all => verdicts.right = 1,
         Ok(found) if found == *before => verdicts.without_the_last = 1,
         Ok(found) if end_is_gone && earlier.contains(&found) => verdicts.without_an_end = 1,
-        // What moved no more because of what was lost at the end.
-        Ok(_) if end_is_gone && rescued == Some(Rescued::Repaired) => verdicts.without_an_end = 1,
+        // What a lost commit had replaced did not move any more, so it is nowhere, or what was
+        // before that is there again: no state that there was, but nothing made up.
+        Ok(found) if end_is_gone && found.is_made_of(&states) => verdicts.without_an_end = 1,
         Ok(found) if may_be_new && found.counts.is_empty() => verdicts.started_empty = 1,
         Ok(found) => {
             let (found, expected) = (found.records.len(), all.records.len());
