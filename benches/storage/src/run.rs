@@ -127,10 +127,19 @@ fn check_syncs(peer: Name, plan: &Plan, results: &mut Results) -> anyhow::Result
     Ok(())
 }
 
-/// The command of this run, as a person would give it.
+/// The command of this run, as a person would give it; where files are is that person's.
 pub(crate) fn command_line() -> String {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    format!("bench-storage {}", words.join(" "))
+    let mut words = std::env::args().skip(1);
+    let mut line = "bench-storage".to_owned();
+    while let Some(word) = words.next() {
+        if ["--out", "--directory"].contains(&word.as_str()) {
+            words.next();
+        } else {
+            line.push(' ');
+            line.push_str(&word);
+        }
+    }
+    line
 }
 
 impl Plan {
