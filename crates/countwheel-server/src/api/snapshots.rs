@@ -23,15 +23,15 @@ const NAME_MAX_BYTES: usize = 64;
 #[derive(Debug)]
 pub(super) struct Snapshots {
     directory: PathBuf,
-    /// One is made at a time.
-    turn: Semaphore,
+    /// One is made at a time, also if nobody waits for it any more.
+    turn: Arc<Semaphore>,
 }
 
 impl Snapshots {
     pub(super) fn new(directory: PathBuf) -> Self {
         Self {
             directory,
-            turn: Semaphore::new(1),
+            turn: Arc::new(Semaphore::new(1)),
         }
     }
 }
@@ -57,12 +57,16 @@ pub(super) async fn make(
         let detail = "the service was started without --snapshot-dir";
         return Err(Problem::new(Code::NotFound, detail));
     };
-    let Ok(_turn) = snapshots.turn.try_acquire() else {
+    let Ok(turn) = Arc::clone(&snapshots.turn).try_acquire_owned() else {
         return Err(Problem::new(Code::Conflict, "a snapshot is being made"));
     };
     let into = snapshots.directory.join(&name);
     let timers: Timers = app.timers.clone();
-    let made = tokio::task::spawn_blocking(move || timers.snapshot(&into)).await;
+    let made = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        timers.snapshot(&into)
+    });
+    let made = made.await;
     let made = made.map_err(|_| Problem::new(Code::Internal, "the snapshot was not finished"))?;
     let Snapshot {
         commit,
