@@ -199,14 +199,16 @@ impl Model {
         (all, latest)
     }
 
-    /// The timers that come again and again without an end.
+    /// The timers that come again and again without an end, or with one that is too far to wait
+    /// for: at one start a second, a series of a tenth of a second that was missed for an hour.
     #[must_use]
-    pub fn endless(&self) -> Vec<TimerName> {
+    pub fn endless(&self, now: Now) -> Vec<TimerName> {
         let endless = |timer: &Timer| {
-            let is_endless = timer
-                .series
-                .as_ref()
-                .is_some_and(|series| series.is_endless());
+            let is_endless = timer.series.as_ref().is_some_and(|series| {
+                let clock = series.clock();
+                let due = now.convert(timer.due.1, timer.clock, clock);
+                series.is_endless() || series.rest(due).0 >= Series::RUNS_COUNTED
+            });
             is_endless && !matches!(timer.state, Believed::Done { .. } | Believed::Dead)
         };
         let names = self.timers.iter().filter(|(_, timer)| endless(timer));

@@ -435,7 +435,7 @@ impl World {
 
     /// What comes again for ever is removed, all of it in one batch.
     fn end_the_endless(&mut self) {
-        let names = self.model.endless().into_iter();
+        let names = self.model.endless(self.now()).into_iter();
         let removals = names.map(|name| Request::Remove {
             name,
             precondition: Precondition::None,

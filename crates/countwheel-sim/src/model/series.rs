@@ -352,6 +352,9 @@ impl Series {
         self.recurrence.repeats.is_none() && self.recurrence.until.is_none()
     }
 
+    /// No more runs that are left are counted than this.
+    pub(super) const RUNS_COUNTED: u64 = 1_000;
+
     /// How many runs are left, and by when the last of them is certainly due, if one that is due
     /// then comes next and none takes long.
     pub(super) fn rest(&self, due: Timestamp) -> (u64, Timestamp) {
@@ -363,7 +366,7 @@ impl Series {
         let mut runs = 1;
         let slack = Duration::from_secs(1);
         let until = self.recurrence.until.unwrap_or(Timestamp::MAX);
-        while runs <= left && last <= until && runs < 1_000 {
+        while runs <= left && last <= until && runs < Self::RUNS_COUNTED {
             let Some(next) = self.points(last).next() else {
                 break;
             };
