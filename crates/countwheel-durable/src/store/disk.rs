@@ -177,21 +177,7 @@ impl DiskStore {
         lock: File,
         fill: impl FnOnce(&Self) -> Result<(), StoreError>,
     ) -> Result<Self, StoreError> {
-        let mut format = Format {
-            version: LOG_AND_TABLES,
-            store_id,
-            ready: false,
-        };
-        write_format(directory, format)?;
-        for part in [LOG, TABLES] {
-            let path = directory.join(part);
-            match fs::remove_dir_all(&path) {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(io_error(&path, source));
-                }
-                _ => create_directory(&path)?,
-            }
-        }
+        let mut format = begin(directory, store_id)?;
         let store = Self::open_ready(directory, store_id, options, lock)?;
         fill(&store)?;
         // All of it is there, under its names, before anything says so.
@@ -285,6 +271,26 @@ fn copy(old: &EmbeddedStore, known: Ownership, new: &dyn Store) -> Result<(), St
         }
     }
     new.commit(lease, &[Change::Given(known.last_revision)])
+}
+
+/// Says that a store is being made in the directory, and makes its parts, empty.
+fn begin(directory: &Path, store_id: u64) -> Result<Format, StoreError> {
+    let format = Format {
+        version: LOG_AND_TABLES,
+        store_id,
+        ready: false,
+    };
+    write_format(directory, format)?;
+    for part in [LOG, TABLES] {
+        let path = directory.join(part);
+        match fs::remove_dir_all(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(io_error(&path, source));
+            }
+            _ => create_directory(&path)?,
+        }
+    }
+    Ok(format)
 }
 
 impl Store for DiskStore {

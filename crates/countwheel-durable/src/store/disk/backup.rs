@@ -22,8 +22,7 @@ use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::super::directory::{
-    Format, LOG_AND_TABLES, claim, create_directory, io_error, private_file, sync_directory,
-    write_format,
+    Format, LOG_AND_TABLES, claim, io_error, private_file, sync_directory, write_format,
 };
 use super::super::log::Frozen;
 use super::super::{
@@ -31,7 +30,7 @@ use super::super::{
     TableSnapshot, TableStore,
 };
 use super::rescue::Closed;
-use super::{LOG, TABLES};
+use super::{LOG, TABLES, begin};
 use crate::Revision;
 
 const SNAPSHOT: &str = "SNAPSHOT";
@@ -233,21 +232,7 @@ fn empty(directory: &Path, store_id: u64) -> Result<(File, Format), StoreError> 
             problem: "holds a store already".to_owned(),
         });
     }
-    let format = Format {
-        version: LOG_AND_TABLES,
-        store_id,
-        ready: false,
-    };
-    write_format(directory, format)?;
-    for part in [LOG, TABLES] {
-        let path = directory.join(part);
-        match fs::remove_dir_all(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(io_error(&path, source));
-            }
-            _ => create_directory(&path)?,
-        }
-    }
+    let format = begin(directory, store_id)?;
     Ok((lock, format))
 }
 
