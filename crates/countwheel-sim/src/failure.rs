@@ -23,3 +23,16 @@ impl fmt::Display for Failure {
         write!(f, "seed {} step {}: {}", self.seed, self.step, self.what)
     }
 }
+
+/// What a panic that was caught said.
+///
+/// ```
+/// let panic = std::panic::catch_unwind(|| panic!("too {}", "much")).unwrap_err();
+/// assert_eq!(countwheel_sim::panic_text(&*panic), "a panic: too much");
+/// ```
+#[must_use]
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let said = panic.downcast_ref::<String>().map(String::as_str);
+    let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("a panic: {}", said.unwrap_or("of no text"))
+}

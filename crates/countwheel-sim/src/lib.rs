@@ -32,5 +32,5 @@ pub mod timers;
 pub mod world;
 pub mod year;
 
-pub use failure::Failure;
+pub use failure::{Failure, panic_text};
 pub use random::Random;

@@ -13,7 +13,7 @@ use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
 use countwheel_sim::stores::{Tally, bytes, calls, histories};
 use countwheel_sim::world::{self, Options};
-use countwheel_sim::{Failure, Random};
+use countwheel_sim::{Failure, Random, panic_text};
 
 use crate::{first, lock, on_all_cores};
 
@@ -279,11 +279,7 @@ impl Mistake {
         (0..self.seeds).find_map(|index| {
             let seed = first.wrapping_add(index);
             let found = catch_unwind(AssertUnwindSafe(|| (self.find)(seed)));
-            let what = found.unwrap_or_else(|panic| {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-                Some(format!("a panic: {}", text.unwrap_or_default()))
-            })?;
+            let what = found.unwrap_or_else(|panic| Some(panic_text(&*panic)))?;
             Some((index + 1, what))
         })
     }

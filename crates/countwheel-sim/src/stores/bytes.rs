@@ -10,7 +10,7 @@ use super::answers::Answers;
 use super::life::Event;
 use super::rescue::{self, Rescued};
 use super::script;
-use crate::failure::Failure;
+use crate::failure::{Failure, panic_text};
 use crate::machine::{Kind, Machine};
 use crate::random::Random;
 
@@ -57,11 +57,7 @@ impl Verdicts {
 pub fn run(kind: Kind, seed: u64) -> Result<Verdicts, Box<Failure>> {
     let mut done = String::new();
     let result = catch_unwind(AssertUnwindSafe(|| spoil(kind, seed, &mut done)));
-    let result = result.unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str);
-        let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(format!("a panic: {}", said.unwrap_or("of no text")))
-    });
+    let result = result.unwrap_or_else(|panic| Err(panic_text(&*panic)));
     result.map_err(|what| {
         Box::new(Failure {
             seed,
