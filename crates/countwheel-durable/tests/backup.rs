@@ -1,18 +1,22 @@
 //! Snapshots of a store that goes on, and stores that are made of them.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod kept;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use countwheel::Timestamp;
 use countwheel_durable::store::{
-    Change, DiskOptions, DiskStore, Filter, Shard, Snapshot, Store, StoreError,
+    Change, DiskOptions, DiskStore, Shard, Snapshot, Store, StoreError,
 };
 use countwheel_durable::{
     DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
+
+use kept::{content, files_of};
 
 const STORE: u64 = 7;
 
@@ -70,38 +74,6 @@ fn after(commits: u64) -> BTreeMap<TimerName, Record> {
         }
     }
     now
-}
-
-fn content(store: &dyn Store) -> BTreeMap<TimerName, Record> {
-    let mut found = BTreeMap::new();
-    for counts in store.counts(Shard::ONLY).unwrap() {
-        let mut filter = Filter::queue(counts.queue);
-        loop {
-            let page = store.list(Shard::ONLY, &filter).unwrap();
-            let named = page.records.into_iter().map(|r| (r.name.clone(), r));
-            found.extend(named);
-            match page.next {
-                Some(next) => filter.after = Some(next),
-                None => break,
-            }
-        }
-    }
-    found
-}
-
-/// Every file below, and what it holds.
-fn files_of(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(path).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(files_of(&path));
-        } else {
-            let content = fs::read(&path).unwrap();
-            found.insert(path, content);
-        }
-    }
-    found
 }
 
 /// A store with so many commits behind that of its owner, and a snapshot of it.
@@ -191,6 +163,7 @@ fn a_snapshot_that_is_not_as_it_was_made_is_not_restored() {
     let files = files_of(&snapshot);
     let mut refused = 0;
     for (path, sound) in &files {
+        let path = &snapshot.join(path);
         if sound.is_empty() || path.ends_with("LOCK") {
             continue;
         }

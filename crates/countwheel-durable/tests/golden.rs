@@ -6,6 +6,9 @@
 //! the program that made it.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+#[allow(dead_code, reason = "not every test lists a store")]
+mod kept;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -25,6 +28,7 @@ use countwheel_durable::{
     Missed, Overlap, Preset, Record, Recurrence, Recurring, RetryPolicy, Revision, Schedule, State,
     TimerId, TimerName, Zone,
 };
+use kept::files_of;
 
 const STORE: u64 = 0x0123_4567_89ab_cdef;
 
@@ -141,21 +145,6 @@ fn copy(name: &str) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     copy_all(&golden(name), copy.path());
     copy
-}
-
-/// Every file below, and what it holds.
-fn files_of(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(path).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(files_of(&path));
-        } else {
-            let content = fs::read(&path).unwrap();
-            found.insert(path, content);
-        }
-    }
-    found
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Data directories that are damaged: what a check says of them, and what a repair saves.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod kept;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +10,15 @@ use std::sync::Arc;
 
 use countwheel::Timestamp;
 use countwheel_durable::store::{
-    AtRisk, Before, Change, DiskOptions, DiskStore, FileKind, Filter, LogStore, Loss, Ownership,
-    Shard, Store, StoreError, SystemFiles, TableStore,
+    AtRisk, Before, Change, DiskOptions, DiskStore, FileKind, LogStore, Loss, Ownership, Shard,
+    Store, StoreError, SystemFiles, TableStore,
 };
 use countwheel_durable::{
     DueClock, Missed, QueueName, Record, RetryPolicy, Revision, State, StateKind, TimerId,
     TimerName,
 };
+
+use kept::{content, files_of};
 
 const STORE: u64 = 7;
 
@@ -168,39 +172,6 @@ fn copy_all(from: &Path, into: &Path) {
             fs::copy(entry.path(), target).unwrap();
         }
     }
-}
-
-/// Every file below, by its path from here, and what it holds.
-fn files_of(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(path).unwrap() {
-        let entry = entry.unwrap();
-        let name = PathBuf::from(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            let below = files_of(&entry.path()).into_iter();
-            found.extend(below.map(|(path, bytes)| (name.join(path), bytes)));
-        } else {
-            found.insert(name, fs::read(entry.path()).unwrap());
-        }
-    }
-    found
-}
-
-fn content(store: &dyn Store) -> BTreeMap<TimerName, Record> {
-    let mut found = BTreeMap::new();
-    for counts in store.counts(Shard::ONLY).unwrap() {
-        let mut filter = Filter::queue(counts.queue);
-        loop {
-            let page = store.list(Shard::ONLY, &filter).unwrap();
-            let named = page.records.into_iter().map(|r| (r.name.clone(), r));
-            found.extend(named);
-            match page.next {
-                Some(next) => filter.after = Some(next),
-                None => break,
-            }
-        }
-    }
-    found
 }
 
 struct Rescue {
