@@ -17,7 +17,7 @@ use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::simulated::{Disk, Failure, Fault};
 use countwheel_durable::store::{
     Before, Change, DueEntry, DueScan, Files, Filter, Lease, LogOptions, LogStore, MemorySorted,
-    MemoryStore, MovingLog, Ownership, Page, QueueCounts, Shard, Sorted, Store, StoreError,
+    MemoryStore, Moved, MovingLog, Ownership, Page, QueueCounts, Shard, Sorted, Store, StoreError,
     StoreFile, SystemFiles,
 };
 use countwheel_durable::{
@@ -482,8 +482,8 @@ impl Sorted for Counted {
         self.base.ingested()
     }
 
-    fn ingest(&self, segment: u64, changes: Vec<(Shard, Change)>) -> Result<(), StoreError> {
-        self.base.ingest(segment, changes)
+    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
+        self.base.ingest(segment, moved)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
@@ -596,7 +596,7 @@ fn nothing_is_passed_that_is_about_to_move() {
     // The sorted store has it already, and it is young still, when somebody looks.
     let looking = Arc::clone(&log);
     *before.lock().unwrap() = Some(Box::new(move || {
-        base.ingest(2, vec![(Shard::ONLY, Change::put(record(1, 2, 9)))])
+        base.ingest(2, vec![(Shard::ONLY, Change::put(record(1, 2, 9)))].into())
             .unwrap();
         looking.tend().unwrap();
     }));
@@ -636,7 +636,7 @@ impl Sorted for Interrupted {
         self.base.ingested()
     }
 
-    fn ingest(&self, segment: u64, changes: Vec<(Shard, Change)>) -> Result<(), StoreError> {
+    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
         let deed = self.before.lock().unwrap().take();
         deed.into_iter().for_each(|deed| deed());
         if self.fails.load(Ordering::SeqCst) {
@@ -644,7 +644,7 @@ impl Sorted for Interrupted {
                 path: "base".into(),
             });
         }
-        self.base.ingest(segment, changes)
+        self.base.ingest(segment, moved)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
@@ -1003,12 +1003,12 @@ fn commits_wait_for_a_sorted_store_that_is_behind() {
                     committed.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            // As full as it may be: who commits next waits.
-            eventually(|| (log.log().young().1 > 3).then_some(()));
+            // As full as it may be while nothing moves: who commits next waits.
+            eventually(|| (log.log().young().1 == 3).then_some(()));
             let seen = eventually(|| {
                 let seen = committed.load(Ordering::SeqCst);
                 std::thread::yield_now();
-                (seen > 40 && seen == committed.load(Ordering::SeqCst)).then_some(seen)
+                (seen > 20 && seen == committed.load(Ordering::SeqCst)).then_some(seen)
             });
             assert!(seen < 99 && base.ingested() == 0, "{seen}");
             behind.store(false, Ordering::SeqCst);
@@ -1129,7 +1129,8 @@ fn an_opening_says_what_it_had_to_do() {
     log.seal().unwrap();
     log.commit(lease, &[put(2, 2)]).unwrap();
     // The process ends when the sorted store has a segment that is not free yet.
-    base.ingest(1, vec![(Shard::ONLY, put(1, 1))]).unwrap();
+    base.ingest(1, vec![(Shard::ONLY, put(1, 1))].into())
+        .unwrap();
     disk.fail(Fault::power(0));
     assert!(log.commit(lease, &[put(3, 3)]).is_err());
     let before = disk.paths();

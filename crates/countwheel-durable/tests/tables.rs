@@ -11,8 +11,8 @@ use std::sync::Arc;
 use countwheel::Timestamp;
 use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_durable::store::{
-    Change, DueScan, Filter, MemorySorted, Shard, Sorted, StoreError, SystemFiles, TableOptions,
-    TableSnapshot, TableStore,
+    Change, DueScan, Filter, MemorySorted, Moved, Shard, Sorted, StoreError, SystemFiles,
+    TableOptions, TableSnapshot, TableStore,
 };
 use countwheel_durable::{
     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Missed, QueueName, Record,
@@ -264,8 +264,8 @@ fn random_lives_give_what_a_plain_map_gives() {
         for segment in 1..=15 {
             let most = [3, 30, 120][maker.random.index(3)];
             let changes = maker.changes(most);
-            model.ingest(segment, changes.clone()).unwrap();
-            store.ingest(segment, changes).unwrap();
+            model.ingest(segment, changes.clone().into()).unwrap();
+            store.ingest(segment, changes.into()).unwrap();
             while maker.random.index(3) > 0 && store.merge_step().unwrap() {
                 merges += 1;
             }
@@ -302,8 +302,8 @@ fn a_real_directory_does_as_well() {
     for segment in 1..=20 {
         let store = open();
         let changes = maker.changes(100);
-        model.ingest(segment, changes.clone()).unwrap();
-        store.ingest(segment, changes).unwrap();
+        model.ingest(segment, changes.clone().into()).unwrap();
+        store.ingest(segment, changes.into()).unwrap();
         while store.merge_step().unwrap() {}
         compare(&store, &model, &mut maker, 2);
     }
@@ -363,7 +363,7 @@ impl Life {
         if let Some(changes) = self.unknown.take() {
             let next = self.model.ingested() + 1;
             if store.ingested() == next {
-                self.model.ingest(next, changes).unwrap();
+                self.model.ingest(next, changes.into()).unwrap();
             }
         }
         compare(store, &self.model, maker, 2);
@@ -374,9 +374,9 @@ impl Life {
             Step::Merge => store.merge_step().map(drop),
             Step::Ingest(changes) => {
                 let next = self.model.ingested() + 1;
-                let result = store.ingest(next, changes.clone());
+                let result = store.ingest(next, changes.clone().into());
                 match &result {
-                    Ok(()) => self.model.ingest(next, changes.clone()).unwrap(),
+                    Ok(()) => self.model.ingest(next, changes.clone().into()).unwrap(),
                     Err(StoreError::Full { .. }) => {}
                     Err(_) => self.unknown = Some(changes.clone()),
                 }
@@ -445,7 +445,7 @@ fn random_lives_survive_power_cuts() {
                 for step in script(&mut maker, 8) {
                     if life.apply(&store, &step).is_err() {
                         assert!(matches!(
-                            store.ingest(u64::MAX, vec![]),
+                            store.ingest(u64::MAX, Moved::default()),
                             Err(StoreError::Poisoned)
                         ));
                         break;
@@ -495,7 +495,7 @@ fn every_call_may_fail_once() {
                         }
                         Err(_) => {
                             if life.unknown.is_some() {
-                                let refused = store.ingest(9_999, vec![]);
+                                let refused = store.ingest(9_999, Moved::default());
                                 assert!(matches!(refused, Err(StoreError::Poisoned)));
                                 let refused = store.merge_step();
                                 assert!(matches!(refused, Err(StoreError::Poisoned)));
@@ -577,7 +577,7 @@ fn a_full_disk_refuses_and_goes_on_with_room() {
     life.disk.set_capacity(Some(life.disk.used()));
     compare(&store, &life.model, &mut maker, 5);
     assert!(matches!(
-        store.ingest(u64::MAX, maker.changes(9)),
+        store.ingest(u64::MAX, maker.changes(9).into()),
         Err(StoreError::Full { .. })
     ));
     life.disk.set_capacity(None);
@@ -919,7 +919,7 @@ fn runs_stay_few_and_each_record_is_written_seldom() {
     assert_eq!(disk.paths(), ["tables/manifest"]);
     // A removal of what nobody has is not even written.
     let removal = Change::remove(plain(1, 1).name);
-    store.ingest(66, vec![(Shard(0), removal)]).unwrap();
+    store.ingest(66, vec![(Shard(0), removal)].into()).unwrap();
     assert_eq!(store.stats().tables, 0);
 }
 
@@ -944,7 +944,7 @@ fn a_merge_goes_in_steps() {
     let store = open();
     for segment in 0..4 {
         store
-            .ingest(segment + 1, some(300 * segment..300 * (segment + 1)))
+            .ingest(segment + 1, some(300 * segment..300 * (segment + 1)).into())
             .unwrap();
     }
     let bytes = store.stats().bytes;
@@ -963,7 +963,7 @@ fn a_merge_goes_in_steps() {
         steps += 1;
         if steps == 3 {
             // An ingest need not wait for it.
-            store.ingest(5, some(1_200..1_210)).unwrap();
+            store.ingest(5, some(1_200..1_210).into()).unwrap();
             break;
         }
     }
@@ -984,7 +984,7 @@ fn a_small_merge_goes_before_a_large_one() {
     let mut segments = 0;
     let mut ingest = |numbers: std::ops::Range<u64>| {
         segments += 1;
-        store.ingest(segments, some(numbers)).unwrap();
+        store.ingest(segments, some(numbers).into()).unwrap();
     };
     for third in 0..3 {
         for part in 3 * third..3 * third + 3 {
@@ -1017,7 +1017,7 @@ fn who_falls_behind_says_so_unless_there_is_no_room_to_catch_up() {
     for segment in 0..9 {
         assert!(!store.is_behind(), "{segment}");
         store
-            .ingest(segment + 1, some(100 * segment..100 * segment + 100))
+            .ingest(segment + 1, some(100 * segment..100 * segment + 100).into())
             .unwrap();
     }
     assert!(store.is_behind());
@@ -1045,7 +1045,7 @@ fn a_long_table_is_synced_as_it_is_written() {
     let store = TableStore::open(disk.files("tables"), 7, TableOptions::default()).unwrap();
     let syncs = || disk.calls(Calls::Only(Operation::Sync));
     let before = syncs();
-    store.ingest(1, some(0..10)).unwrap();
+    store.ingest(1, some(0..10).into()).unwrap();
     let few = syncs() - before;
     let mut records = some(0..12);
     for (_, change) in &mut records {
@@ -1056,7 +1056,7 @@ fn a_long_table_is_synced_as_it_is_written() {
                 .collect();
         }
     }
-    store.ingest(2, records).unwrap();
+    store.ingest(2, records.into()).unwrap();
     assert_eq!(syncs() - before - few, few + 3, "every 4 MiB of 12");
 }
 
@@ -1079,7 +1079,7 @@ fn a_table_takes_less_room_than_what_is_in_it() {
         }
     }
     let puts = records.clone();
-    store.ingest(1, records).unwrap();
+    store.ingest(1, records.into()).unwrap();
     // Twice a key and a place in the order of deadlines, the attempts, and the payload.
     let logical = 20_000 * (2 * (32 + 18) + 4 + 200);
     let bytes = store.stats().bytes;

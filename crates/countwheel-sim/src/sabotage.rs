@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, Fence, Files, Filter, Lease, Ownership, Page, QueueCounts, Shard,
-    Sorted, Store, StoreError, StoreFile,
+    Change, DueEntry, DueScan, Fence, Files, Filter, Lease, Moved, Ownership, Page, QueueCounts,
+    Shard, Sorted, Store, StoreError, StoreFile,
 };
 use countwheel_durable::{Record, TimerName};
 
@@ -207,14 +207,14 @@ impl Sorted for MisusedSorted {
         late.unwrap_or_else(|| self.sorted.ingested())
     }
 
-    fn ingest(&self, segment: u64, changes: Vec<(Shard, Change)>) -> Result<(), StoreError> {
-        let mut changes = changes;
+    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
+        let mut changes = moved.changes()?;
         match self.how {
             Some(Sabotage::FreeBeforeIngest) => {
                 let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
                 let before = late.replace((segment, changes));
                 return match before {
-                    Some((segment, changes)) => self.sorted.ingest(segment, changes),
+                    Some((segment, changes)) => self.sorted.ingest(segment, changes.into()),
                     None => Ok(()),
                 };
             }
@@ -226,7 +226,7 @@ impl Sorted for MisusedSorted {
             }
             _ => {}
         }
-        self.sorted.ingest(segment, changes)
+        self.sorted.ingest(segment, changes.into())
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

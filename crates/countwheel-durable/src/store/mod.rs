@@ -30,7 +30,7 @@ pub use files::{Files, StoreFile, SystemFiles};
 pub use log::{LogOptions, LogStore, MovingLog, Recovery};
 pub use memory::MemoryStore;
 pub use repair::{Loss, Repaired, repair_files};
-pub use sorted::{MemorySorted, Sorted};
+pub use sorted::{MemorySorted, Moved, Sorted};
 pub use table::{
     Salvaged, TableCheck, TableOptions, TableProblem, TableSnapshot, TableStats, TableStore,
 };

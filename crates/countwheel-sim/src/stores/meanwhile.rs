@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
     Change, DueEntry, DueScan, Filter, Lease, LogOptions, LogStore, MemorySorted, MemoryStore,
-    Page, Shard, Sorted, Store, StoreError,
+    Moved, Page, Shard, Sorted, Store, StoreError,
 };
 use countwheel_durable::{Record, State, TimerName};
 
@@ -184,9 +184,9 @@ impl Sorted for Busy {
         self.sorted.ingested()
     }
 
-    fn ingest(&self, segment: u64, changes: Vec<(Shard, Change)>) -> Result<(), StoreError> {
+    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
         self.between.meet();
-        self.sorted.ingest(segment, changes)
+        self.sorted.ingest(segment, moved)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

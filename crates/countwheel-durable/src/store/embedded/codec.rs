@@ -249,9 +249,18 @@ fn known(version: u8) -> Result<(), CodecError> {
 
 /// The key of a timer: shard, queue, NUL, key.
 pub(in crate::store) fn timer_key(shard: Shard, name: &TimerName) -> Vec<u8> {
-    let mut bytes = queue_prefix(shard, &name.queue);
-    bytes.extend_from_slice(name.key.as_str().as_bytes());
+    let (queue, key) = (name.queue.as_str(), name.key.as_str());
+    let mut bytes = Vec::with_capacity(2 + queue.len() + 1 + key.len());
+    push_timer_key(&mut bytes, shard, queue, key);
     bytes
+}
+
+/// Appends the same.
+pub(in crate::store) fn push_timer_key(out: &mut Vec<u8>, shard: Shard, queue: &str, key: &str) {
+    out.extend_from_slice(&shard.0.to_be_bytes());
+    out.extend_from_slice(queue.as_bytes());
+    out.push(0);
+    out.extend_from_slice(key.as_bytes());
 }
 
 /// The key of a wake: shard, time, revision.

@@ -67,12 +67,12 @@ mod young;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
-use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::batch::Replaces;
-use self::mover::Progress;
+use self::mover::Watch;
 use self::passed::LOOK_EVERY;
 use self::segment::Segment;
 use self::supply::{Supply, Trouble};
@@ -93,6 +93,9 @@ pub(super) use self::walk::{Kept, Looked, Seen, look, refuse_others, store_id, w
 /// Shorter segments are all headers and syncs.
 const SEGMENT_MIN_BYTES: u64 = 1 << 12;
 
+/// A segment takes as many changes at least, if they fit.
+const CHANGES_MIN: usize = 64;
+
 /// A commit is one frame, and that has a length of four bytes.
 const COMMIT_MAX_BYTES: usize = 1 << 31;
 
@@ -110,10 +113,11 @@ pub struct LogOptions {
     /// A thread moves nothing as long as there are no more segments than this, since most of
     /// what is young may be gone before it has to move. Fewer than `segments_max`.
     pub segments_kept: usize,
-    /// With more segments than this, a commit waits until one has moved.
+    /// With more segments than this, a commit waits until one has moved; with as many, commits
+    /// are no faster than a thread moves.
     pub segments_max: usize,
     /// With as many young names, a commit waits until some have moved. A thread begins to move
-    /// them at three quarters of this.
+    /// them at half of this, and a segment takes a quarter of this at most.
     pub young_max: usize,
     /// So many segments are set aside for when the disk is full.
     pub reserve_segments: usize,
@@ -194,10 +198,10 @@ pub struct LogStore<B> {
     gate: Mutex<()>,
     /// Taken before `state`.
     writer: Mutex<Writer>,
+    /// Fair when it is asked to be: whoever takes it again and again would keep commits out.
     state: RwLock<State>,
     /// Taken last.
-    progress: Mutex<Progress>,
-    wake: Condvar,
+    watch: Arc<Watch>,
 }
 
 #[derive(Default)]
@@ -260,6 +264,8 @@ impl<B: Sorted> LogStore<B> {
             begins_at,
             offset,
             next_commit: recovered.next_commit,
+            changes: 0,
+            changes_max: (options.young_max / 4).max(CHANGES_MIN),
             supply,
             poisoned: false,
             frame: Vec::new(),
@@ -276,8 +282,7 @@ impl<B: Sorted> LogStore<B> {
             gate: Mutex::new(()),
             writer: Mutex::new(writer),
             state: RwLock::new(state),
-            progress: Mutex::default(),
-            wake: Condvar::new(),
+            watch: Arc::default(),
         };
         match log.make_spares(options.reserve_segments) {
             Ok(_) | Err(StoreError::Full { .. }) => Ok(log),
@@ -348,6 +353,7 @@ impl<B: Sorted> LogStore<B> {
         }
         self.encode(&mut writer, lease.shard, changes)?;
         let (segment, body_at) = self.append(&mut writer)?;
+        writer.changes += changes.len();
         let mut state = self.state_mut();
         let table = state.shards.entry(lease.shard).or_default();
         if writer.notes {
@@ -493,11 +499,11 @@ impl<B: Sorted> LogStore<B> {
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+        self.state.read()
     }
 
     fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+        self.state.write()
     }
 }
 

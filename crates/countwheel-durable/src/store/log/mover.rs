@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -19,9 +19,15 @@ use crate::{Record, TimerName};
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// How far the log has been kept short.
+/// How far the log has been kept short, and who waits for that.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct Watch {
+    progress: Mutex<Progress>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
     /// Somebody else does it.
     has_thread: bool,
     is_stopped: bool,
@@ -29,12 +35,38 @@ pub(super) struct Progress {
     is_stuck: bool,
     /// How many segments were moved.
     moves: u64,
+    /// Of the segment that moves, how much was done, as a share of 1, and how many names it is
+    /// going to take from the table: those of the one before until it is known.
+    share: f64,
+    leaving: usize,
     /// How often the sorted store got something to tend, or the log something to pass.
     tasks: u64,
     /// How often something was changed that somebody may wait for.
     changes: u64,
     /// Why nothing moves any more.
     failure: Option<String>,
+}
+
+impl Watch {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A move has begun; or it is known how many names move.
+    pub(super) fn begins(&self, leaving: Option<usize>) {
+        let mut progress = self.progress();
+        match leaving {
+            Some(leaving) => progress.leaving = leaving,
+            None => progress.share = 0.0,
+        }
+    }
+
+    /// So much of the move is done, as a share of 1.
+    pub(super) fn tell(&self, share: f64) {
+        let mut progress = self.progress();
+        progress.share = progress.share.max(share);
+        self.wake.notify_all();
+    }
 }
 
 impl<B: Sorted> LogStore<B> {
@@ -56,7 +88,7 @@ impl<B: Sorted> LogStore<B> {
 
     /// Whether there are so many names that something has to move, full or not.
     pub(super) fn has_many_names(&self) -> bool {
-        self.young().0 >= (self.options.young_max - self.options.young_max / 4).max(1)
+        self.young().0 >= (self.options.young_max / 2).max(1)
     }
 
     /// Whether a thread moves something, so that no commit has to wait. What is kept back for
@@ -73,52 +105,53 @@ impl<B: Sorted> LogStore<B> {
     pub(super) fn moved(&self) {
         let mut progress = self.progress();
         progress.moves += 1;
+        progress.share = 0.0;
         progress.tasks += 1;
         progress.changes += 1;
         progress.is_stuck = false;
-        self.wake.notify_all();
+        self.watch.wake.notify_all();
     }
 
     /// There may be something to pass.
     pub(super) fn may_pass(&self) {
         self.progress().tasks += 1;
-        self.wake.notify_all();
+        self.watch.wake.notify_all();
     }
 
     /// There may be something to do.
     pub(super) fn has_changed(&self) {
         self.progress().changes += 1;
-        self.wake.notify_all();
+        self.watch.wake.notify_all();
+    }
+
+    /// How much of the move that is under way has to be done before a commit may be made, as a
+    /// share of 1; more than that if all of it. So commits slow down to the speed of the mover as
+    /// the room for them runs out, instead of stopping until a whole segment has moved. `leaving`
+    /// is how many names that takes from the table.
+    fn pace(&self, leaving: usize) -> f64 {
+        if self.is_over() {
+            return f64::INFINITY;
+        }
+        let (names, segments) = self.young();
+        let young_max = self.options.young_max.max(1);
+        let leaving = leaving.clamp(1, (young_max / 2).max(1));
+        let too_many = (names + leaving).saturating_sub(young_max);
+        #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
+        let by_names = too_many as f64 / leaving as f64;
+        if segments < self.options.segments_max.max(2) {
+            return by_names;
+        }
+        let writer = self.writer_whatever();
+        by_names.max(writer.full())
     }
 
     /// Waits until no more is young than the options allow, or sees to it. True if there is no
     /// room to move anything: then the log goes on in the segments that it has, and no further.
     pub(super) fn make_way(&self) -> Result<bool, StoreError> {
+        if self.progress().has_thread {
+            return self.wait_for_way();
+        }
         while self.is_over() {
-            let mut progress = self.progress();
-            if progress.failure.is_some() {
-                return Err(StoreError::Poisoned);
-            }
-            if progress.is_stuck && progress.has_thread {
-                return Ok(true);
-            }
-            if progress.has_thread {
-                let seen = progress.moves;
-                progress.changes += 1;
-                self.wake.notify_all();
-                let waits = |progress: &mut Progress| {
-                    let Progress {
-                        moves,
-                        is_stuck,
-                        failure,
-                        ..
-                    } = progress;
-                    *moves == seen && !*is_stuck && failure.is_none()
-                };
-                drop(self.wake.wait_while(progress, waits));
-                continue;
-            }
-            drop(progress);
             match self.move_one() {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
@@ -127,6 +160,41 @@ impl<B: Sorted> LogStore<B> {
             }
         }
         Ok(false)
+    }
+
+    fn wait_for_way(&self) -> Result<bool, StoreError> {
+        loop {
+            let progress = self.progress();
+            let (seen, leaving) = (progress.moves, progress.leaving);
+            drop(progress);
+            let needed = self.pace(leaving);
+            if needed <= 0.0 {
+                return Ok(false);
+            }
+            let mut progress = self.progress();
+            if progress.moves != seen {
+                continue;
+            }
+            if progress.is_stuck || progress.share >= needed {
+                return Ok(needed.is_infinite());
+            }
+            if progress.failure.is_some() {
+                return Err(StoreError::Poisoned);
+            }
+            progress.changes += 1;
+            self.watch.wake.notify_all();
+            let waits = |progress: &mut Progress| {
+                let Progress {
+                    moves,
+                    share,
+                    is_stuck,
+                    failure,
+                    ..
+                } = progress;
+                *moves == seen && *share < needed && !*is_stuck && failure.is_none()
+            };
+            drop(self.watch.wake.wait_while(progress, waits));
+        }
     }
 
     /// Moves the oldest segment, or one that it makes if there are too many names.
@@ -138,7 +206,7 @@ impl<B: Sorted> LogStore<B> {
         if let Err(StoreError::Full { .. }) = moved {
             let mut progress = self.progress();
             progress.is_stuck = true;
-            self.wake.notify_all();
+            self.watch.wake.notify_all();
         }
         moved
     }
@@ -183,7 +251,7 @@ impl<B: Sorted> LogStore<B> {
                     tracing::warn!(?pause, "the disk is full");
                     let progress = self.progress();
                     let waits = |progress: &mut Progress| !progress.is_stopped;
-                    drop(self.wake.wait_timeout_while(progress, pause, waits));
+                    drop(self.watch.wake.wait_timeout_while(progress, pause, waits));
                     pause = PAUSE_MAX.min(2 * pause);
                 }
                 Err(error) => return self.fail(error.to_string()),
@@ -196,7 +264,7 @@ impl<B: Sorted> LogStore<B> {
         let waits = |progress: &mut Progress| {
             progress.tasks == seen && !progress.is_stopped && progress.failure.is_none()
         };
-        drop(self.wake.wait_while(self.progress(), waits));
+        drop(self.watch.wake.wait_while(self.progress(), waits));
     }
 
     /// Waits until something can be done.
@@ -208,7 +276,7 @@ impl<B: Sorted> LogStore<B> {
                 return;
             }
             let waits = |progress: &mut Progress| progress.changes == seen && !progress.is_stopped;
-            let waited = self.wake.wait_while(self.progress(), waits);
+            let waited = self.watch.wake.wait_while(self.progress(), waits);
             let progress = waited.unwrap_or_else(PoisonError::into_inner);
             if progress.is_stopped || progress.failure.is_some() {
                 return;
@@ -228,11 +296,11 @@ impl<B: Sorted> LogStore<B> {
         self.writer_whatever().poisoned = true;
         let mut progress = self.progress();
         progress.failure.get_or_insert(reason);
-        self.wake.notify_all();
+        self.watch.wake.notify_all();
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watch.progress()
     }
 }
 
@@ -277,7 +345,7 @@ impl<B: Sorted + 'static> MovingLog<B> {
             log: Arc::new(log),
             stop: |log| {
                 log.progress().is_stopped = true;
-                log.wake.notify_all();
+                log.watch.wake.notify_all();
             },
             threads: Vec::new(),
         };
@@ -355,5 +423,102 @@ impl<B> fmt::Debug for MovingLog<B> {
         f.debug_struct("MovingLog")
             .field("log", &self.log)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Before, LogOptions, MemorySorted, SystemFiles};
+    use crate::{Key, QueueName, Revision};
+
+    fn log(directory: &tempfile::TempDir, options: LogOptions) -> (LogStore<MemorySorted>, Lease) {
+        let files = Arc::new(SystemFiles::new(directory.path()));
+        let log = LogStore::open(MemorySorted::default(), files, 7, options).unwrap();
+        let lease = log.acquire(Shard::ONLY).unwrap().lease;
+        (log, lease)
+    }
+
+    fn name(number: usize) -> TimerName {
+        TimerName {
+            queue: QueueName::new("q").unwrap(),
+            key: Key::new(number.to_string()).unwrap(),
+        }
+    }
+
+    /// Whether a commit goes on when a thread moves and is so far. If it waited, it would see
+    /// that the thread is gone.
+    fn goes_on(log: &LogStore<MemorySorted>, share: f64) -> bool {
+        log.watch.begins(None);
+        log.watch.tell(share);
+        let mut progress = log.progress();
+        (progress.has_thread, progress.failure) = (true, Some("gone".to_owned()));
+        drop(progress);
+        let goes_on = log.make_way();
+        let mut progress = log.progress();
+        (progress.has_thread, progress.failure) = (false, None);
+        match goes_on {
+            Ok(is_stuck) => !is_stuck,
+            Err(StoreError::Poisoned) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn in_the_last_segment_commits_are_as_fast_as_the_mover() {
+        let mut options = LogOptions::default();
+        (options.segment_bytes, options.segments_max) = (1 << 14, 3);
+        let directory = tempfile::tempdir().unwrap();
+        let (log, lease) = log(&directory, options);
+        let given = |revision| log.commit(lease, &[Change::Given(Revision(revision))]);
+        let mut paced = 0;
+        for revision in 0.. {
+            let full = log.writer_whatever().full();
+            if log.young().1 < 3 {
+                assert!(goes_on(&log, 0.0));
+            } else if full > 0.9 {
+                break;
+            } else {
+                assert!(goes_on(&log, full + 0.01) && !goes_on(&log, full - 0.01));
+                paced += 1;
+            }
+            given(revision).unwrap();
+        }
+        assert!(paced > 100, "{paced}");
+        // And one segment more has to wait for all of it.
+        log.seal().unwrap();
+        assert!(!goes_on(&log, 1.0));
+        assert!(log.move_oldest().unwrap() && log.move_oldest().unwrap());
+        assert!(goes_on(&log, 0.0));
+    }
+
+    #[test]
+    fn with_many_names_commits_are_as_fast_as_they_leave() {
+        let options = LogOptions {
+            young_max: 400,
+            ..LogOptions::default()
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let (log, lease) = log(&directory, options);
+        log.watch.begins(Some(100));
+        for number in 0..400 {
+            let needed = match number {
+                0..=300 => 0.0,
+                // A hundred are about to leave.
+                more => f64::from(more - 300) / 100.0,
+            };
+            assert!(goes_on(&log, needed), "{number}");
+            assert!(needed == 0.0 || !goes_on(&log, needed - 0.01), "{number}");
+            let number = usize::try_from(number).unwrap();
+            let removed = Change::Remove {
+                name: name(number),
+                // So that it has to be remembered.
+                before: Before::Present(crate::StateKind::Pending),
+            };
+            log.commit(lease, &[removed]).unwrap();
+        }
+        assert!(!goes_on(&log, 1.0));
+        // A segment ended with every quarter of what is allowed.
+        assert_eq!(log.young(), (400, 4));
     }
 }

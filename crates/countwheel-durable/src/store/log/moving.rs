@@ -1,36 +1,49 @@
 //! What keeps a log short: full segments move to the sorted store, and spares are made.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
+
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::{Changes, Logged};
 use super::segment::{Frame, Segment};
 use super::supply::{self, Trouble, is_full};
 use super::young::Place;
 use super::{LogStore, damaged, io_error};
-use crate::TimerName;
-use crate::store::embedded::codec::{self, CodecError, Indexed};
-use crate::store::{Change, Shard, Sorted, StoreError};
+use crate::store::embedded::codec::{CodecError, Indexed};
+use crate::store::{Moved, Shard, Sorted, StoreError};
+use crate::{DueClock, Wake};
 
-/// So many names are marked or forgotten while commits wait.
-const MARKED_AT_ONCE: usize = 2_048;
+/// So many names are looked up, marked or forgotten while commits wait.
+const MARKED_AT_ONCE: usize = 1_024;
 /// So many pages of what was delivered are passed between two steps of a merge: 65,536 entries.
 const PASSED_AT_ONCE: usize = 64;
 
-/// A change that may have to move.
-struct Candidate {
-    shard: Shard,
-    name: TimerName,
-    at: Place,
-    /// Where in the bytes at hand its record stands, if it is a put.
-    record: Option<std::ops::Range<usize>>,
+/// About how much of a move is done, as a share of 1, once it is known what is current; and once
+/// the sorted store has it all.
+const COLLECTED: f64 = 0.25;
+const TAKEN_IN: f64 = 0.9;
+
+/// What is current of a segment.
+#[derive(Default)]
+struct Current {
+    moved: Moved,
+    /// For each change that moves: in which slot of which table it is, and what stands for it.
+    slots: Vec<(Shard, u32, Place)>,
+    /// How many of them are marked.
+    marked: usize,
+    /// The earliest wakes of all that were looked up.
+    earliest: Vec<(Shard, DueClock, Wake)>,
 }
 
-/// What moves.
-#[derive(Default)]
-struct Moved {
-    changes: Vec<(Shard, Change)>,
-    /// In which slots of which tables, and what stood for them.
-    slots: Vec<(Shard, u32, Place)>,
+impl Current {
+    fn wakes(&mut self, shard: Shard, wake: Option<(DueClock, Wake)>) {
+        let Some((clock, wake)) = wake else { return };
+        let same = |(s, c, _): &&mut (Shard, DueClock, Wake)| *s == shard && *c == clock;
+        match self.earliest.iter_mut().find(same) {
+            Some((_, _, earliest)) => *earliest = wake.min(*earliest),
+            None => self.earliest.push((shard, clock, wake)),
+        }
+    }
 }
 
 impl<B: Sorted> LogStore<B> {
@@ -51,19 +64,29 @@ impl<B: Sorted> LogStore<B> {
         };
         // What was taken in before, but not freed, is not taken in again.
         if segment.number > self.base.ingested() {
-            let moved = self.collect(&segment)?;
-            self.moves(&moved.changes);
-            if let Err(error) = self.base.ingest(segment.number, moved.changes) {
+            self.watch.begins(None);
+            let current = self.collect(&segment)?;
+            self.moves(&current.earliest);
+            let Current {
+                mut moved, slots, ..
+            } = current;
+            self.watch.begins(Some(slots.len()));
+            let watch = Arc::clone(&self.watch);
+            moved.watched(Arc::new(move |share| {
+                watch.tell(COLLECTED + (TAKEN_IN - COLLECTED) * share);
+            }));
+            if let Err(error) = self.base.ingest(segment.number, moved) {
                 self.moves_no_more();
                 return Err(error);
             }
-            for some in moved.slots.chunks(MARKED_AT_ONCE) {
+            for some in slots.chunks(MARKED_AT_ONCE) {
                 let mut state = self.state_mut();
                 for &(shard, slot, at) in some {
                     if let Some(table) = state.shards.get_mut(&shard) {
                         table.forget(slot, at);
                     }
                 }
+                RwLockWriteGuard::unlock_fair(state);
             }
             self.moves_no_more();
         }
@@ -146,10 +169,8 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// What of the segment is current, marked.
-    fn collect(&self, segment: &Segment) -> Result<Moved, StoreError> {
-        let mut moved = Moved::default();
-        let mut bodies = Vec::new();
-        let mut candidates = Vec::new();
+    fn collect(&self, segment: &Segment) -> Result<Current, StoreError> {
+        let mut current = Current::default();
         let mut body = Vec::new();
         let on_error = |source| io_error(&*self.files, source);
         let snapshot = segment.read_frame(super::segment::FRAMES_BEGIN, &mut body);
@@ -161,14 +182,14 @@ impl<B: Sorted> LogStore<B> {
             at = frame.map(|frame| frame.end);
             if let Some(frame) = frame {
                 commit += 1;
-                let from = bodies.len();
-                bodies.extend_from_slice(&body);
-                candidates_of(segment, frame, &body, from, &mut candidates)
+                self.look_up(segment, frame, &body, &mut current)
                     .map_err(|error| damaged(&*self.files, segment, frame.body_at, &error))?;
+                #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
+                self.watch
+                    .tell(COLLECTED * (frame.end as f64 / segment.len as f64));
             }
-            if at.is_none() || candidates.len() >= MARKED_AT_ONCE {
-                self.mark(segment, &bodies, &mut candidates, &mut moved)?;
-                bodies.clear();
+            if at.is_none() || current.slots.len() - current.marked >= MARKED_AT_ONCE {
+                self.mark(&mut current);
             }
         }
         // The next segment, which is there, knows how many there were.
@@ -180,56 +201,83 @@ impl<B: Sorted> LogStore<B> {
                 problem: format!("commit {commit} cannot be read any more"),
             });
         }
-        Ok(moved)
+        Ok(current)
     }
 
-    fn mark(
+    /// Adds what is current of a frame.
+    fn look_up(
         &self,
         segment: &Segment,
-        bodies: &[u8],
-        candidates: &mut Vec<Candidate>,
-        moved: &mut Moved,
-    ) -> Result<(), StoreError> {
-        let state = self.state();
-        candidates.retain(|candidate| {
-            let table = state.shards.get(&candidate.shard);
-            table.is_some_and(|table| table.is_current(&candidate.name, candidate.at))
-        });
-        drop(state);
-        for some in candidates.chunks(MARKED_AT_ONCE) {
+        frame: Frame,
+        body: &[u8],
+        current: &mut Current,
+    ) -> Result<(), CodecError> {
+        let mut changes = Changes::of(body)?;
+        let shard = changes.shard;
+        let place = |at: usize, len: usize| Place {
+            segment: segment.number,
+            offset: frame.body_at + at as u64,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+        };
+        let mut is_left = true;
+        while is_left {
+            let state = self.state();
+            let Some(table) = state.shards.get(&shard) else {
+                return Ok(());
+            };
+            for _ in 0..MARKED_AT_ONCE {
+                let Some(change) = changes.next()? else {
+                    is_left = false;
+                    break;
+                };
+                let (name, at, record, wake) = match change {
+                    Logged::Put { record, at, .. } => {
+                        let (name, indexed) = Indexed::named(record)?;
+                        let wake = indexed.wake.map(|wake| (indexed.clock, wake));
+                        (name, place(at, record.len()), Some(record), wake)
+                    }
+                    Logged::Remove { queue, key, at, .. } => {
+                        ((queue, key), place(at, 0), None, None)
+                    }
+                    Logged::Given(_) | Logged::Fence(_) | Logged::Passed(_) => continue,
+                };
+                if let Some(slot) = table.current(name.0, name.1, at) {
+                    current.moved.push(shard, name, record);
+                    current.slots.push((shard, slot, at));
+                    current.wakes(shard, wake);
+                }
+            }
+            RwLockReadGuard::unlock_fair(state);
+        }
+        Ok(())
+    }
+
+    /// Marks those that are not yet. What is not current any more is left out.
+    fn mark(&self, current: &mut Current) {
+        let from = current.marked;
+        let mut marked = Vec::with_capacity(current.slots.len() - from);
+        for some in current.slots[from..].chunks(MARKED_AT_ONCE) {
             // With the writer held: a commit whose frame is written has changed the table, and
             // the next one sees the marks. Commits wait at the gate until this one is through.
             let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
             let writer = self.writer_whatever();
             drop(gate);
             let mut state = self.state_mut();
-            let slots: Vec<_> = some
-                .iter()
-                .map(|candidate| {
-                    let table = state.shards.get_mut(&candidate.shard)?;
-                    table.mark(&candidate.name, candidate.at)
-                })
-                .collect();
+            marked.extend(some.iter().map(|&(shard, slot, at)| {
+                let table = state.shards.get_mut(&shard);
+                table.is_some_and(|table| table.mark(slot, at))
+            }));
             drop(state);
             drop(writer);
-            for (candidate, slot) in some.iter().zip(slots) {
-                let Some(slot) = slot else { continue };
-                let change = match candidate.record.clone() {
-                    None => Change::remove(candidate.name.clone()),
-                    Some(range) => {
-                        let record = codec::decode(&bodies[range]);
-                        Change::put(record.map_err(|error| {
-                            damaged(&*self.files, segment, candidate.at.offset, &error)
-                        })?)
-                    }
-                };
-                moved.changes.push((candidate.shard, change));
-                let at = candidate.at;
-                moved.slots.push((candidate.shard, slot, at));
-            }
         }
-        candidates.clear();
-        Ok(())
+        current.moved.keep(from, marked.iter().copied());
+        let mut keeps = marked.into_iter();
+        let mut at = 0;
+        current.slots.retain(|_| {
+            at += 1;
+            at <= from || keeps.next().unwrap_or(true)
+        });
+        current.marked = current.slots.len();
     }
 
     /// Nothing of the segment is needed any more.
@@ -256,39 +304,4 @@ impl<B: Sorted> LogStore<B> {
         self.moved();
         Ok(())
     }
-}
-
-fn candidates_of(
-    segment: &Segment,
-    frame: Frame,
-    body: &[u8],
-    from: usize,
-    candidates: &mut Vec<Candidate>,
-) -> Result<(), CodecError> {
-    let mut changes = Changes::of(body)?;
-    let shard = changes.shard;
-    let place = |at: usize, len: usize| Place {
-        segment: segment.number,
-        offset: frame.body_at + at as u64,
-        len: u32::try_from(len).unwrap_or(u32::MAX),
-    };
-    let named = |queue, key| TimerName::new(queue, key).map_err(|_| CodecError::Name);
-    while let Some(change) = changes.next()? {
-        let (name, at, record) = match change {
-            Logged::Put { record, at, .. } => {
-                let ((queue, key), _) = Indexed::named(record)?;
-                let range = from + at..from + at + record.len();
-                (named(queue, key)?, place(at, record.len()), Some(range))
-            }
-            Logged::Remove { queue, key, at, .. } => (named(queue, key)?, place(at, 0), None),
-            Logged::Given(_) | Logged::Fence(_) | Logged::Passed(_) => continue,
-        };
-        candidates.push(Candidate {
-            shard,
-            name,
-            at,
-            record,
-        });
-    }
-    Ok(())
 }

@@ -15,7 +15,7 @@
 
 use super::LogStore;
 use super::young::Table;
-use crate::store::{Change, DueScan, Shard, Sorted, StoreError};
+use crate::store::{DueScan, Shard, Sorted, StoreError};
 use countwheel::Timestamp;
 
 use crate::{DueClock, Wake};
@@ -115,25 +115,11 @@ fn before(wake: Wake) -> Wake {
 
 impl<B: Sorted> LogStore<B> {
     /// Something is about to move: nothing is passed until [`moves_no_more`](Self::moves_no_more).
-    pub(super) fn moves(&self, changes: &[(Shard, Change)]) {
-        let mut earliest: Vec<(Shard, DueClock, Wake)> = Vec::new();
-        for (shard, change) in changes {
-            let Change::Put { record, .. } = change else {
-                continue;
-            };
-            let (Some(wake), clock) = (record.wake(), record.wake_clock()) else {
-                continue;
-            };
-            let same = |(s, c, _): &&mut (Shard, DueClock, Wake)| s == shard && *c == clock;
-            match earliest.iter_mut().find(same) {
-                Some((_, _, earliest)) => *earliest = wake.min(*earliest),
-                None => earliest.push((*shard, clock, wake)),
-            }
-        }
+    pub(super) fn moves(&self, earliest: &[(Shard, DueClock, Wake)]) {
         let mut state = self.state_mut();
         state.moves += 1;
         state.is_moving = true;
-        for (shard, clock, wake) in earliest {
+        for &(shard, clock, wake) in earliest {
             if let Some(table) = state.shards.get_mut(&shard) {
                 table.passed.go_back(clock, wake);
             }

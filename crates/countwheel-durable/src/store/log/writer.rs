@@ -17,6 +17,9 @@ pub(super) struct Writer {
     /// Where the next frame goes.
     pub(super) offset: u64,
     pub(super) next_commit: u64,
+    /// Changes that the active segment has, of those since the opening, and how many are enough.
+    pub(super) changes: usize,
+    pub(super) changes_max: usize,
     pub(super) supply: Supply,
     pub(super) poisoned: bool,
     /// The frame of the commit that is being made.
@@ -41,12 +44,18 @@ pub(super) struct Written {
 impl Writer {
     /// Makes sure that the frame has room behind the last commit. Returns the segment that was
     /// begun for it.
+    ///
+    /// A segment with many small records ends early, since it moves as a whole.
     pub(super) fn make_room(&mut self, state: &State) -> Result<Option<Segment>, Trouble> {
         let needed = sealed_len(self.frame.len());
-        if self.offset + needed <= self.active.len {
+        let fits = self.offset + needed <= self.active.len;
+        if fits && (self.changes < self.changes_max || !self.supply.has_room()) {
             return Ok(None);
         }
-        self.begin_next(state, needed).map(Some)
+        match self.begin_next(state, needed) {
+            Err(Trouble::Full) if fits => Ok(None),
+            begun => begun.map(Some),
+        }
     }
 
     /// Begins the next segment. Everything in this one was synced by the commit that wrote it.
@@ -59,6 +68,7 @@ impl Writer {
             needed,
         )?;
         (self.begins_at, self.offset) = (begins_at, begins_at);
+        self.changes = 0;
         self.active = segment.clone();
         if self.snapshot.capacity() > BUFFER_KEPT {
             self.snapshot = Vec::new();
@@ -94,6 +104,14 @@ impl Writer {
             self.frame = Vec::new();
         }
         Ok(body_at)
+    }
+
+    /// How full the active segment is, as a share of 1.
+    pub(super) fn full(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
+        let share = |part: u64, whole: u64| part as f64 / whole as f64;
+        let by_changes = share(self.changes as u64, self.changes_max as u64);
+        by_changes.max(share(self.offset, self.active.len))
     }
 
     /// Whether nothing was committed in the active segment.

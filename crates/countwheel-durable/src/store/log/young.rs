@@ -148,16 +148,16 @@ impl Table {
 
     /// What is under a name of this hash.
     pub(super) fn get_at(&self, hash: u64, name: &TimerName) -> Option<&Young> {
-        let slot = self.find(hash, name)?;
+        let slot = self.find(hash, name.queue.as_str(), name.key.as_str())?;
         Some(&self.slots[slot as usize])
     }
 
-    fn find(&self, hash: u64, name: &TimerName) -> Option<u32> {
+    fn find(&self, hash: u64, queue: &str, key: &str) -> Option<u32> {
         let mut slot = *self.first.get(&hash)?;
         while slot != NONE {
             let young = &self.slots[slot as usize];
-            let is_it = young.key.as_ref() == Some(&name.key)
-                && self.queues[young.queue as usize].name == name.queue;
+            let is_it = young.key.as_ref().is_some_and(|it| it.as_str() == key)
+                && self.queues[young.queue as usize].name.as_str() == queue;
             if is_it {
                 return Some(slot);
             }
@@ -168,11 +168,11 @@ impl Table {
 
     /// By what a name is found. Another table has others.
     pub(super) fn hash(&self, name: &TimerName) -> u64 {
-        self.hash_of(&name.queue, &name.key)
+        self.hash_of(name.queue.as_str(), name.key.as_str())
     }
 
-    fn hash_of(&self, queue: &QueueName, key: &Key) -> u64 {
-        self.hasher.hash_one((queue.as_str(), key.as_str()))
+    fn hash_of(&self, queue: &str, key: &str) -> u64 {
+        self.hasher.hash_one((queue, key))
     }
 
     /// Notes a change that stands at `at`: the name, of which the hash is given, is `indexed` from
@@ -196,7 +196,7 @@ impl Table {
             self.queues[queue as usize].by_state[indexed.kind as usize] += 1;
             self.last_revision = self.last_revision.max(indexed.position.revision);
         }
-        let found = self.find(hash, name);
+        let found = self.find(hash, name.queue.as_str(), name.key.as_str());
         let mut may_be_old = replaces.may_be_old;
         if let Some(slot) = found {
             self.unlist(slot);
@@ -229,21 +229,24 @@ impl Table {
         }
     }
 
-    /// The sorted store is about to get what stands at `at`. Its slot, unless that is not what
-    /// the name stands for any more.
-    pub(super) fn mark(&mut self, name: &TimerName, at: Place) -> Option<u32> {
-        let slot = self.find(self.hash(name), name)?;
-        let young = &mut self.slots[slot as usize];
-        (young.at == at || planted!(LogMovesOutdated)).then(|| {
-            young.may_be_old |= !planted!(LogMovesUnmarked);
-            slot
-        })
+    /// The sorted store is about to get what stands at `at`, and was current in this slot. False
+    /// if it is not any more.
+    pub(super) fn mark(&mut self, slot: u32, at: Place) -> bool {
+        // The slots of one that was full may all be gone.
+        let young = self.slots.get_mut(slot as usize);
+        let current = |young: &&mut Young| young.key.is_some() && young.at == at;
+        let Some(young) = young.filter(|young| current(young) || planted!(LogMovesOutdated)) else {
+            return false;
+        };
+        young.may_be_old |= !planted!(LogMovesUnmarked);
+        true
     }
 
-    /// Whether what stands at `at` is what the name stands for.
-    pub(super) fn is_current(&self, name: &TimerName, at: Place) -> bool {
-        self.get(name)
-            .is_some_and(|young| young.at == at || planted!(LogMovesOutdated))
+    /// The slot of a name, if what stands at `at` is what the name stands for.
+    pub(super) fn current(&self, queue: &str, key: &str, at: Place) -> Option<u32> {
+        let slot = self.find(self.hash_of(queue, key), queue, key)?;
+        let is_current = self.slots[slot as usize].at == at || planted!(LogMovesOutdated);
+        is_current.then_some(slot)
     }
 
     /// The sorted store has what stands at `at`. If nothing newer is in its slot, it is
@@ -256,7 +259,7 @@ impl Table {
             return;
         };
         let queue = young.queue;
-        let hash = self.hash_of(&self.queues[queue as usize].name, key);
+        let hash = self.hash_of(self.queues[queue as usize].name.as_str(), key.as_str());
         self.unlist(slot);
         self.give_back(slot, hash);
         self.release(queue);

@@ -77,7 +77,7 @@ use self::version::{Run, Version};
 use self::writer::{Content, RunWriter};
 use super::embedded::codec::{self, Indexed};
 use super::files::Files;
-use super::{Change, DueEntry, DueScan, Filter, Page, Shard, Sorted, StoreError};
+use super::{DueEntry, DueScan, Filter, Moved, Page, Shard, Sorted, StoreError};
 use crate::planted::planted;
 use crate::{Record, TimerName};
 
@@ -141,7 +141,7 @@ pub struct TableStats {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use countwheel_durable::store::{Sorted, SystemFiles, TableOptions, TableStore};
+/// use countwheel_durable::store::{Moved, Sorted, SystemFiles, TableOptions, TableStore};
 ///
 /// let directory = tempfile::tempdir()?;
 /// let open = |store_id| {
@@ -149,7 +149,7 @@ pub struct TableStats {
 ///     TableStore::open(files, store_id, TableOptions::default())
 /// };
 /// let store = open(7)?;
-/// store.ingest(1, vec![])?;
+/// store.ingest(1, Moved::default())?;
 /// while store.merge_step()? {}
 /// drop(store);
 /// assert_eq!(open(7)?.ingested(), 1);
@@ -432,33 +432,30 @@ impl TableStore {
         Ok(())
     }
 
-    fn write_run(&self, sequence: u64, changes: Vec<(Shard, Change)>) -> Result<Run, StoreError> {
-        let mut keyed = Vec::with_capacity(changes.len());
-        for (shard, change) in changes {
-            let key = match &change {
-                Change::Put { record, .. } => codec::timer_key(shard, &record.name),
-                Change::Remove { name, .. } => codec::timer_key(shard, name),
-                Change::Given(_) => continue,
-            };
-            keyed.push((key, change));
-        }
-        keyed.sort_by(|(one, _), (other, _)| one.cmp(other));
+    fn write_run(&self, sequence: u64, moved: &Moved) -> Result<Run, StoreError> {
         let version = self.version();
         let mut writer = RunWriter::new(&self.directory, sequence);
-        let mut keyed = keyed.into_iter().peekable();
-        let (mut encoded, mut stripped) = (Vec::new(), Vec::new());
-        while let Some((key, change)) = keyed.next() {
-            if keyed.peek().is_some_and(|(next, _)| *next == key) {
+        if let Some(watch) = moved.watch() {
+            writer.tell(watch, moved.len());
+        }
+        let mut stripped = Vec::new();
+        let mut sorted = moved.sorted().into_iter().map(|at| moved.change(at));
+        let mut next = sorted.next();
+        while let Some((key, record)) = next {
+            next = sorted.next();
+            if next.is_some_and(|(next, _)| next == key) {
                 continue; // the last one counts
             }
-            if let Change::Put { record, .. } = change {
-                encoded.clear();
-                codec::encode_into(&record, &mut encoded);
-                strip(&key, &encoded, &mut stripped)
+            if let Some(record) = record {
+                let indexed = Indexed::decode(record).map_err(|error| StoreError::Corrupt {
+                    path: self.directory.files.path(),
+                    problem: format!("a record that is to be taken in: {error}"),
+                })?;
+                strip(key, record, &mut stripped)
                     .expect("a record begins with its version and its name");
-                writer.add(&key, Content::Record(&stripped, Indexed::of(&record)))?;
-            } else if version.may_contain(0, &key).unwrap_or(true) {
-                writer.add(&key, Content::Tombstone)?;
+                writer.add(key, Content::Record(&stripped, indexed))?;
+            } else if version.may_contain(0, key).unwrap_or(true) {
+                writer.add(key, Content::Tombstone)?;
             }
         }
         Ok(Run {
@@ -474,12 +471,12 @@ impl Sorted for TableStore {
         self.version().ingested
     }
 
-    fn ingest(&self, segment: u64, changes: Vec<(Shard, Change)>) -> Result<(), StoreError> {
+    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
         let ingesting = self.ingesting.lock();
         let _one_at_a_time = ingesting.unwrap_or_else(PoisonError::into_inner);
         self.directory.check_usable()?;
         let sequence = self.version().sequence + 1;
-        let run = self.write_run(sequence, changes)?;
+        let run = self.write_run(sequence, &moved)?;
         let run = (!run.tables.is_empty()).then(|| Arc::new(run));
         self.edit(run.as_ref(), |version| {
             version.ingested = segment;

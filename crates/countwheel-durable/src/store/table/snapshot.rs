@@ -14,16 +14,16 @@ use super::version::Version;
 /// ```
 /// use std::sync::Arc;
 /// use countwheel_durable::store::{
-///     Sorted, SystemFiles, TableOptions, TableSnapshot, TableStore,
+///     Moved, Sorted, SystemFiles, TableOptions, TableSnapshot, TableStore,
 /// };
 ///
 /// let (directory, copy) = (tempfile::tempdir()?, tempfile::tempdir()?);
 /// let open = |path| TableStore::open(Arc::new(SystemFiles::new(path)), 7, TableOptions::default());
 /// let store = open(directory.path())?;
-/// store.ingest(1, vec![])?;
+/// store.ingest(1, Moved::default())?;
 ///
 /// let snapshot = store.snapshot();
-/// store.ingest(2, vec![])?;
+/// store.ingest(2, Moved::default())?;
 /// for file in snapshot.files() {
 ///     std::fs::hard_link(directory.path().join(&file), copy.path().join(&file))?;
 /// }

@@ -14,6 +14,7 @@ use super::reader::Table;
 use crate::DueClock;
 use crate::store::embedded::codec::Indexed;
 use crate::store::files::StoreFile;
+use crate::store::sorted::Watch;
 use crate::store::{Position, StoreError};
 
 /// So many bytes are written at a time.
@@ -21,6 +22,8 @@ const WRITE_BYTES: usize = 1 << 20;
 /// After so many bytes they are synced: a commit of the log that comes meanwhile waits for what
 /// the system has to write before it, and that is no more than this.
 const SYNC_BYTES: u64 = 4 << 20;
+/// After so many entries it says how far it is.
+const TOLD_EVERY: usize = 512;
 /// Sets aside for one table in memory at most: the names and what is indexed of them.
 const INDEX_MAX_BYTES: usize = 256 << 20;
 
@@ -40,6 +43,28 @@ pub(super) struct RunWriter {
     current: Option<TableWriter>,
     finished: Vec<Arc<Table>>,
     kept: bool,
+    told: Told,
+}
+
+/// Who is told how far it is.
+#[derive(Default)]
+struct Told {
+    watch: Option<Watch>,
+    /// How many entries of how many were written, of the records and of each index.
+    done: usize,
+    all: usize,
+}
+
+impl Told {
+    fn one_more(&mut self) {
+        self.done += 1;
+        if let Some(watch) = &self.watch
+            && self.done.is_multiple_of(TOLD_EVERY)
+        {
+            #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
+            watch(self.done as f64 / self.all as f64);
+        }
+    }
 }
 
 impl RunWriter {
@@ -51,7 +76,17 @@ impl RunWriter {
             current: None,
             finished: Vec::new(),
             kept: false,
+            told: Told::default(),
         }
+    }
+
+    /// Says how far it is from now on, when so many records are to be written.
+    pub(super) fn tell(&mut self, watch: &Watch, records: usize) {
+        self.told = Told {
+            watch: Some(Arc::clone(watch)),
+            done: 0,
+            all: 3 * records,
+        };
     }
 
     /// Adds a name, which comes after all before it.
@@ -63,6 +98,7 @@ impl RunWriter {
         if self.current.is_none() {
             self.current = Some(TableWriter::begin(&self.directory)?);
         }
+        self.told.one_more();
         match &mut self.current {
             Some(table) => table.add(&self.directory, key, content),
             None => Ok(()),
@@ -78,7 +114,7 @@ impl RunWriter {
 
     fn finish_table(&mut self) -> Result<(), StoreError> {
         if let Some(table) = &mut self.current {
-            let table = table.finish(&self.directory, self.newest)?;
+            let table = table.finish(&self.directory, self.newest, &mut self.told)?;
             self.finished.push(table);
             self.current = None;
         }
@@ -231,11 +267,12 @@ impl TableWriter {
         &mut self,
         directory: &Arc<Directory>,
         newest: u64,
+        told: &mut Told,
     ) -> Result<Arc<Table>, StoreError> {
         self.footer.newest = newest;
         let last_key = self.names.last_key().to_vec();
         let (length, checksum, filter) = self
-            .write_rest()
+            .write_rest(told)
             .map_err(|error| directory.write_failed(error))?;
         let synced = self.out.file.sync();
         synced.map_err(|error| directory.sync_failed(error))?;
@@ -257,10 +294,10 @@ impl TableWriter {
         )))
     }
 
-    fn write_rest(&mut self) -> io::Result<(u64, u32, Filter)> {
+    fn write_rest(&mut self, told: &mut Told) -> io::Result<(u64, u32, Filter)> {
         let by_name = self.names.finish(&mut self.out)?;
-        let by_due = self.write_due()?;
-        let by_queue = self.write_list()?;
+        let by_due = self.write_due(told)?;
+        let by_queue = self.write_list(told)?;
         self.footer.trees = [by_name, by_due, by_queue];
         let filter = Filter::of(&self.hashes);
         self.footer.filter = self.out.frame(Kind::Filter, filter.bytes())?;
@@ -275,7 +312,7 @@ impl TableWriter {
         Ok((self.out.end(), checksum, filter))
     }
 
-    fn write_due(&mut self) -> io::Result<Tree> {
+    fn write_due(&mut self, told: &mut Told) -> io::Result<Tree> {
         let keys = &self.keys;
         self.entries.sort_unstable_by_key(|entry| {
             let wake = entry.indexed.wake.unwrap_or_default();
@@ -283,6 +320,7 @@ impl TableWriter {
         });
         let mut tree = TreeWriter::new(Kind::Due);
         for entry in &self.entries {
+            told.one_more();
             let Some(wake) = entry.indexed.wake else {
                 continue;
             };
@@ -294,7 +332,7 @@ impl TableWriter {
         tree.finish(&mut self.out)
     }
 
-    fn write_list(&mut self) -> io::Result<Tree> {
+    fn write_list(&mut self, told: &mut Told) -> io::Result<Tree> {
         let keys = &self.keys;
         self.entries.sort_unstable_by_key(|entry| {
             let Indexed { kind, position, .. } = entry.indexed;
@@ -303,6 +341,7 @@ impl TableWriter {
         let mut tree = TreeWriter::new(Kind::List);
         let mut list_key = Vec::new();
         for entry in &self.entries {
+            told.one_more();
             let key = entry.key(keys);
             let (queue, key) = key.split_at(usize::from(entry.queue_len));
             let Indexed { kind, position, .. } = entry.indexed;
