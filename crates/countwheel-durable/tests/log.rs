@@ -574,6 +574,48 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
 }
 
 #[test]
+fn while_something_moves_that_is_due_later_all_before_it_is_passed() {
+    let disk = Disk::default();
+    let interrupted = Interrupted {
+        base: MemorySorted::default(),
+        before: Interlude::default(),
+        fails: Arc::default(),
+        tended: Arc::default(),
+        behind: Arc::default(),
+        starves: false,
+    };
+    let (base, before) = (interrupted.base.clone(), Arc::clone(&interrupted.before));
+    let log = Arc::new(open(interrupted, &disk).unwrap());
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    let puts: Vec<_> = (1..=3_000)
+        .map(|number| Change::put(record(number, 1, 9)))
+        .collect();
+    log.commit(lease, &puts).unwrap();
+    log.seal().unwrap();
+    while log.move_oldest().unwrap() {}
+    let removals = (1..2_000).map(|number| Change::remove(record(number, 1, 0).name));
+    log.commit(lease, &removals.collect::<Vec<_>>()).unwrap();
+    log.commit(lease, &[Change::put(record(2_500, 2, 9))])
+        .unwrap();
+    log.seal().unwrap();
+    let looking = Arc::clone(&log);
+    *before.lock().unwrap() = Some(Box::new(move || while looking.tend().unwrap() {}));
+    assert!(log.move_oldest().unwrap());
+    // Had it not passed them then, they would be passed now; they are nowhere any more. But what
+    // it has passed, nobody finds who comes back.
+    base.ingest(
+        base.ingested(),
+        [1, 1_999, 2_000]
+            .map(|number| (Shard::ONLY, Change::put(record(number, 3, 9))))
+            .into_iter()
+            .collect(),
+    )
+    .unwrap();
+    let due = log.due(Shard::ONLY, &DueScan::all(DueClock::Wall)).unwrap();
+    assert_eq!(due.first().unwrap().name, record(2_000, 3, 0).name);
+}
+
+#[test]
 fn nothing_is_passed_that_is_about_to_move() {
     let disk = Disk::default();
     let interrupted = Interrupted {

@@ -61,6 +61,12 @@ pub trait Sorted: Send + Sync {
     fn is_behind(&self) -> bool {
         false
     }
+
+    /// Of what is missing until it is not behind any more, about the share of 1 that a call of
+    /// [`tend`](Self::tend) does: a log lets commits go on as slowly.
+    fn step_share(&self) -> f64 {
+        0.0
+    }
 }
 
 /// What one segment of a log leaves to the sorted store: for each name its record, or that it was

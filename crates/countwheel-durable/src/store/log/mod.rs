@@ -73,7 +73,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::batch::Replaces;
 use self::mover::Watch;
-use self::passed::LOOK_EVERY;
+use self::passed::{Earliest, LOOK_EVERY};
 use self::segment::Segment;
 use self::supply::{Supply, Trouble};
 use self::writer::{Writer, Written};
@@ -209,9 +209,10 @@ struct State {
     shards: BTreeMap<Shard, Table>,
     /// Every segment that is not free, by number.
     segments: BTreeMap<u64, Segment>,
-    /// How often something began to move.
+    /// How often something began to move, and what wakes first of what moved last.
     moves: u64,
     is_moving: bool,
+    earliest: Vec<Earliest>,
 }
 
 impl<B: Sorted> LogStore<B> {

@@ -38,6 +38,8 @@ struct Progress {
     /// Of the segment that moves, how much was done, as a share of 1, and how many names it is
     /// going to take from the table: those of the one before until it is known.
     share: f64,
+    /// How much was when it began: the sorted store had to catch up first.
+    began: f64,
     leaving: usize,
     /// How often the sorted store got something to tend, or the log something to pass.
     tasks: u64,
@@ -57,14 +59,23 @@ impl Watch {
         let mut progress = self.progress();
         match leaving {
             Some(leaving) => progress.leaving = leaving,
-            None => progress.share = 0.0,
+            None => progress.began = progress.share,
         }
     }
 
     /// So much of the move is done, as a share of 1.
     pub(super) fn tell(&self, share: f64) {
         let mut progress = self.progress();
+        let share = progress.began + (1.0 - progress.began) * share;
         progress.share = progress.share.max(share);
+        self.wake.notify_all();
+    }
+
+    /// The sorted store is behind, and has done such a share of what is missing: so much of what
+    /// is left until the next segment has moved.
+    pub(super) fn catches_up(&self, share: f64) {
+        let mut progress = self.progress();
+        progress.share += (1.0 - progress.share) * share.clamp(0.0, 1.0);
         self.wake.notify_all();
     }
 }
@@ -74,6 +85,11 @@ impl<B: Sorted> LogStore<B> {
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.progress().failure.clone()
+    }
+
+    /// Nobody wants anything any more.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.progress().is_stopped
     }
 
     pub(super) fn is_stuck(&self) -> bool {
@@ -105,7 +121,7 @@ impl<B: Sorted> LogStore<B> {
     pub(super) fn moved(&self) {
         let mut progress = self.progress();
         progress.moves += 1;
-        progress.share = 0.0;
+        (progress.share, progress.began) = (0.0, 0.0);
         progress.tasks += 1;
         progress.changes += 1;
         progress.is_stuck = false;
@@ -449,7 +465,6 @@ mod tests {
     /// Whether a commit goes on when a thread moves and is so far. If it waited, it would see
     /// that the thread is gone.
     fn goes_on(log: &LogStore<MemorySorted>, share: f64) -> bool {
-        log.watch.begins(None);
         log.watch.tell(share);
         let mut progress = log.progress();
         (progress.has_thread, progress.failure) = (true, Some("gone".to_owned()));
@@ -457,6 +472,8 @@ mod tests {
         let goes_on = log.make_way();
         let mut progress = log.progress();
         (progress.has_thread, progress.failure) = (false, None);
+        progress.share = 0.0;
+        drop(progress);
         match goes_on {
             Ok(is_stuck) => !is_stuck,
             Err(StoreError::Poisoned) => false,
@@ -490,6 +507,26 @@ mod tests {
         assert!(!goes_on(&log, 1.0));
         assert!(log.move_oldest().unwrap() && log.move_oldest().unwrap());
         assert!(goes_on(&log, 0.0));
+    }
+
+    #[test]
+    fn who_waits_for_a_sorted_store_that_is_behind_goes_on_as_it_catches_up() {
+        let watch = Watch::default();
+        let share = |watch: &Watch| watch.progress().share;
+        let mut last = 0.0;
+        for _ in 0..8 {
+            watch.catches_up(0.125);
+            let now = share(&watch);
+            assert!(now > last && now < 1.0, "{now}");
+            last = now;
+        }
+        assert!(last > 0.5, "{last}");
+        // What is left is for the move.
+        watch.begins(None);
+        watch.tell(0.1);
+        assert!(share(&watch) > last);
+        watch.tell(1.0);
+        assert!(share(&watch) >= 1.0);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::{Changes, Logged};
+use super::passed::Earliest;
 use super::segment::{Frame, Segment};
 use super::supply::{self, Trouble, is_full};
 use super::young::Place;
@@ -32,13 +33,13 @@ struct Current {
     /// How many of them are marked.
     marked: usize,
     /// The earliest wakes of all that were looked up.
-    earliest: Vec<(Shard, DueClock, Wake)>,
+    earliest: Vec<Earliest>,
 }
 
 impl Current {
     fn wakes(&mut self, shard: Shard, wake: Option<(DueClock, Wake)>) {
         let Some((clock, wake)) = wake else { return };
-        let same = |(s, c, _): &&mut (Shard, DueClock, Wake)| *s == shard && *c == clock;
+        let same = |(s, c, _): &&mut Earliest| *s == shard && *c == clock;
         match self.earliest.iter_mut().find(same) {
             Some((_, _, earliest)) => *earliest = wake.min(*earliest),
             None => self.earliest.push((shard, clock, wake)),
@@ -65,11 +66,13 @@ impl<B: Sorted> LogStore<B> {
         // What was taken in before, but not freed, is not taken in again.
         if segment.number > self.base.ingested() {
             self.watch.begins(None);
-            let current = self.collect(&segment)?;
-            self.moves(&current.earliest);
             let Current {
-                mut moved, slots, ..
-            } = current;
+                mut moved,
+                slots,
+                earliest,
+                ..
+            } = self.collect(&segment)?;
+            self.moves(earliest);
             self.watch.begins(Some(slots.len()));
             let watch = Arc::clone(&self.watch);
             moved.watched(Arc::new(move |share| {
@@ -132,9 +135,12 @@ impl<B: Sorted> LogStore<B> {
     pub fn tend(&self) -> Result<bool, StoreError> {
         let mut passed = true;
         for _ in 0..PASSED_AT_ONCE {
-            passed = passed && self.pass()?;
+            passed = passed && !self.is_stopped() && self.pass()?;
         }
         let tended = self.base.tend();
+        if matches!(tended, Ok(true)) && self.base.is_behind() {
+            self.watch.catches_up(self.base.step_share());
+        }
         if !matches!(tended, Ok(false)) {
             // It may have been behind; and if there is no room to catch up, nobody waits for it.
             self.has_changed();

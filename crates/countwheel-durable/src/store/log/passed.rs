@@ -5,8 +5,9 @@
 //! beginning, as every opening does, would go by all of them. So the log remembers, for each
 //! shard and clock, a wake up to which the sorted store has nothing but what the log hides.
 //!
-//! - It **goes on** when somebody has looked, and nothing moved meanwhile: what is hidden stays
-//!   so until it has moved, and has been replaced then.
+//! - It **goes on** when somebody has looked: what is hidden stays so until it has moved, and has
+//!   been replaced then. While something moves it goes on to the first wake of that: what is behind
+//!   may be in the sorted store now, and was not when somebody looked.
 //! - It **goes back** when something moves that wakes earlier, before the sorted store has it.
 //! - It is **written** in the frame of a commit now and then, and again in each segment. After an
 //!   opening it holds as long as the sorted store has taken nothing in since: what was young is
@@ -29,6 +30,9 @@ pub(super) const LOOK_EVERY: usize = 4_096;
 
 /// The clocks, in the order of their numbers.
 const CLOCKS: [DueClock; 2] = [DueClock::Wall, DueClock::Boot];
+
+/// The first wake, by a clock, of what moves of a shard.
+pub(super) type Earliest = (Shard, DueClock, Wake);
 
 /// By clock: a wake up to which, and with which, nothing is to be found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -114,16 +118,17 @@ fn before(wake: Wake) -> Wake {
 }
 
 impl<B: Sorted> LogStore<B> {
-    /// Something is about to move: nothing is passed until [`moves_no_more`](Self::moves_no_more).
-    pub(super) fn moves(&self, earliest: &[(Shard, DueClock, Wake)]) {
+    /// Something is about to move, until [`moves_no_more`](Self::moves_no_more).
+    pub(super) fn moves(&self, earliest: Vec<Earliest>) {
         let mut state = self.state_mut();
         state.moves += 1;
         state.is_moving = true;
-        for &(shard, clock, wake) in earliest {
+        for &(shard, clock, wake) in &earliest {
             if let Some(table) = state.shards.get_mut(&shard) {
                 table.passed.go_back(clock, wake);
             }
         }
+        state.earliest = earliest;
     }
 
     pub(super) fn moves_no_more(&self) {
@@ -145,11 +150,11 @@ impl<B: Sorted> LogStore<B> {
     /// True if all of as many as the limit says were hidden.
     fn pass_by(&self, shard: Shard, clock: DueClock, limit: usize) -> Result<bool, StoreError> {
         let state = self.state();
-        let moves = state.moves;
-        let after = match state.shards.get(&shard) {
-            Some(table) if !state.is_moving => table.passed.after(clock, None),
-            _ => return Ok(false),
+        let (moves, was_moving) = (state.moves, state.is_moving);
+        let Some(table) = state.shards.get(&shard) else {
+            return Ok(false);
         };
+        let after = table.passed.after(clock, None);
         // However long the sorted store takes, no commit waits for it.
         drop(state);
         let scan = DueScan {
@@ -159,7 +164,14 @@ impl<B: Sorted> LogStore<B> {
         };
         let entries = self.base.due(shard, &scan)?;
         let mut state = self.state_mut();
-        if state.is_moving || state.moves != moves {
+        let moved = state.moves - moves + u64::from(was_moving);
+        let mut bound = None;
+        if moved > 0 {
+            let is_this = |(s, c, _): &&Earliest| (*s, *c) == (shard, clock);
+            bound = state.earliest.iter().find(is_this).map(|e| before(e.2));
+        }
+        if moved > 1 {
+            // Of the moves before the last one nobody knows any more.
             return Ok(false);
         }
         let Some(table) = state.shards.get_mut(&shard) else {
@@ -175,7 +187,8 @@ impl<B: Sorted> LogStore<B> {
             None => entries.last().map(|last| last.wake),
         };
         if let Some(passed) = passed {
-            table.passed.set(clock, passed);
+            let bounded = bound.map_or(passed, |bound| passed.min(bound));
+            table.passed.set(clock, bounded);
         }
         table.unnoted += seen;
         Ok(seen == limit)

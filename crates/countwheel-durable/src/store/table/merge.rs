@@ -86,11 +86,18 @@ pub(super) fn wanted(
     None
 }
 
-/// Whether there are so many runs that what is added has to wait.
-pub(super) fn is_behind(version: &Version, options: &TableOptions) -> bool {
-    let tiers = version.runs.chunk_by(|one, other| one.tier == other.tier);
+/// If there are so many runs that what is added has to wait: for how many bytes to be merged.
+pub(super) fn behind(version: &Version, options: &TableOptions) -> Option<u64> {
     let most = options.fan_in.saturating_mul(BEHIND);
-    tiers.into_iter().any(|runs| runs.len() >= most)
+    let mut tiers = version.runs.chunk_by(|one, other| one.tier == other.tier);
+    let crowded = tiers.find(|runs| runs.len() >= most)?;
+    let oldest = &crowded[crowded.len() - options.fan_in..];
+    Some(
+        oldest
+            .iter()
+            .map(|run| run.sum(|table| table.entry.length))
+            .sum(),
+    )
 }
 
 /// A merge that is under way. What it wrote is removed with it unless it is finished.

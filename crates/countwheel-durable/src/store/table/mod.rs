@@ -504,7 +504,17 @@ impl Sorted for TableStore {
     fn is_behind(&self) -> bool {
         // Where merging finds no room, to move may be what makes some.
         !self.starved.load(Ordering::SeqCst)
-            && merge::is_behind(&self.version(), &self.directory.options)
+            && merge::behind(&self.version(), &self.directory.options).is_some()
+    }
+
+    fn step_share(&self) -> f64 {
+        let options = &self.directory.options;
+        let Some(bytes) = merge::behind(&self.version(), options) else {
+            return 1.0;
+        };
+        #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
+        let share = options.merge_bytes as f64 / bytes as f64;
+        share.min(1.0)
     }
 }
 
