@@ -59,6 +59,7 @@ mod passed;
 mod read;
 mod recovery;
 mod segment;
+mod short;
 mod supply;
 mod walk;
 mod writer;

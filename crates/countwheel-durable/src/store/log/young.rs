@@ -12,10 +12,11 @@ use countwheel::Timestamp;
 
 use super::batch::{Replaces, ShardSnapshot};
 use super::passed::Passed;
+use super::short::Short;
 use crate::planted::planted;
 use crate::store::embedded::codec::Indexed;
 use crate::store::{Fence, Position, QueueCounts, Shard};
-use crate::{DueClock, Key, QueueName, Revision, StateKind, TimerName, Wake};
+use crate::{DueClock, QueueName, Revision, StateKind, TimerName, Wake};
 
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -32,7 +33,7 @@ pub(super) struct Place {
 /// What the log says of a name.
 #[derive(Debug)]
 pub(super) struct Young {
-    key: Option<Key>,
+    key: Option<Short>,
     queue: u32,
     /// The next slot whose name has the same hash, or the next that is free.
     next: u32,
@@ -156,9 +157,7 @@ impl Table {
         let mut slot = *self.first.get(&hash)?;
         while slot != NONE {
             let young = &self.slots[slot as usize];
-            let is_it = young.key.as_ref().is_some_and(|it| it.as_str() == key)
-                && self.queues[young.queue as usize].name.as_str() == queue;
-            if is_it {
+            if self.is(young, queue, key) {
                 return Some(slot);
             }
             slot = young.next;
@@ -166,12 +165,18 @@ impl Table {
         None
     }
 
-    /// By what a name is found. Another table has others.
-    pub(super) fn hash(&self, name: &TimerName) -> u64 {
-        self.hash_of(name.queue.as_str(), name.key.as_str())
+    fn is(&self, young: &Young, queue: &str, key: &str) -> bool {
+        let is_key = |it: &Short| it.as_bytes() == key.as_bytes();
+        young.key.as_ref().is_some_and(is_key)
+            && self.queues[young.queue as usize].name.as_str() == queue
     }
 
-    fn hash_of(&self, queue: &str, key: &str) -> u64 {
+    /// By what a name is found. Another table has others.
+    pub(super) fn hash(&self, name: &TimerName) -> u64 {
+        self.hash_of(name.queue.as_str(), name.key.as_str().as_bytes())
+    }
+
+    fn hash_of(&self, queue: &str, key: &[u8]) -> u64 {
         self.hasher.hash_one((queue, key))
     }
 
@@ -211,7 +216,7 @@ impl Table {
             return;
         }
         self.hid += usize::from(may_be_old);
-        let slot = found.unwrap_or_else(|| self.take(queue, name.key.clone(), hash));
+        let slot = found.unwrap_or_else(|| self.take(queue, Short::of(name.key.as_str()), hash));
         let young = &mut self.slots[slot as usize];
         (young.at, young.may_be_old) = (at, may_be_old);
         young.kind = indexed.map(|indexed| indexed.kind);
@@ -244,7 +249,7 @@ impl Table {
 
     /// The slot of a name, if what stands at `at` is what the name stands for.
     pub(super) fn current(&self, queue: &str, key: &str, at: Place) -> Option<u32> {
-        let slot = self.find(self.hash_of(queue, key), queue, key)?;
+        let slot = self.find(self.hash_of(queue, key.as_bytes()), queue, key)?;
         let is_current = self.slots[slot as usize].at == at || planted!(LogMovesOutdated);
         is_current.then_some(slot)
     }
@@ -259,7 +264,7 @@ impl Table {
             return;
         };
         let queue = young.queue;
-        let hash = self.hash_of(self.queues[queue as usize].name.as_str(), key.as_str());
+        let hash = self.hash_of(self.queues[queue as usize].name.as_str(), key.as_bytes());
         self.unlist(slot);
         self.give_back(slot, hash);
         self.release(queue);
@@ -333,11 +338,11 @@ impl Table {
     pub(super) fn name(&self, slot: u32) -> Option<TimerName> {
         Some(TimerName {
             queue: self.queue_of(slot).clone(),
-            key: self.slots[slot as usize].key.clone()?,
+            key: self.slots[slot as usize].key.as_ref()?.key()?,
         })
     }
 
-    fn take(&mut self, queue: u32, key: Key, hash: u64) -> u32 {
+    fn take(&mut self, queue: u32, key: Short, hash: u64) -> u32 {
         let next = self.first.get(&hash).copied().unwrap_or(NONE);
         let young = Young {
             key: Some(key),
