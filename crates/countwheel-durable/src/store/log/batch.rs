@@ -33,7 +33,7 @@ const MAY_BE_OLD: u8 = 1 << 3;
 const BEFORE_SHIFT: u8 = 4;
 
 /// What was known of a name just before a change of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Replaces {
     /// The state of the record that the change replaces; `None` if there is none.
     pub(super) kind: Option<StateKind>,

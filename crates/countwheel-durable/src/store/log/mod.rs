@@ -72,7 +72,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use self::batch::Replaces;
 use self::mover::Watch;
 use self::passed::{Earliest, LOOK_EVERY};
 use self::segment::Segment;
@@ -362,7 +361,12 @@ impl<B: Sorted> LogStore<B> {
             (table.unnoted, table.noted_in) = (0, segment);
         }
         for (change, written) in changes.iter().zip(&writer.places) {
-            let &Written { replaces, hash, .. } = written;
+            let &Written {
+                replaces,
+                hash,
+                slot,
+                ..
+            } = written;
             let at = Place {
                 segment,
                 offset: body_at + written.at as u64,
@@ -371,9 +375,11 @@ impl<B: Sorted> LogStore<B> {
             match change {
                 Change::Put { record, .. } => {
                     let indexed = Some(Indexed::of(record));
-                    table.apply((&record.name, hash), indexed, replaces, at);
+                    table.apply_to((&record.name, hash, slot), indexed, replaces, at);
                 }
-                Change::Remove { name, .. } => table.apply((name, hash), None, replaces, at),
+                Change::Remove { name, .. } => {
+                    table.apply_to((name, hash, slot), None, replaces, at);
+                }
                 Change::Given(revision) => {
                     table.last_revision = table.last_revision.max(*revision);
                 }
@@ -403,7 +409,6 @@ impl<B: Sorted> LogStore<B> {
         let state = self.state();
         // Who has a lease has a table.
         let table = state.shards.get(&shard);
-        writer.places.clear();
         batch::begin(&mut writer.frame, shard);
         let ingested = self.base.ingested();
         let notes = table.map(|table| table.notes(writer.active.number, ingested));
@@ -412,19 +417,15 @@ impl<B: Sorted> LogStore<B> {
         for note in notes {
             batch::encode_passed(&mut writer.frame, note);
         }
+        find(table, changes, &mut writer.places);
         // Of a name of which nobody knows what is under it, what this commit did to it before.
         let mut here = HashMap::new();
         let is_unknown = |change: &Change| before(change) == Some(Before::Unknown);
         let careful = changes.iter().any(is_unknown);
-        for change in changes {
-            let mut replaces = Replaces {
-                kind: None,
-                may_be_old: false,
-            };
-            let mut hash = 0;
+        for (change, written) in changes.iter().zip(&mut writer.places) {
             if let Some((name, table)) = name_of(change).zip(table) {
-                hash = table.hash(name);
-                let young = table.get_at(hash, name);
+                let replaces = &mut written.replaces;
+                let young = written.slot.map(|slot| table.slot(slot));
                 let earlier = here.get(name).copied();
                 let known = match (before(change), earlier, young) {
                     (Some(Before::Present(kind)), ..) => Some(kind),
@@ -443,13 +444,8 @@ impl<B: Sorted> LogStore<B> {
                     here.insert(name, kind_after(change));
                 }
             }
-            let (at, len) = batch::encode(&mut writer.frame, change, replaces);
-            writer.places.push(Written {
-                replaces,
-                at,
-                len,
-                hash,
-            });
+            let encoded = batch::encode(&mut writer.frame, change, written.replaces);
+            (written.at, written.len) = encoded;
         }
         if writer.frame.len() > COMMIT_MAX_BYTES {
             writer.frame = Vec::new();
@@ -561,6 +557,28 @@ impl<B> fmt::Debug for LogStore<B> {
         f.debug_struct("LogStore")
             .field("files", &self.files)
             .finish_non_exhaustive()
+    }
+}
+
+/// Looks up what the changes are about. In three rounds: what is not in the processor's cache is
+/// waited for once for several of them.
+fn find(table: Option<&Table>, changes: &[Change], places: &mut Vec<Written>) {
+    places.clear();
+    let Some(table) = table else {
+        places.resize_with(changes.len(), Written::default);
+        return;
+    };
+    places.extend(changes.iter().map(|change| Written {
+        hash: name_of(change).map_or(0, |name| table.hash(name)),
+        ..Written::default()
+    }));
+    for written in &mut *places {
+        written.slot = table.first(written.hash);
+    }
+    for (change, written) in changes.iter().zip(places) {
+        let first = written.slot.zip(name_of(change));
+        written.slot = first
+            .and_then(|(slot, name)| table.follow(slot, name.queue.as_str(), name.key.as_str()));
     }
 }
 

@@ -35,9 +35,14 @@ impl Short {
         }
     }
 
+    /// Empty never, since it was made of a text.
+    pub(super) fn as_str(&self) -> &str {
+        str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
     /// As the caller gave it; `None` never, since it was made of a key.
     pub(super) fn key(&self) -> Option<Key> {
-        Key::new(str::from_utf8(self.as_bytes()).ok()?).ok()
+        Key::new(self.as_str()).ok()
     }
 }
 

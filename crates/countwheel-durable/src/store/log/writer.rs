@@ -32,6 +32,7 @@ pub(super) struct Writer {
 }
 
 /// What stands in a frame for one change.
+#[derive(Default)]
 pub(super) struct Written {
     pub(super) replaces: Replaces,
     /// Where in the body, and how long it is.
@@ -39,6 +40,8 @@ pub(super) struct Written {
     pub(super) len: usize,
     /// By what the shard's table finds the name.
     pub(super) hash: u64,
+    /// Where it was found.
+    pub(super) slot: Option<u32>,
 }
 
 impl Writer {

@@ -18,6 +18,8 @@ use crate::store::embedded::codec::Indexed;
 use crate::store::{Fence, Position, QueueCounts, Shard};
 use crate::{DueClock, QueueName, Revision, StateKind, TimerName, Wake};
 
+/// A name of so many bytes, with one between queue and key, is hashed in one piece.
+const HASHED_WHOLE: usize = 64;
 /// No slot.
 const NONE: u32 = u32::MAX;
 
@@ -154,7 +156,16 @@ impl Table {
     }
 
     fn find(&self, hash: u64, queue: &str, key: &str) -> Option<u32> {
-        let mut slot = *self.first.get(&hash)?;
+        self.follow(*self.first.get(&hash)?, queue, key)
+    }
+
+    /// The first slot with this hash.
+    pub(super) fn first(&self, hash: u64) -> Option<u32> {
+        self.first.get(&hash).copied()
+    }
+
+    /// The slot of a name, of which the first with its hash is `slot`.
+    pub(super) fn follow(&self, mut slot: u32, queue: &str, key: &str) -> Option<u32> {
         while slot != NONE {
             let young = &self.slots[slot as usize];
             if self.is(young, queue, key) {
@@ -173,11 +184,26 @@ impl Table {
 
     /// By what a name is found. Another table has others.
     pub(super) fn hash(&self, name: &TimerName) -> u64 {
-        self.hash_of(name.queue.as_str(), name.key.as_str().as_bytes())
+        self.hash_of(name.queue.as_str(), name.key.as_str())
     }
 
-    fn hash_of(&self, queue: &str, key: &[u8]) -> u64 {
-        self.hasher.hash_one((queue, key))
+    fn hash_of(&self, queue: &str, key: &str) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        // In one piece if it is short: each piece costs as much as many bytes. There is a zero
+        // in neither.
+        let mut whole = [0; HASHED_WHOLE];
+        let (queue, key) = (queue.as_bytes(), key.as_bytes());
+        let end = queue.len() + 1 + key.len();
+        if end <= HASHED_WHOLE {
+            whole[..queue.len()].copy_from_slice(queue);
+            whole[queue.len() + 1..end].copy_from_slice(key);
+            hasher.write(&whole[..end]);
+        } else {
+            hasher.write(queue);
+            hasher.write_u8(0);
+            hasher.write(key);
+        }
+        hasher.finish()
     }
 
     /// Notes a change that stands at `at`: the name, of which the hash is given, is `indexed` from
@@ -192,6 +218,18 @@ impl Table {
         replaces: Replaces,
         at: Place,
     ) {
+        self.apply_to((name, hash, None), indexed, replaces, at);
+    }
+
+    /// The same, of a name that was in a slot just now, if it is still there.
+    pub(super) fn apply_to(
+        &mut self,
+        (name, hash, slot): (&TimerName, u64, Option<u32>),
+        indexed: Option<Indexed>,
+        replaces: Replaces,
+        at: Place,
+    ) {
+        let (in_queue, key) = (name.queue.as_str(), name.key.as_str());
         let queue = self.queue(&name.queue);
         if let Some(kind) = replaces.kind {
             let count = &mut self.queues[queue as usize].by_state[kind as usize];
@@ -201,7 +239,13 @@ impl Table {
             self.queues[queue as usize].by_state[indexed.kind as usize] += 1;
             self.last_revision = self.last_revision.max(indexed.position.revision);
         }
-        let found = self.find(hash, name.queue.as_str(), name.key.as_str());
+        // What moved meanwhile is forgotten, and its slot may be another's.
+        let is_still = |slot: &u32| {
+            let young = self.slots.get(*slot as usize);
+            young.is_some_and(|young| self.is(young, in_queue, key))
+        };
+        let found = slot.filter(is_still);
+        let found = found.or_else(|| self.find(hash, in_queue, key));
         let mut may_be_old = replaces.may_be_old;
         if let Some(slot) = found {
             self.unlist(slot);
@@ -216,7 +260,7 @@ impl Table {
             return;
         }
         self.hid += usize::from(may_be_old);
-        let slot = found.unwrap_or_else(|| self.take(queue, Short::of(name.key.as_str()), hash));
+        let slot = found.unwrap_or_else(|| self.take(queue, Short::of(key), hash));
         let young = &mut self.slots[slot as usize];
         (young.at, young.may_be_old) = (at, may_be_old);
         young.kind = indexed.map(|indexed| indexed.kind);
@@ -249,7 +293,7 @@ impl Table {
 
     /// The slot of a name, if what stands at `at` is what the name stands for.
     pub(super) fn current(&self, queue: &str, key: &str, at: Place) -> Option<u32> {
-        let slot = self.find(self.hash_of(queue, key.as_bytes()), queue, key)?;
+        let slot = self.find(self.hash_of(queue, key), queue, key)?;
         let is_current = self.slots[slot as usize].at == at || planted!(LogMovesOutdated);
         is_current.then_some(slot)
     }
@@ -264,7 +308,7 @@ impl Table {
             return;
         };
         let queue = young.queue;
-        let hash = self.hash_of(self.queues[queue as usize].name.as_str(), key.as_bytes());
+        let hash = self.hash_of(self.queues[queue as usize].name.as_str(), key.as_str());
         self.unlist(slot);
         self.give_back(slot, hash);
         self.release(queue);
@@ -343,11 +387,10 @@ impl Table {
     }
 
     fn take(&mut self, queue: u32, key: Short, hash: u64) -> u32 {
-        let next = self.first.get(&hash).copied().unwrap_or(NONE);
         let young = Young {
             key: Some(key),
             queue,
-            next,
+            next: NONE,
             at: Place {
                 segment: 0,
                 offset: 0,
@@ -373,7 +416,10 @@ impl Table {
             }
         };
         assert!(slot != NONE, "a table has fewer than 2^32 names");
-        self.first.insert(hash, slot);
+        // Others with the same hash come behind it.
+        if let Some(next) = self.first.insert(hash, slot) {
+            self.slots[slot as usize].next = next;
+        }
         self.queues[queue as usize].slots += 1;
         self.used += 1;
         slot
@@ -501,5 +547,46 @@ impl Hasher for AsItIs {
 
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::conformance::varied_records;
+
+    fn place(offset: u64) -> Place {
+        Place {
+            segment: 1,
+            offset,
+            len: 1,
+        }
+    }
+
+    /// A name was found in a slot, moved, and another took the slot, before it is changed.
+    #[test]
+    fn a_slot_that_is_anothers_by_now_stays_so() {
+        let mut table = Table::default();
+        let names = ["gone", "other", "third"].map(|key| TimerName::new("q", key).unwrap());
+        let indexed = Some(Indexed::of(&varied_records()[0]));
+        let put = Replaces::default();
+        let [gone, other, third] = &names;
+        for (name, at) in [(gone, 1), (third, 2)] {
+            table.apply((name, table.hash(name)), indexed, put, place(at));
+        }
+        let hash = table.hash(gone);
+        let slot = table.first(hash);
+        let slot = slot
+            .and_then(|slot| table.follow(slot, "q", "gone"))
+            .unwrap();
+        table.forget(slot, place(1));
+        table.apply((other, table.hash(other)), indexed, put, place(3));
+        assert!(table.is(table.slot(slot), "q", "other"));
+
+        table.apply_to((gone, hash, Some(slot)), indexed, put, place(4));
+        let at = |name| table.get(name).map(|young| young.at);
+        assert_eq!(at(other), Some(place(3)));
+        assert_eq!(at(gone), Some(place(4)));
+        assert_eq!((at(third), table.len()), (Some(place(2)), 3));
     }
 }
