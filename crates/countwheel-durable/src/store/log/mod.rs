@@ -51,6 +51,7 @@
 //! Behind what was delivered long ago. See [`passed`].
 
 mod batch;
+mod due;
 mod freeze;
 mod merge;
 mod mover;

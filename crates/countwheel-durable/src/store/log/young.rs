@@ -11,6 +11,7 @@ use std::ops::{Bound, RangeBounds as _};
 use countwheel::Timestamp;
 
 use super::batch::{Replaces, ShardSnapshot};
+use super::due::{Due, Entry};
 use super::passed::Passed;
 use super::short::Short;
 use crate::planted::planted;
@@ -83,7 +84,7 @@ pub(super) struct Table {
     used: usize,
     /// The first slot with each hash.
     first: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
-    due: [BTreeMap<Wake, u32>; 2],
+    due: [Due; 2],
     queues: Vec<Queue>,
     free_queues: Vec<u32>,
     /// Of which queue the last change was, if it is still there.
@@ -273,7 +274,8 @@ impl Table {
                 list.insert(indexed.position, slot);
             }
             if let Some(wake) = indexed.wake {
-                self.due[indexed.clock as usize].insert(wake, slot);
+                let is_live = is_live(&self.slots, indexed.clock);
+                self.due[indexed.clock as usize].insert((wake, slot), is_live);
             }
         }
     }
@@ -320,9 +322,7 @@ impl Table {
         clock: DueClock,
         after: Option<Wake>,
     ) -> impl Iterator<Item = (Wake, u32)> {
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let due = self.due[clock as usize].range((start, Bound::Unbounded));
-        due.map(|(&wake, &slot)| (wake, slot))
+        self.due[clock as usize].after(after, is_live(&self.slots, clock))
     }
 
     /// Whether the queue can be listed without sorting all of it.
@@ -474,7 +474,8 @@ impl Table {
                 at: Timestamp::from_micros(young.wake_at),
                 revision: young.revision,
             };
-            self.due[young.clock as usize].remove(&wake);
+            let is_live = is_live(&self.slots, young.clock);
+            self.due[young.clock as usize].remove((wake, slot), is_live);
         }
         if let Some(list) = &mut self.queues[young.queue as usize].list {
             list.remove(&young.position());
@@ -529,6 +530,19 @@ impl Young {
             due: Timestamp::from_micros(self.due),
             revision: self.revision,
         }
+    }
+}
+
+/// Whether what wakes by `clock` is still there.
+fn is_live(slots: &[Young], clock: DueClock) -> impl Fn(&Entry) -> bool {
+    move |&(wake, slot)| {
+        slots.get(slot as usize).is_some_and(|young| {
+            young.revision == wake.revision
+                && young.wake_at == wake.at.as_micros()
+                && young.clock == clock
+                && young.kind.is_some_and(|kind| kind != StateKind::Dead)
+                && young.key.is_some()
+        })
     }
 }
 
