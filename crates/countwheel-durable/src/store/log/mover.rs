@@ -227,23 +227,9 @@ impl<B: Sorted> LogStore<B> {
         moved
     }
 
-    /// Makes a spare and moves a segment, if there is need. True if there may be more.
+    /// Moves a segment, if there is need. True if there may be more.
     fn keep_short(&self) -> Result<bool, StoreError> {
-        let mut full = None;
-        let mut busy = false;
-        let move_one = || Ok(self.wants_move() && self.move_one()?);
-        let tasks: [&dyn Fn() -> Result<bool, StoreError>; 2] = [&|| self.prepare(), &move_one];
-        for task in tasks {
-            match task() {
-                Ok(done) => busy |= done,
-                Err(error @ StoreError::Full { .. }) => full = Some(error),
-                Err(error) => return Err(error),
-            }
-        }
-        match full {
-            Some(error) if !busy => Err(error),
-            _ => Ok(busy),
-        }
+        Ok(self.wants_move() && self.move_one()?)
     }
 
     /// Works until it is stopped: when there is nothing to do, `waits` returns once there may be,
@@ -283,12 +269,12 @@ impl<B: Sorted> LogStore<B> {
         drop(self.watch.wake.wait_while(self.progress(), waits));
     }
 
-    /// Waits until something can be done.
-    fn wait_for_work(&self) {
+    /// Waits until something can be done, or nothing any more.
+    fn wait_for(&self, work: impl Fn() -> bool) {
         loop {
             let seen = self.progress().changes;
             // What comes after this look changes the number.
-            if self.has_work() {
+            if work() {
                 return;
             }
             let waits = |progress: &mut Progress| progress.changes == seen && !progress.is_stopped;
@@ -300,11 +286,9 @@ impl<B: Sorted> LogStore<B> {
         }
     }
 
-    fn has_work(&self) -> bool {
+    fn lacks_spares(&self) -> bool {
         let writer = self.writer_whatever();
-        let lacks_spares = writer.supply.spares.len() < writer.supply.wanted();
-        drop(writer);
-        lacks_spares || self.wants_move()
+        writer.supply.spares.len() < writer.supply.wanted()
     }
 
     fn fail(&self, reason: String) {
@@ -320,9 +304,9 @@ impl<B: Sorted> LogStore<B> {
     }
 }
 
-/// A [`LogStore`] with two threads: one keeps it short, where full segments move and spare ones
-/// are made ahead, and one tends the sorted store ([`Sorted::tend`]), which may take longer. They
-/// end with it, after what they are at.
+/// A [`LogStore`] with three threads: one moves full segments, one makes spare ones ahead, and one
+/// tends the sorted store ([`Sorted::tend`]), which may take longer. They end with it, after what
+/// they are at.
 ///
 /// If a thread fails, the store is poisoned; [`LogStore::failure`] says why. If the disk is
 /// full, it tries again after pauses that grow.
@@ -366,7 +350,11 @@ impl<B: Sorted + 'static> MovingLog<B> {
             threads: Vec::new(),
         };
         moving.spawn("countwheel-log", |log| {
-            log.run(|| log.keep_short(), |_| log.wait_for_work());
+            log.run(|| log.keep_short(), |_| log.wait_for(|| log.wants_move()));
+        })?;
+        // A commit that finds none makes one itself, for as long as the disk takes.
+        moving.spawn("countwheel-spare", |log| {
+            log.run(|| log.prepare(), |_| log.wait_for(|| log.lacks_spares()));
         })?;
         moving.spawn("countwheel-tend", |log| {
             log.run(|| log.tend(), |tasks| log.wait_for_tasks(tasks));
