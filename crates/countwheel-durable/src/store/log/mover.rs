@@ -35,12 +35,12 @@ struct Progress {
     is_stuck: bool,
     /// How many segments were moved.
     moves: u64,
-    /// Of the segment that moves, how much was done, as a share of 1, and how many names it is
-    /// going to take from the table: those of the one before until it is known.
+    /// Of the segment that moves, how much was done, as a share of 1.
     share: f64,
     /// How much was when it began: the sorted store had to catch up first.
     began: f64,
-    leaving: usize,
+    /// How many names were young then.
+    names: usize,
     /// How often the sorted store got something to tend, or the log something to pass.
     tasks: u64,
     /// How often something was changed that somebody may wait for.
@@ -54,13 +54,11 @@ impl Watch {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A move has begun; or it is known how many names move.
-    pub(super) fn begins(&self, leaving: Option<usize>) {
+    /// A move has begun, with so many names that are young.
+    pub(super) fn begins(&self, names: usize) {
         let mut progress = self.progress();
-        match leaving {
-            Some(leaving) => progress.leaving = leaving,
-            None => progress.began = progress.share,
-        }
+        progress.began = progress.share;
+        progress.names = names;
     }
 
     /// So much of the move is done, as a share of 1.
@@ -119,8 +117,10 @@ impl<B: Sorted> LogStore<B> {
 
     /// A segment was moved.
     pub(super) fn moved(&self) {
+        let names = self.young().0;
         let mut progress = self.progress();
         progress.moves += 1;
+        progress.names = names;
         (progress.share, progress.began) = (0.0, 0.0);
         progress.tasks += 1;
         progress.changes += 1;
@@ -142,18 +142,20 @@ impl<B: Sorted> LogStore<B> {
 
     /// How much of the move that is under way has to be done before a commit may be made, as a
     /// share of 1; more than that if all of it. So commits slow down to the speed of the mover as
-    /// the room for them runs out, instead of stopping until a whole segment has moved. `leaving`
-    /// is how many names that takes from the table.
-    fn pace(&self, leaving: usize) -> f64 {
+    /// the room for them runs out, instead of stopping until a whole segment has moved.
+    /// `names_then` is how many names were young when it began.
+    fn pace(&self, names_then: usize) -> f64 {
         if self.is_over() {
             return f64::INFINITY;
         }
         let (names, segments) = self.young();
-        let young_max = self.options.young_max.max(1);
-        let leaving = leaving.clamp(1, (young_max / 2).max(1));
-        let too_many = (names + leaving).saturating_sub(young_max);
+        // During a move they may take half of what room there was when it began, which then is as
+        // much as leaves: however few they are that leave, there is some for the next.
+        let free_of_charge = names_then.max(self.options.young_max / 2);
+        let room = self.options.young_max.saturating_sub(free_of_charge).max(1);
+        let more = names.saturating_sub(free_of_charge);
         #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
-        let by_names = too_many as f64 / leaving as f64;
+        let by_names = 2.0 * more as f64 / room as f64;
         if segments < self.options.segments_max.max(2) {
             return by_names;
         }
@@ -181,9 +183,9 @@ impl<B: Sorted> LogStore<B> {
     fn wait_for_way(&self) -> Result<bool, StoreError> {
         loop {
             let progress = self.progress();
-            let (seen, leaving) = (progress.moves, progress.leaving);
+            let (seen, names) = (progress.moves, progress.names);
             drop(progress);
-            let needed = self.pace(leaving);
+            let needed = self.pace(names);
             if needed <= 0.0 {
                 return Ok(false);
             }
@@ -510,7 +512,7 @@ mod tests {
         }
         assert!(last > 0.5, "{last}");
         // What is left is for the move.
-        watch.begins(None);
+        watch.begins(0);
         watch.tell(0.1);
         assert!(share(&watch) > last);
         watch.tell(1.0);
@@ -525,22 +527,29 @@ mod tests {
         };
         let directory = tempfile::tempdir().unwrap();
         let (log, lease) = log(&directory, options);
-        log.watch.begins(Some(100));
-        for number in 0..400 {
-            let needed = match number {
-                0..=300 => 0.0,
-                // A hundred are about to leave.
-                more => f64::from(more - 300) / 100.0,
-            };
-            assert!(goes_on(&log, needed), "{number}");
-            assert!(needed == 0.0 || !goes_on(&log, needed - 0.01), "{number}");
-            let number = usize::try_from(number).unwrap();
+        let commit = |number: u32| {
             let removed = Change::Remove {
-                name: name(number),
+                name: name(number as usize),
                 // So that it has to be remembered.
                 before: Before::Present(crate::StateKind::Pending),
             };
             log.commit(lease, &[removed]).unwrap();
+        };
+        for number in 0..300 {
+            // One half is for nothing, and of the other one half for a whole move.
+            let needed = f64::from(number.max(200) - 200) / 100.0;
+            assert!(goes_on(&log, needed), "{number}");
+            assert!(needed == 0.0 || !goes_on(&log, needed - 0.01), "{number}");
+            commit(number);
+        }
+        assert!(!goes_on(&log, 0.99));
+        // However few have left: the next move begins with some room again.
+        log.watch.begins(log.young().0);
+        assert!(goes_on(&log, 0.0));
+        commit(300);
+        assert!(goes_on(&log, 0.02) && !goes_on(&log, 0.01));
+        for number in 301..400 {
+            commit(number);
         }
         assert!(!goes_on(&log, 1.0));
         // A segment ended with every quarter of what is allowed.

@@ -65,7 +65,7 @@ impl<B: Sorted> LogStore<B> {
         };
         // What was taken in before, but not freed, is not taken in again.
         if segment.number > self.base.ingested() {
-            self.watch.begins(None);
+            self.watch.begins(self.young().0);
             let Current {
                 mut moved,
                 slots,
@@ -73,7 +73,6 @@ impl<B: Sorted> LogStore<B> {
                 ..
             } = self.collect(&segment)?;
             self.moves(earliest);
-            self.watch.begins(Some(slots.len()));
             let watch = Arc::clone(&self.watch);
             moved.watched(Arc::new(move |share| {
                 watch.tell(COLLECTED + (TAKEN_IN - COLLECTED) * share);
