@@ -1,6 +1,7 @@
 //! The records of one step: as the store has them, then as the step changes them.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use crate::store::{Before, Change, Shard, Store, StoreError};
 use crate::{Record, TimerError, TimerName};
@@ -13,6 +14,8 @@ pub(crate) struct Draft<'a> {
     places: HashMap<TimerName, usize>,
     /// In the order in which they were first touched.
     drafted: Vec<Drafted>,
+    /// Where the record stands that was asked for last: mostly it is the next as well.
+    last: usize,
     /// What was there before each change, while it may have to be undone.
     undo: Option<Vec<(usize, Drafted)>>,
 }
@@ -20,48 +23,58 @@ pub(crate) struct Draft<'a> {
 #[derive(Clone)]
 struct Drafted {
     name: TimerName,
-    record: Option<Record>,
+    /// In a box as a change has it, since it moves often.
+    record: Option<Box<Record>>,
     changed: bool,
     before: Before,
 }
 
 impl<'a> Draft<'a> {
-    pub(crate) fn new(store: &'a dyn Store, shard: Shard) -> Self {
+    /// Room for so many records is made at once; there may be more.
+    pub(crate) fn new(store: &'a dyn Store, shard: Shard, records: usize) -> Self {
         Self {
             store,
             shard,
-            places: HashMap::new(),
-            drafted: Vec::new(),
+            places: HashMap::with_capacity(records),
+            drafted: Vec::with_capacity(records),
+            last: 0,
             undo: None,
         }
     }
 
     pub(crate) fn read(&mut self, name: &TimerName) -> Result<Option<&Record>, StoreError> {
-        let place = match self.places.get(name) {
-            Some(place) => *place,
-            None => {
-                let record = self.store.get(self.shard, name)?;
-                self.push(Drafted {
-                    name: name.clone(),
-                    before: Before::of(record.as_ref()),
-                    record,
-                    changed: false,
-                })
-            }
-        };
-        Ok(self.drafted[place].record.as_ref())
+        if !self.is_last(name) {
+            self.last = match self.places.entry(name.clone()) {
+                Entry::Occupied(place) => *place.get(),
+                Entry::Vacant(place) => {
+                    let record = self.store.get(self.shard, name)?;
+                    self.drafted.push(Drafted {
+                        name: name.clone(),
+                        before: Before::of(record.as_ref()),
+                        record: record.map(Box::new),
+                        changed: false,
+                    });
+                    *place.insert(self.drafted.len() - 1)
+                }
+            };
+        }
+        Ok(self.drafted[self.last].record.as_deref())
     }
 
     pub(crate) fn cached(&self, name: &TimerName) -> Option<&Record> {
-        let place = self.places.get(name)?;
-        self.drafted[*place].record.as_ref()
+        let place = if self.is_last(name) {
+            self.last
+        } else {
+            *self.places.get(name)?
+        };
+        self.drafted[place].record.as_deref()
     }
 
-    pub(crate) fn existing(&mut self, name: &TimerName) -> Result<Record, TimerError> {
-        self.read(name)?.cloned().ok_or(TimerError::NotFound)
+    pub(crate) fn existing(&mut self, name: &TimerName) -> Result<&Record, TimerError> {
+        self.read(name)?.ok_or(TimerError::NotFound)
     }
 
-    pub(crate) fn write(&mut self, record: Record) {
+    pub(crate) fn write(&mut self, record: Box<Record>) {
         let place = self.place(&record.name);
         self.change(place, Some(record));
     }
@@ -93,7 +106,7 @@ impl<'a> Draft<'a> {
         changed
             .map(|drafted| {
                 let Drafted { name, before, .. } = drafted;
-                match drafted.record.map(Box::new) {
+                match drafted.record {
                     Some(record) => Change::Put { record, before },
                     None => Change::Remove { name, before },
                 }
@@ -101,25 +114,30 @@ impl<'a> Draft<'a> {
             .collect()
     }
 
+    fn is_last(&self, name: &TimerName) -> bool {
+        let last = self.drafted.get(self.last);
+        last.is_some_and(|last| last.name == *name)
+    }
+
     fn place(&mut self, name: &TimerName) -> usize {
-        self.places.get(name).copied().unwrap_or_else(|| {
-            self.push(Drafted {
-                name: name.clone(),
-                record: None,
-                changed: false,
-                before: Before::Unknown,
-            })
-        })
+        if !self.is_last(name) {
+            self.last = match self.places.entry(name.clone()) {
+                Entry::Occupied(place) => *place.get(),
+                Entry::Vacant(place) => {
+                    self.drafted.push(Drafted {
+                        name: name.clone(),
+                        record: None,
+                        changed: false,
+                        before: Before::Unknown,
+                    });
+                    *place.insert(self.drafted.len() - 1)
+                }
+            };
+        }
+        self.last
     }
 
-    fn push(&mut self, drafted: Drafted) -> usize {
-        let place = self.drafted.len();
-        self.places.insert(drafted.name.clone(), place);
-        self.drafted.push(drafted);
-        place
-    }
-
-    fn change(&mut self, place: usize, record: Option<Record>) {
+    fn change(&mut self, place: usize, record: Option<Box<Record>>) {
         let drafted = &mut self.drafted[place];
         if let Some(undo) = &mut self.undo {
             undo.push((place, drafted.clone()));

@@ -254,7 +254,7 @@ impl Scheduler {
             self.overdue.refill(now, store, shard, &skip)?;
         }
         let next_before = self.next_revision;
-        let mut draft = Draft::new(store, shard);
+        let mut draft = Draft::new(store, shard, events.len());
         let mut step = Step {
             before: self.stats.clone(),
             ..Step::default()
@@ -299,7 +299,7 @@ impl Scheduler {
         step.changes = draft.into_changes();
         let given = Revision(self.next_revision.0 - 1);
         let shown = |change: &Change| matches!(change, Change::Put { record: r, .. } if r.revision == given);
-        let is_shown = step.changes.iter().any(shown) || planted!(ForgetGiven);
+        let is_shown = step.changes.iter().rev().any(shown) || planted!(ForgetGiven);
         if self.next_revision > next_before && !is_shown {
             step.changes.push(Change::Given(given));
         }
@@ -354,7 +354,7 @@ impl Scheduler {
                 }
                 self.write(
                     draft,
-                    Record {
+                    Box::new(Record {
                         name,
                         id,
                         revision,
@@ -371,7 +371,7 @@ impl Scheduler {
                         attempt: 0,
                         attempts: Vec::new(),
                         payload,
-                    },
+                    }),
                 );
                 self.stats.set += 1;
                 Ok(Response::Set {
@@ -386,7 +386,7 @@ impl Scheduler {
                 shift,
                 precondition,
             } => {
-                let mut record = draft.existing(&name)?;
+                let mut record = Box::new(draft.existing(&name)?.clone());
                 check(precondition, Some(&record))?;
                 must_be_pending(&record)?;
                 let by = self.now.by(record.clock);
@@ -418,9 +418,9 @@ impl Scheduler {
                 only_pending,
             } => {
                 let record = draft.existing(&name)?;
-                check(precondition, Some(&record))?;
+                check(precondition, Some(record))?;
                 if only_pending {
-                    must_be_pending(&record)?;
+                    must_be_pending(record)?;
                 }
                 let was = match record.state {
                     State::Pending => Was::Pending { due: record.due },
@@ -430,7 +430,7 @@ impl Scheduler {
                     State::Dead { .. } => Was::Dead,
                     State::Done { at, .. } => return Err(TimerError::Gone { at }),
                 };
-                self.forget(&record);
+                self.forget(record);
                 if !planted!(KeepRemoved) {
                     draft.remove(&name);
                 }
@@ -438,7 +438,7 @@ impl Scheduler {
                 Ok(Response::Removed(was))
             }
             Request::Fire { name } => {
-                let mut record = draft.existing(&name)?;
+                let mut record = Box::new(draft.existing(&name)?.clone());
                 must_be_pending(&record)?;
                 let (due, clock) = (self.now.by(record.clock), record.clock);
                 if record.failures == 0 {
@@ -453,7 +453,7 @@ impl Scheduler {
                 Ok(self.rearm(draft, record, due, clock))
             }
             Request::Revive { name, due } => {
-                let mut record = draft.existing(&name)?;
+                let mut record = Box::new(draft.existing(&name)?.clone());
                 if !matches!(record.state, State::Dead { .. }) {
                     return Err(refusal(&record));
                 }
@@ -486,7 +486,7 @@ impl Scheduler {
     fn rearm(
         &mut self,
         draft: &mut Draft<'_>,
-        mut record: Record,
+        mut record: Box<Record>,
         due: Timestamp,
         clock: DueClock,
     ) -> Response {
@@ -520,7 +520,7 @@ impl Scheduler {
         let current = draft
             .read(&name)?
             .filter(|record| record.revision == revision || planted!(OutdatedOutcomeCounts));
-        let Some(mut record) = current.cloned() else {
+        let Some(mut record) = current.cloned().map(Box::new) else {
             self.stats.outdated += 1; // removed or replaced while it ran
             return Ok(());
         };
@@ -653,7 +653,7 @@ impl Scheduler {
         // An attempt leaves the revision as it is, so the time must be the same as well.
         let current = record
             .filter(|record| record.wake() == Some(entry.wake) || planted!(MoveKeepsOldDeadline));
-        let Some(mut record) = current.cloned() else {
+        let Some(mut record) = current.cloned().map(Box::new) else {
             return Ok(Attended::Nothing);
         };
         match record.state {
@@ -825,7 +825,7 @@ impl Scheduler {
     }
 
     /// Writes a record and keeps the window in step with it.
-    fn write(&mut self, draft: &mut Draft<'_>, record: Record) {
+    fn write(&mut self, draft: &mut Draft<'_>, record: Box<Record>) {
         if let Some(old) = draft.cached(&record.name)
             && old.revision != record.revision
         {
