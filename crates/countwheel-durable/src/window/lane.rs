@@ -79,6 +79,8 @@ impl Queue {
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub(super) entries: BTreeMap<Wake, Key>,
+    /// Of those, noted here because every change needs them.
+    ends: Ends,
     bytes: usize,
     pub(super) cost: usize,
     /// Everything from here on is in the store alone.
@@ -87,6 +89,10 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn ends(&self) -> Ends {
+        self.ends
+    }
+
+    fn look_for_ends(&self) -> Ends {
         let first = self.entries.first_key_value()?;
         let last = self.entries.last_key_value()?;
         Some((*first.0, *last.0))
@@ -105,6 +111,8 @@ impl Lane {
         if self.entries.insert(wake, key).is_none() {
             self.bytes += bytes;
             self.cost += cost;
+            let (first, last) = self.ends.unwrap_or((wake, wake));
+            self.ends = Some((first.min(wake), last.max(wake)));
         }
     }
 
@@ -112,12 +120,18 @@ impl Lane {
         let key = self.entries.remove(&wake)?;
         self.bytes -= lane_bytes(key.as_str().len());
         self.cost -= room.cost(&key);
+        if self
+            .ends
+            .is_some_and(|(first, last)| wake == first || wake == last)
+        {
+            self.ends = self.look_for_ends();
+        }
         Some(key)
     }
 
     /// Leaves the last entry to the store.
     pub(super) fn give_up_last(&mut self, room: Room) -> Option<Wake> {
-        let (&wake, _) = self.entries.last_key_value()?;
+        let (_, wake) = self.ends?;
         self.remove(wake, room);
         Some(wake)
     }

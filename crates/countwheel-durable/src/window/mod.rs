@@ -167,11 +167,9 @@ impl Window {
     /// will be read from the store when its time comes.
     pub(crate) fn admit(&mut self, clock: DueClock, entry: DueEntry) {
         let DueEntry { wake, name } = entry;
-        let rest = self.rest(clock, &name.queue);
-        if wake > self.sides[clock as usize].loaded || rest.is_some_and(|rest| wake >= rest) {
-            return;
+        if wake <= self.sides[clock as usize].loaded {
+            self.insert(clock, wake, &name.queue, name.key);
         }
-        self.insert(clock, wake, &name.queue, name.key);
     }
 
     /// Drops the entry of a record that has changed or will.
@@ -272,16 +270,27 @@ impl Window {
         self.queues.get(name)?.lanes[clock as usize].rest
     }
 
+    /// Takes in an entry, unless its queue leaves that to the store.
     fn insert(&mut self, clock: DueClock, wake: Wake, name: &QueueName, key: Key) {
         let room = self.room;
-        if !self.queues.contains_key(name) {
+        let mut key = Some(key);
+        let mut put = |lane: &mut Lane| {
+            if lane.rest.is_some_and(|rest| wake >= rest) {
+                return Some((0, true));
+            }
+            lane.insert(wake, key.take()?, room);
+            Some((lane.cost, lane.rest.is_some()))
+        };
+        let changed = self.lane(clock, name, &mut put).or_else(|| {
             let bytes = Queue::bytes(name);
             self.held.bytes += bytes;
             self.held.cost += bytes;
             self.queues.insert(name.clone(), Queue::default());
+            self.lane(clock, name, &mut put)
+        });
+        if changed.is_some_and(|(cost, is_capped)| cost > self.share(is_capped)) {
+            self.keep_to_share(clock, name, usize::MAX);
         }
-        self.lane(clock, name, |lane| lane.insert(wake, key, room));
-        self.keep_to_share(clock, name, usize::MAX);
         self.keep_to_room();
     }
 

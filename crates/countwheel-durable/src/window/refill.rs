@@ -110,7 +110,7 @@ impl Window {
 
     /// What a queue may hold. Those that are held to it have half of the room together, so
     /// whatever they hold, the other half is for others.
-    fn share(&self, is_capped: bool) -> usize {
+    pub(super) fn share(&self, is_capped: bool) -> usize {
         let queues = self.capped.len() + usize::from(!is_capped);
         self.room.bytes / 2 / queues.max(1)
     }
@@ -262,7 +262,9 @@ impl Window {
             if fits || (!is_capped && self.capped.len() >= CAPPED_MAX) {
                 return;
             }
-            self.cap(clock, name);
+            if !is_capped {
+                self.cap(clock, name);
+            }
             self.lane(clock, name, |lane| lane.rest = lane.give_up_last(room));
         }
     }
