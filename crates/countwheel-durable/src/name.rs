@@ -33,9 +33,12 @@ impl QueueName {
         if name.len() > Self::MAX_BYTES {
             return Err(NameError::QueueTooLong { bytes: name.len() });
         }
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-');
-        match name.chars().find(|&c| !allowed(c)) {
-            Some(found) => Err(NameError::QueueCharacter { found }),
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
+        // What is allowed has one byte each, so whatever precedes it is whole characters.
+        match name.bytes().position(|b| !allowed(b)) {
+            Some(at) => Err(NameError::QueueCharacter {
+                found: name[at..].chars().next().unwrap_or_default(),
+            }),
             None => Ok(Self(name.into())),
         }
     }
@@ -80,7 +83,10 @@ impl Key {
         if key.len() > Self::MAX_BYTES {
             return Err(NameError::KeyTooLong { bytes: key.len() });
         }
-        match key.chars().find(|c| c.is_control()) {
+        // Most keys are plain, and to see that costs less than to look at each character.
+        let is_plain = key.bytes().all(|b| matches!(b, b' '..=b'~'));
+        let control = || key.chars().find(|c| c.is_control());
+        match (!is_plain).then(control).flatten() {
             Some(found) => Err(NameError::KeyControl {
                 code_point: found.into(),
             }),
