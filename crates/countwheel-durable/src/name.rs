@@ -218,3 +218,21 @@ macro_rules! checked_text {
 
 checked_text!(QueueName);
 checked_text!(Key);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_ascii_is_looked_at_by_the_character() {
+        let found = 'é';
+        assert_eq!(
+            QueueName::new("aé"),
+            Err(NameError::QueueCharacter { found })
+        );
+        for (key, code_point) in [("a\u{7f}", 0x7f), ("é\u{85}", 0x85), ("é\n", 0x0a)] {
+            assert_eq!(Key::new(key), Err(NameError::KeyControl { code_point }));
+        }
+        assert!(Key::new(" ~é\u{a0}").is_ok());
+    }
+}
