@@ -91,6 +91,12 @@ pub struct Moved {
     watch: Option<Watch>,
 }
 
+/// What a part is of a whole, as a share of 1.
+#[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
+pub(super) fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
+}
+
 /// Who is told how far a move is, as a share of 1.
 pub(super) type Watch = Arc<dyn Fn(f64) + Send + Sync>;
 

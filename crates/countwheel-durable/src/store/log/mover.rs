@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::LogStore;
+use crate::store::sorted::share;
 use crate::store::{
     Change, DueEntry, DueScan, Filter, Lease, Ownership, Page, QueueCounts, Shard, Sorted, Store,
     StoreError,
@@ -154,8 +155,7 @@ impl<B: Sorted> LogStore<B> {
         let free_of_charge = names_then.max(self.options.young_max / 2);
         let room = self.options.young_max.saturating_sub(free_of_charge).max(1);
         let more = names.saturating_sub(free_of_charge);
-        #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
-        let by_names = 2.0 * more as f64 / room as f64;
+        let by_names = 2.0 * share(more as u64, room as u64);
         if segments < self.options.segments_max.max(2) {
             return by_names;
         }
@@ -288,9 +288,10 @@ impl<B: Sorted> LogStore<B> {
         }
     }
 
+    /// Whether a thread makes a spare: none is made while what there is has to do.
     fn lacks_spares(&self) -> bool {
-        let writer = self.writer_whatever();
-        writer.supply.spares.len() < writer.supply.wanted()
+        let supply = &self.writer_whatever().supply;
+        supply.spares.len() < supply.wanted() && !supply.capped
     }
 
     fn fail(&self, reason: String) {

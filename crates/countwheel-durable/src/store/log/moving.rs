@@ -11,6 +11,7 @@ use super::supply::{self, Trouble, is_full};
 use super::young::Place;
 use super::{LogStore, damaged, io_error};
 use crate::store::embedded::codec::{CodecError, Indexed};
+use crate::store::sorted::share;
 use crate::store::{Moved, Shard, Sorted, StoreError};
 use crate::{DueClock, Wake};
 
@@ -74,14 +75,16 @@ impl<B: Sorted> LogStore<B> {
             } = self.collect(&segment)?;
             self.moves(earliest);
             let watch = Arc::clone(&self.watch);
-            moved.watched(Arc::new(move |share| {
-                watch.tell(COLLECTED + (TAKEN_IN - COLLECTED) * share);
+            moved.watched(Arc::new(move |taken_in| {
+                watch.tell(COLLECTED + (TAKEN_IN - COLLECTED) * taken_in);
             }));
             if let Err(error) = self.base.ingest(segment.number, moved) {
                 self.moves_no_more();
                 return Err(error);
             }
-            for some in slots.chunks(MARKED_AT_ONCE) {
+            for (at, some) in (0..).zip(slots.chunks(MARKED_AT_ONCE)) {
+                let forgotten = share(at * MARKED_AT_ONCE as u64, slots.len() as u64);
+                self.watch.tell(TAKEN_IN + (1.0 - TAKEN_IN) * forgotten);
                 let mut state = self.state_mut();
                 for &(shard, slot, at) in some {
                     if let Some(table) = state.shards.get_mut(&shard) {
@@ -189,9 +192,7 @@ impl<B: Sorted> LogStore<B> {
                 commit += 1;
                 self.look_up(segment, frame, &body, &mut current)
                     .map_err(|error| damaged(&*self.files, segment, frame.body_at, &error))?;
-                #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
-                self.watch
-                    .tell(COLLECTED * (frame.end as f64 / segment.len as f64));
+                self.watch.tell(COLLECTED * share(frame.end, segment.len));
             }
             if at.is_none() || current.slots.len() - current.marked >= MARKED_AT_ONCE {
                 self.mark(&mut current);

@@ -5,6 +5,7 @@ use super::batch::{self, Replaces};
 use super::segment::{FRAME_HEADER, Segment, sealed_len};
 use super::supply::{Supply, Trouble, is_full};
 use crate::planted::planted;
+use crate::store::sorted::share;
 
 /// A buffer that is larger than this is not kept for the next commit.
 const BUFFER_KEPT: usize = 4 << 20;
@@ -111,8 +112,6 @@ impl Writer {
 
     /// How full the active segment is, as a share of 1.
     pub(super) fn full(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
-        let share = |part: u64, whole: u64| part as f64 / whole as f64;
         let by_changes = share(self.changes as u64, self.changes_max as u64);
         by_changes.max(share(self.offset, self.active.len))
     }

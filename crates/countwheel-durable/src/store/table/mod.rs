@@ -77,6 +77,7 @@ use self::version::{Run, Version};
 use self::writer::{Content, RunWriter};
 use super::embedded::codec::{self, Indexed};
 use super::files::Files;
+use super::sorted::share;
 use super::{DueEntry, DueScan, Filter, Moved, Page, Shard, Sorted, StoreError};
 use crate::planted::planted;
 use crate::{Record, TimerName};
@@ -512,9 +513,7 @@ impl Sorted for TableStore {
         let Some(bytes) = merge::behind(&self.version(), options) else {
             return 1.0;
         };
-        #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
-        let share = options.merge_bytes as f64 / bytes as f64;
-        share.min(1.0)
+        share(options.merge_bytes, bytes).min(1.0)
     }
 }
 

@@ -14,7 +14,7 @@ use super::reader::Table;
 use crate::DueClock;
 use crate::store::embedded::codec::Indexed;
 use crate::store::files::StoreFile;
-use crate::store::sorted::Watch;
+use crate::store::sorted::{Watch, share};
 use crate::store::{Position, StoreError};
 
 /// So many bytes are written at a time.
@@ -61,8 +61,7 @@ impl Told {
         if let Some(watch) = &self.watch
             && self.done.is_multiple_of(TOLD_EVERY)
         {
-            #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
-            watch(self.done as f64 / self.all as f64);
+            watch(share(self.done as u64, self.all as u64));
         }
     }
 }
