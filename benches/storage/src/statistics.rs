@@ -25,6 +25,9 @@ pub(crate) struct Durations {
 }
 
 impl Durations {
+    /// What is as long or longer counts as this, in milliseconds.
+    pub(crate) const LONGEST_MS: f64 = 4_294.967_295;
+
     pub(crate) fn record(&mut self, nanoseconds: u64) {
         self.sum += nanoseconds;
         self.nanoseconds

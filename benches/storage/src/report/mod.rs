@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use crate::item::LOGICAL_BYTES;
 use crate::peer::Name;
 use crate::results::{Kind, Results};
-use crate::statistics::{figure, whole};
+use crate::statistics::{Durations, figure, whole};
 use crate::workload::BATCH;
 use crate::workload::life::STEADY;
 use rows::{Column, Table};
@@ -245,6 +245,11 @@ fn pending(page: &mut String, results: &Results) {
     let mebibyte = f64::from(1 << 20);
     for (label, name, unit) in [
         ("loaded a second", "load_per_s", 1.0),
+        (
+            "slowest commit of 16,384 meanwhile, ms",
+            "load_slowest_ms",
+            1.0,
+        ),
         ("restart, ms", "restart_ms", 1.0),
         ("resident after the restart, MiB", "resident", mebibyte),
         ("anonymous after the restart, MiB", "anonymous", mebibyte),
@@ -266,9 +271,12 @@ fn pending(page: &mut String, results: &Results) {
         ("lateness p99.9, ms", "lateness_p999_ms", 1.0),
         ("lateness at most, ms", "lateness_max_ms", 1.0),
     ] {
-        let cells = each(&|run| {
-            let value = run.figures.get(name).map(|value| figure(value / unit));
-            value.unwrap_or_default()
+        let cells = each(&|run| match run.figures.get(name) {
+            Some(&late) if name.starts_with("late") && late >= Durations::LONGEST_MS => {
+                format!("over {}", figure(Durations::LONGEST_MS))
+            }
+            Some(value) => figure(value / unit),
+            None => String::new(),
         });
         row(page, label, cells);
     }
