@@ -117,8 +117,9 @@ pub struct LogOptions {
     /// With more segments than this, a commit waits until one has moved; with as many, commits
     /// are no faster than a thread moves.
     pub segments_max: usize,
-    /// With as many young names, a commit waits until some have moved. A thread begins to move
-    /// them at half of this, and a segment takes a quarter of this at most.
+    /// With as many young names, a commit waits until some have moved; from three quarters on,
+    /// commits are no faster than a thread moves them. It begins at two thirds, and a segment takes
+    /// a third at most.
     pub young_max: usize,
     /// So many segments are set aside for when the disk is full.
     pub reserve_segments: usize,
@@ -267,7 +268,7 @@ impl<B: Sorted> LogStore<B> {
             offset,
             next_commit: recovered.next_commit,
             changes: 0,
-            changes_max: (options.young_max / 4).max(CHANGES_MIN),
+            changes_max: (options.young_max / 3).max(CHANGES_MIN),
             supply,
             poisoned: false,
             frame: Vec::new(),

@@ -103,7 +103,8 @@ impl<B: Sorted> LogStore<B> {
 
     /// Whether there are so many names that something has to move, full or not.
     pub(super) fn has_many_names(&self) -> bool {
-        self.young().0 >= (self.options.young_max / 2).max(1)
+        let young_max = self.options.young_max;
+        self.young().0 >= (young_max - young_max / 3).max(1)
     }
 
     /// Whether a thread moves something, so that no commit has to wait. What is kept back for
@@ -152,8 +153,9 @@ impl<B: Sorted> LogStore<B> {
         let (names, segments) = self.young();
         // During a move they may take half of what room there was when it began, which then is as
         // much as leaves: however few they are that leave, there is some for the next.
-        let free_of_charge = names_then.max(self.options.young_max / 2);
-        let room = self.options.young_max.saturating_sub(free_of_charge).max(1);
+        let young_max = self.options.young_max;
+        let free_of_charge = names_then.max(young_max - young_max / 4);
+        let room = young_max.saturating_sub(free_of_charge).max(1);
         let more = names.saturating_sub(free_of_charge);
         let by_names = 2.0 * share(more as u64, room as u64);
         if segments < self.options.segments_max.max(2) {
@@ -536,9 +538,9 @@ mod tests {
             };
             log.commit(lease, &[removed]).unwrap();
         };
-        for number in 0..300 {
-            // One half is for nothing, and of the other one half for a whole move.
-            let needed = f64::from(number.max(200) - 200) / 100.0;
+        for number in 0..350 {
+            // Three quarters are for nothing, and half of the other for a whole move.
+            let needed = f64::from(number.max(300) - 300) / 50.0;
             assert!(goes_on(&log, needed), "{number}");
             assert!(needed == 0.0 || !goes_on(&log, needed - 0.01), "{number}");
             commit(number);
@@ -547,13 +549,13 @@ mod tests {
         // However few have left: the next move begins with some room again.
         log.watch.begins(log.young().0);
         assert!(goes_on(&log, 0.0));
-        commit(300);
-        assert!(goes_on(&log, 0.02) && !goes_on(&log, 0.01));
-        for number in 301..400 {
+        commit(350);
+        assert!(goes_on(&log, 0.04) && !goes_on(&log, 0.03));
+        for number in 351..400 {
             commit(number);
         }
         assert!(!goes_on(&log, 1.0));
-        // A segment ended with every quarter of what is allowed.
+        // A segment ended with every third of what is allowed.
         assert_eq!(log.young(), (400, 4));
     }
 }
