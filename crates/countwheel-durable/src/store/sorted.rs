@@ -97,6 +97,12 @@ pub(super) fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
 }
 
+/// Keeps of a list from `from` on what `keeps` says, in order.
+pub(super) fn keep<T>(list: &mut Vec<T>, from: usize, keeps: &[bool]) {
+    let mut keeps = std::iter::repeat_n(&true, from).chain(keeps);
+    list.retain(|_| keeps.next().copied().unwrap_or(true));
+}
+
 /// Who is told how far a move is, as a share of 1.
 pub(super) type Watch = Arc<dyn Fn(f64) + Send + Sync>;
 
@@ -173,13 +179,8 @@ impl Moved {
     }
 
     /// Keeps of the changes from `from` on those of which `keeps` is true, in order.
-    pub(super) fn keep(&mut self, from: usize, keeps: impl IntoIterator<Item = bool>) {
-        let mut keeps = keeps.into_iter();
-        let mut at = 0;
-        self.changes.retain(|_| {
-            at += 1;
-            at <= from || keeps.next().unwrap_or(true)
-        });
+    pub(super) fn keep(&mut self, from: usize, keeps: &[bool]) {
+        keep(&mut self.changes, from, keeps);
     }
 
     /// The key of a change as tables have it, and the record if it is a put.

@@ -97,7 +97,11 @@ impl<B: Sorted> LogStore<B> {
 
     /// Whether more is young than the options allow.
     pub(super) fn is_over(&self) -> bool {
-        let (names, segments) = self.young();
+        self.is_too_much(self.young())
+    }
+
+    /// Whether so many names and segments are more than the options allow.
+    fn is_too_much(&self, (names, segments): (usize, usize)) -> bool {
         segments > self.options.segments_max.max(2) || names >= self.options.young_max.max(1)
     }
 
@@ -147,10 +151,10 @@ impl<B: Sorted> LogStore<B> {
     /// the room for them runs out, instead of stopping until a whole segment has moved.
     /// `names_then` is how many names were young when it began.
     fn pace(&self, names_then: usize) -> f64 {
-        if self.is_over() {
+        let (names, segments) = self.young();
+        if self.is_too_much((names, segments)) {
             return f64::INFINITY;
         }
-        let (names, segments) = self.young();
         // During a move they may take half of what room there was when it began, which then is as
         // much as leaves: however few they are that leave, there is some for the next.
         let young_max = self.options.young_max;

@@ -11,7 +11,7 @@ use super::supply::{self, Trouble, is_full};
 use super::young::Place;
 use super::{LogStore, damaged, io_error};
 use crate::store::embedded::codec::{CodecError, Indexed};
-use crate::store::sorted::share;
+use crate::store::sorted::{keep, share};
 use crate::store::{Moved, Shard, Sorted, StoreError};
 use crate::{DueClock, Wake};
 
@@ -276,13 +276,8 @@ impl<B: Sorted> LogStore<B> {
             drop(state);
             drop(writer);
         }
-        current.moved.keep(from, marked.iter().copied());
-        let mut keeps = marked.into_iter();
-        let mut at = 0;
-        current.slots.retain(|_| {
-            at += 1;
-            at <= from || keeps.next().unwrap_or(true)
-        });
+        current.moved.keep(from, &marked);
+        keep(&mut current.slots, from, &marked);
         current.marked = current.slots.len();
     }
 

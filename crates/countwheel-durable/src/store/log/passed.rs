@@ -165,15 +165,12 @@ impl<B: Sorted> LogStore<B> {
         let entries = self.base.due(shard, &scan)?;
         let mut state = self.state_mut();
         let moved = state.moves - moves + u64::from(was_moving);
-        let mut bound = None;
-        if moved > 0 {
-            let is_this = |(s, c, _): &&Earliest| (*s, *c) == (shard, clock);
-            bound = state.earliest.iter().find(is_this).map(|e| before(e.2));
-        }
         if moved > 1 {
             // Of the moves before the last one nobody knows any more.
             return Ok(false);
         }
+        let is_this = |(s, c, _): &&Earliest| moved > 0 && (*s, *c) == (shard, clock);
+        let bound = state.earliest.iter().find(is_this).map(|e| before(e.2));
         let Some(table) = state.shards.get_mut(&shard) else {
             return Ok(false);
         };
