@@ -576,14 +576,7 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
 #[test]
 fn while_something_moves_that_is_due_later_all_before_it_is_passed() {
     let disk = Disk::default();
-    let interrupted = Interrupted {
-        base: MemorySorted::default(),
-        before: Interlude::default(),
-        fails: Arc::default(),
-        tended: Arc::default(),
-        behind: Arc::default(),
-        starves: false,
-    };
+    let interrupted = Interrupted::default();
     let (base, before) = (interrupted.base.clone(), Arc::clone(&interrupted.before));
     let log = Arc::new(open(interrupted, &disk).unwrap());
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
@@ -618,14 +611,7 @@ fn while_something_moves_that_is_due_later_all_before_it_is_passed() {
 #[test]
 fn nothing_is_passed_that_is_about_to_move() {
     let disk = Disk::default();
-    let interrupted = Interrupted {
-        base: MemorySorted::default(),
-        before: Interlude::default(),
-        fails: Arc::default(),
-        tended: Arc::default(),
-        behind: Arc::default(),
-        starves: false,
-    };
+    let interrupted = Interrupted::default();
     let (base, before) = (interrupted.base.clone(), Arc::clone(&interrupted.before));
     let log = Arc::new(open(interrupted, &disk).unwrap());
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
@@ -659,7 +645,7 @@ fn options() -> LogOptions {
 type Interlude = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 /// A sorted store in which something happens before it takes a segment in.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Interrupted {
     base: MemorySorted,
     before: Interlude,
