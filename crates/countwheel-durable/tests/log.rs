@@ -716,9 +716,7 @@ fn what_is_changed_while_it_moves_stays_changed() {
                 base: base.clone(),
                 before: Arc::clone(&before),
                 fails: Arc::new(AtomicBool::new(fails)),
-                tended: Arc::default(),
-                behind: Arc::default(),
-                starves: false,
+                ..Interrupted::default()
             };
             LogStore::open(interrupted, files(&disk), 7, options()).unwrap()
         };
@@ -924,12 +922,8 @@ fn the_thread_finds_out_that_there_is_room_again() {
     let mut own = options();
     own.segments_max = 3;
     let interrupted = Interrupted {
-        base: MemorySorted::default(),
-        before: Interlude::default(),
         fails: Arc::new(AtomicBool::new(true)),
-        tended: Arc::default(),
-        behind: Arc::default(),
-        starves: false,
+        ..Interrupted::default()
     };
     let (fails, tended) = (
         Arc::clone(&interrupted.fails),
@@ -1012,12 +1006,9 @@ fn commits_wait_for_a_sorted_store_that_is_behind() {
         (own.segments_kept, own.segments_max) = (1, 3);
         let behind = Arc::new(AtomicBool::new(true));
         let interrupted = Interrupted {
-            base: MemorySorted::default(),
-            before: Interlude::default(),
-            fails: Arc::default(),
-            tended: Arc::default(),
             behind: Arc::clone(&behind),
             starves,
+            ..Interrupted::default()
         };
         let base = interrupted.base.clone();
         let log = LogStore::open(interrupted, files(&disk), 7, own).unwrap();
@@ -1053,12 +1044,8 @@ fn a_sorted_store_without_room_bounds_the_log() {
         let mut own = options();
         own.segments_max = 3;
         let interrupted = Interrupted {
-            base: MemorySorted::default(),
-            before: Interlude::default(),
             fails: Arc::new(AtomicBool::new(true)),
-            tended: Arc::default(),
-            behind: Arc::default(),
-            starves: false,
+            ..Interrupted::default()
         };
         let fails = Arc::clone(&interrupted.fails);
         let log = LogStore::open(interrupted, files(&disk), 7, own).unwrap();
