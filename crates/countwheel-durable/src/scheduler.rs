@@ -205,7 +205,7 @@ impl Scheduler {
         if self.paused {
             return None;
         }
-        if self.window.wants_refill() || self.overdue.window.wants_refill() {
+        if self.window.wants_refill(now) || self.overdue.window.wants_refill(now) {
             return Some(Duration::ZERO);
         }
         if self.in_flight.is_full() {

@@ -171,7 +171,8 @@ impl Run {
 /// follow.
 fn wave(count: u64, clock: DueClock, window_bytes: usize) {
     let store = MemoryStore::new(7);
-    let at = NOON + Duration::from_secs(60);
+    let ahead = Duration::from_secs(600);
+    let at = NOON + ahead;
     let waves = (0..count).map(|i| {
         let due = at + Duration::from_micros(i % 1_000);
         record(1 + i, "wave", &format!("wave-{i:08}"), due, DueClock::Wall)
@@ -194,9 +195,20 @@ fn wave(count: u64, clock: DueClock, window_bytes: usize) {
             ..Config::default()
         },
     );
+    // What comes behind the wave is read in the minute before it.
+    run.run(ahead - Duration::from_secs(61), |_| None);
+    let page = (window_bytes / 14_400).min(1_024);
+    let pages = count / u64::try_from(page).unwrap();
+    let before = run.engine.stats().refills;
+    assert!((1..pages / 2).contains(&before), "{before} reads");
+    run.run(Duration::from_secs(2), |_| None);
+    let minute = run.engine.stats().refills - before;
+    assert!(minute >= pages / 2, "{minute} reads");
+    let ahead = Duration::from_secs(59);
+
     // A millisecond for each attempt: 192 of 256 slots serve 192,000 a second.
     let served = Duration::from_millis(count / 192);
-    let span = Duration::from_secs(60) + served.max(Duration::from_secs(10)) + served / 100;
+    let span = ahead + served.max(Duration::from_secs(10)) + served / 100;
     run.run(span + Duration::from_millis(10), |_| {
         Some(Duration::from_millis(1))
     });
@@ -224,6 +236,44 @@ fn a_wave_by_one_clock_makes_nothing_late_by_the_other() {
 #[ignore = "takes two minutes at full speed, and some gigabytes"]
 fn a_wave_of_two_million_makes_no_other_late() {
     wave(2_000_000, DueClock::Wall, 64 << 20);
+}
+
+/// Reading on behind a queue that has used up its share, for others, ends a minute ahead.
+#[test]
+fn what_a_queue_leaves_to_the_store_is_not_read_before_its_time() {
+    const HOUR: u64 = 3_600;
+    let store = MemoryStore::new(7);
+    let seconds = |i: u64| NOON + Duration::from_secs(1 + i);
+    let many = (0..4 * HOUR).map(|i| {
+        let key = format!("{i}");
+        record(1 + i, "many", &key, seconds(i), DueClock::Wall)
+    });
+    let others = (0..8).map(|i| {
+        let clock = DueClock::ALL[usize::from(i % 2 == 0)];
+        let due = seconds((1 + i) * HOUR / 2).saturating_sub(Duration::from_micros(1));
+        record(100_000 + i, "others", &format!("{i}"), due, clock)
+    });
+    fill(&store, many.chain(others));
+    let config = Config {
+        window_bytes: 256 << 10,
+        ..Config::default()
+    };
+    let mut run = Run::new(&store, config);
+    let pages = 4 * HOUR / 18;
+    run.run(Duration::from_millis(500), |_| None);
+    let at_first = run.engine.stats().refills;
+    assert!((1..pages / 8).contains(&at_first), "{at_first} reads");
+    run.run(Duration::from_secs(4 * HOUR + 1), |_| {
+        Some(Duration::from_millis(1))
+    });
+    run.assert_all_once("many", 4 * 3_600);
+    run.assert_all_once("others", 8);
+    assert_eq!(run.latest("many"), Duration::ZERO);
+    assert_eq!(run.latest("others"), Duration::ZERO);
+    // Nothing is read twice, but for the edges of pages.
+    let all = run.engine.stats().refills;
+    println!("{at_first} reads at first, {all} in all");
+    assert!(all < pages * 5 / 4, "{all} reads");
 }
 
 #[test]

@@ -53,6 +53,8 @@ struct Side {
     until: Timestamp,
     /// Everything up to here, and nothing beyond, is in memory, but for capped queues.
     loaded: Wake,
+    /// Whether the last page of it was nearly all of capped queues.
+    is_thin: bool,
     /// The first entry of each queue that is not in the ring.
     heads: BTreeMap<Wake, QueueName>,
     /// The last entry of each queue.
@@ -77,6 +79,7 @@ impl Side {
                 at: from,
                 ..Wake::default()
             }),
+            is_thin: false,
             heads: BTreeMap::new(),
             tails: BTreeMap::new(),
         }
@@ -218,9 +221,7 @@ impl Window {
     pub(crate) fn next_wake(&self, clock: DueClock) -> Option<Timestamp> {
         let side = &self.sides[clock as usize];
         let head = side.heads.keys().next().map(|wake| wake.at);
-        let unread = side.loaded < Wake::MAX && !self.stuck;
-        let unread = unread.then_some(side.loaded.at);
-        head.into_iter().chain(unread).min()
+        head.into_iter().chain(self.next_read(side)).min()
     }
 
     /// Has the queues that have something due wait for their turn.

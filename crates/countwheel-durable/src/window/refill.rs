@@ -3,6 +3,8 @@
 use std::ops::Bound;
 use std::time::Duration;
 
+use countwheel::Timestamp;
+
 use super::lane::{after, before};
 use super::{CAPPED_MAX, Side, Window};
 use crate::clocks::Now;
@@ -21,13 +23,20 @@ const TRIM: usize = 4_096;
 /// later.
 const AHEAD: Duration = Duration::from_secs(10);
 
+/// What wakes within this time is read even where hardly anything of it is kept, because capped
+/// queues leave it to the store: what others have there is found in time.
+const THIN_AHEAD: Duration = Duration::from_secs(60);
+
+/// A page of which less than one in so many was kept is thin.
+const THIN: usize = 8;
+
 /// What holds no more than this part of the room need not give anything up for that.
 const SMALL: usize = 16;
 
 impl Window {
     /// Whether [`Window::refill`] would read.
-    pub(crate) fn wants_refill(&self) -> bool {
-        self.wants_more()
+    pub(crate) fn wants_refill(&self, now: Now) -> bool {
+        self.wants_more(now)
             || self
                 .capped
                 .iter()
@@ -61,20 +70,55 @@ impl Window {
         }
         self.make_room();
         let mut pages = pages + PAGES / 2;
-        while pages > 0 && self.wants_more() {
-            pages -= 1;
+        while pages > 0
+            && let Some(clock) = self.next_to_read(now)
+        {
+            let side = &self.sides[clock as usize];
+            let is_urgent = !side.is_thin || side.loaded.at < self.horizon[clock as usize];
+            pages = if is_urgent { pages - 1 } else { 0 };
             self.filling = true;
-            self.read_on(store, shard, skip)?;
+            self.read_on(clock, store, shard, skip)?;
         }
-        self.filling = self.wants_more();
+        self.filling = self.wants_more(now);
         Ok(())
     }
 
-    /// Whether there is room for more than is loaded: from below five eighths up to three
-    /// quarters of the whole. The rest is for what comes in.
-    fn wants_more(&self) -> bool {
-        let unread = self.sides.iter().any(|side| side.loaded < Wake::MAX);
-        unread && !self.is_full() && (self.filling || self.held.cost <= self.room.bytes / 8 * 5)
+    fn wants_more(&self, now: Now) -> bool {
+        self.next_to_read(now).is_some()
+    }
+
+    /// The clock that is behind, of those of which more should be read while there is room.
+    fn next_to_read(&self, now: Now) -> Option<DueClock> {
+        if self.is_full() {
+            return None;
+        }
+        let wanting = self.sides.iter().filter(|side| self.wants(side, now));
+        let next = wanting.min_by_key(|side| self.ahead(side, side.loaded))?;
+        Some(next.clock)
+    }
+
+    /// Whether more should be read of what comes next: from below five eighths up to three
+    /// quarters of the whole, the rest is for what comes in; and where that is thin, no further
+    /// than has to be known.
+    fn wants(&self, side: &Side, now: Now) -> bool {
+        if side.loaded == Wake::MAX {
+            false
+        } else if side.is_thin {
+            side.loaded.at <= now.by(side.clock) + THIN_AHEAD
+        } else {
+            self.filling || self.held.cost <= self.room.bytes / 8 * 5
+        }
+    }
+
+    /// When more has to be read of what comes next by a clock; `None` if nothing can be.
+    pub(super) fn next_read(&self, side: &Side) -> Option<Timestamp> {
+        if side.loaded == Wake::MAX || self.stuck {
+            None
+        } else if side.is_thin && !self.is_full() {
+            Some(side.loaded.at.saturating_sub(THIN_AHEAD))
+        } else {
+            Some(side.loaded.at)
+        }
     }
 
     fn is_full(&self) -> bool {
@@ -124,24 +168,22 @@ impl Window {
         later.chain(self.capped.range(..=served)).cloned().collect()
     }
 
-    /// Reads a page of what comes next by the clock that is behind.
+    /// Reads a page of what comes next.
     fn read_on(
         &mut self,
+        clock: DueClock,
         store: &dyn Store,
         shard: Shard,
         skip: &dyn Fn(Revision) -> bool,
     ) -> Result<(), StoreError> {
-        let ahead = |side: &&Side| (side.loaded == Wake::MAX, self.ahead(side, side.loaded));
-        let Some(side) = self.sides.iter().min_by_key(ahead) else {
-            return Ok(());
-        };
-        let (clock, from) = (side.clock, side.loaded);
+        let from = self.sides[clock as usize].loaded;
         let page = self.read(clock, from, store, shard)?;
         let loaded = match page.last() {
             Some(last) if page.len() == self.room.page => last.wake,
             _ => Wake::MAX,
         };
         self.sides[clock as usize].loaded = loaded;
+        let (held, read) = (self.held.entries, page.len());
         let mut page = page;
         if planted!(SkipPageBorder) && page.len() == self.room.page {
             page.pop();
@@ -151,6 +193,9 @@ impl Window {
                 self.admit(clock, entry);
             }
         }
+        let kept = self.held.entries.saturating_sub(held);
+        let is_capped = self.capped.iter().any(|(capped, _)| *capped == clock);
+        self.sides[clock as usize].is_thin = is_capped && kept * THIN < read;
         Ok(())
     }
 
