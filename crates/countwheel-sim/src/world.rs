@@ -853,10 +853,11 @@ impl World {
     }
 
     /// Whether queues that have used up their share of the slots may fill the window alone:
-    /// each of them has an entry in it by each clock, and a drawn window can be as small.
+    /// each of them has an entry in it by each clock, and a drawn window can be as small. It is
+    /// full from three quarters on: the rest is for what comes in.
     fn is_cramped(&self) -> bool {
-        let few = 4 * QUEUES.len();
-        self.config.window <= few && self.engine.stats().in_window >= self.config.window
+        let (few, window) = (4 * QUEUES.len(), self.config.window);
+        window <= few && self.engine.stats().in_window * 4 >= window * 3
     }
 
     /// Whether the store may not know yet that there is room again.
