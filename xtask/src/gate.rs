@@ -42,7 +42,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 18] = [
+const STAGES: [Stage; 19] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -144,6 +144,12 @@ const STAGES: [Stage; 18] = [
         what: "a year of departures under the simulated clock",
         lane: Lane::First,
         work: Work::Calls(|| vec![sim("year examples-data/flights-2013.csv.gz")]),
+    },
+    Stage {
+        name: "ages",
+        what: "a day at full load and a hundred years under the simulated clock",
+        lane: Lane::First,
+        work: Work::Calls(|| vec![sim("ages")]),
     },
     Stage {
         name: "january",

@@ -5,7 +5,8 @@
 //! commit and with receivers that fail. A [`model::Model`] predicts every answer and checks
 //! every attempt: nothing early; accepted = done + removed + dead + pending, as sets;
 //! nothing starts after an accepted remove; an acknowledgement exists only for what
-//! survives a crash. [`world::run`] runs a seed, [`year::run`] a year of real departures.
+//! survives a crash. [`world::run`] runs a seed, [`year::run`] a year of real departures,
+//! [`ages::run`] a day at full load and a hundred years.
 //!
 //! Timers in a process have proofs of their own: [`timers`] simulates them against a sorted
 //! map, [`stress`] lets real threads loose on them, [`idle`] watches them do nothing.
@@ -18,6 +19,7 @@
 //! assert!(report.turns >= 50);
 //! ```
 
+pub mod ages;
 mod failure;
 pub mod idle;
 pub mod machine;

@@ -13,6 +13,8 @@ use countwheel::{Clock, SystemClock, Timeout, Timer};
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{EmbeddedStore, MemoryStore, Store};
 use countwheel_server::trace;
+use countwheel_sim::ages::{self, Ages};
+use countwheel_sim::machine::Kind;
 use countwheel_sim::world::{self, Options, Part, Report};
 use countwheel_sim::{Failure, idle, stress, timers, year};
 
@@ -67,6 +69,22 @@ enum Command {
         /// Keep the timers in the embedded store, on a simulated disk, instead of in memory.
         #[arg(long)]
         embedded: bool,
+    },
+    /// Let days pass with requests all the time, and a century with one a week: whatever is due
+    /// starts at that microsecond, and nothing else does.
+    Ages {
+        /// How many days with ten requests a second.
+        #[arg(long, default_value_t = 1)]
+        days: u32,
+        /// How many years with one a week.
+        #[arg(long, default_value_t = 100)]
+        years: u32,
+        /// The seed; `fresh` for one that the clock gives.
+        #[arg(long, default_value = "fresh")]
+        seed: String,
+        /// The store: memory, embedded, log or tables.
+        #[arg(long, default_value = "memory")]
+        store: String,
     },
     /// Run timers in a process against a sorted map, on both cores.
     Timers {
@@ -202,6 +220,19 @@ fn main() -> ExitCode {
             Err(error) => {
                 eprintln!("{error:#}");
                 ExitCode::FAILURE
+            }
+        },
+        Command::Ages {
+            days,
+            years,
+            seed,
+            store,
+        } => match (first(&seed), Kind::named(&store)) {
+            (Err(code), _) => code,
+            (Ok(seed), Some(kind)) => live_ages(seed, days, years, kind),
+            (Ok(_), None) => {
+                eprintln!("no store is called {store}; there are {:?}", Kind::ALL);
+                ExitCode::from(2)
             }
         },
         Command::Timers {
@@ -395,6 +426,53 @@ fn on_all_cores<F: Send>(
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn live_ages(seed: u64, days: u32, years: u32, kind: Kind) -> ExitCode {
+    let (dense, sparse) = (Ages::dense(), Ages::sparse());
+    let lives = [
+        Ages {
+            span: dense.span * days,
+            kind,
+            ..dense
+        },
+        Ages {
+            span: sparse.span / 100 * years,
+            kind,
+            ..sparse
+        },
+    ];
+    let clock = SystemClock::new();
+    for ages in lives.iter().filter(|ages| !ages.span.is_zero()) {
+        let start = clock.now();
+        let lived = match ages::run(seed, ages) {
+            Ok(lived) => lived,
+            Err(what) => {
+                eprintln!("{what}");
+                return ExitCode::FAILURE;
+            }
+        };
+        let took = clock.now().saturating_since(start);
+        println!(
+            "{} days from seed {seed}, {kind:?}: {} set, {} moved, {} removed, {} attempts at \
+             their microsecond, {} of them of timers that come again ({} on a leap day), {} \
+             retries, {} interrupted by {} ends of the process; at most {} waited, {} in the \
+             window; {took:.1?}",
+            lived.spanned.as_secs() / 86_400,
+            lived.set,
+            lived.moved,
+            lived.removed,
+            lived.started,
+            lived.again,
+            lived.leap_days,
+            lived.retries,
+            lived.interrupted,
+            lived.restarts,
+            lived.pending_peak,
+            lived.window_peak,
+        );
+    }
+    ExitCode::SUCCESS
 }
 
 fn check_timers(first: u64, count: u64, options: &timers::Options) -> ExitCode {
