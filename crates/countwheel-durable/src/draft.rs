@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::convert::Infallible;
 
 use crate::store::{Before, Change, Shard, Store, StoreError};
 use crate::{Record, TimerError, TimerName};
@@ -43,22 +44,12 @@ impl<'a> Draft<'a> {
     }
 
     pub(crate) fn read(&mut self, name: &TimerName) -> Result<Option<&Record>, StoreError> {
-        if !self.is_last(name) {
-            self.last = match self.places.entry(name.clone()) {
-                Entry::Occupied(place) => *place.get(),
-                Entry::Vacant(place) => {
-                    let record = self.store.get(self.shard, name)?;
-                    self.drafted.push(Drafted {
-                        name: name.clone(),
-                        before: Before::of(record.as_ref()),
-                        record: record.map(Box::new),
-                        changed: false,
-                    });
-                    *place.insert(self.drafted.len() - 1)
-                }
-            };
-        }
-        Ok(self.drafted[self.last].record.as_deref())
+        let (store, shard) = (self.store, self.shard);
+        let place = self.enter(name, || {
+            let record = store.get(shard, name)?;
+            Ok((Before::of(record.as_ref()), record))
+        })?;
+        Ok(self.drafted[place].record.as_deref())
     }
 
     pub(crate) fn cached(&self, name: &TimerName) -> Option<&Record> {
@@ -120,21 +111,32 @@ impl<'a> Draft<'a> {
     }
 
     fn place(&mut self, name: &TimerName) -> usize {
+        let Ok(place) = self.enter(name, || Ok::<_, Infallible>((Before::Unknown, None)));
+        place
+    }
+
+    /// Where a name's record stands; one that is not there yet is as `first` says.
+    fn enter<E>(
+        &mut self,
+        name: &TimerName,
+        first: impl FnOnce() -> Result<(Before, Option<Record>), E>,
+    ) -> Result<usize, E> {
         if !self.is_last(name) {
             self.last = match self.places.entry(name.clone()) {
                 Entry::Occupied(place) => *place.get(),
                 Entry::Vacant(place) => {
+                    let (before, record) = first()?;
                     self.drafted.push(Drafted {
                         name: name.clone(),
-                        record: None,
+                        record: record.map(Box::new),
                         changed: false,
-                        before: Before::Unknown,
+                        before,
                     });
                     *place.insert(self.drafted.len() - 1)
                 }
             };
         }
-        self.last
+        Ok(self.last)
     }
 
     fn change(&mut self, place: usize, record: Option<Box<Record>>) {
