@@ -88,7 +88,7 @@ pub struct Moved {
     /// Of each change the key, and behind it the record.
     bytes: Vec<u8>,
     changes: Vec<MovedChange>,
-    watch: Option<Watch>,
+    listener: Option<Listener>,
 }
 
 /// What a part is of a whole, as a share of 1.
@@ -104,7 +104,7 @@ pub(super) fn keep<T>(list: &mut Vec<T>, from: usize, keeps: &[bool]) {
 }
 
 /// Who is told how far a move is, as a share of 1.
-pub(super) type Watch = Arc<dyn Fn(f64) + Send + Sync>;
+pub(super) type Listener = Arc<dyn Fn(f64) + Send + Sync>;
 
 struct MovedChange {
     at: usize,
@@ -129,8 +129,8 @@ impl Moved {
     /// Says that about such a share of it, of 1, was taken in: a commit that waits for room in
     /// the log need not wait until all of it was.
     pub fn tell(&self, share: f64) {
-        if let Some(watch) = &self.watch {
-            watch(share);
+        if let Some(listener) = &self.listener {
+            listener(share);
         }
     }
 
@@ -157,12 +157,12 @@ impl Moved {
     }
 
     /// Has somebody told how far it is.
-    pub(super) fn watched(&mut self, watch: Watch) {
-        self.watch = Some(watch);
+    pub(super) fn heard_by(&mut self, listener: Listener) {
+        self.listener = Some(listener);
     }
 
-    pub(super) fn watch(&self) -> Option<&Watch> {
-        self.watch.as_ref()
+    pub(super) fn listener(&self) -> Option<&Listener> {
+        self.listener.as_ref()
     }
 
     /// Adds a change: the bytes of a record, or a removal.

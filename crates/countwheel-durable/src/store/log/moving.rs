@@ -75,7 +75,7 @@ impl<B: Sorted> LogStore<B> {
             } = self.collect(&segment)?;
             self.moves(earliest);
             let watch = Arc::clone(&self.watch);
-            moved.watched(Arc::new(move |taken_in| {
+            moved.heard_by(Arc::new(move |taken_in| {
                 watch.tell(COLLECTED + (TAKEN_IN - COLLECTED) * taken_in);
             }));
             if let Err(error) = self.base.ingest(segment.number, moved) {

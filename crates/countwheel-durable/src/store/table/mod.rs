@@ -436,8 +436,8 @@ impl TableStore {
     fn write_run(&self, sequence: u64, moved: &Moved) -> Result<Run, StoreError> {
         let version = self.version();
         let mut writer = RunWriter::new(&self.directory, sequence);
-        if let Some(watch) = moved.watch() {
-            writer.tell(watch, moved.len());
+        if let Some(listener) = moved.listener() {
+            writer.tell(listener, moved.len());
         }
         let mut stripped = Vec::new();
         let mut sorted = moved.sorted().into_iter().map(|at| moved.change(at));

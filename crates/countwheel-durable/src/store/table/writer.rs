@@ -14,7 +14,7 @@ use super::reader::Table;
 use crate::DueClock;
 use crate::store::embedded::codec::Indexed;
 use crate::store::files::StoreFile;
-use crate::store::sorted::{Watch, share};
+use crate::store::sorted::{Listener, share};
 use crate::store::{Position, StoreError};
 
 /// So many bytes are written at a time.
@@ -49,7 +49,7 @@ pub(super) struct RunWriter {
 /// Who is told how far it is.
 #[derive(Default)]
 struct Told {
-    watch: Option<Watch>,
+    listener: Option<Listener>,
     /// How many entries of how many were written, of the records and of each index.
     done: usize,
     all: usize,
@@ -58,10 +58,10 @@ struct Told {
 impl Told {
     fn one_more(&mut self) {
         self.done += 1;
-        if let Some(watch) = &self.watch
+        if let Some(listener) = &self.listener
             && self.done.is_multiple_of(TOLD_EVERY)
         {
-            watch(share(self.done as u64, self.all as u64));
+            listener(share(self.done as u64, self.all as u64));
         }
     }
 }
@@ -80,9 +80,9 @@ impl RunWriter {
     }
 
     /// Says how far it is from now on, when so many records are to be written.
-    pub(super) fn tell(&mut self, watch: &Watch, records: usize) {
+    pub(super) fn tell(&mut self, listener: &Listener, records: usize) {
         self.told = Told {
-            watch: Some(Arc::clone(watch)),
+            listener: Some(Arc::clone(listener)),
             done: 0,
             all: 3 * records,
         };
