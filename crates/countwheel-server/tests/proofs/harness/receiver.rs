@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
@@ -76,8 +77,15 @@ impl Receiver {
 }
 
 async fn listen(listener: TcpListener, seen: Arc<Seen>) {
-    while let Ok((stream, _)) = listener.accept().await {
-        tokio::spawn(converse(stream, Arc::clone(&seen)));
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(tokio::spawn(converse(stream, Arc::clone(&seen)))),
+            // Of one that is gone already, or of too many at once: the next may be taken.
+            Err(error) => {
+                eprintln!("the receiver: {error}");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
     }
 }
 
