@@ -114,6 +114,7 @@ fn replay(name: &str, options: &[&str], kills_us: &[u64]) -> Run {
         arrivals: receiver.arrivals(),
         settled_us,
         apart_us: APART_US,
+        kills_us: server.outages.iter().map(|(killed, _)| *killed).collect(),
     };
     Run {
         server,

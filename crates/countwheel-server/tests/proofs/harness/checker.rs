@@ -7,7 +7,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use countwheel_durable::Config;
 pub(crate) use countwheel_durable::StateKind;
+
+/// So many faults are told at the most, and of one timer so many events and arrivals, the last.
+const TOLD_MAX: usize = 5;
+const STORY_MAX: usize = 8;
 
 /// All that is known of a run. Times are microseconds since 1970, on one clock.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +25,8 @@ pub(crate) struct Evidence {
     pub(crate) settled_us: u64,
     /// How far the clock by which delays go may be from the wall clock, which is slewed.
     pub(crate) apart_us: u64,
+    /// When the server was killed.
+    pub(crate) kills_us: Vec<u64>,
 }
 
 /// Something asked of a timer.
@@ -140,10 +147,21 @@ pub(crate) enum Fault {
     Answer,
 }
 
+/// Who broke a promise, and how.
+#[derive(Debug)]
+pub(crate) struct Accusation {
+    pub(crate) fault: Fault,
+    /// Of whose timer; empty if it is of several.
+    key: String,
+    what: String,
+}
+
 /// What the evidence comes to.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    pub(crate) faults: Vec<(Fault, String)>,
+    pub(crate) faults: Vec<Accusation>,
+    /// All that is known of the first key that is accused, line by line.
+    story: Vec<String>,
     pub(crate) sets: u64,
     pub(crate) moves: u64,
     pub(crate) moves_too_late: u64,
@@ -157,22 +175,60 @@ pub(crate) struct Verdict {
     pub(crate) delivered: u64,
     /// Arrivals of a timer that had arrived before, under a higher number.
     pub(crate) duplicates: u64,
+    /// Timers of which so many attempts in a row were interrupted that there were no more.
+    pub(crate) given_up: u64,
 }
 
 impl Verdict {
     pub(crate) fn count(&self, fault: Fault) -> usize {
-        self.faults.iter().filter(|(one, _)| *one == fault).count()
+        self.faults.iter().filter(|one| one.fault == fault).count()
     }
 
-    /// Fails with the first faults, if there are any.
+    /// Fails if there are faults, and says what it takes to understand them.
     #[track_caller]
     pub(crate) fn demand_innocence(&self) {
-        let told: Vec<_> = self.faults.iter().take(20).collect();
-        assert!(told.is_empty(), "{} faults: {told:#?}", self.faults.len());
+        assert!(self.faults.is_empty(), "{}", self.charge());
     }
 
-    fn accuse(&mut self, fault: Fault, what: String) {
-        self.faults.push((fault, what));
+    /// How many faults there are of each kind, the first of each, and the story of one timer. Not
+    /// all of them: often the end of what a run printed is all that is left of it.
+    fn charge(&self) -> String {
+        let mut of_kind: BTreeMap<Fault, usize> = BTreeMap::new();
+        let mut told: Vec<(usize, &Accusation)> = Vec::new();
+        for one in &self.faults {
+            let before = of_kind.entry(one.fault).or_default();
+            told.push((*before, one));
+            *before += 1;
+        }
+        told.sort_by_key(|(before, _)| *before);
+        let told = told.iter().take(TOLD_MAX).map(|(_, one)| {
+            let Accusation { fault, key, what } = one;
+            format!("{fault:?} {key}: {what}")
+        });
+        let mut lines = vec![format!("{} faults: {of_kind:?}", self.faults.len())];
+        lines.extend(told);
+        lines.extend(self.story.iter().cloned());
+        lines.join("\n  ")
+    }
+
+    fn accuse(&mut self, fault: Fault, key: &str, what: String) {
+        let key = key.to_owned();
+        self.faults.push(Accusation { fault, key, what });
+    }
+
+    /// Keeps of the evidence what explains the first fault.
+    fn remember(&mut self, evidence: &Evidence) {
+        let Some(Accusation { key, .. }) = self.faults.first() else {
+            return;
+        };
+        let events = evidence.histories.get(key).map_or(&[][..], Vec::as_slice);
+        let last = &events[events.len().saturating_sub(STORY_MAX)..];
+        let arrivals = evidence.arrivals.iter().filter(|one| one.key == *key);
+        let arrivals: Vec<_> = arrivals.collect();
+        let arrived = &arrivals[arrivals.len().saturating_sub(STORY_MAX)..];
+        self.story = last.iter().map(|one| format!("{one:?}")).collect();
+        self.story
+            .extend(arrived.iter().map(|one| format!("{one:?}")));
     }
 }
 
@@ -187,6 +243,7 @@ struct Life {
     /// Where moves without an answer may have taken it: from, to.
     perhaps: Vec<(u64, u64)>,
     done: bool,
+    given_up: bool,
     end: Option<End>,
     /// When the end was known: no attempt starts later.
     ended_us: u64,
@@ -238,6 +295,7 @@ enum DoubtOf {
 pub(crate) fn judge(evidence: &Evidence) -> Verdict {
     let mut trial = Trial {
         apart_us: evidence.apart_us,
+        kills_us: evidence.kills_us.clone(),
         ..Trial::default()
     };
     for (key, history) in &evidence.histories {
@@ -245,12 +303,14 @@ pub(crate) fn judge(evidence: &Evidence) -> Verdict {
     }
     trial.compare_revisions();
     trial.compare_arrivals(&evidence.arrivals, evidence.settled_us);
+    trial.verdict.remember(evidence);
     trial.verdict
 }
 
 #[derive(Default)]
 struct Trial {
     apart_us: u64,
+    kills_us: Vec<u64>,
     verdict: Verdict,
     lives: Vec<Life>,
     /// When a revision was asked for, when it was known, and which it was.
@@ -387,6 +447,7 @@ impl Trial {
             body_bytes,
             perhaps: Vec::new(),
             done: false,
+            given_up: false,
             end: None,
             ended_us: u64::MAX,
         });
@@ -506,10 +567,20 @@ impl Trial {
             StateKind::Pending => sight.attempt == 0 && !life.done,
             StateKind::Delivering => life.may_be_due(now_us) && !life.done,
             StateKind::Done => life.may_be_due(now_us),
-            // The receiver takes everything, so only interruptions lead there.
-            StateKind::Dead => false,
+            // The receiver takes everything, so only interruptions lead there: so many in a row
+            // that each attempt was the last thing of a process that was killed.
+            StateKind::Dead => {
+                let since_due = life.due_us..=now_us;
+                let kills = self.kills_us.iter().filter(|at| since_due.contains(at));
+                let most = u64::from(Config::default().max_interruptions);
+                sight.attempt >= most && kills.count() as u64 >= most && !life.done
+            }
         };
         life.done |= sight.state == StateKind::Done;
+        if sight.state == StateKind::Dead && state && !life.given_up {
+            life.given_up = true;
+            self.verdict.given_up += 1;
+        }
         let fault = if life.id != sight.id || life.due_us != sight.due_us {
             Fault::Lost
         } else if life.revision != sight.revision {
@@ -537,7 +608,7 @@ impl Trial {
         for (_, _, revision) in &asked {
             if !once.insert(*revision) {
                 let what = format!("revision {revision} was given twice");
-                self.verdict.accuse(Fault::Revision, what);
+                self.verdict.accuse(Fault::Revision, "", what);
             }
         }
         let mut known = asked.clone();
@@ -551,7 +622,7 @@ impl Trial {
             }
             if revision < highest {
                 let what = format!("revision {revision} was given after {highest}");
-                self.verdict.accuse(Fault::Revision, what);
+                self.verdict.accuse(Fault::Revision, "", what);
             }
         }
     }
@@ -567,36 +638,40 @@ impl Trial {
         }
         for arrival in of_id.into_values().flatten() {
             let what = format!("nobody was told of {arrival:?}");
-            self.verdict.accuse(Fault::Stranger, what);
+            self.verdict.accuse(Fault::Stranger, &arrival.key, what);
         }
     }
 
     fn compare(&mut self, life: &Life, arrived: &[&Arrival], settled_us: u64) {
         let mut highest = 0;
-        for arrival in arrived {
+        // In the order in which they say that they started, which none can put after its arrival.
+        // Who is kept waiting may read what a killed server sent after what the next one did.
+        let mut arrived = arrived.to_vec();
+        arrived.sort_by_key(|arrival| arrival.due_us + arrival.late_us);
+        for arrival in &arrived {
             if let Some(fault) = life.fault_of(arrival) {
                 let what = format!("{arrival:?} of {life:?}");
-                self.verdict.accuse(fault, what);
+                self.verdict.accuse(fault, &life.key, what);
             }
             if arrival.attempt <= highest {
                 let what = format!("{arrival:?} after attempt {highest}");
-                self.verdict.accuse(Fault::Unmarked, what);
+                self.verdict.accuse(Fault::Unmarked, &life.key, what);
             } else if highest > 0 {
                 self.verdict.duplicates += 1;
             }
             highest = highest.max(arrival.attempt);
         }
         self.verdict.delivered += u64::from(highest > 0);
-        let was_due = life.end.is_none() && life.latest_us() <= settled_us;
+        let was_due = life.end.is_none() && life.latest_us() < settled_us && !life.given_up;
         let complete = arrived.iter().any(|one| one.body_bytes.is_some());
         if (was_due || life.done) && !complete {
             let what = format!("never delivered: {life:?}");
-            self.verdict.accuse(Fault::Lost, what);
+            self.verdict.accuse(Fault::Lost, &life.key, what);
         }
     }
 
     fn accuse(&mut self, fault: Fault, key: &str, what: &str) {
-        self.verdict.accuse(fault, format!("{key}: {what}"));
+        self.verdict.accuse(fault, key, what.to_owned());
     }
 }
 
@@ -730,9 +805,10 @@ mod tests {
             arrivals,
             settled_us: SETTLED,
             apart_us,
+            kills_us: Vec::new(),
         };
         let verdict = judge(&evidence);
-        verdict.faults.into_iter().map(|(fault, _)| fault).collect()
+        verdict.faults.into_iter().map(|one| one.fault).collect()
     }
 
     #[test]
@@ -764,6 +840,7 @@ mod tests {
             arrivals: vec![arrival(1, DUE), arrival(2, DUE)],
             settled_us: SETTLED,
             apart_us: 0,
+            kills_us: Vec::new(),
         };
         let verdict = judge(&evidence);
         verdict.demand_innocence();
@@ -886,6 +963,75 @@ mod tests {
         assert_eq!(faults(vec![set(1)], twice(3)), []);
         assert_eq!(faults(vec![set(1)], twice(2)), [Fault::Unmarked]);
         assert_eq!(faults(vec![set(1)], twice(1)), [Fault::Unmarked]);
+    }
+
+    #[test]
+    fn what_started_first_may_be_read_last() {
+        let late = |attempt, late_us| Arrival {
+            at_us: DUE + 100,
+            late_us,
+            ..arrival(attempt, DUE)
+        };
+        let faults = |arrivals| faults(vec![set(1)], arrivals);
+        assert_eq!(faults(vec![late(2, 60), late(1, 30)]), []);
+        // By its own account, the lower number started later.
+        for arrivals in [[late(1, 60), late(2, 30)], [late(2, 30), late(1, 60)]] {
+            assert_eq!(faults(arrivals.into()), [Fault::Unmarked]);
+        }
+        assert_eq!(
+            faults(vec![late(2, 60), late(2, 30)]),
+            [Fault::Unmarked],
+            "the same number twice"
+        );
+    }
+
+    #[test]
+    fn a_timer_is_given_up_after_as_many_kills_as_that_takes() {
+        use Fault::{Answer, Lost};
+        let faults = |attempt, kills: u64, first_us| {
+            let dead = Sight {
+                attempt,
+                ..sight(1, DUE, StateKind::Dead)
+            };
+            let evidence = Evidence {
+                histories: [(
+                    "a".to_owned(),
+                    vec![event(100, set(1)), event(2_000, What::Look(Some(dead)))],
+                )]
+                .into(),
+                settled_us: SETTLED,
+                kills_us: (0..kills).map(|kill| first_us + kill).collect(),
+                ..Evidence::default()
+            };
+            let faults = judge(&evidence).faults.into_iter();
+            faults.map(|one| one.fault).collect::<Vec<_>>()
+        };
+        assert_eq!(faults(10, 10, DUE), []);
+        assert_eq!(faults(9, 10, DUE), [Answer, Lost]);
+        assert_eq!(faults(10, 9, DUE), [Answer, Lost]);
+        assert_eq!(faults(10, 10, DUE - 1), [Answer, Lost]);
+    }
+
+    #[test]
+    fn a_charge_is_short_and_names_each_kind() {
+        let evidence = Evidence {
+            histories: (0..50)
+                .map(|key| (key.to_string(), vec![event(100, set(key))]))
+                .collect(),
+            arrivals: vec![arrival(1, DUE), arrival(1, DUE)],
+            settled_us: SETTLED,
+            ..Evidence::default()
+        };
+        let charge = judge(&evidence).charge();
+        let lines: Vec<_> = charge.lines().collect();
+        assert!(lines.len() <= 1 + TOLD_MAX + 2 * STORY_MAX, "{charge}");
+        assert!(lines[0].contains("Lost: 49"), "{charge}");
+        assert!(lines[0].contains("Unmarked: 1"), "{charge}");
+        for kind in ["Lost", "Unmarked"] {
+            let told = lines[1..=TOLD_MAX].iter();
+            assert!(told.clone().any(|line| line.contains(kind)), "{charge}");
+        }
+        assert!(charge.contains("Event {"), "{charge}");
     }
 
     #[test]

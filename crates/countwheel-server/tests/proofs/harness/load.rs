@@ -123,6 +123,7 @@ impl Load {
             arrivals: receiver.arrivals(),
             settled_us,
             apart_us: APART_US,
+            kills_us: server.outages.iter().map(|(killed, _)| *killed).collect(),
         };
         Settled {
             evidence,
@@ -178,6 +179,7 @@ impl Settled {
                 "duplicates",
                 format!("{}, each with its own number", verdict.duplicates),
             ),
+            ("given up", verdict.given_up.to_string()),
             ("lost", fault(Fault::Lost)),
             ("early", fault(Fault::Early)),
             ("after remove", fault(Fault::AfterRemove)),
