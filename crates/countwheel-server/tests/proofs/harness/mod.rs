@@ -10,7 +10,7 @@ pub(crate) mod process;
 pub(crate) mod receiver;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use countwheel::{Clock, SystemClock};
@@ -47,10 +47,39 @@ pub(crate) fn wait(span: Duration) {
     }
 }
 
+/// What failed first.
+static FIRST_FAILURE: Mutex<Option<String>> = Mutex::new(None);
+
+/// The machine, as long as a proof has it. Says once more what failed when it is over, behind all
+/// that its end had to say: often the end of what a run printed is all that is left of it.
+pub(crate) struct Turn {
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(failure) = &*lock(&FIRST_FAILURE)
+        {
+            eprintln!("what failed first: {failure}");
+        }
+    }
+}
+
 /// One proof at a time: each has the machine to itself, and some measure how late things are.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> Turn {
     static TURN: Mutex<()> = Mutex::new(());
-    lock(&TURN)
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |failure| {
+            lock(&FIRST_FAILURE).get_or_insert_with(|| failure.to_string());
+            usual(failure);
+        }));
+    });
+    let alone = lock(&TURN);
+    *lock(&FIRST_FAILURE) = None;
+    Turn { _alone: alone }
 }
 
 /// A span in microseconds.

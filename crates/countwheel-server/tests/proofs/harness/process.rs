@@ -10,6 +10,9 @@ use std::time::Duration;
 use super::caller::Caller;
 use super::{PATIENCE, Random, micros, now_us, pause, temporary};
 
+/// So many lines of what the server said are shown when a proof fails, the last.
+const SAID_MAX: usize = 20;
+
 /// The program, to be given arguments.
 pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_countwheel"));
@@ -126,6 +129,18 @@ impl Server {
         self.child.id()
     }
 
+    /// What each of its threads waits for in the kernel, as far as that says so.
+    fn threads(&self) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
+        let tasks = tasks.into_iter().flatten().flatten();
+        let threads = tasks.map(|task| {
+            let read = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            let [name, waits] = ["comm", "wchan"].map(read);
+            format!("{} {}", name.trim(), waits.trim())
+        });
+        threads.collect()
+    }
+
     pub(crate) fn wait_until_ready(&mut self) -> Result<(), String> {
         let end = now_us() + micros(PATIENCE);
         loop {
@@ -147,11 +162,18 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let said = self.said();
+            let lines: Vec<&str> = said.lines().collect();
+            let last = &lines[lines.len().saturating_sub(SAID_MAX)..];
+            eprintln!("the server said last: {}", last.join("\n"));
+            match self.child.try_wait() {
+                Ok(Some(status)) => eprintln!("the server had ended with {status}"),
+                _ => eprintln!("the server was at: {}", self.threads().join(", ")),
+            }
+        }
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
-        if std::thread::panicking() {
-            eprintln!("the server said: {}", self.said());
-        }
         std::fs::remove_file(&self.log).unwrap_or_default();
     }
 }
