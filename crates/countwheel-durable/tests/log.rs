@@ -633,6 +633,37 @@ fn nothing_is_passed_that_is_about_to_move() {
     assert_eq!(due.len(), 2);
 }
 
+/// Whoever tends it would look at the same again and again until the move is over.
+#[test]
+fn what_stands_behind_something_that_moves_is_not_looked_at_meanwhile() {
+    let disk = Disk::default();
+    let interrupted = Interrupted::default();
+    let before = Arc::clone(&interrupted.before);
+    let mut own = options();
+    own.segments_max = 64;
+    let log = Arc::new(LogStore::open(interrupted, files(&disk), 7, own).unwrap());
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    let puts = (10..3_000).map(|number| Change::put(record(number, 1, 9)));
+    log.commit(lease, &puts.collect::<Vec<_>>()).unwrap();
+    log.seal().unwrap();
+    while log.move_oldest().unwrap() {}
+    log.commit(lease, &[Change::put(record(5, 2, 9))]).unwrap();
+    log.seal().unwrap();
+    let removals = (10..2_500).map(|number| Change::remove(record(number, 1, 0).name));
+    log.commit(lease, &removals.collect::<Vec<_>>()).unwrap();
+    let (looking, more) = (Arc::clone(&log), Arc::new(AtomicBool::new(true)));
+    let is_more = Arc::clone(&more);
+    *before.lock().unwrap() = Some(Box::new(move || {
+        // The sorted store has two pieces of its own to do.
+        looking.tend().unwrap();
+        is_more.store(looking.tend().unwrap(), Ordering::SeqCst);
+    }));
+    assert!(log.move_oldest().unwrap());
+    assert!(!more.load(Ordering::SeqCst), "there is no end of it");
+    let due = log.due(Shard::ONLY, &DueScan::all(DueClock::Wall)).unwrap();
+    assert_eq!(due.first().unwrap().name, record(5, 2, 0).name);
+}
+
 fn options() -> LogOptions {
     let mut options = LogOptions::default();
     options.segment_bytes = 1 << 15;

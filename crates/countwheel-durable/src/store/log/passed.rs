@@ -147,7 +147,8 @@ impl<B: Sorted> LogStore<B> {
         Ok(more)
     }
 
-    /// True if all of as many as the limit says were hidden.
+    /// True if all of as many as the limit says were hidden, and what moves does not stand before
+    /// the last of them: then there is no more to pass until it has moved.
     fn pass_by(&self, shard: Shard, clock: DueClock, limit: usize) -> Result<bool, StoreError> {
         let state = self.state();
         let (moves, was_moving) = (state.moves, state.is_moving);
@@ -183,11 +184,11 @@ impl<B: Sorted> LogStore<B> {
             Some(first) => Some(before(first.wake)),
             None => entries.last().map(|last| last.wake),
         };
-        if let Some(passed) = passed {
-            let bounded = bound.map_or(passed, |bound| passed.min(bound));
+        let bounded = passed.map(|passed| bound.map_or(passed, |bound| passed.min(bound)));
+        if let Some(bounded) = bounded {
             table.passed.set(clock, bounded);
         }
         table.unnoted += seen;
-        Ok(seen == limit)
+        Ok(seen == limit && bounded == passed)
     }
 }
