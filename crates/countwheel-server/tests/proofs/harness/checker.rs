@@ -23,7 +23,7 @@ pub(crate) struct Evidence {
     pub(crate) arrivals: Vec<Arrival>,
     /// Whatever was due before this had all the time it needed.
     pub(crate) settled_us: u64,
-    /// How far the clock by which delays go may be from the wall clock, which is slewed.
+    /// How far the clock by which delays go may be from the wall clock.
     pub(crate) apart_us: u64,
     /// When the server was killed.
     pub(crate) kills_us: Vec<u64>,
@@ -1067,7 +1067,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_are_slewed_excuse_delays_alone() {
+    fn clocks_that_lie_apart_excuse_delays_alone() {
         let judged = |asked| {
             let answer = Answer::Yes(Moved {
                 revision: 2,

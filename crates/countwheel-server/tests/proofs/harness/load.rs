@@ -16,8 +16,8 @@ use super::process::Server;
 use super::receiver::Receiver;
 use super::{Random, micros, now_us, pause, wait_until};
 
-/// The kernel slews the wall clock by at most a two-thousandth: this is so much in 100 s, longer
-/// than any process of a proof lives.
+/// How far the wall clock may have come from the clock of delays: the two are read one after the
+/// other, and whoever keeps the machine's time may set the wall clock a little.
 pub(crate) const APART_US: u64 = 50_000;
 
 const WORKERS: u64 = 6;
