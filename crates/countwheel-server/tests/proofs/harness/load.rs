@@ -299,11 +299,16 @@ impl Worker {
             429 | 507 => Said::Refused { for_good: false },
             503 => {
                 let health = caller.ask("GET", "/healthz", None);
-                let stopping = reply.body["detail"] == "shutting down";
-                if !stopping {
-                    self.health.push(health.map(|reply| reply.status));
-                }
                 let detail = reply.body["detail"].as_str().unwrap_or_default();
+                // That a record could not be read ends that request, not the store: what is
+                // final is a commit that failed.
+                if !["shutting down", "the store could not be read"].contains(&detail) {
+                    let status = health.map(|reply| reply.status);
+                    if status == Some(200) {
+                        eprintln!("told {detail:?}, and that all is well");
+                    }
+                    self.health.push(status);
+                }
                 if detail.contains("not known") {
                     Said::Nothing
                 } else {
