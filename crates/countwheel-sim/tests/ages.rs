@@ -8,7 +8,7 @@ use countwheel_sim::machine::Kind;
 const HOUR: Duration = Duration::from_secs(3_600);
 
 #[test]
-fn a_day_of_much_goes_by() {
+fn hours_of_much_go_by() {
     for kind in Kind::ALL {
         let on_disk = kind != Kind::Memory;
         let dense = Ages {
