@@ -227,13 +227,9 @@ fn main() -> ExitCode {
             years,
             seed,
             store,
-        } => match (first(&seed), Kind::named(&store)) {
-            (Err(code), _) => code,
-            (Ok(seed), Some(kind)) => live_ages(seed, days, years, kind),
-            (Ok(_), None) => {
-                eprintln!("no store is called {store}; there are {:?}", Kind::ALL);
-                ExitCode::from(2)
-            }
+        } => match (first(&seed), prove::kind(&store, &Kind::ALL)) {
+            (Ok(seed), Ok(kind)) => live_ages(seed, days, years, kind),
+            (Err(code), _) | (_, Err(code)) => code,
         },
         Command::Timers {
             seeds,

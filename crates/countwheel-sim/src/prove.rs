@@ -83,14 +83,16 @@ pub(crate) struct Sabotages {
 fn kinds(store: Option<&str>) -> Result<Vec<Kind>, ExitCode> {
     match store {
         None => Ok(Kind::ON_DISK.to_vec()),
-        Some(name) => match Kind::named(name) {
-            Some(kind) => Ok(vec![kind]),
-            None => {
-                eprintln!("no store is called {name}; there are {:?}", Kind::ON_DISK);
-                Err(ExitCode::from(2))
-            }
-        },
+        Some(name) => kind(name, &Kind::ON_DISK).map(|kind| vec![kind]),
     }
+}
+
+/// The store of that name; who asks for another is told what there is.
+pub(crate) fn kind(name: &str, there_are: &[Kind]) -> Result<Kind, ExitCode> {
+    Kind::named(name).ok_or_else(|| {
+        eprintln!("no store is called {name}; there are {there_are:?}");
+        ExitCode::from(2)
+    })
 }
 
 fn report<T: fmt::Display>(result: Result<T, Box<Failure>>, again: &str) -> ExitCode {
