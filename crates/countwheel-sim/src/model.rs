@@ -16,7 +16,7 @@ use countwheel_durable::{
     Verdict, Was,
 };
 
-use self::series::{Judged, Series};
+use self::series::{Judged, Series, settled};
 
 /// A reading of both clocks: the wall clock, and the time line that began at its reading when
 /// the process did and that no step of it touches.
@@ -458,7 +458,8 @@ impl Model {
                 if timer.failures == 0
                     && let Some(series) = &mut timer.series
                 {
-                    let due = now.convert(timer.due.1, timer.clock, series.clock());
+                    let due = |due| now.convert(due, timer.clock, series.clock());
+                    let due = (due(timer.due.0), due(timer.due.1));
                     series.fire(due, now.by(series.clock()));
                 }
                 let now = now.by(timer.clock);
@@ -710,12 +711,10 @@ impl Model {
             if let Some(at) = claims_at {
                 self.dead += u64::from(timer.follow(record, at, opened));
             }
-            match (&record.recurring, &mut timer.series) {
-                (Some(kept), Some(series)) => {
-                    series
-                        .check(kept)
-                        .map_err(|what| format!("{name}: {what}"))?;
-                }
+            match (&record.recurring, &timer.series) {
+                (Some(kept), Some(series)) => series
+                    .check(kept)
+                    .map_err(|what| format!("{name}: {what}"))?,
                 (None, None) => {}
                 (kept, _) => return Err(format!("{name}: comes again as {kept:?}")),
             }
@@ -832,8 +831,17 @@ impl Model {
 
 impl Timer {
     fn is_known_as(&mut self, id: TimerId, name: &TimerName) -> Verdicts {
-        let known = *self.id.get_or_insert(id);
-        ensure!(known == id, "{name}: is known as {id}, was {known}");
+        if let Some(known) = self.id {
+            ensure!(known == id, "{name}: is known as {id}, was {known}");
+            return Ok(());
+        }
+        self.id = Some(id);
+        if let Some(series) = &mut self.series {
+            let far = series.far(id);
+            series.settle(far);
+            self.due = settled(self.due, far);
+            self.first_due = settled(self.first_due, far);
+        }
         Ok(())
     }
 
@@ -902,7 +910,6 @@ impl Timer {
     /// is its end.
     fn follow(&mut self, record: &Record, now: Now, opened: Timestamp) -> bool {
         let mut next = self.clone();
-        next.id.get_or_insert(record.id);
         for _ in 0..=PASSES_MAX {
             let at = match (&record.recurring, &next.series) {
                 (Some(kept), Some(series)) => series.is_at(kept),

@@ -32,27 +32,27 @@ fn two_processes_let_out_the_same() {
 /// Seeds that failed once, for ever.
 #[test]
 fn what_failed_once_does_not_fail_again() {
-    for (seed, kind, _why) in regressions() {
-        let options = Options {
-            kind,
-            ..Options::default()
-        };
+    for (seed, options) in regressions() {
         world::run(seed, &options).unwrap_or_else(|failure| panic!("{failure}"));
     }
 }
 
 /// The lines of `regressions.txt` about worlds.
-fn regressions() -> Vec<(u64, Option<Kind>, &'static str)> {
+fn regressions() -> Vec<(u64, Options)> {
     let lines = include_str!("../regressions.txt").lines();
     let worlds = lines.filter_map(|line| line.strip_prefix("seeds "));
-    worlds
-        .map(|line| {
-            let mut words = line.splitn(3, ' ');
-            let (seed, kind) = (words.next().unwrap(), words.next().unwrap());
-            let kind = (kind != "drawn").then(|| Kind::named(kind).unwrap());
-            (seed.parse().unwrap(), kind, words.next().unwrap_or(""))
-        })
-        .collect()
+    let parsed = worlds.map(|line| {
+        let mut words = line.split(' ');
+        let (seed, kind) = (words.next().unwrap(), words.next().unwrap());
+        let mut options = Options::default();
+        let (kind, turns) = kind.split_once(':').unwrap_or((kind, ""));
+        if !turns.is_empty() {
+            options.turns = turns.parse().unwrap();
+        }
+        options.kind = (kind != "drawn").then(|| Kind::named(kind).unwrap());
+        (seed.parse().unwrap(), options)
+    });
+    parsed.collect()
 }
 
 #[test]

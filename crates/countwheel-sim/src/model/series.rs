@@ -28,10 +28,23 @@ pub(super) struct Series {
     pub(super) nominal: Timestamp,
     /// When it is due by request, between these.
     moved: Option<(Timestamp, Timestamp)>,
+    /// A run was asked for while it was not known whether one was due already.
+    unsettled: Option<Asked>,
     busy_since: Option<Timestamp>,
     not_made_missed: u64,
     not_made_overlapped: u64,
     dead: u64,
+}
+
+/// Somebody asked for a run at once, and it depends on the timer's id, which is not known yet,
+/// whether the one there was had come due.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Asked {
+    at: Timestamp,
+    /// The run was due between these.
+    due: (Timestamp, Timestamp),
+    /// Whether the run was moved after that.
+    is_moved_since: bool,
 }
 
 /// What is to be done with a run that is due.
@@ -66,6 +79,7 @@ impl Series {
             run: 1,
             nominal: from,
             moved: None,
+            unsettled: None,
             busy_since: None,
             not_made_missed: 0,
             not_made_overlapped: 0,
@@ -155,16 +169,51 @@ impl Series {
         nominal + Duration::from_micros(Random::new(seed, "").below(window + 1))
     }
 
+    /// How much earlier the run is due than it could be with another draw.
+    pub(super) fn far(&self, id: TimerId) -> Duration {
+        let latest = self.nominal + self.recurrence.jitter;
+        latest.saturating_since(self.due_of(id, self.nominal))
+    }
+
     /// The run is due at another time, by request.
     pub(super) fn move_to(&mut self, due: (Timestamp, Timestamp)) {
         self.moved = Some(due);
+        if let Some(asked) = &mut self.unsettled {
+            asked.is_moved_since = true;
+        }
     }
 
-    /// Somebody asked for a run at once.
-    pub(super) fn fire(&mut self, due: Timestamp, now: Timestamp) {
-        if due > now {
-            self.nominal = now;
-            self.moved = None;
+    /// Somebody asked for a run at once. It is due between these two.
+    pub(super) fn fire(&mut self, (low, high): (Timestamp, Timestamp), now: Timestamp) {
+        if low > now {
+            self.unsettled = None;
+            self.make_extra(now);
+        } else if high > now {
+            self.unsettled = Some(Asked {
+                at: now,
+                due: (low, high),
+                is_moved_since: false,
+            });
+        }
+    }
+
+    /// The run is one of its own, due at once: what the schedule has comes after it.
+    fn make_extra(&mut self, now: Timestamp) {
+        self.nominal = now;
+        self.moved = None;
+    }
+
+    /// The timer's id is known now: so is how `far` its draw is from the end of its jitter.
+    pub(super) fn settle(&mut self, far: Duration) {
+        if let Some(moved) = &mut self.moved {
+            *moved = settled(*moved, far);
+        }
+        if let Some(asked) = self.unsettled.take()
+            && settled(asked.due, far).0 > asked.at
+        {
+            let moved = self.moved.filter(|_| asked.is_moved_since);
+            self.make_extra(asked.at);
+            self.moved = moved;
         }
     }
 
@@ -384,12 +433,7 @@ impl Series {
     }
 
     /// Compares all of it with what is stored.
-    pub(super) fn check(&mut self, kept: &Recurring) -> Verdicts {
-        if let (Some(moved), Some((low, high))) = (kept.moved, self.moved)
-            && (low..=high).contains(&moved)
-        {
-            self.moved = Some((moved, moved));
-        }
+    pub(super) fn check(&self, kept: &Recurring) -> Verdicts {
         let expected = Recurring {
             recurrence: self.recurrence.clone(),
             run: self.run,
@@ -407,6 +451,17 @@ impl Series {
             Err(format!("stands at {kept:?}, expected {expected:?}"))
         }
     }
+}
+
+/// The one of a range of times that it is if the draw stays so `far` from its end. What a move
+/// would have put before its own time is at that time, so that the beginning of a range may be
+/// later than by the jitter.
+pub(super) fn settled(
+    (low, high): (Timestamp, Timestamp),
+    far: Duration,
+) -> (Timestamp, Timestamp) {
+    let due = high.saturating_sub(far).max(low);
+    (due, due)
 }
 
 fn micros(span: Duration) -> u64 {
