@@ -848,6 +848,34 @@ fn plain(number: u64, revision: u64) -> Record {
 }
 
 #[test]
+fn blocks_of_tables_that_were_merged_away_are_not_kept_in_memory() {
+    let store = TableStore::open(Disk::default().files("tables"), 7, TableOptions::default());
+    let store = store.unwrap();
+    let all = || 0..2_000;
+    let cached = || store.stats().cached;
+    for round in 1..20 {
+        let puts =
+            all().map(|number| (Shard(0), Change::put(plain(number, round * 2_000 + number))));
+        store.ingest(round, puts.collect()).unwrap();
+        for number in all() {
+            let name = plain(number, 1).name;
+            assert!(store.get(Shard(0), &name).unwrap().is_some());
+        }
+        assert!(cached() > 100_000, "{} bytes after reading all", cached());
+        while store.merge_step().unwrap() {}
+    }
+    let removals = all().map(|number| (Shard(0), Change::remove(plain(number, 1).name)));
+    store.ingest(20, removals.collect()).unwrap();
+    while store.merge_step().unwrap() {}
+    let bytes = store.stats().bytes;
+    assert!(
+        cached() as u64 <= 4 * bytes,
+        "{} bytes of {bytes}",
+        cached()
+    );
+}
+
+#[test]
 fn a_scan_from_a_position_reads_little_whatever_was_removed_before() {
     let disk = Disk::default();
     let mut options = TableOptions::default();

@@ -81,6 +81,32 @@ impl Cache {
         }
     }
 
+    /// Gives up the blocks of a file that is no more: nobody asks for them again, and they would
+    /// take the room of others until the line has gone round. Looks at every block there is.
+    pub(super) fn forget(&self, file: u64) {
+        for mut part in self.parts() {
+            let part = &mut *part;
+            part.blocks.retain(|id, slot| {
+                let stays = id.0 != file;
+                if !stays {
+                    part.bytes -= slot.block.weight();
+                }
+                stays
+            });
+            part.line.retain(|id| id.0 != file);
+        }
+    }
+
+    /// How many bytes the blocks have.
+    pub(super) fn bytes(&self) -> usize {
+        self.parts().map(|part| part.bytes).sum()
+    }
+
+    fn parts(&self) -> impl Iterator<Item = MutexGuard<'_, Part>> {
+        let parts = self.parts.iter();
+        parts.map(|part| part.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn part(&self, file: u64, offset: u64) -> MutexGuard<'_, Part> {
         let mixed = (file ^ (offset >> 3)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let index = usize::try_from(mixed).unwrap_or(0) % PARTS;
@@ -94,14 +120,15 @@ mod tests {
     use super::*;
     use crate::store::table::block::Builder;
 
+    fn block(offset: u64) -> Arc<Block> {
+        let mut body = Builder::default();
+        body.push(b"key", &[0; 1_000]);
+        Arc::new(Block::new(body.take(), 0, offset).unwrap())
+    }
+
     #[test]
     fn a_cache_stays_in_its_bounds_and_keeps_what_is_used() {
         let cache = Cache::new(PARTS * 10_000);
-        let block = |offset| {
-            let mut body = Builder::default();
-            body.push(b"key", &[0; 1_000]);
-            Arc::new(Block::new(body.take(), 0, offset).unwrap())
-        };
         cache.insert(1, &block(0));
         for offset in 1..1_000 {
             cache.insert(1, &block(8 * offset));
@@ -112,5 +139,29 @@ mod tests {
             .count();
         assert!((PARTS..=PARTS * 10).contains(&held), "{held}");
         assert!(cache.get(2, 0).is_none(), "of another file");
+    }
+
+    #[test]
+    fn a_file_that_is_no_more_leaves_its_room_to_others() {
+        let cache = Cache::new(PARTS * 20_000);
+        let held = |file| {
+            let there = |offset: &u64| cache.get(file, 8 * offset).is_some();
+            (0..16).filter(there).count()
+        };
+        for offset in 0..16 {
+            cache.insert(1, &block(8 * offset));
+            cache.insert(2, &block(8 * offset));
+        }
+        cache.forget(1);
+        assert_eq!((held(1), held(2)), (0, 16));
+        for part in cache.parts() {
+            let bytes: usize = part.blocks.values().map(|slot| slot.block.weight()).sum();
+            assert_eq!((part.bytes, part.line.len()), (bytes, part.blocks.len()));
+        }
+        for file in 3..1_000 {
+            cache.insert(file, &block(0));
+            assert!(cache.get(file, 0).is_some(), "there is room for it");
+            cache.forget(file);
+        }
     }
 }

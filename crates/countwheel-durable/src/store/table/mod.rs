@@ -131,6 +131,9 @@ pub struct TableStats {
     pub bytes: u64,
     /// Bytes of tables written since the store was opened, by ingests and merges.
     pub written: u64,
+    /// Blocks of these tables that are in memory, in bytes: at most
+    /// [`TableOptions::cache_bytes`].
+    pub cached: usize,
 }
 
 /// Keeps records in sorted tables, which are written once and merged now and then.
@@ -310,6 +313,7 @@ impl TableStore {
             tombstones: sum(|table| table.footer.tombstones),
             bytes: sum(|table| table.entry.length),
             written: self.directory.written(),
+            cached: self.directory.cache.bytes(),
         }
     }
 

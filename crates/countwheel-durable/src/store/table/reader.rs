@@ -212,6 +212,7 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         if self.discarded.load(Ordering::SeqCst) {
+            self.directory.cache.forget(self.entry.number);
             self.directory.discard(&self.name());
         }
     }
