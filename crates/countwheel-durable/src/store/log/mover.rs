@@ -117,8 +117,10 @@ impl<B: Sorted> LogStore<B> {
     fn wants_move(&self) -> bool {
         let kept = self.options.segments_max.max(2) - 1;
         let kept = self.options.segments_kept.clamp(1, kept);
-        let is_long = self.young().1 > kept || self.has_many_names();
-        is_long && !self.base.is_behind() || !self.writer_whatever().supply.has_room()
+        let segments = self.young().1;
+        let is_long = segments > kept || self.has_many_names();
+        let is_short_of_room = segments > 1 && !self.writer_whatever().supply.has_room();
+        is_long && !self.base.is_behind() || is_short_of_room
     }
 
     /// A segment was moved.
