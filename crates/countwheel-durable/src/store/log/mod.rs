@@ -253,13 +253,24 @@ impl<B: Sorted> LogStore<B> {
         let mut state = recovered.state;
         let mut snapshot = Vec::new();
         let (active, begins_at, offset) = match recovered.end {
-            Some(end) => end,
-            None => {
+            Some((active, begins_at, offset)) if offset > begins_at => (active, begins_at, offset),
+            // The process before may have ended because it could not sync the name of this one;
+            // and after a sync that failed, another one says nothing about what was done before
+            // it. So it gets its name once more, by way of another file.
+            end => {
                 state.snapshot(&mut snapshot);
-                let begun = supply.next_segment(1, recovered.next_commit, &mut snapshot, 0);
-                let (first, begins_at) = begun.map_err(|trouble| trouble.error(&*files))?;
-                state.segments.insert(first.number, first.clone());
-                (first, begins_at, begins_at)
+                let number = end.as_ref().map_or(1, |(last, _, _)| last.number);
+                match supply.next_segment(number, recovered.next_commit, &mut snapshot, 0) {
+                    Ok((begun, begins_at)) => {
+                        state.segments.insert(number, begun.clone());
+                        (begun, begins_at, begins_at)
+                    }
+                    // A full disk must not keep a store shut.
+                    Err(trouble) => match (trouble, end) {
+                        (Trouble::Full, Some(end)) => end,
+                        (trouble, _) => return Err(trouble.error(&*files)),
+                    },
+                }
             }
         };
         let writer = Writer {

@@ -139,9 +139,9 @@ impl Files for Handle {
         let strike = state.call(Operation::Rename, &self.path_of(from), 0, 0);
         let node = state.node_of(&self.directory, from)?;
         if from != to && state.is_made(strike) {
-            let (from, to) = (from.to_owned(), to.to_owned());
+            let to = to.to_owned();
             let directory = state.directory(&self.directory);
-            directory.change(Entry::Rename { from, to, node });
+            directory.change(Entry::Rename { to, node });
         }
         outcome(strike)
     }
@@ -151,9 +151,8 @@ impl Files for Handle {
         let strike = state.call(Operation::Remove, &self.path_of(name), 0, 0);
         let node = state.node_of(&self.directory, name)?;
         if state.is_made(strike) {
-            let name = name.to_owned();
             let directory = state.directory(&self.directory);
-            directory.change(Entry::Remove { name, node });
+            directory.change(Entry::Remove { node });
         }
         outcome(strike)
     }
@@ -164,7 +163,8 @@ impl Files for Handle {
         if state.ignores_syncs {
             return outcome(strike);
         }
-        // A journal that failed is replayed up to somewhere, or not at all.
+        // A journal that failed is replayed up to somewhere, or not at all. The rest can be seen, and
+        // no later sync writes it.
         let count = state.directory(&self.directory).unsynced.len();
         let kept = match strike {
             None => count,
@@ -172,7 +172,8 @@ impl Files for Handle {
             Some(_) => usize::try_from(state.random.below(count as u64 + 1)).unwrap_or(0),
         };
         let directory = state.directory(&self.directory);
-        for entry in directory.unsynced.drain(..kept) {
+        let unsynced = std::mem::take(&mut directory.unsynced);
+        for entry in &unsynced[..kept] {
             entry.apply(&mut directory.durable);
         }
         state.collect();

@@ -58,7 +58,8 @@ const REMEMBERED: usize = 64;
 ///   fail, whatever its destructors still try.
 /// - **A sync that fails** is as bad as on Linux: any part of what it was for is durable, and the
 ///   rest counts as clean. It can be read, no later sync writes it, and
-///   [`evict`](Self::evict) or a power cut lose it.
+///   [`evict`](Self::evict) or a power cut lose it. So it is with changes of names: those that
+///   are durable are the first few, and a power cut loses the rest.
 /// - **Faults** ([`fail`](Self::fail)) make calls fail, counted from when they are planted.
 /// - **A capacity** ([`set_capacity`](Self::set_capacity)) makes it full.
 /// - **Damage** ([`damage`](Self::damage)) is what no sync protects from.
@@ -96,32 +97,26 @@ struct Directory {
 #[derive(Clone, Debug)]
 enum Entry {
     Create { name: String, node: u64 },
-    Rename { from: String, to: String, node: u64 },
-    Remove { name: String, node: u64 },
+    Rename { to: String, node: u64 },
+    Remove { node: u64 },
 }
 
 impl Entry {
+    /// A file has one name, whatever became of an entry before that gave it another.
     fn apply(&self, names: &mut BTreeMap<String, u64>) {
-        let mut forget = |name: &str, node: u64| {
-            if names.get(name) == Some(&node) {
-                names.remove(name);
-            }
-        };
         match self {
             Self::Create { name, node } => drop(names.insert(name.clone(), *node)),
-            Self::Rename { from, to, node } => {
-                forget(from, *node);
+            Self::Rename { to, node } => {
+                names.retain(|_, named| named != node);
                 names.insert(to.clone(), *node);
             }
-            Self::Remove { name, node } => forget(name, *node),
+            Self::Remove { node } => names.retain(|_, named| named != node),
         }
     }
 
     fn node(&self) -> u64 {
         match self {
-            Self::Create { node, .. } | Self::Rename { node, .. } | Self::Remove { node, .. } => {
-                *node
-            }
+            Self::Create { node, .. } | Self::Rename { node, .. } | Self::Remove { node } => *node,
         }
     }
 }

@@ -214,17 +214,6 @@ impl TableStore {
             .fold(manifest.next_file, u64::max);
         let directory = Arc::new(Directory::new(files, store_id, options, next_file));
         let version = Version::open(&directory, &manifest)?;
-        let kept: Vec<u64> = manifest.tables().map(|table| table.number).collect();
-        for (parsed, name) in &found {
-            let is_kept = match parsed {
-                FileName::Manifest => true,
-                FileName::Table(number) => kept.contains(number),
-                FileName::NewManifest(_) => false,
-            };
-            if !is_kept {
-                directory.discard(name);
-            }
-        }
         // The process before may have ended before the last sync of the directory, or because it
         // failed; and after a sync that failed, another one says nothing about what was done
         // before it. So what that sync was for is done again.
@@ -236,6 +225,19 @@ impl TableStore {
                 synced.map_err(|error| directory.sync_failed(error))?;
             }
             Err(error) => return Err(error),
+        }
+        // Only now: what the manifest before named has to be there for as long as that may be the
+        // one that is found.
+        let kept: Vec<u64> = manifest.tables().map(|table| table.number).collect();
+        for (parsed, name) in &found {
+            let is_kept = match parsed {
+                FileName::Manifest => true,
+                FileName::Table(number) => kept.contains(number),
+                FileName::NewManifest(_) => false,
+            };
+            if !is_kept {
+                directory.discard(name);
+            }
         }
         Ok(Self {
             directory,
