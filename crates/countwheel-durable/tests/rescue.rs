@@ -459,6 +459,13 @@ fn whole_parts_that_are_missing_are_said_to_be() {
             0
         };
         assert_eq!(stale, expected, "{part}");
+        // What is lost may have given more than can be seen.
+        let now = rescue.ownership;
+        assert!(
+            now.lease.fence > life.ownership.lease.fence,
+            "{part}: {now:?}"
+        );
+        assert!(now.last_revision >= life.last_revision, "{part}: {now:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Makes a new store of what can be read of a damaged one.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,9 +17,10 @@ use crate::{Record, Revision, TimerName};
 const COMMIT_BYTES: usize = 1 << 20;
 const COMMIT_CHANGES: usize = 1_024;
 
-/// If anything of the log is lost, so many revisions are left out: what is lost may have given
-/// some.
+/// If anything of the log is lost, so many revisions and fences are left out: what is lost may
+/// have given some.
 const REVISIONS_LEFT_OUT: u64 = 1 << 32;
+const FENCES_LEFT_OUT: u64 = 1 << 32;
 
 /// Something that a repair could not read, or could not be sure of.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -112,7 +114,8 @@ pub fn repair_files<B: Sorted>(
     }
     let mut writer = Writer {
         into,
-        leases: BTreeMap::new(),
+        salvage: &salvage,
+        shards: BTreeMap::new(),
         shard: Shard::ONLY,
         changes: Vec::new(),
         bytes: 0,
@@ -122,9 +125,8 @@ pub fn repair_files<B: Sorted>(
     for problem in report.problems {
         writer.problem(problem)?;
     }
-    for (&shard, owned) in &salvage.shards {
-        let fence = Fence(owned.fence.0.saturating_add(salvage.commits_lost));
-        writer.leases.insert(shard, into.take(shard, fence)?.lease);
+    for shard in salvage.shards.keys().copied().chain([Shard::ONLY]) {
+        writer.target(shard)?;
     }
     let checked = TableStore::salvage(Arc::clone(tables), store_id, |found| {
         if salvage
@@ -147,14 +149,15 @@ pub fn repair_files<B: Sorted>(
         writer.put(*shard, record, young.gaps < salvage.gaps)?;
     }
     writer.flush()?;
-    for (&shard, owned) in &salvage.shards {
-        let left_out = if salvage.gaps > 0 {
-            REVISIONS_LEFT_OUT.saturating_add(salvage.bytes_lost)
-        } else {
-            0
-        };
-        let given = Revision(owned.revision.0.saturating_add(left_out));
-        writer.commit(shard, &[Change::Given(given)])?;
+    let left_out = match salvage.gaps {
+        0 => 0,
+        _ => REVISIONS_LEFT_OUT.saturating_add(salvage.bytes_lost),
+    };
+    for (shard, Target { lease, highest }) in writer.shards {
+        let known = salvage.shards.get(&shard).map(|owned| owned.revision);
+        let given = highest.max(known.unwrap_or_default());
+        let given = Revision(given.0.saturating_add(left_out));
+        into.commit(lease, &[Change::Given(given)])?;
     }
     Ok(writer.repaired)
 }
@@ -222,10 +225,18 @@ impl Salvage {
     }
 }
 
+/// A shard of the new store.
+struct Target {
+    lease: Lease,
+    /// The highest revision of a record that was put there.
+    highest: Revision,
+}
+
 /// Fills the new store.
 struct Writer<'a, B> {
     into: &'a LogStore<B>,
-    leases: BTreeMap<Shard, Lease>,
+    salvage: &'a Salvage,
+    shards: BTreeMap<Shard, Target>,
     /// Of which shard the changes are.
     shard: Shard,
     changes: Vec<Change>,
@@ -235,6 +246,24 @@ struct Writer<'a, B> {
 }
 
 impl<B: Sorted> Writer<'_, B> {
+    /// The shard in the new store. It is taken under a fence that nobody had: any commit of what
+    /// is lost may have raised it.
+    fn target(&mut self, shard: Shard) -> Result<&mut Target, StoreError> {
+        let target = match self.shards.entry(shard) {
+            Entry::Occupied(there) => return Ok(there.into_mut()),
+            Entry::Vacant(target) => target,
+        };
+        let known = self.salvage.shards.get(&shard).map(|owned| owned.fence);
+        let left_out = match self.salvage.gaps {
+            0 => 0,
+            _ => FENCES_LEFT_OUT.saturating_add(self.salvage.commits_lost),
+        };
+        let fence = Fence(known.unwrap_or_default().0.saturating_add(left_out));
+        let lease = self.into.take(shard, fence)?.lease;
+        let highest = Revision::default();
+        Ok(target.insert(Target { lease, highest }))
+    }
+
     fn problem(&mut self, problem: Problem) -> Result<(), StoreError> {
         self.repaired.problems += 1;
         (self.lost)(Loss::Damage(problem))
@@ -254,6 +283,8 @@ impl<B: Sorted> Writer<'_, B> {
             self.flush()?;
         }
         self.shard = shard;
+        let highest = &mut self.target(shard)?.highest;
+        *highest = record.revision.max(record.id.set).max(*highest);
         self.bytes += record.payload.len();
         self.changes.push(Change::Put {
             record: Box::new(record),
@@ -268,18 +299,7 @@ impl<B: Sorted> Writer<'_, B> {
         if changes.is_empty() {
             return Ok(());
         }
-        self.commit(self.shard, &changes)
-    }
-
-    fn commit(&mut self, shard: Shard, changes: &[Change]) -> Result<(), StoreError> {
-        let lease = match self.leases.get(&shard) {
-            Some(&lease) => lease,
-            None => {
-                let lease = self.into.acquire(shard)?.lease;
-                self.leases.insert(shard, lease);
-                lease
-            }
-        };
-        self.into.commit(lease, changes)
+        let lease = self.target(self.shard)?.lease;
+        self.into.commit(lease, &changes)
     }
 }
