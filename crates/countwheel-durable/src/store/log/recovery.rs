@@ -13,6 +13,9 @@ use crate::store::StoreError;
 use crate::store::embedded::codec::{CodecError, Indexed};
 use crate::store::files::Files;
 
+/// No log comes to a spare of a higher number.
+const SPARES_MAX: u64 = 1 << 62;
+
 /// What a directory holds.
 pub(super) struct Found {
     /// Those that the sorted store has not taken in, in order.
@@ -50,7 +53,9 @@ pub(super) fn find(files: &dyn Files, store_id: u64, ingested: u64) -> Result<Fo
     for name in files.list().map_err(on_error)? {
         let finished = name.strip_prefix("making-");
         if let Some(number) = finished.unwrap_or(&name).strip_prefix("spare-") {
-            found.next_name = found.next_name.max(number.parse().unwrap_or(0));
+            // One that is higher than any that was given is not in the way.
+            let number = number.parse().ok().filter(|&number| number <= SPARES_MAX);
+            found.next_name = found.next_name.max(number.unwrap_or(0));
             match finished {
                 Some(_) => found.unfinished.push(name),
                 None => found.spares.push(name),

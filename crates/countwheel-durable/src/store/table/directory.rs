@@ -33,6 +33,9 @@ pub(super) enum FileName {
 
 const NEW_MANIFEST: &str = "manifest-new-";
 const TABLE: &str = "table-";
+/// No store comes to a number above this: who has one did not make it, and there have to be
+/// numbers behind it.
+const FILES_MAX: u64 = 1 << 62;
 
 impl Directory {
     /// The name of the manifest that counts.
@@ -84,7 +87,10 @@ impl Directory {
 
     /// What a file of this name is; `None` if it is none of a table store's.
     pub(super) fn parse(name: &str) -> Option<FileName> {
-        let number = |prefix| u64::from_str_radix(name.strip_prefix(prefix)?, 16).ok();
+        let number = |prefix| {
+            let number = u64::from_str_radix(name.strip_prefix(prefix)?, 16).ok();
+            number.filter(|&number| number <= FILES_MAX)
+        };
         if name == Self::MANIFEST {
             return Some(FileName::Manifest);
         }

@@ -167,7 +167,9 @@ impl TableWriter {
         let name = Directory::table_name(number);
         let file = directory.files.begin(&name).map_err(|error| {
             // A disk that is full may have made it all the same.
-            directory.discard(&name);
+            if error.kind() != io::ErrorKind::AlreadyExists {
+                directory.discard(&name);
+            }
             directory.write_failed(error)
         })?;
         Ok(Self {
