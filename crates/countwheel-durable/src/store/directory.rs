@@ -87,7 +87,7 @@ pub(super) fn create_directory(directory: &Path) -> Result<(), StoreError> {
         Ok(()) => sync_directory(parent),
         // Made by another process just now, or not a directory, which its reader will say.
         Err(source) if source.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(source) => Err(io_error(directory, source)),
+        Err(source) => Err(write_failed(directory, source)),
     }
 }
 
@@ -156,7 +156,7 @@ pub(super) fn write_format(directory: &Path, format: Format) -> Result<(), Store
         file.sync_all()?;
         fs::rename(&new, &path)
     };
-    write().map_err(|source| io_error(&path, source))?;
+    write().map_err(|source| write_failed(&path, source))?;
     sync_directory(directory)
 }
 
@@ -247,6 +247,16 @@ pub(super) fn sync_directory(directory: &Path) -> Result<(), StoreError> {
         sync.map_err(|source| io_error(directory, source))?;
     }
     Ok(())
+}
+
+/// What to say if something could not be written.
+pub(super) fn write_failed(path: &Path, source: io::Error) -> StoreError {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full {
+            path: path.to_owned(),
+        },
+        _ => io_error(path, source),
+    }
 }
 
 pub(super) fn io_error(path: &Path, source: io::Error) -> StoreError {

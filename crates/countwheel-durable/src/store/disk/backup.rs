@@ -22,7 +22,8 @@ use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::super::directory::{
-    Format, LOG_AND_TABLES, claim, io_error, private_file, sync_directory, write_format,
+    Format, LOG_AND_TABLES, claim, io_error, private_file, sync_directory, write_failed,
+    write_format,
 };
 use super::super::log::Frozen;
 use super::super::{
@@ -119,7 +120,7 @@ impl DiskStore {
             }
             let bytes = target
                 .metadata()
-                .map_err(|error| failed(&target, error))?
+                .map_err(|error| write_failed(&target, error))?
                 .len();
             let sum = None;
             files.push(Listed { path, bytes, sum });
@@ -263,7 +264,7 @@ fn copy_log(frozen: Frozen, into: &Path, files: &mut Vec<Listed>) -> Result<u64,
             file.sync_all()?;
             Ok((sum, written))
         };
-        let (sum, written) = make().map_err(|error| failed(&target, error))?;
+        let (sum, written) = make().map_err(|error| write_failed(&target, error))?;
         copied += written;
         files.push(Listed {
             path,
@@ -276,14 +277,14 @@ fn copy_log(frozen: Frozen, into: &Path, files: &mut Vec<Listed>) -> Result<u64,
 
 /// Copies a file, and syncs the copy. Says how long it is.
 fn copy(from: &Path, into: &Path) -> Result<u64, StoreError> {
-    let mut from = File::open(from).map_err(|error| failed(from, error))?;
+    let mut from = File::open(from).map_err(|error| write_failed(from, error))?;
     let mut write = || {
         let mut file = private_file().create_new(true).open(into)?;
         let copied = io::copy(&mut from, &mut file)?;
         file.sync_all()?;
         Ok(copied)
     };
-    write().map_err(|error| failed(into, error))
+    write().map_err(|error| write_failed(into, error))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
@@ -292,16 +293,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         file.write_all(bytes)?;
         file.sync_all()
     };
-    write().map_err(|error| failed(path, error))
-}
-
-fn failed(path: &Path, error: io::Error) -> StoreError {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full {
-            path: path.to_owned(),
-        },
-        _ => io_error(path, error),
-    }
+    write().map_err(|error| write_failed(path, error))
 }
 
 /// What is wrong with a file; nothing if it is as it is listed.
