@@ -7,6 +7,9 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 /// How far ahead a date is looked for. No date that there is at all is further away: the rarest
 /// is a 29th of February on a given day of the week, at most 40 years after the one before.
 const YEARS: i16 = 100;
+/// For so long transitions are followed that leave out the time that was found: an expression can
+/// name nothing but times that a zone's clock never shows.
+const LEFT_OUT_SECONDS: i64 = 100 * 366 * 86_400;
 
 /// Which values each field has: bit n stands for the value n.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -183,7 +186,8 @@ impl Fields {
     /// The first whole second after `second` at which a clock in the zone shows a time named.
     fn next_shown(&self, zone: &TimeZone, second: Timestamp) -> Option<Timestamp> {
         let mut from = Timestamp::from_second(second.as_second().checked_add(1)?).ok()?;
-        loop {
+        let end = second.as_second().saturating_add(LEFT_OUT_SECONDS);
+        while from.as_second() <= end {
             // As far as one offset reaches, local time is plain arithmetic.
             let offset = zone.to_offset(from);
             let found = self.local_at_or_after(offset.to_datetime(from))?;
@@ -193,6 +197,7 @@ impl Fields {
                 _ => return Some(found),
             }
         }
+        None
     }
 
     /// The first of the times named that comes after `after`, each of them once.

@@ -509,6 +509,20 @@ impl Walk {
     }
 }
 
+#[test]
+fn a_time_that_no_clock_ever_shows_is_looked_for_in_vain() {
+    // On the second Sunday of March, clocks there go from two o'clock to three.
+    let never = expression("* 2 ? 3 0#2");
+    let zone = zone("America/New_York");
+    for year in 2026..2126 {
+        let after: Timestamp = format!("{year}-01-01T00:00:00Z").parse().expect("a time");
+        assert_eq!(never.fields.next_after(&zone, after), None);
+    }
+    // Where they do not, it is there.
+    let shown = next("* 2 ? 3 0#2", "UTC", "2026-01-01T00:00:00Z", 1);
+    assert_eq!(shown, ["2026-03-08T02:00:00Z"]);
+}
+
 /// The zones with the oddest rules, and years in which they were in force.
 const WALKS: [(&str, i16, i16); 9] = [
     ("UTC", 2027, 2),
