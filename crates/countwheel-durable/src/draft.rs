@@ -17,6 +17,8 @@ pub(crate) struct Draft<'a> {
     drafted: Vec<Drafted>,
     /// Where the record stands that was asked for last: mostly it is the next as well.
     last: usize,
+    /// How long the payloads are of all that was written.
+    bytes: usize,
     /// What was there before each change, while it may have to be undone.
     undo: Option<Vec<(usize, Drafted)>>,
 }
@@ -39,6 +41,7 @@ impl<'a> Draft<'a> {
             places: HashMap::with_capacity(records),
             drafted: Vec::with_capacity(records),
             last: 0,
+            bytes: 0,
             undo: None,
         }
     }
@@ -65,7 +68,14 @@ impl<'a> Draft<'a> {
         self.read(name)?.ok_or(TimerError::NotFound)
     }
 
+    /// How long the payloads of the records are that were written, in bytes; one that was written
+    /// twice counts twice.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(crate) fn write(&mut self, record: Box<Record>) {
+        self.bytes += record.payload.len();
         let place = self.place(&record.name);
         self.change(place, Some(record));
     }

@@ -31,8 +31,13 @@ use batch::Put;
 /// The longest that a receiver's Retry-After is followed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 
-/// How many done timers one step forgets, or missed ones it passes over, at the most.
-const FORGET_MAX: usize = 1_024;
+/// How many timers one step settles at the most without an attempt: forgets those that are done,
+/// passes over or gives up those that are too late.
+const SETTLED_MAX: usize = 1_024;
+
+/// What comes due is taken up until the payloads it writes are this long, in bytes, and the last
+/// of them in full: a commit has each of them again.
+const STARTED_MAX_BYTES: usize = 16 << 20;
 
 /// After so many starts of what is due now, one of what was overdue at the start goes first.
 const OVERDUE_SHARE: usize = 8;
@@ -592,36 +597,39 @@ impl Scheduler {
             reach.wall = reach.wall + Duration::from_micros(1);
             reach.boot = reach.boot + Duration::from_micros(1);
         }
-        let mut forgotten = 0;
+        let mut share = Share {
+            left: SETTLED_MAX,
+            bytes_end: draft.bytes() + STARTED_MAX_BYTES,
+        };
         // What is due now comes before what was overdue at the start, so that a long absence
         // makes only itself late; but not always, so that its turn comes.
         if self.ahead_of_overdue >= OVERDUE_SHARE {
-            self.start_overdue(1, &mut forgotten, draft, starts)?;
+            self.start_overdue(1, &mut share, draft, starts)?;
         }
-        while !self.in_flight.is_full() && forgotten < FORGET_MAX {
+        while !self.in_flight.is_full() && share.has_room(draft) {
             let in_flight = &self.in_flight;
             let Some(entry) = self.window.take(reach, |queue| in_flight.may(queue)) else {
                 break;
             };
             match self.attend(self.now.wall, &entry, draft, starts)? {
                 Attended::Started => self.ahead_of_overdue += 1,
-                Attended::Forgot => forgotten += 1,
+                Attended::Settled => share.left -= 1,
                 Attended::Nothing => {}
             }
         }
-        self.start_overdue(usize::MAX, &mut forgotten, draft, starts)
+        self.start_overdue(usize::MAX, &mut share, draft, starts)
     }
 
     /// Starts at most `most` of what was overdue, as the rate allows.
     fn start_overdue(
         &mut self,
         most: usize,
-        forgotten: &mut usize,
+        share: &mut Share,
         draft: &mut Draft<'_>,
         starts: &mut Vec<(DueClock, Attempt)>,
     ) -> Result<(), StoreError> {
         let mut started = 0;
-        while !self.in_flight.is_full() && *forgotten < FORGET_MAX && started < most {
+        while !self.in_flight.is_full() && share.has_room(draft) && started < most {
             let in_flight = &self.in_flight;
             let taken = self.overdue.take(self.now, |queue| in_flight.may(queue));
             let Some(entry) = taken else {
@@ -634,7 +642,7 @@ impl Scheduler {
                     self.ahead_of_overdue = 0;
                     started += 1;
                 }
-                Attended::Forgot => *forgotten += 1,
+                Attended::Settled => share.left -= 1,
                 Attended::Nothing => {}
             }
         }
@@ -661,7 +669,7 @@ impl Scheduler {
             State::Done { .. } => {
                 draft.remove(&record.name);
                 self.stats.forgotten += 1;
-                return Ok(Attended::Forgot);
+                return Ok(Attended::Settled);
             }
             State::Delivering if self.in_flight.contains(record.revision) => {
                 return Ok(Attended::Nothing);
@@ -678,13 +686,13 @@ impl Scheduler {
                 if record.interruptions >= self.config.max_interruptions {
                     self.give_up(&mut record, now, DeadReason::Interrupted);
                     self.write(draft, record);
-                    return Ok(Attended::Nothing);
+                    return Ok(Attended::Settled);
                 }
             }
             State::Pending if record.failures == 0 => {
                 if self.pass_over(&mut record, now) {
                     self.write(draft, record);
-                    return Ok(Attended::Forgot);
+                    return Ok(Attended::Settled);
                 }
                 let waited = record.attempts.last().and_then(|last| last.ended.as_ref());
                 let waited = waited.is_some_and(|end| end.at < self.opened);
@@ -706,7 +714,7 @@ impl Scheduler {
                 self.bury(&mut record, now, DeadReason::Exhausted);
             }
             self.write(draft, record);
-            return Ok(Attended::Nothing);
+            return Ok(Attended::Settled);
         }
         let early = planted!(FireEarly);
         let moved = planted!(MoveKeepsOldDeadline);
@@ -870,9 +878,22 @@ impl Scheduler {
 #[derive(PartialEq, Eq)]
 enum Attended {
     Started,
-    /// Nothing starts, and the record is gone or passed over.
-    Forgot,
+    /// Nothing starts, and the record has changed or is gone.
+    Settled,
     Nothing,
+}
+
+/// What is left of a step for what comes due.
+struct Share {
+    /// How many may be settled.
+    left: usize,
+    bytes_end: usize,
+}
+
+impl Share {
+    fn has_room(&self, draft: &Draft<'_>) -> bool {
+        self.left > 0 && draft.bytes() < self.bytes_end
+    }
 }
 
 fn check(precondition: Precondition, record: Option<&Record>) -> Result<(), TimerError> {

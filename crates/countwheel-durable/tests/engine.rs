@@ -744,3 +744,50 @@ fn a_retry_after_the_maximum_age_is_not_made_however_it_came_to_be_late() {
     // A first attempt is made however late it is.
     assert_eq!(bench.wait(1), ["first"]);
 }
+
+#[test]
+fn what_is_given_up_after_a_long_absence_is_given_up_in_steps() {
+    let mut bench = Bench::with(Config {
+        max_in_flight: 2_000,
+        ..Config::default()
+    });
+    let policy = RetryPolicy {
+        max_age: Some(Duration::from_secs(60)),
+        ..fixed(10)
+    };
+    for i in 0..1_500 {
+        bench.set_with(&format!("{i}"), 1, policy.clone());
+    }
+    assert_eq!(bench.wait(1).len(), 1_500);
+    while !bench.started.is_empty() {
+        bench.finish(failed());
+    }
+    bench.clock.advance(Duration::from_secs(7_200)); // the service was down
+    bench.restart();
+    let dead = |bench: &Bench| {
+        let counts = bench.store.counts(Shard::ONLY).unwrap();
+        counts[0].of(StateKind::Dead)
+    };
+    assert_eq!(dead(&bench), 1_024, "in one step");
+    assert_eq!(bench.wait(1), Vec::<String>::new());
+    assert_eq!(dead(&bench), 1_500);
+}
+
+#[test]
+fn large_payloads_that_are_due_at_once_start_in_steps() {
+    let mut bench = Bench::new();
+    for i in 10..60 {
+        let mut large = set(&format!("{i}"), 1, fixed(10));
+        if let Request::Set { payload, .. } = &mut large {
+            *payload = vec![7; 1 << 20];
+        }
+        bench.ask(large).unwrap();
+    }
+    bench.clock.advance(Duration::from_secs(1));
+    bench.turn(vec![]);
+    assert_eq!(bench.started.len(), 16, "MiB in one step");
+    let now = bench.clock.timestamp();
+    assert!(bench.engine.next_wake().is_some_and(|at| at <= now));
+    assert_eq!(bench.wait(0).len(), 50);
+    assert!(bench.started.iter().all(|a| a.lateness() == Duration::ZERO));
+}
