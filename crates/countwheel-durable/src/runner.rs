@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
 
-use crate::store::{Filter, Page, QueueCounts, Shard, Snapshot, Store, StoreError};
+use crate::store::{Filter, OnFailure, Page, QueueCounts, Shard, Snapshot, Store, StoreError};
 use crate::{
     Attempt, BatchError, Completion, Config, Due, Effect, Engine, Event, Handler, Outcome,
     Precondition, Record, Request, Response, RetryPolicy, Revision, SetOptions, Stats, Ticket,
@@ -74,7 +74,6 @@ pub enum Health {
 
 type Answer = Box<dyn FnOnce(Result<Response, TimerError>) + Send>;
 type BatchAnswer = Box<dyn FnOnce(Result<Vec<Response>, BatchError>) + Send>;
-type OnFailure = Box<dyn FnOnce(&str) + Send>;
 
 struct Shared {
     store: Arc<dyn Store>,
@@ -109,6 +108,8 @@ struct Inbox {
     grace: Duration,
     left_running: usize,
     on_failure: Vec<OnFailure>,
+    /// Why the store takes no more commits, if it said so by itself.
+    store_failure: Option<String>,
 }
 
 /// What somebody asked for, and who waits for the answer.
@@ -193,10 +194,16 @@ impl Timers {
                 grace: Duration::ZERO,
                 left_running: 0,
                 on_failure: Vec::new(),
+                store_failure: None,
             }),
             arrived: Condvar::new(),
             stats: Mutex::new(engine.stats()),
         });
+        let told = Arc::clone(&mailbox);
+        store.on_failure(Box::new(move |reason| {
+            lock(&told.inbox).store_failure = Some(reason.to_owned());
+            told.arrived.notify_all();
+        }));
         let mut runner = Runner {
             engine,
             handler: Box::new(handler),
@@ -212,7 +219,7 @@ impl Timers {
             .spawn(move || {
                 let ended = catch_unwind(AssertUnwindSafe(|| runner.run()));
                 runner.end(match ended {
-                    Ok(result) => result.map_err(|error| describe(&error)),
+                    Ok(result) => result,
                     Err(panic) => Err(panic_text(&*panic)),
                 });
             })
@@ -519,16 +526,21 @@ struct Runner {
 }
 
 impl Runner {
-    fn run(&mut self) -> Result<(), StoreError> {
+    fn run(&mut self) -> Result<(), String> {
         let mut stop_at = None;
         loop {
             let events = self.next_events(stop_at);
+            self.check_store()?;
             if stop_at.is_none() && lock(&self.mailbox.inbox).health == Health::Stopping {
                 let grace = lock(&self.mailbox.inbox).grace;
                 stop_at = Some(self.clock.now() + grace);
                 self.engine.pause();
             }
-            self.turn(events)?;
+            if let Err(error) = self.turn(events) {
+                // It may only say that the store failed earlier.
+                self.check_store()?;
+                return Err(describe(&error));
+            }
             if let Some(at) = stop_at {
                 let running = self.engine.stats().in_flight;
                 let mut inbox = lock(&self.mailbox.inbox);
@@ -541,6 +553,11 @@ impl Runner {
         }
     }
 
+    fn check_store(&self) -> Result<(), String> {
+        let failure = lock(&self.mailbox.inbox).store_failure.clone();
+        failure.map_or(Ok(()), Err)
+    }
+
     /// Waits for something to happen, or for the engine's next wake-up, or for the end of
     /// the grace period, and takes what has gathered: at most one commit's worth.
     fn next_events(&mut self, stop_at: Option<countwheel::Instant>) -> Vec<Event> {
@@ -551,6 +568,9 @@ impl Runner {
             let stopping = inbox.health == Health::Stopping && stop_at.is_none();
             if stopping || !inbox.is_empty() {
                 break;
+            }
+            if inbox.store_failure.is_some() {
+                return Vec::new();
             }
             if clock.timestamp() < last {
                 break; // the wall clock was set back: the engine must know

@@ -1124,11 +1124,24 @@ fn a_thread_that_fails_poisons_the_log_and_says_why() {
     content[5_000] ^= 1;
     disk.set_content("log/segment-0000000000000001", content);
     let log = MovingLog::start(log).unwrap();
+    let (send, early) = std::sync::mpsc::channel();
+    log.on_failure(Box::new(move |reason| {
+        send.send(reason.to_owned()).unwrap();
+    }));
     // Whoever waits for it is told, and so is everybody after that.
     let refused = (0..10_000).find_map(|_| log.commit(lease, &[put(1, 1)]).err());
     assert!(matches!(refused, Some(StoreError::Poisoned)), "{refused:?}");
     let reason = eventually(|| log.log().failure());
     assert!(reason.contains("is damaged"), "{reason}");
+    // Whoever wants to be told without asking is told, now or then.
+    let (send, told) = std::sync::mpsc::channel();
+    log.on_failure(Box::new(move |reason| {
+        send.send(reason.to_owned()).unwrap();
+    }));
+    assert_eq!(
+        [early, told].map(|told| told.recv().unwrap()),
+        [reason.clone(), reason]
+    );
 }
 
 // ---- bounds ----

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use countwheel::SystemClock;
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, Ownership, Page,
-    QueueCounts, Shard, Store, StoreError,
+    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, OnFailure, Ownership,
+    Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Attempt, Completion, Config, Delays, Due, Handler, Health, Jitter, Outcome, Record, Request,
@@ -25,6 +25,7 @@ struct Gate {
     held: Arc<(Mutex<bool>, Condvar)>,
     fails: Arc<AtomicBool>,
     commits: Arc<AtomicU64>,
+    listeners: Arc<Mutex<Vec<OnFailure>>>,
 }
 
 impl Gate {
@@ -34,6 +35,7 @@ impl Gate {
             held: Arc::default(),
             fails: Arc::default(),
             commits: Arc::default(),
+            listeners: Arc::default(),
         }
     }
 
@@ -75,6 +77,10 @@ impl Store for Gate {
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         self.inner.counts(shard)
+    }
+
+    fn on_failure(&self, f: OnFailure) {
+        self.listeners.lock().unwrap().push(f);
     }
 }
 
@@ -202,6 +208,23 @@ fn a_failed_commit_answers_unknown_and_ends_the_scheduler() {
     let (send, failed) = mpsc::channel();
     timers.on_failure(move |_| send.send(()).unwrap());
     failed.try_recv().expect("told at once");
+}
+
+#[test]
+fn a_store_that_fails_while_nothing_happens_ends_the_scheduler_at_once() {
+    let gate = Gate::new();
+    let (timers, _started) = open(gate.clone(), Config::default());
+    timers.call(set("kept", LONG)).unwrap();
+    let (send, failed) = mpsc::channel();
+    timers.on_failure(move |reason| send.send(reason.to_owned()).unwrap());
+    for listener in gate.listeners.lock().unwrap().drain(..) {
+        listener("the log can move nothing");
+    }
+    let reason = failed.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(reason, "the log can move nothing");
+    assert_eq!(timers.health(), Health::Failed(reason));
+    let error = timers.call(set("late", LONG)).unwrap_err();
+    assert!(matches!(error, TimerError::Closed));
 }
 
 #[test]

@@ -18,8 +18,8 @@ use super::directory::{
 };
 use super::{
     Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, LogOptions, LogStore, MovingLog,
-    Ownership, Page, QueueCounts, Recovery, Shard, Store, StoreError, SystemFiles, TableOptions,
-    TableStore,
+    OnFailure, Ownership, Page, QueueCounts, Recovery, Shard, Store, StoreError, SystemFiles,
+    TableOptions, TableStore,
 };
 use crate::{Record, TimerName};
 
@@ -320,6 +320,10 @@ impl Store for DiskStore {
 
     fn has_room(&self) -> bool {
         self.log.has_room()
+    }
+
+    fn on_failure(&self, f: OnFailure) {
+        self.log.on_failure(f);
     }
 
     fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {

@@ -200,6 +200,13 @@ pub trait Store: Send + Sync {
         true
     }
 
+    /// Has `f` called with the reason if the store fails in what it does by itself, or at once if
+    /// it has: it takes no more commits then. What a call of the store's runs into, that call says.
+    /// A store that does nothing by itself never calls it.
+    fn on_failure(&self, f: OnFailure) {
+        drop(f);
+    }
+
     /// Makes a snapshot of the store in the empty directory `into`, as it is after one commit,
     /// while commits go on. Durable on return.
     ///
@@ -213,6 +220,9 @@ pub trait Store: Send + Sync {
         })
     }
 }
+
+/// What is called if a store fails. See [`Store::on_failure`].
+pub type OnFailure = Box<dyn FnOnce(&str) + Send>;
 
 /// Which records that need attention to read.
 ///

@@ -81,8 +81,8 @@ use self::writer::{Writer, Written};
 use self::young::{Place, Table};
 use super::embedded::codec::{CodecError, Indexed};
 use super::{
-    Before, Change, DueEntry, DueScan, Fence, Files, Filter, Lease, Ownership, Page, QueueCounts,
-    Shard, Sorted, Store, StoreError,
+    Before, Change, DueEntry, DueScan, Fence, Files, Filter, Lease, OnFailure, Ownership, Page,
+    QueueCounts, Shard, Sorted, Store, StoreError,
 };
 use crate::planted::planted;
 use crate::{Record, StateKind, TimerName};
@@ -562,6 +562,10 @@ impl<B: Sorted> Store for LogStore<B> {
 
     fn has_room(&self) -> bool {
         self.has_room_left()
+    }
+
+    fn on_failure(&self, f: OnFailure) {
+        self.listen(f);
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::LogStore;
 use crate::store::sorted::share;
 use crate::store::{
-    Change, DueEntry, DueScan, Filter, Lease, Ownership, Page, QueueCounts, Shard, Sorted, Store,
-    StoreError,
+    Change, DueEntry, DueScan, Filter, Lease, OnFailure, Ownership, Page, QueueCounts, Shard,
+    Sorted, Store, StoreError,
 };
 use crate::{Record, TimerName};
 
@@ -25,6 +25,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Watch {
     progress: Mutex<Progress>,
     wake: Condvar,
+    on_failure: Mutex<Listeners>,
+}
+
+/// Who wants to be told of a failure.
+#[derive(Default)]
+struct Listeners(Vec<OnFailure>);
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Listeners").field(&self.0.len()).finish()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -306,8 +317,30 @@ impl<B: Sorted> LogStore<B> {
         tracing::error!(reason, "the log can be kept short no more");
         self.writer_whatever().poisoned = true;
         let mut progress = self.progress();
-        progress.failure.get_or_insert(reason);
+        let reason = progress.failure.get_or_insert(reason).clone();
         self.watch.wake.notify_all();
+        drop(progress);
+        for listener in std::mem::take(&mut self.listeners().0) {
+            listener(&reason);
+        }
+    }
+
+    /// Has `f` called with the reason once nothing is kept short any more, or at once if so.
+    pub(super) fn listen(&self, f: OnFailure) {
+        let mut listeners = self.listeners();
+        // Whoever fails now waits for the listeners.
+        match self.failure() {
+            Some(reason) => {
+                drop(listeners);
+                f(&reason);
+            }
+            None => listeners.0.push(f),
+        }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        let listeners = self.watch.on_failure.lock();
+        listeners.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
@@ -430,6 +463,10 @@ impl<B: Sorted + 'static> Store for MovingLog<B> {
 
     fn has_room(&self) -> bool {
         self.log.has_room()
+    }
+
+    fn on_failure(&self, f: OnFailure) {
+        self.log.on_failure(f);
     }
 }
 
