@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::Router;
 use countwheel::{Clock, Instant, SystemClock};
 use countwheel_durable::store::{DiskOptions, DiskStore, StoreError};
-use countwheel_durable::{Config, StateKind, Timers};
+use countwheel_durable::{Config, Health, StateKind, Timers};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -246,19 +246,16 @@ impl Service {
             }
             std::process::exit(code);
         });
-        let code = match &cause {
-            Cause::Signal(_) => {
-                tracing::info!(%cause, grace = ?self.grace, "stopping");
-                ExitCode::SUCCESS
-            }
+        match &cause {
+            Cause::Signal(_) => tracing::info!(%cause, grace = ?self.grace, "stopping"),
             Cause::StoreFailed(_) => {
                 tracing::error!(%cause, "stopping: open the store again to go on");
-                ExitCode::from(STORE_FAILED)
             }
-        };
+        }
         app.drain();
         let grace = self.grace;
-        let running = tokio::task::spawn_blocking(move || timers.stop(grace)).await;
+        let stopping = timers.clone();
+        let running = tokio::task::spawn_blocking(move || stopping.stop(grace)).await;
         match running {
             Ok(0) => tracing::info!("stopped"),
             Ok(running) => tracing::warn!(running, "stopped: these attempts will be repeated"),
@@ -267,7 +264,13 @@ impl Service {
         // The accepting side waits for its connections itself; if it is gone, so are they.
         stop.send(true).unwrap_or_default();
         serving.await.unwrap_or_default();
-        Ok(code)
+        // It may have failed while it stopped, with the outcomes that were recorded last.
+        let failed = matches!(timers.health(), Health::Failed(_));
+        Ok(if failed {
+            ExitCode::from(STORE_FAILED)
+        } else {
+            ExitCode::SUCCESS
+        })
     }
 }
 

@@ -55,7 +55,7 @@ pub struct App {
     token: Option<Token>,
     dev: bool,
     draining: AtomicBool,
-    reads: Semaphore,
+    reads: Arc<Semaphore>,
     snapshots: Option<Snapshots>,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
@@ -98,7 +98,7 @@ impl App {
             token,
             dev,
             draining: AtomicBool::new(false),
-            reads: Semaphore::new(READS_MAX),
+            reads: Arc::new(Semaphore::new(READS_MAX)),
             snapshots: None,
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
@@ -143,9 +143,15 @@ impl App {
         read: impl FnOnce(&Timers) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         let gone = || Problem::new(Code::Internal, "the read did not end");
-        let _permit = self.reads.acquire().await.map_err(|_| gone())?;
+        let permit = Arc::clone(&self.reads).acquire_owned().await;
+        let permit = permit.map_err(|_| gone())?;
         let timers = self.timers.clone();
-        tokio::task::spawn_blocking(move || read(&timers))
+        let work = move || {
+            // Until the read has ended, also if its caller has gone.
+            let _permit = permit;
+            read(&timers)
+        };
+        tokio::task::spawn_blocking(work)
             .await
             .map_err(|_| gone())?
     }
