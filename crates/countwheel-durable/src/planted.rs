@@ -76,6 +76,8 @@ bugs! {
     LogNameUnsynced,
     /// An opening does not write the last commit again before it syncs.
     LogSettlesWithoutWrite,
+    /// An opening leaves the name of a segment without commits to a sync that may have failed.
+    LogKeepsUnsureName,
     /// What changed meanwhile moves as it was.
     LogMovesOutdated,
     /// What moves is not marked as being in the sorted store.

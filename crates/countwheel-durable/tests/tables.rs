@@ -432,6 +432,45 @@ fn the_power_may_go_at_any_call() {
     assert!(cuts > 60, "{cuts}");
 }
 
+/// A sync of names fails, the process ends, and the power goes while the next opens the store.
+#[test]
+fn the_power_may_go_after_a_sync_of_names_that_failed() {
+    let mut poisoned = 0;
+    for seed in 0..400 {
+        let mut random = Maker::new(seed, 0).random;
+        let disk = Disk::new(random.draw());
+        let open = || TableStore::open(disk.files("tables"), 7, small());
+        let store = open().unwrap();
+        for ingest in 1..6 {
+            let puts = (0..20).map(|name| (Shard(0), Change::put(plain(name, 20 * ingest + name))));
+            store.ingest(ingest, puts.collect()).unwrap();
+        }
+        disk.fail(Fault {
+            calls: Calls::Only(Operation::SyncDirectory),
+            after: random.draw() % 8,
+            lasts: false,
+            failure: Failure::Io,
+        });
+        let merged = (0..10).try_for_each(|_| store.merge_step().map(drop));
+        poisoned += u32::from(merged.is_err());
+        drop(store);
+        disk.restart();
+        disk.fail(Fault::power(random.draw() % 12));
+        drop(open());
+        disk.cut(random.draw());
+        let store = open().unwrap_or_else(|error| panic!("{seed}: {error}"));
+        for name in 0..20 {
+            let found = store.get(Shard(0), &plain(name, 1).name).unwrap();
+            assert_eq!(
+                found.map(|found| found.revision.0),
+                Some(100 + name),
+                "{seed}"
+            );
+        }
+    }
+    assert!(poisoned > 100, "{poisoned}");
+}
+
 #[test]
 fn random_lives_survive_power_cuts() {
     for seed in 100..180 {

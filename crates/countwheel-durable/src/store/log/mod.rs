@@ -253,7 +253,11 @@ impl<B: Sorted> LogStore<B> {
         let mut state = recovered.state;
         let mut snapshot = Vec::new();
         let (active, begins_at, offset) = match recovered.end {
-            Some((active, begins_at, offset)) if offset > begins_at => (active, begins_at, offset),
+            Some((active, begins_at, offset))
+                if offset > begins_at || planted!(LogKeepsUnsureName) =>
+            {
+                (active, begins_at, offset)
+            }
             // The process before may have ended because it could not sync the name of this one;
             // and after a sync that failed, another one says nothing about what was done before
             // it. So it gets its name once more, by way of another file.

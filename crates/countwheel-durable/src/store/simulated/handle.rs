@@ -163,12 +163,14 @@ impl Files for Handle {
         if state.ignores_syncs {
             return outcome(strike);
         }
+        if strike.is_some_and(|strike| strike.again) {
+            return outcome(strike);
+        }
         // A journal that failed is replayed up to somewhere, or not at all. The rest can be seen, and
         // no later sync writes it.
         let count = state.directory(&self.directory).unsynced.len();
         let kept = match strike {
             None => count,
-            Some(strike) if strike.again => 0,
             Some(_) => usize::try_from(state.random.below(count as u64 + 1)).unwrap_or(0),
         };
         let directory = state.directory(&self.directory);
