@@ -411,7 +411,7 @@ impl Series {
         let left = self.recurrence.repeats.map_or(u64::MAX, |most| {
             2 * u64::from(most.get().saturating_sub(self.run)) + 3
         });
-        let mut last = due.max(self.nominal);
+        let mut last = due.max(self.base());
         let mut runs = 1;
         let slack = Duration::from_secs(1);
         let until = self.recurrence.until.unwrap_or(Timestamp::MAX);
