@@ -320,7 +320,9 @@ impl<B: Sorted> LogStore<B> {
         let reason = progress.failure.get_or_insert(reason).clone();
         self.watch.wake.notify_all();
         drop(progress);
-        for listener in std::mem::take(&mut self.listeners().0) {
+        // Not under the lock: one of them may want to be told of it once more.
+        let listeners = std::mem::take(&mut self.listeners().0);
+        for listener in listeners {
             listener(&reason);
         }
     }
