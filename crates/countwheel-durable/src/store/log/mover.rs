@@ -360,7 +360,7 @@ impl<B: Sorted> LogStore<B> {
 /// ```
 /// use std::sync::Arc;
 /// use countwheel_durable::store::{
-///     LogOptions, LogStore, MemorySorted, MovingLog, Shard, Store, SystemFiles,
+///     LogOptions, LogStore, MemorySorted, MovingLog, OnFailure, Shard, Store, SystemFiles,
 /// };
 ///
 /// let directory = tempfile::tempdir()?;
@@ -369,6 +369,8 @@ impl<B: Sorted> LogStore<B> {
 /// let files = Arc::new(SystemFiles::new(directory.path()));
 /// let log = LogStore::open(MemorySorted::default(), files, 7, options)?;
 /// let store = MovingLog::start(log)?;
+/// let told: OnFailure = Box::new(|reason| eprintln!("takes no more commits: {reason}"));
+/// store.on_failure(told);
 /// store.acquire(Shard::ONLY)?;
 /// assert!(store.has_room() && store.log().failure().is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
