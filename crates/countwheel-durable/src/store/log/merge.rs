@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use crate::store::StoreError;
 
-/// Reads one page after a position, and says after which the next one comes, if there is one.
+/// Reads one page after a position, of so many at most, and says after which the next one comes,
+/// if there is one.
 pub(super) struct Pages<T, P, R> {
     read: R,
     page: VecDeque<T>,
@@ -14,7 +15,7 @@ pub(super) struct Pages<T, P, R> {
 
 impl<T, P, R> Pages<T, P, R>
 where
-    R: FnMut(Option<P>) -> Result<(Vec<T>, Option<P>), StoreError>,
+    R: FnMut(Option<P>, usize) -> Result<(Vec<T>, Option<P>), StoreError>,
 {
     pub(super) fn new(after: Option<P>, read: R) -> Self {
         Self {
@@ -24,9 +25,10 @@ where
         }
     }
 
-    /// The next that is not hidden.
+    /// The next that is not hidden, if there is one. A page read for it has at most `size`.
     pub(super) fn peek(
         &mut self,
+        size: usize,
         is_hidden: impl Fn(&T) -> bool,
     ) -> Result<Option<&T>, StoreError> {
         loop {
@@ -39,7 +41,7 @@ where
             let Some(after) = self.next.take() else {
                 return Ok(None);
             };
-            let (page, next) = (self.read)(after)?;
+            let (page, next) = (self.read)(after, size)?;
             self.page = page.into();
             self.next = next.map(Some);
         }

@@ -11,6 +11,10 @@ use crate::store::page::{PageBuilder, begins_with, position};
 use crate::store::{DueEntry, DueScan, Filter, Page, Shard, Sorted, StoreError};
 use crate::{Record, TimerName};
 
+/// As many entries at least are asked of the sorted store at once, unless fewer are wanted at
+/// all: some may be hidden.
+const SCAN_MIN: usize = 64;
+
 impl<B: Sorted> LogStore<B> {
     /// The record that stands at `at`. With the state held, so that its segment is not freed.
     fn record(&self, state: &State, at: Place) -> Result<Record, StoreError> {
@@ -63,23 +67,22 @@ impl<B: Sorted> LogStore<B> {
             .filter(|&(_, slot)| of_queue(slot))
             .peekable();
         let passed = table.map(|table| table.passed).unwrap_or_default();
-        let mut old = Pages::new(passed.after(scan.clock, scan.after), |after| {
-            let page = self.base.due(
-                shard,
-                &DueScan {
-                    after,
-                    limit: limit.max(1),
-                    ..*scan
-                },
-            )?;
-            let next = (page.len() >= limit.max(1)).then(|| page.last().map(|entry| entry.wake));
+        let mut old = Pages::new(passed.after(scan.clock, scan.after), |after, size| {
+            let scan = DueScan {
+                after,
+                limit: size,
+                ..*scan
+            };
+            let page = self.base.due(shard, &scan)?;
+            let next = (page.len() >= size).then(|| page.last().map(|entry| entry.wake));
             Ok((page, next.flatten()))
         });
         let is_hidden =
             |entry: &DueEntry| table.is_some_and(|table| table.get(&entry.name).is_some());
         let mut entries = Vec::new();
         while entries.len() < limit {
-            let first_old = old.peek(is_hidden)?.map(|entry| entry.wake);
+            let size = (limit - entries.len()).max(SCAN_MIN.min(limit));
+            let first_old = old.peek(size, is_hidden)?.map(|entry| entry.wake);
             let first_young = young.peek().map(|&(wake, _)| wake);
             match (first_young, first_old) {
                 (None, None) => break,
@@ -125,10 +128,10 @@ impl<B: Sorted> LogStore<B> {
                     && of_prefix(slot)
             })
             .peekable();
-        let mut old = Pages::new(filter.after, |after| {
+        let mut old = Pages::new(filter.after, |after, size| {
             let filter = Filter {
                 after,
-                limit: filter.limit.saturating_add(1),
+                limit: size,
                 ..filter.clone()
             };
             let page = self.base.list(shard, &filter)?;
@@ -136,8 +139,9 @@ impl<B: Sorted> LogStore<B> {
         });
         let is_hidden =
             |record: &Record| table.get(&record.name).is_some() && !planted!(LogListsHidden);
+        let size = filter.limit.saturating_add(1);
         loop {
-            let first_old = old.peek(is_hidden)?.map(position);
+            let first_old = old.peek(size, is_hidden)?.map(position);
             let first_young = young.peek().map(|&(position, _)| position);
             let more = match (first_young, first_old) {
                 (None, None) => break,
