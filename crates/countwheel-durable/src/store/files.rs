@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A directory with a store's files, or one that a simulation makes up.
 ///
@@ -107,6 +107,8 @@ pub trait StoreFile: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct SystemFiles {
     directory: PathBuf,
+    /// Opened once: names that were changed must not stay unsure for want of a file descriptor.
+    handle: OnceLock<File>,
     read_only: bool,
 }
 
@@ -116,6 +118,7 @@ impl SystemFiles {
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
+            handle: OnceLock::new(),
             read_only: false,
         }
     }
@@ -124,6 +127,7 @@ impl SystemFiles {
     pub(super) fn read_only(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
+            handle: OnceLock::new(),
             read_only: true,
         }
     }
@@ -142,8 +146,20 @@ impl SystemFiles {
         options.read(true).write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options.open(self.directory.join(name))
+        let file = options.open(self.directory.join(name));
+        file.map_err(|error| passing(name, error))
     }
+}
+
+/// Why no file was opened. With too many of them open already, nothing has changed and it may pass:
+/// that is as when the disk is full.
+fn passing(name: &str, error: io::Error) -> io::Error {
+    // By the number that it has on every system like Unix: ENFILE, EMFILE.
+    if cfg!(unix) && matches!(error.raw_os_error(), Some(23 | 24)) {
+        tracing::warn!(name, %error, "no file can be opened");
+        return io::Error::new(io::ErrorKind::StorageFull, error);
+    }
+    error
 }
 
 impl Files for SystemFiles {
@@ -186,7 +202,8 @@ impl Files for SystemFiles {
         let file = OpenOptions::new()
             .read(true)
             .write(!self.read_only)
-            .open(self.directory.join(name))?;
+            .open(self.directory.join(name))
+            .map_err(|error| passing(name, error))?;
         Ok(Arc::new(SystemFile(file)))
     }
 
@@ -201,7 +218,13 @@ impl Files for SystemFiles {
     }
 
     fn sync(&self) -> io::Result<()> {
-        File::open(&self.directory)?.sync_all()
+        if let Some(handle) = self.handle.get() {
+            return handle.sync_all();
+        }
+        let handle = File::open(&self.directory)?;
+        handle.sync_all()?;
+        self.handle.get_or_init(|| handle);
+        Ok(())
     }
 
     fn path(&self) -> PathBuf {

@@ -11,12 +11,15 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use serde_json::json;
+
 use crate::harness::checker::{Verdict, judge};
 use crate::harness::load::Load;
 use crate::harness::mounts::{Mounted, run, try_run};
 use crate::harness::process::{Launch, Server};
 use crate::harness::receiver::Receiver;
-use crate::harness::{Directory, Random, figures, seed, setting, turn, wait};
+use crate::harness::{Directory, Random, figures, seed, setting, turn, wait, wait_until};
 
 const SYNC: &str = "fdatasync,fsync,sync_file_range,msync";
 const WRITE: &str = "pwrite64,pwritev,pwritev2";
@@ -381,6 +384,65 @@ fn full(title: &str, mount: &Path, ballast_bytes: usize) {
         "the disk was never full"
     );
     assert_accepts(&verdict);
+}
+
+/// What is open stays open. What needs another file waits for it, as for room on a full disk.
+#[test]
+#[ignore = "part of faults: cargo xtask check faults"]
+fn no_file_can_be_opened_for_a_while_and_nothing_is_lost() {
+    const TIMERS: usize = 2_000;
+    let _turn = turn();
+    let directory = Directory::new("faults-descriptors");
+    let mut server = Server::start(&directory.join("data"));
+    let mut caller = server.caller();
+    let path = |number: usize| format!("/v1/queues/default/timers/{number}");
+    let body = json!({
+        "in": "1h",
+        "body": "timers ".repeat(1_000),
+        "content_type": "text/plain",
+        "target": {"url": "http://127.0.0.1:9/"},
+    });
+    let mut set = |number| {
+        let reply = caller.ask("PUT", &path(number), Some(&body));
+        reply.expect("an answer").status
+    };
+    let limit = |to| {
+        let pid = Pid::from_raw(i32::try_from(server.pid()).unwrap());
+        prlimit(pid, Resource::Nofile, to).unwrap()
+    };
+    let mut next = 0..TIMERS;
+    assert!(next.by_ref().take(100).all(|number| set(number) == 201));
+    let before = limit(Rlimit {
+        current: Some(0),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    });
+    let refused = next.find(|&number| set(number) != 201);
+    let refused = refused.expect("a file has to be opened some time");
+    assert_eq!(set(refused), 507);
+    limit(before);
+    wait_until("it takes timers again", || set(refused) == 201);
+    assert!(next.all(|number| set(number) == 201));
+    let waited = server.said().matches("no file can be opened").count();
+    server.kill();
+    server.restart();
+    let mut caller = server.caller();
+    let mut has = |number| {
+        caller
+            .ask("GET", &path(number), None)
+            .expect("an answer")
+            .status
+            == 200
+    };
+    assert!((0..TIMERS).all(&mut has));
+    figures::print(
+        "No file can be opened",
+        &[
+            ("timers", TIMERS.to_string()),
+            ("refused first", refused.to_string()),
+            ("opened in vain", waited.to_string()),
+        ],
+    );
+    assert!(waited > 0, "nobody was told why: {}", server.said());
 }
 
 #[test]

@@ -66,6 +66,7 @@ pub(super) fn make(files: &dyn Files, name: &str, len: u64) -> io::Result<()> {
         // What there is of it takes room that others need.
         if is_full(error)
             && let Err(error) = files.remove(&unfinished)
+            && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(unfinished, %error, "a file could not be removed");
         }
@@ -99,7 +100,13 @@ impl Supply {
         let at_least = FRAMES_BEGIN + snapshot.len() as u64 + 8 + needed;
         let len = self.segment_bytes.max(at_least);
         let spare = self.find(len)?;
-        let file = self.files.open(&spare).map_err(Trouble::Io)?;
+        let file = match self.files.open(&spare) {
+            Err(error) if is_full(&error) => {
+                self.spares.push(spare);
+                return Err(Trouble::Full);
+            }
+            opened => opened.map_err(Trouble::Io)?,
+        };
         let segment = Segment {
             number,
             store_id: self.store_id,
