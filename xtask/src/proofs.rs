@@ -136,9 +136,13 @@ impl Proof {
             let apart = "unshare --mount --pid --fork --kill-child --mount-proc --";
             words.extend(apart.split(' ').map(str::to_owned));
         }
-        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+        // With its environment as well: with another one, cargo builds everything anew.
+        let cargo = test.command();
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).arg(cargo).args(&test.arguments);
+        command.args(&words[1..]);
+        command.arg(cargo.get_program()).args(cargo.get_args());
+        let inner = cargo.get_envs();
+        command.envs(inner.filter_map(|(name, value)| Some((name, value?))));
         command.envs(settings.iter().copied());
         println!("$ {test}");
         let ended = command.status();
