@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_durable::store::conformance::{self, Reopen};
-use countwheel_durable::store::simulated::{Disk, Failure, Fault};
+use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_durable::store::{
     Before, Change, DueEntry, DueScan, Files, Filter, Lease, LogOptions, LogStore, MemorySorted,
     MemoryStore, Moved, MovingLog, Ownership, Page, QueueCounts, Shard, Sorted, Store, StoreError,
@@ -662,6 +662,60 @@ fn what_stands_behind_something_that_moves_is_not_looked_at_meanwhile() {
     assert!(!more.load(Ordering::SeqCst), "there is no end of it");
     let due = log.due(Shard::ONLY, &DueScan::all(DueClock::Wall)).unwrap();
     assert_eq!(due.first().unwrap().name, record(5, 2, 0).name);
+}
+
+/// A segment is begun, the sync of its name fails, and the next opening finds no room to begin it
+/// once more. What was committed then was in a file that a loss of power could take.
+#[test]
+fn a_segment_without_a_sure_name_takes_no_commits_on_a_full_disk() {
+    let (mut unsure, mut acknowledged_then) = (0, 0);
+    for seed in 0..600 {
+        let mut random = Random::new(seed);
+        let (base, disk) = (MemorySorted::default(), Disk::new(random.draw()));
+        let mut acknowledged = 0;
+        let commit_some = |log: &LogStore<MemorySorted>, acknowledged: &mut u64| {
+            let Ok(ownership) = log.acquire(Shard::ONLY) else {
+                return;
+            };
+            for _ in 0..100 {
+                let put = Change::put(record(*acknowledged, *acknowledged + 1, 900));
+                if log.commit(ownership.lease, &[put]).is_err() {
+                    return;
+                }
+                *acknowledged += 1;
+            }
+        };
+        let log = open(base.clone(), &disk).unwrap();
+        disk.fail(Fault {
+            calls: Calls::Only(Operation::SyncDirectory),
+            after: random.draw() % 3,
+            lasts: false,
+            failure: Failure::Io,
+        });
+        commit_some(&log, &mut acknowledged);
+        drop(log);
+        let files = files(&disk);
+        disk.fail(Fault {
+            calls: Calls::Changing,
+            after: random.draw() % 12,
+            lasts: random.draw().is_multiple_of(2),
+            failure: Failure::NoSpace,
+        });
+        if let Ok(log) = LogStore::open(base.clone(), files, 7, options()) {
+            unsure += 1;
+            let before = acknowledged;
+            commit_some(&log, &mut acknowledged);
+            acknowledged_then += acknowledged - before;
+        }
+        disk.cut(random.draw());
+        let log = open(base, &disk).unwrap_or_else(|error| panic!("{seed}: {error}"));
+        for number in 0..acknowledged {
+            let found = log.get(Shard::ONLY, &record(number, 1, 0).name).unwrap();
+            assert!(found.is_some(), "{seed}: {number} of {acknowledged}");
+        }
+    }
+    assert!(unsure > 100, "{unsure} openings");
+    assert!(acknowledged_then > 1_000, "{acknowledged_then} commits");
 }
 
 fn options() -> LogOptions {

@@ -252,6 +252,7 @@ impl<B: Sorted> LogStore<B> {
         recovery::recycle(&mut supply, found)?;
         let mut state = recovered.state;
         let mut snapshot = Vec::new();
+        let mut unsure = false;
         let (active, begins_at, offset) = match recovered.end {
             Some((active, begins_at, offset))
                 if offset > begins_at || planted!(LogKeepsUnsureName) =>
@@ -269,9 +270,12 @@ impl<B: Sorted> LogStore<B> {
                         state.segments.insert(number, begun.clone());
                         (begun, begins_at, begins_at)
                     }
-                    // A full disk must not keep a store shut.
+                    // A full disk must not keep a store shut: the first commit tries it again.
                     Err(trouble) => match (trouble, end) {
-                        (Trouble::Full, Some(end)) => end,
+                        (Trouble::Full, Some(end)) => {
+                            unsure = true;
+                            end
+                        }
                         (trouble, _) => return Err(trouble.error(&*files)),
                     },
                 }
@@ -279,6 +283,7 @@ impl<B: Sorted> LogStore<B> {
         };
         let writer = Writer {
             active,
+            unsure,
             begins_at,
             offset,
             next_commit: recovered.next_commit,

@@ -13,6 +13,8 @@ const BUFFER_KEPT: usize = 4 << 20;
 /// The end of the log.
 pub(super) struct Writer {
     pub(super) active: Segment,
+    /// The active segment has no commits, and may lose its name: it must not get any.
+    pub(super) unsure: bool,
     /// Where the first commit of the active segment goes.
     pub(super) begins_at: u64,
     /// Where the next frame goes.
@@ -52,7 +54,7 @@ impl Writer {
     /// A segment with many small records ends early, since it moves as a whole.
     pub(super) fn make_room(&mut self, state: &State) -> Result<Option<Segment>, Trouble> {
         let needed = sealed_len(self.frame.len());
-        let fits = self.offset + needed <= self.active.len;
+        let fits = !self.unsure && self.offset + needed <= self.active.len;
         if fits && (self.changes < self.changes_max || !self.supply.has_room()) {
             return Ok(None);
         }
@@ -62,11 +64,12 @@ impl Writer {
         }
     }
 
-    /// Begins the next segment. Everything in this one was synced by the commit that wrote it.
+    /// Begins the next segment, or once more the one that may lose its name. Everything in this
+    /// one was synced by the commit that wrote it.
     pub(super) fn begin_next(&mut self, state: &State, needed: u64) -> Result<Segment, Trouble> {
         state.snapshot(&mut self.snapshot);
         let (segment, begins_at) = self.supply.next_segment(
-            self.active.number + 1,
+            self.active.number + u64::from(!self.unsure),
             self.next_commit,
             &mut self.snapshot,
             needed,
@@ -74,6 +77,7 @@ impl Writer {
         (self.begins_at, self.offset) = (begins_at, begins_at);
         self.changes = 0;
         self.active = segment.clone();
+        self.unsure = false;
         if self.snapshot.capacity() > BUFFER_KEPT {
             self.snapshot = Vec::new();
         }
