@@ -38,7 +38,7 @@ pub struct Config {
     pub catch_up_per_second: u32,
     /// How long a done timer is kept for those who ask. Default 24 hours.
     pub keep_done: Duration,
-    /// The longest payload, in bytes. Default 2 MiB.
+    /// The longest payload, in bytes. At most 512 MiB. Default 2 MiB.
     pub max_payload: usize,
     /// How many requests may wait before [`TimerError::Full`](crate::TimerError::Full).
     /// Default 16,384.
@@ -47,12 +47,29 @@ pub struct Config {
     pub max_waiting_bytes: usize,
     /// How many requests and outcomes share one commit at the most. At least 2. Default 1,024.
     pub max_batch: usize,
+    /// How many bytes of payloads one commit reads and writes for requests and outcomes at the
+    /// most, but for the last of them: the rest comes with the next one. A batch that writes more
+    /// is refused, unless it is a single request. At most 256 MiB. Default 64 MiB.
+    pub max_batch_bytes: usize,
     /// How many attempts in a row the end of the process may interrupt before the timer is
     /// dead. Default 10.
     pub max_interruptions: u32,
     /// The seed of the jitter. Default 0: give a random one, so that not all processes
     /// draw the same.
     pub seed: u64,
+}
+
+impl Config {
+    /// With these, and what starts beside it, a commit is shorter than the stores can take.
+    const PAYLOAD_MAX: usize = 512 << 20;
+    const BATCH_MAX_BYTES: usize = 256 << 20;
+
+    /// What would make a commit longer than the stores can take is made less.
+    pub(crate) fn bounded(mut self) -> Self {
+        self.max_payload = self.max_payload.min(Self::PAYLOAD_MAX);
+        self.max_batch_bytes = self.max_batch_bytes.clamp(1, Self::BATCH_MAX_BYTES);
+        self
+    }
 }
 
 impl Default for Config {
@@ -68,6 +85,7 @@ impl Default for Config {
             max_waiting: 16_384,
             max_waiting_bytes: 64 << 20,
             max_batch: 1_024,
+            max_batch_bytes: 64 << 20,
             max_interruptions: 10,
             seed: 0,
         }

@@ -17,8 +17,10 @@ pub(crate) struct Draft<'a> {
     drafted: Vec<Drafted>,
     /// Where the record stands that was asked for last: mostly it is the next as well.
     last: usize,
-    /// How long the payloads are of all that was written.
-    bytes: usize,
+    /// How long the payloads are of all that was read, in bytes.
+    read: usize,
+    /// And of all that was written.
+    written: usize,
     /// What was there before each change, while it may have to be undone.
     undo: Option<Vec<(usize, Drafted)>>,
 }
@@ -41,17 +43,21 @@ impl<'a> Draft<'a> {
             places: HashMap::with_capacity(records),
             drafted: Vec::with_capacity(records),
             last: 0,
-            bytes: 0,
+            read: 0,
+            written: 0,
             undo: None,
         }
     }
 
     pub(crate) fn read(&mut self, name: &TimerName) -> Result<Option<&Record>, StoreError> {
         let (store, shard) = (self.store, self.shard);
+        let mut read = 0;
         let place = self.enter(name, || {
             let record = store.get(shard, name)?;
+            read = record.as_ref().map_or(0, |record| record.payload.len());
             Ok((Before::of(record.as_ref()), record))
         })?;
+        self.read += read;
         Ok(self.drafted[place].record.as_deref())
     }
 
@@ -68,14 +74,19 @@ impl<'a> Draft<'a> {
         self.read(name)?.ok_or(TimerError::NotFound)
     }
 
-    /// How long the payloads of the records are that were written, in bytes; one that was written
-    /// twice counts twice.
+    /// How long the payloads of the records are that were read and written, in bytes; one that
+    /// was written twice counts twice.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.read + self.written
+    }
+
+    /// The same of those that were written.
+    pub(crate) fn written(&self) -> usize {
+        self.written
     }
 
     pub(crate) fn write(&mut self, record: Box<Record>) {
-        self.bytes += record.payload.len();
+        self.written += record.payload.len();
         let place = self.place(&record.name);
         self.change(place, Some(record));
     }

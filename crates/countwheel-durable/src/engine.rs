@@ -1,7 +1,9 @@
 //! One turn at a time: take what happened, decide, make it durable, then let it out.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
 
@@ -62,6 +64,8 @@ pub struct Engine {
     scheduler: Scheduler,
     /// Outcomes that the store had no room for.
     kept: Vec<Event>,
+    /// What the last turn did not take.
+    left_over: VecDeque<Event>,
     failed: bool,
 }
 
@@ -96,12 +100,14 @@ impl Engine {
             origin,
             scheduler,
             kept: Vec::new(),
+            left_over: VecDeque::new(),
             failed: false,
         })
     }
 
     /// Takes `events` in order, starts what is due, commits once, and then hands every
-    /// answer and every attempt to `sink`.
+    /// answer and every attempt to `sink`. What is more than one commit takes
+    /// ([`Config::max_batch_bytes`]) is left over for the next turn, which is due at once.
     ///
     /// If the store has no room for the commit, nothing starts, each request is answered with
     /// [`TimerError::StorageFull`], and the outcomes are kept for the next turn.
@@ -124,14 +130,22 @@ impl Engine {
 
     fn try_turn(
         &mut self,
-        mut events: Vec<Event>,
+        events: Vec<Event>,
         sink: &mut dyn FnMut(Effect),
     ) -> Result<(), StoreError> {
         let now = self.now();
-        if !self.kept.is_empty() {
-            events.splice(..0, self.kept.drain(..));
+        let mut events: VecDeque<_> = if self.kept.is_empty() && self.left_over.is_empty() {
+            events.into()
+        } else {
+            let kept = self.kept.drain(..).chain(self.left_over.drain(..));
+            kept.chain(events).collect()
+        };
+        let step = self.scheduler.step(now, &mut events, &*self.store);
+        self.left_over = events;
+        if planted!(LeftOverForgotten) {
+            self.left_over.clear();
         }
-        let mut step = self.scheduler.step(now, events, &*self.store)?;
+        let mut step = step?;
         if planted!(AnswerBeforeCommit) {
             for (ticket, answer) in step.answers.drain(..) {
                 sink(Effect::Answer(ticket, answer));
@@ -180,12 +194,21 @@ impl Engine {
     #[must_use]
     pub fn next_wake(&self) -> Option<Timestamp> {
         let now = self.now();
-        let wait = if self.kept.is_empty() {
+        let wait = if !self.left_over.is_empty() {
+            Some(Duration::ZERO)
+        } else if self.kept.is_empty() {
             self.scheduler.wait(now)
         } else {
             self.scheduler.held(now)
         };
         Some(now.wall + wait?)
+    }
+
+    /// How many events wait for the next turn, because the last had as much as one commit takes:
+    /// the last of those that were given.
+    #[must_use]
+    pub fn left_over(&self) -> usize {
+        self.left_over.len()
     }
 
     fn now(&self) -> Now {

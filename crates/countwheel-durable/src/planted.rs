@@ -34,6 +34,8 @@ bugs! {
     MoveKeepsOldDeadline,
     /// A failed attempt is recorded, its retry is not scheduled.
     LoseRetry,
+    /// What is more than one commit takes is forgotten.
+    LeftOverForgotten,
     /// The last entry of a full page read from the store is dropped.
     SkipPageBorder,
     /// The next turn is asked for ten seconds after the next deadline.

@@ -290,6 +290,13 @@ pub enum TimerError {
         /// How many it may have: [`Config::max_batch`](crate::Config::max_batch).
         limit: usize,
     },
+    /// The payloads that a batch writes, those of the timers it moves among them, are longer than
+    /// one commit takes. Nothing was done.
+    #[error("a batch writes at most {limit} bytes of payloads")]
+    BatchTooLong {
+        /// How long they may be: [`Config::max_batch_bytes`](crate::Config::max_batch_bytes).
+        limit: usize,
+    },
     /// Too many requests wait. Nothing was done; ask again later.
     #[error("too many requests are waiting")]
     Full,

@@ -519,9 +519,9 @@ struct Runner {
     last: Timestamp,
     mailbox: Arc<Mailbox>,
     max_batch: usize,
-    /// The first ticket of the turn that runs.
+    /// The first ticket of the turn that runs, or of the one whose rest does.
     first_ticket: u64,
-    /// Who waits for the answers of that turn, in the order of the tickets.
+    /// Who waits for the answers to these, in the order of the tickets.
     waiting: Vec<Option<Waiter>>,
 }
 
@@ -544,7 +544,7 @@ impl Runner {
             if let Some(at) = stop_at {
                 let running = self.engine.stats().in_flight;
                 let mut inbox = lock(&self.mailbox.inbox);
-                let ended = running == 0 && inbox.is_empty();
+                let ended = running == 0 && inbox.is_empty() && self.engine.left_over() == 0;
                 if ended || self.clock.now() >= at {
                     inbox.left_running = running;
                     return Ok(());
@@ -563,6 +563,9 @@ impl Runner {
     fn next_events(&mut self, stop_at: Option<countwheel::Instant>) -> Vec<Event> {
         let clock = &self.clock;
         let last = std::mem::replace(&mut self.last, clock.timestamp());
+        if self.engine.left_over() > 0 {
+            return Vec::new();
+        }
         let mut inbox = lock(&self.mailbox.inbox);
         loop {
             let stopping = inbox.health == Health::Stopping && stop_at.is_none();
@@ -680,9 +683,16 @@ impl Runner {
         for asked in asked {
             asked.into_waiter().refuse(TimerError::Closed);
         }
-        let Err(reason) = result else { return };
+        let waiting = std::mem::take(&mut self.waiting);
+        let Err(reason) = result else {
+            // What was left over was not done.
+            for waiter in waiting.into_iter().flatten() {
+                waiter.refuse(TimerError::Closed);
+            }
+            return;
+        };
         tracing::error!(reason, "the scheduler failed");
-        for waiter in std::mem::take(&mut self.waiting).into_iter().flatten() {
+        for waiter in waiting.into_iter().flatten() {
             waiter.refuse(TimerError::Unknown(reason.clone()));
         }
         for f in on_failure {

@@ -5,6 +5,7 @@
 //! One step is one commit. The caller makes the changes durable before it lets any answer
 //! or attempt of that step out; see [`Engine`](crate::Engine), which does.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use countwheel::Timestamp;
@@ -35,9 +36,10 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 /// passes over or gives up those that are too late.
 const SETTLED_MAX: usize = 1_024;
 
-/// What comes due is taken up until the payloads it writes are this long, in bytes, and the last
-/// of them in full: a commit has each of them again.
-const STARTED_MAX_BYTES: usize = 16 << 20;
+/// What comes due is taken up until the payloads of its records are this long, in bytes, once
+/// for being read and once for being written, and the last of them in full: a commit has each of
+/// them again.
+const STARTED_MAX_BYTES: usize = 32 << 20;
 
 /// After so many starts of what is due now, one of what was overdue at the start goes first.
 const OVERDUE_SHARE: usize = 8;
@@ -108,6 +110,7 @@ impl Scheduler {
     /// A scheduler that begins at `now` with what the store holds. What was due before
     /// `now` is overdue.
     pub(crate) fn new(ownership: Ownership, now: Now, config: Config) -> Self {
+        let config = config.bounded();
         // Half for the window, a quarter for attempts, an eighth for the overdue; the last
         // eighth is for pages on their way from the store.
         let bytes = config.window_bytes.max(128 << 10);
@@ -238,7 +241,7 @@ impl Scheduler {
     pub(crate) fn step(
         &mut self,
         now: Now,
-        events: Vec<Event>,
+        events: &mut VecDeque<Event>,
         store: &dyn Store,
     ) -> Result<Step, StoreError> {
         let shard = self.ownership.lease.shard;
@@ -266,7 +269,9 @@ impl Scheduler {
         };
         let has_room = store.has_room();
         self.held_until = (!has_room).then(|| now.boot + ROOM_PAUSE);
-        for event in events {
+        while draft.bytes() < self.config.max_batch_bytes
+            && let Some(event) = events.pop_front()
+        {
             match event {
                 Event::Request(ticket, request) => {
                     let is_urgent = matches!(request, Request::Remove { .. });

@@ -21,9 +21,13 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    fn with(config: Config) -> Self {
         let (clock, store) = (ManualClock::new(), MemoryStore::new(7));
         let shared = Arc::new(clock.clone());
-        let engine = Engine::open(Arc::new(store.clone()), shared, Config::default()).unwrap();
+        let engine = Engine::open(Arc::new(store.clone()), shared, config).unwrap();
         Self {
             clock,
             store,
@@ -159,6 +163,33 @@ fn what_comes_before_and_after_a_refused_batch_in_the_same_turn_holds() {
     assert_eq!(bench.wait(2), [""; 0]);
     assert_eq!(bench.wait(1), ["a"]);
     assert_eq!(bench.wait(1), ["b"]);
+}
+
+#[test]
+fn a_batch_that_writes_too_much_is_refused_though_it_only_moves() {
+    let mut bench = Bench::with(Config {
+        max_batch_bytes: 1_000,
+        ..Config::default()
+    });
+    let long = |key: &str, bytes| {
+        let mut request = set(key, 1);
+        if let Request::Set { payload, .. } = &mut request {
+            *payload = vec![0; bytes];
+        }
+        request
+    };
+    bench.ask(vec![long("a", 500), long("b", 500)]).unwrap();
+    // One request may be as long as a payload may be.
+    bench.ask(vec![long("c", 5_000)]).unwrap();
+    bench.ask(vec![later("a", 1), later("b", 1)]).unwrap();
+    let refused = bench.ask(vec![later("a", 9), later("c", 9), remove("b")]);
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.index, Some(1));
+    assert!(matches!(
+        refused.error,
+        TimerError::BatchTooLong { limit: 1_000 }
+    ));
+    assert_eq!(bench.wait(2), ["c", "a", "b"]);
 }
 
 #[test]

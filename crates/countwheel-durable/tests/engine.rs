@@ -596,6 +596,44 @@ fn a_refused_request_changes_nothing() {
     assert_eq!(bench.engine.stats().refused, 3);
 }
 
+/// A thousand moves of timers with a payload of a megabyte each were one commit of a gigabyte.
+#[test]
+fn what_is_more_than_one_commit_takes_is_left_over_for_the_next() {
+    let mut bench = Bench::with(Config {
+        max_batch_bytes: 1_000,
+        ..Config::default()
+    });
+    for key in ["a", "b", "c"] {
+        let mut request = set(key, 5, fixed(1));
+        if let Request::Set { payload, .. } = &mut request {
+            *payload = vec![0; 600];
+        }
+        bench.ask(request).unwrap();
+    }
+    let moves = ["a", "b", "c"].map(|key| {
+        let shift = Shift::Later(Duration::from_secs(5));
+        let (name, precondition) = (name(key), Precondition::None);
+        Request::Move {
+            name,
+            shift,
+            precondition,
+        }
+    });
+    let moves = moves.map(|request| Event::Request(Ticket(0), request));
+    let mut answered = bench.turn(moves.into()).len();
+    assert_eq!((answered, bench.engine.left_over()), (1, 2));
+    for left in [1, 0] {
+        assert_eq!(bench.engine.next_wake(), Some(bench.clock.timestamp()));
+        answered += bench.turn(vec![]).len();
+        assert_eq!(bench.engine.left_over(), left);
+    }
+    assert_eq!(answered, 3);
+    bench.wait(5);
+    assert!(bench.started.is_empty());
+    bench.wait(5);
+    assert_eq!(bench.started.len(), 3);
+}
+
 #[test]
 fn an_owner_that_was_replaced_changes_nothing() {
     let mut bench = Bench::new();

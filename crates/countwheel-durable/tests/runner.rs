@@ -366,6 +366,51 @@ fn payloads_that_wait_are_bounded_in_bytes() {
     timers.call(with_bytes("again", 1_000)).unwrap();
 }
 
+#[test]
+fn what_is_left_over_is_answered_also_when_the_scheduler_stops() {
+    for stops in [false, true] {
+        let gate = Gate::new();
+        let config = Config {
+            max_batch_bytes: 1,
+            ..Config::default()
+        };
+        let (timers, _started) = open(gate.clone(), config);
+        let set = |key: &str| {
+            let mut request = set(key, LONG);
+            if let Request::Set { payload, .. } = &mut request {
+                payload.push(0);
+            }
+            request
+        };
+        gate.hold(true);
+        let first = submit(&timers, set("first"));
+        while gate.commits.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        let answers: Vec<_> = (0..10)
+            .map(|i| submit(&timers, set(&format!("{i}"))))
+            .collect();
+        std::thread::scope(|scope| {
+            if stops {
+                scope.spawn(|| timers.stop(Duration::ZERO));
+                while timers.health() == Health::Running {
+                    std::thread::yield_now();
+                }
+            }
+            gate.hold(false);
+        });
+        first.recv_timeout(PATIENCE).unwrap().unwrap();
+        for (key, answer) in answers.into_iter().enumerate() {
+            let done = timers.get(&name(&format!("{key}"))).unwrap().is_some();
+            match answer.recv_timeout(PATIENCE).unwrap() {
+                Ok(_) => assert!(!stops || done),
+                Err(TimerError::Closed) => assert!(stops && !done),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
 /// Outcomes filled every batch, and a remove was never taken up.
 #[test]
 fn a_flood_of_outcomes_keeps_no_request_out() {

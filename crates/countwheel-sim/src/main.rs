@@ -357,13 +357,14 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
     let took = clock.now().saturating_since(start);
     println!(
         "{count} seeds from {first}: {} turns, {} requests, {} batches of them ({} refused), {} \
-         attempts, {} of them of later runs, {} crashes ({} in a commit, \
+         left over, {} attempts, {} of them of later runs, {} crashes ({} in a commit, \
          {} in an opening), {} failed calls, {} full disks, {} clock steps; {} accepted = {} done \
          + {} removed + {} dead; {took:.1?}",
         sum.turns,
         sum.requests,
         sum.batches,
         sum.batches_refused,
+        sum.left_over,
         sum.attempts,
         sum.reruns,
         sum.crashes,

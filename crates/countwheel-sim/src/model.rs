@@ -11,9 +11,9 @@ use std::time::Duration;
 use countwheel::Timestamp;
 use countwheel_durable::store::Fence;
 use countwheel_durable::{
-    Attempt, BatchError, Due, DueClock, Jitter, Missed, Precondition, QueueName, Record, Request,
-    Response, RetryPolicy, Revision, Shift, State, StateKind, TimerError, TimerId, TimerName,
-    Verdict, Was,
+    Attempt, BatchError, Config, Due, DueClock, Jitter, Missed, Precondition, QueueName, Record,
+    Request, Response, RetryPolicy, Revision, Shift, State, StateKind, TimerError, TimerId,
+    TimerName, Verdict, Was,
 };
 
 use self::series::{Judged, Series, settled};
@@ -62,6 +62,7 @@ pub struct Model {
     last_revision: Revision,
     last_fence: Fence,
     keep_done: Duration,
+    max_batch_bytes: usize,
     /// When the process that there is began, by the wall clock.
     opened: Timestamp,
     /// How many timers ended in which way, as sets of the sets that made them.
@@ -151,15 +152,16 @@ macro_rules! ensure {
 }
 
 impl Model {
-    /// A model of an empty store that keeps done timers for `keep_done`.
+    /// A model of an empty store under a scheduler with these limits.
     #[must_use]
-    pub fn new(keep_done: Duration, opened: Timestamp) -> Self {
+    pub fn new(config: &Config, opened: Timestamp) -> Self {
         Self {
             opened,
             timers: BTreeMap::new(),
             last_revision: Revision(0),
             last_fence: Fence(0),
-            keep_done,
+            keep_done: config.keep_done,
+            max_batch_bytes: config.max_batch_bytes,
             done: 0,
             dead: 0,
             removed: 0,
@@ -268,25 +270,27 @@ impl Model {
             Ok(responses) => {
                 let (asked, done) = (requests.len(), responses.len());
                 ensure!(asked == done, "a batch of {asked} has {done} responses");
-                for (request, response) in requests.iter().zip(responses) {
+                let mut written = 0;
+                for (index, (request, response)) in requests.iter().zip(responses).enumerate() {
                     self.answered(now, request, &Ok(response.clone()))?;
+                    written += self.written(request);
+                    self.is_short(index, written).map_err(|e| e.to_string())?;
                 }
                 Ok(())
             }
             Err(refusal) => {
                 let index = refusal.index;
                 let index = index.ok_or_else(|| format!("refused as a whole: {refusal}"))?;
-                let mut tried = self.clone();
-                for request in &requests[..index.min(requests.len())] {
-                    let name = request.name();
-                    tried
-                        .apply(now, request)
-                        .map_err(|error| format!("{name}: {error:?} comes before {refusal:?}"))?;
-                }
                 let request = requests.get(index);
-                let request = request.ok_or_else(|| format!("{index} is no request"))?;
-                let name = request.name();
-                let expected = tried.apply(now, request).err();
+                let name = request.ok_or_else(|| format!("{index} is no request"))?;
+                let name = name.name();
+                let expected = self.clone().first_refusal(now, requests);
+                let at = expected.as_ref().map(|(at, _)| *at);
+                ensure!(
+                    at == Some(index),
+                    "{name}: {refusal:?}, expected {expected:?}"
+                );
+                let expected = expected.map(|(_, error)| error);
                 let same = expected.as_ref().is_some_and(|expected| {
                     std::mem::discriminant(&refusal.error) == std::mem::discriminant(expected)
                 });
@@ -301,13 +305,37 @@ impl Model {
 
     /// Applies a batch whose answer was lost with the process.
     pub fn unanswered_batch(&mut self, now: Now, requests: &[Request]) {
-        let mut tried = self.clone();
-        let mut all = requests.iter();
-        if all.all(|request| tried.apply(now, request).is_ok()) {
+        if self.clone().first_refusal(now, requests).is_none() {
             for request in requests {
                 self.unanswered(now, request);
             }
         }
+    }
+
+    /// Applies a batch up to the request because of which it is refused, and says which that is.
+    fn first_refusal(&mut self, now: Now, requests: &[Request]) -> Option<(usize, TimerError)> {
+        let mut written = 0;
+        requests.iter().enumerate().find_map(|(index, request)| {
+            let applied = self.apply(now, request).map(drop);
+            written += self.written(request);
+            let refusal = applied.and_then(|()| self.is_short(index, written));
+            refusal.err().map(|error| (index, error))
+        })
+    }
+
+    /// How many bytes of payload a request wrote that was applied.
+    fn written(&self, request: &Request) -> usize {
+        let timer = self.timers.get(request.name());
+        timer.map_or(0, |timer| timer.tag.len())
+    }
+
+    /// Whether a batch may write so much up to its request number `index`.
+    fn is_short(&self, index: usize, written: usize) -> Result<(), TimerError> {
+        let limit = self.max_batch_bytes;
+        if index > 0 && written > limit {
+            return Err(TimerError::BatchTooLong { limit });
+        }
+        Ok(())
     }
 
     /// Notes what a look into the store shows before a request is made: a done timer may be

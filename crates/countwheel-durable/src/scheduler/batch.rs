@@ -6,7 +6,7 @@ use super::Scheduler;
 use crate::draft::Draft;
 use crate::planted::planted;
 use crate::store::DueEntry;
-use crate::{BatchError, DueClock, Record, Request, Response};
+use crate::{BatchError, DueClock, Record, Request, Response, TimerError};
 
 /// A change of the window that waits for the rest of its batch.
 #[derive(Debug)]
@@ -28,10 +28,18 @@ impl Scheduler {
         let (stats, next_revision) = (self.stats.clone(), self.next_revision);
         self.put_off = Some(Vec::new());
         draft.begin();
+        let limit = self.config.max_batch_bytes;
+        let written_before = draft.written();
         let mut responses = Vec::with_capacity(requests.len());
         let mut refusal = None;
         for (index, request) in requests.into_iter().enumerate() {
-            match self.answer(now, request, draft) {
+            let answer = self.answer(now, request, draft);
+            let too_long = index > 0 && draft.written() - written_before > limit;
+            let answer = match answer {
+                Ok(_) if too_long => Err(TimerError::BatchTooLong { limit }),
+                answer => answer,
+            };
+            match answer {
                 Ok(response) => responses.push(response),
                 Err(error) => {
                     let index = Some(index);

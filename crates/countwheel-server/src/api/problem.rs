@@ -199,7 +199,7 @@ impl From<TimerError> for Problem {
                     ..Self::new(Code::Exists, error.to_string())
                 };
             }
-            TimerError::PayloadTooLarge { .. } => Code::TooLarge,
+            TimerError::PayloadTooLarge { .. } | TimerError::BatchTooLong { .. } => Code::TooLarge,
             TimerError::Policy(_) => Code::InvalidRetry,
             TimerError::Recurrence(RecurrenceError::NoRun) => {
                 return Self::new(Code::Unschedulable, error.to_string()).at("/until");

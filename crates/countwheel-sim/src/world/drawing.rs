@@ -6,8 +6,8 @@ use std::time::Duration;
 use countwheel::{Clock, Timestamp};
 use countwheel_durable::store::{Shard, Store};
 use countwheel_durable::{
-    CronExpression, Delays, Due, Jitter, Missed, Overlap, Precondition, Recurrence, Request,
-    RetryPolicy, Revision, Schedule, SetOptions, Shift, TimerName, Zone,
+    CronExpression, Delays, Due, Jitter, Missed, Overlap, Precondition, Record, Recurrence,
+    Request, RetryPolicy, Revision, Schedule, SetOptions, Shift, TimerName, Zone,
 };
 
 use super::{QUEUES, World};
@@ -29,17 +29,21 @@ const CALENDARS: [(&str, &str); 7] = [
 const RUNS_MAX: u64 = 12;
 
 impl World {
+    /// What the store has of a timer, for the model as well.
+    pub(super) fn look(&mut self, name: &TimerName) -> Result<Option<Record>, String> {
+        let found = self.store.get(Shard::ONLY, name);
+        let record = found.map_err(|e| e.to_string())?;
+        self.model.seen(name, self.latest, record.as_ref());
+        Ok(record)
+    }
+
     pub(super) fn draw_request(&mut self) -> Result<Request, String> {
         let number = self.clients.below(self.plan.keys);
         let queue = usize::try_from(number % self.plan.queues).unwrap_or(0);
         let queue = QUEUES[queue];
         let name = TimerName::new(queue, format!("key-{number}")).map_err(|e| e.to_string())?;
         // A client may look before it asks.
-        let record = self
-            .store
-            .get(Shard::ONLY, &name)
-            .map_err(|e| e.to_string())?;
-        self.model.seen(&name, self.latest, record.as_ref());
+        let record = self.look(&name)?;
         let precondition = match (self.clients.below(6), &record) {
             (0, _) => Precondition::Absent,
             (1, Some(record)) => Precondition::Revision(record.revision),
