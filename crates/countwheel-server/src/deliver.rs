@@ -1,12 +1,9 @@
 //! Carries out attempts: one HTTP request each, under one deadline.
 
 use std::error::Error;
-use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::pin::Pin;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header};
@@ -17,23 +14,19 @@ use hyper::body::{Bytes, Incoming};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
-use tower_service::Service;
 
 use crate::guard::is_public;
 use crate::job::Job;
+use crate::resolver::{Forbidden, NotResolved, Resolver};
 use crate::time::{format_duration, format_time};
 
 /// How much of an answer is read.
 const ANSWER_MAX_BYTES: usize = 64 << 10;
 /// How long an idle connection is kept for the next attempt.
 const IDLE: Duration = Duration::from_secs(30);
-/// How many names are looked up at a time.
-const LOOKUPS_MAX: usize = 64;
 const USER_AGENT: &str = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
 /// What stands unencoded in `timer-key`: the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -70,10 +63,7 @@ impl HttpHandler {
     /// `Retry-After` is.
     #[must_use]
     pub fn new(runtime: Handle, targets: Targets, clock: Arc<dyn Clock>) -> Self {
-        let mut connector = HttpConnector::new_with_resolver(Resolver {
-            lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)),
-            targets,
-        });
+        let mut connector = HttpConnector::new_with_resolver(Resolver::new(targets));
         connector.enforce_http(false);
         connector.set_nodelay(true);
         let connector = HttpsConnectorBuilder::new()
@@ -282,57 +272,6 @@ fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let date = jiff::fmt::rfc2822::parse(value).ok()?.timestamp();
     let micros = u64::try_from(date.as_microsecond()).unwrap_or(0);
     Some(Timestamp::from_micros(micros).saturating_since(now))
-}
-
-/// The target's address is not one to deliver to.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("target forbidden")]
-struct Forbidden;
-
-/// The target's name leads nowhere.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("name not resolved")]
-struct NotResolved;
-
-/// The system's resolver, and the guard: the connection goes to one of the very addresses
-/// that were checked.
-#[derive(Clone, Debug)]
-struct Resolver {
-    lookups: Arc<Semaphore>,
-    targets: Targets,
-}
-
-type BoxError = Box<dyn Error + Send + Sync>;
-
-impl Service<Name> for Resolver {
-    type Response = std::vec::IntoIter<SocketAddr>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, name: Name) -> Self::Future {
-        let (lookups, targets) = (Arc::clone(&self.lookups), self.targets);
-        Box::pin(async move {
-            // Held until the system answers, which may be long after the attempt has ended: a
-            // name server that is silent takes these threads and no others.
-            let permit = lookups.acquire_owned().await?;
-            let lookup = tokio::task::spawn_blocking(move || {
-                let addresses = (name.as_str(), 0).to_socket_addrs();
-                drop(permit);
-                addresses
-            });
-            let addresses: Vec<_> = lookup.await?.map_err(|_| NotResolved)?.collect();
-            // One that is not public spoils them all: which is used is left to chance.
-            let forbidden = |address: &SocketAddr| !is_public(address.ip());
-            if targets == Targets::Public && addresses.iter().any(forbidden) {
-                return Err(Forbidden.into());
-            }
-            Ok(addresses.into_iter())
-        })
-    }
 }
 
 /// Why there was no answer, in few words and without addresses.

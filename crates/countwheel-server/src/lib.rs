@@ -14,6 +14,7 @@ pub mod guard;
 mod job;
 pub mod maintain;
 mod metrics;
+mod resolver;
 pub mod server;
 mod shutdown;
 pub mod time;
