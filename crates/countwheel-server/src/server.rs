@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio_io_timeout::TimeoutStream;
 
 use crate::VERSION;
 use crate::api::{App, Token, router};
@@ -35,6 +36,8 @@ const CONNECTIONS_MAX: usize = 4_096;
 const FILES_RESERVED: usize = 128;
 /// How long the head of a request may take, and a connection may idle.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a caller may read nothing of an answer that does not fit the system's buffers.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 const HEADERS_MAX: usize = 64;
 /// Room for the longest path, and 16 KiB of headers.
 const HEAD_MAX_BYTES: usize = 24 << 10;
@@ -292,8 +295,8 @@ fn connections_max(max_in_flight: usize) -> usize {
     left.max(files / 2).clamp(1, CONNECTIONS_MAX)
 }
 
-/// Answers the connections of `listener`, at most `connections` at a time, until `stopped` says so, then lets the answers
-/// under way leave.
+/// Answers the connections of `listener`, at most `connections` at a time, until `stopped` says so,
+/// then lets the answers under way leave. Cuts off who does not send or read for half a minute.
 pub async fn accept(
     listener: TcpListener,
     router: Router,
@@ -337,6 +340,10 @@ pub async fn accept(
 async fn answer(stream: TcpStream, router: Router, mut stopped: watch::Receiver<bool>) {
     // An answer is one packet or a few: send it at once. If that fails, it is only slower.
     stream.set_nodelay(true).unwrap_or_default();
+    let mut stream = Box::pin(TimeoutStream::new(stream));
+    stream
+        .as_mut()
+        .set_write_timeout_pinned(Some(ANSWER_DEADLINE));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)

@@ -9,3 +9,4 @@ mod process;
 mod refusals;
 mod routes;
 mod support;
+mod unread;

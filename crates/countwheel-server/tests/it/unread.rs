@@ -1,0 +1,44 @@
+//! Callers who do not read.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use countwheel_server::server::accept;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+/// More than the system keeps for somebody who does not read.
+const ANSWER_BYTES: usize = 64 << 20;
+
+/// An answer that nobody read was kept as long as its connection, and the connection for ever.
+#[tokio::test(start_paused = true)]
+async fn who_does_not_read_his_answer_is_cut_off() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new().route("/", get(|| async { vec![7_u8; ANSWER_BYTES] }));
+    let (stop, stopped) = watch::channel(false);
+    // One connection at a time: the next is answered once this one is gone.
+    let serving = tokio::spawn(accept(listener, router, 1, stopped));
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    silent.write_all(REQUEST).await.unwrap();
+    let mut reading = TcpStream::connect(address).await.unwrap();
+    reading.write_all(REQUEST).await.unwrap();
+    let mut head = [0; 15];
+    reading.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200 OK");
+    let mut rest = Vec::new();
+    let cut_off = match silent.read_to_end(&mut rest).await {
+        Ok(read) => read < ANSWER_BYTES,
+        Err(_) => true,
+    };
+    assert!(cut_off, "{} bytes", rest.len());
+    drop(reading);
+    stop.send(true).unwrap();
+    tokio::time::timeout(Duration::from_secs(60), serving)
+        .await
+        .unwrap()
+        .unwrap();
+}
