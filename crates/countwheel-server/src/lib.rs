@@ -13,6 +13,7 @@ mod echo;
 pub mod guard;
 mod job;
 pub mod maintain;
+pub mod memory;
 mod metrics;
 mod resolver;
 pub mod server;

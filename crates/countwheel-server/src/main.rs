@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use countwheel_server::config::{Convert, Dev, Serve};
 use countwheel_server::maintain::{Anew, Check, Verify};
 use countwheel_server::server::{self, StartError};
-use countwheel_server::{cli, maintain};
+use countwheel_server::{cli, maintain, memory};
 
 /// Durable timers: set one now, get a request when it is due.
 #[derive(Parser)]
@@ -44,6 +44,7 @@ fn main() -> ExitCode {
             end(server::dev(&args))
         }
         Command::Serve(args) => {
+            memory::keep_little();
             args.log.start();
             end(server::serve(&args))
         }

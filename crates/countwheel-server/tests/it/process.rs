@@ -36,6 +36,40 @@ fn refused(output: &Output, code: i32, text: &str) {
     }
 }
 
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn the_c_library_is_told_to_keep_little_unless_somebody_told_it_how_much() {
+    let setting = |server: &Server, name: &str| {
+        let environment = std::fs::read(format!("/proc/{}/environ", server.pid())).unwrap();
+        let environment = String::from_utf8(environment).unwrap();
+        let value = |line: &str| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned());
+        environment.split('\0').find_map(value)
+    };
+    let names = ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"];
+    let bytes = |bytes: &str| Some(bytes.to_owned());
+    for (told, expected) in [
+        (None, [bytes("4194304"), bytes("1048576")]),
+        (Some("1000000"), [None, bytes("1000000")]),
+    ] {
+        let directory = Directory::new();
+        let mut command = program();
+        command
+            .args(["serve", "--log-segment-mib", "1", "--listen", "127.0.0.1:0"])
+            .arg("--data")
+            .arg(directory.0.join("data"))
+            .env_remove("GLIBC_TUNABLES");
+        for name in names {
+            command.env_remove(name);
+        }
+        if let Some(told) = told {
+            command.env(names[1], told);
+        }
+        let server = Server::spawn(command);
+        assert_eq!(names.map(|name| setting(&server, name)), expected);
+        assert!(server.stop().success());
+    }
+}
+
 #[test]
 fn timers_outlive_the_process() {
     let directory = Directory::new();

@@ -75,6 +75,10 @@ impl Server {
         Self::spawn(command)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
