@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use super::StoreError;
+use super::files::is_full;
 
 const LOCK: &str = "LOCK";
 const FORMAT: &str = "FORMAT";
@@ -251,12 +252,11 @@ pub(super) fn sync_directory(directory: &Path) -> Result<(), StoreError> {
 
 /// What to say if something could not be written.
 pub(super) fn write_failed(path: &Path, source: io::Error) -> StoreError {
-    match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full {
-            path: path.to_owned(),
-        },
-        _ => io_error(path, source),
+    if is_full(&source) {
+        let path = path.to_owned();
+        return StoreError::Full { path };
     }
+    io_error(path, source)
 }
 
 pub(super) fn io_error(path: &Path, source: io::Error) -> StoreError {

@@ -151,6 +151,14 @@ impl SystemFiles {
     }
 }
 
+/// Whether the system says that there is no room.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
 /// Why no file was opened. With too many of them open already, nothing has changed and it may pass:
 /// that is as when the disk is full.
 fn passing(name: &str, error: io::Error) -> io::Error {

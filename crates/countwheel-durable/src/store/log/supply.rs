@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::segment::{FRAMES_BEGIN, Segment};
 use crate::planted::planted;
-use crate::store::files::Files;
+use crate::store::files::{Files, is_full};
 
 pub(super) struct Supply {
     pub(super) files: Arc<dyn Files>,
@@ -45,14 +45,6 @@ impl From<io::Error> for Trouble {
             Self::Io(error)
         }
     }
-}
-
-/// Whether the system says that there is no room.
-pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
 }
 
 /// Makes a file of `len` bytes and gives it `name`, once it is really there.
@@ -100,28 +92,29 @@ impl Supply {
         let at_least = FRAMES_BEGIN + snapshot.len() as u64 + 8 + needed;
         let len = self.segment_bytes.max(at_least);
         let spare = self.find(len)?;
-        let file = match self.files.open(&spare) {
-            Err(error) if is_full(&error) => {
-                self.spares.push(spare);
-                return Err(Trouble::Full);
-            }
-            opened => opened.map_err(Trouble::Io)?,
+        let mut begin = || {
+            let file = self.files.open(&spare)?;
+            let segment = Segment {
+                number,
+                store_id: self.store_id,
+                first_commit,
+                len: file.length()?,
+                file,
+            };
+            segment.write_beginning(snapshot)?;
+            segment.file.sync()?;
+            Ok(segment)
         };
-        let segment = Segment {
-            number,
-            store_id: self.store_id,
-            first_commit,
-            len: file.length().map_err(Trouble::Io)?,
-            file,
-        };
-        let written = segment.write_beginning(snapshot);
-        if let Err(error) = written.and_then(|()| segment.file.sync()) {
-            // It has no name yet by which it counts, and may be written again.
-            if is_full(&error) {
-                self.spares.push(spare);
+        let segment = match begin() {
+            Ok(segment) => segment,
+            Err(error) => {
+                // It has no name yet by which it counts, and may be written again.
+                if is_full(&error) {
+                    self.spares.push(spare);
+                }
+                return Err(error.into());
             }
-            return Err(error.into());
-        }
+        };
         let name = segment.name();
         let named = self.files.rename(&spare, &name);
         named

@@ -3,8 +3,9 @@
 use super::State;
 use super::batch::{self, Replaces};
 use super::segment::{FRAME_HEADER, Segment, sealed_len};
-use super::supply::{Supply, Trouble, is_full};
+use super::supply::{Supply, Trouble};
 use crate::planted::planted;
+use crate::store::files::is_full;
 use crate::store::sorted::share;
 
 /// A buffer that is larger than this is not kept for the next commit.

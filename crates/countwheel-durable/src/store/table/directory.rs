@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::TableOptions;
 use super::cache::Cache;
 use crate::store::StoreError;
-use crate::store::files::Files;
+use crate::store::files::{Files, is_full};
 
 /// A store's files.
 #[derive(Debug)]
@@ -104,12 +104,11 @@ impl Directory {
     /// What to say of a write that failed: a full disk is nobody's fault, and what was written is
     /// given up; anything else is final.
     pub(super) fn write_failed(&self, error: io::Error) -> StoreError {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full {
-                path: self.files.path(),
-            },
-            _ => self.sync_failed(error),
+        if is_full(&error) {
+            let path = self.files.path();
+            return StoreError::Full { path };
         }
+        self.sync_failed(error)
     }
 
     /// What to say of a sync that failed, of files or names: it is final.
