@@ -201,8 +201,9 @@ impl Timers {
         });
         let told = Arc::clone(&mailbox);
         store.on_failure(Box::new(move |reason| {
-            lock(&told.inbox).store_failure = Some(reason.to_owned());
-            told.arrived.notify_all();
+            let mut inbox = lock(&told.inbox);
+            inbox.store_failure = Some(reason.to_owned());
+            told.wake(inbox);
         }));
         let mut runner = Runner {
             engine,
@@ -683,18 +684,14 @@ impl Runner {
         for asked in asked {
             asked.into_waiter().refuse(TimerError::Closed);
         }
-        let waiting = std::mem::take(&mut self.waiting);
-        let Err(reason) = result else {
-            // What was left over was not done.
-            for waiter in waiting.into_iter().flatten() {
-                waiter.refuse(TimerError::Closed);
-            }
-            return;
-        };
-        tracing::error!(reason, "the scheduler failed");
-        for waiter in waiting.into_iter().flatten() {
-            waiter.refuse(TimerError::Unknown(reason.clone()));
+        let failure = result.err();
+        for waiter in std::mem::take(&mut self.waiting).into_iter().flatten() {
+            // After a good end it is what was left over, and was not done.
+            let unknown = failure.clone().map(TimerError::Unknown);
+            waiter.refuse(unknown.unwrap_or(TimerError::Closed));
         }
+        let Some(reason) = failure else { return };
+        tracing::error!(reason, "the scheduler failed");
         for f in on_failure {
             shielded("a failure's receiver", || f(&reason));
         }

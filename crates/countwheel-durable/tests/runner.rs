@@ -335,6 +335,15 @@ fn dropping_the_last_handle_stops_the_thread_and_frees_the_store() {
     assert_eq!(Arc::strong_count(&store.commits), 1);
 }
 
+/// A timer for later with so long a payload.
+fn with_bytes(key: &str, bytes: usize) -> Request {
+    let mut request = set(key, LONG);
+    if let Request::Set { payload, .. } = &mut request {
+        *payload = vec![0; bytes];
+    }
+    request
+}
+
 #[test]
 fn payloads_that_wait_are_bounded_in_bytes() {
     let gate = Gate::new();
@@ -344,13 +353,6 @@ fn payloads_that_wait_are_bounded_in_bytes() {
     };
     let (timers, _started) = open(gate.clone(), config);
     gate.hold(true);
-    let with_bytes = |key: &str, bytes| {
-        let mut request = set(key, LONG);
-        if let Request::Set { payload, .. } = &mut request {
-            *payload = vec![0; bytes];
-        }
-        request
-    };
     let mut answers = vec![submit(&timers, with_bytes("first", 1))];
     while gate.commits.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
@@ -375,20 +377,13 @@ fn what_is_left_over_is_answered_also_when_the_scheduler_stops() {
             ..Config::default()
         };
         let (timers, _started) = open(gate.clone(), config);
-        let set = |key: &str| {
-            let mut request = set(key, LONG);
-            if let Request::Set { payload, .. } = &mut request {
-                payload.push(0);
-            }
-            request
-        };
         gate.hold(true);
-        let first = submit(&timers, set("first"));
+        let first = submit(&timers, with_bytes("first", 1));
         while gate.commits.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
         let answers: Vec<_> = (0..10)
-            .map(|i| submit(&timers, set(&format!("{i}"))))
+            .map(|i| submit(&timers, with_bytes(&format!("{i}"), 1)))
             .collect();
         std::thread::scope(|scope| {
             if stops {
