@@ -26,7 +26,7 @@ cargo xtask model-long         1e9 operations of the wheels' model, about 2 minu
 cargo xtask timers-long        1e8 operations of timers in a process, about 2 minutes
 cargo xtask stress-long        64 threads on real timers for 60 s
 cargo xtask idle-long          wake-ups in 20 s of nothing to do
-cargo xtask sim-long           20,000 fresh seeds of the simulation, about an hour
+cargo xtask sim-long           20,000 fresh seeds of the simulation, an hour and a half
 cargo xtask ages-long          30 days at full load, and one on tables
 cargo xtask kill-long          1,000 kills of the real server under load, about 6 minutes
 cargo xtask power-long         1,000 cuts of its power, and 100 below an ext4, about 10 minutes
