@@ -161,7 +161,11 @@ impl Machine {
             let files = disk.files(directory);
             match how {
                 None => files,
-                how => Arc::new(Misused { files, how }),
+                how => Arc::new(Misused {
+                    files,
+                    how,
+                    nonces_of: None,
+                }),
             }
         };
         let store: Box<dyn Kept> = match self.kind {

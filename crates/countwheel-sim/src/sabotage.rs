@@ -89,6 +89,8 @@ impl Sabotage {
 pub(crate) struct Misused {
     pub(crate) files: Arc<dyn Files>,
     pub(crate) how: Option<Sabotage>,
+    /// Who says what cannot be guessed, if somebody else shall.
+    pub(crate) nonces_of: Option<Arc<dyn Files>>,
 }
 
 impl Misused {
@@ -143,6 +145,11 @@ impl Files for Misused {
 
     fn path(&self) -> PathBuf {
         self.files.path()
+    }
+
+    fn nonce(&self) -> io::Result<u64> {
+        let of = self.nonces_of.as_ref().unwrap_or(&self.files);
+        of.nonce()
     }
 }
 

@@ -72,6 +72,12 @@ pub trait Files: Send + Sync + fmt::Debug {
 
     /// Where the directory is, for messages.
     fn path(&self) -> PathBuf;
+
+    /// A number that nobody can guess whose bytes come to be in a file.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn nonce(&self) -> io::Result<u64>;
 }
 
 /// One file of a store.
@@ -237,6 +243,10 @@ impl Files for SystemFiles {
 
     fn path(&self) -> PathBuf {
         self.directory.clone()
+    }
+
+    fn nonce(&self) -> io::Result<u64> {
+        getrandom::u64().map_err(io::Error::other)
     }
 }
 

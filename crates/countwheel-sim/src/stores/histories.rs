@@ -348,7 +348,8 @@ fn same_content(disk: &Disk, under: &str, directory: &Path) -> Result<u64, Strin
 
 /// A log on both, with openings in between. Says how many there were.
 fn by_store(seed: u64, directory: &Path) -> Result<u64, String> {
-    let disk = Disk::new(seed);
+    // The same bytes on both, so the same nonces: those of another disk of this seed.
+    let (disk, same) = (Disk::new(seed), Disk::new(seed));
     let (ours, theirs) = (MemorySorted::default(), MemorySorted::default());
     let mut options = LogOptions::default();
     options.segment_bytes = 8_192;
@@ -360,6 +361,7 @@ fn by_store(seed: u64, directory: &Path) -> Result<u64, String> {
         let files = Arc::new(Misused {
             files: Arc::new(SystemFiles::new(directory)),
             how: None,
+            nonces_of: Some(same.files("")),
         });
         let theirs = LogStore::open(theirs.clone(), files, seed, options)?;
         let leases = (

@@ -18,7 +18,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::super::directory::{
@@ -239,30 +239,24 @@ fn empty(directory: &Path, store_id: u64) -> Result<(File, Format), StoreError> 
 
 /// Copies the segments of a log. Says how many bytes that were.
 fn copy_log(frozen: Frozen, into: &Path, files: &mut Vec<Listed>) -> Result<u64, StoreError> {
-    let zeros = vec![0; 1 << 16];
     let mut copied = 0;
     for segment in frozen.segments {
         let path = format!("{LOG}/{}", segment.name);
         let target = into.join(&path);
         let make = || {
             let mut file = private_file().create_new(true).open(&target)?;
-            let (mut sum, mut at) = (0, 0);
-            segment.read(|piece| {
-                sum = crc32c::crc32c_append(sum, piece);
-                at += piece.len() as u64;
+            let (mut sum, mut at, mut written) = (0, 0, 0);
+            segment.read(|offset, piece| {
+                sum = crc32c::crc32c_append(with_zeros(sum, offset - at), piece);
+                at = offset + piece.len() as u64;
+                written += piece.len() as u64;
+                file.seek(SeekFrom::Start(offset))?;
                 file.write_all(piece)
             })?;
-            let written = at;
-            while at < segment.len {
-                let left = usize::try_from(segment.len - at).unwrap_or(usize::MAX);
-                let piece = &zeros[..left.min(zeros.len())];
-                sum = crc32c::crc32c_append(sum, piece);
-                at += piece.len() as u64;
-            }
-            // The rest is zeros, and need take no room.
+            // What is not written is zeros, and need take no room.
             file.set_len(segment.len)?;
             file.sync_all()?;
-            Ok((sum, written))
+            Ok((with_zeros(sum, segment.len - at), written))
         };
         let (sum, written) = make().map_err(|error| write_failed(&target, error))?;
         copied += written;
@@ -273,6 +267,17 @@ fn copy_log(frozen: Frozen, into: &Path, files: &mut Vec<Listed>) -> Result<u64,
         });
     }
     Ok(copied)
+}
+
+/// The checksum of what has the checksum `sum` and so many zeros behind it.
+fn with_zeros(mut sum: u32, mut count: u64) -> u32 {
+    let zeros = [0; 1 << 12];
+    while count > 0 {
+        let piece = usize::try_from(count).map_or(zeros.len(), |count| count.min(zeros.len()));
+        sum = crc32c::crc32c_append(sum, &zeros[..piece]);
+        count -= piece as u64;
+    }
+    sum
 }
 
 /// Copies a file, and syncs the copy. Says how long it is.

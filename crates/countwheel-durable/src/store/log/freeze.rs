@@ -1,6 +1,7 @@
 //! The files of one moment, for a copy of the log while it goes on.
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use super::LogStore;
@@ -19,25 +20,27 @@ pub(in crate::store) struct FrozenSegment {
     pub(in crate::store) name: String,
     /// How long its file is.
     pub(in crate::store) len: u64,
-    /// So much of it is used; zeros follow.
-    used: u64,
+    /// What is used of it; in between are zeros.
+    used: [Range<u64>; 2],
     file: Arc<dyn StoreFile>,
 }
 
 impl FrozenSegment {
-    /// Hands over what is used of it, piece by piece.
+    /// Hands over what is used of it, piece by piece, and where each stands.
     pub(in crate::store) fn read(
         &self,
-        mut each: impl FnMut(&[u8]) -> io::Result<()>,
+        mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut piece = vec![0; 1 << 20];
-        let mut at = 0;
-        while at < self.used {
-            let len = usize::try_from(self.used - at).unwrap_or(usize::MAX);
-            let piece = &mut piece[..len.min(1 << 20)];
-            self.file.read_at(at, piece)?;
-            each(piece)?;
-            at += piece.len() as u64;
+        for Range { start, end } in self.used.clone() {
+            let mut at = start;
+            while at < end {
+                let len = usize::try_from(end - at).unwrap_or(usize::MAX);
+                let piece = &mut piece[..len.min(1 << 20)];
+                self.file.read_at(at, piece)?;
+                each(at, piece)?;
+                at += piece.len() as u64;
+            }
         }
         Ok(())
     }
@@ -62,7 +65,12 @@ impl<B: Sorted> LogStore<B> {
         let segments = segments.map(|(&number, segment)| FrozenSegment {
             name: segment.name(),
             len: segment.len,
-            used: if number == active { end } else { segment.len },
+            used: if number == active {
+                // What is between was not committed yet; the second header follows.
+                [0..end, segment.frames_end..segment.len]
+            } else {
+                [0..segment.len, segment.len..segment.len]
+            },
             file: Arc::clone(&segment.file),
         });
         let segments = segments.collect();

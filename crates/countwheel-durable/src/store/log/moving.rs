@@ -187,7 +187,8 @@ impl<B: Sorted> LogStore<B> {
         let mut commit = segment.first_commit;
         while let Some(offset) = at {
             let frame = segment.read_frame(offset, &mut body).map_err(on_error)?;
-            // Behind the last may stand what was torn, under a number that came again later.
+            // Behind the last may stand anything: what was torn, or of an earlier life.
+            let frame = frame.filter(|frame| frame.commit == commit);
             at = frame.map(|frame| frame.end);
             if let Some(frame) = frame {
                 commit += 1;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::batch::{self, Changes, Logged};
-use super::segment::{FRAME_HEADER, FRAMES_BEGIN, Frame, Header, Segment, read_header};
+use super::segment::{FRAME_HEADER, FRAMES_BEGIN, Frame, Header, Segment, frames_end, read_header};
 use super::supply::Supply;
 use super::young::{Place, Table};
 use super::{Recovery, State, damaged, io_error};
@@ -97,13 +97,14 @@ fn open(files: &dyn Files, name: &str, number: u64, store_id: u64) -> Result<Seg
         problem,
     };
     let file = files.open(name).map_err(on_error)?;
-    let (first_commit, len) = match read_header(&*file).map_err(on_error)? {
+    let (first_commit, len, nonce) = match read_header(&*file).map_err(on_error)? {
         Header::Of {
             number: found,
             store_id: of,
             first_commit,
             len,
-        } if found == number && of == store_id => (first_commit, len),
+            nonce,
+        } if found == number && of == store_id => (first_commit, len, nonce),
         Header::Of { store_id: of, .. } if of != store_id => {
             return Err(not_a_store(format!("belongs to store {of:016x}")));
         }
@@ -128,7 +129,9 @@ fn open(files: &dyn Files, name: &str, number: u64, store_id: u64) -> Result<Seg
         number,
         store_id,
         first_commit,
+        nonce,
         len,
+        frames_end: frames_end(len, nonce),
         file,
     })
 }
@@ -274,10 +277,8 @@ impl Replay<'_> {
             let Some(frame) = frame.map_err(|source| io_error(self.files, source))? else {
                 return Ok(offset);
             };
-            if frame.commit > self.next_commit {
-                return Err(self.lost(segment, offset, frame.commit));
-            }
-            if frame.commit < self.next_commit {
+            // Whether a later one follows is looked for behind the end.
+            if frame.commit != self.next_commit {
                 return Ok(offset);
             }
             self.apply(segment, frame)

@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::segment::{FRAMES_BEGIN, Segment};
+use super::segment::{HEADERS_BYTES, Segment, frames_end};
 use crate::planted::planted;
 use crate::store::files::{Files, is_full};
 
@@ -89,16 +89,20 @@ impl Supply {
         snapshot: &mut Vec<u8>,
         needed: u64,
     ) -> Result<(Segment, u64), Trouble> {
-        let at_least = FRAMES_BEGIN + snapshot.len() as u64 + 8 + needed;
+        let at_least = HEADERS_BYTES + snapshot.len() as u64 + 8 + needed;
         let len = self.segment_bytes.max(at_least);
         let spare = self.find(len)?;
         let mut begin = || {
             let file = self.files.open(&spare)?;
+            // Zero is for none.
+            let (len, nonce) = (file.length()?, self.files.nonce()?.max(1));
             let segment = Segment {
                 number,
                 store_id: self.store_id,
                 first_commit,
-                len: file.length()?,
+                nonce,
+                len,
+                frames_end: frames_end(len, nonce),
                 file,
             };
             segment.write_beginning(snapshot)?;

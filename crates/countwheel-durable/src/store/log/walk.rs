@@ -1,12 +1,15 @@
 //! Reads what can be read of a log, whatever is damaged, and writes nothing.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::State;
 use super::batch::{self, Changes, Logged};
 use super::recovery::{self, unreadable};
-use super::segment::{FRAMES_BEGIN, Frame, Header, Segment, read_header};
+use super::segment::{
+    FRAMES_BEGIN, Frame, Header, Segment, frames_end, read_header, read_second_header,
+};
 use super::young::Place;
 use crate::store::embedded::codec::{self, CodecError};
 use crate::store::files::Files;
@@ -15,9 +18,9 @@ use crate::store::{
 };
 use crate::{QueueName, Record, Revision, StateKind, TimerName};
 
-/// Where it is not known at which commit a segment stands, none above this is looked for: a
+/// Where it is not known at which commit a segment stands, none but these is looked for: a
 /// store has as many after a lifetime of commits all the time.
-const COMMIT_MAX: u64 = 1 << 48;
+const COMMITS: RangeInclusive<u64> = 1..=1 << 48;
 
 /// What a sound log says, for who only looks.
 pub(in crate::store) struct Looked {
@@ -305,7 +308,8 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
                 return Ok(Opened::No(0));
             }
         };
-        let (first, len) = match header {
+        let mut has_header = true;
+        let (first, len, nonce) = match header {
             Header::Of { store_id: of, .. } if of != store_id => {
                 let problem = format!("belongs to store {of:016x}");
                 self.problem(name, 0, problem, AtRisk::Unknown);
@@ -319,11 +323,30 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
                 number: found,
                 first_commit,
                 len,
+                nonce,
                 ..
-            } if found == number => (Some(first_commit), len),
+            } if found == number => {
+                let second = read_second_header(&*file).ok();
+                if nonce != 0 && len == length && second != Some(header) {
+                    let at = frames_end(len, nonce);
+                    let problem = "the second header is damaged";
+                    self.problem(name, at, problem, AtRisk::Commits(0));
+                }
+                (Some(first_commit), len, nonce)
+            }
             Header::Of { .. } | Header::None => {
                 self.problem(name, 0, "the header is damaged", AtRisk::Unknown);
-                (None, length)
+                has_header = false;
+                match read_second_header(&*file) {
+                    Ok(Header::Of {
+                        number: found,
+                        store_id: of,
+                        first_commit,
+                        nonce,
+                        ..
+                    }) if found == number && of == store_id => (Some(first_commit), length, nonce),
+                    _ => (None, length, 0),
+                }
             }
         };
         if len != length {
@@ -334,14 +357,16 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
             number,
             store_id,
             first_commit: first.unwrap_or(0),
+            nonce,
             file,
             len: length.min(len),
+            frames_end: frames_end(len, nonce).min(length),
         };
-        let has_header = first.is_some();
         // What a header says is said once more by the snapshot behind it.
         let first = first.or_else(|| {
             let frame = segment.read_frame(FRAMES_BEGIN, &mut Vec::new()).ok()??;
-            Some(frame.commit)
+            // Without the nonce it says anything.
+            Some(frame.commit).filter(|commit| COMMITS.contains(commit))
         });
         Ok(Opened::Yes {
             segment,
@@ -491,15 +516,15 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
         body: &mut Vec<u8>,
     ) -> std::io::Result<Option<(u64, Frame)>> {
         if let Some(frame) = segment.read_frame(offset, body)?
-            && self
-                .expected
-                .is_none_or(|expected| expected == frame.commit)
+            && (self.expected).map_or(COMMITS.contains(&frame.commit), |expected| {
+                expected == frame.commit
+            })
         {
             return Ok(Some((offset, frame)));
         }
         let (first, last) = match self.expected {
             Some(expected) => (expected, segment.highest_commit(expected)),
-            None => (1, COMMIT_MAX),
+            None => COMMITS.into_inner(),
         };
         let last = next.map_or(last, |next| last.min(next.saturating_sub(1)));
         segment.find_frame(offset, first..=last, body)

@@ -55,7 +55,7 @@ impl Writer {
     /// A segment with many small records ends early, since it moves as a whole.
     pub(super) fn make_room(&mut self, state: &State) -> Result<Option<Segment>, Trouble> {
         let needed = sealed_len(self.frame.len());
-        let fits = !self.unsure && self.offset + needed <= self.active.len;
+        let fits = !self.unsure && self.offset + needed <= self.active.frames_end;
         if fits && (self.changes < self.changes_max || !self.supply.has_room()) {
             return Ok(None);
         }

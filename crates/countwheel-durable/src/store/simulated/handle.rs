@@ -185,6 +185,10 @@ impl Files for Handle {
     fn path(&self) -> PathBuf {
         Path::new(ROOT).join(&self.directory)
     }
+
+    fn nonce(&self) -> io::Result<u64> {
+        Ok(self.state()?.nonces.draw())
+    }
 }
 
 /// An open file.

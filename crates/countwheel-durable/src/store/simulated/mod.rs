@@ -79,6 +79,7 @@ struct State {
     faults: Vec<Armed>,
     /// For what faults leave open.
     random: Random,
+    nonces: Random,
     counts: [u64; Operation::ALL.len()],
     struck: u64,
     last: VecDeque<Call>,
@@ -130,6 +131,7 @@ impl Default for State {
             process: 0,
             faults: Vec::new(),
             random: Random::new(0),
+            nonces: Random::new(!0),
             counts: [0; Operation::ALL.len()],
             struck: 0,
             last: VecDeque::new(),
@@ -145,7 +147,11 @@ impl Disk {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let disk = Self::default();
-        disk.lock().random = Random::new(seed);
+        let mut state = disk.lock();
+        state.random = Random::new(seed);
+        // Others than those that faults draw.
+        state.nonces = Random::new(!seed);
+        drop(state);
         disk
     }
 
