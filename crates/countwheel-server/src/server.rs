@@ -255,7 +255,6 @@ impl Service {
                 tracing::error!(%cause, "stopping: open the store again to go on");
             }
         }
-        app.drain();
         let grace = self.grace;
         let stopping = timers.clone();
         let running = tokio::task::spawn_blocking(move || stopping.stop(grace)).await;

@@ -15,7 +15,7 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::body::Body;
@@ -54,7 +54,6 @@ pub struct App {
     pub(crate) echo: Echo,
     token: Option<Token>,
     dev: bool,
-    draining: AtomicBool,
     reads: Arc<Semaphore>,
     snapshots: Option<Snapshots>,
     next_request: AtomicU64,
@@ -97,7 +96,6 @@ impl App {
             echo: Echo::default(),
             token,
             dev,
-            draining: AtomicBool::new(false),
             reads: Arc::new(Semaphore::new(READS_MAX)),
             snapshots: None,
             next_request: AtomicU64::new(1),
@@ -111,15 +109,6 @@ impl App {
     pub fn with_snapshots(mut self, directory: Option<PathBuf>) -> Self {
         self.snapshots = directory.map(Snapshots::new);
         self
-    }
-
-    /// From now on the service is not ready: it is about to stop.
-    pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
     }
 
     pub(crate) fn needs_token(&self) -> bool {

@@ -31,9 +31,7 @@ pub(super) async fn healthz(State(app): State<Arc<App>>) -> Result<Response, Pro
 pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     match app.timers.health() {
         Health::Failed(reason) => Err(Problem::new(Code::Unavailable, reason)),
-        Health::Running if !app.is_draining() => {
-            Ok(answer(StatusCode::OK, &Status { status: "ready" }))
-        }
+        Health::Running => Ok(answer(StatusCode::OK, &Status { status: "ready" })),
         _ => Err(Problem::new(Code::Unavailable, "shutting down")),
     }
 }
