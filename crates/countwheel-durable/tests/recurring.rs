@@ -344,7 +344,7 @@ fn no_run_is_made_after_until_and_one_that_never_would_be_is_refused() {
     let refused = bench.ask(set("b", after(10), options));
     assert!(matches!(
         refused,
-        Err(TimerError::Recurrence(RecurrenceError::NoRun))
+        Err(TimerError::Recurrence(RecurrenceError::NoRunInTime))
     ));
     assert_eq!(bench.find("b"), None);
 }

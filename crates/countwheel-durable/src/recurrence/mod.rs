@@ -170,8 +170,11 @@ pub enum RecurrenceError {
         found: Duration,
     },
     /// No run would ever be made.
-    #[error("the schedule has no run before its end")]
+    #[error("the schedule has no run")]
     NoRun,
+    /// There is a run, but none until the end that was asked for.
+    #[error("the schedule has no run before its end")]
+    NoRunInTime,
     /// How old a missed run may be is too long.
     #[error("a missed run is at most 36525 days old, not {found:?}")]
     Missed {

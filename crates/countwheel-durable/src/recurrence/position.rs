@@ -74,9 +74,10 @@ impl Recurring {
     /// The first run at `from` or after it.
     pub(crate) fn begin(recurrence: Recurrence, from: Timestamp) -> Result<Self, RecurrenceError> {
         let first = recurrence.schedule.first(from);
-        let nominal = first
-            .filter(|&first| !recurrence.is_over(first))
-            .ok_or(RecurrenceError::NoRun)?;
+        let nominal = first.ok_or(RecurrenceError::NoRun)?;
+        if recurrence.is_over(nominal) {
+            return Err(RecurrenceError::NoRunInTime);
+        }
         Ok(Self {
             origin: recurrence.schedule.origin(nominal),
             recurrence,

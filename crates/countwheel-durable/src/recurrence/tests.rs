@@ -285,7 +285,7 @@ fn repeats_count_runs_and_until_bounds_nominal_times() {
     assert_eq!(ended, Ended::Over);
     assert_eq!(
         Recurring::begin(until(19), at(11)),
-        Err(RecurrenceError::NoRun)
+        Err(RecurrenceError::NoRunInTime)
     );
     let mut timer = running(until(35), 10, 10);
     let ended = timer.end(ID, at(99), Missed::Fire);

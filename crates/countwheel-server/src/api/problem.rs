@@ -201,7 +201,7 @@ impl From<TimerError> for Problem {
             }
             TimerError::PayloadTooLarge { .. } | TimerError::BatchTooLong { .. } => Code::TooLarge,
             TimerError::Policy(_) => Code::InvalidRetry,
-            TimerError::Recurrence(RecurrenceError::NoRun) => {
+            TimerError::Recurrence(RecurrenceError::NoRunInTime) => {
                 return Self::new(Code::Unschedulable, error.to_string()).at("/until");
             }
             TimerError::TooFar | TimerError::Recurrence(_) => Code::Unschedulable,
