@@ -300,9 +300,9 @@ pub enum TimerError {
     /// Too many requests wait. Nothing was done; ask again later.
     #[error("too many requests are waiting")]
     Full,
-    /// The disk is full. Nothing was done; removals may still be taken. It passes when there is
-    /// room again.
-    #[error("the disk is full")]
+    /// The disk is full, or no more files can be opened. Nothing was done; removals may still be
+    /// taken. It passes when there is room again.
+    #[error("the disk is full, or too many files are open")]
     StorageFull,
     /// The scheduler has stopped or is stopping. Nothing was done.
     #[error("the scheduler has stopped")]
