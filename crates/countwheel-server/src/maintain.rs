@@ -133,10 +133,6 @@ pub fn repair(args: &Anew) -> ExitCode {
 #[must_use]
 pub fn restore(args: &Anew) -> ExitCode {
     let restored = DiskStore::restore(&args.from, &args.into, args.disk());
-    if let Err(error @ StoreError::Corrupt { .. }) = &restored {
-        eprintln!("countwheel: {error}");
-        return ExitCode::from(DAMAGED);
-    }
     ended(restored.map(|_| {
         print(&format!("restored {}", args.into.display()));
         true
@@ -152,6 +148,7 @@ fn ended(is_sound: Result<bool, StoreError>) -> ExitCode {
             eprintln!("countwheel: {error}");
             ExitCode::from(match error {
                 StoreError::Locked { .. } => IN_USE,
+                StoreError::Corrupt { .. } => DAMAGED,
                 _ => FAILED,
             })
         }
