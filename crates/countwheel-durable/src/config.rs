@@ -45,7 +45,8 @@ pub struct Config {
     pub max_waiting: usize,
     /// How many bytes of payload may wait with them. Default 64 MiB.
     pub max_waiting_bytes: usize,
-    /// How many requests and outcomes share one commit at the most. At least 2. Default 1,024.
+    /// How many requests and outcomes share one commit at the most, but for the last batch of
+    /// them, which is not divided. At least 2. Default 1,024.
     pub max_batch: usize,
     /// How many bytes of payloads one commit reads and writes for requests and outcomes at the
     /// most, but for the last of them: the rest comes with the next one. A batch that writes more

@@ -82,7 +82,7 @@ pub enum Effect {
 
 impl Engine {
     /// Takes ownership of the store's shard and begins with what it holds. What is overdue
-    /// follows in deadline order, at the rate of the configuration.
+    /// follows in turns by queue, in each in deadline order, at the rate of the configuration.
     ///
     /// # Errors
     /// If the store cannot be taken.

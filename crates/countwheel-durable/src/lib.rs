@@ -87,7 +87,8 @@
 //! [`Timers`] runs an [`Engine`] on a thread of its own. An engine takes [`Event`]s, decides,
 //! commits, and lets [`Effect`]s out; it has no thread and reads only the clock it was
 //! given, so a simulation runs the same code. A [`store::Store`] keeps the records:
-//! [`store::EmbeddedStore`] in a directory, [`store::MemoryStore`] for tests.
+//! [`store::DiskStore`] in a directory, [`store::MemoryStore`] for tests;
+//! [`store::EmbeddedStore`] is the plain reference.
 
 mod clocks;
 mod config;

@@ -168,8 +168,9 @@ impl Inbox {
 impl Timers {
     /// Takes ownership of what the store holds and starts the scheduler's thread.
     ///
-    /// What was overdue before follows in deadline order at a bounded rate, what an earlier
-    /// process was delivering is delivered again under the next attempt number.
+    /// What was overdue before follows in turns by queue, in each in deadline order, at a bounded
+    /// rate; what an earlier process was delivering is delivered again under the next attempt
+    /// number.
     ///
     /// # Errors
     /// If the store cannot be taken.

@@ -46,7 +46,7 @@ pub struct Serve {
     /// How long a done timer can still be asked for
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = keep_done)]
     pub keep_done: Duration,
-    /// How many attempts run at a time
+    /// How many attempts run at a time; one queue has at most three quarters of them
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_in_flight: u32,
     /// How many timers a second start of those that were overdue at the start

@@ -145,7 +145,7 @@ impl Before {
     }
 }
 
-/// Keeps timers. The second of the four seams.
+/// Keeps timers. The third of the four seams.
 ///
 /// Every method may be called from any thread. Reads see all commits that were
 /// acknowledged before they began, and no part of one that was not.
@@ -364,7 +364,7 @@ pub enum StoreError {
         /// The lock file.
         path: PathBuf,
     },
-    /// The directory holds something else, or a part of a store is missing or of a later
+    /// The directory holds something else, or a file of a store is missing or of another
     /// format. Nothing was touched.
     #[error("{}: {problem}", path.display())]
     NotAStore {
