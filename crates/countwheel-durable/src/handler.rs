@@ -14,6 +14,24 @@ use crate::{Revision, TimerId, TimerName};
 /// An attempt is handed over after the change that claims it is durable. It may be handed
 /// over again, with the next number, only if the process ended before its outcome was
 /// recorded.
+///
+/// ```
+/// use countwheel_durable::{Attempt, Completion, Handler, Outcome, Run, Verdict};
+///
+/// struct Print;
+///
+/// impl Handler for Print {
+///     fn start(&self, attempt: Attempt, done: Completion) {
+///         std::thread::spawn(move || {
+///             match attempt.run {
+///                 Some(Run { number, .. }) => println!("{}, run {number}", attempt.name),
+///                 None => println!("{}", attempt.name),
+///             }
+///             done.complete(Outcome { verdict: Verdict::Done, detail: String::new() });
+///         });
+///     }
+/// }
+/// ```
 pub trait Handler: Send + Sync + 'static {
     /// Begins an attempt and returns at once; `done` takes the outcome, from any thread,
     /// whenever it is known. How many run at a time is bounded by

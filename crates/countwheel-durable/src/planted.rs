@@ -111,6 +111,14 @@ std::thread_local! {
 }
 
 /// Makes `bug`, or none, on this thread from here on.
+///
+/// ```
+/// use countwheel_durable::{PlantedBug, plant};
+///
+/// plant(Some(PlantedBug::FireEarly));
+/// // whatever runs here has it
+/// plant(None);
+/// ```
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Option<PlantedBug>) {
     PLANTED.set(bug);

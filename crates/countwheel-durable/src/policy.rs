@@ -324,7 +324,7 @@ impl RetryPolicy {
     /// it depends on how long each attempt takes.
     ///
     /// ```
-    /// use countwheel_durable::{Delays, Jitter, RetryPolicy};
+    /// use countwheel_durable::{Delays, Jitter, RetryPolicy, RetryStep};
     /// use std::time::Duration;
     ///
     /// let policy = RetryPolicy {
@@ -333,7 +333,7 @@ impl RetryPolicy {
     ///     max_attempts: Some(3),
     ///     max_age: None,
     /// };
-    /// let steps: Vec<_> = policy.preview().collect();
+    /// let steps: Vec<RetryStep> = policy.preview().collect();
     /// assert_eq!(steps.len(), 2);
     /// assert_eq!(steps[0].attempt, 2);
     /// assert_eq!(steps[0].shortest, Duration::from_millis(2_500));

@@ -85,9 +85,10 @@ impl State {
 /// The four states by name.
 ///
 /// ```
-/// use countwheel_durable::StateKind;
+/// use countwheel_durable::{StateKind, UnknownState};
 ///
 /// assert_eq!("dead".parse(), Ok(StateKind::Dead));
+/// assert_eq!("asleep".parse::<StateKind>(), Err(UnknownState));
 /// assert_eq!(StateKind::Delivering.to_string(), "delivering");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -253,6 +254,39 @@ impl AttemptResult {
 }
 
 /// A timer as it is stored.
+///
+/// ```
+/// use countwheel::Timestamp;
+/// use countwheel_durable::{
+///     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Missed, Record,
+///     RetryPolicy, Revision, State, TimerId, TimerName, Wake,
+/// };
+///
+/// let at = Timestamp::from_micros;
+/// let end = AttemptEnd { at: at(15), result: AttemptResult::Stopped, detail: "410".to_owned() };
+/// let mut record = Record {
+///     name: TimerName::new("orders", "order-42")?,
+///     id: TimerId { store: 7, set: Revision(1) },
+///     revision: Revision(1),
+///     state: State::Dead { at: at(15), reason: DeadReason::Stopped },
+///     created: at(0),
+///     due: at(10),
+///     clock: DueClock::Wall,
+///     missed: Missed::Fire,
+///     recurring: None,
+///     first_due: at(10),
+///     policy: RetryPolicy::default(),
+///     failures: 1,
+///     interruptions: 0,
+///     attempt: 1,
+///     attempts: vec![AttemptRecord { number: 1, due: at(10), started: at(12), ended: Some(end) }],
+///     payload: b"unpaid".to_vec(),
+/// };
+/// assert_eq!(record.wake(), None); // it waits for nothing
+/// record.state = State::Pending;
+/// assert_eq!(record.wake(), Some(Wake { at: at(10), revision: Revision(1) }));
+/// # Ok::<(), countwheel_durable::NameError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// Queue and key.

@@ -340,6 +340,44 @@ impl Timers {
     /// Hands in a request and waits for the answer: for at least one sync of the disk. Not
     /// for the handler's thread of a handler that runs on the scheduler's.
     ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use countwheel::SystemClock;
+    /// use countwheel_durable::store::{Filter, MemoryStore, Page, Position, QueueCounts};
+    /// use countwheel_durable::{
+    ///     Attempt, Config, Due, Health, Outcome, Precondition, Request, Response, RetryPolicy, Shift,
+    ///     StateKind, Stats, TimerName, Timers, Verdict, Was,
+    /// };
+    ///
+    /// let handler = |_: &Attempt| Outcome { verdict: Verdict::Done, detail: String::new() };
+    /// let clock = Arc::new(SystemClock::new());
+    /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// let hour = Duration::from_secs(3_600);
+    /// let name = TimerName::new("orders", "order-42")?;
+    /// timers.set(name.clone(), Due::In(hour), RetryPolicy::default(), vec![])?;
+    ///
+    /// let shift = Shift::Later(hour);
+    /// let precondition = Precondition::None;
+    /// let moved = timers.call(Request::Move { name: name.clone(), shift, precondition })?;
+    /// let Response::Moved { old_due, due, revision } = moved else { panic!("{moved:?}") };
+    /// assert_eq!(due, old_due + hour);
+    ///
+    /// let all: Vec<QueueCounts> = timers.counts()?;
+    /// assert_eq!(all[0].of(StateKind::Pending), 1);
+    /// let first = Filter { limit: 1, ..Filter::queue(name.queue.clone()) };
+    /// let Page { records, .. } = timers.list(&first)?;
+    /// assert_eq!(records[0].due, due);
+    /// let after = Some(Position { due, revision });
+    /// assert!(timers.list(&Filter { after, ..first })?.records.is_empty());
+    ///
+    /// assert_eq!(timers.remove(name)?, Response::Removed(Was::Pending { due }));
+    /// let stats: Stats = timers.stats();
+    /// println!("{} commits, {} timers in memory", stats.commits, stats.in_window);
+    /// assert_eq!(timers.health(), Health::Running);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// What [`TimerError`] says; the request did nothing, but for [`TimerError::Unknown`].
     pub fn call(&self, request: Request) -> Result<Response, TimerError> {

@@ -13,7 +13,45 @@ use crate::random::Random;
 /// How many draws of the jitter one decision looks at.
 const DRAWS_MAX: u32 = 10_000;
 
-/// A recurring timer's schedule and where it stands in it.
+/// A recurring timer's schedule and where it stands in it: see [`Record::recurring`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use countwheel::SystemClock;
+/// use countwheel_durable::store::MemoryStore;
+/// use countwheel_durable::{
+///     Attempt, Config, Due, Outcome, Precondition, Recurrence, RecurrenceError, Recurring, Request,
+///     RetryPolicy, Schedule, SetOptions, TimerError, TimerName, Timers, Verdict,
+/// };
+///
+/// let handler = |_: &Attempt| Outcome { verdict: Verdict::Done, detail: String::new() };
+/// let clock = Arc::new(SystemClock::new());
+/// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+/// let name = TimerName::new("reports", "hourly")?;
+/// let every = |every| Request::Set {
+///     name: name.clone(),
+///     due: Due::In(Duration::from_secs(60)),
+///     policy: RetryPolicy::default(),
+///     payload: vec![],
+///     precondition: Precondition::None,
+///     options: SetOptions {
+///         recurrence: Some(Recurrence::new(Schedule::FixedDelay { every }).into()),
+///         ..SetOptions::default()
+///     },
+/// };
+/// let refused = timers.call(every(Duration::from_millis(1)));
+/// let too_short = RecurrenceError::Every { found: Duration::from_millis(1) };
+/// assert!(matches!(refused, Err(TimerError::Recurrence(error)) if error == too_short));
+///
+/// timers.call(every(Duration::from_secs(3_600)))?;
+/// let record = timers.get(&name)?.expect("it is set");
+/// let Recurring { run, missed, .. } = *record.recurring.expect("it comes again");
+/// assert_eq!((run, missed), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// [`Record::recurring`]: crate::Record::recurring
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Recurring {
     /// The schedule.

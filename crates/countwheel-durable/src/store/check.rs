@@ -11,6 +11,29 @@ use super::{QueueCounts, Shard, StoreError, TableProblem, TableSnapshot, TableSt
 use crate::{QueueName, StateKind};
 
 /// What a check of a store found. See [`DiskStore::check`](super::DiskStore::check).
+///
+/// ```
+/// use countwheel_durable::store::{
+///     AtRisk, CheckReport, CheckedFile, DiskOptions, DiskStore, FileKind, Problem,
+/// };
+///
+/// let mut options = DiskOptions::default();
+/// options.log.segment_bytes = 1 << 16; // for a test
+/// let directory = tempfile::tempdir()?;
+/// drop(DiskStore::open(directory.path(), 7, options)?);
+/// let segment = directory.path().join("log/segment-0000000000000001");
+/// let mut bytes = std::fs::read(&segment)?;
+/// bytes[20] ^= 1;
+/// std::fs::write(&segment, bytes)?;
+///
+/// let report: CheckReport = DiskStore::check(directory.path())?;
+/// let Problem { path, at_risk, .. } = &report.problems[0];
+/// assert_eq!((path, *at_risk), (&segment, AtRisk::Unknown));
+/// let is_it = |file: &&CheckedFile| file.path == segment;
+/// let file = report.files.iter().find(is_it).expect("it was read");
+/// assert_eq!((file.kind, file.bytes), (FileKind::Segment, 1 << 16));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CheckReport {

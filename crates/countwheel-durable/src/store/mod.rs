@@ -62,6 +62,23 @@ pub struct Lease {
 }
 
 /// What an owner learns when it takes a shard.
+///
+/// ```
+/// use countwheel_durable::Revision;
+/// use countwheel_durable::store::{
+///     Change, Fence, Lease, MemoryStore, Ownership, Shard, Store, StoreError,
+/// };
+///
+/// let store = MemoryStore::new(7);
+/// let Ownership { lease, store_id, .. } = store.acquire(Shard::ONLY)?;
+/// assert_eq!((lease, store_id), (Lease { shard: Shard::ONLY, fence: Fence(1) }, 7));
+///
+/// let later = store.acquire(Shard::ONLY)?.lease;
+/// assert!(later.fence > lease.fence);
+/// let refused = store.commit(lease, &[Change::Given(Revision(1))]);
+/// assert!(matches!(refused, Err(StoreError::Fenced { .. })));
+/// # Ok::<(), StoreError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ownership {
     /// The right to write.
@@ -228,10 +245,14 @@ pub type OnFailure = Box<dyn FnOnce(&str) + Send>;
 ///
 /// ```
 /// use countwheel_durable::DueClock;
-/// use countwheel_durable::store::DueScan;
+/// use countwheel_durable::store::{DueEntry, DueScan, MemoryStore, Shard, Store};
 ///
-/// let scan = DueScan::all(DueClock::Wall);
-/// assert!(scan.queue.is_none() && scan.after.is_none());
+/// let store = MemoryStore::new(7);
+/// let nearest = DueScan { limit: 10, ..DueScan::all(DueClock::Wall) };
+/// for DueEntry { wake, name } in store.due(Shard::ONLY, &nearest)? {
+///     println!("{name} at {}", wake.at.as_micros());
+/// }
+/// # Ok::<(), countwheel_durable::store::StoreError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DueScan<'a> {

@@ -78,7 +78,7 @@ impl DiskStore {
     /// bytes on the same disk: to survive that disk, copy the snapshot to another.
     ///
     /// ```
-    /// use countwheel_durable::store::{DiskOptions, DiskStore, Shard, Store};
+    /// use countwheel_durable::store::{DiskOptions, DiskStore, Shard, Snapshot, Store};
     ///
     /// let mut options = DiskOptions::default();
     /// options.log.segment_bytes = 1 << 16; // for a test
@@ -86,7 +86,7 @@ impl DiskStore {
     /// let at = |name| directory.path().join(name);
     /// let store = DiskStore::open(&at("data"), 7, options)?;
     /// let lease = store.acquire(Shard::ONLY)?.lease;
-    /// let snapshot = store.snapshot(&at("snapshot"))?;
+    /// let snapshot: Snapshot = store.snapshot(&at("snapshot"))?;
     /// assert_eq!(snapshot.commit, 1);
     /// assert!(DiskStore::verify(&at("snapshot"))?.is_sound());
     ///

@@ -114,17 +114,21 @@ impl DiskStore {
     /// not be used any more. If it ends before its time, `into` is as good as empty.
     ///
     /// ```
-    /// use countwheel_durable::store::{DiskOptions, DiskStore};
+    /// use countwheel_durable::store::{DiskOptions, DiskStore, Loss, Repaired};
     ///
     /// let mut options = DiskOptions::default();
     /// options.log.segment_bytes = 1 << 16; // for a test
     /// let (from, into) = (tempfile::tempdir()?, tempfile::tempdir()?);
     /// drop(DiskStore::open(from.path(), 7, options)?);
-    /// let repaired = DiskStore::repair(from.path(), into.path(), options, &mut |lost| {
-    ///     println!("{lost}");
+    /// let mut print = |lost| {
+    ///     match lost {
+    ///         Loss::Stale { name, .. } => println!("{name} may have been changed since"),
+    ///         lost => println!("{lost}"),
+    ///     }
     ///     Ok(())
-    /// })?;
-    /// assert_eq!(repaired.problems, 0);
+    /// };
+    /// let repaired = DiskStore::repair(from.path(), into.path(), options, &mut print)?;
+    /// assert_eq!(repaired, Repaired::default()); // nothing was there, and nothing was lost
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

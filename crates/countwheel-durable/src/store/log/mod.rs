@@ -314,6 +314,28 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// What the opening had to do.
+    ///
+    /// ```
+    /// use countwheel_durable::Revision;
+    /// use countwheel_durable::store::simulated::Disk;
+    /// use countwheel_durable::store::{
+    ///     Change, LogOptions, LogStore, MemorySorted, Recovery, Shard, Store,
+    /// };
+    ///
+    /// let (disk, base) = (Disk::default(), MemorySorted::default());
+    /// let mut options = LogOptions::default();
+    /// options.segment_bytes = 1 << 16; // for a test
+    /// let log = LogStore::open(base.clone(), disk.files("log"), 7, options)?;
+    /// let lease = log.acquire(Shard::ONLY)?.lease;
+    /// log.commit(lease, &[Change::Given(Revision(5))])?;
+    /// drop(log);
+    ///
+    /// disk.restart();
+    /// let log = LogStore::open(base, disk.files("log"), 7, options)?;
+    /// let Recovery { segments, frames, torn_bytes, .. } = log.recovery();
+    /// assert_eq!((segments, frames, torn_bytes), (1, 2, 0)); // the shard was taken, too
+    /// # Ok::<(), countwheel_durable::store::StoreError>(())
+    /// ```
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         self.recovery

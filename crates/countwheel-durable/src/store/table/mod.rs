@@ -304,6 +304,17 @@ impl TableStore {
     }
 
     /// How much there is.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use countwheel_durable::store::{SystemFiles, TableOptions, TableStats, TableStore};
+    ///
+    /// let directory = tempfile::tempdir()?;
+    /// let files = Arc::new(SystemFiles::new(directory.path()));
+    /// let store = TableStore::open(files, 7, TableOptions::default())?;
+    /// assert_eq!(store.stats(), TableStats::default()); // nothing yet
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> TableStats {
         let version = self.version();
@@ -331,12 +342,15 @@ impl TableStore {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use countwheel_durable::store::{SystemFiles, TableOptions, TableStore};
+    /// use countwheel_durable::store::{
+    ///     SystemFiles, TableCheck, TableOptions, TableProblem, TableStore,
+    /// };
     ///
     /// let directory = tempfile::tempdir()?;
     /// let files = Arc::new(SystemFiles::new(directory.path()));
     /// TableStore::open(files.clone(), 7, TableOptions::default())?;
-    /// assert!(TableStore::check(files, 7)?.problems.is_empty());
+    /// let TableCheck { records, problems, .. } = TableStore::check(files, 7)?;
+    /// assert_eq!((records, problems), (0, Vec::<TableProblem>::new()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -365,13 +379,13 @@ impl TableStore {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use countwheel_durable::store::{SystemFiles, TableOptions, TableStore};
+    /// use countwheel_durable::store::{Salvaged, SystemFiles, TableOptions, TableStore};
     ///
     /// let directory = tempfile::tempdir()?;
     /// let files = Arc::new(SystemFiles::new(directory.path()));
     /// TableStore::open(files.clone(), 7, TableOptions::default())?;
     /// let mut salvaged = Vec::new();
-    /// let lost = TableStore::salvage(files, 7, |found| {
+    /// let lost = TableStore::salvage(files, 7, |found: Salvaged| {
     ///     salvaged.push(found.record);
     ///     Ok(())
     /// })?;
