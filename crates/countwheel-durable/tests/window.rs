@@ -431,3 +431,29 @@ fn attempts_that_run_stay_within_their_quarter_of_the_ceiling() {
     let all: usize = run.started.values().map(Vec::len).sum();
     assert_eq!(all, 2_000);
 }
+
+/// So many have more than their share that a page of one queue's is more than one holds.
+#[test]
+fn an_absence_of_many_large_queues_is_made_up_for_to_the_last() {
+    let sizes: Vec<u64> = (1..=100).map(|i| (6_000 / i).max(400)).collect();
+    let store = MemoryStore::new(7);
+    let names = sizes.iter().enumerate();
+    let names = names.flat_map(|(i, &size)| (0..size).map(move |j| (i, j)));
+    let long_ago = NOON.saturating_sub(Duration::from_secs(3_600));
+    let records = (1..).zip(names).map(|(revision, (i, j))| {
+        let due = long_ago + Duration::from_micros(revision);
+        let (queue, key) = (format!("queue-{i:02}"), format!("{j:06}"));
+        record(revision, &queue, &key, due, DueClock::Wall)
+    });
+    fill(&store, records);
+    let config = Config {
+        window_bytes: 1 << 20,
+        catch_up_per_second: 5_000,
+        ..Config::default()
+    };
+    let mut run = Run::new(&store, config);
+    run.run(Duration::from_secs(60), |_| Some(Duration::ZERO));
+    for (i, &size) in sizes.iter().enumerate() {
+        run.assert_all_once(&format!("queue-{i:02}"), usize::try_from(size).unwrap());
+    }
+}

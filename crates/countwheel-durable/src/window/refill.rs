@@ -241,11 +241,17 @@ impl Window {
                 full.push(timer.queue);
                 continue;
             }
+            let next = Some(after(wake));
             if let Some(queue) = self.queues.get_mut(&timer.queue) {
-                queue.lanes[clock as usize].rest = Some(after(wake));
+                queue.lanes[clock as usize].rest = next;
             }
             if !skip(wake.revision) {
                 self.insert(clock, wake, &timer.queue, timer.key);
+            }
+            // It had to give something up again: there it goes on.
+            if self.rest(clock, &timer.queue) != next {
+                target_is_full |= is_target;
+                full.push(timer.queue);
             }
         }
         if target_is_full {
@@ -286,7 +292,7 @@ impl Window {
             let cost = lane.cost + self.room.cost(&name.key);
             let fits = if self.is_near() {
                 // Less than what it would have to give up again.
-                cost <= self.room.bytes / SMALL / 2
+                cost <= self.share(true).min(self.room.bytes / SMALL / 2)
             } else {
                 cost <= self.share(true) && self.has_spare()
             };
