@@ -18,7 +18,7 @@ use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operatio
 use countwheel_durable::store::{
     Before, Change, DueEntry, DueScan, Files, Filter, Lease, LogOptions, LogStore, MemorySorted,
     MemoryStore, Moved, MovingLog, Ownership, Page, QueueCounts, Shard, Sorted, Store, StoreError,
-    StoreFile, SystemFiles,
+    StoreFile, SystemFiles, TableOptions, TableStore,
 };
 use countwheel_durable::{
     DueClock, Missed, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
@@ -716,6 +716,59 @@ fn a_segment_without_a_sure_name_takes_no_commits_on_a_full_disk() {
     }
     assert!(unsure > 100, "{unsure} openings");
     assert!(acknowledged_then > 1_000, "{acknowledged_then} commits");
+}
+
+/// A sync of the tables' names fails, the disk is full at the next opening, and then the power goes:
+/// whichever manifest is left, what it does not have is in the log.
+#[test]
+fn what_the_tables_may_lose_stays_in_the_log_on_a_full_disk() {
+    let mut opened = 0;
+    for seed in 0..600 {
+        let mut random = Random::new(seed);
+        let disk = Disk::new(random.draw());
+        let open = |disk: &Disk| {
+            let tables = disk.files("tables");
+            let base = TableStore::open(tables, 7, TableOptions::default())?;
+            LogStore::open(base, disk.files("log"), 7, options())
+        };
+        let log = open(&disk).unwrap();
+        let lease = log.acquire(Shard::ONLY).unwrap().lease;
+        let mut acknowledged = 0;
+        disk.fail(Fault {
+            calls: Calls::Only(Operation::SyncDirectory),
+            after: random.draw() % 16,
+            lasts: false,
+            failure: Failure::Io,
+        });
+        'life: for _ in 0..8 {
+            for _ in 0..4 {
+                let put = Change::put(record(acknowledged, acknowledged + 1, 900));
+                if log.commit(lease, &[put]).is_err() {
+                    break 'life;
+                }
+                acknowledged += 1;
+            }
+            if log.seal().is_err() || log.move_oldest().is_err() {
+                break;
+            }
+        }
+        drop(log);
+        disk.restart();
+        disk.fail(Fault {
+            calls: Calls::Changing,
+            after: random.draw() % 4,
+            lasts: random.draw().is_multiple_of(2),
+            failure: Failure::NoSpace,
+        });
+        opened += u64::from(open(&disk).is_ok());
+        disk.cut(random.draw());
+        let log = open(&disk).unwrap_or_else(|error| panic!("{seed}: {error}"));
+        for number in 0..acknowledged {
+            let found = log.get(Shard::ONLY, &record(number, 1, 0).name).unwrap();
+            assert!(found.is_some(), "{seed}: {number} of {acknowledged}");
+        }
+    }
+    assert!(opened > 100, "{opened} openings");
 }
 
 fn options() -> LogOptions {

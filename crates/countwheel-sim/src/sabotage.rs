@@ -214,6 +214,10 @@ impl Sorted for MisusedSorted {
         late.unwrap_or_else(|| self.sorted.ingested())
     }
 
+    fn is_settled(&self) -> bool {
+        self.sorted.is_settled()
+    }
+
     fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
         let mut changes = moved.changes()?;
         match self.how {

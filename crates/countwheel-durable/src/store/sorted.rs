@@ -17,6 +17,12 @@ pub trait Sorted: Send + Sync {
     /// The last segment that [`ingest`](Self::ingest) took in; 0 before the first.
     fn ingested(&self) -> u64;
 
+    /// Whether what [`ingested`](Self::ingested) said when it was opened survives a loss of power.
+    /// If it was not sure, and could not be made so, the log keeps what was taken in.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
     /// Takes in what is left of the log's segment `segment`: all or nothing, together with the
     /// number, and durable on return. A put replaces whatever was there, a removal of nothing is
     /// no error; if a name occurs twice, the last counts.

@@ -234,7 +234,10 @@ impl<B: Sorted> LogStore<B> {
         store_id: u64,
         options: LogOptions,
     ) -> Result<Self, StoreError> {
-        let found = recovery::find(&*files, store_id, base.ingested())?;
+        let mut found = recovery::find(&*files, store_id, base.ingested())?;
+        if !base.is_settled() {
+            found.moved.clear(); // the next opening finds them again
+        }
         let recovered = recovery::replay(&*files, &found.segments)?;
         let mut recovery = recovered.recovery;
         recovery.freed = found.moved.len() as u64;

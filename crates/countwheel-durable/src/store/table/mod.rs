@@ -163,6 +163,8 @@ pub struct TableStats {
 /// ```
 pub struct TableStore {
     directory: Arc<Directory>,
+    /// Whether the manifest that was opened is sure to be the one that is found again.
+    is_settled: bool,
     version: RwLock<Arc<Version>>,
     /// Held by the one ingest at a time. Taken before `editing`.
     ingesting: Mutex<()>,
@@ -217,16 +219,13 @@ impl TableStore {
         // The process before may have ended before the last sync of the directory, or because it
         // failed; and after a sync that failed, another one says nothing about what was done
         // before it. So what that sync was for is done again.
-        match write_manifest(&directory, &version) {
-            Ok(()) => {}
-            // A full disk must not keep a store shut. What is left is to sync it again.
-            Err(StoreError::Full { .. }) if !is_new => {
-                let synced = directory.files.sync();
-                synced.map_err(|error| directory.sync_failed(error))?;
-            }
+        let is_settled = match write_manifest(&directory, &version) {
+            Ok(()) => true,
+            // A full disk must not keep a store shut.
+            Err(StoreError::Full { .. }) if !is_new => false,
             Err(error) => return Err(error),
-        }
-        // Only now: what the manifest before named has to be there for as long as that may be the
+        };
+        // Only then: what the manifest before named has to be there for as long as that may be the
         // one that is found.
         let kept: Vec<u64> = manifest.tables().map(|table| table.number).collect();
         for (parsed, name) in &found {
@@ -235,11 +234,12 @@ impl TableStore {
                 FileName::Table(number) => kept.contains(number),
                 FileName::NewManifest(_) => false,
             };
-            if !is_kept {
+            if !is_kept && is_settled {
                 directory.discard(name);
             }
         }
         Ok(Self {
+            is_settled,
             directory,
             version: RwLock::new(Arc::new(version)),
             ingesting: Mutex::default(),
@@ -490,6 +490,10 @@ impl TableStore {
 impl Sorted for TableStore {
     fn ingested(&self) -> u64 {
         self.version().ingested
+    }
+
+    fn is_settled(&self) -> bool {
+        self.is_settled
     }
 
     fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
