@@ -76,7 +76,7 @@ pub use self::snapshot::TableSnapshot;
 use self::version::{Run, Version};
 use self::writer::{Content, RunWriter};
 use super::embedded::codec::{self, Indexed};
-use super::files::Files;
+use super::files::{Files, StoreFile};
 use super::sorted::share;
 use super::{DueEntry, DueScan, Filter, Moved, Page, Shard, Sorted, StoreError};
 use crate::planted::planted;
@@ -593,14 +593,17 @@ fn write_manifest(directory: &Directory, version: &Version) -> Result<(), StoreE
         file.write_at(0, &bytes)?;
         Ok(file)
     };
-    let file = write().map_err(|error| {
+    let synced = |file: Arc<dyn StoreFile>| {
+        if planted!(ManifestUnsynced) {
+            return Ok(());
+        }
+        file.sync()
+    };
+    write().and_then(synced).map_err(|error| {
         directory.discard(&new);
         directory.write_failed(error)
     })?;
     let publish = || {
-        if !planted!(ManifestUnsynced) {
-            file.sync()?;
-        }
         // The tables' names before the manifest that names them.
         files.sync()?;
         files.rename(&new, Directory::MANIFEST)?;

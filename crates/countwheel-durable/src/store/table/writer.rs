@@ -276,7 +276,7 @@ impl TableWriter {
             .write_rest(told)
             .map_err(|error| directory.write_failed(error))?;
         let synced = self.out.file.sync();
-        synced.map_err(|error| directory.sync_failed(error))?;
+        synced.map_err(|error| directory.write_failed(error))?;
         directory.count_written(length);
         let entry = super::manifest::TableEntry {
             number: self.number,
