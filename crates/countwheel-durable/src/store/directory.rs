@@ -40,10 +40,15 @@ pub(super) fn claim(directory: &Path, version: u64) -> Result<(File, Option<Form
     inspect(directory, version)?;
     let lock = take_lock(&directory.join(LOCK))?;
     let format = inspect(directory, version)?;
-    if format.is_some_and(|format| format.ready) {
-        // Whoever made it may have ended between the rename and its sync: what is
-        // acknowledged from here on must not depend on that.
-        sync_directory(directory)?;
+    if let Some(format) = format.filter(|format| format.ready) {
+        // Whoever made it may have ended between the rename and its sync, or because that failed;
+        // and then another one says nothing. What is acknowledged from here on must not depend on
+        // it: with `creating` in its place the store would be made anew.
+        match write_format(directory, format) {
+            // A full disk must not keep a store shut.
+            Err(StoreError::Full { .. }) => sync_directory(directory)?,
+            written => written?,
+        }
     }
     Ok((lock, format))
 }
