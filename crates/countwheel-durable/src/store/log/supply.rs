@@ -89,7 +89,8 @@ impl Supply {
         snapshot: &mut Vec<u8>,
         needed: u64,
     ) -> Result<(Segment, u64), Trouble> {
-        let at_least = HEADERS_BYTES + snapshot.len() as u64 + 8 + needed;
+        // As much again as the snapshot, so that it is not written for each commit anew.
+        let at_least = HEADERS_BYTES + 2 * snapshot.len() as u64 + 8 + needed;
         let len = self.segment_bytes.max(at_least);
         let spare = self.find(len)?;
         let mut begin = || {
