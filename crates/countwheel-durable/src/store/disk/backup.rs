@@ -16,6 +16,7 @@
 //! read when it is linked, and each of its frames has a checksum. The last line is the CRC-32C of
 //! the lines before.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
@@ -27,7 +28,7 @@ use super::super::directory::{
 };
 use super::super::log::Frozen;
 use super::super::{
-    AtRisk, Change, CheckReport, DiskOptions, DiskStore, Fence, Problem, Store, StoreError,
+    AtRisk, Change, CheckReport, DiskOptions, DiskStore, Fence, Problem, Shard, Store, StoreError,
     TableSnapshot, TableStore,
 };
 use super::rescue::Closed;
@@ -101,7 +102,16 @@ impl DiskStore {
     /// [`StoreError::NotAStore`] if `into` holds anything, [`StoreError::Full`] if there is no
     /// room for it, [`StoreError::Poisoned`] if the store failed before, [`StoreError::Io`].
     pub fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
-        let (lock, mut format) = empty(into, self.store_id)?;
+        let (lock, format) = empty(into, self.store_id)?;
+        let made = self.snapshot_into(into, format);
+        if made.is_err() {
+            give_up(into);
+        }
+        drop(lock);
+        made
+    }
+
+    fn snapshot_into(&self, into: &Path, mut format: Format) -> Result<Snapshot, StoreError> {
         let mut files = Vec::new();
         let mut copied = 0;
         let (tables, commit) = self.log.log().frozen(|tables: &TableStore, frozen| {
@@ -148,7 +158,6 @@ impl DiskStore {
         sync_directory(into)?;
         format.ready = true;
         write_format(into, format)?;
-        drop(lock);
         Ok(made)
     }
 
@@ -210,7 +219,9 @@ impl DiskStore {
         }
         let store = Self::open_ready(into, closed.store_id, options, lock)?;
         let log = store.log.log();
-        for shard in log.shards() {
+        // One that nobody ever took has no numbers, but may come to have.
+        let shards: BTreeSet<_> = log.shards().into_iter().chain([Shard::ONLY]).collect();
+        for shard in shards {
             let known = log.take(shard, Fence(0))?;
             let fence = Fence(known.lease.fence.0.saturating_add(FENCES_LEFT_OUT));
             let lease = log.take(shard, fence)?.lease;
@@ -221,6 +232,16 @@ impl DiskStore {
         format.ready = true;
         write_format(into, format)?;
         Ok(store)
+    }
+}
+
+/// Removes what was copied into a directory that is not ready: it would keep a full disk full.
+fn give_up(into: &Path) {
+    for part in [LOG, TABLES] {
+        if let Err(error) = fs::remove_dir_all(into.join(part)) {
+            let into = into.display();
+            tracing::warn!(%into, part, %error, "what was copied could not be removed");
+        }
     }
 }
 
