@@ -167,6 +167,7 @@ impl Engine {
                         sink(Effect::BatchAnswer(*ticket, Err(refused)));
                     }
                     self.kept = self.scheduler.undo(now, step);
+                    self.refuse_left_over(sink);
                     return Ok(());
                 }
                 committed => committed?,
@@ -185,6 +186,25 @@ impl Engine {
             sink(Effect::Start(attempt));
         }
         Ok(())
+    }
+
+    /// What was left over finds no room either, and nobody shall wait for it to come: requests are
+    /// refused, outcomes kept.
+    fn refuse_left_over(&mut self, sink: &mut dyn FnMut(Effect)) {
+        for event in self.left_over.drain(..) {
+            match event {
+                Event::Request(ticket, _) => {
+                    self.scheduler.note_refused();
+                    sink(Effect::Answer(ticket, Err(TimerError::StorageFull)));
+                }
+                Event::Batch(ticket, _) => {
+                    self.scheduler.note_refused();
+                    let refused = BatchError::of_all(TimerError::StorageFull);
+                    sink(Effect::BatchAnswer(ticket, Err(refused)));
+                }
+                Event::Outcome { .. } => self.kept.push(event),
+            }
+        }
     }
 
     /// When the next turn is needed if nothing happens before, by the wall clock as it stands

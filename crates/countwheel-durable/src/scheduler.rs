@@ -164,6 +164,11 @@ impl Scheduler {
         self.paused = true;
     }
 
+    /// A request was refused that never came to a step.
+    pub(crate) fn note_refused(&mut self) {
+        self.stats.refused += 1;
+    }
+
     pub(crate) fn note_started(&mut self, lateness: Duration) {
         self.stats.lateness.record(lateness);
     }

@@ -69,6 +69,10 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    fn with(config: Config) -> Self {
         let clock = ManualClock::at(Timestamp::from_micros(1_772_366_400_000_000));
         let store = Arc::new(Scarce {
             store: MemoryStore::new(7),
@@ -76,7 +80,7 @@ impl Bench {
             full: AtomicBool::new(false),
         });
         let shared = Arc::clone(&store);
-        let engine = Engine::open(shared, Arc::new(clock.clone()), Config::default());
+        let engine = Engine::open(shared, Arc::new(clock.clone()), config);
         Self {
             clock,
             store,
@@ -279,4 +283,46 @@ fn a_batch_needs_room_unless_it_only_removes() {
     let refused = bench.batches.pop().unwrap().unwrap_err();
     assert!(matches!(refused.error, TimerError::StorageFull));
     assert_eq!(bench.kinds(), [1, 0, 0, 0]);
+}
+
+#[test]
+fn without_room_nobody_waits_for_what_was_left_over() {
+    let mut bench = Bench::with(Config {
+        max_batch_bytes: 1,
+        ..Config::default()
+    });
+    let long = |key: &str, seconds| {
+        let mut request = set(key, seconds);
+        if let Request::Set { payload, .. } = &mut request {
+            *payload = vec![0; 8];
+        }
+        request
+    };
+    for key in ["a", "b", "c"] {
+        bench.ask(long(key, 1)).unwrap();
+    }
+    while bench.started.len() < 3 {
+        bench.wait();
+    }
+    bench.store.full.store(true, Ordering::SeqCst);
+    // One more of each than a commit takes.
+    let mut events: Vec<_> = bench.started.iter().map(done).collect();
+    events.push(Event::Request(Ticket(1), long("d", 1)));
+    events.push(Event::Request(Ticket(2), remove("a")));
+    events.push(Event::Batch(Ticket(3), vec![long("e", 1)]));
+    let answers = bench.turn(events);
+    assert_eq!(answers.len(), 2);
+    assert!(answers.iter().all(is_refused), "{answers:?}");
+    assert!(matches!(bench.batches[..], [Err(_)]));
+    assert_eq!(bench.engine.stats().refused, 3);
+    assert_eq!(bench.engine.left_over(), 0);
+    assert!(
+        bench.wait() > Duration::ZERO,
+        "it does not ask again at once"
+    );
+
+    bench.store.full.store(false, Ordering::SeqCst);
+    while bench.kinds()[StateKind::Done as usize] < 3 {
+        bench.wait();
+    }
 }
