@@ -486,6 +486,24 @@ fn a_segment_without_its_beginning_keeps_its_commits() {
 }
 
 #[test]
+fn a_damaged_second_header_is_named_and_costs_nothing() {
+    let life = live(9);
+    let copy = life.copy();
+    let segment = segments(copy.path()).pop().unwrap();
+    let mut bytes = fs::read(&segment).unwrap();
+    let at = bytes.len() - 10;
+    bytes[at] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    let report = DiskStore::check(copy.path()).unwrap();
+    let [problem] = report.problems.as_slice() else {
+        panic!("{:?}", report.problems);
+    };
+    assert_eq!(problem.at_risk, AtRisk::Commits(0));
+    assert_eq!(repair(copy.path()).content, life.now);
+    DiskStore::open(copy.path(), STORE, options()).unwrap();
+}
+
+#[test]
 fn counts_that_are_not_what_is_there_are_found() {
     let directory = tempfile::tempdir().unwrap();
     let store = DiskStore::open(directory.path(), STORE, options()).unwrap();
