@@ -80,6 +80,16 @@ pub enum Effect {
     Start(Attempt),
 }
 
+impl Effect {
+    fn no_room(ticket: Ticket) -> Self {
+        Self::Answer(ticket, Err(TimerError::StorageFull))
+    }
+
+    fn no_room_for_batch(ticket: Ticket) -> Self {
+        Self::BatchAnswer(ticket, Err(BatchError::of_all(TimerError::StorageFull)))
+    }
+}
+
 impl Engine {
     /// Takes ownership of the store's shard and begins with what it holds. What is overdue
     /// follows in turns by queue, in each in deadline order, at the rate of the configuration.
@@ -160,11 +170,10 @@ impl Engine {
             match self.store.commit(lease, &step.changes) {
                 Err(StoreError::Full { .. }) => {
                     for (ticket, _) in &step.answers {
-                        sink(Effect::Answer(*ticket, Err(TimerError::StorageFull)));
+                        sink(Effect::no_room(*ticket));
                     }
                     for (ticket, _) in &step.batches {
-                        let refused = BatchError::of_all(TimerError::StorageFull);
-                        sink(Effect::BatchAnswer(*ticket, Err(refused)));
+                        sink(Effect::no_room_for_batch(*ticket));
                     }
                     self.kept = self.scheduler.undo(now, step);
                     self.refuse_left_over(sink);
@@ -195,12 +204,11 @@ impl Engine {
             match event {
                 Event::Request(ticket, _) => {
                     self.scheduler.note_refused();
-                    sink(Effect::Answer(ticket, Err(TimerError::StorageFull)));
+                    sink(Effect::no_room(ticket));
                 }
                 Event::Batch(ticket, _) => {
                     self.scheduler.note_refused();
-                    let refused = BatchError::of_all(TimerError::StorageFull);
-                    sink(Effect::BatchAnswer(ticket, Err(refused)));
+                    sink(Effect::no_room_for_batch(ticket));
                 }
                 Event::Outcome { .. } => self.kept.push(event),
             }
