@@ -23,6 +23,9 @@ const STYLE: &str = include_str!("dashboard.css");
 const QUEUES_SHOWN: usize = 50;
 /// Up to which number the overdue of a queue are counted.
 const OVERDUE_COUNTED: usize = 100;
+/// How many entries of a queue are looked at for that, and for the dead ones. Many may stand before
+/// them that were delivered and are not cleared away yet.
+const SCANNED: usize = 1_000_000;
 const DEAD_SHOWN: usize = 20;
 /// Nothing is loaded but the page's own style.
 const POLICY: &str =
@@ -75,6 +78,7 @@ impl Page {
             let filter = |state, limit| Filter {
                 state: Some(state),
                 limit,
+                scan_limit: SCANNED,
                 ..Filter::queue(counts.queue.clone())
             };
             if with_keys && counts.of(StateKind::Dead) > 0 && dead.len() < DEAD_SHOWN {

@@ -101,6 +101,10 @@ pub const PROPERTIES: &[Property] = &[
         check: paging_gives_each_record_once,
     },
     Property {
+        sentence: "A page that looks at no more entries than it may says where the next begins.",
+        check: a_page_looks_at_a_bounded_part_of_the_index,
+    },
+    Property {
         sentence: "A page ends when its payloads pass the limit.",
         check: a_page_has_a_bounded_size,
     },
@@ -443,6 +447,54 @@ fn paging_gives_each_record_once(tested: &mut dyn Reopen) {
     filter.limit = 60;
     let page = list(store, &filter);
     assert_eq!((page.records.len(), page.next), (60, None));
+}
+
+fn a_page_looks_at_a_bounded_part_of_the_index(tested: &mut dyn Reopen) {
+    let store = tested.store();
+    let lease = own(store).lease;
+    let wanted = |i: u64| i % 10 == 7;
+    let records: Vec<_> = (0..60)
+        .map(|i| {
+            let kind = if wanted(i) { "wanted" } else { "other" };
+            record("q", &format!("{kind}-{i}"), i + 1, 10 * i)
+        })
+        .collect();
+    // Some lie in one place of the store and some in another, if it has several.
+    commit(store, lease, &puts(&records[..30]));
+    tested.reopen();
+    let store = tested.store();
+    let lease = own(store).lease;
+    commit(store, lease, &puts(&records[30..]));
+    let expected: Vec<_> = (0..60).filter(|&i| wanted(i)).collect();
+    for (scan_limit, limit) in [
+        (0, 5),
+        (1, 1),
+        (3, 100),
+        (7, 2),
+        (10, 100),
+        (59, 100),
+        (60, 100),
+    ] {
+        let mut filter = Filter::queue(queue("q"));
+        filter.prefix = Some("wanted".to_owned());
+        (filter.scan_limit, filter.limit) = (scan_limit, limit);
+        let (mut found, mut pages) = (Vec::new(), 0);
+        loop {
+            let page = list(store, &filter);
+            found.extend(page.records.iter().map(|record| record.revision.0 - 1));
+            pages += 1;
+            assert!(pages <= 61, "scan limit {scan_limit}: it does not get on");
+            assert!(page.next.is_none_or(|next| Some(next) > filter.after));
+            let Some(next) = page.next else { break };
+            filter.after = Some(next);
+        }
+        assert_eq!(found, expected, "scan limit {scan_limit}, limit {limit}");
+        // From both places, as much at the most.
+        assert!(
+            pages * 2 * scan_limit.max(1) >= 60,
+            "scan limit {scan_limit}: {pages} pages"
+        );
+    }
 }
 
 fn a_page_has_a_bounded_size(tested: &mut dyn Reopen) {

@@ -139,6 +139,9 @@ impl Store for MemoryStore {
         };
         let start = filter.after.map_or(Bound::Unbounded, Bound::Excluded);
         for (position, name) in queue.list.range((start, Bound::Unbounded)) {
+            if !page.come_to(*position) {
+                break;
+            }
             let record = &content.timers[name];
             let wanted = filter.state.is_none_or(|kind| record.state.kind() == kind)
                 && filter.due_from.is_none_or(|from| position.due >= from)

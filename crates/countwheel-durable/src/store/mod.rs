@@ -198,7 +198,8 @@ pub trait Store: Send + Sync {
     /// [`StoreError`] if the store failed.
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError>;
 
-    /// A page of one queue's records in order of (due, revision).
+    /// A page of one queue's records in order of (due, revision). As long as
+    /// [`Page::next`] is there, it need not be full: see [`Filter::scan_limit`].
     ///
     /// # Errors
     /// [`StoreError`] if the store failed.
@@ -309,11 +310,19 @@ pub struct Filter {
     /// At most so many. A page also ends early when its payloads pass
     /// [`Filter::PAGE_MAX_BYTES`], so that a page has bounded size.
     pub limit: usize,
+    /// About how many entries of the queue's index are looked at for the page, whether the filter
+    /// wants them or not; at least one is. A page that ends for this has fewer records than it
+    /// may have, perhaps none, and says where the next begins. So a filter that wants little of
+    /// a long queue holds up nobody for long.
+    pub scan_limit: usize,
 }
 
 impl Filter {
     /// A page ends with the record whose payload brings the sum to this many bytes.
     pub const PAGE_MAX_BYTES: usize = 8 << 20;
+
+    /// The [`scan_limit`](Self::scan_limit) unless another is asked for.
+    pub const SCAN_LIMIT: usize = 4_096;
 
     /// Everything in `queue`, a hundred records a page.
     #[must_use]
@@ -326,6 +335,7 @@ impl Filter {
             due_before: None,
             after: None,
             limit: 100,
+            scan_limit: Self::SCAN_LIMIT,
         }
     }
 }
@@ -344,7 +354,8 @@ pub struct Position {
 pub struct Page {
     /// The records, in order.
     pub records: Vec<Record>,
-    /// Where the next page begins; `None` after the last.
+    /// Where the next page begins; `None` after the last. It is there also when the next page
+    /// turns out to be empty.
     pub next: Option<Position>,
 }
 

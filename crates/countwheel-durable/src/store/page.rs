@@ -14,12 +14,35 @@ pub(super) fn begins_with(name: &TimerName, prefix: Option<&str>) -> bool {
     prefix.is_none_or(|prefix| name.key.as_str().starts_with(prefix))
 }
 
-/// Collects a page up to the limits of its filter. Shared by the stores, so that a page
-/// ends at the same record everywhere.
+/// How far into an index a page looks.
+#[derive(Debug)]
+pub(super) struct Reach {
+    left: usize,
+    last: Option<Position>,
+}
+
+impl Reach {
+    pub(super) fn new(scan_limit: usize) -> Self {
+        Self {
+            left: scan_limit.max(1),
+            last: None,
+        }
+    }
+
+    /// Comes to the next entry. If that is one too many, the error is the last before it.
+    pub(super) fn come_to(&mut self, position: Position) -> Result<(), Option<Position>> {
+        self.left = self.left.checked_sub(1).ok_or(self.last)?;
+        self.last = Some(position);
+        Ok(())
+    }
+}
+
+/// Collects a page up to the limits of its filter.
 #[derive(Debug)]
 pub(super) struct PageBuilder {
     limit: usize,
     bytes: usize,
+    reach: Reach,
     page: Page,
 }
 
@@ -28,11 +51,29 @@ impl PageBuilder {
         Self {
             limit: filter.limit,
             bytes: 0,
+            reach: Reach::new(filter.scan_limit),
             page: Page {
                 records: Vec::new(),
                 next: None,
             },
         }
+    }
+
+    /// Comes to the next entry of the index, wanted or not. False when the page looks no further:
+    /// then there is a next page.
+    pub(super) fn come_to(&mut self, position: Position) -> bool {
+        match self.reach.come_to(position) {
+            Ok(()) => true,
+            Err(last) => {
+                self.page.next = last;
+                false
+            }
+        }
+    }
+
+    /// Ends the page before it is full: the next one begins after `last`.
+    pub(super) fn end_at(&mut self, last: Position) {
+        self.page.next = Some(last);
     }
 
     /// Offers the next record that the filter wants, which is read only if there is room.

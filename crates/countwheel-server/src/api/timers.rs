@@ -464,6 +464,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
                     .filter(|limit| (1..=1_000).contains(limit))
             })?
             .unwrap_or(100),
+        scan_limit: Filter::SCAN_LIMIT,
     };
     app.read(move |timers| {
         let page = timers

@@ -157,5 +157,7 @@ fn listed(store: &dyn Store, queue: &QueueName) -> Result<Vec<Record>, StoreErro
             Some(next) => filter.after = Some(next),
             None => return Ok(all),
         }
+        // In turns, the one limit and the other.
+        filter.scan_limit ^= Filter::SCAN_LIMIT ^ 3;
     }
 }

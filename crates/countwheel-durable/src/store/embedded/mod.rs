@@ -336,6 +336,9 @@ impl Store for EmbeddedStore {
             let mut page = PageBuilder::new(filter);
             let mut merged = Merged::new(&list, shard, filter)?;
             while let Some(listed) = merged.next()? {
+                if !page.come_to(listed.position) {
+                    break;
+                }
                 let name = TimerName {
                     queue: filter.queue.clone(),
                     key: listed.key,

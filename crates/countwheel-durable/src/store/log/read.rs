@@ -1,5 +1,6 @@
 //! Reads of the log and of the sorted store as of one.
 
+use std::cell::Cell;
 use std::ops::Bound;
 
 use super::merge::Pages;
@@ -7,9 +8,9 @@ use super::young::{Place, Young};
 use super::{LogStore, State, damaged, io_error};
 use crate::planted::planted;
 use crate::store::embedded::codec;
-use crate::store::page::{PageBuilder, begins_with, position};
-use crate::store::{DueEntry, DueScan, Filter, Page, Shard, Sorted, StoreError};
-use crate::{Record, TimerName};
+use crate::store::page::{PageBuilder, Reach, begins_with, position};
+use crate::store::{DueEntry, DueScan, Filter, Page, Position, Shard, Sorted, StoreError};
+use crate::{Record, Revision, TimerName};
 
 /// As many entries at least are asked of the sorted store at once, unless fewer are wanted at
 /// all: some may be hidden.
@@ -106,43 +107,83 @@ impl<B: Sorted> LogStore<B> {
             }
             state = self.state();
         }
-        let mut page = PageBuilder::new(filter);
         let Some(table) = state.shards.get(&shard) else {
             drop(state);
             return self.base.list(shard, filter);
         };
-        let start = filter.after.map_or(Bound::Unbounded, Bound::Excluded);
+        // Behind this nothing was looked at.
+        let end = Cell::new(None);
+        let end_at = |last: Position| {
+            let before = end.get().unwrap_or(last);
+            end.set(Some(last.min(before)));
+        };
+        let from = filter.due_from.map(|due| Position {
+            due,
+            revision: Revision(0),
+        });
+        let start = match (filter.after, from) {
+            (Some(after), from) if from.is_none_or(|from| from <= after) => Bound::Excluded(after),
+            (_, Some(from)) => Bound::Included(from),
+            (_, None) => Bound::Unbounded,
+        };
         let of_prefix = |slot| {
             filter.prefix.is_none()
                 || table
                     .name(slot)
                     .is_some_and(|name| begins_with(&name, filter.prefix.as_deref()))
         };
+        let mut reach = Reach::new(filter.scan_limit);
         let mut young = table
             .listed_after(&filter.queue, start)
-            .filter(|&(position, slot)| {
+            .take_while(|&(position, _)| {
+                filter.due_before.is_none_or(|before| position.due < before)
+            })
+            .take_while(|&(position, _)| match reach.come_to(position) {
+                Ok(()) => true,
+                Err(last) => {
+                    end_at(last.unwrap_or(position));
+                    false
+                }
+            })
+            .filter(|&(_, slot)| {
                 let kind = table.slot(slot).kind;
-                filter.state.is_none_or(|wanted| kind == Some(wanted))
-                    && filter.due_from.is_none_or(|from| position.due >= from)
-                    && filter.due_before.is_none_or(|before| position.due < before)
-                    && of_prefix(slot)
+                filter.state.is_none_or(|wanted| kind == Some(wanted)) && of_prefix(slot)
             })
             .peekable();
+        let mut left = filter.scan_limit;
         let mut old = Pages::new(filter.after, |after, size| {
-            let filter = Filter {
+            let of_base = Filter {
                 after,
                 limit: size,
+                scan_limit: left,
                 ..filter.clone()
             };
-            let page = self.base.list(shard, &filter)?;
-            Ok((page.records, page.next))
+            let page = self.base.list(shard, &of_base)?;
+            let read = page.records.len();
+            left = left.saturating_sub(read);
+            let is_last = read < size || left == 0;
+            let next = page.next.filter(|_| !is_last);
+            if is_last && let Some(last) = page.next {
+                end_at(last);
+            }
+            Ok((page.records, next))
         });
         let is_hidden =
             |record: &Record| table.get(&record.name).is_some() && !planted!(LogListsHidden);
-        let size = filter.limit.saturating_add(1);
+        let mut page = PageBuilder::new(filter);
+        // What is hidden mostly has more of it behind.
+        let mut size = filter.limit.saturating_add(1);
         loop {
             let first_old = old.peek(size, is_hidden)?.map(position);
+            size = size.max(SCAN_MIN);
             let first_young = young.peek().map(|&(position, _)| position);
+            let first = first_old.into_iter().chain(first_young).min();
+            if let Some(end) = end.get()
+                && first.is_none_or(|first| first > end)
+            {
+                page.end_at(end);
+                break;
+            }
             let more = match (first_young, first_old) {
                 (None, None) => break,
                 (Some(ours), other) if other.is_none_or(|other| ours < other) => {

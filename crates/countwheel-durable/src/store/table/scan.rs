@@ -187,6 +187,10 @@ pub(super) fn list(version: &Version, shard: Shard, filter: &Filter) -> Result<P
     name_key.pop();
     let queue_len = name_key.len();
     merged(sources, |source| {
+        let at = codec::position_of(source.cursor.key()).map_err(|error| source.broken(&error))?;
+        if !page.come_to(at) {
+            return Ok(false);
+        }
         let key = source.cursor.value();
         let prefix = filter.prefix.as_deref().unwrap_or_default();
         if !key.starts_with(prefix.as_bytes()) {
