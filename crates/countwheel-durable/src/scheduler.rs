@@ -36,6 +36,10 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 /// passes over or gives up those that are too late.
 const SETTLED_MAX: usize = 1_024;
 
+/// So many missed points of a calendar, which are looked up one by one, take a step about as long
+/// as one timer that it settles.
+const POINTS_A_RECORD: u64 = 64;
+
 /// What comes due is taken up until the payloads of its records are this long, in bytes, once
 /// for being read and once for being written, and the last of them in full: a commit has each of
 /// them again.
@@ -623,7 +627,7 @@ impl Scheduler {
             };
             match self.attend(self.now.wall, &entry, draft, starts)? {
                 Attended::Started => self.ahead_of_overdue += 1,
-                Attended::Settled => share.left -= 1,
+                Attended::Settled { points } => share.settled(points),
                 Attended::Nothing => {}
             }
         }
@@ -652,7 +656,7 @@ impl Scheduler {
                     self.ahead_of_overdue = 0;
                     started += 1;
                 }
-                Attended::Settled => share.left -= 1,
+                Attended::Settled { points } => share.settled(points),
                 Attended::Nothing => {}
             }
         }
@@ -679,7 +683,7 @@ impl Scheduler {
             State::Done { .. } => {
                 draft.remove(&record.name);
                 self.stats.forgotten += 1;
-                return Ok(Attended::Settled);
+                return Ok(Attended::Settled { points: 0 });
             }
             State::Delivering if self.in_flight.contains(record.revision) => {
                 return Ok(Attended::Nothing);
@@ -696,13 +700,13 @@ impl Scheduler {
                 if record.interruptions >= self.config.max_interruptions {
                     self.give_up(&mut record, now, DeadReason::Interrupted);
                     self.write(draft, record);
-                    return Ok(Attended::Settled);
+                    return Ok(Attended::Settled { points: 0 });
                 }
             }
             State::Pending if record.failures == 0 => {
-                if self.pass_over(&mut record, now) {
+                if let Some(points) = self.pass_over(&mut record, now) {
                     self.write(draft, record);
-                    return Ok(Attended::Settled);
+                    return Ok(Attended::Settled { points });
                 }
                 let waited = record.attempts.last().and_then(|last| last.ended.as_ref());
                 let waited = waited.is_some_and(|end| end.at < self.opened);
@@ -724,7 +728,7 @@ impl Scheduler {
                 self.bury(&mut record, now, DeadReason::Exhausted);
             }
             self.write(draft, record);
-            return Ok(Attended::Settled);
+            return Ok(Attended::Settled { points: 0 });
         }
         let early = planted!(FireEarly);
         let moved = planted!(MoveKeepsOldDeadline);
@@ -764,9 +768,9 @@ impl Scheduler {
         Ok(Attended::Started)
     }
 
-    /// Passes over a timer, or a run of one, that is too late for its first attempt. Says whether
-    /// the record has changed.
-    fn pass_over(&mut self, record: &mut Record, now: Timestamp) -> bool {
+    /// Passes over a timer, or a run of one, that is too late for its first attempt: then the
+    /// record has changed, and the answer is how many points of a calendar were looked up.
+    fn pass_over(&mut self, record: &mut Record, now: Timestamp) -> Option<u64> {
         let Some(mut recurring) = record.recurring.take() else {
             let too_old = match record.missed {
                 Missed::SkipIfOlderThan(age) => self.now.by(record.clock) > record.due + age,
@@ -776,19 +780,21 @@ impl Scheduler {
                 self.stats.missed += 1;
                 self.bury(record, now, DeadReason::Missed);
             }
-            return too_old;
+            return too_old.then_some(0);
         };
         let before = recurring.missed;
         let by = self.now.by(recurring.recurrence.clock());
         let judged = recurring.judge(record.id, by, record.missed);
-        self.stats.missed += recurring.missed.saturating_sub(before);
+        let passed = recurring.missed.saturating_sub(before);
+        self.stats.missed += passed;
+        let is_counted = recurring.recurrence.schedule.is_counted_by_point();
         record.recurring = Some(recurring);
         match judged {
-            recurrence::Overdue::Start => return false,
+            recurrence::Overdue::Start => return None,
             recurrence::Overdue::Pass(due) => self.await_run(record, due),
             recurrence::Overdue::Over => self.bury(record, now, DeadReason::Missed),
         }
-        true
+        Some(if is_counted { passed } else { 0 })
     }
 
     /// Ends the run of a recurring timer and lets it wait for the next. Says whether there is
@@ -888,8 +894,11 @@ impl Scheduler {
 #[derive(PartialEq, Eq)]
 enum Attended {
     Started,
-    /// Nothing starts, and the record has changed or is gone.
-    Settled,
+    /// Nothing starts, and the record has changed or is gone. For that, so many points of a
+    /// calendar were looked up.
+    Settled {
+        points: u64,
+    },
     Nothing,
 }
 
@@ -901,6 +910,11 @@ struct Share {
 }
 
 impl Share {
+    fn settled(&mut self, points: u64) {
+        let as_records = usize::try_from(points / POINTS_A_RECORD).unwrap_or(usize::MAX);
+        self.left = self.left.saturating_sub(as_records.saturating_add(1));
+    }
+
     fn has_room(&self, draft: &Draft<'_>) -> bool {
         self.left > 0 && draft.bytes() < self.bytes_end
     }

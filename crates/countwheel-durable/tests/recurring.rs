@@ -484,6 +484,29 @@ fn missed_runs_collapse_into_one() {
 }
 
 #[test]
+fn missed_runs_of_many_calendars_are_counted_in_many_turns() {
+    let mut bench = Bench::new();
+    for series in 0..40 {
+        let every_second = cron("* * * * * *", "UTC");
+        let key = format!("series-{series}");
+        bench.set(&key, after(1), Missed::Collapse, every_second);
+    }
+    bench.restart_after(20_000);
+    let mut turns = 1;
+    while bench.engine.stats().missed < 40 * 10_001 {
+        let before = bench.engine.stats().missed;
+        assert!(before <= turns * 7 * 10_001, "{before} in {turns} turns");
+        let now = bench.clock.timestamp();
+        assert!(bench.engine.next_wake().is_some_and(|wake| wake <= now));
+        bench.turn(vec![]);
+        turns += 1;
+    }
+    assert_eq!(turns, 6);
+    bench.turn(vec![]);
+    assert_eq!(bench.started.len(), 40);
+}
+
+#[test]
 fn a_missed_run_that_is_too_old_is_passed_over() {
     let mut bench = Bench::new();
     let fresh = Missed::SkipIfOlderThan(seconds(16));

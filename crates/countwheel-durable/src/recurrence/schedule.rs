@@ -68,6 +68,11 @@ impl Schedule {
         at(low)
     }
 
+    /// Whether [`count`](Self::count) looks each point up.
+    pub(crate) fn is_counted_by_point(&self) -> bool {
+        matches!(self, Self::Cron { .. })
+    }
+
     /// How many points lie after `after` and before `end`; of those that a calendar names, at
     /// most 10,000.
     pub(super) fn count(&self, origin: Timestamp, after: Timestamp, end: Timestamp) -> u64 {
