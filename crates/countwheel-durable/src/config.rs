@@ -49,8 +49,8 @@ pub struct Config {
     /// them, which is not divided. At least 2. Default 1,024.
     pub max_batch: usize,
     /// How many bytes of payloads one commit reads and writes for requests and outcomes at the
-    /// most, but for the last of them: the rest comes with the next one. A batch that writes more
-    /// is refused, unless it is a single request. At most 256 MiB. Default 64 MiB.
+    /// most, but for the last of them: the rest comes with the next one. A batch that finds
+    /// or writes more is refused, unless it is a single request. At most 256 MiB. Default 64 MiB.
     pub max_batch_bytes: usize,
     /// How many attempts in a row the end of the process may interrupt before the timer is
     /// dead. Default 10.

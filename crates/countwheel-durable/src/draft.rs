@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::convert::Infallible;
+use std::mem;
 
 use crate::store::{Before, Change, Shard, Store, StoreError};
 use crate::{Record, TimerError, TimerName};
@@ -22,16 +23,21 @@ pub(crate) struct Draft<'a> {
     /// And of all that was written.
     written: usize,
     /// What was there before each change, while it may have to be undone.
-    undo: Option<Vec<(usize, Drafted)>>,
+    undo: Option<Vec<Undo>>,
 }
 
-#[derive(Clone)]
 struct Drafted {
     name: TimerName,
     /// In a box as a change has it, since it moves often.
     record: Option<Box<Record>>,
     changed: bool,
     before: Before,
+}
+
+struct Undo {
+    place: usize,
+    record: Option<Box<Record>>,
+    changed: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -108,8 +114,9 @@ impl<'a> Draft<'a> {
 
     /// Undoes the changes since [`Draft::begin`].
     pub(crate) fn undo(&mut self) {
-        for (place, drafted) in self.undo.take().into_iter().flatten().rev() {
-            self.drafted[place] = drafted;
+        for undo in self.undo.take().into_iter().flatten().rev() {
+            let drafted = &mut self.drafted[undo.place];
+            (drafted.record, drafted.changed) = (undo.record, undo.changed);
         }
     }
 
@@ -162,10 +169,13 @@ impl<'a> Draft<'a> {
 
     fn change(&mut self, place: usize, record: Option<Box<Record>>) {
         let drafted = &mut self.drafted[place];
-        if let Some(undo) = &mut self.undo {
-            undo.push((place, drafted.clone()));
+        let undo = Undo {
+            place,
+            record: mem::replace(&mut drafted.record, record),
+            changed: mem::replace(&mut drafted.changed, true),
+        };
+        if let Some(undone) = &mut self.undo {
+            undone.push(undo);
         }
-        drafted.record = record;
-        drafted.changed = true;
     }
 }

@@ -290,9 +290,9 @@ pub enum TimerError {
         /// How many it may have: [`Config::max_batch`](crate::Config::max_batch).
         limit: usize,
     },
-    /// The payloads that a batch writes, those of the timers it moves among them, are longer than
-    /// one commit takes. Nothing was done.
-    #[error("a batch writes at most {limit} bytes of payloads")]
+    /// The payloads that a batch finds or writes, the longer of the two for each request, are
+    /// longer together than one commit takes. Nothing was done.
+    #[error("a batch finds or writes at most {limit} bytes of payloads")]
     BatchTooLong {
         /// How long they may be: [`Config::max_batch_bytes`](crate::Config::max_batch_bytes).
         limit: usize,

@@ -166,7 +166,7 @@ fn what_comes_before_and_after_a_refused_batch_in_the_same_turn_holds() {
 }
 
 #[test]
-fn a_batch_that_writes_too_much_is_refused_though_it_only_moves() {
+fn a_batch_with_too_much_payload_is_refused_though_it_only_moves_or_removes() {
     let mut bench = Bench::with(Config {
         max_batch_bytes: 1_000,
         ..Config::default()
@@ -189,7 +189,11 @@ fn a_batch_that_writes_too_much_is_refused_though_it_only_moves() {
         refused.error,
         TimerError::BatchTooLong { limit: 1_000 }
     ));
-    assert_eq!(bench.wait(2), ["c", "a", "b"]);
+    // What is removed may have to be put back.
+    let refused = bench.ask(vec![remove("b"), remove("c")]).unwrap_err();
+    assert_eq!(refused.index, Some(1));
+    bench.ask(vec![remove("c")]).unwrap();
+    assert_eq!(bench.wait(2), ["a", "b"]);
 }
 
 #[test]

@@ -270,11 +270,12 @@ impl Model {
             Ok(responses) => {
                 let (asked, done) = (requests.len(), responses.len());
                 ensure!(asked == done, "a batch of {asked} has {done} responses");
-                let mut written = 0;
+                let mut bytes = 0;
                 for (index, (request, response)) in requests.iter().zip(responses).enumerate() {
+                    let found = self.payload_len(request);
                     self.answered(now, request, &Ok(response.clone()))?;
-                    written += self.written(request);
-                    self.is_short(index, written).map_err(|e| e.to_string())?;
+                    bytes += found.max(self.payload_len(request));
+                    self.is_short(index, bytes).map_err(|e| e.to_string())?;
                 }
                 Ok(())
             }
@@ -309,25 +310,26 @@ impl Model {
 
     /// Applies a batch up to the request because of which it is refused, and says which that is.
     fn first_refusal(&mut self, now: Now, requests: &[Request]) -> Option<(usize, TimerError)> {
-        let mut written = 0;
+        let mut bytes = 0;
         requests.iter().enumerate().find_map(|(index, request)| {
+            let found = self.payload_len(request);
             let applied = self.apply(now, request).map(drop);
-            written += self.written(request);
-            let refusal = applied.and_then(|()| self.is_short(index, written));
+            bytes += found.max(self.payload_len(request));
+            let refusal = applied.and_then(|()| self.is_short(index, bytes));
             refusal.err().map(|error| (index, error))
         })
     }
 
-    /// How many bytes of payload a request wrote that was applied.
-    fn written(&self, request: &Request) -> usize {
+    /// How long the payload is of the timer that a request is about.
+    fn payload_len(&self, request: &Request) -> usize {
         let timer = self.timers.get(request.name());
         timer.map_or(0, |timer| timer.tag.len())
     }
 
-    /// Whether a batch may write so much up to its request number `index`.
-    fn is_short(&self, index: usize, written: usize) -> Result<(), TimerError> {
+    /// Whether a batch may find or write so much up to its request number `index`.
+    fn is_short(&self, index: usize, bytes: usize) -> Result<(), TimerError> {
         let limit = self.max_batch_bytes;
-        if index > 0 && written > limit {
+        if index > 0 && bytes > limit {
             return Err(TimerError::BatchTooLong { limit });
         }
         Ok(())

@@ -440,14 +440,16 @@ impl World {
 
     /// What comes again for ever is removed, all of it in one batch.
     fn end_the_endless(&mut self) {
-        let names = self.model.endless(self.now()).into_iter();
-        let removals = names.map(|name| Request::Remove {
-            name,
-            precondition: Precondition::None,
-            only_pending: false,
-        });
-        let ticket = self.next_ticket();
-        self.asked = vec![Happening::Batch(ticket, removals.collect())];
+        self.asked.clear();
+        for name in self.model.endless(self.now()) {
+            let removal = Request::Remove {
+                name,
+                precondition: Precondition::None,
+                only_pending: false,
+            };
+            let ticket = self.next_ticket();
+            self.asked.push(Happening::Request(ticket, removal));
+        }
     }
 
     fn next_ticket(&mut self) -> Ticket {
@@ -1093,6 +1095,8 @@ impl World {
                     Some(next) => filter.after = Some(next),
                     None => break,
                 }
+                // In turns, the one limit and the other.
+                filter.scan_limit ^= Filter::SCAN_LIMIT ^ 5;
             }
         }
         Ok(records)

@@ -29,14 +29,12 @@ impl Scheduler {
         self.put_off = Some(Vec::new());
         draft.begin();
         let limit = self.config.max_batch_bytes;
-        let written_before = draft.written();
         let mut responses = Vec::with_capacity(requests.len());
         let mut refusal = None;
+        let mut bytes = 0;
         for (index, request) in requests.into_iter().enumerate() {
-            let answer = self.answer(now, request, draft);
-            let too_long = index > 0 && draft.written() - written_before > limit;
-            let answer = match answer {
-                Ok(_) if too_long => Err(TimerError::BatchTooLong { limit }),
+            let answer = match self.answer_one(now, request, &mut bytes, draft) {
+                Ok(_) if index > 0 && bytes > limit => Err(TimerError::BatchTooLong { limit }),
                 answer => answer,
             };
             match answer {
@@ -66,5 +64,22 @@ impl Scheduler {
             }
         }
         Ok(responses)
+    }
+
+    /// Adds to `bytes` how much the request brings into memory until the batch is at its end: the
+    /// payload that it finds, which may have to be put back, or the one that it writes.
+    fn answer_one(
+        &mut self,
+        now: Timestamp,
+        request: Request,
+        bytes: &mut usize,
+        draft: &mut Draft<'_>,
+    ) -> Result<Response, TimerError> {
+        let found = draft.read(request.name())?;
+        let found = found.map_or(0, |record| record.payload.len());
+        let written_before = draft.written();
+        let response = self.answer(now, request, draft)?;
+        *bytes += found.max(draft.written() - written_before);
+        Ok(response)
     }
 }
