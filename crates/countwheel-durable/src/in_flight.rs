@@ -59,7 +59,7 @@ impl InFlight {
     pub(crate) fn may(&self, queue: &QueueName) -> bool {
         let has = self.by_queue.get(queue).copied().unwrap_or(0);
         let free = self.most.saturating_sub(self.names.len());
-        has == 0 || has * (100 - self.percent) < free * self.percent
+        has == 0 || has.saturating_mul(100 - self.percent) < free.saturating_mul(self.percent)
     }
 
     pub(crate) fn insert(&mut self, revision: Revision, name: TimerName) {
