@@ -617,10 +617,12 @@ impl Scheduler {
         };
         // What is due now comes before what was overdue at the start, so that a long absence
         // makes only itself late; but not always, so that its turn comes.
-        if self.ahead_of_overdue >= OVERDUE_SHARE {
-            self.start_overdue(1, &mut share, draft, starts)?;
-        }
+        let mut is_caught_up = false;
         while !self.in_flight.is_full() && share.has_room(draft) {
+            if self.ahead_of_overdue >= OVERDUE_SHARE && !is_caught_up {
+                is_caught_up = self.start_overdue(1, &mut share, draft, starts)? == 0;
+                continue;
+            }
             let in_flight = &self.in_flight;
             let Some(entry) = self.window.take(reach, |queue| in_flight.may(queue)) else {
                 break;
@@ -631,17 +633,18 @@ impl Scheduler {
                 Attended::Nothing => {}
             }
         }
-        self.start_overdue(usize::MAX, &mut share, draft, starts)
+        self.start_overdue(usize::MAX, &mut share, draft, starts)?;
+        Ok(())
     }
 
-    /// Starts at most `most` of what was overdue, as the rate allows.
+    /// Starts at most `most` of what was overdue, as the rate allows. Says how many.
     fn start_overdue(
         &mut self,
         most: usize,
         share: &mut Share,
         draft: &mut Draft<'_>,
         starts: &mut Vec<(DueClock, Attempt)>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<usize, StoreError> {
         let mut started = 0;
         while !self.in_flight.is_full() && share.has_room(draft) && started < most {
             let in_flight = &self.in_flight;
@@ -660,7 +663,7 @@ impl Scheduler {
                 Attended::Nothing => {}
             }
         }
-        Ok(())
+        Ok(started)
     }
 
     /// Does what the record behind `entry` needs, if it still is what the entry says.

@@ -764,6 +764,32 @@ fn the_backlog_has_its_turn_even_when_there_is_always_something_due() {
 }
 
 #[test]
+fn the_backlog_has_its_share_of_one_turn_with_much_that_is_due() {
+    let mut bench = Bench::with(Config {
+        // A queue has three quarters.
+        max_in_flight: 120,
+        catch_up_per_second: 1_000_000,
+        ..Config::default()
+    });
+    for i in 0..50 {
+        bench.set(&format!("overdue-{i}"), 1);
+    }
+    bench.clock.advance(Duration::from_secs(10));
+    bench.engine = open(&bench.store, &bench.clock, &bench.config).unwrap();
+    // So that the rate allows as many.
+    bench.clock.advance(Duration::from_secs(1));
+    let fresh = (0..200).map(|i| set(&format!("fresh-{i}"), 0, fixed(10)));
+    bench.turn(
+        fresh
+            .map(|request| Event::Request(Ticket(0), request))
+            .collect(),
+    );
+    let overdue = |attempt: &&Attempt| attempt.name.key.as_str().starts_with("overdue");
+    assert_eq!(bench.started.len(), 90);
+    assert_eq!(bench.started.iter().filter(overdue).count(), 10);
+}
+
+#[test]
 fn a_retry_after_the_maximum_age_is_not_made_however_it_came_to_be_late() {
     let mut bench = Bench::new();
     let policy = RetryPolicy {
