@@ -29,7 +29,9 @@ use crate::sabotage::Sabotage;
 use crate::stores::Answers;
 
 const START: Timestamp = Timestamp::from_micros(1_356_998_400_000_000); // 2013-01-01
-const QUEUES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// As many queues at the most has a world, unless it is one of many queues.
+const FEW_QUEUES: u64 = 6;
 
 /// What of a run is not drawn from its seed.
 #[derive(Clone, Debug)]
@@ -276,7 +278,7 @@ impl World {
             suspend: *draw.pick(&[0, 0, 60]),
             freeze: *draw.pick(&[0, 0, 5]),
             slow_commit: *draw.pick(&[0, 10]),
-            queues: draw.between(1, QUEUES.len() as u64),
+            queues: draw.between(1, FEW_QUEUES),
             bursts: draw
                 .pick(&[vec![1], vec![1, 1, 1, 2, 10], vec![1, 40]])
                 .clone(),
@@ -291,10 +293,23 @@ impl World {
                 .filter(|_| draw.one_in(2))
                 .collect(),
         };
+        let mut many = Random::new(seed, "many queues");
+        // So many that they do not fit into the window together, and each is held to its share.
+        let has_many = many.one_in(64);
+        if has_many {
+            plan.queues = many.between(40, 120);
+            plan.keys = plan.queues * many.between(20, 60);
+            plan.bursts = vec![40];
+            plan.horizon = *many.pick(&[300_000, 1_000_000, 5_000_000]);
+            plan.pace = 1_000;
+            plan.crash = 30;
+            // A thousand series that are far behind would be all there is to see.
+            plan.recurring = 0;
+        }
         for part in &options.without {
             part.leave_out(&mut plan);
         }
-        let config = Config {
+        let mut config = Config {
             window: usize::try_from(*draw.pick(&[2, 3, 8, 64, 100_000])).unwrap_or(2),
             max_in_flight: usize::try_from(*draw.pick(&[1, 2, 8, 256])).unwrap_or(1),
             catch_up_per_second: *draw.pick(&[1, 10, 1_000, 1_000_000]),
@@ -304,6 +319,11 @@ impl World {
             max_batch_bytes: *bounds.pick(&[64 << 20, 64 << 20, 1, 5_000]),
             ..Config::default()
         };
+        if has_many {
+            // Enough for one entry each by each clock, and not for much more.
+            config.max_batch_bytes = 64 << 20;
+            config.window = usize::try_from(plan.queues * many.between(2, 5)).unwrap_or(2);
+        }
         let kinds = [
             Kind::Log,
             Kind::Log,
@@ -839,8 +859,9 @@ impl World {
             return Ok(());
         }
         let unheard_of = self.model.unheard_of(now);
-        for queue in QUEUES {
-            let of_queue = starts.iter().filter(|a| a.name.queue.as_str() == queue);
+        let queues: BTreeSet<_> = starts.iter().map(|a| &a.name.queue).collect();
+        for queue in queues {
+            let of_queue = starts.iter().filter(|a| a.name.queue == *queue);
             let fresh = of_queue.filter(|a| a.due >= self.opened.wall);
             let fresh = fresh.filter(|a| !unheard_of.contains(&a.name));
             let order: Vec<_> = fresh.map(|a| (a.due, a.revision)).collect();
@@ -873,8 +894,9 @@ impl World {
     /// each of them has an entry in it by each clock, and a drawn window can be as small. It is
     /// full from three quarters on: the rest is for what comes in.
     fn is_cramped(&self) -> bool {
-        let (few, window) = (4 * QUEUES.len(), self.config.window);
-        window <= few && self.engine.stats().in_window * 4 >= window * 3
+        let few = 4 * self.plan.queues.max(FEW_QUEUES);
+        let window = self.config.window;
+        window as u64 <= few && self.engine.stats().in_window * 4 >= window * 3
     }
 
     /// Whether the store may not know yet that there is room again.
@@ -1081,8 +1103,8 @@ impl World {
 
     fn everything(&self) -> Result<Vec<Record>, String> {
         let mut records = Vec::new();
-        for queue in QUEUES {
-            let queue = QueueName::new(queue).map_err(|e| e.to_string())?;
+        for queue in 0..self.plan.queues {
+            let queue = QueueName::new(queue_name(queue)).map_err(|e| e.to_string())?;
             let mut filter = Filter::queue(queue);
             filter.limit = 7;
             loop {
@@ -1100,6 +1122,15 @@ impl World {
             }
         }
         Ok(records)
+    }
+}
+
+/// The first ones have a letter.
+fn queue_name(number: u64) -> String {
+    let letter = u8::try_from(number).ok().filter(|&number| number < 26);
+    match letter {
+        Some(number) => char::from(b'a' + number).to_string(),
+        None => format!("queue-{number}"),
     }
 }
 

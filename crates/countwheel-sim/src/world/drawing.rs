@@ -10,7 +10,7 @@ use countwheel_durable::{
     Request, RetryPolicy, Revision, Schedule, SetOptions, Shift, TimerName, Zone,
 };
 
-use super::{QUEUES, World};
+use super::{FEW_QUEUES, World, queue_name};
 use crate::random::Random;
 
 /// Calendars: every few minutes, at set hours, in the hours that the clocks of
@@ -39,8 +39,8 @@ impl World {
 
     pub(super) fn draw_request(&mut self) -> Result<Request, String> {
         let number = self.clients.below(self.plan.keys);
-        let queue = usize::try_from(number % self.plan.queues).unwrap_or(0);
-        let queue = QUEUES[queue];
+        let queue_number = number % self.plan.queues;
+        let queue = queue_name(queue_number);
         let name = TimerName::new(queue, format!("key-{number}")).map_err(|e| e.to_string())?;
         // A client may look before it asks.
         let record = self.look(&name)?;
@@ -53,7 +53,7 @@ impl World {
         Ok(match self.clients.below(100) {
             0..50 => Request::Set {
                 name,
-                due: self.draw_due(),
+                due: self.draw_due_in(queue_number),
                 policy: self.draw_policy(),
                 payload: self.draw_payload(),
                 precondition,
@@ -64,7 +64,7 @@ impl World {
                 shift: match self.clients.below(3) {
                     0 => Shift::Later(self.draw_span()),
                     1 => Shift::Sooner(self.draw_span()),
-                    _ => Shift::To(self.draw_due()),
+                    _ => Shift::To(self.draw_due_in(queue_number)),
                 },
                 precondition: match precondition {
                     Precondition::Absent => Precondition::None,
@@ -82,14 +82,14 @@ impl World {
             85..92 => Request::Fire { name },
             _ => Request::Revive {
                 name,
-                due: self.draw_due(),
+                due: self.draw_due_in(queue_number),
             },
         })
     }
 
     pub(super) fn draw_set(&mut self) -> Result<Request, String> {
         Ok(Request::Set {
-            name: TimerName::new(QUEUES[0], "late").map_err(|e| e.to_string())?,
+            name: TimerName::new(queue_name(0), "late").map_err(|e| e.to_string())?,
             due: Due::In(self.draw_span()),
             policy: RetryPolicy::default(),
             payload: self.draw_payload(),
@@ -112,6 +112,22 @@ impl World {
         let longest = self.plan.horizon;
         let scale = self.clients.below(4);
         Duration::from_micros(self.clients.below(longest >> (scale * 3)).max(1))
+    }
+
+    /// In a world of many queues, those of a queue are mostly due together.
+    fn draw_due_in(&mut self, queue: u64) -> Due {
+        if self.plan.queues <= FEW_QUEUES || self.clients.one_in(4) {
+            return self.draw_due();
+        }
+        let round = self
+            .clock
+            .timestamp()
+            .as_micros()
+            .next_multiple_of(self.plan.horizon);
+        let place = self.plan.horizon / self.plan.queues * queue;
+        Due::At(Timestamp::from_micros(
+            round + place + self.clients.below(1_000),
+        ))
     }
 
     fn draw_due(&mut self) -> Due {
