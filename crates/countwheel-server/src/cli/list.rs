@@ -79,7 +79,7 @@ impl List {
             }
         }
         if !self.connection.json {
-            writeln!(terminal.err, "there are more: --all shows them")?;
+            writeln!(terminal.err, "there may be more: --all shows them")?;
         }
         Ok(Exit::Done)
     }

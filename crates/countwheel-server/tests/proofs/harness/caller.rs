@@ -83,13 +83,23 @@ impl Caller {
     /// Whether no timer due before `before_us` waits, and nothing is being delivered.
     pub(crate) fn is_quiet(&mut self, before_us: u64) -> bool {
         let before = moment(before_us);
-        let path = format!("/v1/queues/default/timers?state=pending&limit=1&due_before={before}");
-        let waiting = self.ask("GET", &path, None).expect("a page").body;
-        let path = "/v1/queues/default/timers?state=delivering&limit=1";
-        let running = self.ask("GET", path, None).expect("a page").body;
-        [waiting, running]
-            .iter()
-            .all(|page| page["items"] == json!([]))
+        !self.has_any(&format!("state=pending&due_before={before}"))
+            && !self.has_any("state=delivering")
+    }
+
+    fn has_any(&mut self, query: &str) -> bool {
+        let mut cursor = String::new();
+        loop {
+            let path = format!("/v1/queues/default/timers?limit=1&{query}{cursor}");
+            let page = self.ask("GET", &path, None).expect("a page").body;
+            if page["items"] != json!([]) {
+                return true;
+            }
+            match page["next"].as_str() {
+                Some(next) => cursor = format!("&after={next}"),
+                None => return false,
+            }
+        }
     }
 }
 
