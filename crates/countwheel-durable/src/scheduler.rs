@@ -21,8 +21,9 @@ use crate::store::{Change, DueEntry, Ownership, Store, StoreError};
 use crate::window::{Room, Window};
 use crate::{
     Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason, Due,
-    DueClock, Missed, Outcome, Precondition, QueueName, Record, Recurring, Request, Response,
-    Revision, Run, Shift, State, Stats, TimerError, TimerId, TimerName, Verdict, Was, policy,
+    DueClock, Missed, Outcome, Precondition, QueueName, Record, Recurrence, Recurring, Request,
+    Response, Revision, Run, Shift, State, Stats, TimerError, TimerId, TimerName, Verdict, Wake,
+    Was, policy,
 };
 
 mod batch;
@@ -36,9 +37,9 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 /// passes over or gives up those that are too late.
 const SETTLED_MAX: usize = 1_024;
 
-/// So many missed points of a calendar, which are looked up one by one, take a step about as long
-/// as one timer that it settles.
-const POINTS_A_RECORD: u64 = 64;
+/// How many missed points of calendars, which are looked up one by one, one step counts for
+/// requests and outcomes, and again for what comes due, but for those of the last timer.
+const POINTS_MAX: u64 = 65_536;
 
 /// What comes due is taken up until the payloads of its records are this long, in bytes, once
 /// for being read and once for being written, and the last of them in full: a commit has each of
@@ -101,6 +102,8 @@ pub(crate) struct Scheduler {
     steps: Steps,
     /// Starts from the window since the last one of what was overdue.
     ahead_of_overdue: usize,
+    /// How many missed points of calendars this step has counted.
+    points: u64,
     in_flight: InFlight,
     paused: bool,
     /// The store has no room: nothing starts before this time of the boot clock.
@@ -133,6 +136,7 @@ impl Scheduler {
             now,
             steps: Steps::new(now),
             ahead_of_overdue: 0,
+            points: 0,
             overdue: Overdue::new(now, overdue, config.catch_up_per_second),
             in_flight: InFlight::new(&config, bytes / 4),
             paused: false,
@@ -278,7 +282,9 @@ impl Scheduler {
         };
         let has_room = store.has_room();
         self.held_until = (!has_room).then(|| now.boot + ROOM_PAUSE);
+        self.points = 0;
         while draft.bytes() < self.config.max_batch_bytes
+            && self.points < POINTS_MAX
             && let Some(event) = events.pop_front()
         {
             match event {
@@ -611,6 +617,7 @@ impl Scheduler {
             reach.wall = reach.wall + Duration::from_micros(1);
             reach.boot = reach.boot + Duration::from_micros(1);
         }
+        self.points = 0;
         let mut share = Share {
             left: SETTLED_MAX,
             bytes_end: draft.bytes() + STARTED_MAX_BYTES,
@@ -618,7 +625,7 @@ impl Scheduler {
         // What is due now comes before what was overdue at the start, so that a long absence
         // makes only itself late; but not always, so that its turn comes.
         let mut is_caught_up = false;
-        while !self.in_flight.is_full() && share.has_room(draft) {
+        while !self.in_flight.is_full() && share.has_room(draft, self.points) {
             if self.ahead_of_overdue >= OVERDUE_SHARE && !is_caught_up {
                 is_caught_up = self.start_overdue(1, &mut share, draft, starts)? == 0;
                 continue;
@@ -629,7 +636,7 @@ impl Scheduler {
             };
             match self.attend(self.now.wall, &entry, draft, starts)? {
                 Attended::Started => self.ahead_of_overdue += 1,
-                Attended::Settled { points } => share.settled(points),
+                Attended::Settled => share.left -= 1,
                 Attended::Nothing => {}
             }
         }
@@ -637,7 +644,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Starts at most `most` of what was overdue, as the rate allows. Says how many.
+    /// Starts or settles at most `most` of what was overdue, as the rate allows. Says how many.
     fn start_overdue(
         &mut self,
         most: usize,
@@ -645,8 +652,8 @@ impl Scheduler {
         draft: &mut Draft<'_>,
         starts: &mut Vec<(DueClock, Attempt)>,
     ) -> Result<usize, StoreError> {
-        let mut started = 0;
-        while !self.in_flight.is_full() && share.has_room(draft) && started < most {
+        let mut done = 0;
+        while !self.in_flight.is_full() && share.has_room(draft, self.points) && done < most {
             let in_flight = &self.in_flight;
             let taken = self.overdue.take(self.now, |queue| in_flight.may(queue));
             let Some(entry) = taken else {
@@ -656,14 +663,14 @@ impl Scheduler {
                 Attended::Started => {
                     self.overdue.started(self.now);
                     self.stats.caught_up_to = Some(entry.wake.at);
-                    self.ahead_of_overdue = 0;
-                    started += 1;
                 }
-                Attended::Settled { points } => share.settled(points),
-                Attended::Nothing => {}
+                Attended::Settled => share.left -= 1,
+                Attended::Nothing => continue,
             }
+            self.ahead_of_overdue = 0;
+            done += 1;
         }
-        Ok(started)
+        Ok(done)
     }
 
     /// Does what the record behind `entry` needs, if it still is what the entry says.
@@ -686,7 +693,7 @@ impl Scheduler {
             State::Done { .. } => {
                 draft.remove(&record.name);
                 self.stats.forgotten += 1;
-                return Ok(Attended::Settled { points: 0 });
+                return Ok(Attended::Settled);
             }
             State::Delivering if self.in_flight.contains(record.revision) => {
                 return Ok(Attended::Nothing);
@@ -703,13 +710,13 @@ impl Scheduler {
                 if record.interruptions >= self.config.max_interruptions {
                     self.give_up(&mut record, now, DeadReason::Interrupted);
                     self.write(draft, record);
-                    return Ok(Attended::Settled { points: 0 });
+                    return Ok(Attended::Settled);
                 }
             }
             State::Pending if record.failures == 0 => {
-                if let Some(points) = self.pass_over(&mut record, now) {
+                if self.pass_over(&mut record, now) {
                     self.write(draft, record);
-                    return Ok(Attended::Settled { points });
+                    return Ok(Attended::Settled);
                 }
                 let waited = record.attempts.last().and_then(|last| last.ended.as_ref());
                 let waited = waited.is_some_and(|end| end.at < self.opened);
@@ -731,7 +738,7 @@ impl Scheduler {
                 self.bury(&mut record, now, DeadReason::Exhausted);
             }
             self.write(draft, record);
-            return Ok(Attended::Settled { points: 0 });
+            return Ok(Attended::Settled);
         }
         let early = planted!(FireEarly);
         let moved = planted!(MoveKeepsOldDeadline);
@@ -771,9 +778,9 @@ impl Scheduler {
         Ok(Attended::Started)
     }
 
-    /// Passes over a timer, or a run of one, that is too late for its first attempt: then the
-    /// record has changed, and the answer is how many points of a calendar were looked up.
-    fn pass_over(&mut self, record: &mut Record, now: Timestamp) -> Option<u64> {
+    /// Passes over a timer, or a run of one, that is too late for its first attempt. Says whether
+    /// the record has changed.
+    fn pass_over(&mut self, record: &mut Record, now: Timestamp) -> bool {
         let Some(mut recurring) = record.recurring.take() else {
             let too_old = match record.missed {
                 Missed::SkipIfOlderThan(age) => self.now.by(record.clock) > record.due + age,
@@ -783,21 +790,28 @@ impl Scheduler {
                 self.stats.missed += 1;
                 self.bury(record, now, DeadReason::Missed);
             }
-            return too_old.then_some(0);
+            return too_old;
         };
         let before = recurring.missed;
         let by = self.now.by(recurring.recurrence.clock());
         let judged = recurring.judge(record.id, by, record.missed);
         let passed = recurring.missed.saturating_sub(before);
         self.stats.missed += passed;
-        let is_counted = recurring.recurrence.schedule.is_counted_by_point();
+        self.counted(&recurring.recurrence, passed);
         record.recurring = Some(recurring);
         match judged {
-            recurrence::Overdue::Start => return None,
+            recurrence::Overdue::Start => return false,
             recurrence::Overdue::Pass(due) => self.await_run(record, due),
             recurrence::Overdue::Over => self.bury(record, now, DeadReason::Missed),
         }
-        Some(if is_counted { passed } else { 0 })
+        true
+    }
+
+    /// Notes that so many runs were counted that were not made.
+    fn counted(&mut self, recurrence: &Recurrence, runs: u64) {
+        if recurrence.schedule.is_counted_by_point() {
+            self.points += runs;
+        }
     }
 
     /// Ends the run of a recurring timer and lets it wait for the next. Says whether there is
@@ -809,8 +823,11 @@ impl Scheduler {
         let (missed, overlapped) = (recurring.missed, recurring.overlapped);
         let by = self.now.by(recurring.recurrence.clock());
         let ended = recurring.end(record.id, by, record.missed);
-        self.stats.missed += recurring.missed.saturating_sub(missed);
-        self.stats.overlapped += recurring.overlapped.saturating_sub(overlapped);
+        let missed = recurring.missed.saturating_sub(missed);
+        let overlapped = recurring.overlapped.saturating_sub(overlapped);
+        self.stats.missed += missed;
+        self.stats.overlapped += overlapped;
+        self.counted(&recurring.recurrence, missed.saturating_add(overlapped));
         record.recurring = Some(recurring);
         let Ended::Next(due) = ended else {
             return false;
@@ -867,12 +884,23 @@ impl Scheduler {
 
     /// Drops what is known of a record that has changed or will.
     fn forget(&mut self, record: &Record) {
+        let Some(wake) = record.wake() else {
+            return;
+        };
         if let Some(put_off) = &mut self.put_off {
-            put_off.push(Put::Off(Box::new(record.clone())));
+            put_off.push(Put::Off(
+                record.wake_clock(),
+                wake,
+                record.name.queue.clone(),
+            ));
             return;
         }
-        self.window.forget(record);
-        self.overdue.window.forget(record);
+        self.take_off(record.wake_clock(), wake, &record.name.queue);
+    }
+
+    fn take_off(&mut self, clock: DueClock, wake: Wake, queue: &QueueName) {
+        self.window.forget(clock, wake, queue);
+        self.overdue.window.forget(clock, wake, queue);
     }
 
     fn admit(&mut self, clock: DueClock, entry: DueEntry) {
@@ -897,11 +925,8 @@ impl Scheduler {
 #[derive(PartialEq, Eq)]
 enum Attended {
     Started,
-    /// Nothing starts, and the record has changed or is gone. For that, so many points of a
-    /// calendar were looked up.
-    Settled {
-        points: u64,
-    },
+    /// Nothing starts, and the record has changed or is gone.
+    Settled,
     Nothing,
 }
 
@@ -913,13 +938,8 @@ struct Share {
 }
 
 impl Share {
-    fn settled(&mut self, points: u64) {
-        let as_records = usize::try_from(points / POINTS_A_RECORD).unwrap_or(usize::MAX);
-        self.left = self.left.saturating_sub(as_records.saturating_add(1));
-    }
-
-    fn has_room(&self, draft: &Draft<'_>) -> bool {
-        self.left > 0 && draft.bytes() < self.bytes_end
+    fn has_room(&self, draft: &Draft<'_>, points: u64) -> bool {
+        self.left > 0 && points < POINTS_MAX && draft.bytes() < self.bytes_end
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
-    Attempt, AttemptResult, Config, DeadReason, Delays, Due, Effect, Engine, Event, Jitter,
+    Attempt, AttemptResult, Config, DeadReason, Delays, Due, Effect, Engine, Event, Jitter, Missed,
     Outcome, Precondition, Record, Request, Response, RetryPolicy, Revision, SetOptions, Shift,
     State, StateKind, Ticket, TimerError, TimerName, Verdict, Was,
 };
@@ -787,6 +787,28 @@ fn the_backlog_has_its_share_of_one_turn_with_much_that_is_due() {
     let overdue = |attempt: &&Attempt| attempt.name.key.as_str().starts_with("overdue");
     assert_eq!(bench.started.len(), 90);
     assert_eq!(bench.started.iter().filter(overdue).count(), 10);
+}
+
+#[test]
+fn a_backlog_that_is_only_settled_holds_up_nobody() {
+    let mut bench = Bench::new();
+    let skipped = |i: u64| {
+        let mut request = set(&format!("overdue-{i}"), 1, fixed(10));
+        if let Request::Set { options, .. } = &mut request {
+            options.missed = Missed::SkipIfOlderThan(Duration::from_secs(1));
+        }
+        Event::Request(Ticket(0), request)
+    };
+    bench.turn((0..5_000).map(skipped).collect());
+    bench.clock.advance(Duration::from_secs(10));
+    bench.engine = open(&bench.store, &bench.clock, &bench.config).unwrap();
+    let fresh = (0..20).map(|i| set(&format!("fresh-{i}"), 0, fixed(10)));
+    bench.turn(
+        fresh
+            .map(|request| Event::Request(Ticket(0), request))
+            .collect(),
+    );
+    assert_eq!(bench.started.len(), 20);
 }
 
 #[test]

@@ -507,6 +507,37 @@ fn missed_runs_of_many_calendars_are_counted_in_many_turns() {
 }
 
 #[test]
+fn overlapped_runs_of_many_calendars_are_counted_in_many_turns() {
+    let mut bench = Bench::new();
+    for series in 0..40 {
+        let every_second = cron("* * * * * *", "UTC");
+        bench.set(
+            &format!("series-{series}"),
+            after(1),
+            Missed::Fire,
+            every_second,
+        );
+    }
+    bench.pass(1);
+    assert_eq!(bench.started.len(), 40);
+    bench.clock.advance(seconds(20_000));
+    let ends = bench.started.drain(..).map(|attempt| Event::Outcome {
+        revision: attempt.revision,
+        outcome: Outcome {
+            verdict: Verdict::Done,
+            detail: String::new(),
+        },
+    });
+    let ends = ends.collect();
+    bench.turn(ends);
+    for left in [33, 26, 19, 12, 5, 0] {
+        assert_eq!(bench.engine.left_over(), left);
+        bench.turn(vec![]);
+    }
+    assert!(bench.engine.stats().overlapped >= 40 * 10_000);
+}
+
+#[test]
 fn a_missed_run_that_is_too_old_is_passed_over() {
     let mut bench = Bench::new();
     let fresh = Missed::SkipIfOlderThan(seconds(16));

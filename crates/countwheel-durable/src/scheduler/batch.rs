@@ -6,13 +6,13 @@ use super::Scheduler;
 use crate::draft::Draft;
 use crate::planted::planted;
 use crate::store::DueEntry;
-use crate::{BatchError, DueClock, Record, Request, Response, TimerError};
+use crate::{BatchError, DueClock, QueueName, Request, Response, TimerError, Wake};
 
 /// A change of the window that waits for the rest of its batch.
 #[derive(Debug)]
 pub(super) enum Put {
     /// The entry of a record as it was goes.
-    Off(Box<Record>),
+    Off(DueClock, Wake, QueueName),
     /// An entry comes in.
     Admit(DueClock, DueEntry),
 }
@@ -59,7 +59,7 @@ impl Scheduler {
         draft.keep();
         for put in put_off.into_iter().filter(|_| !planted!(BatchWakesNobody)) {
             match put {
-                Put::Off(record) => self.forget(&record),
+                Put::Off(clock, wake, queue) => self.take_off(clock, wake, &queue),
                 Put::Admit(clock, entry) => self.admit(clock, entry),
             }
         }

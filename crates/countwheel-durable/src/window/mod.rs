@@ -17,7 +17,7 @@ use lane::{Ends, Lane, Queue, before};
 
 use crate::clocks::Now;
 use crate::store::DueEntry;
-use crate::{DueClock, Key, QueueName, Record, Wake};
+use crate::{DueClock, Key, QueueName, Wake};
 
 /// How many queues at a time are held to their share: each costs some memory of its own.
 const CAPPED_MAX: usize = 1_024;
@@ -176,12 +176,9 @@ impl Window {
     }
 
     /// Drops the entry of a record that has changed or will.
-    pub(crate) fn forget(&mut self, record: &Record) {
-        if let Some(wake) = record.wake() {
-            let clock = record.wake_clock();
-            let room = self.room;
-            self.lane(clock, &record.name.queue, |lane| lane.remove(wake, room));
-        }
+    pub(crate) fn forget(&mut self, clock: DueClock, wake: Wake, queue: &QueueName) {
+        let room = self.room;
+        self.lane(clock, queue, |lane| lane.remove(wake, room));
     }
 
     /// The next entry whose time has come, of the queue whose turn it is among those that
