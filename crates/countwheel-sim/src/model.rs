@@ -191,7 +191,9 @@ impl Model {
                 Some(series) => {
                     let clock = series.clock();
                     let due = now.convert(timer.due.1, timer.clock, clock);
-                    let (runs, last) = series.rest(due.max(now.by(clock)));
+                    // Those that are overdue are made as well.
+                    let (runs, _) = series.rest(due);
+                    let (_, last) = series.rest(due.max(now.by(clock)));
                     (runs, last, clock)
                 }
             };
