@@ -67,6 +67,12 @@ impl Bench {
             .unwrap()
     }
 
+    /// All of them in one turn.
+    fn ask_all(&mut self, requests: impl Iterator<Item = Request>) {
+        let events = requests.map(|request| Event::Request(Ticket(0), request));
+        self.turn(events.collect());
+    }
+
     fn set(&mut self, key: &str, seconds: u64) -> Revision {
         self.set_with(key, seconds, fixed(10))
     }
@@ -778,12 +784,7 @@ fn the_backlog_has_its_share_of_one_turn_with_much_that_is_due() {
     bench.engine = open(&bench.store, &bench.clock, &bench.config).unwrap();
     // So that the rate allows as many.
     bench.clock.advance(Duration::from_secs(1));
-    let fresh = (0..200).map(|i| set(&format!("fresh-{i}"), 0, fixed(10)));
-    bench.turn(
-        fresh
-            .map(|request| Event::Request(Ticket(0), request))
-            .collect(),
-    );
+    bench.ask_all((0..200).map(|i| set(&format!("fresh-{i}"), 0, fixed(10))));
     let overdue = |attempt: &&Attempt| attempt.name.key.as_str().starts_with("overdue");
     assert_eq!(bench.started.len(), 90);
     assert_eq!(bench.started.iter().filter(overdue).count(), 10);
@@ -797,17 +798,12 @@ fn a_backlog_that_is_only_settled_holds_up_nobody() {
         if let Request::Set { options, .. } = &mut request {
             options.missed = Missed::SkipIfOlderThan(Duration::from_secs(1));
         }
-        Event::Request(Ticket(0), request)
+        request
     };
-    bench.turn((0..5_000).map(skipped).collect());
+    bench.ask_all((0..5_000).map(skipped));
     bench.clock.advance(Duration::from_secs(10));
     bench.engine = open(&bench.store, &bench.clock, &bench.config).unwrap();
-    let fresh = (0..20).map(|i| set(&format!("fresh-{i}"), 0, fixed(10)));
-    bench.turn(
-        fresh
-            .map(|request| Event::Request(Ticket(0), request))
-            .collect(),
-    );
+    bench.ask_all((0..20).map(|i| set(&format!("fresh-{i}"), 0, fixed(10))));
     assert_eq!(bench.started.len(), 20);
 }
 

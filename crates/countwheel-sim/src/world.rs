@@ -320,8 +320,8 @@ impl World {
             ..Config::default()
         };
         if has_many {
-            // Enough for one entry each by each clock, and not for much more.
             config.max_batch_bytes = 64 << 20;
+            // Enough for one entry each by each clock, and not for much more.
             config.window = usize::try_from(plan.queues * many.between(2, 5)).unwrap_or(2);
         }
         let kinds = [
