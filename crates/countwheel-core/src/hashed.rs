@@ -302,6 +302,19 @@ impl<T> HashedWheel<T> {
         self.storage.deadline(key, self.now)
     }
 
+    /// Every entry: its key, its deadline as it was asked for, its value. In no particular order.
+    /// O(room).
+    ///
+    /// ```
+    /// # use countwheel_core::{HashedWheel, Tick};
+    /// let mut wheel = HashedWheel::new();
+    /// let key = wheel.insert(Tick::new(8), "entry");
+    /// assert!(wheel.iter().eq([(key, Tick::new(8), &"entry")]));
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = (TimerKey, Tick, &T)> {
+        self.storage.iter(self.now)
+    }
+
     /// Whether the entry of `key` is still in the wheel. O(1).
     pub fn contains(&self, key: TimerKey) -> bool {
         self.storage.nodes.find(key).is_some()
@@ -352,6 +365,44 @@ impl<T> HashedWheel<T> {
     pub fn drain(&mut self) -> Vec<Expired<T>> {
         self.not_before = Tick::MAX;
         self.storage.drain(self.now)
+    }
+
+    /// Takes out up to `limit` entries in no particular order and appends them to `batch`;
+    /// returns how many they were: fewer than `limit` if the wheel is empty now. The hand
+    /// stays. For those who give up what is pending, a piece at a time.
+    ///
+    /// O(limit), amortised as [`cancel`](Self::cancel) is.
+    ///
+    /// ```
+    /// # use countwheel_core::HashedWheel;
+    /// # use countwheel_core::Tick;
+    /// let mut wheel = HashedWheel::new();
+    /// for n in 0..100 {
+    ///     wheel.insert(Tick::new(n), n);
+    /// }
+    /// let mut batch = Vec::new();
+    /// assert_eq!(wheel.take_any(70, &mut batch), 70);
+    /// assert_eq!(wheel.take_any(70, &mut batch), 30);
+    /// assert!(wheel.is_empty());
+    /// let mut all: Vec<_> = batch.into_iter().map(|entry| entry.value).collect();
+    /// all.sort();
+    /// assert!(all.into_iter().eq(0..100));
+    /// ```
+    pub fn take_any(&mut self, limit: usize, batch: &mut Vec<Expired<T>>) -> usize {
+        self.storage.take_any(self.now, limit, batch)
+    }
+
+    /// How many entries there is memory for: as many as there are, or more, after a peak. O(1).
+    ///
+    /// ```
+    /// # use countwheel_core::HashedWheel;
+    /// # use countwheel_core::Tick;
+    /// let mut wheel = HashedWheel::new();
+    /// wheel.insert(Tick::new(1), "entry");
+    /// assert!(wheel.room() >= wheel.len());
+    /// ```
+    pub fn room(&self) -> usize {
+        self.storage.room()
     }
 
     /// Gives back the memory that nothing needs now. See

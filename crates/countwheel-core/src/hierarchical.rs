@@ -293,6 +293,19 @@ impl<T> HierarchicalWheel<T> {
         self.storage.deadline(key, self.now)
     }
 
+    /// Every entry: its key, its deadline as it was asked for, its value. In no particular order.
+    /// O(room).
+    ///
+    /// ```
+    /// # use countwheel_core::{HierarchicalWheel, Tick};
+    /// let mut wheel = HierarchicalWheel::new();
+    /// let key = wheel.insert(Tick::new(8), "entry");
+    /// assert!(wheel.iter().eq([(key, Tick::new(8), &"entry")]));
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = (TimerKey, Tick, &T)> {
+        self.storage.iter(self.now)
+    }
+
     /// Whether the entry of `key` is still in the wheel. O(1).
     pub fn contains(&self, key: TimerKey) -> bool {
         self.storage.nodes.find(key).is_some()
@@ -337,6 +350,44 @@ impl<T> HierarchicalWheel<T> {
     /// ```
     pub fn drain(&mut self) -> Vec<Expired<T>> {
         self.storage.drain(self.now)
+    }
+
+    /// Takes out up to `limit` entries in no particular order and appends them to `batch`;
+    /// returns how many they were: fewer than `limit` if the wheel is empty now. The hand
+    /// stays. For those who give up what is pending, a piece at a time.
+    ///
+    /// O(limit), amortised as [`cancel`](Self::cancel) is.
+    ///
+    /// ```
+    /// # use countwheel_core::HierarchicalWheel;
+    /// # use countwheel_core::Tick;
+    /// let mut wheel = HierarchicalWheel::new();
+    /// for n in 0..100 {
+    ///     wheel.insert(Tick::new(n), n);
+    /// }
+    /// let mut batch = Vec::new();
+    /// assert_eq!(wheel.take_any(70, &mut batch), 70);
+    /// assert_eq!(wheel.take_any(70, &mut batch), 30);
+    /// assert!(wheel.is_empty());
+    /// let mut all: Vec<_> = batch.into_iter().map(|entry| entry.value).collect();
+    /// all.sort();
+    /// assert!(all.into_iter().eq(0..100));
+    /// ```
+    pub fn take_any(&mut self, limit: usize, batch: &mut Vec<Expired<T>>) -> usize {
+        self.storage.take_any(self.now, limit, batch)
+    }
+
+    /// How many entries there is memory for: as many as there are, or more, after a peak. O(1).
+    ///
+    /// ```
+    /// # use countwheel_core::HierarchicalWheel;
+    /// # use countwheel_core::Tick;
+    /// let mut wheel = HierarchicalWheel::new();
+    /// wheel.insert(Tick::new(1), "entry");
+    /// assert!(wheel.room() >= wheel.len());
+    /// ```
+    pub fn room(&self) -> usize {
+        self.storage.room()
     }
 
     /// Gives back the memory that nothing needs now.
@@ -597,6 +648,64 @@ mod tests {
             batch.iter().map(|e| e.value).collect::<Vec<_>>(),
             ['c', 'd']
         );
+    }
+
+    #[test]
+    fn what_is_taken_in_pieces_is_all_there_was_and_leaves_the_rest_in_order() {
+        let spread = |n: u64| Tick::new(1 + n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 3_000_000_000);
+        for pieces in [1, 5, 31, 32, 33, 1_000] {
+            let mut wheel = HierarchicalWheel::new();
+            for n in 0..20_000 {
+                wheel.insert(spread(n), n);
+            }
+            // Some are on their way out, some on the levels.
+            let mut taken = Vec::new();
+            while taken.len() < 100 {
+                taken.extend(
+                    wheel
+                        .expire(Tick::new(400_000_000))
+                        .map(|entry| entry.value),
+                );
+            }
+            let mut batch = Vec::new();
+            while batch.len() < 10_000 {
+                assert_eq!(wheel.take_any(pieces, &mut batch), pieces);
+                if batch.len() % 7 == 0 {
+                    wheel.check();
+                }
+            }
+            wheel.check();
+            assert!(!wheel.contains(batch[0].key), "its key is stale");
+            let mut last = wheel.now();
+            while let Some(entry) = wheel.expire(Tick::MAX) {
+                assert!(entry.deadline >= last);
+                last = entry.deadline;
+                taken.push(entry.value);
+            }
+            taken.extend(batch.into_iter().map(|entry| entry.value));
+            taken.sort_unstable();
+            assert!(taken.into_iter().eq(0..20_000));
+            assert_eq!(wheel.take_any(9, &mut Vec::new()), 0);
+        }
+    }
+
+    // One entry that stayed kept the memory of a peak for as many removals as the peak had
+    // entries.
+    #[test]
+    fn the_memory_of_a_peak_goes_soon_though_one_entry_stays() {
+        let mut wheel = HierarchicalWheel::new();
+        let at = |n: u64| Tick::new(n * 7 + 1);
+        wheel.insert(Tick::MAX, 0);
+        let peak: Vec<_> = (0..300_000).map(|n| wheel.insert(at(n), n)).collect();
+        let at_the_peak = wheel.memory_bytes();
+        wheel.cancel_each(peak, |_, _| ());
+        for n in 0..15_000 {
+            let key = wheel.insert(at(n), n);
+            wheel.cancel(key);
+        }
+        wheel.check();
+        let now = wheel.memory_bytes();
+        assert!(now < at_the_peak / 10, "{at_the_peak} to {now}");
     }
 
     #[test]

@@ -151,6 +151,27 @@ impl<T> Nodes<T> {
         }
     }
 
+    /// Every value with its key and where its entry stands, in no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TimerKey, Position, &T)> {
+        let narrow = |index| u32::try_from(index).expect("indices have 32 bits");
+        self.nodes
+            .iter()
+            .filter_map(move |(index, node)| match node {
+                Node::Live {
+                    generation,
+                    position,
+                    value,
+                } => {
+                    let key = TimerKey {
+                        index: narrow(index),
+                        generation: *generation,
+                    };
+                    Some((key, *position, value))
+                }
+                Node::Free { .. } => None,
+            })
+    }
+
     pub(crate) fn value_mut(&mut self, key: TimerKey) -> Option<&mut T> {
         match self.nodes.get_mut(key.index as usize)? {
             Node::Live {

@@ -16,6 +16,14 @@ const TIDY_AFTER: usize = 32;
 const CHUNKS_LOOKED_AT: usize = 4 * TIDY_AFTER;
 const CHUNKS_MERGED: usize = TIDY_AFTER / 4;
 
+/// A population of less than one in so many of the room, and of no more than this that are
+/// always taken to live, is what a peak has left.
+const SHARE_OF_FEW: usize = 16;
+const FEW: usize = 256;
+
+/// How many segments of each kind are then released at a time.
+const RELEASED_AFTER_A_PEAK: usize = 8;
+
 /// The entries of one wheel, filed under numbered slots. Which slot a deadline belongs
 /// to is the wheel's business.
 pub(crate) struct Storage<T> {
@@ -194,13 +202,23 @@ impl<T> Storage<T> {
             merged += usize::from(self.merge_next_chunk(now));
         }
         self.removed_in_epoch += self.nodes.count_removals();
-        if self.removed_in_epoch >= self.nodes.room() {
+        // Few that live in the room of many: a peak is over, and not so much more has to leave
+        // before that is certain.
+        let few = SHARE_OF_FEW * self.len().max(FEW);
+        if self.removed_in_epoch >= self.nodes.room().min(few) {
             self.removed_in_epoch = 0;
             self.nodes.end_epoch();
             self.chunks.end_epoch();
         }
-        self.nodes.release_surplus();
-        self.chunks.release_surplus();
+        let releases = if few < self.nodes.room() {
+            RELEASED_AFTER_A_PEAK
+        } else {
+            1
+        };
+        for _ in 0..releases {
+            self.nodes.release_surplus();
+            self.chunks.release_surplus();
+        }
     }
 
     /// Merges the next chunk with those behind it that fit in with it; whether there were any.
@@ -219,6 +237,15 @@ impl<T> Storage<T> {
     pub(crate) fn deadline(&self, key: TimerKey, now: Tick) -> Option<Tick> {
         let position = self.nodes.find(key)?;
         Some(Tick::new(self.chunks.deadline(position, now.get())))
+    }
+
+    /// Every entry: its key, its deadline as it was asked for, its value. In no particular order.
+    pub(crate) fn iter(&self, now: Tick) -> impl Iterator<Item = (TimerKey, Tick, &T)> {
+        let nodes = self.nodes.iter();
+        nodes.map(move |(key, position, value)| {
+            let deadline = self.chunks.deadline(position, now.get());
+            (key, Tick::new(deadline), value)
+        })
     }
 
     /// The deadline of a slot's first entry.
@@ -323,6 +350,41 @@ impl<T> Storage<T> {
         // were filed before; the sort is stable.
         entries.sort_by_key(|entry| entry.deadline.max(now));
         entries
+    }
+
+    /// Takes `limit` entries out, or all if there are fewer, in no order, and appends them to
+    /// `batch`. Returns how many they were.
+    pub(crate) fn take_any(
+        &mut self,
+        now: Tick,
+        limit: usize,
+        batch: &mut Vec<Expired<T>>,
+    ) -> usize {
+        let before = batch.len();
+        let way_out = self.way_out();
+        loop {
+            let rest = limit - (batch.len() - before);
+            let slot = match self.slots.first_occupied() {
+                _ if rest == 0 => break,
+                _ if !self.slots.is_empty(way_out) => way_out,
+                Some(slot) => slot,
+                None => break,
+            };
+            if rest < CHUNK as usize {
+                batch.extend(self.pop(slot, now));
+            } else if let Some(taken) = self.chunks.take_first(&mut self.slots, slot) {
+                for (deadline, node) in taken.iter(now.get()) {
+                    batch.push(self.nodes.expire(node, Tick::new(deadline)));
+                }
+            }
+            self.tidy_sometimes(now);
+        }
+        batch.len() - before
+    }
+
+    /// How many entries there is memory for.
+    pub(crate) fn room(&self) -> usize {
+        self.nodes.room()
     }
 
     pub(crate) fn shrink_to_fit(&mut self) {
