@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use crate::boot::{self, BootId};
+
 /// A point on the monotonic time line: whole nanoseconds since the clock was made.
 ///
 /// Never goes backwards and has no calendar. An instant of one clock means nothing to
@@ -169,6 +171,13 @@ pub trait Clock: Send + Sync + fmt::Debug {
     fn boot(&self) -> Instant {
         self.now()
     }
+
+    /// Which start of the machine [`Clock::boot`] counts from. Readings of two clocks with the
+    /// same id are of one clock, also in two processes. `None`, as without a clock of its own for
+    /// it, is the same as no other.
+    fn boot_id(&self) -> Option<BootId> {
+        None
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
@@ -182,6 +191,10 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
     fn boot(&self) -> Instant {
         (**self).boot()
+    }
+
+    fn boot_id(&self) -> Option<BootId> {
+        (**self).boot_id()
     }
 }
 
@@ -239,6 +252,10 @@ impl Clock for SystemClock {
         let seconds = u64::try_from(read.tv_sec).unwrap_or(0);
         let nanos = u32::try_from(read.tv_nsec).unwrap_or(0);
         Instant(self::nanos(Duration::new(seconds, nanos)))
+    }
+
+    fn boot_id(&self) -> Option<BootId> {
+        boot::of_system()
     }
 }
 
@@ -302,6 +319,10 @@ impl Clock for TscClock {
     fn boot(&self) -> Instant {
         self.system.boot()
     }
+
+    fn boot_id(&self) -> Option<BootId> {
+        self.system.boot_id()
+    }
 }
 
 /// How long somebody is ready to wait, in real time, whatever a timer's clock shows: a thread
@@ -333,7 +354,8 @@ pub(crate) fn nanos(span: Duration) -> u64 {
 
 /// A clock that moves only when told to. Clones share the same time.
 ///
-/// Starts at [`Instant::ZERO`] and [`Timestamp::EPOCH`] unless told otherwise.
+/// Starts at [`Instant::ZERO`] and [`Timestamp::EPOCH`] unless told otherwise, with a
+/// [`Clock::boot_id`] that no other has.
 ///
 /// ```
 /// use countwheel::{Clock, ManualClock, Timestamp};
@@ -352,13 +374,28 @@ pub struct ManualClock {
     readings: Arc<ManualReadings>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ManualReadings {
     now_nanos: AtomicU64,
     /// How long it was suspended.
     suspended_nanos: AtomicU64,
     /// Wall time in nanoseconds, so that advancing by less than a microsecond adds up.
     wall_nanos: std::sync::Mutex<u128>,
+    /// The start of the machine, and where the others, added, stood then.
+    booted: std::sync::Mutex<(BootId, u64)>,
+}
+
+impl Default for ManualReadings {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1 << 32);
+        let id = BootId::from_u128(u128::from(NEXT.fetch_add(1, Ordering::Relaxed)));
+        Self {
+            now_nanos: AtomicU64::default(),
+            suspended_nanos: AtomicU64::default(),
+            wall_nanos: std::sync::Mutex::default(),
+            booted: std::sync::Mutex::new((id, 0)),
+        }
+    }
 }
 
 impl ManualClock {
@@ -399,6 +436,15 @@ impl ManualClock {
         *wall = wall.saturating_add(u128::from(nanos));
     }
 
+    /// The machine starts anew, with this id: [`Clock::boot`] begins at zero again. The other
+    /// readings stay; [`advance`](Self::advance) says how long the machine was off, and
+    /// [`set_timestamp`](Self::set_timestamp) what its wall clock shows.
+    pub fn reboot(&self, id: BootId) {
+        let suspended = self.readings.suspended_nanos.load(Ordering::Relaxed);
+        let stood = self.now() + Duration::from_nanos(suspended);
+        *self.booted() = (id, stood.as_nanos());
+    }
+
     /// Sets the wall reading alone, as an operator or a time server would.
     pub fn set_timestamp(&self, timestamp: Timestamp) {
         *self.wall() = u128::from(timestamp.as_micros()) * 1_000;
@@ -407,6 +453,13 @@ impl ManualClock {
     fn wall(&self) -> std::sync::MutexGuard<'_, u128> {
         self.readings
             .wall_nanos
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn booted(&self) -> std::sync::MutexGuard<'_, (BootId, u64)> {
+        self.readings
+            .booted
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -423,6 +476,11 @@ impl Clock for ManualClock {
 
     fn boot(&self) -> Instant {
         let suspended = self.readings.suspended_nanos.load(Ordering::Relaxed);
-        self.now() + Duration::from_nanos(suspended)
+        let stood = (self.now() + Duration::from_nanos(suspended)).as_nanos();
+        Instant(stood.saturating_sub(self.booted().1))
+    }
+
+    fn boot_id(&self) -> Option<BootId> {
+        Some(self.booted().0)
     }
 }

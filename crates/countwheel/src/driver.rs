@@ -325,6 +325,61 @@ impl<T> Driver<T> {
         self.wheel.get_mut(key).map(|asked| &mut asked.value)
     }
 
+    /// What is pending under `key`, to look at; `None` if it has fired or been cancelled. O(1).
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # let mut driver = Driver::new(Instant::ZERO, Resolution::MILLISECOND, Layout::default());
+    /// let key = driver.schedule(Instant::ZERO, Instant::from_nanos(1), "tea");
+    /// assert_eq!(driver.get(key), Some(&"tea"));
+    /// driver.cancel(key);
+    /// assert_eq!(driver.get(key), None);
+    /// ```
+    #[must_use]
+    pub fn get(&self, key: TimerKey) -> Option<&T> {
+        self.wheel.get(key).map(|asked| &asked.value)
+    }
+
+    /// The deadline of what is pending under `key`, as it was asked for, not rounded; `None` if
+    /// it has fired or been cancelled. O(1).
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # let mut driver = Driver::new(Instant::ZERO, Resolution::MILLISECOND, Layout::default());
+    /// let key = driver.schedule(Instant::ZERO, Instant::from_nanos(1), "tea");
+    /// assert_eq!(driver.deadline(key), Some(Instant::from_nanos(1)));
+    /// driver.reschedule(Instant::ZERO, key, Instant::from_nanos(7));
+    /// assert_eq!(driver.deadline(key), Some(Instant::from_nanos(7)));
+    /// driver.cancel(key);
+    /// assert_eq!(driver.deadline(key), None);
+    /// ```
+    #[must_use]
+    pub fn deadline(&self, key: TimerKey) -> Option<Instant> {
+        self.wheel.get(key).map(|asked| asked.deadline)
+    }
+
+    /// Calls `look` with all that is pending: the key, the deadline as it was asked for, the value.
+    /// In no particular order. O(what is pending, or was at a peak).
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # let mut driver = Driver::new(Instant::ZERO, Resolution::MILLISECOND, Layout::default());
+    /// let at = Instant::from_nanos;
+    /// let tea = driver.schedule(Instant::ZERO, at(1), "tea");
+    /// let coffee = driver.schedule(Instant::ZERO, at(2), "coffee");
+    /// let mut list = Vec::new();
+    /// driver.for_each(|key, deadline, name| list.push((deadline, key, *name)));
+    /// list.sort_by_key(|&(deadline, ..)| deadline);
+    /// assert_eq!(list, [(at(1), tea, "tea"), (at(2), coffee, "coffee")]);
+    /// ```
+    pub fn for_each(&self, mut look: impl FnMut(TimerKey, Instant, &T)) {
+        either!(&self.wheel, wheel => {
+            for (key, _, asked) in wheel.iter() {
+                look(key, asked.deadline, &asked.value);
+            }
+        });
+    }
+
     /// Gives memory back that a peak has left, as far as that is possible.
     ///
     /// ```
@@ -366,14 +421,40 @@ impl<T> Driver<T> {
     /// assert!(driver.is_empty());
     /// ```
     pub fn drain(&mut self) -> Vec<Unfired<T>> {
-        let entries = self.wheel.drain().into_iter();
-        entries
-            .map(|Expired { key, value, .. }| Unfired {
-                key,
-                deadline: value.deadline,
-                value: value.value,
-            })
-            .collect()
+        self.wheel.drain().into_iter().map(unfired).collect()
+    }
+
+    /// Takes out up to `limit` of what is pending, in no particular order: for those who give all
+    /// of it up, a piece at a time. Nothing is copied but what comes out.
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # let mut driver = Driver::new(Instant::ZERO, Resolution::MILLISECOND, Layout::default());
+    /// for value in 0..10 {
+    ///     driver.schedule(Instant::ZERO, Instant::MAX, value);
+    /// }
+    /// assert_eq!(driver.take_any(7).len(), 7);
+    /// assert_eq!(driver.take_any(7).len(), 3);
+    /// assert!(driver.is_empty());
+    /// ```
+    #[must_use = "what is taken is dropped otherwise"]
+    pub fn take_any(&mut self, limit: usize) -> Vec<Unfired<T>> {
+        let mut batch = Vec::with_capacity(limit.min(self.len()));
+        either!(&mut self.wheel, wheel => wheel.take_any(limit, &mut batch));
+        batch.into_iter().map(unfired).collect()
+    }
+
+    /// How many values there is memory for: as many as are pending, or more, after a peak. O(1).
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # let mut driver = Driver::new(Instant::ZERO, Resolution::MILLISECOND, Layout::default());
+    /// driver.schedule(Instant::ZERO, Instant::MAX, "never");
+    /// assert!(driver.room() >= driver.len());
+    /// ```
+    #[must_use]
+    pub fn room(&self) -> usize {
+        either!(&self.wheel, wheel => wheel.room())
     }
 
     #[inline]
@@ -415,6 +496,14 @@ struct Asked<T> {
     value: T,
 }
 
+fn unfired<T>(Expired { key, value, .. }: Expired<Asked<T>>) -> Unfired<T> {
+    Unfired {
+        key,
+        deadline: value.deadline,
+        value: value.value,
+    }
+}
+
 enum Wheel<T> {
     Hierarchical(HierarchicalWheel<T>),
     Hashed(HashedWheel<T>),
@@ -437,6 +526,10 @@ impl<T> Wheel<T> {
 
     fn insert(&mut self, deadline: Tick, value: T) -> TimerKey {
         either!(self, wheel => wheel.insert(deadline, value))
+    }
+
+    fn get(&self, key: TimerKey) -> Option<&T> {
+        either!(self, wheel => wheel.get(key))
     }
 
     fn get_mut(&mut self, key: TimerKey) -> Option<&mut T> {
@@ -562,6 +655,38 @@ mod tests {
             assert_eq!((fired.key, fired.deadline), (moved, at(91)));
             assert!(!driver.reschedule(at(100), moved, at(200)));
             assert_eq!(driver.cancel(moved), None);
+        }
+    }
+
+    #[test]
+    fn a_list_names_what_is_pending_wherever_it_stands() {
+        for layout in ALL {
+            let mut driver = driver(10, layout);
+            let mut expected = Vec::new();
+            for number in 0_u64..2_000 {
+                let deadline = at(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (number % 60));
+                let key = driver.schedule(at(0), deadline, number);
+                match number % 3 {
+                    0 => assert_eq!(driver.cancel(key), Some(number)),
+                    1 => {
+                        assert!(driver.reschedule(at(0), key, at(number + 5)));
+                        expected.push((key, at(number + 5), number));
+                    }
+                    _ => expected.push((key, deadline, number)),
+                }
+            }
+            for _ in 0..200 {
+                let fired = driver.expire(at(1_000)).unwrap();
+                expected.retain(|&(key, ..)| key != fired.key);
+            }
+            let mut listed = Vec::new();
+            driver.for_each(|key, deadline, &number| listed.push((key, deadline, number)));
+            listed.sort_by_key(|&(.., number)| number);
+            assert_eq!(listed, expected);
+            for (key, deadline, number) in listed {
+                assert_eq!(driver.deadline(key), Some(deadline));
+                assert_eq!(driver.get(key), Some(&number));
+            }
         }
     }
 

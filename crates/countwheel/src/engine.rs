@@ -36,6 +36,8 @@ struct Plan {
     give_up_at: Option<Instant>,
     /// What was left over when it gave up, for the first who asks.
     left_over: Vec<Task>,
+    /// Whether somebody drops all that is pending: nothing of it runs meanwhile.
+    dropping: bool,
     /// Whether the host has left before its time.
     deserted: bool,
 }
@@ -71,6 +73,9 @@ pub(crate) struct Parts {
 /// How many expired tasks are taken out at a time for an executor.
 const BATCH: usize = 64;
 
+/// How many entries are dropped at a time.
+const PIECE: usize = 1_024;
+
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Self {
         Self {
@@ -100,6 +105,10 @@ impl Engine {
             plan.give_up_at = None;
             return Turn::Ended;
         }
+        if plan.dropping {
+            // Who drops it rouses the host at the end.
+            return Turn::Rest(Instant::MAX);
+        }
         drop(plan);
         match self.shards.fall_asleep(now, limit) {
             Some(until) => Turn::Rest(until),
@@ -123,7 +132,9 @@ impl Engine {
         let plan = lock(&self.plan);
         // What is due later than a closing timer waits is handed back, however late we are.
         let until = plan.give_up_at.map_or(now, |at| at.min(now));
-        self.shards.take_due(until, limit, &mut due);
+        if !plan.dropping {
+            self.shards.take_due(until, limit, &mut due);
+        }
         let took = due.len();
         for fired in due {
             if fired.value.is_short() {
@@ -172,7 +183,14 @@ impl Engine {
         }
         let mut done = 0;
         while self.ready.issue_ticket() {
-            let Err(work) = executor.execute(Work::new(Arc::clone(self))) else {
+            let mut answer = Ok(());
+            let work = Work::new(Arc::clone(self));
+            // What it panicked with in its hands is dropped there, and counts as returned.
+            if !returns(|| answer = executor.execute(work)) {
+                let so_far = self.host_failed();
+                returns(|| tracing::error!(timer = self.name, so_far, "an executor panicked"));
+            }
+            let Err(work) = answer else {
                 done += 1;
                 continue;
             };
@@ -194,7 +212,9 @@ impl Engine {
                     if let Some(fired) = self.take_back() {
                         let task = Task::new(fired.deadline, fired.value);
                         if !returns(|| receiver(task)) {
-                            tracing::error!(timer = self.name, "the overload handler panicked");
+                            returns(|| {
+                                tracing::error!(timer = self.name, "the overload handler panicked");
+                            });
                         }
                     }
                     done += 1;
@@ -233,7 +253,9 @@ impl Engine {
     pub(crate) fn work_was_dropped(&self) {
         if let Some(fired) = self.take_back() {
             let name = fired.value.name();
-            tracing::warn!(timer = self.name, task = name, "executor dropped a task");
+            returns(|| {
+                tracing::warn!(timer = self.name, task = name, "executor dropped a task");
+            });
             returns(|| drop(fired));
         }
     }
@@ -245,13 +267,16 @@ impl Engine {
         } = fired;
         // Not before it was taken out, and until it starts: a full executor makes it late.
         let lateness = since.map_or(Duration::ZERO, |since| since.saturating_since(deadline));
-        tracing::trace!(
-            timer = self.name,
-            task = name,
-            deadline_ns = deadline.as_nanos(),
-            lateness_ns = nanos(lateness),
-            "task fires"
-        );
+        // A subscriber is foreign, too: one that panics is not to keep the task from running.
+        returns(|| {
+            tracing::trace!(
+                timer = self.name,
+                task = name,
+                deadline_ns = deadline.as_nanos(),
+                lateness_ns = nanos(lateness),
+                "task fires"
+            );
+        });
         let panicked = !returns(|| value.run());
         let ended = self.now_if_possible();
         let took = ended
@@ -259,11 +284,11 @@ impl Engine {
             .map(|(ended, since)| ended.saturating_since(since));
         let took = took.unwrap_or_default();
         if panicked {
-            tracing::error!(timer = self.name, task = name, "task panicked");
+            returns(|| tracing::error!(timer = self.name, task = name, "task panicked"));
         }
         let slow = took > self.slow_after;
         if slow {
-            tracing::warn!(timer = self.name, task = name, took = ?took, "slow task");
+            returns(|| tracing::warn!(timer = self.name, task = name, took = ?took, "slow task"));
         }
         let mut seen = lock(&self.seen);
         seen.count(lateness);
@@ -286,7 +311,7 @@ impl Engine {
         seen.count(fired.lateness);
         drop(seen);
         if !returns(|| fired.value.run()) {
-            tracing::error!(timer = self.name, "a waker or a channel panicked");
+            returns(|| tracing::error!(timer = self.name, "a waker or a channel panicked"));
             lock(&self.seen).stats.panicked += 1;
         }
     }
@@ -402,6 +427,50 @@ impl Engine {
         tasks.extend(self.tasks_of(taken));
         self.shards.hub().rouse();
         tasks
+    }
+
+    /// Refuses tasks from now on, and drops all that have not started, a piece at a time: for many
+    /// that are pending there is no second place, and no lock is held for long. Who sleeps learns
+    /// that it was in vain. `is_dropped` says that nobody holds the timer any more.
+    pub(crate) fn close_and_drop(&self, is_dropped: bool) {
+        self.shards.hub().close();
+        let mut plan = lock(&self.plan);
+        plan.dropping = true;
+        let left_over = std::mem::take(&mut plan.left_over);
+        drop(plan);
+        for task in left_over {
+            self.let_go(task.into_job());
+        }
+        loop {
+            // Under the lock: nothing is on its way from the shards to the queue.
+            let mut plan = lock(&self.plan);
+            let waiting = self.ready.drain();
+            let piece = self.shards.take_any(PIECE, is_dropped);
+            if waiting.is_empty() && piece.is_empty() {
+                plan.dropping = false;
+                break;
+            }
+            drop(plan);
+            for fired in waiting {
+                self.let_go(fired.value);
+            }
+            for unfired in piece {
+                self.let_go(unfired.value);
+            }
+        }
+        self.ready.announce();
+        self.shards.hub().rouse();
+    }
+
+    /// Drops a task, or wakes who waits for what does not come.
+    fn let_go(&self, job: Job) {
+        let let_go = || match job {
+            Job::Wake(waker) => waker.wake(),
+            Job::Task(task) => drop(task),
+        };
+        if !returns(let_go) {
+            returns(|| tracing::error!(timer = self.name, "a task panicked as it was dropped"));
+        }
     }
 
     /// Refuses tasks from now on, and makes all that are pending ready now. What is short is

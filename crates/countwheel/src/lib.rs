@@ -92,6 +92,7 @@
 
 #![forbid(unsafe_code)]
 
+mod boot;
 mod builder;
 mod clock;
 mod concurrent;
@@ -115,6 +116,7 @@ mod timeout;
 mod timer;
 mod watchdog;
 
+pub use boot::BootId;
 pub use builder::TimerBuilder;
 #[cfg(feature = "tsc")]
 pub use clock::TscClock;

@@ -58,6 +58,8 @@ bugs! {
     ReturnedNotedLate,
     /// The room left is read and written in two steps.
     RoomInTwoSteps,
+    /// What is pending is counted one shard after the other.
+    CountedInTurn,
     /// A cancel gives no room back.
     CancelKeepsRoom,
     /// What was taken out of the queue is not counted as running at once.

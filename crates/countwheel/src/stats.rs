@@ -60,7 +60,8 @@ pub struct Stats {
     pub overloaded: u64,
     /// How often the timer's host woke from a sleep, whether anything was due or not.
     pub wake_ups: u64,
-    /// How often the host itself failed and began again: a clock panicked, or an executor.
+    /// How often something panicked that the host called: an executor, which lost the task it was
+    /// given; or a clock or the runtime's sleep, and the host began its turn again.
     pub host_failures: u64,
     /// The moment each task was taken to run minus its deadline.
     pub lateness: Histogram,

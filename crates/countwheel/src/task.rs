@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::{mem, thread};
 
 use crate::Instant;
+use crate::clock::Patience;
 use crate::concurrent::Parker;
 
 /// What a timer holds for one thing that is to happen.
@@ -169,6 +170,24 @@ pub(crate) fn block_until<R>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>) 
         match poll(&mut cx) {
             Poll::Ready(answer) => return answer,
             Poll::Pending => parker.park(None),
+        }
+    }
+}
+
+/// The same, for `patience` at most: `None` if there was no answer by then. Asks at least once.
+pub(crate) fn block_for<R>(
+    patience: Patience,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
+) -> Option<R> {
+    let parker = Arc::new(Parker::default());
+    let waker = Waker::from(Arc::clone(&parker));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        let left = patience.left();
+        match poll(&mut cx) {
+            Poll::Ready(answer) => return Some(answer),
+            Poll::Pending if left.is_zero() => return None,
+            Poll::Pending => parker.park(Some(left)),
         }
     }
 }

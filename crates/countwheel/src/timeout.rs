@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::concurrent::{Fate, Shard};
 use crate::task::Job;
+use crate::timer::Rouse;
 use crate::{Instant, TimerKey};
 
 /// The handle of one scheduled task.
@@ -88,6 +89,37 @@ impl Timeout {
         self.move_to(self.shard.hub().clock.now(), deadline)
     }
 
+    /// Like [`reschedule`](Self::reschedule), for those who hold locks; `None` for false.
+    pub(crate) fn reschedule_quietly(&self, delay: Duration) -> Option<Rouse> {
+        let now = self.shard.hub().clock.now();
+        self.move_quietly(now, now + delay)
+    }
+
+    /// Like [`reschedule_at`](Self::reschedule_at), for those who hold locks; `None` for false.
+    pub(crate) fn reschedule_at_quietly(&self, deadline: Instant) -> Option<Rouse> {
+        self.move_quietly(self.shard.hub().clock.now(), deadline)
+    }
+
+    fn move_quietly(&self, now: Instant, deadline: Instant) -> Option<Rouse> {
+        let note = || self.deadline.store(deadline.as_nanos(), Ordering::Relaxed);
+        let moved = self.shard.reschedule_quietly(now, self.key, deadline, note);
+        moved.map(Rouse)
+    }
+
+    /// Like [`cancel`](Self::cancel), for those whose tasks must not run meanwhile.
+    pub(crate) fn cancel_quietly(&self) -> Rouse {
+        let note = || self.cancelled.store(true, Ordering::Release);
+        let cancelled = self.shard.cancel_quietly(self.key, note);
+        cancelled.map_or(Rouse::NO, |(_, wake)| Rouse(wake))
+    }
+
+    /// For what was done quietly: see [`Timer::rouse_if`](crate::Timer::rouse_if).
+    pub(crate) fn rouse_if(&self, rouse: Rouse) {
+        if rouse.0 {
+            self.shard.hub().rouse();
+        }
+    }
+
     fn move_to(&self, now: Instant, deadline: Instant) -> bool {
         let note = || self.deadline.store(deadline.as_nanos(), Ordering::Relaxed);
         self.shard.reschedule(now, self.key, deadline, note)
@@ -101,8 +133,9 @@ impl Timeout {
 
     /// Whether the deadline was reached and the task was taken to run: it may still be
     /// running, or wait for an executor. Excludes [`is_cancelled`](Self::is_cancelled);
-    /// neither is true of a task that is pending or was pending when the timer stopped. (Unless
-    /// it stopped with [`Stop::RunNow`](crate::Stop::RunNow), which takes all to run.)
+    /// neither is true of a task that is pending, or [was](Self::is_returned) when the timer
+    /// stopped. (Unless it stopped with [`Stop::RunNow`](crate::Stop::RunNow), which takes all to
+    /// run.)
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.shard.fate(self.key) == Fate::Gone && !self.is_cancelled()
@@ -112,6 +145,29 @@ impl Timeout {
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Whether a stop of the timer took the task out before its deadline was reached: it was given
+    /// back in [`Stopped::unfired`](crate::Stopped::unfired), or dropped, if nobody wanted it.
+    ///
+    /// Of [`is_pending`](Self::is_pending), [`is_expired`](Self::is_expired),
+    /// [`is_cancelled`](Self::is_cancelled) and this, exactly one is true. (A task that a stop
+    /// gives back after its deadline, while it waited for an executor, has expired.)
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use std::time::Duration;
+    ///
+    /// let timer = Timer::new();
+    /// let flush = timer.schedule(Duration::from_secs(60), || println!("flush"))?;
+    /// assert_eq!(timer.stop().unfired.len(), 1);
+    /// assert!(flush.is_returned());
+    /// assert!(!flush.is_pending() && !flush.is_expired() && !flush.is_cancelled());
+    /// # Ok::<(), countwheel::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn is_returned(&self) -> bool {
+        self.shard.fate(self.key) == Fate::Returned
     }
 
     /// The deadline that was asked for, not rounded.
@@ -156,6 +212,7 @@ impl fmt::Debug for Timeout {
             .field("remaining", &self.remaining())
             .field("is_pending", &self.is_pending())
             .field("is_cancelled", &self.is_cancelled())
+            .field("is_returned", &self.is_returned())
             .finish_non_exhaustive()
     }
 }

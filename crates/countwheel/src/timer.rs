@@ -82,7 +82,7 @@ impl Drop for Owner {
                     "a timer was dropped with work pending"
                 );
             }
-            drop(self.engine.close_and_take());
+            self.engine.close_and_drop(true);
         }
         if self.join_on_drop {
             self.engine.ready.wait_over(None);
@@ -280,6 +280,37 @@ impl Timer {
 
     #[inline]
     fn insert(&self, now: Instant, deadline: Instant, job: Job) -> Result<Timeout, ScheduleError> {
+        let (timeout, rouse) = self.insert_quietly(now, deadline, job)?;
+        self.rouse_if(rouse);
+        Ok(timeout)
+    }
+
+    /// Like [`after`](Self::after), for those who hold locks.
+    pub(crate) fn after_quietly(
+        &self,
+        delay: Duration,
+        job: Job,
+    ) -> Result<(Timeout, Rouse), ScheduleError> {
+        let now = self.now();
+        self.insert_quietly(now, now + delay, job)
+    }
+
+    /// Like [`at`](Self::at), for those who hold locks.
+    pub(crate) fn at_quietly(
+        &self,
+        deadline: Instant,
+        job: Job,
+    ) -> Result<(Timeout, Rouse), ScheduleError> {
+        self.insert_quietly(self.now(), deadline, job)
+    }
+
+    #[inline]
+    fn insert_quietly(
+        &self,
+        now: Instant,
+        deadline: Instant,
+        job: Job,
+    ) -> Result<(Timeout, Rouse), ScheduleError> {
         if !self.owner.hosted.load(Ordering::Acquire)
             && let Err(source) = self.start()
         {
@@ -287,18 +318,37 @@ impl Timer {
             return Err(ScheduleError::NoThread { task, source });
         }
         let shard = self.engine().shards.of_thread(number_of_thread() as usize);
-        Self::answer(shard, deadline, shard.insert(now, deadline, job))
+        Self::answer(shard, deadline, shard.insert_quietly(now, deadline, job))
+    }
+
+    /// Wakes the host, if what was done quietly calls for it: by those who hold no lock.
+    #[inline]
+    pub(crate) fn rouse_if(&self, rouse: Rouse) {
+        if rouse.0 {
+            self.rouse();
+        }
     }
 
     /// Has `job` run at `deadline`, as the continuation of something that was accepted before:
     /// [`max_pending`](TimerBuilder::max_pending) does not apply.
     pub(crate) fn go_on_at(&self, deadline: Instant, job: Job) -> Result<Timeout, ScheduleError> {
+        let (timeout, rouse) = self.go_on_at_quietly(deadline, job)?;
+        self.rouse_if(rouse);
+        Ok(timeout)
+    }
+
+    /// The same, for those who hold locks.
+    pub(crate) fn go_on_at_quietly(
+        &self,
+        deadline: Instant,
+        job: Job,
+    ) -> Result<(Timeout, Rouse), ScheduleError> {
         if let Err(source) = self.start() {
             let task = Task::new(deadline, job);
             return Err(ScheduleError::NoThread { task, source });
         }
         let shard = self.engine().shards.of_thread(number_of_thread() as usize);
-        let filed = shard.insert_anyway(self.now(), deadline, job);
+        let filed = shard.insert_anyway_quietly(self.now(), deadline, job);
         Self::answer(shard, deadline, filed)
     }
 
@@ -316,10 +366,13 @@ impl Timer {
     fn answer(
         shard: &Arc<Shard<Job>>,
         deadline: Instant,
-        filed: Result<TimerKey, (Refusal, Job)>,
-    ) -> Result<Timeout, ScheduleError> {
+        filed: Result<(TimerKey, bool), (Refusal, Job)>,
+    ) -> Result<(Timeout, Rouse), ScheduleError> {
         match filed {
-            Ok(key) => Ok(Timeout::new(Arc::clone(shard), key, deadline)),
+            Ok((key, wake)) => {
+                let timeout = Timeout::new(Arc::clone(shard), key, deadline);
+                Ok((timeout, Rouse(wake)))
+            }
             Err((Refusal::Closed, job)) => Err(ScheduleError::Closed(Task::new(deadline, job))),
             Err((Refusal::Full, job)) => Err(ScheduleError::Full(Task::new(deadline, job))),
         }
@@ -355,7 +408,10 @@ impl Timer {
         Ok(())
     }
 
-    /// How many tasks wait for their deadline. Exact, unless calls are under way.
+    /// How many tasks wait for their deadline, at one moment: exact, and never more than
+    /// [`max_pending`](TimerBuilder::max_pending), but for what goes on with something that was
+    /// accepted before. Takes all locks of the timer together, for as long as it takes to add up
+    /// as many numbers.
     #[must_use]
     pub fn pending(&self) -> u64 {
         self.engine().shards.counts().pending
@@ -457,7 +513,7 @@ impl Timer {
         let unfired = match stop {
             Stop::HandBack => engine.close_and_take(),
             Stop::Drop => {
-                drop(engine.close_and_take());
+                engine.close_and_drop(false);
                 Vec::new()
             }
             Stop::RunNow => {
@@ -500,6 +556,16 @@ impl Timer {
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.owner.engine
     }
+}
+
+/// Whether the host has to be woken, by who did something quietly because it held locks: a waker
+/// is foreign, and may poll the host where it is woken. For [`Timer::rouse_if`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "the host may sleep too long"]
+pub(crate) struct Rouse(pub(crate) bool);
+
+impl Rouse {
+    pub(crate) const NO: Self = Self(false);
 }
 
 /// A handle of a [`Timer`] that does not keep it alive: see [`Timer::downgrade`].

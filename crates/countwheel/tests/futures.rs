@@ -844,3 +844,55 @@ mod tokio_executor {
         });
     }
 }
+
+// Taking turns.
+
+// 500,000 missed ticks came out of one poll, and so did any number of sleeps of no length: no
+// other task of the runtime ran meanwhile.
+#[test]
+fn who_never_has_to_wait_lets_others_have_their_turn_now_and_then() {
+    let host = ManualHost::new();
+    let mut interval = host.timer().interval(MILLISECOND).unwrap();
+    host.clock().advance(1_000 * MILLISECOND);
+    let ticks = Arc::new(AtomicU64::new(0));
+    let mut missed = Box::pin(async {
+        for _ in 0..1_000 {
+            interval.tick().await.unwrap();
+            ticks.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let waker = Count::new();
+    let mut polls = 1;
+    while waker.poll(&mut missed).is_pending() {
+        assert_eq!(waker.woken(), polls, "it is polled again at once");
+        polls += 1;
+    }
+    assert_eq!(ticks.load(Ordering::Relaxed), 1_000, "and misses nothing");
+    assert!((5..50).contains(&polls), "{polls} polls");
+
+    let mut sleeps = Box::pin(async {
+        for _ in 0..1_000 {
+            host.timer().sleep(Duration::ZERO).await.unwrap();
+        }
+    });
+    let waker = Count::new();
+    assert!(waker.poll(&mut sleeps).is_pending());
+    assert_eq!(waker.woken(), 1);
+
+    // On a runtime of one thread, another task runs beside it.
+    current_thread().block_on(async {
+        let others = Arc::new(AtomicU64::new(0));
+        let counts = Arc::clone(&others);
+        let other = tokio::spawn(async move {
+            loop {
+                counts.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        for _ in 0..10_000 {
+            host.timer().sleep(Duration::ZERO).await.unwrap();
+        }
+        other.abort();
+        assert!(others.load(Ordering::Relaxed) > 10);
+    });
+}

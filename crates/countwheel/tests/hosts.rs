@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 use countwheel::{
-    Clock, Executor, Instant, Layout, ManualClock, ManualHost, Resolution, ScheduleError,
+    Clock, Executor, Instant, Layout, ManualClock, ManualHost, Overload, Resolution, ScheduleError,
     SleepError, Stats, Stop, Stopped, Stopping, Task, Timeout, Timer, TimerBuilder, Timestamp,
     Work,
 };
@@ -1255,4 +1255,103 @@ fn an_executor_that_panics_loses_what_it_was_given_and_nothing_else() {
     let stats = host.timer.stats();
     assert_eq!((stats.ran, stats.returned, stats.host_failures), (5, 5, 5));
     assert_eq!(stats.pending + stats.waiting, 0);
+}
+
+/// Panics whatever it is given.
+#[derive(Debug)]
+struct Broken;
+
+impl Executor for Broken {
+    fn execute(&self, _: Work) -> Result<(), Work> {
+        resume_unwind(Box::new("on purpose"));
+    }
+}
+
+// sixteen panics of an executor were sixteen failures of the host, which then gave up.
+#[test]
+fn an_executor_that_always_panics_does_not_end_the_timer() {
+    let mut host = Polled::new(Timer::builder().executor(Broken));
+    for _ in 0..40 {
+        host.timer.schedule(Duration::ZERO, || ()).unwrap();
+    }
+    let mut sleep = host.timer.sleep(HOUR);
+    let sleeper = Arc::new(Flag::default());
+    assert!(!poll(&sleeper, &mut sleep));
+    host.settle();
+    assert!(!host.timer.is_stopped());
+    let stats = host.timer.stats();
+    assert_eq!((stats.returned, stats.host_failures), (40, 40));
+    host.advance(HOUR);
+    assert!(sleeper.take() && poll(&sleeper, &mut sleep), "it goes on");
+}
+
+// a runtime that gets no thread for what blocks panics: sixteen tasks ended the timer.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_runtime_without_a_thread_refuses_tasks_and_ends_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .thread_stack_size(1 << 46) // more than there is
+        .build()
+        .unwrap();
+    let limit = NonZeroUsize::new(100).unwrap();
+    let executor = countwheel::TokioExecutor::blocking(runtime.handle().clone(), limit);
+    let builder = Timer::builder().executor(executor.clone());
+    let mut host = Polled::new(builder.overload(Overload::RunInline));
+    let ran = Arc::new(AtomicUsize::new(0));
+    for _ in 0..17 {
+        let ran = Arc::clone(&ran);
+        let task = move || _ = ran.fetch_add(1, Ordering::SeqCst);
+        host.timer.schedule(Duration::ZERO, task).unwrap();
+    }
+    host.settle();
+    assert!(!host.timer.is_stopped());
+    assert_eq!(ran.load(Ordering::SeqCst), 17, "each as the overload says");
+    let stats = host.timer.stats();
+    assert_eq!((stats.returned, stats.overloaded), (0, 17));
+    assert_eq!(executor.outstanding(), 0);
+}
+
+/// A subscriber whose events panic.
+struct Loud;
+
+impl tracing::Subscriber for Loud {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        resume_unwind(Box::new("on purpose"));
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+// a subscriber that panicked when a task fired lost the task, which counted as running for
+// ever: a stop waited for it.
+#[test]
+fn a_subscriber_that_panics_loses_no_task_and_holds_up_no_stop() {
+    let mut host = ManualHost::new();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&ran);
+    let task = move || _ = counts.fetch_add(1, Ordering::SeqCst);
+    host.timer().schedule(Duration::ZERO, task).unwrap();
+    let panics = || resume_unwind(Box::new("on purpose"));
+    host.timer().schedule(Duration::ZERO, panics).unwrap();
+    tracing::subscriber::with_default(Loud, || {
+        host.run_due();
+    });
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
+    let stats = host.timer().stats();
+    assert_eq!((stats.ran, stats.running, stats.panicked), (2, 0, 1));
+    assert!(host.timer().stop().is_complete());
 }

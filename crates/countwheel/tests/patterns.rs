@@ -6,6 +6,8 @@ mod support;
 
 #[path = "patterns/backoff.rs"]
 mod backoff;
+#[path = "patterns/batcher.rs"]
+mod batcher;
 #[path = "patterns/deadline.rs"]
 mod deadline;
 #[path = "patterns/delay_queue.rs"]
@@ -14,6 +16,8 @@ mod delay_queue;
 mod delayed_operations;
 #[path = "patterns/expiring.rs"]
 mod expiring;
+#[path = "patterns/foreign_code.rs"]
+mod foreign_code;
 #[path = "patterns/heartbeat.rs"]
 mod heartbeat;
 #[path = "patterns/idle.rs"]

@@ -110,6 +110,7 @@ prove! {
     3 threads: models::the_accounts_are_right_at_any_moment finds FiredCountedLate;
     2 threads: models::what_a_stop_took_out_never_seems_to_have_fired finds ReturnedNotedLate;
     2 threads: models::no_more_entries_are_pending_than_may_be finds RoomInTwoSteps;
+    2 threads: models::no_more_entries_are_counted_than_may_be_pending finds CountedInTurn;
     2 threads: models::what_leaves_gives_its_room_back finds CancelKeepsRoom;
     2 threads: models::a_stop_and_an_executor_share_the_queue finds DrainInTwoSteps;
     2 threads: models::two_stops_share_what_is_left finds DrainInTwoSteps;

@@ -309,6 +309,18 @@ pub(crate) fn no_more_entries_are_pending_than_may_be() {
     assert_eq!(shards.counts().pending, 1);
 }
 
+pub(crate) fn no_more_entries_are_counted_than_may_be_pending() {
+    let shards = shards(2, Some(1));
+    let key = insert(&shards, 0, LATE, 1);
+    let mover = meanwhile(&shards, move |shards| {
+        assert_eq!(shards.of_thread(0).cancel(key, || ()), Some(1));
+        insert(shards, 1, LATE, 2);
+    });
+    assert!(shards.counts().pending <= 1, "there is room for one");
+    join(mover);
+    assert_eq!(shards.counts().pending, 1);
+}
+
 pub(crate) fn what_leaves_gives_its_room_back() {
     let shards = shards(1, Some(2));
     insert(&shards, 0, PAST, 1);

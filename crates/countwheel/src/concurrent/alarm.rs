@@ -29,15 +29,16 @@ impl<H> Alarm<H> {
     }
 
     /// Makes sure that it rings by `due`. If it would not, `set` does so: it moves the handle
-    /// it is given, or returns another.
+    /// it is given, or returns another; under a lock, so it wakes nobody. What it says beside
+    /// that is for the caller, who has no lock any more.
     #[inline]
-    pub(crate) fn ring_by<E>(
+    pub(crate) fn ring_by<R, E>(
         &self,
         due: Instant,
-        set: impl FnOnce(Option<&H>) -> Result<Option<H>, E>,
-    ) -> Result<(), E> {
+        set: impl FnOnce(Option<&H>) -> Result<(Option<H>, R), E>,
+    ) -> Result<Option<R>, E> {
         if due.as_nanos() >= self.rings_at.load(Ordering::Relaxed) && due != Instant::MAX {
-            return Ok(());
+            return Ok(None);
         }
         let mut handle = lock(&self.handle);
         // At the end of time it looks as if it were not set: the handle tells.
@@ -46,14 +47,14 @@ impl<H> Alarm<H> {
             && is_known
             && !is_planted(Bug::AlarmPutOff)
         {
-            return Ok(());
+            return Ok(None);
         }
-        let other = set(handle.as_ref())?;
+        let (other, said) = set(handle.as_ref())?;
         let old = other.and_then(|other| handle.replace(other));
         self.rings_at.store(due.as_nanos(), Ordering::Relaxed);
         drop(handle);
         drop(old);
-        Ok(())
+        Ok(Some(said))
     }
 
     /// It rings, and is not set any more. Gives back the handle, which is of no more use.

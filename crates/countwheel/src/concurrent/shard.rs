@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::hub::{Hub, Refusal};
 use super::lock;
 use crate::planted::Bug;
-use crate::sync::{AtomicU64, Mutex, Ordering, fence, is_planted};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence, is_planted};
 use crate::{Driver, Fired, Instant, ShardLoad, TimerKey, Unfired};
 
 /// A wheel behind a lock. On cache lines of its own: another shard's lock is no business of
@@ -25,6 +25,8 @@ struct Books<T> {
     counts: Counts,
     /// The keys that a stop took out.
     returned: HashSet<TimerKey>,
+    /// The room of the wheel that could not be given back when that was last tried.
+    kept_room: usize,
 }
 
 /// What has become of the entries of a shard, or of all: at any moment, `added` is the sum of
@@ -60,6 +62,7 @@ impl<T> Shard<T> {
                 driver: None,
                 counts: Counts::default(),
                 returned: HashSet::new(),
+                kept_room: 0,
             }),
         }
     }
@@ -72,17 +75,33 @@ impl<T> Shard<T> {
         deadline: Instant,
         value: T,
     ) -> Result<TimerKey, (Refusal, T)> {
+        let (key, wake) = self.insert_quietly(now, deadline, value)?;
+        if wake {
+            self.hub.rouse();
+        }
+        Ok(key)
+    }
+
+    /// The same, for those who hold locks: the host is not woken, but they are told whether they
+    /// have to [rouse](Hub::rouse) it when they have given up their locks.
+    #[inline]
+    pub(crate) fn insert_quietly(
+        &self,
+        now: Instant,
+        deadline: Instant,
+        value: T,
+    ) -> Result<(TimerKey, bool), (Refusal, T)> {
         self.admit(now, deadline, value, Hub::take_room)
     }
 
     /// The same, but a limit on what is pending does not apply: the entry goes on with
     /// something that was accepted before.
-    pub(crate) fn insert_anyway(
+    pub(crate) fn insert_anyway_quietly(
         &self,
         now: Instant,
         deadline: Instant,
         value: T,
-    ) -> Result<TimerKey, (Refusal, T)> {
+    ) -> Result<(TimerKey, bool), (Refusal, T)> {
         self.admit(now, deadline, value, Hub::take_room_anyway)
     }
 
@@ -93,7 +112,7 @@ impl<T> Shard<T> {
         deadline: Instant,
         value: T,
         take_room: fn(&Hub) -> bool,
-    ) -> Result<TimerKey, (Refusal, T)> {
+    ) -> Result<(TimerKey, bool), (Refusal, T)> {
         let too_early = is_planted(Bug::ClosedBeforeLock).then(|| self.hub.is_closed());
         let mut books = lock(&self.books);
         // Under the lock: who closes sets this first and then takes the lock to drain, so it
@@ -117,10 +136,7 @@ impl<T> Shard<T> {
         let due = driver.due(deadline).as_nanos();
         let wake = !is_planted(Bug::BoundNotLowered) && self.lower_bound(now, due);
         drop(books);
-        if wake {
-            self.hub.rouse();
-        }
-        Ok(key)
+        Ok((key, wake))
     }
 
     /// Moves an entry to another deadline; false if it is not pending. `done` runs under the
@@ -133,22 +149,34 @@ impl<T> Shard<T> {
         deadline: Instant,
         done: impl FnOnce(),
     ) -> bool {
+        let moved = self.reschedule_quietly(now, key, deadline, done);
+        if moved == Some(true) {
+            self.hub.rouse();
+        }
+        moved.is_some()
+    }
+
+    /// The same, for those who hold locks: `None` if it is not pending, else whether they have
+    /// to [rouse](Hub::rouse) the host when they have given up their locks.
+    #[inline]
+    pub(crate) fn reschedule_quietly(
+        &self,
+        now: Instant,
+        key: TimerKey,
+        deadline: Instant,
+        done: impl FnOnce(),
+    ) -> Option<bool> {
         let mut books = lock(&self.books);
-        let Some(driver) = &mut books.driver else {
-            return false;
-        };
+        let driver = books.driver.as_mut()?;
         if !driver.reschedule(now, key, deadline) {
-            return false;
+            return None;
         }
         let due = driver.due(deadline).as_nanos();
         books.counts.moved += 1;
         done();
         let wake = !is_planted(Bug::MoveNotPublished) && self.lower_bound(now, due);
         drop(books);
-        if wake {
-            self.hub.rouse();
-        }
-        true
+        Some(wake)
     }
 
     /// With the lock held: makes sure that the host looks at this shard by `due`. True if it
@@ -175,11 +203,22 @@ impl<T> Shard<T> {
     /// `done` runs under the lock.
     #[inline]
     pub(crate) fn cancel(&self, key: TimerKey, done: impl FnOnce()) -> Option<T> {
+        let (value, wake) = self.cancel_quietly(key, done)?;
+        if wake {
+            self.hub.rouse();
+        }
+        Some(value)
+    }
+
+    /// The same, for those who hold locks: with the value, whether they have to
+    /// [rouse](Hub::rouse) the host when they have given up their locks.
+    #[inline]
+    pub(crate) fn cancel_quietly(&self, key: TimerKey, done: impl FnOnce()) -> Option<(T, bool)> {
         if is_planted(Bug::CancelInTwoSteps) && self.fate(key) == Fate::Pending {
             let mut books = lock(&self.books);
             books.counts.cancelled += 1;
             done();
-            return books.driver.as_mut()?.cancel(key);
+            return Some((books.driver.as_mut()?.cancel(key)?, false));
         }
         let mut books = lock(&self.books);
         let value = books.driver.as_mut()?.cancel(key)?;
@@ -192,10 +231,7 @@ impl<T> Shard<T> {
         if !is_planted(Bug::CancelKeepsRoom) {
             self.hub.give_room(1);
         }
-        if last && !is_planted(Bug::LastCancelUnannounced) {
-            self.hub.rouse();
-        }
-        Some(value)
+        Some((value, last && !is_planted(Bug::LastCancelUnannounced)))
     }
 
     /// Does something with a pending entry; `None` if it is not pending.
@@ -229,7 +265,8 @@ impl<T> Shard<T> {
         due: &mut Vec<Fired<T>>,
     ) {
         let mut books = lock(&self.books);
-        let Some(driver) = &mut books.driver else {
+        let books_mut = &mut *books;
+        let Some(driver) = &mut books_mut.driver else {
             return;
         };
         let before = due.len();
@@ -239,7 +276,7 @@ impl<T> Shard<T> {
             due.push(fired);
         }
         let taken = (due.len() - before) as u64;
-        give_memory_back(driver);
+        give_memory_back(driver, &mut books_mut.kept_room);
         let bound = driver.next_wake().map_or(u64::MAX, Instant::as_nanos);
         if is_planted(Bug::FiredCountedLate) {
             drop(books);
@@ -264,10 +301,13 @@ impl<T> Shard<T> {
     pub(super) fn refine_bound(&self) -> u64 {
         const EXACT_UP_TO_PENDING: usize = 1_024; // a few microseconds
         let mut books = lock(&self.books);
-        if let Some(driver) = &mut books.driver {
-            give_memory_back(driver);
+        let Books {
+            driver, kept_room, ..
+        } = &mut *books;
+        if let Some(driver) = driver {
+            give_memory_back(driver, kept_room);
         }
-        let next = match &books.driver {
+        let next = match driver {
             Some(driver) if driver.len() <= EXACT_UP_TO_PENDING => driver.next_due(),
             Some(driver) => driver.next_wake(),
             None => None,
@@ -304,6 +344,26 @@ impl<T> Shard<T> {
         unfired
     }
 
+    /// Takes out up to `limit` entries, in no order, as returned; the timer is closed. Unless they
+    /// are `noted`, their handles take them for expired: so only if there are none.
+    pub(super) fn take_any(&self, limit: usize, noted: bool) -> Vec<Unfired<T>> {
+        debug_assert!(self.hub.is_closed(), "what is taken out comes to an end");
+        let mut books = lock(&self.books);
+        let Some(driver) = &mut books.driver else {
+            return Vec::new();
+        };
+        let taken = driver.take_any(limit);
+        if taken.is_empty() {
+            driver.shrink_to_fit();
+            self.bound.store(u64::MAX, Ordering::Relaxed);
+        }
+        books.counts.returned += taken.len() as u64;
+        if noted {
+            books.returned.extend(taken.iter().map(|one| one.key));
+        }
+        taken
+    }
+
     /// `None` if no thread has used this shard.
     pub(super) fn load(&self) -> Option<ShardLoad> {
         let books = lock(&self.books);
@@ -317,21 +377,34 @@ impl<T> Shard<T> {
         })
     }
 
+    /// Nothing changes on this shard until the look is dropped.
+    pub(super) fn look(&self) -> Look<'_, T> {
+        Look(lock(&self.books))
+    }
+}
+
+/// A shard that stands still.
+pub(super) struct Look<'a, T>(MutexGuard<'a, Books<T>>);
+
+impl<T> Look<'_, T> {
     pub(super) fn counts(&self) -> Counts {
-        let books = lock(&self.books);
         Counts {
-            pending: books.pending(),
-            ..books.counts
+            pending: self.0.pending(),
+            ..self.0.counts
         }
     }
 }
 
-/// What a peak has left, once nothing is pending; but not so much that a lone periodic task
-/// would allocate for each of its turns.
-fn give_memory_back<T>(driver: &mut Driver<T>) {
-    const KEPT_BYTES: usize = 1 << 18;
-    if driver.is_empty() && driver.memory_bytes() > KEPT_BYTES {
+/// What a peak has left, once nothing is pending or next to nothing; but not so little that a lone
+/// periodic task would allocate for each of its turns.
+fn give_memory_back<T>(driver: &mut Driver<T>, kept_room: &mut usize) {
+    const SHARE: usize = 16;
+    const KEPT_ROOM: usize = 1 << 13;
+    let room = driver.room();
+    // What was tried in vain is not tried again, until there is more.
+    if room > KEPT_ROOM && room != *kept_room && driver.len() < room / SHARE {
         driver.shrink_to_fit();
+        *kept_room = driver.room();
     }
 }
 

@@ -122,10 +122,32 @@ impl<T> Shards<T> {
         unfired
     }
 
+    /// Takes out up to `limit` entries, in no order, as returned; nothing if nothing is left. The
+    /// timer is closed. If it is dropped as well, nobody can schedule any more, and what has no
+    /// handles needs no note.
+    pub(crate) fn take_any(&self, limit: usize, is_dropped: bool) -> Vec<Unfired<T>> {
+        let pieces = self.shards.iter().map(|shard| {
+            let has_handles = Arc::strong_count(shard) > 1;
+            shard.take_any(limit, has_handles || !is_dropped)
+        });
+        let mut pieces = pieces.filter(|piece| !piece.is_empty());
+        pieces.next().unwrap_or_default()
+    }
+
+    /// What has become of all entries, at one moment: an entry that is cancelled on one shard to
+    /// make room for another elsewhere is never counted together with that one.
     pub(crate) fn counts(&self) -> Counts {
         let mut sum = Counts::default();
-        for shard in &self.shards {
-            let counts = shard.counts();
+        if is_planted(Bug::CountedInTurn) {
+            self.shards
+                .iter()
+                .for_each(|shard| sum.pending += shard.look().counts().pending);
+            return sum;
+        }
+        // All locks at a time, always in this order; nobody else holds two.
+        let looks: Vec<_> = self.shards.iter().map(|shard| shard.look()).collect();
+        for look in &looks {
+            let counts = look.counts();
             sum.added += counts.added;
             sum.fired += counts.fired;
             sum.cancelled += counts.cancelled;

@@ -1,19 +1,20 @@
 //! Tasks on a tokio runtime.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Handle;
 
+use crate::task::returns;
 use crate::{Executor, Work};
 
 /// Runs tasks on a tokio runtime, so many at a time. With the cargo feature `tokio`.
 ///
 /// [`blocking`](Self::blocking) is for tasks that may take long or wait, [`tasks`](Self::tasks)
 /// for those that do neither. What is more than the limit is given back to the timer, which
-/// does with it what its [`Overload`](crate::Overload) says. Clones share their limit, and so
-/// do the timers that have them.
+/// does with it what its [`Overload`](crate::Overload) says; and so is one for which the runtime
+/// gets no thread from the system. Clones share their limit, and so do the timers that have them.
 ///
 /// A runtime that shuts down may drop what has not started, and drops what comes later: such
 /// tasks count as returned in [`Stats`](crate::Stats), and a warning is logged for each. So stop
@@ -118,16 +119,35 @@ impl Executor for TokioExecutor {
         let Some(place) = self.take_place() else {
             return Err(work);
         };
-        // Dropped unrun, the closure gives back both.
-        let run = move || {
-            work.run();
-            drop(place);
-        };
-        if self.blocking {
-            drop(self.handle.spawn_blocking(run));
-        } else {
+        // Dropped unrun, a closure gives back both.
+        if !self.blocking {
+            let run = move || {
+                work.run();
+                drop(place);
+            };
             drop(self.handle.spawn(async { run() }));
+            return Ok(());
+        }
+        // A runtime that gets no thread from the system panics, and may keep the closure all the
+        // same: so what it holds can be taken back.
+        let errand = Arc::new(Mutex::new(Some((work, place))));
+        let taken = Arc::clone(&errand);
+        let run = move || {
+            if let Some((work, place)) = take(&taken) {
+                work.run();
+                drop(place);
+            }
+        };
+        if !returns(|| drop(self.handle.spawn_blocking(run)))
+            && let Some((work, place)) = take(&errand)
+        {
+            drop(place);
+            return Err(work);
         }
         Ok(())
     }
+}
+
+fn take<T>(errand: &Mutex<Option<T>>) -> Option<T> {
+    errand.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

@@ -178,7 +178,7 @@ impl Interval {
     /// # Errors
     /// Those of [`Sleep`].
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Result<Instant, SleepError>> {
-        ready!(self.sleep.poll_end(cx))?;
+        ready!(self.sleep.poll_in_turn(cx))?;
         let due = self.sleep.deadline();
         let next = self.missed.next(due, self.sleep.timer().now(), self.period);
         self.sleep.reset(next);

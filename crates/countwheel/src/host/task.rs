@@ -30,10 +30,10 @@ use crate::task::returns;
 /// on the thread that is to drive the host: that would wait for itself. A task of the timer may
 /// call either.
 ///
-/// **Panics** of tasks are counted in [`Stats::panicked`](crate::Stats). A panic of the clock,
-/// of the executor or of the runtime's sleep costs one turn, is logged and counted in
-/// [`Stats::host_failures`](crate::Stats); after 16 in a row the host gives up, closes its timer
-/// and ends.
+/// **Panics** of tasks are counted in [`Stats::panicked`](crate::Stats), and those of the executor
+/// in [`Stats::host_failures`](crate::Stats). A panic of the clock or of the runtime's sleep costs
+/// one turn, is logged and counted there as well; after 16 in a row the host gives up, closes its
+/// timer and ends.
 ///
 /// ```
 /// use countwheel::{Stop, Timer};

@@ -31,7 +31,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> io::Result<()> {
     thread.map(drop)
 }
 
-/// Runs until the timer ends, through panics of clocks and executors.
+/// Runs until the timer ends, through panics of clocks.
 fn keep_running(engine: &Arc<Engine>) {
     let parker = Arc::new(Parker::default());
     engine

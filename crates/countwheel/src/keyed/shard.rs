@@ -5,7 +5,7 @@
 //! so a task that expired and was then overtaken by a set or a move finds nothing.
 //!
 //! The lock is held while a wheel is told of a deadline (index before wheel, never the other
-//! way round), and while keys are compared. No value, key or task is dropped under it, and
+//! way round), and while keys are compared. The host is woken after it was given up. No value, key or task is dropped under it, and
 //! the handler runs without it.
 
 use std::any::type_name;
@@ -19,6 +19,7 @@ use super::entry::{Entry, NO_TASK};
 use super::{KeyedStats, Move, SetError};
 use crate::index::Index;
 use crate::task::{Job, Run};
+use crate::timer::Rouse;
 use crate::{Instant, ScheduleError, Timeout, Timer};
 
 /// What the shards of one keyed timer have in common.
@@ -76,17 +77,19 @@ impl When {
         }
     }
 
-    fn schedule(self, timer: &Timer, job: Job) -> Result<Timeout, ScheduleError> {
+    // Both are called under the lock of a shard, so they wake nobody.
+
+    fn schedule(self, timer: &Timer, job: Job) -> Result<(Timeout, Rouse), ScheduleError> {
         match self {
-            Self::After(delay) => timer.after(delay, job),
-            Self::At(deadline) => timer.at(deadline, job),
+            Self::After(delay) => timer.after_quietly(delay, job),
+            Self::At(deadline) => timer.at_quietly(deadline, job),
         }
     }
 
-    fn reschedule(self, timeout: &Timeout) -> bool {
+    fn reschedule(self, timeout: &Timeout) -> Option<Rouse> {
         match self {
-            Self::After(delay) => timeout.reschedule(delay),
-            Self::At(deadline) => timeout.reschedule_at(deadline),
+            Self::After(delay) => timeout.reschedule_quietly(delay),
+            Self::At(deadline) => timeout.reschedule_at_quietly(deadline),
         }
     }
 }
@@ -176,6 +179,20 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         when: When,
         rule: Rule,
     ) -> Result<Option<V>, SetError<K, V>> {
+        let mut rouse = Rouse::NO;
+        let result = self.set_quietly(timer, hash, (key, value), (when, rule), &mut rouse);
+        timer.rouse_if(rouse);
+        result
+    }
+
+    fn set_quietly(
+        self: &Arc<Self>,
+        timer: &Timer,
+        hash: u64,
+        (key, value): (K, V),
+        (when, rule): (When, Rule),
+        rouse: &mut Rouse,
+    ) -> Result<Option<V>, SetError<K, V>> {
         let mut locked = self.lock();
         let Books { index, stats } = &mut *locked.books;
         if self.refuses(timer) {
@@ -183,14 +200,14 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
             return Err(SetError::Closed(key, value));
         }
         let result = match index.find_mut(hash, |entry| entry.key == key) {
-            Some(entry) => match self.reset(timer, hash, entry, when, rule) {
+            Some(entry) => match self.reset(timer, hash, entry, (when, rule), rouse) {
                 Ok(_) => {
                     stats.replaced += 1;
                     Ok(Some(std::mem::replace(&mut entry.value, value)))
                 }
                 Err(error) => Err(SetError::new(error, key, value)),
             },
-            None => match self.insert(timer, hash, index, (key, value), when) {
+            None => match self.insert(timer, hash, index, (key, value), when, rouse) {
                 Ok(()) => Ok(None),
                 Err(error) => Err(error),
             },
@@ -210,6 +227,20 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         (key, value): (K, V),
         when: When,
     ) -> Result<(), SetError<K, V>> {
+        let mut rouse = Rouse::NO;
+        let result = self.set_if_absent_quietly(timer, hash, (key, value), when, &mut rouse);
+        timer.rouse_if(rouse);
+        result
+    }
+
+    fn set_if_absent_quietly(
+        self: &Arc<Self>,
+        timer: &Timer,
+        hash: u64,
+        (key, value): (K, V),
+        when: When,
+        rouse: &mut Rouse,
+    ) -> Result<(), SetError<K, V>> {
         let mut locked = self.lock();
         let Books { index, stats } = &mut *locked.books;
         if self.refuses(timer) {
@@ -219,7 +250,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         if index.find(hash, |entry| entry.key == key).is_some() {
             return Err(SetError::Present(key, value));
         }
-        let result = self.insert(timer, hash, index, (key, value), when);
+        let result = self.insert(timer, hash, index, (key, value), when, rouse);
         match &result {
             Ok(()) => stats.set += 1,
             Err(_) => stats.refused += 1,
@@ -240,19 +271,22 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut locked = self.lock();
-        let Books { index, stats } = &mut *locked.books;
-        let Some(entry) = index.find_mut(hash, |entry| entry.key.borrow() == key) else {
-            return Move::Absent;
-        };
-        match self.reset(timer, hash, entry, when, rule) {
-            Ok(true) => {
-                stats.moved += 1;
-                Move::Moved
+        let mut rouse = Rouse::NO;
+        let moved = self.with(|Books { index, stats }| {
+            let Some(entry) = index.find_mut(hash, |entry| entry.key.borrow() == key) else {
+                return Move::Absent;
+            };
+            match self.reset(timer, hash, entry, (when, rule), &mut rouse) {
+                Ok(true) => {
+                    stats.moved += 1;
+                    Move::Moved
+                }
+                Ok(false) => Move::Kept,
+                Err(_) => Move::Refused,
             }
-            Ok(false) => Move::Kept,
-            Err(_) => Move::Refused,
-        }
+        });
+        timer.rouse_if(rouse);
+        moved
     }
 
     /// Under the lock, so that what is accepted after a stop has begun is found by it.
@@ -267,10 +301,12 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         index: &mut Index<Entry<K, V>>,
         (key, value): (K, V),
         when: When,
+        rouse: &mut Rouse,
     ) -> Result<(), SetError<K, V>> {
         let task = number();
         match when.schedule(timer, self.job(hash, task)) {
-            Ok(timeout) => {
+            Ok((timeout, wake)) => {
+                *rouse = wake;
                 let entry = Entry {
                     key,
                     value,
@@ -294,8 +330,8 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         timer: &Timer,
         hash: u64,
         entry: &mut Entry<K, V>,
-        when: When,
-        rule: Rule,
+        (when, rule): (When, Rule),
+        rouse: &mut Rouse,
     ) -> Result<bool, ScheduleError> {
         let old = entry.deadline();
         let (when, moves) = match rule {
@@ -313,8 +349,10 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
             return Ok(false);
         }
         let number = number();
-        if !when.reschedule(&entry.timeout) {
-            entry.timeout = when.schedule(timer, self.job(hash, number))?;
+        if let Some(wake) = when.reschedule(&entry.timeout) {
+            *rouse = wake;
+        } else {
+            (entry.timeout, *rouse) = when.schedule(timer, self.job(hash, number))?;
             entry.task = number;
         }
         entry.order = number;
@@ -398,8 +436,10 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Drop for Fire<K, V> {
 
 /// Frees the task of an entry that is out of its index.
 pub(super) fn cancel(timeout: &Timeout) {
-    let _inside = Inside::enter();
-    timeout.cancel();
+    let inside = Inside::enter();
+    let rouse = timeout.cancel_quietly();
+    drop(inside);
+    timeout.rouse_if(rouse);
 }
 
 struct Locked<'a, K, V> {

@@ -5,6 +5,7 @@ use std::task::{Wake, Waker};
 
 use crate::concurrent::Alarm;
 use crate::task::Job;
+use crate::timer::Rouse;
 use crate::{Driver, Instant, ScheduleError, Timeout, Timer};
 
 /// When to ring for who waits for the end of the timer only: just before the end of time, which a
@@ -68,13 +69,18 @@ impl Bell {
     /// taken out again.
     #[inline]
     pub(crate) fn ring_by(&self, due: Instant) -> Result<(), ScheduleError> {
-        self.alarm.ring_by(due, |set| match set {
-            Some(timeout) if timeout.reschedule_at(due) => Ok(None),
-            _ => self
-                .timer
-                .go_on_at(due, Job::Wake(self.waker.clone()))
-                .map(Some),
-        })
+        let set = |set: Option<&Timeout>| {
+            if let Some(rouse) = set.and_then(|timeout| timeout.reschedule_at_quietly(due)) {
+                return Ok((None, rouse));
+            }
+            let job = Job::Wake(self.waker.clone());
+            let (timeout, rouse) = self.timer.go_on_at_quietly(due, job)?;
+            Ok((Some(timeout), rouse))
+        };
+        // The host's waker may poll it right here, and then this bell rings.
+        let rouse = self.alarm.ring_by(due, set)?;
+        self.timer.rouse_if(rouse.unwrap_or(Rouse::NO));
+        Ok(())
     }
 
     /// Rings no more, until [`ring_by`](Self::ring_by) is called again.

@@ -12,6 +12,7 @@ use super::spawned::{Spawned, spawn};
 use super::stop_signal::StopSignal;
 use crate::concurrent::Alarm;
 use crate::task::{Job, Run, returns};
+use crate::timer::Rouse;
 use crate::{Instant, ScheduleError, Timeout, Timer, WeakTimer};
 
 /// Decides what is done when. Reads no clock, starts nothing, calls nobody.
@@ -139,6 +140,8 @@ struct State<M: Machine> {
     work: Option<Arc<dyn Perform<M>>>,
     listener: Option<Listener<M::Note>>,
     going: Vec<Going>,
+    /// The threads on which foreign code is told of what has happened.
+    foreign: Vec<ThreadId>,
 }
 
 /// A run that has begun and not ended.
@@ -170,13 +173,18 @@ impl<M: Machine> Chain<M> {
                 work: Some(work),
                 listener: hears.listener,
                 going: Vec::new(),
+                foreign: Vec::new(),
             }),
             over: StopSignal::new(),
             ending: hears.ending,
         });
         // This one is an ordinary entry; those that follow are its continuation.
-        let file = || timer.at(due, Job::Wake(chain.waker()));
-        chain.alarm.ring_by(due, |_| file().map(Some))?;
+        let set = |_: Option<&Timeout>| {
+            let (timeout, rouse) = timer.at_quietly(due, Job::Wake(chain.waker()))?;
+            Ok((Some(timeout), rouse))
+        };
+        let rouse = chain.alarm.ring_by(due, set)?;
+        timer.rouse_if(rouse.unwrap_or(Rouse::NO));
         Ok(chain)
     }
 
@@ -195,11 +203,22 @@ impl<M: Machine> Chain<M> {
 
     /// Blocks until all is over, or for this long. A run does not wait for its own end.
     pub(crate) fn wait(&self, patience: Duration) -> bool {
-        let here = Some(thread::current().id());
-        if self.lock().going.iter().any(|going| going.thread == here) {
+        let here = thread::current().id();
+        let state = self.lock();
+        let runs_here = state.going.iter().any(|going| going.thread == Some(here));
+        if runs_here || state.foreign.contains(&here) {
             return false;
         }
+        drop(state);
         self.over.wait_for(patience)
+    }
+
+    /// Until this is dropped, foreign code runs on this thread. It may wait for the end, which
+    /// this thread has yet to bring: it is told so instead.
+    fn apart(&self) -> Apart<'_, M> {
+        let here = thread::current().id();
+        self.lock().foreign.push(here);
+        Apart { chain: self, here }
     }
 
     fn waker(self: &Arc<Self>) -> Waker {
@@ -262,9 +281,18 @@ impl<M: Machine> Chain<M> {
         }
         if let (Some(note), Some(listener)) = (act.note, listener) {
             if let Some(timer) = open.filter(|_| is_on_host) {
-                drop(timer.run_soon(move || listener(note)));
-            } else if !returns(move || listener(note)) {
-                tracing::error!("a listener panicked");
+                let chain = Arc::clone(self);
+                let told = move || {
+                    let _apart = chain.apart();
+                    listener(note);
+                };
+                drop(timer.run_soon(told));
+            } else {
+                let apart = self.apart();
+                if !returns(move || listener(note)) {
+                    tracing::error!("a listener panicked");
+                }
+                drop(apart);
             }
         }
         if let Some(ending) = self.ending.as_ref().filter(|_| is_ending) {
@@ -276,7 +304,9 @@ impl<M: Machine> Chain<M> {
             drop(timer.go_on_at(now, Job::Task(Box::new(turn))));
         }
         if is_over {
+            let apart = self.apart();
             returns(|| drop(owned));
+            drop(apart);
             returns(|| self.over.stop());
         }
         // At the end of time, what is never due must not be due again and again.
@@ -294,11 +324,18 @@ impl<M: Machine> Chain<M> {
         let due = due.min(FAR);
         let timer = self.timer.upgrade();
         let rings = timer.as_ref().is_some_and(|timer| {
-            let set = |set: Option<&Timeout>| match set {
-                Some(timeout) if timeout.reschedule_at(due) => Ok(None),
-                _ => timer.go_on_at(due, Job::Wake(self.waker())).map(Some),
+            let set = |set: Option<&Timeout>| {
+                if let Some(rouse) = set.and_then(|timeout| timeout.reschedule_at_quietly(due)) {
+                    return Ok((None, rouse));
+                }
+                let (timeout, rouse) = timer.go_on_at_quietly(due, Job::Wake(self.waker()))?;
+                Ok::<_, ScheduleError>((Some(timeout), rouse))
             };
-            self.alarm.ring_by(due, set).is_ok()
+            let set = self.alarm.ring_by(due, set);
+            set.is_ok_and(|rouse| {
+                timer.rouse_if(rouse.unwrap_or(Rouse::NO));
+                true
+            })
         });
         if !rings {
             self.handle(Event::TimerEnded);
@@ -308,6 +345,21 @@ impl<M: Machine> Chain<M> {
     fn silence(&self) {
         if let Some(timeout) = self.alarm.rang() {
             timeout.cancel();
+        }
+    }
+}
+
+/// See [`Chain::apart`].
+struct Apart<'a, M: Machine> {
+    chain: &'a Chain<M>,
+    here: ThreadId,
+}
+
+impl<M: Machine> Drop for Apart<'_, M> {
+    fn drop(&mut self) {
+        let foreign = &mut self.chain.lock().foreign;
+        if let Some(place) = foreign.iter().rposition(|&thread| thread == self.here) {
+            foreign.swap_remove(place);
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | requests that wait for an answer, each with a deadline | [`Requests`] |
 //! | a limit that is handed down a chain of calls | [`Deadline`] |
 //! | items to be taken when they are due | [`DelayQueue`], by key [`KeyedDelayQueue`] |
+//! | items that are handled together | [`Batcher`] |
 //! | operations that wait for a change, or for their time | [`DelayedOperations`] |
 //! | to wait for a number that only grows | [`Thresholds`] |
 //! | values that are forgotten | [`ExpiringMap`] |
@@ -30,6 +31,7 @@
 
 mod activity;
 mod backoff;
+mod batcher;
 mod bell;
 mod chain;
 mod deadline;
@@ -52,6 +54,7 @@ mod worker;
 
 pub use activity::WatchError;
 pub use backoff::{Attempts, Backoff, BackoffError, GiveUp, Jitter, Planned, RetryBudget, Share};
+pub use batcher::{Batcher, BatcherStats};
 pub use chain::CancelGuard;
 pub use deadline::{Deadline, DeadlineExceeded, Limit};
 pub use delay_queue::{

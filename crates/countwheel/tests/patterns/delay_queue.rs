@@ -229,7 +229,21 @@ fn what_has_failed_goes_back_unless_there_is_a_newer_one() {
             .unwrap();
     }
     host.clock().advance(100 * MS);
-    assert_eq!(values(queue.take_due(250)), [("a", 1), ("b", 2)]);
+    let failed = queue.take_due(250);
+    assert_eq!(values(failed.clone()), [("a", 1), ("b", 2)]);
+
+    // And without a pause: under its old deadline, so that it is due at once and comes first.
+    queue.push_sooner("b", 3, 500 * MS).unwrap();
+    queue.push("c", 1, Duration::ZERO).unwrap();
+    for due in failed {
+        let (key, value) = due.value;
+        queue
+            .merge_at(key, value, due.deadline, |_, newer, _failed| newer)
+            .unwrap();
+    }
+    let mut again = values(queue.take_due(250));
+    again.sort_unstable();
+    assert_eq!(again, [("a", 1), ("b", 3), ("c", 1)]);
 }
 
 #[test]
@@ -944,4 +958,23 @@ fn threads_merge_and_lose_nothing() {
     });
     assert_eq!(total.into_inner(), 3 * EACH);
     assert_adds_up(&queue.stats());
+}
+
+// `merge` knew delays only: who had an instant had to read the clock for it.
+#[test]
+fn what_is_merged_under_an_instant_comes_at_the_sooner_one() {
+    let mut host = manual(MS, layouts()[0]);
+    let queue = KeyedDelayQueue::new(host.timer().clone());
+    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    let add = |_: &&str, old: u32, new: u32| old + new;
+    assert!(!queue.merge_at("a", 1, at(5), add).unwrap());
+    assert!(queue.merge_at("a", 2, at(9), add).unwrap());
+    assert_eq!(queue.deadline("a"), Some(at(5)));
+    assert!(queue.merge_at("a", 4, at(3), add).unwrap());
+    assert_eq!(queue.deadline("a"), Some(at(3)));
+    host.advance(3 * SECOND);
+    let due = queue.try_take().unwrap();
+    assert_eq!((due.value, due.deadline), (("a", 7), at(3)));
+    assert!(!queue.merge_at("a", 1, at(0), add).unwrap());
+    assert!(queue.try_take().is_some(), "what has passed is due at once");
 }

@@ -144,18 +144,19 @@ fn what_a_load_replaces_is_dropped_without_the_lock() {
     let base = ManualClock::new();
     base.advance(10 * SECOND);
     let back = Arc::new(AtomicU64::new(0));
-    let timer = Timer::builder()
-        .clock(Back {
-            base: base.clone(),
-            back: back.clone(),
-        })
-        .build();
+    let clock = Back {
+        base: base.clone(),
+        back: back.clone(),
+    };
+    // A host that nobody polls: nothing but the calls below looks at what has expired.
+    let (timer, _host) =
+        (Timer::builder().clock(clock)).build_hosted(|_| std::future::pending::<()>());
     let map = ExpiringMap::<u32, V>::new(timer, Ttl::idle(SECOND));
     let weak = Arc::new(Mutex::new(Some(map.downgrade())));
     let dropped = Arc::new(AtomicUsize::new(0));
     map.insert(1, V(Some((weak.clone(), dropped.clone()))))
         .unwrap();
-    base.advance(SECOND); // the timer's thread does not notice: nobody rouses it
+    base.advance(SECOND);
     let (tx, gate) = gated(V(None));
     let mut loader = Box::pin(map.try_get_or_load_async(&1, gate));
     let mut cx = Context::from_waker(Waker::noop());

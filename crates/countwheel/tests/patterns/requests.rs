@@ -144,6 +144,34 @@ fn a_time_out_tells_whether_the_request_was_sent() {
     assert_eq!((stats.timed_out_unsent, stats.timed_out_sent), (1, 2));
 }
 
+// a client that stalls before it writes had marked its request as sent, after the deadline and
+// before the timer's host came: the other side was blamed.
+#[test]
+fn a_request_that_is_sent_after_its_deadline_was_not_sent_in_time() {
+    let mut host = manual(MS, layouts()[0]);
+    let requests = table::<()>(&host);
+    let stalled = requests.register(SECOND).unwrap();
+    let own = requests.register_as(OwnId(1), SECOND).unwrap();
+    let in_time = requests.register(SECOND).unwrap();
+    host.clock().advance(SECOND - Duration::from_nanos(1));
+    assert!(requests.mark_sent(in_time.id()));
+    host.clock().advance(Duration::from_nanos(1)); // nobody has looked at the deadlines yet
+    assert!(!requests.mark_sent(stalled.id()) && !requests.mark_sent(OwnId(1)));
+    assert!(
+        !requests.mark_sent(in_time.id()),
+        "it is too late to say more"
+    );
+    host.run_due();
+    for (response, was_sent) in [(stalled, false), (own, false), (in_time, true)] {
+        let RequestError::TimedOut { sent, .. } = response.wait().unwrap_err() else {
+            panic!("it timed out");
+        };
+        assert_eq!(sent, was_sent);
+    }
+    let stats = requests.stats();
+    assert_eq!((stats.timed_out_unsent, stats.timed_out_sent), (2, 1));
+}
+
 // 2.5, cancel(); defect 32: a cancel after the completion failed there.
 #[test]
 fn a_request_is_cancelled_once_and_not_after_its_end() {
@@ -504,4 +532,37 @@ fn number_and_room_are_free_before_the_caller_is_told() {
         end(&requests, &mut host);
     }
     assert_eq!(*again.1.lock().unwrap(), [true, true]);
+}
+
+// a thread that waited could not look up from it: it waited to the end, or not at all.
+#[test]
+fn a_wait_may_be_given_up_and_taken_up_again() {
+    let mut host = manual(MS, layouts()[0]);
+    let requests = table::<u32>(&host);
+    let response = requests.register(SECOND).unwrap();
+    let response = response.wait_for(Duration::ZERO).unwrap_err();
+    let response = response.wait_for(MS).unwrap_err();
+    assert_eq!(requests.stats().in_flight, 1, "it goes on");
+    requests.complete(response.id(), 7).unwrap();
+    assert_eq!(response.wait_for(Duration::ZERO).unwrap().unwrap(), 7);
+
+    let timed_out = requests.register(SECOND).unwrap();
+    host.advance(SECOND);
+    let error = timed_out.wait_for(HOUR).unwrap().unwrap_err();
+    assert!(matches!(error, RequestError::TimedOut { sent: false, .. }));
+
+    let dropped = requests.register(SECOND).unwrap();
+    drop(dropped.wait_for(Duration::ZERO));
+    assert_eq!(
+        requests.stats().cancelled,
+        1,
+        "as if it had not been waited for"
+    );
+
+    let answered = requests.register(SECOND).unwrap();
+    let id = answered.id();
+    std::thread::scope(|scope| {
+        scope.spawn(|| requests.complete(id, 8).unwrap());
+        assert_eq!(answered.wait_for(HOUR).unwrap().unwrap(), 8);
+    });
 }

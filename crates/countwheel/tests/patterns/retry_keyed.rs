@@ -495,3 +495,44 @@ fn attempts_of_a_key_never_overlap_and_the_newest_is_the_last() {
         assert_adds_up(retries.stats());
     }
 }
+
+// every operation was tried as soon as it came, also one that a newer one was about to overtake.
+#[test]
+fn the_first_attempt_may_wait_and_what_is_overtaken_meanwhile_is_never_tried() {
+    let mut host = ManualHost::new();
+    let second = Duration::from_secs(1);
+    let (sender, tried) = mpsc::channel();
+    let retry =
+        KeyedRetry::<String, u32, &str>::builder(host.timer().clone(), Backoff::fixed(10 * second))
+            .first_delay(second)
+            .build_keyed(move |key, value, attempt| {
+                sender
+                    .send((key.clone(), *value, attempt.number()))
+                    .unwrap();
+                Err(Failure::Retryable("down"))
+            })
+            .unwrap();
+    retry.submit("a".to_owned(), 1).unwrap();
+    host.advance(second / 2);
+    assert_eq!(retry.submit("a".to_owned(), 2).unwrap(), Some(1));
+    assert!(
+        retry.contains("a") && !retry.is_in_flight("a"),
+        "found by a borrowed key"
+    );
+    host.advance(second - Duration::from_millis(1));
+    assert!(tried.try_recv().is_err());
+    host.advance(Duration::from_millis(1));
+    assert_eq!(tried.try_recv().unwrap(), ("a".to_owned(), 2, 1));
+    host.advance(10 * second);
+    assert_eq!(
+        tried.try_recv().unwrap(),
+        ("a".to_owned(), 2, 2),
+        "then as the backoff says"
+    );
+    assert_eq!(retry.cancel("a"), Cancelled::Pending(2));
+
+    // What has failed already waits for its second attempt only.
+    retry.submit_failed("b".to_owned(), 3, "down").unwrap();
+    host.advance(10 * second);
+    assert_eq!(tried.try_recv().unwrap(), ("b".to_owned(), 3, 2));
+}

@@ -597,3 +597,36 @@ fn with_real_threads_no_step_begins_after_close() {
     }
     timer.stop();
 }
+
+// A worker could only be told to keep a gap after each step, not to let a few through at once.
+#[test]
+fn a_burst_lets_some_steps_through_at_once_and_no_more_in_the_long_run() {
+    const BURST: u32 = 3;
+    let mut host = ManualHost::new();
+    let (steps, gap) = (Journal::new(), 10 * SECOND);
+    let (log, clock) = (steps.clone(), host.timer().clone());
+    let worker = Worker::on_demand()
+        .min_gap(gap)
+        .burst(std::num::NonZeroU32::new(BURST).unwrap())
+        .start(host.timer(), move || log.write(clock.now()))
+        .unwrap();
+    let mut wake_each_second_for = |seconds: u64| {
+        for _ in 0..seconds {
+            worker.wake();
+            host.advance(SECOND);
+        }
+        let at: Vec<_> = steps.take().into_iter().map(Instant::as_nanos).collect();
+        at.into_iter()
+            .map(|at| at / 1_000_000_000)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(wake_each_second_for(41), [0, 1, 2, 10, 20, 30, 40]);
+    // After a rest it has as many again, and not more.
+    assert_eq!(wake_each_second_for(0), [0_u64; 0]);
+    worker.suspend();
+    assert_eq!(wake_each_second_for(100), [0_u64; 0]);
+    worker.resume();
+    let after = wake_each_second_for(21);
+    assert_eq!(after.len(), BURST as usize + 2, "{after:?}");
+    assert_eq!(after[..3], [141, 142, 143]);
+}

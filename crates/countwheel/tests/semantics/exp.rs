@@ -1,11 +1,12 @@
 //! EXP: what happens when a deadline comes.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use countwheel::{
-    Driver, Executor, Instant, ManualClock, ManualHost, Overload, Resolution, Task, Timer, Work,
+    Clock, Driver, Executor, Instant, ManualClock, ManualHost, Overload, Resolution, Task, Timer,
+    Timestamp, Work,
 };
 
 use super::harness::log;
@@ -233,27 +234,68 @@ impl Executor for Grenade {
 
 // EXP-4
 #[test]
-fn a_host_that_fails_begins_again_and_one_that_keeps_failing_gives_up_in_public() {
+fn an_executor_that_panics_every_time_loses_what_it_was_given_and_ends_no_timer() {
     let log = log();
     let calls = Arc::new(AtomicUsize::new(0));
     let clock = ManualClock::new();
     let timer = Timer::builder()
-        .thread_name("hopeless")
+        .thread_name("undaunted")
         .executor(Grenade(Arc::clone(&calls)))
         .clock(clock.clone())
         .build();
     for _ in 0..20 {
         timer.schedule(HOUR, || ()).unwrap();
     }
-    clock.advance(HOUR);
+    let (sender, goes_on) = mpsc::channel();
+    timer.schedule_send(2 * HOUR, (), &sender).unwrap();
+    clock.advance(2 * HOUR);
+    timer.rouse();
+    goes_on.recv().unwrap();
+    while timer.stats().returned < 20 {
+        std::thread::yield_now();
+    }
+    assert_eq!(calls.load(Ordering::SeqCst), 20);
+    assert_eq!(timer.stats().host_failures, 20);
+    assert!(!timer.is_stopped());
+    assert_eq!(log.with(&["an executor panicked", "undaunted"]).len(), 20);
+    assert!(timer.stop().is_complete());
+}
+
+/// Panics from some moment on.
+#[derive(Debug, Clone, Default)]
+struct Worn(ManualClock, Arc<AtomicBool>);
+
+impl Clock for Worn {
+    fn now(&self) -> Instant {
+        assert!(!self.1.load(Ordering::SeqCst), "on purpose");
+        self.0.now()
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.0.timestamp()
+    }
+}
+
+// EXP-4
+#[test]
+fn a_host_that_fails_begins_again_and_one_that_keeps_failing_gives_up_in_public() {
+    let log = log();
+    let clock = Worn::default();
+    let timer = Timer::builder()
+        .thread_name("hopeless")
+        .clock(clock.clone())
+        .build();
+    for _ in 0..20 {
+        timer.schedule(HOUR, || ()).unwrap();
+    }
+    clock.1.store(true, Ordering::SeqCst);
     timer.rouse();
     while !timer.is_stopped() {
         std::thread::yield_now();
     }
     let stopped = timer.stop();
     assert!(stopped.is_complete());
-    assert_eq!(calls.load(Ordering::SeqCst), 16);
-    assert_eq!(stopped.unfired.len(), 4, "what it did not touch comes back");
+    assert_eq!(stopped.unfired.len(), 20, "what was pending comes back");
     let stats = timer.stats();
     assert_eq!((stats.host_failures, stats.returned), (16, 20));
     assert_eq!(log.with(&["gives up", "hopeless"]).len(), 1);

@@ -355,6 +355,7 @@ fn a_timer_that_is_dropped_drops_what_is_pending() {
     drop(host);
     assert!(presence.is_over());
     assert!(!timeout.is_pending() && !timeout.is_cancelled() && !timeout.is_expired());
+    assert!(timeout.is_returned());
 }
 
 // LIF-12

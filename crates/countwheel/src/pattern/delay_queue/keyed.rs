@@ -221,6 +221,40 @@ where
         key: K,
         value: V,
         delay: Duration,
+        merge: impl FnMut(&K, V, V) -> V,
+    ) -> Result<bool, PushError<(K, V)>> {
+        self.merge_at(key, value, self.queue.now() + delay, merge)
+    }
+
+    /// Like [`merge`](Self::merge), but a new key can be taken once the timer's
+    /// [`now`](Timer::now) has reached `deadline`; one that is there, at the sooner of both.
+    ///
+    /// ```
+    /// use countwheel::ManualHost;
+    /// use countwheel::pattern::KeyedDelayQueue;
+    /// use std::time::Duration;
+    ///
+    /// let mut host = ManualHost::new();
+    /// let second = Duration::from_secs(1);
+    /// let on_the_minute = host.timer().now() + 60 * second;
+    /// let views = KeyedDelayQueue::new(host.timer().clone());
+    /// for _ in 0..3 {
+    ///     host.advance(second);
+    ///     views.merge_at("home", 1, on_the_minute, |_page, old, new| old + new)?;
+    /// }
+    /// assert_eq!(views.deadline("home"), Some(on_the_minute));
+    /// host.advance(57 * second);
+    /// assert_eq!(views.try_take().unwrap().value, ("home", 3));
+    /// # Ok::<(), countwheel::pattern::PushError<(&str, u32)>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`merge`](Self::merge).
+    pub fn merge_at(
+        &self,
+        key: K,
+        value: V,
+        mut deadline: Instant,
         mut merge: impl FnMut(&K, V, V) -> V,
     ) -> Result<bool, PushError<(K, V)>> {
         let hash = self.hasher.hash_one(&key);
@@ -228,7 +262,6 @@ where
             let value = (key, value);
             return Err(PushError::NoThread { value, source });
         }
-        let mut deadline = self.queue.now() + delay;
         let mut value = value;
         let mut held = Held(&self.queue, 0);
         loop {

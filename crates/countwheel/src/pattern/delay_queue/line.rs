@@ -1,14 +1,24 @@
 //! Who waits for an item, first come, first served.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
+use std::time::Duration;
+
+use crate::Instant;
+
+/// How long one who was called may take to come before the next one is called for the same.
+pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Those who wait at a queue. One who is called stays in the line until it takes something or
-/// leaves, so that what it was called for is not promised twice.
+/// leaves, so that what it was called for is not promised twice; or until it has not come for
+/// [`PATIENCE`]: then somebody else may have it.
 #[derive(Default)]
 pub(super) struct Line {
     waiting: BTreeMap<Ticket, Waker>,
-    called: BTreeSet<Ticket>,
+    /// With when it was called.
+    called: BTreeMap<Ticket, Instant>,
+    /// In the order of the calls; some may have come since.
+    calls: VecDeque<(Instant, Ticket)>,
     last: u64,
 }
 
@@ -50,9 +60,31 @@ impl Line {
     }
 
     /// Calls whoever has waited the longest: to be woken without the lock.
-    pub(super) fn call(&mut self) -> Option<Waker> {
+    pub(super) fn call(&mut self, now: Instant) -> Option<Waker> {
         let (ticket, waker) = self.waiting.pop_first()?;
-        self.called.insert(ticket);
+        self.called.insert(ticket, now);
+        self.calls.push_back((now, ticket));
         Some(waker)
+    }
+
+    /// Counts no more on those who were called long ago and have not come. Somebody else may have
+    /// what they were called for; if they come, they take what there is, or wait again.
+    pub(super) fn forget_absent(&mut self, now: Instant) {
+        while let Some(&(called, ticket)) = self.calls.front() {
+            let is_open = self.called.get(&ticket) == Some(&called);
+            if is_open && called + PATIENCE > now {
+                return;
+            }
+            if is_open {
+                self.called.remove(&ticket);
+            }
+            self.calls.pop_front();
+        }
+    }
+
+    /// When those who wait may have what somebody was called for who does not come.
+    pub(super) fn next_absent(&self) -> Option<Instant> {
+        let (called, _) = self.calls.front().filter(|_| self.has_waiting())?;
+        (!self.called.is_empty()).then(|| *called + PATIENCE)
     }
 }

@@ -101,10 +101,11 @@ impl<T: Send + 'static> Queue<T> {
             return;
         }
         let called = self.call(&mut state, now);
-        let ring_by = state
+        let due = state
             .line
             .has_waiting()
             .then(|| state.shelf.due_of(deadline));
+        let ring_by = due.into_iter().chain(state.line.next_absent()).min();
         drop(state);
         wake(called);
         if let Some(due) = ring_by {
@@ -122,6 +123,7 @@ impl<T: Send + 'static> Queue<T> {
     /// Calls as many of the line as items are due, or everybody at the end.
     fn call(&self, state: &mut State<T>, now: Instant) -> Vec<Waker> {
         let mut wakers = Vec::new();
+        state.line.forget_absent(now);
         let wanted = if !state.line.has_waiting() {
             return wakers;
         } else if self.is_over(state) {
@@ -131,7 +133,7 @@ impl<T: Send + 'static> Queue<T> {
             state.shelf.look(now, most)
         };
         while state.line.called() < wanted
-            && let Some(waker) = state.line.call()
+            && let Some(waker) = state.line.call(now)
         {
             wakers.push(waker);
         }
@@ -161,8 +163,12 @@ impl<T: Send + 'static> Queue<T> {
     /// concerns.
     fn taken(&self, mut state: MutexGuard<'_, State<T>>, now: Instant) {
         let called = self.call(&mut state, now);
+        let ring_by = state.line.next_absent();
         drop(state);
         wake(called);
+        if let Some(due) = ring_by {
+            self.ring_by(due);
+        }
     }
 
     /// Takes an item, or waits in the line. `None` if nothing will come.
@@ -183,7 +189,8 @@ impl<T: Send + 'static> Queue<T> {
             return Poll::Ready(taken);
         }
         let old = state.line.wait(ticket, waker);
-        let due = state.shelf.next_wake();
+        let due = state.shelf.next_wake_of_later();
+        let due = due.into_iter().chain(state.line.next_absent()).min();
         drop(state);
         drop(old);
         self.ring_by(due.unwrap_or(FAR));
@@ -238,8 +245,9 @@ impl<T: Send + 'static> Rung for Queue<T> {
         let mut state = self.lock();
         let called = self.call(&mut state, now);
         let more = called.len() >= AT_ONCE;
-        let next = state.shelf.next_wake_of_later().unwrap_or(FAR);
-        let next = state.line.has_waiting().then_some(next);
+        let next = state.shelf.next_wake_of_later();
+        let next = next.into_iter().chain(state.line.next_absent()).min();
+        let next = state.line.has_waiting().then_some(next.unwrap_or(FAR));
         drop(state);
         wake(called);
         if more {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::Resolution;
 use crate::pattern::activity::Options;
 
-/// The times of [`Heartbeats`](super::Heartbeats).
+/// The times of [`Heartbeats`](super::Heartbeats), among them a pause of 60 s from a failed attempt
+/// to recover a connection to the next, however short the time between heartbeats is, unless
+/// [told otherwise](Self::recovery_pause).
 ///
 /// ```
 /// use countwheel::pattern::{HeartbeatConfig, HeartbeatConfigError};

@@ -190,7 +190,11 @@ impl<T> Books<T> {
         waiting
     }
 
-    pub(super) fn set_sent(&mut self, key: TimerKey) -> bool {
+    /// Notes that a request was sent; false if it has ended, or ought to have by `now`.
+    pub(super) fn set_sent(&mut self, now: Instant, key: TimerKey) -> bool {
+        if self.driver.deadline(key).is_none_or(|due| due <= now) {
+            return false;
+        }
         let flight = self.flight(key);
         flight.map(|flight| flight.is_sent = true).is_some()
     }

@@ -67,8 +67,8 @@ pub const DUBBO_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// [`Response`], and no further.
 ///
 /// To register or to complete is O(1) and takes one short lock, that of a shard; a thread
-/// registers on a shard of its own. To register reads the clock and allocates what the two ends
-/// share; nothing else does. Whoever ends a request wakes its caller, without the lock. The
+/// registers on a shard of its own. To register allocates what the two ends share, and nothing
+/// else does; to register and to mark as sent reads the clock. Whoever ends a request wakes its caller, without the lock. The
 /// timer has one entry for each shard, however many requests there are, and they do not count
 /// under its [`max_pending`](crate::TimerBuilder::max_pending).
 ///
@@ -260,8 +260,24 @@ impl<T: Send + 'static> Requests<T> {
     }
 
     /// Notes that the request was written to the connection: if it times out, that is the other
-    /// side's doing ([`RequestError::TimedOut`], `sent`). False if no such request is in
-    /// flight.
+    /// side's doing ([`RequestError::TimedOut`], `sent`). False, and without effect, if no such
+    /// request is in flight, or if its deadline has come: then the time was spent on this side.
+    ///
+    /// O(1): reads the clock and takes the lock of a shard.
+    ///
+    /// ```
+    /// # use countwheel::ManualHost;
+    /// # use countwheel::pattern::{RequestError, Requests};
+    /// # use std::time::Duration;
+    /// # let mut host = ManualHost::new();
+    /// let requests = Requests::<()>::new(host.timer().clone());
+    /// let response = requests.register(Duration::from_secs(1))?;
+    /// host.clock().advance(Duration::from_secs(1)); // a stall, before the write
+    /// assert!(!requests.mark_sent(response.id()));
+    /// host.run_due();
+    /// assert!(matches!(response.wait(), Err(RequestError::TimedOut { sent: false, .. })));
+    /// # Ok::<(), countwheel::pattern::RegisterError>(())
+    /// ```
     pub fn mark_sent(&self, id: impl RequestKey) -> bool {
         let found = self.find(id);
         found.is_ok_and(|(shard, id)| shard.mark_sent(id))

@@ -4,13 +4,15 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::handler::Handoff;
 use super::shard::Shard;
 use super::{OwnId, RequestError, RequestId};
 use crate::Instant;
+use crate::clock::Patience;
 use crate::concurrent::Outcome;
-use crate::task::block_until;
+use crate::task::{block_for, block_until};
 
 /// What a request's caller and its table share.
 pub(super) struct Call<T> {
@@ -118,6 +120,35 @@ impl<T: Send + 'static> Response<T> {
     /// If the answer was taken before, by a poll.
     pub fn wait(mut self) -> Result<T, RequestError> {
         block_until(|cx| Pin::new(&mut self).poll(cx))
+    }
+
+    /// Like [`wait`](Self::wait), but for `patience` of real time at most: for a thread that has
+    /// something else to do, or looks whether it is still wanted.
+    ///
+    /// # Errors
+    /// Gives the response back if the request has not ended by then. It goes on, until its
+    /// deadline, or until the response is dropped.
+    ///
+    /// # Panics
+    /// If the answer was taken before, by a poll.
+    ///
+    /// ```
+    /// use countwheel::ManualHost;
+    /// use countwheel::pattern::Requests;
+    /// use std::time::Duration;
+    ///
+    /// let host = ManualHost::new();
+    /// let requests = Requests::new(host.timer().clone());
+    /// let response = requests.register(Duration::from_secs(60))?;
+    /// let response = response.wait_for(Duration::from_millis(1)).unwrap_err(); // not yet
+    /// requests.complete(response.id(), "pong").unwrap();
+    /// assert_eq!(response.wait_for(Duration::ZERO).unwrap().unwrap(), "pong");
+    /// # Ok::<(), countwheel::pattern::RegisterError>(())
+    /// ```
+    pub fn wait_for(mut self, patience: Duration) -> Result<Result<T, RequestError>, Self> {
+        let patience = Patience::of(patience);
+        let answer = block_for(patience, |cx| Pin::new(&mut self).poll(cx));
+        answer.ok_or(self)
     }
 
     /// Takes the request back: the same as dropping this.

@@ -205,8 +205,10 @@ impl<T: Send + 'static> Shard<T> {
     }
 
     pub(super) fn mark_sent(&self, id: RequestId) -> bool {
+        // Read first: who waits for the lock has sent the request before.
+        let now = self.bell.now();
         let key = id.key();
-        key.is_some_and(|key| self.with(|books| books.set_sent(key)))
+        key.is_some_and(|key| self.with(|books| books.set_sent(now, key)))
     }
 
     /// How long ago a request timed out, if that is known.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::hash::Hash;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::books::Limits;
 use super::flight::{Async, Blocking, Launch};
@@ -95,6 +96,7 @@ pub(super) struct Options<K, T, E> {
     pub(super) backoff: Backoff,
     pub(super) budget: Option<RetryBudget>,
     pub(super) on_panic: OnPanic,
+    pub(super) first_delay: Duration,
     pub(super) seed: Option<u64>,
     pub(super) limits: Limits,
     pub(super) dead_letter: Option<DeadLetterHandler<K, T, E>>,
@@ -111,6 +113,7 @@ where
             backoff,
             budget: None,
             on_panic: OnPanic::default(),
+            first_delay: Duration::ZERO,
             seed: None,
             limits: Limits {
                 max_pending: usize::MAX,
@@ -147,6 +150,33 @@ where
     /// What happens when an attempt panics: it is tried again unless told otherwise.
     pub fn on_panic(mut self, policy: OnPanic) -> Self {
         self.options.on_panic = policy;
+        self
+    }
+
+    /// How long an operation waits before its first attempt: not at all unless told otherwise.
+    /// For what is likely to be overtaken by something newer of the same key, or to fail if it is
+    /// tried at once. One that comes with its [failure](Retry::submit_failed) waits as the backoff
+    /// says, and one that is resumed until its own time.
+    ///
+    /// ```
+    /// use countwheel::ManualHost;
+    /// use countwheel::pattern::{Backoff, Failure, KeyedRetry};
+    /// use std::time::Duration;
+    ///
+    /// let mut host = ManualHost::new();
+    /// let second = Duration::from_secs(1);
+    /// let pushes = KeyedRetry::<String, u32, ()>::builder(host.timer().clone(), Backoff::eureka())
+    ///     .first_delay(second)
+    ///     .build_keyed(|_, version, _| Ok::<_, Failure<()>>(assert_eq!(*version, 2)))?;
+    /// pushes.submit("app".to_owned(), 1).unwrap();
+    /// assert_eq!(pushes.submit("app".to_owned(), 2).unwrap(), Some(1), "it had not been tried");
+    /// assert!(pushes.contains("app") && !pushes.is_in_flight("app"));
+    /// host.advance(second);
+    /// assert!(!pushes.contains("app"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn first_delay(mut self, delay: Duration) -> Self {
+        self.options.first_delay = delay;
         self
     }
 

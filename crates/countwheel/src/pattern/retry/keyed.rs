@@ -1,5 +1,6 @@
 //! A retry store in which each key has at most one operation.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
@@ -302,19 +303,31 @@ where
     /// assert_eq!(retries.cancel(&1), Cancelled::Pending("hello"));
     /// assert_eq!(retries.cancel(&1), Cancelled::Absent);
     /// ```
-    pub fn cancel(&self, key: &K) -> Cancelled<T> {
+    pub fn cancel<Q>(&self, key: &Q) -> Cancelled<T>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         self.owner.0.cancel(key)
     }
 
     /// Whether the key has an operation that has not ended.
     #[must_use]
-    pub fn contains(&self, key: &K) -> bool {
+    pub fn contains<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         self.owner.0.look(key).is_some()
     }
 
     /// Whether an attempt of the key's operation is in flight.
     #[must_use]
-    pub fn is_in_flight(&self, key: &K) -> bool {
+    pub fn is_in_flight<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         self.owner.0.look(key) == Some(true)
     }
 

@@ -1,6 +1,7 @@
 //! Books behind a lock, and everything that happens without it.
 
-use std::hash::{BuildHasher, RandomState};
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -30,6 +31,7 @@ where
     backoff: Backoff,
     budget: Option<RetryBudget>,
     on_panic: OnPanic,
+    first_delay: Duration,
     handler: Box<dyn Launch<K, T, E>>,
     dead_letter: Option<DeadLetterHandler<K, T, E>>,
     hasher: RandomState,
@@ -75,6 +77,7 @@ where
                 backoff: options.backoff,
                 budget: options.budget,
                 on_panic: options.on_panic,
+                first_delay: options.first_delay,
                 handler,
                 dead_letter: options.dead_letter,
                 hasher: RandomState::new(),
@@ -207,7 +210,8 @@ where
         }
         let mut attempts = Attempts::new(now, self.next_seed());
         let Some(failure) = failure else {
-            return (Operation::new(value, attempts, None, now), Ok(()));
+            let first = now + self.first_delay;
+            return (Operation::new(value, attempts, None, first), Ok(()));
         };
         attempts.begin();
         let next = self.next(&attempts, &failure, now);
@@ -245,7 +249,11 @@ where
         }
     }
 
-    pub(super) fn cancel(self: &Arc<Self>, key: &K) -> Cancelled<T> {
+    pub(super) fn cancel<Q>(self: &Arc<Self>, key: &Q) -> Cancelled<T>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         let hash = self.hasher.hash_one(key);
         match self.change(|books, effects| books.cancel(hash, key, effects)) {
             Ok(value) => Cancelled::Pending(value),
@@ -255,7 +263,11 @@ where
     }
 
     /// Whether there is an operation of the key, and whether it is being tried.
-    pub(super) fn look(&self, key: &K) -> Option<bool> {
+    pub(super) fn look<Q>(&self, key: &Q) -> Option<bool>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         let hash = self.hasher.hash_one(key);
         self.lock().look(hash, key)
     }

@@ -1,6 +1,7 @@
 //! The options of workers.
 
 use std::future::Future;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +54,7 @@ impl WorkerBuilder {
             rules: Rules {
                 wait,
                 min_gap: Duration::ZERO,
+                burst: 1,
                 wake_delay: Duration::ZERO,
                 pause_after_failure: Duration::from_secs(1),
             },
@@ -73,6 +75,39 @@ impl WorkerBuilder {
     /// woken: none unless told otherwise. A wake-up that comes too soon is put off, not lost.
     pub fn min_gap(mut self, gap: Duration) -> Self {
         self.rules.min_gap = gap;
+        self
+    }
+
+    /// Lets so many steps come one upon another before [`min_gap`](Self::min_gap) applies: a bucket
+    /// that holds `steps` tokens, of which each step takes one, and to which one comes back in each
+    /// gap. One unless told otherwise, which is a gap after each step. In the long run there is
+    /// never more than one step for each gap.
+    ///
+    /// ```
+    /// use countwheel::ManualHost;
+    /// use countwheel::pattern::Worker;
+    /// use std::num::NonZeroU32;
+    /// use std::time::Duration;
+    ///
+    /// // Eureka's replicator lets two through at once, and then one each 15 s.
+    /// let mut host = ManualHost::new();
+    /// let second = Duration::from_secs(1);
+    /// let replicator = Worker::on_demand()
+    ///     .min_gap(15 * second)
+    ///     .burst(NonZeroU32::new(2).unwrap())
+    ///     .start(host.timer(), || ())?;
+    /// let wake = |host: &mut ManualHost| {
+    ///     replicator.wake();
+    ///     host.advance(second);
+    ///     replicator.stats().steps
+    /// };
+    /// assert_eq!([wake(&mut host), wake(&mut host), wake(&mut host)], [1, 2, 2]);
+    /// host.advance(15 * second);
+    /// assert_eq!(replicator.stats().steps, 3, "it was put off");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn burst(mut self, steps: NonZeroU32) -> Self {
+        self.rules.burst = steps.get();
         self
     }
 

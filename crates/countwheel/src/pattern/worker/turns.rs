@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Step, WorkerStats};
 use crate::Instant;
+use crate::clock::nanos;
 use crate::pattern::bell::FAR;
 use crate::pattern::chain::{Act, Ended, Event, Machine};
 
@@ -14,6 +15,8 @@ pub(super) struct Rules {
     pub(super) wait: Duration,
     /// At least so long is it from the end of a step to the next.
     pub(super) min_gap: Duration,
+    /// So many steps may come without that gap, if there were fewer before. At least one.
+    pub(super) burst: u32,
     /// From a wake-up to the step.
     pub(super) wake_delay: Duration,
     pub(super) pause_after_failure: Duration,
@@ -43,6 +46,8 @@ pub(super) struct Turns {
     regular: Instant,
     /// No step comes before.
     not_before: Instant,
+    /// By when the steps so far have had their gaps, if those of a burst were made up for.
+    paid: Instant,
     stats: WorkerStats,
     last_run: u64,
     /// Whether that run is on its way to the executor, wanted or not.
@@ -74,6 +79,7 @@ impl Turns {
             woken: None,
             regular: first,
             not_before: Instant::ZERO,
+            paid: Instant::ZERO,
             stats: WorkerStats::default(),
             last_run: 0,
             sent: false,
@@ -196,7 +202,11 @@ impl Turns {
         }
         self.phase = Phase::Resting;
         self.regular = now + wait;
-        self.not_before = now + pause.max(self.rules.min_gap);
+        let gap = self.rules.min_gap;
+        self.paid = self.paid.max(now) + gap;
+        let on_credit = gap.saturating_mul(self.rules.burst.saturating_sub(1));
+        let earned = self.paid.as_nanos().saturating_sub(nanos(on_credit));
+        self.not_before = Instant::from_nanos(earned).max(now + pause);
         if self.finishing {
             self.not_before = now;
         }
@@ -319,6 +329,7 @@ mod tests {
             let rules = Rules {
                 wait: Duration::from_secs(WAIT),
                 min_gap: Duration::from_secs(GAP),
+                burst: 1,
                 wake_delay: Duration::from_secs(WAKE_DELAY),
                 pause_after_failure: Duration::from_secs(PAUSE),
             };

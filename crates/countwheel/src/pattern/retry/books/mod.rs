@@ -11,6 +11,7 @@ mod admission;
 mod entries;
 mod landing;
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -93,20 +94,23 @@ impl<K, T, E> Books<K, T, E> {
         self.last
     }
 
-    fn find(&self, hash: u64, key: &K) -> Option<u64>
+    fn find<Q>(&self, hash: u64, key: &Q) -> Option<u64>
     where
-        K: Eq,
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
     {
         let found = self.index.find(hash, |slot| {
-            self.slots.get(slot).is_some_and(|slot| *slot.key == *key)
+            let slot = self.slots.get(slot);
+            slot.is_some_and(|slot| (*slot.key).borrow() == key)
         });
         found.copied()
     }
 
     /// Whether the key has an operation, and whether that is being tried.
-    pub(super) fn look(&self, hash: u64, key: &K) -> Option<bool>
+    pub(super) fn look<Q>(&self, hash: u64, key: &Q) -> Option<bool>
     where
-        K: Eq,
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
     {
         let slot = self.slots.get(&self.find(hash, key)?)?;
         let flies = slot.flight.as_ref().is_some_and(|flight| !flight.is_void);
@@ -267,14 +271,15 @@ impl<K, T, E> Books<K, T, E> {
     }
 
     /// Takes out the operation of a key. `Err` says whether an attempt of it is in flight.
-    pub(super) fn cancel(
+    pub(super) fn cancel<Q>(
         &mut self,
         hash: u64,
-        key: &K,
+        key: &Q,
         effects: &mut Effects<K, T, E>,
     ) -> Result<T, bool>
     where
-        K: Eq,
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
     {
         let number = self.find(hash, key).ok_or(false)?;
         let lifted = self.lift(number);
