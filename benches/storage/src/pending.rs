@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use countwheel::{Clock as _, SystemClock, Timestamp};
-use countwheel_durable::{Attempt, Config, Outcome as Delivered, Verdict};
+use countwheel_durable::{Attempt, Config, Inline, Outcome as Delivered, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::child;
@@ -206,8 +206,8 @@ pub(crate) fn load(parameters: &Parameters, directory: &Path) -> anyhow::Result<
 pub(crate) fn open(parameters: &Parameters, directory: &Path) -> anyhow::Result<Figures> {
     let disk = system::disk_bytes(directory)? as f64;
     let watch = Stopwatch::start();
-    let timers =
-        ours::open(parameters.kind, directory)?.timers(|_: &Attempt| done(), config(parameters))?;
+    let timers = ours::open(parameters.kind, directory)?
+        .timers(Inline(|_: &Attempt| done()), config(parameters))?;
     first_turn(&timers)?;
     let restart = watch.milliseconds();
     pause(Duration::from_secs(1));
@@ -257,12 +257,12 @@ pub(crate) fn fire(
     let clock = SystemClock::new();
     let lateness = Arc::new(Mutex::new(Durations::default()));
     let kept = Arc::clone(&lateness);
-    let handler = move |attempt: &Attempt| {
+    let handler = Inline(move |attempt: &Attempt| {
         let late = u64::try_from(attempt.lateness().as_nanos()).unwrap_or(u64::MAX);
         let mut lateness = kept.lock().unwrap_or_else(PoisonError::into_inner);
         lateness.record(late);
         done()
-    };
+    });
     let watch = Stopwatch::start();
     let timers = ours::open(parameters.kind, directory)?.timers(handler, config(parameters))?;
     first_turn(&timers)?;

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use countwheel::{Clock, Instant, SystemClock};
 use countwheel_durable::store::EmbeddedStore;
-use countwheel_durable::{Attempt, Config, Due, Outcome, RetryPolicy, TimerName, Timers, Verdict};
+use countwheel_durable::{
+    Attempt, Config, Due, Inline, Outcome, RetryPolicy, TimerName, Timers, Verdict,
+};
 
 const EACH: Duration = Duration::from_millis(400);
 
@@ -28,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         verdict: Verdict::Done,
         detail: String::new(),
     };
-    let timers = Timers::open(store, done, clock.clone(), Config::default())?;
+    let timers = Timers::open(store, Inline(done), clock.clone(), Config::default())?;
     for writers in [1, 16, 256] {
         let before = timers.stats();
         let sets = writers_for(&timers, writers, &clock)?;

@@ -17,8 +17,8 @@ use std::time::Duration;
 use countwheel::{Clock, SystemClock};
 use countwheel_durable::store::{DiskOptions, DiskStore, MemoryStore};
 use countwheel_durable::{
-    Attempt, Config, Due, Outcome, Precondition, Request, RetryPolicy, SetOptions, TimerName,
-    Timers, Verdict,
+    Attempt, Config, Due, Inline, Outcome, Precondition, Request, RetryPolicy, SetOptions,
+    TimerName, Timers, Verdict,
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -30,10 +30,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let callers: usize = callers.trim_end_matches('+').parse()?;
 
     let clock = SystemClock::new();
-    let handler = |_: &Attempt| Outcome {
+    let handler = Inline(|_: &Attempt| Outcome {
         verdict: Verdict::Done,
         detail: String::new(),
-    };
+    });
     let (shared, config) = (Arc::new(clock), Config::default());
     let timers = match store.strip_prefix("disk:") {
         Some(directory) => {

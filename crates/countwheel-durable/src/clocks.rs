@@ -1,5 +1,6 @@
-//! The two time lines of a scheduler: the wall clock's, and one that counts on from where that
-//! stood at the opening. Where they part, the wall clock was set.
+//! The two time lines of a scheduler: the wall clock's, and one that counts on by the boot clock
+//! from where [`Notes`](crate::notes::Notes) say that it stood. Where they part, the wall clock was
+//! set.
 
 use std::time::Duration;
 
@@ -33,50 +34,50 @@ impl Now {
     }
 }
 
-/// Where the boot clock's time line begins.
+/// The clocks are read again, so often at most, until it takes no longer than this.
+const TRIES: usize = 32;
+const AT_ONCE: Duration = Duration::from_micros(10);
+
+/// Reads the wall clock, and then the boot clock.
+///
+/// Two clocks cannot be read at the same time. A line that begins at the wall time is as much behind
+/// as a thread had to wait between the two, for as long as the process lives: that makes
+/// nothing early, but all who asked for a delay would be told of an earlier deadline.
+pub(crate) fn read(clock: &dyn Clock) -> (Timestamp, Instant) {
+    let read = || {
+        let before = clock.boot();
+        let wall = clock.timestamp();
+        let boot = clock.boot();
+        (boot.saturating_since(before), (wall, boot))
+    };
+    let mut best = read();
+    for _ in 1..TRIES {
+        if best.0 <= AT_ONCE {
+            break;
+        }
+        let next = read();
+        if next.0 < best.0 {
+            best = next;
+        }
+    }
+    best.1
+}
+
+/// Where the boot clock stood when its time line stood where.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
-    wall: Timestamp,
-    boot: Instant,
+    pub(crate) line: Timestamp,
+    pub(crate) boot: Instant,
 }
 
 impl Origin {
-    /// The clocks are read again, so often at most, until it takes no longer than this.
-    const TRIES: usize = 32;
-    const AT_ONCE: Duration = Duration::from_micros(10);
-
-    /// Both lines begin at the wall time now.
-    ///
-    /// Two clocks cannot be read at the same time. A thread that has to wait between the two
-    /// has a second line that is as much behind, for as long as the process lives: that makes
-    /// nothing early, but all who asked for a delay would be told of an earlier deadline.
-    pub(crate) fn of(clock: &dyn Clock) -> Self {
-        let read = || {
-            let before = clock.boot();
-            let wall = clock.timestamp();
-            let boot = clock.boot();
-            (boot.saturating_since(before), Self { wall, boot })
-        };
-        let mut best = read();
-        for _ in 1..Self::TRIES {
-            if best.0 <= Self::AT_ONCE {
-                break;
-            }
-            let next = read();
-            if next.0 < best.0 {
-                best = next;
-            }
-        }
-        best.1
-    }
-
     pub(crate) fn now(&self, clock: &dyn Clock) -> Now {
         let passed = clock.boot().saturating_since(self.boot);
         // Down: nothing is due before its time.
         let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
         Now {
             wall: clock.timestamp(),
-            boot: self.wall + Duration::from_micros(micros),
+            boot: self.line + Duration::from_micros(micros),
         }
     }
 }
@@ -92,7 +93,7 @@ pub(crate) struct Steps {
 
 impl Steps {
     /// A smaller difference is the drift of two clocks.
-    const LEAST: Duration = Duration::from_millis(250);
+    pub(crate) const LEAST: Duration = Duration::from_millis(250);
 
     pub(crate) fn new(now: Now) -> Self {
         Self {
@@ -177,11 +178,12 @@ mod tests {
                 micros: AtomicU64::new(1_000_000),
                 waits: AtomicU64::new(waits),
             };
-            let origin = Origin::of(&clock);
+            let (line, boot) = read(&clock);
+            let origin = Origin { line, boot };
             let Now { wall, boot } = origin.now(&clock);
             // What is started by this line is not early by the other one.
             assert!(boot <= wall, "{waits}");
-            assert!(wall.saturating_since(boot) <= Origin::AT_ONCE, "{waits}");
+            assert!(wall.saturating_since(boot) <= AT_ONCE, "{waits}");
         }
     }
 }

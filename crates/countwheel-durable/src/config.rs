@@ -27,6 +27,9 @@ pub struct Config {
     pub window_bytes: usize,
     /// How many attempts run at a time. At least 1. Default 256.
     pub max_in_flight: usize,
+    /// How many threads call a handler that [`blocks`](crate::Handler::blocks), such as a plain
+    /// function. What is handed over waits for one of them. At least 1. Default 4.
+    pub handler_threads: usize,
     /// The share of [`max_in_flight`](Self::max_in_flight) that one queue by itself gets, in
     /// percent, 1 to 100. Default 75: the rest is for the next queue, should the attempts of
     /// this one hang. Several queues share accordingly, and some is always left, unless the
@@ -53,8 +56,13 @@ pub struct Config {
     /// or writes more is refused, unless it is a single request. At most 256 MiB. Default 64 MiB.
     pub max_batch_bytes: usize,
     /// How many attempts in a row the end of the process may interrupt before the timer is
-    /// dead. Default 10.
+    /// dead. Default 10. From two on the timer is a suspect: the more there were, the fewer
+    /// suspects run together, and before the last one it is alone among them.
     pub max_interruptions: u32,
+    /// How long the process has lived before a timer starts whose last two attempts were
+    /// interrupted; twice as long for each one more, at most 128 times. So a process that ends
+    /// sooner is no evidence against it. Default 1 s.
+    pub suspect_hold: Duration,
     /// The seed of the jitter. Default 0: give a random one, so that not all processes
     /// draw the same.
     pub seed: u64,
@@ -79,6 +87,7 @@ impl Default for Config {
             window: 100_000,
             window_bytes: 64 << 20,
             max_in_flight: 256,
+            handler_threads: 4,
             queue_share_percent: 75,
             catch_up_per_second: 1_000,
             keep_done: Duration::from_secs(86_400),
@@ -88,6 +97,7 @@ impl Default for Config {
             max_batch: 1_024,
             max_batch_bytes: 64 << 20,
             max_interruptions: 10,
+            suspect_hold: Duration::from_secs(1),
             seed: 0,
         }
     }

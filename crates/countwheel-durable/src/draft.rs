@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 use std::mem;
 
+use crate::planted::planted;
 use crate::store::{Before, Change, Shard, Store, StoreError};
 use crate::{Record, TimerError, TimerName};
 
@@ -24,6 +25,14 @@ pub(crate) struct Draft<'a> {
     written: usize,
     /// What was there before each change, while it may have to be undone.
     undo: Option<Vec<Undo>>,
+}
+
+/// What a change takes the place of.
+pub(crate) enum Replaced<'a> {
+    /// A record, or nothing.
+    Record(Option<&'a Record>),
+    /// Something that cannot be read.
+    Unreadable,
 }
 
 struct Drafted {
@@ -64,7 +73,36 @@ impl<'a> Draft<'a> {
             Ok((Before::of(record.as_ref()), record))
         })?;
         self.read += read;
+        let drafted = &mut self.drafted[place];
+        if drafted.before == Before::Unreadable && !drafted.changed {
+            let record = store.get(shard, name)?;
+            self.read += record.as_ref().map_or(0, |record| record.payload.len());
+            drafted.before = Before::of(record.as_ref());
+            drafted.record = record.map(Box::new);
+        }
         Ok(self.drafted[place].record.as_deref())
+    }
+
+    /// The same for a request.
+    pub(crate) fn find(&mut self, name: &TimerName) -> Result<Option<&Record>, TimerError> {
+        self.read(name).map_err(|source| {
+            if !source.is_unreadable() {
+                return source.into();
+            }
+            let name = name.clone();
+            TimerError::Unreadable { name, source }
+        })
+    }
+
+    /// The record of a name that is going to be replaced or removed, whatever it is.
+    pub(crate) fn replaced(&mut self, name: &TimerName) -> Result<Replaced<'_>, TimerError> {
+        match self.find(name).map(|_| ()) {
+            Err(TimerError::Unreadable { .. }) if !planted!(ChangeReadsFirst) => {
+                let Ok(_) = self.enter(name, || Ok::<_, Infallible>((Before::Unreadable, None)));
+                Ok(Replaced::Unreadable)
+            }
+            found => found.map(|()| Replaced::Record(self.cached(name))),
+        }
     }
 
     pub(crate) fn cached(&self, name: &TimerName) -> Option<&Record> {
@@ -77,7 +115,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(crate) fn existing(&mut self, name: &TimerName) -> Result<&Record, TimerError> {
-        self.read(name)?.ok_or(TimerError::NotFound)
+        self.find(name)?.ok_or(TimerError::NotFound)
     }
 
     /// How long the payloads of the records are that were read and written, in bytes; one that

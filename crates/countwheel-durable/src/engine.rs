@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
 
-use crate::clocks::{Now, Origin};
+use crate::clocks::Now;
+use crate::notes::Notes;
 use crate::planted::planted;
 use crate::scheduler::{Event, Scheduler, Ticket};
-use crate::store::{Shard, Store, StoreError};
-use crate::{Attempt, BatchError, Config, Response, Stats, TimerError};
+use crate::store::{Change, ClockNote, Shard, Store, StoreError};
+use crate::trouble::Noticed;
+use crate::{Attempt, BatchError, Config, Response, Stats, TimerError, Trouble, TroubleReason};
 
 /// A scheduler with its store and its clock, but without a thread: whoever holds it calls
 /// [`turn`](Engine::turn) when something happened or [`next_wake`](Engine::next_wake) has
@@ -60,12 +62,15 @@ use crate::{Attempt, BatchError, Config, Response, Stats, TimerError};
 pub struct Engine {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    origin: Origin,
+    notes: Notes,
     scheduler: Scheduler,
+    noticed: Arc<Noticed>,
     /// Outcomes that the store had no room for.
     kept: Vec<Event>,
     /// What the last turn did not take.
     left_over: VecDeque<Event>,
+    /// Why there is no other turn: the last could not read the store, and let out what it had.
+    ending: Option<StoreError>,
     failed: bool,
 }
 
@@ -94,25 +99,34 @@ impl Engine {
     /// Takes ownership of the store's shard and begins with what it holds. What is overdue
     /// follows in turns by queue, in each in deadline order, at the rate of the configuration.
     ///
+    /// Reads the first of it before it returns: a place that cannot be read is one of
+    /// [`troubles`](Self::troubles) then.
+    ///
     /// # Errors
-    /// If the store cannot be taken.
+    /// If the store cannot be taken, or nothing that is due can be read of it.
     pub fn open(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         config: Config,
     ) -> Result<Self, StoreError> {
         let ownership = store.acquire(Shard::ONLY)?;
-        let origin = Origin::of(&*clock);
-        let scheduler = Scheduler::new(ownership, origin.now(&*clock), config);
-        Ok(Self {
+        let notes = Notes::open(&*clock, ownership.clock);
+        let mut scheduler = Scheduler::new(ownership, notes.origin().now(&*clock), config);
+        scheduler.read_ahead(&*store)?;
+        let noticed = Arc::clone(scheduler.noticed());
+        let engine = Self {
             store,
             clock,
-            origin,
+            notes,
             scheduler,
+            noticed,
             kept: Vec::new(),
             left_over: VecDeque::new(),
+            ending: None,
             failed: false,
-        })
+        };
+        engine.look_at_clock(engine.clock.timestamp());
+        Ok(engine)
     }
 
     /// Takes `events` in order, starts what is due, commits once, and then hands every
@@ -121,6 +135,8 @@ impl Engine {
     ///
     /// If the store has no room for the commit, nothing starts, each request is answered with
     /// [`TimerError::StorageFull`], and the outcomes are kept for the next turn.
+    ///
+    /// A record that cannot be read is left out, and nothing else: see [`Engine::troubles`].
     ///
     /// # Errors
     /// If the store failed: what became of the changes is unknown, nothing was let out, and
@@ -133,9 +149,25 @@ impl Engine {
         if self.failed {
             return Err(StoreError::Poisoned);
         }
-        let result = self.try_turn(events, sink);
+        let result = match self.ending.take() {
+            Some(error) => Err(error),
+            None => self.try_turn(events, sink),
+        };
         self.failed = result.is_err();
+        let wall = self.clock.timestamp();
+        self.look_at_clock(wall);
+        self.noticed.look(self.store.troubles(), wall);
         result
+    }
+
+    fn look_at_clock(&self, wall: Timestamp) {
+        match self.notes.trouble(wall) {
+            Some(mut trouble) => {
+                trouble.first_seen = Some(wall);
+                self.noticed.own.note(trouble);
+            }
+            None => self.noticed.own.clear(TroubleReason::ClockBehindCommits),
+        }
     }
 
     fn try_turn(
@@ -150,12 +182,17 @@ impl Engine {
             let kept = self.kept.drain(..).chain(self.left_over.drain(..));
             kept.chain(events).collect()
         };
-        let step = self.scheduler.step(now, &mut events, &*self.store);
+        let mut step = self.scheduler.step(now, &mut events, &*self.store);
         self.left_over = events;
         if planted!(LeftOverForgotten) {
             self.left_over.clear();
         }
-        let mut step = step?;
+        self.ending = step.failure.take();
+        if planted!(OutcomesEndWithReads)
+            && let Some(error) = self.ending.take()
+        {
+            return Err(error);
+        }
         if planted!(AnswerBeforeCommit) {
             for (ticket, answer) in step.answers.drain(..) {
                 sink(Effect::Answer(ticket, answer));
@@ -165,9 +202,14 @@ impl Engine {
             let starts = step.starts.drain(..);
             starts.for_each(|(_, attempt)| sink(Effect::Start(attempt)));
         }
+        let has_changes = !step.changes.is_empty();
+        let note = self.note(now, has_changes);
+        step.changes.extend(note.map(Change::Clock));
         if !step.changes.is_empty() {
             let lease = self.scheduler.ownership().lease;
             match self.store.commit(lease, &step.changes) {
+                // Nothing else rests on it.
+                Err(StoreError::Full { .. }) if !has_changes => self.notes.refused(now),
                 Err(StoreError::Full { .. }) => {
                     for (ticket, _) in &step.answers {
                         sink(Effect::no_room(*ticket));
@@ -179,7 +221,10 @@ impl Engine {
                     self.refuse_left_over(sink);
                     return Ok(());
                 }
-                committed => committed?,
+                committed => {
+                    committed?;
+                    note.into_iter().for_each(|note| self.notes.committed(note));
+                }
             }
         }
         for (ticket, answer) in step.answers {
@@ -218,11 +263,13 @@ impl Engine {
     /// When the next turn is needed if nothing happens before, by the wall clock as it stands
     /// now: a time that has passed means at once, `None` not at all. Never later than the next
     /// deadline, sometimes sooner, but while the store has no room. Ask again at least every
-    /// second: a step of the wall clock changes the answer.
+    /// second: a step of the wall clock changes the answer, and where the clocks stand has to be
+    /// committed then.
     #[must_use]
     pub fn next_wake(&self) -> Option<Timestamp> {
         let now = self.now();
-        let wait = if !self.left_over.is_empty() {
+        let is_asked = || self.note(now, false).is_some();
+        let wait = if !self.left_over.is_empty() || self.ending.is_some() || is_asked() {
             Some(Duration::ZERO)
         } else if self.kept.is_empty() {
             self.scheduler.wait(now)
@@ -239,8 +286,31 @@ impl Engine {
         self.left_over.len()
     }
 
+    /// The note of the clocks that is due now, with a commit or by itself.
+    fn note(&self, now: Now, has_changes: bool) -> Option<ClockNote> {
+        let waits = || self.store.has_room() && self.scheduler.wait(now).is_some();
+        self.notes.due(now, has_changes, waits)
+    }
+
     fn now(&self) -> Now {
-        self.origin.now(&*self.clock)
+        self.notes.origin().now(&*self.clock)
+    }
+
+    /// Commits where the clocks stand, so that the next opening goes on from there. For the end of a
+    /// process: a turn does so by itself, now and then.
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn); [`StoreError::Full`] if there is no room for it, and nothing was
+    /// changed.
+    pub fn note_clocks(&mut self) -> Result<(), StoreError> {
+        if self.failed {
+            return Err(StoreError::Poisoned);
+        }
+        let note = self.notes.note(self.now());
+        let lease = self.scheduler.ownership().lease;
+        let committed = self.store.commit(lease, &[Change::Clock(note)]);
+        self.failed = !matches!(committed, Ok(()) | Err(StoreError::Full { .. }));
+        committed.map(|()| self.notes.committed(note))
     }
 
     /// Starts no attempt from now on. Requests and outcomes are still taken.
@@ -248,10 +318,55 @@ impl Engine {
         self.scheduler.pause();
     }
 
+    /// What the engine or its store cannot read or do while it goes on: a bounded number of places,
+    /// as of the last turn.
+    #[must_use]
+    pub fn troubles(&self) -> Vec<Trouble> {
+        self.noticed.list()
+    }
+
+    pub(crate) fn noticed(&self) -> Arc<Noticed> {
+        Arc::clone(&self.noticed)
+    }
+
+    /// Records that the attempts that run were interrupted by a stop, and is of no more use: to be
+    /// called last, by who ends the process on purpose. They start again when the store is opened,
+    /// under the next number, and are not taken for why the process ended.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel::ManualClock;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Config, Engine};
+    /// # let store = Arc::new(MemoryStore::new(1));
+    /// # let clock = Arc::new(ManualClock::new());
+    /// let mut engine = Engine::open(store, clock, Config::default())?;
+    /// engine.pause();
+    /// engine.abandon()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the store failed, or has no room: then the attempts count as interrupted by a crash.
+    pub fn abandon(&mut self) -> Result<(), StoreError> {
+        if std::mem::replace(&mut self.failed, true) {
+            return Err(StoreError::Poisoned);
+        }
+        let now = self.now();
+        let changes = self.scheduler.abandon(now, &*self.store)?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let lease = self.scheduler.ownership().lease;
+        self.store.commit(lease, &changes)
+    }
+
     /// What it has done and what it holds.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.scheduler.stats()
+        let mut stats = self.scheduler.stats();
+        self.notes.fill(self.now(), &mut stats);
+        stats
     }
 }
 

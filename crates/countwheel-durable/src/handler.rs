@@ -33,10 +33,55 @@ use crate::{Revision, TimerId, TimerName};
 /// }
 /// ```
 pub trait Handler: Send + Sync + 'static {
-    /// Begins an attempt and returns at once; `done` takes the outcome, from any thread,
-    /// whenever it is known. How many run at a time is bounded by
-    /// [`Config::max_in_flight`](crate::Config::max_in_flight).
+    /// Begins an attempt; `done` takes the outcome, from any thread, whenever it is known. How
+    /// many run at a time is bounded by
+    /// [`Config::max_in_flight`](crate::Config::max_in_flight). Unless it
+    /// [`blocks`](Self::blocks), it is called on the scheduler's thread and has to return at once:
+    /// everything else waits for it.
     fn start(&self, attempt: Attempt, done: Completion);
+
+    /// Whether [`start`](Self::start) may take its time. Then it is called on one of
+    /// [`Config::handler_threads`](crate::Config::handler_threads) threads. Asked once, when the
+    /// timers are opened.
+    fn blocks(&self) -> bool {
+        false
+    }
+}
+
+/// A function that is called on the scheduler's own thread: only for what takes no time. It may
+/// [`submit`](crate::Timers::submit) requests, and not wait for their answers.
+///
+/// ```
+/// use std::sync::{Arc, mpsc};
+/// use std::time::Duration;
+/// use countwheel::SystemClock;
+/// use countwheel_durable::store::MemoryStore;
+/// use countwheel_durable::{
+///     Attempt, Config, Due, Inline, Outcome, RetryPolicy, TimerName, Timers, Verdict,
+/// };
+///
+/// let (fired, names) = mpsc::channel();
+/// let handler = Inline(move |attempt: &Attempt| {
+///     fired.send(attempt.name.to_string()).unwrap_or_default();
+///     Outcome { verdict: Verdict::Done, detail: String::new() }
+/// });
+/// let clock = Arc::new(SystemClock::new());
+/// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+/// let name = TimerName::new("orders", "1")?;
+/// timers.set(name, Due::In(Duration::ZERO), RetryPolicy::default(), vec![])?;
+/// assert_eq!(names.recv()?, "orders/1");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Inline<F>(pub F);
+
+impl<F> Handler for Inline<F>
+where
+    F: Fn(&Attempt) -> Outcome + Send + Sync + 'static,
+{
+    fn start(&self, attempt: Attempt, done: Completion) {
+        done.complete((self.0)(&attempt));
+    }
 }
 
 /// One try at delivering a timer.
@@ -147,15 +192,23 @@ impl<F> Handler for F
 where
     F: Fn(&Attempt) -> Outcome + Send + Sync + 'static,
 {
-    /// A plain function is a handler that runs on the scheduler's thread: only for what
-    /// takes no time.
+    /// A plain function runs on one of a few threads, and may wait for what it likes, also for the
+    /// answers of its own timers. [`Inline`] is for one that takes no time.
     fn start(&self, attempt: Attempt, done: Completion) {
         done.complete(self(&attempt));
+    }
+
+    fn blocks(&self) -> bool {
+        true
     }
 }
 
 impl Handler for Arc<dyn Handler> {
     fn start(&self, attempt: Attempt, done: Completion) {
         (**self).start(attempt, done);
+    }
+
+    fn blocks(&self) -> bool {
+        (**self).blocks()
     }
 }

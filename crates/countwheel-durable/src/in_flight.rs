@@ -40,6 +40,10 @@ impl InFlight {
         self.names.contains_key(&revision)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Revision, &TimerName)> {
+        self.names.iter().map(|(revision, name)| (*revision, name))
+    }
+
     pub(crate) fn get(&self, revision: Revision) -> Option<&TimerName> {
         self.names.get(&revision)
     }

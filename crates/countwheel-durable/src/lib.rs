@@ -97,9 +97,11 @@ mod engine;
 mod handler;
 mod in_flight;
 mod name;
+mod notes;
 mod overdue;
 mod planted;
 mod policy;
+mod pool;
 mod random;
 mod record;
 mod recurrence;
@@ -108,11 +110,13 @@ mod runner;
 mod scheduler;
 mod stats;
 pub mod store;
+mod suspects;
+mod trouble;
 mod window;
 
 pub use config::Config;
 pub use engine::{Effect, Engine};
-pub use handler::{Attempt, Completion, Handler, Outcome, Run, Verdict};
+pub use handler::{Attempt, Completion, Handler, Inline, Outcome, Run, Verdict};
 pub use name::{Key, NameError, QueueName, TimerName};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};
@@ -131,3 +135,4 @@ pub use request::{
 pub use runner::{Health, Timers};
 pub use scheduler::{Event, Ticket};
 pub use stats::{Lateness, Stats};
+pub use trouble::{Trouble, TroubleReason, Troubles};

@@ -87,6 +87,11 @@ impl Overdue {
         self.next_start = self.next_start.max(earliest) + self.interval;
     }
 
+    /// How long until the rate allows a start.
+    pub(crate) fn pause(&self, now: Now) -> Duration {
+        self.next_start.saturating_since(now.boot)
+    }
+
     /// How long until the rate allows a start of something that is due and `may`; `None` if
     /// nothing is left.
     pub(crate) fn wait(&self, now: Now, may: impl Fn(&QueueName) -> bool) -> Option<Duration> {
@@ -99,7 +104,7 @@ impl Overdue {
                 .map(|(clock, at)| at.saturating_since(now.by(clock)))
                 .min()
         };
-        due.map(|due| due.max(self.next_start.saturating_since(now.boot)))
+        due.map(|due| due.max(self.pause(now)))
     }
 }
 

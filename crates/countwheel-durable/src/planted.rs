@@ -60,6 +60,10 @@ bugs! {
     ForgetGiven,
     /// When the wall clock is set back, what is held by it stays as it is.
     StepBackIgnored,
+    /// The time line of delays begins at the wall clock at each opening.
+    LineStartsAtWall,
+    /// After a step of the wall clock, none of the clocks' notes says so.
+    StepUnnoted,
     /// Of missed runs that are all to be made, those that came due before the last are not.
     LoseMissedRuns,
     /// One run more is made than a timer repeats.
@@ -72,20 +76,44 @@ bugs! {
     MoveForgottenByRun,
     /// A run goes on with the failures of the one before.
     FailuresOutliveRun,
+    /// A suspect starts however short the process has lived.
+    SuspectsUnheld,
+    /// As many suspects run together as there are.
+    SuspectsTogether,
+    /// An end of the process counts against a suspect that only waited.
+    WaitingCountsAsInterrupted,
+    /// That the directory above cannot be synced is passed over, whatever the reason.
+    MakingPassesOverParentSync,
+    /// A sync of the directory above is believed after one that failed.
+    MakingBelievesSecondSync,
     /// The log does not sync a commit.
     LogCommitUnsynced,
     /// The log does not sync the directory when a segment got its name.
     LogNameUnsynced,
+    /// A segment takes commits before the tables know of it.
+    OpeningUnmarked,
+    /// An opening does not compare the log with the commit that the manifest names.
+    OpeningBelievesShortLog,
+    /// The tables are settled before the log was read: a start that is refused has written.
+    OpeningSettlesFirst,
+    /// A reader of the log takes as many bytes as a length says, without a look at how many there
+    /// are.
+    ReaderTrustsLengths,
     /// An opening does not write the last commit again before it syncs.
     LogSettlesWithoutWrite,
     /// An opening leaves the name of a segment without commits to a sync that may have failed.
     LogKeepsUnsureName,
+    /// The first segment that moves takes no removals along for what older tables have and the log
+    /// says is nowhere.
+    MoveHidesNothing,
     /// What changed meanwhile moves as it was.
     LogMovesOutdated,
     /// What moves is not marked as being in the sorted store.
     LogMovesUnmarked,
     /// A segment's snapshot forgets the last revision.
     LogSnapshotForgets,
+    /// A segment's snapshot forgets the note of the clocks.
+    LogSnapshotForgetsClock,
     /// A scan leaves out what is due at its very end.
     LogScanEndsEarly,
     /// What the log hides is listed.
@@ -103,6 +131,24 @@ bugs! {
     TablesForgetRemovals,
     /// What a newer table replaced is listed and due.
     TablesShowReplaced,
+    /// A block of an index that cannot be read ends the read.
+    IndexEndsReads,
+    /// A record that cannot be read ends the list.
+    ListEndsAtDamage,
+    /// A record that cannot be read fails the merge, and with it the store.
+    MergeFailsStore,
+    /// What a segment has that cannot be read is forgotten when it moves.
+    MoveForgetsUnreadable,
+    /// A change of something unreadable reads it first.
+    ChangeReadsFirst,
+    /// A step fails for a record that cannot be read.
+    StepEndsAtDamage,
+    /// What was passed over in an index is not read again once the index was made anew.
+    GapNotReadAgain,
+    /// A step that fails takes the outcomes of its turn along.
+    OutcomesEndWithReads,
+    /// A scrub does not look at what a table says of what is due.
+    ScrubLooksAway,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -156,8 +156,8 @@ pub enum DueClock {
     /// The wall clock: a step of it brings the deadline nearer or takes it away.
     #[default]
     Wall,
-    /// A clock that counts on through steps of the wall clock, from where that stood when the
-    /// process began.
+    /// A clock that counts on through steps of the wall clock, also over restarts, from where that
+    /// stood when the store was first used.
     Boot,
 }
 
@@ -315,7 +315,7 @@ pub struct Record {
     /// Failed attempts since it was set or revived, or since the run before: the position in the
     /// retry schedule.
     pub failures: u32,
-    /// Attempts in a row that the end of the process interrupted.
+    /// Attempts in a row that the end of the process interrupted, with no outcome between.
     pub interruptions: u32,
     /// The number of the last attempt started; 0 if there was none.
     pub attempt: u32,
@@ -331,6 +331,11 @@ impl Record {
     pub const ATTEMPTS_KEPT: usize = 32;
     /// The longest detail kept of an attempt, in bytes.
     pub const DETAIL_MAX_BYTES: usize = 200;
+
+    /// Whether the delivery, of this run if it comes again, waits for its first attempt.
+    pub(crate) fn is_untried(&self) -> bool {
+        self.state == State::Pending && self.failures == 0 && self.interruptions == 0
+    }
 
     /// The clock by which [`wake`](Self::wake) is meant: how long a done record is kept goes by
     /// the wall clock, whatever its deadline went by.

@@ -204,6 +204,8 @@ pub enum Was {
     },
     /// It had been given up.
     Dead,
+    /// It could not be read. An attempt that had started may still arrive; none will follow.
+    Unreadable,
 }
 
 /// Why a batch of requests did nothing.
@@ -282,6 +284,12 @@ pub enum TimerError {
     /// The recurrence, or what is to become of a missed run, breaks a rule.
     #[error(transparent)]
     Recurrence(#[from] RecurrenceError),
+    /// The scheduler's own thread was to wait for itself: in a callback, such as an answer's
+    /// receiver or a handler that does not [block](crate::Handler::blocks). Nothing was done.
+    #[error(
+        "the scheduler's own thread cannot wait for an answer: submit, or call from another thread"
+    )]
+    OwnThread,
     /// A batch has more requests than one commit takes. Nothing was done.
     #[error("a batch has at most {limit} requests, not {requests}")]
     BatchTooLarge {
@@ -310,6 +318,16 @@ pub enum TimerError {
     /// The store failed. Whether the request took effect is not known.
     #[error("the store failed, the outcome of the request is not known: {0}")]
     Unknown(String),
+    /// The timer cannot be read: its place on the disk is damaged. Nothing was done, and no attempt
+    /// of it starts. A removal without a precondition takes it away, and a set without one makes
+    /// it anew.
+    #[error("the timer {name} cannot be read: remove it or set it anew")]
+    Unreadable {
+        /// Its name.
+        name: TimerName,
+        /// What the store said.
+        source: StoreError,
+    },
     /// The store failed while reading. Nothing was done.
     #[error("the store could not be read")]
     Store(#[from] StoreError),

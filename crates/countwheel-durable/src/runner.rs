@@ -2,6 +2,7 @@
 //! one commit runs the next one gathers.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,11 +13,15 @@ use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
 
-use crate::store::{Filter, OnFailure, Page, QueueCounts, Shard, Snapshot, Store, StoreError};
+use crate::pool::Pool;
+use crate::store::{
+    Filter, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard, Snapshot, Store, StoreError,
+};
+use crate::trouble::Noticed;
 use crate::{
     Attempt, BatchError, Completion, Config, Due, Effect, Engine, Event, Handler, Outcome,
     Precondition, Record, Request, Response, RetryPolicy, Revision, SetOptions, Stats, Ticket,
-    TimerError, TimerName,
+    TimerError, TimerName, Trouble,
 };
 
 /// The longest wait while anything is pending: a deadline is a wall time and the wait is
@@ -77,6 +82,8 @@ type BatchAnswer = Box<dyn FnOnce(Result<Vec<Response>, BatchError>) + Send>;
 
 struct Shared {
     store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    noticed: Arc<Noticed>,
     mailbox: Arc<Mailbox>,
     max_waiting: usize,
     max_waiting_bytes: usize,
@@ -173,7 +180,8 @@ impl Timers {
     /// number.
     ///
     /// # Errors
-    /// If the store cannot be taken.
+    /// If the store cannot be taken, or nothing that is due can be read of it: the first of that is
+    /// read before this returns.
     pub fn open(
         store: impl Store + 'static,
         handler: impl Handler,
@@ -183,7 +191,10 @@ impl Timers {
         let store: Arc<dyn Store> = Arc::new(store);
         let max_batch = config.max_batch.max(2);
         let (max_waiting, max_waiting_bytes) = (config.max_waiting, config.max_waiting_bytes);
+        let handler_threads = config.handler_threads;
         let engine = Engine::open(Arc::clone(&store), Arc::clone(&clock), config)?;
+        let (noticed, seen_by) = (engine.noticed(), Arc::clone(&clock));
+        let pool = handler.blocks().then(|| Pool::new(handler_threads));
         let mailbox = Arc::new(Mailbox {
             inbox: Mutex::new(Inbox {
                 asked: VecDeque::new(),
@@ -208,7 +219,8 @@ impl Timers {
         }));
         let mut runner = Runner {
             engine,
-            handler: Box::new(handler),
+            handler: Arc::new(handler),
+            pool,
             last: clock.timestamp(),
             clock,
             mailbox: Arc::clone(&mailbox),
@@ -231,6 +243,8 @@ impl Timers {
             })?;
         let shared = Arc::new(Shared {
             store,
+            clock: seen_by,
+            noticed,
             mailbox,
             max_waiting,
             max_waiting_bytes,
@@ -337,8 +351,11 @@ impl Timers {
         asked.into_waiter().refuse(refusal);
     }
 
-    /// Hands in a request and waits for the answer: for at least one sync of the disk. Not
-    /// for the handler's thread of a handler that runs on the scheduler's.
+    /// Hands in a request and waits for the answer: for at least one sync of the disk.
+    ///
+    /// On the scheduler's own thread, where an answer's receiver and a handler that does not
+    /// [block](Handler::blocks) are called, that is refused with [`TimerError::OwnThread`]:
+    /// [`submit`](Self::submit) there.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -375,12 +392,16 @@ impl Timers {
     /// let stats: Stats = timers.stats();
     /// println!("{} commits, {} timers in memory", stats.commits, stats.in_window);
     /// assert_eq!(timers.health(), Health::Running);
+    /// assert!(timers.troubles().is_empty()); // nothing is unreadable
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// What [`TimerError`] says; the request did nothing, but for [`TimerError::Unknown`].
     pub fn call(&self, request: Request) -> Result<Response, TimerError> {
+        if std::thread::current().id() == self.shared.thread_id {
+            return Err(TimerError::OwnThread);
+        }
         let (send, receive) = std::sync::mpsc::sync_channel(1);
         self.submit(request, move |answer| {
             send.send(answer).unwrap_or_default();
@@ -455,10 +476,53 @@ impl Timers {
         self.shared.store.snapshot(into)
     }
 
+    /// Reads on in a round through all checksums of what the store has on the disk, until about
+    /// `budget` bytes were read or the round is over. Blocks. What is damaged is one of the
+    /// [`troubles`](Self::troubles) then.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use countwheel::SystemClock;
+    /// use countwheel_durable::store::{MemoryStore, Scrubbed};
+    /// use countwheel_durable::{Attempt, Config, Outcome, Timers, Verdict};
+    ///
+    /// # let handler = |_: &Attempt| Outcome { verdict: Verdict::Done, detail: String::new() };
+    /// # let clock = Arc::new(SystemClock::new());
+    /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// let Scrubbed { bytes, ended, .. } = timers.scrub_step(1 << 20);
+    /// assert_eq!((bytes, ended), (0, true)); // nothing is on a disk
+    /// assert_eq!(timers.open_files().open, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn scrub_step(&self, budget: u64) -> Scrubbed {
+        self.shared.store.scrub_step(budget)
+    }
+
+    /// How many files the store has open and may need besides.
+    #[must_use]
+    pub fn open_files(&self) -> OpenFiles {
+        self.shared.store.open_files()
+    }
+
     /// What the scheduler has done and holds, as of its last turn.
     #[must_use]
     pub fn stats(&self) -> Stats {
         lock(&self.shared.mailbox.stats).clone()
+    }
+
+    /// What the scheduler or its store cannot read or do, while everything else goes on: a bounded
+    /// number of places. Empty unless something is damaged or full.
+    #[must_use]
+    pub fn troubles(&self) -> Vec<Trouble> {
+        let Shared {
+            store,
+            clock,
+            noticed,
+            ..
+        } = &*self.shared;
+        noticed.look(store.troubles(), clock.timestamp());
+        noticed.list()
     }
 
     /// Whether it works.
@@ -484,7 +548,7 @@ impl Timers {
     /// attempts were left running: they are repeated when the store is opened again.
     ///
     /// May be called from any thread, also twice; every call returns after the end. From
-    /// the scheduler's own thread (a handler) it does not wait.
+    /// the scheduler's own thread and from a handler it does not wait.
     pub fn stop(&self, grace: Duration) -> usize {
         self.shared.stop(grace)
     }
@@ -514,7 +578,9 @@ impl Shared {
             inbox.grace = grace;
         }
         self.mailbox.wake(inbox);
-        if std::thread::current().id() != self.thread_id {
+        // It would wait for itself.
+        let handles = HANDLES_FOR.get() == Some(self.thread_id);
+        if !handles && std::thread::current().id() != self.thread_id {
             // Held while joining, so that a second stopper waits for the first one's end.
             let mut thread = lock(&self.thread);
             if let Some(handle) = thread.take() {
@@ -553,7 +619,9 @@ fn payload_bytes(request: &Request) -> usize {
 /// The thread's side.
 struct Runner {
     engine: Engine,
-    handler: Box<dyn Handler>,
+    handler: Arc<dyn Handler>,
+    /// Where the handler is called, if it blocks.
+    pool: Option<Pool>,
     clock: Arc<dyn Clock>,
     /// The wall time of the last turn.
     last: Timestamp,
@@ -587,6 +655,16 @@ impl Runner {
                 let ended = running == 0 && inbox.is_empty() && self.engine.left_over() == 0;
                 if ended || self.clock.now() >= at {
                     inbox.left_running = running;
+                    drop(inbox);
+                    if let Err(error) = self.engine.note_clocks() {
+                        tracing::warn!(%error, "where the clocks stand could not be noted");
+                    }
+                    if running > 0
+                        && let Err(error) = self.engine.abandon()
+                    {
+                        let error = describe(&error);
+                        tracing::warn!(error, "that attempts were stopped is not recorded");
+                    }
                     return Ok(());
                 }
             }
@@ -678,6 +756,7 @@ impl Runner {
         let Self {
             engine,
             handler,
+            pool,
             mailbox,
             waiting,
             first_ticket,
@@ -698,7 +777,7 @@ impl Runner {
                     shielded("an answer's receiver", || waiter(answer));
                 }
             }
-            Effect::Start(attempt) => start(&**handler, attempt, mailbox),
+            Effect::Start(attempt) => start(handler, pool.as_ref(), attempt, mailbox),
         });
         *lock(&self.mailbox.stats) = self.engine.stats();
         result
@@ -737,11 +816,31 @@ impl Runner {
     }
 }
 
-fn start(handler: &dyn Handler, attempt: Attempt, mailbox: &Arc<Mailbox>) {
+fn start(
+    handler: &Arc<dyn Handler>,
+    pool: Option<&Pool>,
+    attempt: Attempt,
+    mailbox: &Arc<Mailbox>,
+) {
     let revision = attempt.revision;
     let mailbox = Arc::clone(mailbox);
     let done = Completion::new(move |outcome| mailbox.report(revision, outcome));
-    shielded("a handler", || handler.start(attempt, done));
+    let Some(pool) = pool else {
+        shielded("a handler", || handler.start(attempt, done));
+        return;
+    };
+    let handler = Arc::clone(handler);
+    let scheduler = std::thread::current().id();
+    pool.run(Box::new(move || {
+        HANDLES_FOR.set(Some(scheduler));
+        shielded("a handler", || handler.start(attempt, done));
+        HANDLES_FOR.set(None);
+    }));
+}
+
+thread_local! {
+    /// The scheduler whose handler runs on this thread of a pool.
+    static HANDLES_FOR: Cell<Option<ThreadId>> = const { Cell::new(None) };
 }
 
 /// Runs somebody else's code: its panic is its own.

@@ -6,18 +6,21 @@
 //! or attempt of that step out; see [`Engine`](crate::Engine), which does.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel::Timestamp;
 
 use crate::clocks::{Now, Steps};
-use crate::draft::Draft;
+use crate::draft::{Draft, Replaced};
 use crate::in_flight::InFlight;
 use crate::overdue::Overdue;
 use crate::planted::planted;
 use crate::random::Random;
 use crate::recurrence::{self, Ended};
 use crate::store::{Change, DueEntry, Ownership, Store, StoreError};
+use crate::suspects::Suspects;
+use crate::trouble::Noticed;
 use crate::window::{Room, Window};
 use crate::{
     Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason, Due,
@@ -27,8 +30,11 @@ use crate::{
 };
 
 mod batch;
+mod suspected;
+mod unreadable;
 
 use batch::Put;
+use unreadable::Aside;
 
 /// The longest that a receiver's Retry-After is followed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
@@ -84,6 +90,9 @@ pub(crate) struct Step {
     outcomes: Vec<(Revision, TimerName, Outcome)>,
     /// What had been counted before it.
     before: Stats,
+    /// The store could not be read where going on would lose a timer. What the step has is whole,
+    /// and to be committed; there must be no other.
+    pub(crate) failure: Option<StoreError>,
 }
 
 /// The scheduler of one shard.
@@ -105,11 +114,16 @@ pub(crate) struct Scheduler {
     /// How many missed points of calendars this step has counted.
     points: u64,
     in_flight: InFlight,
+    suspects: Suspects,
+    /// Starts of others since the last one of a suspect.
+    ahead_of_suspects: usize,
     paused: bool,
     /// The store has no room: nothing starts before this time of the boot clock.
     held_until: Option<Timestamp>,
     /// What a batch does to the window, until it is certain that it does it.
     put_off: Option<Vec<Put>>,
+    aside: Aside,
+    noticed: Arc<Noticed>,
     stats: Stats,
 }
 
@@ -118,8 +132,8 @@ impl Scheduler {
     /// `now` is overdue.
     pub(crate) fn new(ownership: Ownership, now: Now, config: Config) -> Self {
         let config = config.bounded();
-        // Half for the window, a quarter for attempts, an eighth for the overdue; the last
-        // eighth is for pages on their way from the store.
+        // Half for the window, a quarter for attempts and the suspects that wait for theirs, an
+        // eighth for the overdue; the last eighth is for pages on their way from the store.
         let bytes = config.window_bytes.max(128 << 10);
         let overdue = Room::new(bytes / 8, usize::MAX);
         let end = Now {
@@ -138,17 +152,37 @@ impl Scheduler {
             ahead_of_overdue: 0,
             points: 0,
             overdue: Overdue::new(now, overdue, config.catch_up_per_second),
-            in_flight: InFlight::new(&config, bytes / 4),
+            in_flight: InFlight::new(&config, bytes / 16 * 3),
+            suspects: Suspects::new(&config, now.boot, bytes / 16),
+            ahead_of_suspects: 0,
             paused: false,
             held_until: None,
             put_off: None,
+            aside: Aside::default(),
+            noticed: Arc::default(),
             stats: Stats::default(),
             config,
         }
     }
 
+    /// Reads the first of what is due and of what is overdue, as a step does, so that a store of
+    /// which nothing can be read shows before anything is promised.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub(crate) fn read_ahead(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        let shard = self.ownership.lease.shard;
+        self.window.refill(self.now, store, shard, &|_| false)?;
+        self.overdue.refill(self.now, store, shard, &|_| false)
+    }
+
     pub(crate) fn ownership(&self) -> Ownership {
         self.ownership
+    }
+
+    /// What it cannot read, and what its store cannot.
+    pub(crate) fn noticed(&self) -> &Arc<Noticed> {
+        &self.noticed
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -157,10 +191,14 @@ impl Scheduler {
             refills: self.window.refills,
             rebuilds: self.window.rebuilds,
             in_window: self.window.len(),
-            window_bytes: self.window.bytes() + overdue.bytes() + self.in_flight.bytes(),
+            window_bytes: self.window.bytes()
+                + overdue.bytes()
+                + self.in_flight.bytes()
+                + self.suspects.bytes(),
             capped_queues: self.window.capped() + overdue.capped(),
             catching_up: !self.overdue.is_done(),
             in_flight: self.in_flight.len(),
+            suspects: self.suspects.len(),
             ..self.stats.clone()
         };
         self.steps.fill(&mut stats);
@@ -196,6 +234,8 @@ impl Scheduler {
     /// The step could not be committed for want of room, and is void: as if it had not been,
     /// but that its revisions are used up. Returns the outcomes, for a later step.
     pub(crate) fn undo(&mut self, now: Now, step: Step) -> Vec<Event> {
+        let started = step.starts.iter().map(|(_, attempt)| attempt.revision);
+        self.suspects.undo(started);
         for (_, attempt) in step.starts {
             self.in_flight.remove(attempt.revision);
         }
@@ -209,14 +249,8 @@ impl Scheduler {
         self.stats = step.before;
         self.stats.refused += answers;
         // What it took out of the window is in the store as it was.
-        let clocks = if planted!(LostAfterFull) {
-            &[]
-        } else {
-            &DueClock::ALL[..]
-        };
-        for &clock in clocks {
-            self.window.restart(clock, now.by(clock), Timestamp::MAX);
-            self.overdue.restart(clock, now);
+        if !planted!(LostAfterFull) {
+            self.begin_anew(now);
         }
         self.held_until = Some(now.boot + ROOM_PAUSE);
         outcomes
@@ -239,7 +273,11 @@ impl Scheduler {
             Some(at.saturating_since(now.by(clock)))
         });
         let overdue = self.overdue.wait(now, may);
-        let wait = next.into_iter().chain([ready, overdue]).flatten().min();
+        let aside = self.aside.wait(now);
+        let suspect = self.suspects.next_start(now.boot, may);
+        let suspect = suspect.map(|wait| wait.max(self.overdue.pause(now)));
+        let waits = next.into_iter().chain([ready, overdue, aside, suspect]);
+        let wait = waits.flatten().min();
         if planted!(WakeLate) {
             return wait.map(|wait| wait + Duration::from_secs(10));
         }
@@ -248,18 +286,18 @@ impl Scheduler {
 
     /// Takes `events` in order, then starts what is due at `now`.
     ///
-    /// # Errors
-    /// If the store cannot be read where going on would lose a timer. Nothing of the step
-    /// may then be let out, and the scheduler is of no more use.
+    /// What cannot be read is left out. If the store fails otherwise, the step ends early, with
+    /// what it has and [`Step::failure`]; the scheduler is of no more use then.
     pub(crate) fn step(
         &mut self,
         now: Now,
         events: &mut VecDeque<Event>,
         store: &dyn Store,
-    ) -> Result<Step, StoreError> {
+    ) -> Step {
         let shard = self.ownership.lease.shard;
         let step_back = self.steps.look(now).is_some_and(|by| by < 0);
         self.now = now;
+        let mut failure = None;
         // First of all, since only now does the store hold every change made so far.
         if !self.paused {
             if step_back && !planted!(StepBackIgnored) {
@@ -269,11 +307,15 @@ impl Scheduler {
                     .restart(DueClock::Wall, now.wall, Timestamp::MAX);
                 self.overdue.restart(DueClock::Wall, now);
             }
-            let in_flight = &self.in_flight;
-            let skip = |revision| in_flight.contains(revision);
-            self.window.refill(now, store, shard, &skip)?;
-            self.overdue.refill(now, store, shard, &skip)?;
+            self.look_aside(now, store);
+            let (in_flight, suspects) = (&self.in_flight, &self.suspects);
+            let skip = |revision| in_flight.contains(revision) || suspects.contains(revision);
+            let refilled = self.window.refill(now, store, shard, &skip);
+            let refilled = refilled.and_then(|()| self.overdue.refill(now, store, shard, &skip));
+            // The outcomes of this turn are committed all the same.
+            failure = refilled.err();
         }
+        self.suspects.begin();
         let next_before = self.next_revision;
         let mut draft = Draft::new(store, shard, events.len());
         let mut step = Step {
@@ -296,6 +338,7 @@ impl Scheduler {
                         Err(TimerError::StorageFull)
                     };
                     self.stats.refused += u64::from(answer.is_err());
+                    self.note_refusal(answer.as_ref().err());
                     step.answers.push((ticket, answer));
                 }
                 Event::Batch(ticket, requests) => {
@@ -306,6 +349,7 @@ impl Scheduler {
                         Err(BatchError::of_all(TimerError::StorageFull))
                     };
                     self.stats.refused += u64::from(answer.is_err());
+                    self.note_refusal(answer.as_ref().err().map(|refusal| &refusal.error));
                     step.batches.push((ticket, answer));
                 }
                 Event::Outcome { revision, outcome } => {
@@ -313,14 +357,18 @@ impl Scheduler {
                         let kept = (revision, name.clone(), outcome.clone());
                         step.outcomes.push(kept);
                     }
-                    self.outcome(now.wall, revision, outcome, &mut draft)?;
+                    if let Err(error) = self.outcome(now.wall, revision, outcome, &mut draft) {
+                        failure = Some(error);
+                        break;
+                    }
                 }
             }
         }
         // What starts has to be recorded twice: that is not for the last of the room.
-        if !self.paused && has_room {
-            self.start_due(&mut draft, &mut step.starts)?;
+        if !self.paused && has_room && failure.is_none() {
+            failure = self.start_due(&mut draft, &mut step.starts).err();
         }
+        step.failure = failure;
         step.changes = draft.into_changes();
         let given = Revision(self.next_revision.0 - 1);
         let shown = |change: &Change| matches!(change, Change::Put { record: r, .. } if r.revision == given);
@@ -330,7 +378,7 @@ impl Scheduler {
         }
         self.stats.commits += u64::from(!step.changes.is_empty());
         self.stats.changes += step.changes.len() as u64;
-        Ok(step)
+        step
     }
 
     fn answer(
@@ -366,9 +414,19 @@ impl Scheduler {
                         Some(Box::new(begun))
                     }
                 };
-                let old = draft.read(&name)?;
-                check(precondition, old)?;
-                let replaced = old.map(|record| record.state.kind());
+                let old = if precondition == Precondition::None {
+                    draft.replaced(&name)?
+                } else {
+                    Replaced::Record(draft.find(&name)?)
+                };
+                self.is_mended(&name);
+                let replaced = match old {
+                    Replaced::Record(old) => {
+                        check(precondition, old)?;
+                        old.map(|record| record.state.kind())
+                    }
+                    Replaced::Unreadable => None,
+                };
                 let revision = self.next_revision();
                 let id = TimerId {
                     store: self.ownership.store_id,
@@ -423,7 +481,7 @@ impl Scheduler {
                         (due.resolve(by)?, record.clock)
                     }
                 };
-                if record.failures == 0 {
+                if record.is_untried() {
                     record.first_due = due;
                     if let Some(recurring) = &mut record.recurring
                         && !planted!(MoveForgottenByRun)
@@ -442,7 +500,18 @@ impl Scheduler {
                 precondition,
                 only_pending,
             } => {
-                let record = draft.existing(&name)?;
+                let record = if precondition == Precondition::None && !only_pending {
+                    draft.replaced(&name)?
+                } else {
+                    Replaced::Record(draft.find(&name)?)
+                };
+                self.is_mended(&name);
+                let Replaced::Record(record) = record else {
+                    draft.remove(&name);
+                    self.stats.removed += 1;
+                    return Ok(Response::Removed(Was::Unreadable));
+                };
+                let record = record.ok_or(TimerError::NotFound)?;
                 check(precondition, Some(record))?;
                 if only_pending {
                     must_be_pending(record)?;
@@ -466,7 +535,7 @@ impl Scheduler {
                 let mut record = Box::new(draft.existing(&name)?.clone());
                 must_be_pending(&record)?;
                 let (due, clock) = (self.now.by(record.clock), record.clock);
-                if record.failures == 0 {
+                if record.is_untried() {
                     record.first_due = due;
                     if let Some(recurring) = &mut record.recurring {
                         let by = recurring.recurrence.clock();
@@ -542,9 +611,16 @@ impl Scheduler {
             debug_assert!(false, "an outcome belongs to an attempt in flight");
             return Ok(());
         };
-        let current = draft
-            .read(&name)?
-            .filter(|record| record.revision == revision || planted!(OutdatedOutcomeCounts));
+        self.suspects.ended(revision);
+        let current = match draft.read(&name) {
+            Err(error) if error.is_unreadable() && !planted!(StepEndsAtDamage) => {
+                self.put_aside(&name, &error);
+                return Ok(());
+            }
+            current => current?,
+        };
+        let current =
+            current.filter(|record| record.revision == revision || planted!(OutdatedOutcomeCounts));
         let Some(mut record) = current.cloned().map(Box::new) else {
             self.stats.outdated += 1; // removed or replaced while it ran
             return Ok(());
@@ -630,18 +706,25 @@ impl Scheduler {
                 is_caught_up = self.start_overdue(1, &mut share, draft, starts)? == 0;
                 continue;
             }
+            if self.ahead_of_suspects >= OVERDUE_SHARE {
+                self.start_suspects(1, &mut share, draft, starts)?;
+                continue;
+            }
             let in_flight = &self.in_flight;
             let Some(entry) = self.window.take(reach, |queue| in_flight.may(queue)) else {
                 break;
             };
             match self.attend(self.now.wall, &entry, draft, starts)? {
-                Attended::Started => self.ahead_of_overdue += 1,
+                Attended::Started => {
+                    self.ahead_of_overdue += 1;
+                    self.ahead_of_suspects += 1;
+                }
                 Attended::Settled => share.left -= 1,
                 Attended::Nothing => {}
             }
         }
         self.start_overdue(usize::MAX, &mut share, draft, starts)?;
-        Ok(())
+        self.start_suspects(usize::MAX, &mut share, draft, starts)
     }
 
     /// Starts or settles at most `most` of what was overdue, as the rate allows. Says how many.
@@ -661,6 +744,7 @@ impl Scheduler {
             };
             match self.attend(self.now.wall, &entry, draft, starts)? {
                 Attended::Started => {
+                    self.ahead_of_suspects += 1;
                     self.overdue.started(self.now);
                     self.stats.caught_up_to = Some(entry.wake.at);
                 }
@@ -681,7 +765,14 @@ impl Scheduler {
         draft: &mut Draft<'_>,
         starts: &mut Vec<(DueClock, Attempt)>,
     ) -> Result<Attended, StoreError> {
-        let record = draft.read(&entry.name)?;
+        let record = match draft.read(&entry.name) {
+            Err(error) if error.is_unreadable() && !planted!(StepEndsAtDamage) => {
+                self.put_aside(&entry.name, &error);
+                return Ok(Attended::Settled);
+            }
+            record => record?,
+        };
+        self.is_mended(&entry.name);
         // An attempt leaves the revision as it is, so the time must be the same as well.
         let current = record
             .filter(|record| record.wake() == Some(entry.wake) || planted!(MoveKeepsOldDeadline));
@@ -713,7 +804,7 @@ impl Scheduler {
                     return Ok(Attended::Settled);
                 }
             }
-            State::Pending if record.failures == 0 => {
+            State::Pending if record.is_untried() => {
                 if self.pass_over(&mut record, now) {
                     self.write(draft, record);
                     return Ok(Attended::Settled);
@@ -725,7 +816,11 @@ impl Scheduler {
                     recurring.start(self.now.by(by), waited);
                 }
             }
-            State::Pending => {}
+            State::Pending => {
+                if planted!(WaitingCountsAsInterrupted) && record.interruptions > 0 {
+                    record.interruptions += 1;
+                }
+            }
         }
         let by = self.now.by(record.clock);
         let too_old = record
@@ -739,6 +834,9 @@ impl Scheduler {
             }
             self.write(draft, record);
             return Ok(Attended::Settled);
+        }
+        if self.has_to_wait(&record) {
+            return Ok(self.hold_back(record, draft));
         }
         let early = planted!(FireEarly);
         let moved = planted!(MoveKeepsOldDeadline);
@@ -774,6 +872,7 @@ impl Scheduler {
         starts.push((record.clock, attempt));
         self.stats.attempts += 1;
         self.in_flight.insert(record.revision, record.name.clone());
+        self.suspects.started(record.revision, record.interruptions);
         draft.write(record);
         Ok(Attended::Started)
     }
@@ -899,6 +998,7 @@ impl Scheduler {
     }
 
     fn take_off(&mut self, clock: DueClock, wake: Wake, queue: &QueueName) {
+        self.suspects.forget(wake.revision);
         self.window.forget(clock, wake, queue);
         self.overdue.window.forget(clock, wake, queue);
     }

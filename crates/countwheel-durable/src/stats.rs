@@ -38,6 +38,9 @@ pub struct Stats {
     pub interrupted: u64,
     /// Outcomes of timers that had been removed or replaced meanwhile.
     pub outdated: u64,
+    /// Times a record could not be read, for a request, for an outcome or when it was due: each
+    /// time, nothing but that was left out.
+    pub unreadable: u64,
     /// Done timers forgotten at the end of their retention.
     pub forgotten: u64,
     /// Commits made.
@@ -69,10 +72,43 @@ pub struct Stats {
     pub steps_backward: u64,
     /// By how much the last time, in microseconds; negative is back.
     pub last_step_micros: i64,
+    /// The wall time of the last commit of an earlier process, if the wall clock stood before it when
+    /// the scheduler was opened. See [`behind_commits`](Self::behind_commits).
+    pub committed_before: Option<Timestamp>,
+    /// By how much the wall clock is ahead of the time line of delays, in microseconds; negative is
+    /// behind.
+    pub line_skew_micros: i64,
     /// Attempts that run now.
     pub in_flight: usize,
+    /// Timers that run or wait as suspects: the process ended at least twice in a row during an
+    /// attempt of each.
+    pub suspects: usize,
     /// How late attempts were handed over.
     pub lateness: Lateness,
+}
+
+impl Stats {
+    /// By how much a wall clock that shows `wall` is behind what an earlier process committed: it
+    /// is wrong then, or was wrong before. Zero if it was not behind when the scheduler was opened,
+    /// or is not any more.
+    ///
+    /// ```
+    /// use countwheel::Timestamp;
+    /// use countwheel_durable::Stats;
+    /// use std::time::Duration;
+    ///
+    /// let at = |seconds| Timestamp::EPOCH + Duration::from_secs(seconds);
+    /// let mut stats = Stats::default();
+    /// assert_eq!(stats.behind_commits(at(5)), Duration::ZERO);
+    /// stats.committed_before = Some(at(60));
+    /// assert_eq!(stats.behind_commits(at(5)), Duration::from_secs(55));
+    /// assert_eq!(stats.behind_commits(at(61)), Duration::ZERO); // the clock was set right
+    /// ```
+    #[must_use]
+    pub fn behind_commits(&self, wall: Timestamp) -> Duration {
+        let before = self.committed_before.unwrap_or_default();
+        before.saturating_since(wall)
+    }
 }
 
 /// A histogram of lateness: handed over minus due.

@@ -2,21 +2,20 @@
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 mod kept;
+mod sample;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use countwheel::Timestamp;
 use countwheel_durable::store::{
     Change, DiskOptions, DiskStore, Shard, Snapshot, Store, StoreError,
 };
-use countwheel_durable::{
-    DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName,
-};
+use countwheel_durable::{Record, TimerName};
 
 use kept::{content, files_of};
+use sample::pending;
 
 const STORE: u64 = 7;
 
@@ -30,28 +29,8 @@ fn options() -> DiskOptions {
 }
 
 fn record(number: u64) -> Record {
-    let due = Timestamp::from_micros(1_000_000 + number);
-    Record {
-        name: TimerName::new("queue", format!("key-{}", number * 7 % 300)).unwrap(),
-        id: TimerId {
-            store: STORE,
-            set: Revision(number),
-        },
-        revision: Revision(number),
-        state: State::Pending,
-        created: Timestamp::from_micros(5),
-        due,
-        clock: DueClock::Wall,
-        missed: Missed::Fire,
-        recurring: None,
-        first_due: due,
-        policy: RetryPolicy::default(),
-        failures: 0,
-        interruptions: 0,
-        attempt: 0,
-        attempts: Vec::new(),
-        payload: vec![7; 200],
-    }
+    let name = TimerName::new("queue", format!("key-{}", number * 7 % 300)).unwrap();
+    pending(name, number, vec![7; 200])
 }
 
 /// The commit of this number: two records, and one that goes.
@@ -70,7 +49,7 @@ fn after(commits: u64) -> BTreeMap<TimerName, Record> {
         match change {
             Change::Put { record, .. } => drop(now.insert(record.name.clone(), *record)),
             Change::Remove { name, .. } => drop(now.remove(&name)),
-            Change::Given(_) => {}
+            Change::Given(_) | Change::Clock(_) => {}
         }
     }
     now
@@ -141,6 +120,13 @@ fn what_is_restored_goes_on_above_everything_that_was_given_after_the_snapshot()
     drop(store);
     let into = directory.path().join("restored");
     let snapshot = directory.path().join("snapshot");
+    // A repair of a snapshot as well: nothing is damaged, and yet its store has gone on.
+    let repaired = directory.path().join("repaired");
+    DiskStore::repair(&snapshot, &repaired, options(), &mut |_| Ok(())).unwrap();
+    let repaired = DiskStore::open(&repaired, 0, options()).unwrap();
+    let known = repaired.acquire(Shard::ONLY).unwrap();
+    assert!(known.last_revision.0 > record(121).revision.0 + (1 << 39));
+    assert!(known.lease.fence.0 > lease.fence.0 + (1 << 31));
     let restored = DiskStore::restore(&snapshot, &into, options()).unwrap();
     let ownership = restored.acquire(Shard::ONLY).unwrap();
     assert_eq!(ownership.store_id, STORE);
@@ -210,7 +196,7 @@ fn only_snapshots_are_restored_and_only_into_nothing() {
     ));
     assert!(matches!(
         store.snapshot(&data),
-        Err(StoreError::Locked { .. })
+        Err(StoreError::NotAStore { .. })
     ));
     drop(store);
     for no_snapshot in [&data, &at("nowhere")] {

@@ -1,17 +1,19 @@
 //! The store of the program: its directory, and its parts together.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
-use std::fs;
-use std::path::Path;
+mod sample;
 
-use countwheel::Timestamp;
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use countwheel_durable::store::conformance::{self, Reopen};
+use countwheel_durable::store::unchanged::unchanged;
 use countwheel_durable::store::{
     Change, DiskOptions, DiskStore, EmbeddedStore, Filter, Shard, Store, StoreError,
 };
-use countwheel_durable::{
-    DueClock, Missed, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
-};
+use countwheel_durable::{QueueName, Record, Revision, TimerName, TroubleReason};
+
+use sample::pending;
 
 /// Segments and tables that are full soon.
 fn options() -> DiskOptions {
@@ -25,29 +27,16 @@ fn open(directory: &Path) -> Result<DiskStore, StoreError> {
     DiskStore::open(directory, 7, options())
 }
 
+/// Why an opening is refused, which has to leave the directory as it is.
+fn refusal(directory: &Path) -> StoreError {
+    unchanged(directory, || open(directory))
+        .unwrap()
+        .unwrap_err()
+}
+
 fn record(number: u64) -> Record {
-    let due = Timestamp::from_micros(1_000_000 + number);
-    Record {
-        name: TimerName::new("queue", format!("key-{number}")).unwrap(),
-        id: TimerId {
-            store: 7,
-            set: Revision(number),
-        },
-        revision: Revision(number),
-        state: State::Pending,
-        created: Timestamp::from_micros(5),
-        due,
-        clock: DueClock::Wall,
-        missed: Missed::Fire,
-        recurring: None,
-        first_due: due,
-        policy: RetryPolicy::default(),
-        failures: 0,
-        interruptions: 0,
-        attempt: 0,
-        attempts: Vec::new(),
-        payload: vec![7; 300],
-    }
+    let name = TimerName::new("queue", format!("key-{number}")).unwrap();
+    pending(name, number, vec![7; 300])
 }
 
 struct Reopened {
@@ -115,17 +104,19 @@ fn another_store_s_directory_is_refused_both_ways() {
     drop(EmbeddedStore::open(old, 7).unwrap());
     drop(open(new).unwrap());
     fs::write(strange.join("letter"), "Dear all").unwrap();
-    let refused = open(old).unwrap_err();
+    let refused = refusal(old);
     assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
     assert!(refused.to_string().contains("converted"), "{refused}");
-    let refused = EmbeddedStore::open(new, 7).unwrap_err();
+    let refused = unchanged(new, || EmbeddedStore::open(new, 7))
+        .unwrap()
+        .unwrap_err();
     assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
-    let refused = open(strange).unwrap_err();
+    let refused = refusal(strange);
     assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
     assert_eq!(fs::read_dir(strange).unwrap().count(), 1);
     // Nor is a part that is missing made anew.
     fs::remove_dir_all(new.join("log")).unwrap();
-    let refused = open(new).unwrap_err();
+    let refused = refusal(new);
     assert!(matches!(refused, StoreError::Corrupt { .. }), "{refused}");
 }
 
@@ -177,18 +168,60 @@ fn a_store_that_lost_files_or_the_ends_of_files_does_not_begin_anew() {
     for path in [segment.clone(), directory.path().join("tables/manifest")] {
         let sound = fs::read(&path).unwrap();
         fs::remove_file(&path).unwrap();
-        let refused = open(directory.path()).unwrap_err();
+        let refused = refusal(directory.path());
         assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
         fs::write(&path, sound).unwrap();
     }
     let sound = fs::read(&segment).unwrap();
     for len in [sound.len() - 1, sound.len() / 2, 64, 63, 0] {
         fs::write(&segment, &sound[..len]).unwrap();
-        let refused = open(directory.path()).unwrap_err();
+        let refused = refusal(directory.path());
         assert!(matches!(refused, StoreError::Corrupt { .. }), "{refused}");
     }
     fs::write(&segment, sound).unwrap();
     let store = open(directory.path()).unwrap();
     let found = store.get(Shard::ONLY, &record(1).name).unwrap();
     assert_eq!(found, Some(record(1)));
+}
+
+/// A `FORMAT` that was damaged while the store was open was found by the next start, which then was
+/// refused.
+#[test]
+fn a_scrub_reads_what_the_directory_says_of_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let round = || {
+        while !store.scrub_step(1 << 20).ended {}
+        let troubles = store.troubles().into_iter();
+        let found = troubles.filter(|one| one.reason == TroubleReason::Scrub);
+        found.filter_map(|one| one.path).collect::<Vec<_>>()
+    };
+    let at = |name: &str| directory.path().join(name);
+    assert_eq!(round(), Vec::<PathBuf>::new());
+    let sound = fs::read(at("FORMAT")).unwrap();
+    for place in 0..sound.len() {
+        let mut damaged = sound.clone();
+        damaged[place] ^= 1;
+        fs::write(at("FORMAT"), &damaged).unwrap();
+        assert_eq!(round(), [at("FORMAT")], "{place}");
+        fs::write(at("FORMAT"), &sound).unwrap();
+        // What a round found is told until another round was through.
+        round();
+        assert_eq!(round(), Vec::<PathBuf>::new());
+    }
+    for damaged in [&b""[..], &sound[..20]] {
+        fs::write(at("FORMAT"), damaged).unwrap();
+        assert_eq!(round(), [at("FORMAT")]);
+    }
+    fs::remove_file(at("FORMAT")).unwrap();
+    assert_eq!(round(), [at("FORMAT")]);
+    fs::write(at("FORMAT"), &sound).unwrap();
+    // A start takes this for a snapshot.
+    fs::write(at("SNAPSHOT"), b"").unwrap();
+    round();
+    assert_eq!(round(), [at("SNAPSHOT")]);
+    assert!(
+        fs::read(at("FORMAT")).unwrap() == sound,
+        "a scrub writes nothing"
+    );
 }

@@ -482,6 +482,8 @@ fn a_timer_whose_attempts_end_the_process_each_time_is_given_up() {
     bench.wait(1);
     for _ in 0..20 {
         bench.restart();
+        // Long enough for a suspect to start.
+        bench.wait(128);
     }
     let reason = DeadReason::Interrupted;
     let record = bench.record("a");

@@ -1,7 +1,8 @@
 //! Data directories as earlier versions made them, kept in `tests/golden`, and what is in them.
 //!
 //! `format-1` was made by the version that had one database; `format-2`, with a log of version 4,
-//! and `format-2-log-5` by `cargo test -p countwheel-durable --test golden -- --ignored
+//! `format-2-log-5`, `format-2-log-6`, which has notes of the clocks, and `format-2-manifest-3`, whose
+//! manifest names a commit, by `cargo test -p countwheel-durable --test golden -- --ignored
 //! make_the_newest`, which is for when a format is new: what is there is never made anew. Beside
 //! them are listings, in the words of the program that made each format first.
 #![expect(clippy::unwrap_used, reason = "a test may")]
@@ -18,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel::{BootId, Instant, Timestamp};
 use countwheel_durable::store::{
-    Before, Change, DiskOptions, DiskStore, DueScan, EmbeddedStore, Filter, LogStore, MemoryStore,
-    Shard, Store, StoreError, SystemFiles, TableStore,
+    Before, Change, ClockNote, DiskOptions, DiskStore, DueScan, EmbeddedStore, Filter, LogStore,
+    MemoryStore, Shard, Store, StoreError, SystemFiles, TableStore,
 };
 use countwheel_durable::{
     AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Key,
@@ -31,7 +32,12 @@ use countwheel_durable::{
 use kept::files_of;
 
 /// Those of a log and tables, oldest first.
-const LOGS_AND_TABLES: [&str; 2] = ["format-2", "format-2-log-5"];
+const LOGS_AND_TABLES: [&str; 4] = [
+    "format-2",
+    "format-2-log-5",
+    "format-2-log-6",
+    "format-2-manifest-3",
+];
 const STORE: u64 = 0x0123_4567_89ab_cdef;
 
 fn golden(name: &str) -> PathBuf {
@@ -288,6 +294,84 @@ fn a_file_of_a_later_format_is_refused_and_not_touched() {
     }
 }
 
+/// The note of the clocks that is there since version 6 of the log.
+fn noted() -> ClockNote {
+    ClockNote {
+        wall: at(77),
+        boot_id: Some(BootId::from_u128(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210)),
+        boot: Instant::from_nanos(123_456_789_000),
+        line: at(42),
+    }
+}
+
+fn newest_segment(path: &Path) -> PathBuf {
+    let files = fs::read_dir(path.join("log")).unwrap();
+    let files = files.map(|entry| entry.unwrap().path());
+    let segments = files.filter(|path| path.to_str().unwrap().contains("segment-"));
+    segments.max().unwrap()
+}
+
+/// The last ingest left out what the segments behind it had replaced: the tables are right only
+/// with these segments. A manifest of version 3 says so, and one before did not.
+#[test]
+fn a_manifest_of_version_3_needs_the_commit_that_it_names() {
+    for (name, version) in LOGS_AND_TABLES.into_iter().zip([2, 2, 2, 3]) {
+        let directory = copy(name);
+        let path = directory.path();
+        let manifest = fs::read(path.join("tables/manifest")).unwrap();
+        assert_eq!(manifest[8], version, "{name}");
+        fs::remove_file(newest_segment(path)).unwrap();
+        for entry in fs::read_dir(path.join("tables")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.to_str().unwrap().contains("reached-") {
+                fs::remove_file(path).unwrap();
+            }
+        }
+        let before = files_of(path);
+        let sound = DiskStore::check(path).unwrap().is_sound();
+        assert_eq!(sound, version < 3, "{name}");
+        let opened = DiskStore::open(path, 0, options());
+        assert_eq!(opened.is_ok(), version < 3, "{name}");
+        drop(opened);
+        assert!(
+            version < 3 || files_of(path) == before,
+            "something was touched"
+        );
+    }
+}
+
+/// What is read of an older log is written on in one of this version, which an older program
+/// refuses by its header: it cannot read a note of the clocks.
+#[test]
+fn an_older_log_is_carried_on_in_a_segment_of_this_version() {
+    let version = |path: &Path| fs::read(newest_segment(path)).unwrap()[8];
+    for (name, old) in LOGS_AND_TABLES.into_iter().zip([4, 5, 6, 6]) {
+        let directory = copy(name);
+        assert_eq!(version(directory.path()), old, "{name}");
+        let expected = expected("format-2.txt");
+        for round in 0..3 {
+            let store = DiskStore::open(directory.path(), 0, options()).unwrap();
+            let ownership = store.acquire(Shard::ONLY).unwrap();
+            let note = (round > 0 || old == 6).then(noted);
+            assert_eq!(ownership.clock, note, "{name}, {round}");
+            store
+                .commit(ownership.lease, &[Change::Clock(noted())])
+                .unwrap();
+            assert_eq!(listing(&store, long_line), expected, "{name}, {round}");
+            drop(store);
+            assert_eq!(version(directory.path()), 6, "{name}, {round}");
+            assert!(DiskStore::check(directory.path()).unwrap().is_sound());
+        }
+        // A repair keeps what was noted.
+        let into = tempfile::tempdir().unwrap();
+        let lost = &mut |_| Ok(());
+        DiskStore::repair(directory.path(), into.path(), options(), lost).unwrap();
+        let store = DiskStore::open(into.path(), 0, options()).unwrap();
+        let ownership = store.acquire(Shard::ONLY).unwrap();
+        assert_eq!(ownership.clock, Some(noted()), "{name}");
+    }
+}
+
 fn at(seconds: u64) -> Timestamp {
     Timestamp::from_micros(1_700_000_000_000_000 + seconds * 1_000_000)
 }
@@ -438,11 +522,13 @@ fn make_the_newest() {
                     now.insert(record.name.clone(), Record::clone(record));
                 }
                 Change::Remove { name, .. } => drop(now.remove(name)),
-                Change::Given(_) => {}
+                Change::Given(_) | Change::Clock(_) => {}
             }
         }
         log.commit(lease, &changes).unwrap();
     };
+    let wall = at(1);
+    commit(vec![Change::Clock(ClockNote { wall, ..noted() })]);
     for round in 0..8 {
         let numbers = round * 8 + 1..round * 8 + 9;
         commit(numbers.map(|n| Change::put(made(n))).collect());
@@ -453,13 +539,15 @@ fn make_the_newest() {
             again.payload = b"again".to_vec();
             commit(vec![Change::put(again), Change::remove(made(round).name)]);
             log.seal().unwrap();
-            while log.move_oldest().unwrap() {}
+            // What moves last does so at the end, with more behind it in the log.
+            while round < 5 && log.move_oldest().unwrap() {}
         }
     }
     let key = Key::new("x".repeat(Key::MAX_BYTES)).unwrap();
     let mut long = made(65);
     long.name.key = key;
-    commit(vec![Change::put(long), Change::remove(made(30).name)]);
+    let note = Change::Clock(noted());
+    commit(vec![Change::put(long), note, Change::remove(made(30).name)]);
     log.seal().unwrap();
     let before = Before::Absent;
     let record = Box::new(made(66));
@@ -467,6 +555,7 @@ fn make_the_newest() {
         Change::Put { record, before },
         Change::Given(Revision(500)),
     ]);
+    assert!(log.move_oldest().unwrap(), "the oldest of three");
     drop(log);
     // Made by what was given to the store, not by what it says.
     let model = MemoryStore::new(0);

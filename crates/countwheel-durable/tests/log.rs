@@ -4,6 +4,7 @@
 
 #[allow(dead_code, reason = "the disk of the other stores' tests")]
 mod disk;
+mod sample;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,10 +21,9 @@ use countwheel_durable::store::{
     MemoryStore, Moved, MovingLog, Ownership, Page, QueueCounts, Shard, Sorted, Store, StoreError,
     StoreFile, SystemFiles, TableOptions, TableStore,
 };
-use countwheel_durable::{
-    DueClock, Missed, QueueName, Record, RetryPolicy, Revision, State, TimerId, TimerName,
-};
+use countwheel_durable::{DueClock, QueueName, Record, Revision, State, TimerName, TroubleReason};
 use disk::Random;
+use sample::pending;
 
 fn open<B: Sorted>(base: B, disk: &Disk) -> Result<LogStore<B>, StoreError> {
     LogStore::open(base, files(disk), 7, options())
@@ -174,27 +174,13 @@ fn a_log_with_its_thread_conforms_on_a_real_disk() {
 // ---- power cuts ----
 
 fn record(number: u64, revision: u64, payload: usize) -> Record {
+    let name = TimerName::new("queue", format!("key-{number}")).unwrap();
+    let payload = vec![u8::try_from(revision % 251).unwrap(); payload];
     let due = Timestamp::from_micros(1_000_000 + number * 1_000 + revision);
     Record {
-        name: TimerName::new("queue", format!("key-{number}")).unwrap(),
-        id: TimerId {
-            store: 7,
-            set: Revision(revision),
-        },
-        revision: Revision(revision),
-        state: State::Pending,
-        created: Timestamp::from_micros(5),
         due,
-        clock: DueClock::Wall,
-        missed: Missed::Fire,
-        recurring: None,
         first_due: due,
-        policy: RetryPolicy::default(),
-        failures: 0,
-        interruptions: 0,
-        attempt: 0,
-        attempts: Vec::new(),
-        payload: vec![u8::try_from(revision % 251).unwrap(); payload],
+        ..pending(name, revision, payload)
     }
 }
 
@@ -277,7 +263,7 @@ fn changes(random: &mut Random, revision: &mut u64, model: &MemoryStore) -> Vec<
                 (record.name.clone(), before, Before::of(Some(record)))
             }
             Change::Remove { name, before } => (name.clone(), before, Before::Absent),
-            Change::Given(_) => continue,
+            Change::Given(_) | Change::Clock(_) => continue,
         };
         if looks {
             let found = model.get(Shard::ONLY, &name).unwrap();
@@ -402,6 +388,7 @@ fn damage_is_refused_or_harmless_but_for_the_last_commit() {
         content[at] ^= 1 << random.index(8);
         damaged.set_content(name, content);
         let lost = promised.last().unwrap();
+        let before = damaged.image();
         match open(base.clone(), &damaged) {
             Ok(log) => {
                 log.acquire(Shard::ONLY).unwrap();
@@ -411,7 +398,13 @@ fn damage_is_refused_or_harmless_but_for_the_last_commit() {
                     "seed {seed}: a bit at {at} of {name}"
                 );
             }
-            Err(StoreError::Corrupt { .. } | StoreError::NotAStore { .. }) => refused += 1,
+            Err(StoreError::Corrupt { .. } | StoreError::NotAStore { .. }) => {
+                assert!(
+                    damaged.image() == before,
+                    "seed {seed}: {at} of {name}: changed"
+                );
+                refused += 1;
+            }
             Err(error) => panic!("seed {seed}: {error}"),
         }
     }
@@ -969,7 +962,13 @@ fn survives_a_failure(after: u64, failure: Failure) -> bool {
 
 #[test]
 fn every_call_may_fail_once() {
-    let failures = [Failure::Io, Failure::Short, Failure::Torn, Failure::NoSpace];
+    let failures = [
+        Failure::Io,
+        Failure::Short,
+        Failure::Torn,
+        Failure::NoSpace,
+        Failure::NoSpaceShort,
+    ];
     for failure in failures {
         let calls = (0..).take_while(|&after| survives_a_failure(after, failure));
         assert!(calls.count() > 80, "{failure:?}");
@@ -1081,9 +1080,17 @@ fn the_thread_finds_out_that_there_is_room_again() {
     };
     assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
     assert!(!log.has_room());
+    let is_full = || {
+        let troubles = log.troubles();
+        troubles
+            .iter()
+            .any(|one| one.reason == TroubleReason::DiskFull)
+    };
+    assert!(is_full());
     fails.store(false, Ordering::SeqCst);
     disk.set_capacity(None);
     eventually(|| log.has_room().then_some(()));
+    eventually(|| (!is_full()).then_some(()));
     log.commit(lease, &[put(1, revision)]).unwrap();
     assert_eq!(log.log().failure(), None);
     // Once when it began, and again when something had moved; two pieces each time.
@@ -1217,19 +1224,45 @@ fn a_sorted_store_without_room_bounds_the_log() {
     }
 }
 
+/// A sorted store that takes nothing in.
+struct Failing(MemorySorted);
+
+impl Sorted for Failing {
+    fn ingested(&self) -> u64 {
+        self.0.ingested()
+    }
+
+    fn ingest(&self, _: u64, _: Moved) -> Result<(), StoreError> {
+        Err(StoreError::Corrupt {
+            path: "sorted".into(),
+            problem: "said the test".to_owned(),
+        })
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.0.get(shard, name)
+    }
+
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        self.0.due(shard, scan)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.0.list(shard, filter)
+    }
+}
+
 #[test]
 fn a_thread_that_fails_poisons_the_log_and_says_why() {
     let disk = Disk::default();
     let mut own = options();
     own.segments_max = 2;
-    let log = LogStore::open(MemorySorted::default(), files(&disk), 7, own).unwrap();
+    let base = Failing(MemorySorted::default());
+    let log = LogStore::open(base, files(&disk), 7, own).unwrap();
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     while log.young().1 < 2 {
         log.commit(lease, &[put(1, 1)]).unwrap();
     }
-    let mut content = disk.content("log/segment-0000000000000001").unwrap();
-    content[5_000] ^= 1;
-    disk.set_content("log/segment-0000000000000001", content);
     let log = MovingLog::start(log).unwrap();
     let (send, early) = std::sync::mpsc::channel();
     log.on_failure(Box::new(move |reason| {
@@ -1249,6 +1282,245 @@ fn a_thread_that_fails_poisons_the_log_and_says_why() {
         [early, told].map(|told| told.recv().unwrap()),
         [reason.clone(), reason]
     );
+}
+
+// ---- a disk that refuses ----
+
+fn lasting(operation: Operation, failure: Failure) -> Fault {
+    Fault {
+        calls: Calls::Only(operation),
+        after: 0,
+        lasts: true,
+        failure,
+    }
+}
+
+/// On a disk that copies on writing a commit may find no room where it has its place, and nor do the
+/// zeros that take it back: the log took no commit any more, and the service ended.
+#[test]
+fn a_commit_that_finds_no_room_in_its_own_segment_is_refused_and_made_later() {
+    for times in [1, 4] {
+        let (disk, base) = (Disk::default(), MemorySorted::default());
+        let log = open(base.clone(), &disk).unwrap();
+        let lease = log.acquire(Shard::ONLY).unwrap().lease;
+        log.commit(lease, &[put(1, 1)]).unwrap();
+        disk.fail(lasting(Operation::Write, Failure::NoSpace));
+        for _ in 0..times {
+            let refused = log.commit(lease, &[put(2, 2)]);
+            assert!(
+                matches!(refused, Err(StoreError::Full { .. })),
+                "{refused:?}"
+            );
+            assert!(!log.has_room());
+            let full = log.troubles();
+            assert_eq!(full[0].reason, TroubleReason::DiskFull, "{full:?}");
+            // Whoever looks for room finds none, and that is no failure.
+            assert!(matches!(log.prepare(), Err(StoreError::Full { .. })));
+        }
+        // The process may end now: of the commit nothing is there.
+        let found = disk.copy();
+        found.restart();
+        let reopened = open(base.clone(), &found).unwrap();
+        let second = record(2, 2, 0).name;
+        assert_eq!(reopened.get(Shard::ONLY, &second).unwrap(), None);
+
+        disk.heal();
+        log.prepare().unwrap();
+        assert!(log.has_room());
+        assert_eq!(log.troubles(), []);
+        log.commit(lease, &[put(3, 3)]).unwrap();
+        drop(log);
+        disk.cut(7);
+        let log = open(base, &disk).unwrap();
+        for (number, is_there) in [(1, true), (2, false), (3, true)] {
+            let found = log.get(Shard::ONLY, &record(number, 1, 0).name);
+            assert_eq!(found.unwrap().is_some(), is_there, "{number}");
+        }
+    }
+}
+
+/// Of a commit that finds no room its place may have a part, and that part may be all but the padding.
+/// Where the zeros that take it back find room for some of them alone, it is not read any more; but
+/// what the disk had before may be there after a loss of power, and with it a commit that was refused.
+#[test]
+fn a_commit_that_was_refused_for_want_of_room_is_not_there_after_a_loss_of_power() {
+    let (mut refused, mut ended) = (0, 0);
+    for seed in 0..3_000 {
+        let (disk, base) = (Disk::new(seed), MemorySorted::default());
+        let log = open(base.clone(), &disk).unwrap();
+        let lease = log.acquire(Shard::ONLY).unwrap().lease;
+        log.commit(lease, &[put(1, 1)]).unwrap();
+        disk.fail(Fault {
+            lasts: seed % 2 == 0,
+            ..lasting(Operation::Write, Failure::NoSpaceShort)
+        });
+        // So short that the disk writes all that is not padding now and then.
+        let answer = log.commit(lease, &[Change::Given(Revision(77))]);
+        let is_full = matches!(answer, Err(StoreError::Full { .. }));
+        assert!(is_full || answer.is_err(), "seed {seed}: {answer:?}");
+        let later = is_full && seed % 4 == 1;
+        if later {
+            log.commit(lease, &[put(3, 3)]).unwrap();
+        }
+        drop(log);
+        disk.cut(seed);
+        let log = open(base, &disk).unwrap();
+        let last = log.acquire(Shard::ONLY).unwrap().last_revision;
+        let known = Revision(if later { 3 } else { 1 });
+        assert!(!is_full || last == known, "seed {seed}: {last}");
+        assert!(
+            log.get(Shard::ONLY, &record(1, 1, 0).name)
+                .unwrap()
+                .is_some()
+        );
+        refused += u32::from(is_full);
+        ended += u32::from(!is_full);
+    }
+    assert!(refused > 2_000 && ended > 0, "{refused} refused, {ended}");
+}
+
+/// A name for which a directory has no room ended the store.
+#[test]
+fn a_segment_without_room_for_its_name_is_begun_later() {
+    let (disk, base) = (Disk::default(), MemorySorted::default());
+    let log = open(base, &disk).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    log.commit(lease, &[put(1, 1)]).unwrap();
+    while log.prepare().unwrap() {}
+    disk.fail(lasting(Operation::Rename, Failure::NoSpace));
+    let refused = (2..100).find_map(|number| log.commit(lease, &[put(number, number)]).err());
+    assert!(
+        matches!(refused, Some(StoreError::Full { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(log.troubles()[0].reason, TroubleReason::DiskFull);
+    // A spare that can be opened says nothing of room for a name.
+    for _ in 0..3 {
+        log.prepare().map(drop).unwrap_or_default();
+    }
+    assert_eq!(log.troubles()[0].reason, TroubleReason::DiskFull);
+    disk.heal();
+    log.commit(lease, &[put(200, 200)]).unwrap();
+    while log.prepare().unwrap() {}
+    assert_eq!(log.troubles(), []);
+    assert!(log.seal().unwrap());
+    // Without room for the name of a spare, the segment that has moved is removed.
+    disk.fail(lasting(Operation::Rename, Failure::NoSpace));
+    while log.move_oldest().unwrap() {}
+    assert_eq!(log.young().1, 1);
+}
+
+/// A read failed, so that the segment was to move by name; and then the system gave nothing back any
+/// more. What had been read by then was taken for a proof that the rest is damaged: it moved as
+/// unreadable, although the disk had it.
+#[test]
+fn a_disk_that_falls_silent_while_a_segment_moves_by_name_costs_no_record() {
+    let read = |after, lasts| Fault {
+        calls: Calls::Only(Operation::Read),
+        after,
+        lasts,
+        failure: Failure::Io,
+    };
+    let (mut kept, mut moved) = (0, 0);
+    for (first, silent) in (0..10).flat_map(|first| (0..8).map(move |then| (first, first + then))) {
+        let (disk, base) = (Disk::default(), MemorySorted::default());
+        let log = open(base, &disk).unwrap();
+        let lease = log.acquire(Shard::ONLY).unwrap().lease;
+        for number in 1..=3 {
+            log.commit(lease, &[put(number, number)]).unwrap();
+        }
+        assert!(log.seal().unwrap());
+        disk.fail(read(first, false));
+        disk.fail(read(silent + 1, true));
+        if log.move_oldest().unwrap() {
+            moved += 1;
+        } else {
+            kept += 1;
+        }
+        disk.heal();
+        while log.move_oldest().unwrap() {}
+        for number in 1..=3 {
+            let found = log.get(Shard::ONLY, &record(number, number, 2_000).name);
+            let found = found.unwrap_or_else(|error| panic!("{first}, {silent}: {error}"));
+            assert_eq!(found, Some(record(number, number, 2_000)));
+        }
+    }
+    assert!(kept > 20 && moved > 20, "{kept} kept, {moved} moved");
+}
+
+/// A segment that gave nothing back ended the log, with everything that had nothing to do with it.
+#[test]
+fn a_segment_that_gives_nothing_back_is_kept_and_costs_nothing() {
+    let (disk, base) = (Disk::default(), MemorySorted::default());
+    let mut own = options();
+    own.segments_max = 4;
+    let log = LogStore::open(base.clone(), files(&disk), 7, own).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    let mut number = 0;
+    let mut commit = || {
+        number += 1;
+        log.commit(lease, &[put(number, number)]).unwrap();
+        number
+    };
+    let is_read = |number| {
+        let found = log.get(Shard::ONLY, &record(number, 1, 0).name);
+        found.is_ok_and(|found| found.is_some())
+    };
+    let troubles = || {
+        let troubles = log.troubles().into_iter();
+        troubles
+            .map(|one| (one.reason, one.path.unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let first = commit();
+    commit();
+    log.seal().unwrap();
+    let unreadable = |number: u64| {
+        let directory = disk.files("log").path();
+        let path = directory.join(format!("segment-{number:016x}"));
+        vec![(TroubleReason::UnreadableSegment, path)]
+    };
+    disk.fail(lasting(Operation::Read, Failure::Io));
+    for _ in 0..3 {
+        assert!(!log.move_oldest().unwrap(), "it is kept");
+        assert_eq!(troubles(), unreadable(1));
+        commit();
+    }
+    // A `get` is refused. A list says how many records it leaves out. Each record is one trouble.
+    let queue = QueueName::new(record(first, 1, 0).name.queue.as_str()).unwrap();
+    let listed = log.list(Shard::ONLY, &Filter::queue(queue)).unwrap();
+    assert_eq!((listed.records.len(), listed.unreadable), (0, 5));
+    assert_eq!(troubles().len(), 6);
+    assert!(!is_read(first));
+    assert_eq!(troubles().len(), 6, "each once");
+    disk.heal();
+    assert!(is_read(first));
+    assert_eq!(troubles().len(), 5, "until it is read");
+    assert!(log.move_oldest().unwrap());
+    assert!(is_read(first), "nothing is lost");
+    (1..=5).for_each(|number| assert!(is_read(number)));
+    assert_eq!(troubles(), []);
+
+    // For as long as there is room. Then the store ends, and has all of it when it is opened anew.
+    commit();
+    log.seal().unwrap();
+    disk.fail(lasting(Operation::Read, Failure::Io));
+    while log.young().1 < 4 {
+        assert!(!log.move_oldest().unwrap());
+        commit();
+        log.seal().unwrap();
+    }
+    let ended = log.move_oldest().unwrap_err();
+    assert!(matches!(ended, StoreError::Io { .. }), "{ended}");
+    let last = commit();
+    disk.restart();
+    disk.heal();
+    let log = LogStore::open(base, files(&disk), 7, own).unwrap();
+    while log.move_oldest().unwrap() {}
+    for number in 1..=last {
+        let found = log.get(Shard::ONLY, &record(number, 1, 0).name).unwrap();
+        assert!(found.is_some(), "{number}");
+    }
 }
 
 // ---- bounds ----
@@ -1360,6 +1632,10 @@ impl Files for Watched {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.files.remove(name)
+    }
+
+    fn set_aside(&self, names: &[String]) -> io::Result<()> {
+        self.files.set_aside(names)
     }
 
     fn sync(&self) -> io::Result<()> {

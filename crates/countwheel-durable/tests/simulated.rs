@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
 use countwheel_durable::store::simulated::{Calls, Damage, Disk, Failure, Fault, Operation};
+use countwheel_durable::store::{DiskOptions, StoreError};
 
 fn only(operation: Operation, failure: Failure) -> Fault {
     Fault {
@@ -341,4 +342,34 @@ fn the_same_seeds_lead_to_the_same_bytes() {
         seen.insert(run(seed).0);
     }
     assert!(seen.len() > 5, "{}", seen.len());
+}
+
+/// Also where there is room for all of a store but the last file, which says that it is ready.
+#[test]
+fn a_store_that_finds_no_room_to_be_made_takes_none() {
+    let mut options = DiskOptions::default();
+    options.log.segment_bytes = 1 << 12;
+    let mut refused = 0;
+    for after in 0..100 {
+        let disk = Disk::default();
+        disk.fail(Fault {
+            calls: Calls::Only(Operation::Create),
+            after,
+            lasts: true,
+            failure: Failure::NoSpace,
+        });
+        match disk.open_store("data", 7, options) {
+            Ok(_) => {
+                assert!(refused > 5, "{refused}");
+                return;
+            }
+            Err(StoreError::Full { .. }) => refused += 1,
+            Err(error) => panic!("{after}: {error}"),
+        }
+        let left: Vec<String> = disk.paths();
+        let parts = ["data/log/", "data/tables/"];
+        let is_part = |path: &String| parts.iter().any(|part| path.starts_with(part));
+        assert!(!left.iter().any(is_part), "{after}: {left:?}");
+    }
+    panic!("no store was made");
 }

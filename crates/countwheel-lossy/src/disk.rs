@@ -26,6 +26,8 @@ pub(crate) struct Disk {
     is_off: bool,
     /// Syncs answer and do nothing.
     pub(crate) lies: bool,
+    /// So many syncs of directories succeed before one fails.
+    pub(crate) directory_syncs_left: Option<u64>,
 }
 
 /// A file or a directory. Its number is never given again.
@@ -62,11 +64,17 @@ pub(crate) struct Directory {
 }
 
 /// One change of names, in one or two directories: it survives as a whole or not at all.
-struct Renamed(Vec<(u64, OsString, Option<u64>)>);
+struct Renamed {
+    names: Vec<(u64, OsString, Option<u64>)>,
+    /// A sync that was for it failed: it counts as written, and no later sync writes it.
+    is_lost: bool,
+}
 
 impl Renamed {
     fn touches(&self, directories: &BTreeSet<u64>) -> bool {
-        self.0.iter().any(|(one, _, _)| directories.contains(one))
+        self.names
+            .iter()
+            .any(|(one, _, _)| directories.contains(one))
     }
 }
 
@@ -78,6 +86,7 @@ impl Disk {
             renamed: Vec::new(),
             is_off: false,
             lies: false,
+            directory_syncs_left: None,
         };
         disk.add(0o755, (0, 0), 0, Kind::Directory(Directory::default()));
         disk
@@ -203,7 +212,10 @@ impl Disk {
                 put(&mut one.live, name, *node);
             }
         }
-        self.renamed.push(Renamed(names));
+        self.renamed.push(Renamed {
+            names,
+            is_lost: false,
+        });
     }
 
     /// Makes a file's content and length durable, or a directory's names.
@@ -212,9 +224,23 @@ impl Disk {
         match &mut self.node_mut(node)?.kind {
             _ if lies => {}
             Kind::File(content) => content.sync(),
-            Kind::Directory(_) => self.sync_names(node),
+            Kind::Directory(_) => return self.sync_directory(node),
         }
         Ok(())
+    }
+
+    fn sync_directory(&mut self, directory: u64) -> Result<()> {
+        let left = self.directory_syncs_left;
+        self.directory_syncs_left = left.and_then(|left| left.checked_sub(1));
+        if left != Some(0) {
+            self.sync_names(directory);
+            return Ok(());
+        }
+        let directories = BTreeSet::from([directory]);
+        for renamed in &mut self.renamed {
+            renamed.is_lost |= renamed.touches(&directories);
+        }
+        Err(Errno::IO)
     }
 
     /// What a change of two directories needs of the other one before it, goes along.
@@ -222,8 +248,8 @@ impl Disk {
         let mut directories = BTreeSet::from([directory]);
         let (mut synced, mut left) = (Vec::new(), Vec::new());
         for renamed in std::mem::take(&mut self.renamed).into_iter().rev() {
-            if renamed.touches(&directories) {
-                directories.extend(renamed.0.iter().map(|(one, _, _)| *one));
+            if !renamed.is_lost && renamed.touches(&directories) {
+                directories.extend(renamed.names.iter().map(|(one, _, _)| *one));
                 synced.push(renamed);
             } else {
                 left.push(renamed);
@@ -237,7 +263,7 @@ impl Disk {
     }
 
     fn endure(&mut self, renamed: Renamed) {
-        for (directory, name, node) in renamed.0 {
+        for (directory, name, node) in renamed.names {
             if let Some(Kind::Directory(one)) =
                 self.nodes.get_mut(&directory).map(|node| &mut node.kind)
             {
@@ -260,7 +286,7 @@ impl Disk {
             let kept = match journal {
                 Some(end) => !none && place < end,
                 None => survives(&mut random),
-            };
+            } && !one.is_lost;
             if kept {
                 cut.names_kept += 1;
                 self.endure(one);
@@ -448,6 +474,32 @@ mod tests {
             assert_eq!(disk.lookup(ROOT, "d".as_ref()), Ok(inside));
             assert_eq!(disk.lookup(inside, "a".as_ref()), Ok(node));
             assert_eq!(read(&mut disk, node), [7; 2_000]);
+        }
+    }
+
+    /// Who syncs again after a failure believes that the names are there. Who renames first is
+    /// right.
+    #[test]
+    fn a_sync_of_a_directory_that_failed_is_not_made_good_by_another() {
+        for seed in 0..64 {
+            let mut disk = Disk::new();
+            directory(&mut disk, "a");
+            disk.directory_syncs_left = Some(0);
+            assert_eq!(disk.sync(ROOT), Err(Errno::IO));
+            let later = directory(&mut disk, "later");
+            assert_eq!(disk.sync(ROOT), Ok(()));
+            power_cut(&mut disk, seed);
+            assert_eq!(disk.lookup(ROOT, "a".as_ref()), Err(Errno::NOENT));
+            assert_eq!(disk.lookup(ROOT, "later".as_ref()), Ok(later));
+
+            let kept = directory(&mut disk, "a");
+            disk.directory_syncs_left = Some(0);
+            assert_eq!(disk.sync(ROOT), Err(Errno::IO));
+            rename(&mut disk, (ROOT, "a"), (ROOT, "b"));
+            rename(&mut disk, (ROOT, "b"), (ROOT, "a"));
+            assert_eq!(disk.sync(ROOT), Ok(()));
+            power_cut(&mut disk, seed);
+            assert_eq!(disk.lookup(ROOT, "a".as_ref()), Ok(kept));
         }
     }
 

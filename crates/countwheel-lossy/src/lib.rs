@@ -119,6 +119,20 @@ impl Lossy {
         self.shared.disk().lies = lies;
     }
 
+    /// Lets so many syncs of directories succeed from now on, and the one after them fail with
+    /// `EIO`. The names that it was for can be seen, are gone with the power, and no later sync of
+    /// the directory keeps them: only who renames them again and syncs that does. With `None` none
+    /// fails.
+    pub fn fail_directory_sync(&self, after: Option<u64>) {
+        self.shared.disk().directory_syncs_left = after;
+    }
+
+    /// Whether a sync of a directory has still to [fail](Self::fail_directory_sync).
+    #[must_use]
+    pub fn will_fail_directory_sync(&self) -> bool {
+        self.shared.disk().directory_syncs_left.is_some()
+    }
+
     /// How long each sync takes; others go on meanwhile.
     pub fn set_sync_time(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);

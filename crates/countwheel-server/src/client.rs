@@ -540,9 +540,9 @@ pub struct TimerMoved {
 /// The answer to a remove.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct TimerRemoved {
-    /// What the timer was doing.
-    #[serde(deserialize_with = "state")]
-    pub was: StateKind,
+    /// What the timer was doing; `None` if it could not be read.
+    #[serde(deserialize_with = "was")]
+    pub was: Option<StateKind>,
     /// When it would have been due, if it was pending.
     #[serde(default, deserialize_with = "maybe_time")]
     pub due: Option<Timestamp>,
@@ -660,6 +660,9 @@ pub struct Page {
     pub items: Vec<Box<RawValue>>,
     /// The cursor of the next page, if there is one.
     pub next: Option<String>,
+    /// How many timers were left out because they cannot be read.
+    #[serde(default)]
+    pub unreadable: usize,
 }
 
 impl Page {
@@ -1000,6 +1003,14 @@ fn maybe_time<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Timestamp>,
 fn state<'de, D: Deserializer<'de>>(source: D) -> Result<StateKind, D::Error> {
     let text = String::deserialize(source)?;
     text.parse().map_err(serde::de::Error::custom)
+}
+
+fn was<'de, D: Deserializer<'de>>(source: D) -> Result<Option<StateKind>, D::Error> {
+    let text = String::deserialize(source)?;
+    if text == "unreadable" {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
 fn maybe_state<'de, D: Deserializer<'de>>(source: D) -> Result<Option<StateKind>, D::Error> {

@@ -10,6 +10,8 @@ use countwheel_durable::store::DiskOptions;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::api::Token;
+use crate::guard::Targets;
+use crate::scrub::Pace;
 use crate::server::StartError;
 use crate::time::parse_duration;
 
@@ -22,6 +24,10 @@ pub struct Dev {
     /// What callers must show; needed to listen beyond this machine
     #[arg(long, env = "COUNTWHEEL_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
+    /// Also deliver to this port, though it is one of those that are refused, such as 22 and 25;
+    /// may be given more than once
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub allow_port: Vec<u16>,
     /// What is logged, and how
     #[command(flatten)]
     pub log: Log,
@@ -30,9 +36,12 @@ pub struct Dev {
 /// `countwheel serve`: timers that last.
 #[derive(Args, Clone, Debug)]
 pub struct Serve {
-    /// The data directory; made if it does not exist
+    /// The data directory; a store is made in it if it is empty or does not exist
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
+    /// Refuse to start where there is no store: see `countwheel init`
+    #[arg(long)]
+    pub must_exist: bool,
     /// Where to listen; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", value_parser = listen)]
     pub listen: SocketAddr,
@@ -43,6 +52,10 @@ pub struct Serve {
     /// Also deliver to loopback, private and other addresses that are not public
     #[arg(long)]
     pub allow_private_targets: bool,
+    /// Also deliver to this port, though it is one of those that are refused, such as 22 and 25;
+    /// may be given more than once
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub allow_port: Vec<u16>,
     /// How long a done timer can still be asked for
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = keep_done)]
     pub keep_done: Duration,
@@ -52,6 +65,10 @@ pub struct Serve {
     /// How many timers a second start of those that were overdue at the start
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub catch_up_per_second: u32,
+    /// How long the service has run before a timer starts whose last two attempts ended with the
+    /// process; twice as long for each one more, at most 128 times
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = grace)]
+    pub suspect_hold: Duration,
     /// How many timers are held in memory: the nearest ones
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2..))]
     pub window: u32,
@@ -61,6 +78,12 @@ pub struct Serve {
     /// Where snapshots go that callers ask for; without it there are none
     #[arg(long, value_name = "DIR")]
     pub snapshot_dir: Option<PathBuf>,
+    /// How often all checksums are read, to find damage that nobody has come by; 0 or off for never
+    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = scrub_interval)]
+    pub scrub_interval: Duration,
+    /// How fast they are read, in MiB a second
+    #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub scrub_rate: u32,
     /// How long running deliveries may take to end at shutdown
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = grace)]
     pub shutdown_grace: Duration,
@@ -111,6 +134,28 @@ fn disk(segment_mib: u32) -> DiskOptions {
     options
 }
 
+/// `countwheel init`: an empty store.
+#[derive(Args, Clone, Debug)]
+pub struct Init {
+    /// The data directory to make: empty, or not there
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// How long a segment of the log is, in MiB: as in `serve`
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub log_segment_mib: u32,
+    /// What is logged, and how
+    #[command(flatten)]
+    pub log: Log,
+}
+
+impl Init {
+    /// How the new data directory is laid out.
+    #[must_use]
+    pub fn disk(&self) -> DiskOptions {
+        disk(self.log_segment_mib)
+    }
+}
+
 /// `countwheel convert`: a data directory as earlier versions made it, made into one of today.
 #[derive(Args, Clone, Debug)]
 pub struct Convert {
@@ -141,6 +186,12 @@ impl Dev {
     #[must_use]
     pub fn disk(&self) -> DiskOptions {
         disk(4)
+    }
+
+    /// Where deliveries may go: to this machine too.
+    #[must_use]
+    pub fn targets(&self) -> Targets {
+        Targets::any().with_ports(self.allow_port.clone())
     }
 
     /// The token that callers must show, if any.
@@ -186,6 +237,27 @@ impl Serve {
         disk(self.log_segment_mib)
     }
 
+    /// Where deliveries may go.
+    #[must_use]
+    pub fn targets(&self) -> Targets {
+        let targets = if self.allow_private_targets {
+            Targets::any()
+        } else {
+            Targets::public()
+        };
+        targets.with_ports(self.allow_port.clone())
+    }
+
+    /// How the store is scrubbed, if it is.
+    pub(crate) fn scrub(&self) -> Option<Pace> {
+        let interval = Some(self.scrub_interval).filter(|interval| !interval.is_zero())?;
+        let bytes_per_second = u64::from(self.scrub_rate) << 20;
+        Some(Pace {
+            interval,
+            bytes_per_second,
+        })
+    }
+
     /// The limits of the scheduler. `seed` is that of the jitter.
     #[must_use]
     pub fn limits(&self, seed: u64) -> Config {
@@ -195,6 +267,7 @@ impl Serve {
             max_in_flight: number(self.max_in_flight),
             catch_up_per_second: self.catch_up_per_second,
             keep_done: self.keep_done,
+            suspect_hold: self.suspect_hold,
             seed,
             ..Config::default()
         }
@@ -234,6 +307,13 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
 
 fn keep_done(text: &str) -> Result<Duration, String> {
     bounded(text, Duration::from_secs(3_650 * 86_400))
+}
+
+fn scrub_interval(text: &str) -> Result<Duration, String> {
+    match text {
+        "off" | "0" => Ok(Duration::ZERO),
+        text => bounded(text, Duration::from_secs(3_650 * 86_400)),
+    }
 }
 
 fn grace(text: &str) -> Result<Duration, String> {

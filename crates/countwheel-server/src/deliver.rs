@@ -1,16 +1,18 @@
 //! Carries out attempts: one HTTP request each, under one deadline.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
+use std::net::Ipv6Addr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::http::uri::Authority;
 use axum::http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header};
-use countwheel::{Clock, Timestamp};
+use countwheel::{Clock, Instant, Timestamp};
 use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -18,15 +20,19 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::runtime::Handle;
 
-use crate::guard::is_public;
+use crate::descriptors::{IDLE_OF_A_TARGET, POOLED_TARGETS};
+use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
-use crate::resolver::{Forbidden, NotResolved, Resolver};
+use crate::resolver::{NotResolved, Resolver};
 use crate::time::{format_duration, format_time};
 
 /// How much of an answer is read.
 const ANSWER_MAX_BYTES: usize = 64 << 10;
 /// How long an idle connection is kept for the next attempt.
 const IDLE: Duration = Duration::from_secs(30);
+/// How long after its last attempt began a target may have connections: an attempt, and twice as
+/// long as they are kept.
+const KEPT_FOR: Duration = Duration::from_secs(600);
 const USER_AGENT: &str = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
 /// What stands unencoded in `timer-key`: the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -35,15 +41,6 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// Which addresses deliveries may go to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Targets {
-    /// Those of the public Internet.
-    Public,
-    /// All, this machine and its network included.
-    Any,
-}
-
 /// Delivers timers over HTTP. Follows no redirect, uses no proxy, keeps connections.
 #[derive(Clone, Debug)]
 pub struct HttpHandler {
@@ -51,9 +48,14 @@ pub struct HttpHandler {
     sender: Sender,
 }
 
+type HttpClient = Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>;
+
 #[derive(Clone, Debug)]
 struct Sender {
-    client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
+    /// Keeps connections, of a bounded number of targets.
+    keeping: Option<(HttpClient, Arc<Kept>)>,
+    /// Keeps none.
+    client: HttpClient,
     targets: Targets,
     clock: Arc<dyn Clock>,
 }
@@ -63,23 +65,44 @@ impl HttpHandler {
     /// `Retry-After` is.
     #[must_use]
     pub fn new(runtime: Handle, targets: Targets, clock: Arc<dyn Clock>) -> Self {
-        let mut connector = HttpConnector::new_with_resolver(Resolver::new(targets));
+        Self::with(runtime, targets, clock, 64, true)
+    }
+
+    /// The same, with so many lookups of names at a time. Unless files are ample, it keeps no
+    /// connection and tries the addresses of a target one after the other, so that each attempt
+    /// that runs has one file open.
+    pub(crate) fn with(
+        runtime: Handle,
+        targets: Targets,
+        clock: Arc<dyn Clock>,
+        lookups: usize,
+        is_ample: bool,
+    ) -> Self {
+        let mut connector =
+            HttpConnector::new_with_resolver(Resolver::new(targets.clone(), lookups));
         connector.enforce_http(false);
         connector.set_nodelay(true);
+        if !is_ample {
+            connector.set_happy_eyeballs_timeout(None);
+        }
         let connector = HttpsConnectorBuilder::new()
             .with_webpki_roots()
             .https_or_http()
             .enable_http1()
             .wrap_connector(connector);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(32)
-            .pool_timer(TokioTimer::new())
-            .build(connector);
+        let client = |idle: usize| {
+            Client::builder(TokioExecutor::new())
+                .pool_idle_timeout(IDLE)
+                .pool_max_idle_per_host(idle)
+                .pool_timer(TokioTimer::new())
+                .build(connector.clone())
+        };
+        let keeping = is_ample.then(|| (client(IDLE_OF_A_TARGET), Arc::default()));
         Self {
             runtime,
             sender: Sender {
-                client,
+                keeping,
+                client: client(0),
                 targets,
                 clock,
             },
@@ -87,63 +110,112 @@ impl HttpHandler {
     }
 }
 
+/// The targets to which connections are kept: the number of files bounds how many. One leaves when
+/// its last connection is certain to be closed.
+#[derive(Debug, Default)]
+struct Kept(Mutex<HashMap<Authority, Instant>>);
+
+impl Kept {
+    /// Whether connections to this target are kept.
+    fn has(&self, target: &Authority, now: Instant) -> bool {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.contains_key(target) && kept.len() >= POOLED_TARGETS {
+            kept.retain(|_, last| now.saturating_since(*last) <= KEPT_FOR);
+        }
+        let has_room = kept.len() < POOLED_TARGETS;
+        match kept.get_mut(target) {
+            Some(last) => *last = now,
+            None if has_room => drop(kept.insert(target.clone(), now)),
+            None => return false,
+        }
+        true
+    }
+}
+
 impl Handler for HttpHandler {
     fn start(&self, attempt: Attempt, done: Completion) {
         let sender = self.sender.clone();
         self.runtime.spawn(async move {
-            let outcome = sender.attempt(&attempt).await;
             let (timer, id, number) = (&attempt.name, attempt.id, attempt.number);
-            let detail = &outcome.detail;
-            if outcome.verdict == Verdict::Done {
-                tracing::debug!(%timer, %id, attempt = number, %detail, "delivered");
-            } else {
-                tracing::info!(%timer, %id, attempt = number, %detail, "not delivered");
-            }
+            let outcome = match sender.attempt(&attempt).await {
+                Ok(outcome) => {
+                    let detail = &outcome.detail;
+                    if outcome.verdict == Verdict::Done {
+                        tracing::debug!(%timer, %id, attempt = number, %detail, "delivered");
+                    } else {
+                        tracing::info!(%timer, %id, attempt = number, %detail, "not delivered");
+                    }
+                    outcome
+                }
+                Err(NoAnswer { detail, reason }) => {
+                    tracing::info!(%timer, %id, attempt = number, %detail, %reason, "not delivered");
+                    failed(detail)
+                }
+            };
             done.complete(outcome);
         });
     }
 }
 
+/// An attempt that came to no answer.
+#[derive(PartialEq, Eq, Debug)]
+struct NoAnswer {
+    /// What callers see, without addresses: who may set timers learns nothing from it of a network
+    /// that deliveries do not go to.
+    detail: String,
+    /// What the operator's log has.
+    reason: String,
+}
+
 impl Sender {
-    async fn attempt(&self, attempt: &Attempt) -> Outcome {
-        let stopped = |detail: &str| Outcome {
-            verdict: Verdict::Stopped,
-            detail: detail.to_owned(),
+    /// What came of the attempt. An error is a failure without an answer.
+    async fn attempt(&self, attempt: &Attempt) -> Result<Outcome, NoAnswer> {
+        let stopped = |detail: &str| {
+            Ok(Outcome {
+                verdict: Verdict::Stopped,
+                detail: detail.to_owned(),
+            })
         };
         let Ok(job) = Job::decode(&attempt.payload) else {
             return stopped("the stored request cannot be read");
         };
         let timeout = job.timeout;
         let ends = tokio::time::Instant::now() + timeout;
-        let Some(request) = request(attempt, job) else {
+        let Some(request) = request(attempt, job, self.clock.timestamp()) else {
             return stopped("the stored request cannot be made");
         };
-        if self.targets == Targets::Public
-            && let Some(address) = literal_address(request.uri())
-            && !is_public(address)
-        {
-            return failed(Forbidden.to_string());
-        }
+        // A timer may have been set when the service was started with other options.
+        self.targets
+            .check(request.uri())
+            .map_err(|refused| describe(&refused))?;
         match tokio::time::timeout_at(ends, self.exchange(request)).await {
-            Ok((outcome, body)) => {
+            Ok(answered) => {
+                let (outcome, body) = answered?;
                 // The status has decided. The rest is read so that the connection can be used
                 // again, for as long as the attempt may take.
-                if let Some(body) = body {
-                    let rest = Limited::new(body, ANSWER_MAX_BYTES).collect();
-                    drop(tokio::time::timeout_at(ends, rest).await);
-                }
-                outcome
+                let rest = Limited::new(body, ANSWER_MAX_BYTES).collect();
+                drop(tokio::time::timeout_at(ends, rest).await);
+                Ok(outcome)
             }
-            Err(_) => failed(format!("timed out after {}", format_duration(timeout))),
+            Err(_) => Ok(failed(format!(
+                "timed out after {}",
+                format_duration(timeout)
+            ))),
         }
     }
 
     /// Sends the request, and judges by the status of the answer.
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> (Outcome, Option<Incoming>) {
-        let answer = match self.client.request(request).await {
-            Ok(answer) => answer,
-            Err(error) => return (failed(describe(&error)), None),
-        };
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(Outcome, Incoming), NoAnswer> {
+        let keeping = self.keeping.as_ref().filter(|(_, kept)| {
+            let target = request.uri().authority();
+            target.is_some_and(|target| kept.has(target, self.clock.now()))
+        });
+        let client = keeping.map_or(&self.client, |(client, _)| client);
+        let answer = client.request(request).await;
+        let answer = answer.map_err(|error| describe(&error))?;
         let (head, body) = answer.into_parts();
         let verdict = match head.status {
             status if status.is_success() => Verdict::Done,
@@ -157,7 +229,7 @@ impl Sender {
             _ => Verdict::Failed { retry_after: None },
         };
         let detail = head.status.as_str().to_owned();
-        (Outcome { verdict, detail }, Some(body))
+        Ok((Outcome { verdict, detail }, body))
     }
 }
 
@@ -169,10 +241,13 @@ fn failed(detail: String) -> Outcome {
 }
 
 /// The request of one attempt. `None` if the job holds what was never accepted.
-fn request(attempt: &Attempt, job: Job) -> Option<Request<Full<Bytes>>> {
+///
+/// Receivers compare its time with their own clock, so it is a `wall` time; that at which the attempt
+/// of a delay started is on the time line of delays.
+fn request(attempt: &Attempt, job: Job, wall: Timestamp) -> Option<Request<Full<Bytes>>> {
     let uri = check_url(&job.url).ok()?;
     let late_us = attempt.lateness().as_micros();
-    let started = attempt.started.saturating_since(Timestamp::EPOCH).as_secs();
+    let sent = wall.saturating_since(Timestamp::EPOCH).as_secs();
     let key = utf8_percent_encode(attempt.name.key.as_str(), ENCODED);
     // Each run of a recurring timer is another delivery to those who remember what they had.
     let id = match attempt.run {
@@ -181,7 +256,7 @@ fn request(attempt: &Attempt, job: Job) -> Option<Request<Full<Bytes>>> {
     };
     let own = [
         ("webhook-id", id),
-        ("webhook-timestamp", started.to_string()),
+        ("webhook-timestamp", sent.to_string()),
         ("timer-queue", attempt.name.queue.to_string()),
         ("timer-key", key.to_string()),
         ("timer-attempt", attempt.number.to_string()),
@@ -192,7 +267,13 @@ fn request(attempt: &Attempt, job: Job) -> Option<Request<Full<Bytes>>> {
     let mut request = Request::post(uri)
         .body(Full::new(Bytes::from(job.body)))
         .ok()?;
+    let is_empty = request.body().size_hint().exact() == Some(0);
     let headers = request.headers_mut();
+    if is_empty {
+        // Left to itself, the client says nothing of a body that is not there, and some receivers
+        // then answer 411.
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
     headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
     for (name, value) in job.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
@@ -250,16 +331,6 @@ pub(crate) fn check_url(url: &str) -> Result<Uri, &'static str> {
     }
 }
 
-/// The address that the URL names outright. Other notations of addresses, such as
-/// `0x7f.1`, are names to us and meet the check in the [`Resolver`].
-fn literal_address(uri: &Uri) -> Option<IpAddr> {
-    let host = uri.host()?;
-    let bare = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    bare.unwrap_or(host).parse().ok()
-}
-
 /// How long the receiver wants to be left alone: seconds, or a date.
 fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
@@ -274,50 +345,92 @@ fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     Some(Timestamp::from_micros(micros).saturating_since(now))
 }
 
-/// Why there was no answer, in few words and without addresses.
-fn describe(error: &(dyn Error + 'static)) -> String {
+/// What callers see of a target that is refused, and of one to which no way leads: which of the
+/// two it is would tell them of the operator's network.
+const UNREACHABLE: &str = "target unreachable";
+
+/// Why there was no answer.
+fn describe(error: &(dyn Error + 'static)) -> NoAnswer {
+    let mut reason = error.to_string();
+    let mut detail = None;
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<Forbidden>() {
-            return error.to_string();
+        detail = detail.or_else(|| detail_of(error));
+        cause = cause_of(error);
+        if let Some(cause) = cause {
+            reason = cause.to_string();
         }
-        if let Some(error) = error.downcast_ref::<NotResolved>() {
-            return error.to_string();
-        }
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return describe_io(error);
-        }
-        if let Some(error) = error.downcast_ref::<hyper::Error>() {
-            if error.is_incomplete_message() {
-                return "connection closed before the answer".to_owned();
-            }
-            if error.is_parse() {
-                return "the answer is not HTTP".to_owned();
-            }
-        }
-        cause = error.source();
     }
-    "no connection".to_owned()
+    NoAnswer {
+        detail: detail.unwrap_or_else(|| "no connection".to_owned()),
+        reason,
+    }
 }
 
-fn describe_io(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
-        io::ErrorKind::TimedOut => "connection timed out".to_owned(),
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            "host unreachable".to_owned()
-        }
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
-            "connection closed before the answer".to_owned()
-        }
-        // What TLS has to say comes in this kind.
-        io::ErrorKind::InvalidData => match error.get_ref() {
-            Some(cause) => format!("tls: {cause}"),
-            None => "tls failed".to_owned(),
-        },
-        kind => format!("no connection: {kind}"),
+/// What lies behind an error. An [`io::Error`] calls its own cause no source of it.
+fn cause_of<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
+    match error.downcast_ref::<io::Error>() {
+        Some(error) => error.get_ref().map(|cause| cause as _),
+        None => error.source(),
     }
+}
+
+/// An error in few words and without addresses; nothing if only its cause says more.
+fn detail_of(error: &(dyn Error + 'static)) -> Option<String> {
+    if error.is::<RefusedTarget>() {
+        return Some(UNREACHABLE.to_owned());
+    }
+    if let Some(error) = error.downcast_ref::<NotResolved>() {
+        return Some(error.to_string());
+    }
+    if let Some(error) = error.downcast_ref::<rustls::Error>() {
+        return Some(format!("tls: {}", tls_detail(error)));
+    }
+    if let Some(error) = error.downcast_ref::<hyper::Error>() {
+        if error.is_incomplete_message() {
+            return Some("connection closed before the answer".to_owned());
+        }
+        if error.is_parse() {
+            return Some("the answer is not HTTP".to_owned());
+        }
+    }
+    let detail = match error.downcast_ref::<io::Error>()?.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused",
+        io::ErrorKind::ConnectionReset => "connection reset",
+        io::ErrorKind::TimedOut => "connection timed out",
+        io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::NetworkDown
+        | io::ErrorKind::AddrNotAvailable
+        | io::ErrorKind::PermissionDenied => UNREACHABLE,
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+            "connection closed before the answer"
+        }
+        _ => return None,
+    };
+    Some(detail.to_owned())
+}
+
+fn tls_detail(error: &rustls::Error) -> String {
+    use rustls::CertificateError as Certificate;
+    let detail = match error {
+        rustls::Error::InvalidCertificate(error) => match error {
+            Certificate::UnknownIssuer => "the issuer of the certificate is unknown",
+            Certificate::Expired | Certificate::ExpiredContext { .. } => {
+                "the certificate has expired"
+            }
+            Certificate::NotValidYet | Certificate::NotValidYetContext { .. } => {
+                "the certificate is not valid yet"
+            }
+            Certificate::NotValidForName | Certificate::NotValidForNameContext { .. } => {
+                "the certificate is for another name"
+            }
+            _ => "the certificate is not valid",
+        },
+        rustls::Error::InvalidMessage(_) => "the answer is not TLS",
+        error => return error.to_string(),
+    };
+    detail.to_owned()
 }
 
 #[cfg(test)]
@@ -389,11 +502,63 @@ mod tests {
         }
     }
 
+    /// As the connector wraps what TLS says: one error of the system in another. Everything was
+    /// said to be "no connection: other error" before.
     #[test]
-    fn literal_addresses_are_seen() {
-        let address = |url: &str| literal_address(&check_url(url).unwrap());
-        assert!(address("http://127.0.0.1/").is_some());
-        assert!(address("http://[::ffff:127.0.0.1]:80/").is_some());
-        assert!(address("http://example.com/").is_none());
+    fn what_failed_in_tls_is_said() {
+        use rustls::{CertificateError as Certificate, Error as Tls};
+        let name = || "elsewhere.example".try_into().unwrap();
+        for (error, detail) in [
+            (
+                Tls::InvalidCertificate(Certificate::UnknownIssuer),
+                "tls: the issuer of the certificate is unknown",
+            ),
+            (
+                Tls::InvalidCertificate(Certificate::Expired),
+                "tls: the certificate has expired",
+            ),
+            (
+                Tls::InvalidCertificate(Certificate::NotValidYet),
+                "tls: the certificate is not valid yet",
+            ),
+            (
+                Tls::InvalidCertificate(Certificate::NotValidForNameContext {
+                    expected: name(),
+                    presented: vec!["secret.internal".to_owned()],
+                }),
+                "tls: the certificate is for another name",
+            ),
+            (
+                Tls::InvalidMessage(rustls::InvalidMessage::InvalidContentType),
+                "tls: the answer is not TLS",
+            ),
+        ] {
+            let reason = error.to_string();
+            let inner = io::Error::new(io::ErrorKind::InvalidData, error);
+            let found = describe(&io::Error::other(inner));
+            assert_eq!((found.detail.as_str(), found.reason), (detail, reason));
+        }
+        for (kind, detail) in [
+            (io::ErrorKind::ConnectionReset, "connection reset"),
+            (io::ErrorKind::ConnectionRefused, "connection refused"),
+            (
+                io::ErrorKind::UnexpectedEof,
+                "connection closed before the answer",
+            ),
+        ] {
+            let found = describe(&io::Error::other(io::Error::from(kind)));
+            assert_eq!(found.detail, detail);
+        }
+    }
+
+    #[test]
+    fn what_is_refused_and_what_cannot_be_reached_look_the_same_to_callers() {
+        let address = "10.0.0.7".parse().unwrap();
+        let refused = describe(&RefusedTarget::Private(address));
+        let unreachable = describe(&io::Error::from(io::ErrorKind::HostUnreachable));
+        assert_eq!(refused.detail, UNREACHABLE);
+        assert_eq!(refused.detail, unreachable.detail);
+        assert!(refused.reason.contains("10.0.0.7"), "{refused:?}");
+        assert_ne!(refused.reason, unreachable.reason);
     }
 }

@@ -1,6 +1,226 @@
-//! Which addresses a delivery may go to.
+//! Which addresses and ports a delivery may go to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use axum::http::Uri;
+
+/// The ports of services that carry out what a stranger's request to them says, or that count it
+/// against its sender: remote shells, mail, and stores without a password.
+const REFUSED_PORTS: [u16; 15] = [
+    22,     // SSH
+    25,     // SMTP
+    110,    // POP3
+    143,    // IMAP
+    465,    // SMTP over TLS
+    587,    // submission of mail
+    993,    // IMAP over TLS
+    995,    // POP3 over TLS
+    2_379,  // etcd
+    3_306,  // MySQL
+    5_432,  // PostgreSQL
+    6_379,  // Redis
+    9_200,  // Elasticsearch
+    11_211, // memcached
+    27_017, // MongoDB
+];
+
+/// The addresses at which clouds tell a machine its credentials.
+const METADATA_V4: [Ipv4Addr; 8] = [
+    Ipv4Addr::new(169, 254, 169, 254), // most of them
+    Ipv4Addr::new(169, 254, 170, 2),   // Amazon, containers
+    Ipv4Addr::new(169, 254, 170, 23),  // Amazon, pods
+    Ipv4Addr::new(169, 254, 0, 23),    // Tencent
+    Ipv4Addr::new(169, 254, 42, 42),   // Scaleway
+    Ipv4Addr::new(168, 63, 129, 16),   // Azure, in a range that is public
+    Ipv4Addr::new(100, 100, 100, 200), // Alibaba
+    Ipv4Addr::new(192, 0, 0, 192),     // Oracle
+];
+const METADATA_V6: [Ipv6Addr; 6] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), // Amazon
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23),  // Amazon, pods
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),  // Google
+    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),   // Scaleway
+    Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1), // Akamai
+    Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe), // OpenStack
+];
+
+/// Where deliveries may go: to which addresses, and to which ports.
+///
+/// ```
+/// use countwheel_server::guard::{RefusedTarget, Targets};
+///
+/// let here = "127.0.0.1".parse()?;
+/// assert!(Targets::public().check_address(here).is_err());
+/// assert!(Targets::any().check_address(here).is_ok());
+/// // No option opens the metadata of a cloud.
+/// let metadata = "169.254.169.254".parse()?;
+/// let refused = Targets::any().check_address(metadata);
+/// assert_eq!(refused, Err(RefusedTarget::Metadata(metadata)));
+///
+/// assert_eq!(Targets::any().check_port(22), Err(RefusedTarget::Port(22)));
+/// assert!(Targets::any().with_ports(vec![22]).check_port(22).is_ok());
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Targets {
+    private: bool,
+    /// Of the refused ports, those that the operator allows.
+    ports: Vec<u16>,
+}
+
+/// Why a target is refused. The text is for the operator: it tells where a name leads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RefusedTarget {
+    /// The address is not one of the public Internet.
+    #[error("deliveries do not go to {0}: the address is not public")]
+    Private(IpAddr),
+    /// The address serves the metadata of a cloud, credentials among them.
+    #[error("deliveries do not go to {0}: the address serves the metadata of a cloud")]
+    Metadata(IpAddr),
+    /// The port is one of a service that is no receiver of HTTP.
+    #[error("deliveries do not go to port {0} unless the operator allows the port")]
+    Port(u16),
+}
+
+impl Targets {
+    /// The addresses of the public Internet.
+    #[must_use]
+    pub const fn public() -> Self {
+        Self {
+            private: false,
+            ports: Vec::new(),
+        }
+    }
+
+    /// All addresses but those of cloud metadata; this machine and its network are included.
+    #[must_use]
+    pub const fn any() -> Self {
+        Self {
+            private: true,
+            ports: Vec::new(),
+        }
+    }
+
+    /// The same addresses, with these ports though they are refused otherwise.
+    #[must_use]
+    pub fn with_ports(self, ports: Vec<u16>) -> Self {
+        Self { ports, ..self }
+    }
+
+    /// Whether deliveries may go to `address`.
+    ///
+    /// # Errors
+    /// [`RefusedTarget::Private`] or [`RefusedTarget::Metadata`].
+    pub fn check_address(&self, address: IpAddr) -> Result<(), RefusedTarget> {
+        if is_metadata(address) {
+            return Err(RefusedTarget::Metadata(address));
+        }
+        if !self.private && !is_public(address) {
+            return Err(RefusedTarget::Private(address));
+        }
+        Ok(())
+    }
+
+    /// Whether deliveries may go to `port`.
+    ///
+    /// # Errors
+    /// [`RefusedTarget::Port`].
+    pub fn check_port(&self, port: u16) -> Result<(), RefusedTarget> {
+        if REFUSED_PORTS.contains(&port) && !self.ports.contains(&port) {
+            return Err(RefusedTarget::Port(port));
+        }
+        Ok(())
+    }
+
+    /// Whether deliveries may go where `uri` leads by itself: its port, and the address if its
+    /// host is one. Where a name leads is seen when it is resolved.
+    pub(crate) fn check(&self, uri: &Uri) -> Result<(), RefusedTarget> {
+        let is_https = uri.scheme_str() == Some("https");
+        let usual = if is_https { 443 } else { 80 };
+        self.check_port(uri.port_u16().unwrap_or(usual))?;
+        literal_address(uri).map_or(Ok(()), |address| self.check_address(address))
+    }
+}
+
+/// The address that a URL names outright, in the notations of old as well, such as `0x7f.1`:
+/// many resolvers read these.
+fn literal_address(uri: &Uri) -> Option<IpAddr> {
+    let host = uri.host()?;
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    if let Some(bare) = bare {
+        return bare.parse().ok();
+    }
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let address = host.parse().ok();
+    address.or_else(|| old_notation(host)).map(IpAddr::V4)
+}
+
+/// An IPv4 address as `inet_aton` reads it: one to four numbers, the last of which fills what the
+/// others leave.
+fn old_notation(host: &str) -> Option<Ipv4Addr> {
+    let parts: Option<Vec<u32>> = host.split('.').map(old_number).collect();
+    let parts = parts?;
+    let (&last, first) = parts.split_last()?;
+    if first.len() > 3 || first.iter().any(|&part| part > 255) {
+        return None;
+    }
+    let left = 32 - 8 * first.len();
+    if u64::from(last) >> left != 0 {
+        return None;
+    }
+    let high = first
+        .iter()
+        .fold(0_u64, |address, &part| (address << 8) | u64::from(part));
+    let address = (high << left) | u64::from(last);
+    u32::try_from(address).ok().map(Ipv4Addr::from)
+}
+
+/// A number that is hexadecimal after `0x`, octal after `0`, else decimal.
+fn old_number(text: &str) -> Option<u32> {
+    let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    if let Some(digits) = hexadecimal {
+        return u32::from_str_radix(digits, 16).ok();
+    }
+    match text.strip_prefix('0') {
+        Some(digits) if !digits.is_empty() => u32::from_str_radix(digits, 8).ok(),
+        _ => text.parse().ok(),
+    }
+}
+
+/// Whether a cloud serves the metadata of its machines at `address`. An IPv6 address that carries
+/// an IPv4 one is judged by that too.
+fn is_metadata(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => METADATA_V4.contains(&address),
+        IpAddr::V6(address) => {
+            METADATA_V6.contains(&address)
+                || carried_v4(address).is_some_and(|v4| METADATA_V4.contains(&v4))
+        }
+    }
+}
+
+/// The IPv4 address that an IPv6 address leads to.
+fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    match address.segments() {
+        // Compatible, mapped, translated.
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        // NAT64, with the prefix of everybody and those of a network.
+        | [0x64, 0xff9b, 0 | 1, _, _, _, high, low]
+        // 6to4.
+        | [0x2002, high, low, ..] => Some(v4(high, low)),
+        _ => None,
+    }
+}
+
+fn v4(high: u16, low: u16) -> Ipv4Addr {
+    let [a, b] = high.to_be_bytes();
+    let [c, d] = low.to_be_bytes();
+    Ipv4Addr::new(a, b, c, d)
+}
 
 /// Whether `address` belongs to the public Internet: not this machine, not a private or
 /// local network, not a range that is reserved or leads back into one of these.
@@ -48,16 +268,11 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let segments = address.segments();
-    let v4 = |high: u16, low: u16| {
-        let [a, b] = high.to_be_bytes();
-        let [c, d] = low.to_be_bytes();
-        is_public_v4(Ipv4Addr::new(a, b, c, d))
-    };
     match segments {
         // IPv4-mapped, NAT64 and 6to4 are as public as what they carry.
         [0, 0, 0, 0, 0, 0xffff, high, low]
         | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
-        | [0x2002, high, low, ..] => v4(high, low),
+        | [0x2002, high, low, ..] => is_public_v4(v4(high, low)),
         [0x2001, 0..=0x01ff, ..]            // protocol assignments: Teredo, benchmarking, ORCHID
         | [0x2001, 0x0db8, ..]              // documentation
         | [0x3fff, 0..=0x0fff, ..]          // documentation
@@ -73,6 +288,92 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn uri(url: &str) -> Uri {
+        crate::deliver::check_url(url).expect(url)
+    }
+
+    #[test]
+    fn literal_addresses_are_seen_in_every_notation() {
+        for (host, address) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.0.0.1.", "127.0.0.1"),
+            ("[::1]", "::1"),
+            ("[::ffff:127.0.0.1]", "::ffff:127.0.0.1"),
+            ("2130706433", "127.0.0.1"),
+            ("127.1", "127.0.0.1"),
+            ("10.1.2", "10.1.0.2"),
+            ("0x7f.1", "127.0.0.1"),
+            ("0X7F000001", "127.0.0.1"),
+            ("0177.0.0.1", "127.0.0.1"),
+            ("0xa9.254.0251.254", "169.254.169.254"),
+            ("0", "0.0.0.0"),
+        ] {
+            let found = literal_address(&uri(&format!("http://{host}:8080/")));
+            assert_eq!(found, address.parse().ok(), "{host}");
+        }
+        for host in [
+            "example.com",
+            "1.2.3.4.5",
+            "256.1",
+            "1.2.65536",
+            "4294967296",
+            "08.1",
+            "0x",
+            "a.1",
+        ] {
+            assert_eq!(literal_address(&uri(&format!("http://{host}/"))), None);
+        }
+    }
+
+    #[test]
+    fn metadata_of_clouds_is_refused_whatever_is_allowed() {
+        for address in [
+            "169.254.169.254",
+            "169.254.170.2",
+            "168.63.129.16",
+            "100.100.100.200",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "::ffff:169.254.169.254",
+            "::169.254.169.254",
+            "::ffff:0:169.254.169.254",
+            "64:ff9b::169.254.169.254",
+            "64:ff9b:1::169.254.169.254",
+            "2002:a9fe:a9fe::1",
+            "::ffff:168.63.129.16",
+        ] {
+            let address = address.parse().unwrap();
+            for targets in [Targets::any(), Targets::public()] {
+                let refused = targets.check_address(address);
+                assert_eq!(refused, Err(RefusedTarget::Metadata(address)));
+            }
+        }
+        for address in ["127.0.0.1", "169.254.1.1", "10.0.0.1", "::1", "fd00::1"] {
+            let address = address.parse().unwrap();
+            assert_eq!(Targets::any().check_address(address), Ok(()));
+            let refused = Targets::public().check_address(address);
+            assert_eq!(refused, Err(RefusedTarget::Private(address)));
+        }
+    }
+
+    #[test]
+    fn a_port_is_that_of_the_url_or_of_its_scheme() {
+        let targets = Targets::any().with_ports(vec![6_379]);
+        for url in [
+            "http://x/",
+            "https://x/",
+            "http://x:443/",
+            "http://x:6379/",
+            "http://x:8080/",
+        ] {
+            assert_eq!(targets.check(&uri(url)), Ok(()), "{url}");
+        }
+        for (url, port) in [("http://x:22/", 22), ("https://x:11211/", 11_211)] {
+            let refused = targets.check(&uri(url));
+            assert_eq!(refused, Err(RefusedTarget::Port(port)), "{url}");
+        }
+    }
 
     #[test]
     fn only_the_public_internet_is_public() {

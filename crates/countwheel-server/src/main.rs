@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use countwheel_server::config::{Convert, Dev, Serve};
+use countwheel_server::config::{Convert, Dev, Init, Serve};
 use countwheel_server::maintain::{Anew, Check, Verify};
 use countwheel_server::server::{self, StartError};
 use countwheel_server::{cli, maintain, memory};
@@ -23,9 +23,11 @@ enum Command {
     Dev(Dev),
     /// Run the service
     Serve(Serve),
+    /// Make an empty store in a data directory that has none
+    Init(Init),
     /// Make a data directory of an earlier version into one of this version
     Convert(Convert),
-    /// Read all of a data directory that is not in use, and say what is wrong with it
+    /// Read all of a data directory, also beside a service, and say what is wrong with it
     Check(Check),
     /// Make a new data directory of what can be read of a damaged one, and a list of what is lost
     Repair(Anew),
@@ -48,9 +50,13 @@ fn main() -> ExitCode {
             args.log.start();
             end(server::serve(&args))
         }
+        Command::Init(args) => {
+            args.log.start();
+            maintain::init(&args)
+        }
         Command::Convert(args) => {
             args.log.start();
-            end(server::convert(&args))
+            maintain::convert(&args)
         }
         Command::Check(args) => {
             args.log.start();

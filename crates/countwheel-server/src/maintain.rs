@@ -1,7 +1,8 @@
-//! The commands on a data directory that no process has open: check, repair, verify, restore.
+//! The commands on a data directory that no process has open: init, convert, check, repair, verify,
+//! restore.
 //!
 //! Exit codes: 0 sound, or done; 1 something is damaged or lost; 2 wrong usage, or it cannot be
-//! read or written; 4 a process has the directory.
+//! read or written; 4 a process has the directory, or changes it faster than `check` reads it.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
@@ -15,7 +16,7 @@ use countwheel_durable::store::{
 };
 use serde_json::{Value, json};
 
-use crate::config::Log;
+use crate::config::{Convert, Init, Log};
 
 const DAMAGED: u8 = 1;
 const FAILED: u8 = 2;
@@ -75,6 +76,31 @@ impl Anew {
         options.log.segment_bytes = u64::from(self.log_segment_mib) << 20;
         options
     }
+}
+
+/// Runs `countwheel init` to its end.
+#[must_use]
+pub fn init(args: &Init) -> ExitCode {
+    let path = &args.directory;
+    let id = getrandom::u64().map_err(|error| StoreError::Io {
+        path: path.clone(),
+        source: io::Error::other(error),
+    });
+    let made = id.and_then(|id| DiskStore::init(path, id, args.disk()));
+    ended(made.map(|_| {
+        print(&format!("made {}", path.display()));
+        true
+    }))
+}
+
+/// Runs `countwheel convert` to its end.
+#[must_use]
+pub fn convert(args: &Convert) -> ExitCode {
+    let converted = DiskStore::convert(&args.from, &args.into, args.disk());
+    ended(converted.map(|_| {
+        print(&format!("converted {}", args.into.display()));
+        true
+    }))
 }
 
 /// Runs `countwheel check` to its end.
@@ -147,7 +173,7 @@ fn ended(is_sound: Result<bool, StoreError>) -> ExitCode {
         Err(error) => {
             eprintln!("countwheel: {error}");
             ExitCode::from(match error {
-                StoreError::Locked { .. } => IN_USE,
+                StoreError::Locked { .. } | StoreError::Busy { .. } => IN_USE,
                 StoreError::Corrupt { .. } => DAMAGED,
                 _ => FAILED,
             })
@@ -195,11 +221,13 @@ fn say(report: &CheckReport, as_json: bool) -> bool {
     if as_json {
         let end = json!({
             "sound": report.is_sound(), "timers": report.timers, "problems": problems,
-            "torn_bytes": torn,
+            "torn_bytes": torn, "running": report.is_running,
         });
         print(&end.to_string());
     } else if let (true, Some(timers)) = (report.is_sound(), report.timers) {
         print(&format!("sound: {timers} timers"));
+    } else if report.is_sound() && report.is_running {
+        print("sound, while a process has it; the counts are not compared");
     } else {
         print(&format!("{problems} problems: see `countwheel repair`"));
     }

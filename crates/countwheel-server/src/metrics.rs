@@ -1,9 +1,11 @@
 //! What Prometheus scrapes. Each metric is explained in `docs/metrics.md`.
 
 use std::fmt;
+use std::sync::Arc;
 
+use countwheel::Timestamp;
 use countwheel_durable::store::QueueCounts;
-use countwheel_durable::{Health, Lateness, StateKind, Stats};
+use countwheel_durable::{Health, Lateness, StateKind, Stats, Timers, Trouble, TroubleReason};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -13,6 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::VERSION;
+use crate::scrub::Progress;
 
 /// The form of what [`text`] writes.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -28,18 +31,22 @@ pub(crate) struct RequestLabels {
     pub(crate) status: u16,
 }
 
-/// All metrics as text. Without `counts`, the store could not be read.
+/// All metrics as text, with the wall clock at `wall`. Without `counts`, the store could not be read.
 pub(crate) fn text(
-    stats: Stats,
-    health: &Health,
+    timers: &Timers,
+    wall: Timestamp,
     counts: Option<Vec<QueueCounts>>,
     requests: &Requests,
+    scrub: Arc<Progress>,
 ) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("countwheel");
     registry.register("http_requests", "HTTP requests answered", requests.clone());
     registry.register_collector(Box::new(Engine {
-        stats,
-        healthy: matches!(health, Health::Running),
+        stats: timers.stats(),
+        wall,
+        healthy: timers.health() == Health::Running,
+        troubles: timers.troubles(),
+        scrub,
         counts: counts.unwrap_or_default(),
     }));
     let mut text = String::new();
@@ -51,7 +58,10 @@ pub(crate) fn text(
 #[derive(Debug)]
 struct Engine {
     stats: Stats,
+    wall: Timestamp,
     healthy: bool,
+    troubles: Vec<Trouble>,
+    scrub: Arc<Progress>,
     counts: Vec<QueueCounts>,
 }
 
@@ -115,6 +125,11 @@ impl Collector for Engine {
                 "Outcomes of timers removed or replaced meanwhile",
                 stats.outdated,
             ),
+            (
+                "unreadable",
+                "Times a record could not be read",
+                stats.unreadable,
+            ),
             ("commits", "Commits of the store", stats.commits),
             (
                 "changes",
@@ -140,6 +155,16 @@ impl Collector for Engine {
                 "clock_steps_backward",
                 "Times the wall clock was found set back",
                 stats.steps_backward,
+            ),
+            (
+                "scrub_bytes",
+                "Bytes of which the scrub has read the checksums",
+                self.scrub.bytes(),
+            ),
+            (
+                "scrub_rounds",
+                "Rounds of the scrub that have ended",
+                self.scrub.rounds(),
             ),
         ] {
             let counter = ConstCounter::new(value);
@@ -184,12 +209,38 @@ impl Collector for Engine {
                 "Attempts that run now",
                 stats.in_flight as u64,
             ),
+            (
+                "suspects",
+                "Timers held back or run few at a time because the process ended during them",
+                stats.suspects as u64,
+            ),
+            (
+                "scrub_files_left",
+                "About how many files this round of the scrub has still to read",
+                self.scrub.files_left(),
+            ),
+            (
+                "scrub_ended_seconds",
+                "When the last round of the scrub ended",
+                self.scrub.ended_seconds(),
+            ),
+            (
+                "clock_behind_commits_seconds",
+                "How far the wall clock is behind what an earlier process committed",
+                stats.behind_commits(self.wall).as_secs(),
+            ),
+            (
+                "clock_line_skew_seconds",
+                "How far the wall clock is ahead of the time line of delays",
+                (stats.line_skew_micros / 1_000_000).cast_unsigned(),
+            ),
         ] {
             let gauge = ConstGauge::new(value.cast_signed());
             let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
             gauge.encode(metric)?;
         }
         encode_lateness(&stats.lateness, &mut encoder)?;
+        encode_degraded(&self.troubles, &mut encoder)?;
 
         let gauge = ConstGauge::new(0_i64).metric_type();
         let mut timers = encoder.encode_descriptor(
@@ -210,6 +261,21 @@ impl Collector for Engine {
             encoder.encode_descriptor("build", "Which version runs", None, MetricType::Info)?;
         build.encode_info(&[("version", VERSION)])
     }
+}
+
+fn encode_degraded(
+    troubles: &[Trouble],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let gauge = ConstGauge::new(0_i64).metric_type();
+    let help = "1 while something cannot be read or done for this reason, else 0";
+    let mut degraded = encoder.encode_descriptor("degraded", help, None, gauge)?;
+    for reason in TroubleReason::ALL {
+        let is_there = troubles.iter().any(|trouble| trouble.reason == reason);
+        let labels = [("reason", reason.as_str())];
+        ConstGauge::new(i64::from(is_there)).encode(degraded.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 fn encode_lateness(

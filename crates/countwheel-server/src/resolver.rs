@@ -15,16 +15,7 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tokio::sync::{Semaphore, watch};
 use tower_service::Service;
 
-use crate::deliver::Targets;
-use crate::guard::is_public;
-
-/// How many names are looked up at a time.
-const LOOKUPS_MAX: usize = 64;
-
-/// The target's address is not one to deliver to.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("target forbidden")]
-pub(crate) struct Forbidden;
+use crate::guard::Targets;
 
 /// The target's name leads nowhere.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -48,14 +39,21 @@ pub(crate) struct Resolver {
 type BoxError = Box<dyn Error + Send + Sync>;
 
 impl Resolver {
-    pub(crate) fn new(targets: Targets) -> Self {
-        Self::with(targets, |name| Ok((name, 0).to_socket_addrs()?.collect()))
+    /// Looks up so many names at a time.
+    pub(crate) fn new(targets: Targets, lookups: usize) -> Self {
+        Self::with(targets, lookups, |name| {
+            Ok((name, 0).to_socket_addrs()?.collect())
+        })
     }
 
-    fn with(targets: Targets, look_up: fn(&str) -> io::Result<Vec<SocketAddr>>) -> Self {
+    fn with(
+        targets: Targets,
+        lookups: usize,
+        look_up: fn(&str) -> io::Result<Vec<SocketAddr>>,
+    ) -> Self {
         Self {
             targets,
-            threads: Arc::new(Semaphore::new(LOOKUPS_MAX)),
+            threads: Arc::new(Semaphore::new(lookups)),
             waiting: Arc::default(),
             look_up,
         }
@@ -93,7 +91,13 @@ impl Resolver {
         let look_up = self.look_up;
         let looked_up = tokio::task::spawn_blocking(move || look_up(name.as_str())).await;
         drop(permit);
-        looked_up.map_err(|_| NotResolved)?.map_err(|_| NotResolved)
+        let addresses = looked_up
+            .map_err(|_| NotResolved)?
+            .map_err(|_| NotResolved)?;
+        if addresses.is_empty() {
+            return Err(NotResolved);
+        }
+        Ok(addresses)
     }
 }
 
@@ -109,12 +113,11 @@ impl Service<Name> for Resolver {
     fn call(&mut self, name: Name) -> Self::Future {
         let resolver = self.clone();
         Box::pin(async move {
-            let targets = resolver.targets;
+            let targets = resolver.targets.clone();
             let addresses = resolver.addresses(name).await?;
-            // One that is not public spoils them all: which is used is left to chance.
-            let forbidden = |address: &SocketAddr| !is_public(address.ip());
-            if targets == Targets::Public && addresses.iter().any(forbidden) {
-                return Err(Forbidden.into());
+            // One that is refused spoils them all: which is used is left to chance.
+            for address in &addresses {
+                targets.check_address(address.ip())?;
             }
             Ok(addresses.into_iter())
         })
@@ -127,6 +130,8 @@ mod tests {
 
     use super::*;
 
+    const LOOKUPS_MAX: usize = 64;
+
     static SILENT: Mutex<()> = Mutex::new(());
     static ASKED: AtomicUsize = AtomicUsize::new(0);
 
@@ -138,6 +143,11 @@ mod tests {
                 Ok(vec![SocketAddr::from(([192, 0, 2, 1], 0))])
             }
             "nowhere.example" => Err(io::ErrorKind::NotFound.into()),
+            "empty.example" => Ok(Vec::new()),
+            "metadata.example" => Ok(vec![
+                SocketAddr::from(([192, 0, 2, 1], 0)),
+                SocketAddr::from(([169, 254, 169, 254], 0)),
+            ]),
             _ => Ok(vec![SocketAddr::from(([127, 0, 0, 1], 0))]),
         }
     }
@@ -146,7 +156,7 @@ mod tests {
     fn a_silent_name_holds_up_no_other() {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.unwrap();
-        let mut resolver = Resolver::with(Targets::Any, look_up);
+        let mut resolver = Resolver::with(Targets::any(), LOOKUPS_MAX, look_up);
         let mut ask = |name: &str| runtime.spawn(resolver.call(name.parse().unwrap()));
         let silence = SILENT.lock().unwrap();
         let first = ask("silent.example");
@@ -170,5 +180,21 @@ mod tests {
         });
         assert!(resolver.waiting.lock().unwrap().is_empty());
         assert_eq!(ASKED.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_name_without_an_address_is_not_resolved_and_one_refused_address_is_enough() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.unwrap();
+        for (targets, name, refusal) in [
+            (Targets::any(), "empty.example", "name not resolved"),
+            (Targets::any(), "metadata.example", "metadata"),
+            (Targets::public(), "other.example", "not public"),
+        ] {
+            let mut resolver = Resolver::with(targets, LOOKUPS_MAX, look_up);
+            let answer = runtime.block_on(async { resolver.call(name.parse().unwrap()).await });
+            let error = answer.map(drop).expect_err(name).to_string();
+            assert!(error.contains(refusal), "{name}: {error}");
+        }
     }
 }

@@ -11,29 +11,32 @@ use std::time::Duration;
 
 use axum::Router;
 use countwheel::{Clock, Instant, SystemClock};
-use countwheel_durable::store::{DiskOptions, DiskStore, StoreError};
+use countwheel_durable::store::{DiskOptions, DiskStore, OpenFiles, Store, StoreError};
 use countwheel_durable::{Config, Health, StateKind, Timers};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::fs::Access;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
 use crate::VERSION;
 use crate::api::{App, Token, router};
-use crate::config::{Convert, Dev, Serve};
-use crate::deliver::{HttpHandler, Targets};
+use crate::config::{Dev, Serve};
+use crate::deliver::HttpHandler;
+use crate::descriptors::{self, Budget, TooLow};
+use crate::guard::Targets;
+use crate::places::{Answering, Place, Places};
+use crate::scrub::{self, Pace};
 use crate::shutdown::{Cause, Signals};
 
-/// How many connections are open at a time; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 4_096;
-/// Files that are neither connections of callers nor of deliveries: the store, the runtime's
-/// own, names being looked up.
-const FILES_RESERVED: usize = 128;
+/// How often it is looked at how many files the store has.
+const FILES_EVERY: Duration = Duration::from_secs(1);
+/// How long a connection may take to end that makes room for another.
+const MAKING_ROOM: Duration = Duration::from_secs(5);
 /// How long the head of a request may take, and a connection may idle.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a caller may read nothing of an answer that does not fit the system's buffers.
@@ -81,12 +84,28 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// The limit of open files is too low to work with.
+    #[error(
+        "the limit of open files is {limit}, and at least {needed} are needed: raise it (ulimit -n)"
+    )]
+    TooFewFiles {
+        /// The limit.
+        limit: usize,
+        /// How many are needed for this directory.
+        needed: usize,
+    },
     /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The system refused something else.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
+}
+
+impl From<TooLow> for StartError {
+    fn from(TooLow { limit, needed }: TooLow) -> Self {
+        Self::TooFewFiles { limit, needed }
+    }
 }
 
 impl StartError {
@@ -105,30 +124,18 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
     let token = args.token()?;
     let service = Service {
         data: args.data.clone(),
+        must_exist: args.must_exist,
         disk: args.disk(),
         listen: args.listen,
         token,
-        targets: if args.allow_private_targets {
-            Targets::Any
-        } else {
-            Targets::Public
-        },
+        targets: args.targets(),
         limits: args.limits(random()?),
         grace: args.shutdown_grace,
+        scrub: args.scrub(),
         snapshots: args.snapshot_dir.clone(),
         dev: None,
     };
     service.run()
-}
-
-/// Runs `countwheel convert` to its end.
-///
-/// # Errors
-/// [`StartError`] if one of the directories cannot be used; then the new one is as good as empty.
-pub fn convert(args: &Convert) -> Result<ExitCode, StartError> {
-    drop(DiskStore::convert(&args.from, &args.into, args.disk())?);
-    say(&format!("converted {}", args.into.display()));
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `countwheel dev` to its end.
@@ -140,15 +147,17 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
     let data = TemporaryDirectory::new()?;
     let service = Service {
         data: data.0.join("data"),
+        must_exist: false,
         disk: args.disk(),
         listen: args.listen,
         token,
-        targets: Targets::Any,
+        targets: args.targets(),
         limits: Config {
             seed: random()?,
             ..Config::default()
         },
         grace: DEV_GRACE,
+        scrub: None,
         snapshots: None,
         dev: Some(data),
     };
@@ -162,12 +171,15 @@ fn random() -> Result<u64, StartError> {
 /// A service to run.
 struct Service {
     data: PathBuf,
+    /// There has to be a store already.
+    must_exist: bool,
     disk: DiskOptions,
     listen: SocketAddr,
     token: Option<Token>,
     targets: Targets,
     limits: Config,
     grace: Duration,
+    scrub: Option<Pace>,
     /// Where snapshots go.
     snapshots: Option<PathBuf>,
     /// In `dev`, the directory to remove at the end.
@@ -196,9 +208,39 @@ impl Service {
                     source,
                 })?;
         let address = listener.local_addr()?;
-        let handler = HttpHandler::new(Handle::current(), self.targets, Arc::clone(clock));
-        let store = DiskStore::open(&self.data, random()?, self.disk)?;
-        let timers = Timers::open(store, handler, Arc::clone(clock), self.limits.clone())?;
+        let limit = descriptors::limit();
+        // Before the store is opened: a start that is refused changes nothing.
+        let needed = descriptors::of_store(&self.data);
+        Budget::of(
+            limit,
+            descriptors::open(needed),
+            needed,
+            self.limits.max_in_flight,
+        )?;
+        if let Some(snapshots) = &self.snapshots {
+            DiskStore::must_be_outside(snapshots, &self.data)?;
+            must_take_files(snapshots)?;
+        }
+        let store = if self.must_exist {
+            DiskStore::open_existing(&self.data, self.disk)?
+        } else {
+            DiskStore::open(&self.data, random()?, self.disk)?
+        };
+        let origin = if store.was_made() { "made" } else { "opened" };
+        let files = store.open_files();
+        let budget = set_aside(limit, files, self.limits.max_in_flight)?;
+        let handler = HttpHandler::with(
+            Handle::current(),
+            self.targets.clone(),
+            Arc::clone(clock),
+            budget.lookups,
+            budget.is_ample,
+        );
+        let limits = Config {
+            max_in_flight: budget.attempts,
+            ..self.limits.clone()
+        };
+        let timers = Timers::open(store, handler, Arc::clone(clock), limits)?;
 
         let (failed, mut failure) = mpsc::unbounded_channel();
         timers.on_failure(move |reason| {
@@ -212,13 +254,26 @@ impl Service {
             self.token.clone(),
             self.dev.is_some(),
         );
-        let app = Arc::new(app.with_snapshots(self.snapshots));
+        let app = app.with_snapshots(self.snapshots);
+        let app = Arc::new(app.with_targets(self.targets));
+        // What goes on beside, and has to let go of the store before its directory may be removed.
+        let mut upkeep = JoinSet::new();
+        if let Some(pace) = self.scrub {
+            let progress = app.scrub();
+            upkeep.spawn(scrub::run(
+                timers.clone(),
+                Arc::clone(clock),
+                pace,
+                progress,
+            ));
+        }
         let (stop, stopped) = watch::channel(false);
-        let connections = connections_max(self.limits.max_in_flight);
-        let serving = tokio::spawn(accept(
+        let places = Places::new(budget.callers(files));
+        upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
+        let serving = tokio::spawn(accept_at(
             listener,
             router(Arc::clone(&app)),
-            connections,
+            places,
             stopped,
         ));
 
@@ -232,7 +287,7 @@ impl Service {
             say(&banner(address, took, with_token));
         } else {
             say(&format!(
-                "ready http://{address} pending={pending} opened_in_ms={took}"
+                "ready http://{address} pending={pending} opened_in_ms={took} store={origin}"
             ));
         }
 
@@ -266,6 +321,7 @@ impl Service {
         // The accepting side waits for its connections itself; if it is gone, so are they.
         stop.send(true).unwrap_or_default();
         serving.await.unwrap_or_default();
+        upkeep.shutdown().await;
         // It may have failed while it stopped, with the outcomes that were recorded last.
         let failed = matches!(timers.health(), Health::Failed(_));
         Ok(if failed {
@@ -276,57 +332,105 @@ impl Service {
     }
 }
 
-/// How many connections of callers there may be, so that they never take the files that
-/// deliveries need. Raises this process's limit as far as it may.
-fn connections_max(max_in_flight: usize) -> usize {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
+/// Refuses a place for snapshots in which nothing can be made: what is there of it is no directory,
+/// leads nowhere, or belongs to somebody else. Changes nothing; what is not there is made with the
+/// first snapshot.
+fn must_take_files(place: &Path) -> Result<(), StartError> {
+    let refused = |path: &Path, source| StartError::File {
+        path: path.to_owned(),
+        source,
     };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%error, "the limit of open files stays as it was");
+    let absolute = std::path::absolute(place).map_err(|source| refused(place, source))?;
+    for there in absolute.ancestors() {
+        match there.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(source) => return Err(refused(place, source)),
+            Ok(_) => {}
+        }
+        // Of a link, what it leads to.
+        let found = there.metadata().map_err(|source| refused(place, source))?;
+        if !found.is_dir() {
+            return Err(refused(place, io::ErrorKind::NotADirectory.into()));
+        }
+        let allowed = rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK);
+        return allowed.map_err(|error| refused(place, error.into()));
     }
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let files = usize::try_from(files).unwrap_or(usize::MAX);
-    let left = files.saturating_sub(max_in_flight + FILES_RESERVED);
-    // With too few for both, callers and deliveries have half each.
-    left.max(files / 2).clamp(1, CONNECTIONS_MAX)
+    Ok(())
+}
+
+/// Divides the files that this process may open, and says how.
+fn set_aside(limit: usize, store: OpenFiles, asked: usize) -> Result<Budget, StartError> {
+    let budget = Budget::of(limit, descriptors::open(store), store, asked)?;
+    let (deliveries, lookups) = (budget.attempts, budget.lookups);
+    let (callers, for_store) = (budget.callers(store), store.open + store.ahead);
+    if deliveries < asked {
+        tracing::warn!(
+            limit,
+            for_store,
+            deliveries,
+            callers,
+            lookups,
+            "the limit of open files is low: fewer deliveries run at a time"
+        );
+    } else {
+        tracing::info!(limit, for_store, deliveries, callers, lookups, "open files");
+    }
+    Ok(budget)
+}
+
+/// Gives callers the files that the store does not need.
+async fn keep_places(places: Arc<Places>, budget: Budget, timers: Timers) {
+    loop {
+        tokio::time::sleep(FILES_EVERY).await;
+        places.set_most(budget.callers(timers.open_files()));
+    }
 }
 
 /// Answers the connections of `listener`, at most `connections` at a time, until `stopped` says so,
 /// then lets the answers under way leave. Cuts off who does not send or read for half a minute.
+/// When all places are taken, who has idled for longest makes room for who comes.
 pub async fn accept(
     listener: TcpListener,
     router: Router,
     connections: usize,
+    stopped: watch::Receiver<bool>,
+) {
+    accept_at(listener, router, Places::new(connections), stopped).await;
+}
+
+async fn accept_at(
+    listener: TcpListener,
+    router: Router,
+    places: Arc<Places>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let for_connections = stopped.clone();
-    let permits = Arc::new(Semaphore::new(connections));
     let mut connections = JoinSet::new();
     loop {
         let accepted = async {
-            let permit = Arc::clone(&permits).acquire_owned().await;
-            (permit, listener.accept().await)
+            let (stream, _) = listener.accept().await?;
+            Ok::<_, io::Error>((stream, places.take().await))
         };
-        tokio::select! {
-            () = told(&mut stopped) => break,
-            Some(_) = connections.join_next() => {}
-            (permit, accepted) = accepted => match accepted {
-                Ok((stream, _)) => {
-                    let connection = answer(stream, router.clone(), for_connections.clone());
-                    connections.spawn(async move {
-                        connection.await;
-                        drop(permit);
-                    });
-                }
-                Err(error) => {
-                    // Out of descriptors, most likely: some will be free again soon.
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            },
+        tokio::pin!(accepted);
+        // A connection that ends must not drop the one that waits for its place.
+        let accepted = loop {
+            tokio::select! {
+                () = told(&mut stopped) => break None,
+                Some(_) = connections.join_next() => {}
+                accepted = accepted.as_mut() => break Some(accepted),
+            }
+        };
+        match accepted {
+            None => break,
+            Some(Ok((stream, place))) => {
+                let connection = answer(stream, router.clone(), place, for_connections.clone());
+                connections.spawn(connection);
+            }
+            Some(Err(error)) => {
+                // Out of descriptors, most likely: some will be free again soon.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
         }
     }
     drop(listener);
@@ -336,20 +440,29 @@ pub async fn accept(
     }
 }
 
-async fn answer(stream: TcpStream, router: Router, mut stopped: watch::Receiver<bool>) {
+async fn answer(
+    stream: TcpStream,
+    router: Router,
+    place: Arc<Place>,
+    mut stopped: watch::Receiver<bool>,
+) {
     // An answer is one packet or a few: send it at once. If that fails, it is only slower.
     stream.set_nodelay(true).unwrap_or_default();
     let mut stream = Box::pin(TimeoutStream::new(stream));
     stream
         .as_mut()
         .set_write_timeout_pinned(Some(ANSWER_DEADLINE));
+    let service = Answering {
+        router: TowerToHyperService::new(router),
+        place: Arc::clone(&place),
+    };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)
         .max_headers(HEADERS_MAX)
         .max_header_size(HEAD_MAX_BYTES)
         .max_buf_size(4 * HEAD_MAX_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let mut stopping = false;
     loop {
@@ -363,6 +476,15 @@ async fn answer(stream: TcpStream, router: Router, mut stopped: watch::Receiver<
             () = told(&mut stopped), if !stopping => {
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
+            }
+            () = place.told(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+                // Who has sent half a head would stay until the other half is late.
+                let ended = tokio::time::timeout(MAKING_ROOM, connection.as_mut()).await;
+                if ended.is_ok() || place.is_idle() {
+                    return;
+                }
             }
         }
     }

@@ -35,18 +35,83 @@ const LAST_MICROS: i64 = 253_402_207_200_000_000 - 1;
 /// The last time that [`format_time`] can write.
 pub(crate) const LAST_TIME: Timestamp = Timestamp::from_micros(LAST_MICROS.unsigned_abs());
 
+/// Why a text is no time.
+///
+/// ```
+/// use countwheel_server::time::{TimeError, read_time};
+///
+/// assert_eq!(read_time("tomorrow"), Err(TimeError::NotRfc3339));
+/// assert_eq!(read_time("2016-12-31T23:59:60Z"), Err(TimeError::LeapSecond));
+/// assert_eq!(read_time("10000-01-01T00:00:00Z"), Err(TimeError::TooFar));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TimeError {
+    /// The text is not RFC 3339 with an offset, or names a day or an hour that does not exist.
+    #[error("a time is RFC 3339 with an offset, such as 2026-03-01T12:00:00Z")]
+    NotRfc3339,
+    /// The second is 60. Clocks of computers have no leap seconds, so no timer can wait for one.
+    #[error("a minute has the seconds 0 to 59: leap seconds are not known here")]
+    LeapSecond,
+    /// The time lies at the end of the year 9999 or after it: it could not be written.
+    #[error("this time is too far ahead: times end with the year 9999")]
+    TooFar,
+}
+
 /// Reads an RFC 3339 time with an offset. A fraction of a microsecond rounds up, so that
 /// what waits for it is never early; what lies before 1970 is read as 1970.
+///
+/// # Errors
+/// [`TimeError`], with an example there.
+pub fn read_time(text: &str) -> Result<Timestamp, TimeError> {
+    const SECOND: std::ops::Range<usize> = 17..19;
+    if !has_shape_of_rfc_3339(text.as_bytes()) {
+        return Err(if is_too_far(text) {
+            TimeError::TooFar
+        } else {
+            TimeError::NotRfc3339
+        });
+    }
+    // jiff takes it for the second before.
+    if text.get(SECOND) == Some("60") {
+        return Err(TimeError::LeapSecond);
+    }
+    let Ok(time) = text.parse::<jiff::Timestamp>() else {
+        return Err(if is_too_far(text) {
+            TimeError::TooFar
+        } else {
+            TimeError::NotRfc3339
+        });
+    };
+    let nanos = u128::try_from(time.as_nanosecond()).unwrap_or(0);
+    let micros = u64::try_from(nanos.div_ceil(1_000));
+    micros
+        .map(Timestamp::from_micros)
+        .map_err(|_| TimeError::TooFar)
+}
+
+/// Reads a time as [`read_time`] does; nothing if it is none.
 #[must_use]
 pub fn parse_time(text: &str) -> Option<Timestamp> {
-    if !has_shape_of_rfc_3339(text.as_bytes()) {
-        return None;
+    read_time(text).ok()
+}
+
+/// Whether the text would be a time if the calendar went on: its year is 9999 or has more digits,
+/// and the same text is a time in a year that has the same days.
+fn is_too_far(text: &str) -> bool {
+    let unsigned = text.strip_prefix('+').unwrap_or(text);
+    let digits = unsigned.bytes().take_while(u8::is_ascii_digit).count();
+    let (year, rest) = unsigned.split_at(digits);
+    let significant = year.trim_start_matches('0');
+    if significant.len() < 4 || (significant.len() == 4 && year != "9999") {
+        return false;
     }
-    let time: jiff::Timestamp = text.parse().ok()?;
-    let nanos = u128::try_from(time.as_nanosecond()).unwrap_or(0);
-    u64::try_from(nanos.div_ceil(1_000))
-        .ok()
-        .map(Timestamp::from_micros)
+    // The calendar repeats itself every 400 years, and 10,000 years are a number of these.
+    let in_cycle = year[digits - 4..].parse::<u32>().map(|year| year % 400);
+    in_cycle.is_ok_and(|year| {
+        let like = format!("{}{rest}", 2_000 + year);
+        has_shape_of_rfc_3339(like.as_bytes()) && like.parse::<jiff::Timestamp>().is_ok()
+    })
 }
 
 /// jiff reads more than RFC 3339: times without seconds, offsets with them, zones in
@@ -158,6 +223,32 @@ mod tests {
             "２026-03-01T12:00:00Z",
         ] {
             assert_eq!(parse_time(text), None, "{text}");
+        }
+    }
+
+    /// It was said of each that it is no RFC 3339, and of a second 60 that it is second 59.
+    #[test]
+    fn a_time_that_cannot_be_waited_for_says_why() {
+        for text in [
+            "9999-12-31T23:59:59Z",
+            "9999-12-30T23:00:00-12:00",
+            "10000-01-01T00:00:00Z",
+            "+010000-02-29T00:00:00Z",
+            "12345678901234567890-01-01T00:00:00Z",
+        ] {
+            assert_eq!(read_time(text), Err(TimeError::TooFar), "{text}");
+        }
+        for text in [
+            "10001-02-29T00:00:00Z", // no leap year
+            "10000-01-01",
+            "010000",
+            "002026-03-01T12:00:00Z",
+            "9999-02-30T00:00:00Z",
+        ] {
+            assert_eq!(read_time(text), Err(TimeError::NotRfc3339), "{text}");
+        }
+        for text in ["2016-12-31T23:59:60Z", "2026-03-01t12:00:60.5+01:00"] {
+            assert_eq!(read_time(text), Err(TimeError::LeapSecond), "{text}");
         }
     }
 

@@ -27,6 +27,7 @@ pub mod model;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 mod random;
+pub mod rot;
 pub mod sabotage;
 pub mod stores;
 pub mod stress;

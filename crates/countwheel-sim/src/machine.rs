@@ -73,7 +73,10 @@ impl<B: Sorted> Kept for LogStore<B> {
             0 => self.seal().map(drop),
             1 => self.move_oldest().map(drop),
             2 => self.prepare().map(drop),
-            4 => self.tend().map(drop),
+            4 => {
+                let _round = self.scrub_step(which % 4_096);
+                self.tend().map(drop)
+            }
             _ => {
                 self.seal()?;
                 while self.move_oldest()? {}
@@ -177,7 +180,11 @@ impl Machine {
             Kind::Log | Kind::Tables => {
                 let sorted: Arc<dyn Sorted> = match self.kind {
                     Kind::Log => Arc::new(self.sorted.clone()),
-                    _ => Arc::new(TableStore::open(files("tables"), id, self.tables)?),
+                    _ => Arc::new(TableStore::open_unsettled(
+                        files("tables"),
+                        id,
+                        self.tables,
+                    )?),
                 };
                 let misused = MisusedSorted {
                     sorted,

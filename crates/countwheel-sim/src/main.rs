@@ -132,11 +132,17 @@ enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         tasks: u64,
     },
-    /// Let every call to the disk fail once, in sixty scripts, and many calls in drawn lives;
+    /// Let every call to the disk fail once, in sixty-four scripts, and many calls in drawn lives;
     /// open the store again each time, and see that it has what was acknowledged.
     Calls(prove::Calls),
     /// Change the bytes of stores, and see that they answer rightly or refuse.
     Bytes(prove::Bytes),
+    /// Flip bits of tables and segments while an engine runs on them, and see that nobody but the
+    /// timers there is touched.
+    Rot(prove::Rots),
+    /// Put data directories together of copies of different times, and see that each is complete
+    /// when it is opened, or refused and unchanged.
+    Copies(prove::Copies),
     /// Put the same histories to the simulated disk and to a real one.
     Histories(prove::Histories),
     /// Make each mistake in turn, and show after how many seeds it is found.
@@ -278,6 +284,8 @@ fn main() -> ExitCode {
         }),
         Command::Calls(calls) => calls.run(),
         Command::Bytes(bytes) => bytes.run(),
+        Command::Rot(rots) => rots.run(),
+        Command::Copies(copies) => copies.run(),
         Command::Histories(histories) => histories.run(),
         Command::Sabotage(sabotages) => sabotages.run(),
         Command::Trace { first, count } => trace(first, count),
@@ -358,7 +366,8 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
     println!(
         "{count} seeds from {first}: {} turns, {} requests, {} batches of them ({} refused), {} \
          left over, {} attempts, {} of them of later runs, {} crashes ({} in a commit, \
-         {} in an opening), {} failed calls, {} full disks, {} clock steps; {} accepted = {} done \
+         {} in an opening), {} failed calls, {} full disks, {} clock steps, {} boots, {} openings before the \
+         commits; {} accepted = {} done \
          + {} removed + {} dead; {took:.1?}",
         sum.turns,
         sum.requests,
@@ -373,6 +382,8 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
         sum.struck,
         sum.full,
         sum.clock_steps,
+        sum.boots,
+        sum.behind,
         sum.accepted,
         sum.done,
         sum.removed,

@@ -3,7 +3,16 @@
 //!
 //! What it does not predict it accepts within bounds: the delay that jitter draws.
 
+macro_rules! ensure {
+    ($holds:expr, $($text:tt)*) => {
+        if !$holds {
+            return Err(format!($($text)*));
+        }
+    };
+}
+
 mod series;
+mod suspects;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,9 +26,10 @@ use countwheel_durable::{
 };
 
 use self::series::{Judged, Series, settled};
+use self::suspects::{Rule, Suspects};
 
-/// A reading of both clocks: the wall clock, and the time line that began at its reading when
-/// the process did and that no step of it touches.
+/// A reading of both clocks: the wall clock, and the time line that no step of it touches, which
+/// goes on over restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Now {
     /// The wall clock.
@@ -65,6 +75,7 @@ pub struct Model {
     max_batch_bytes: usize,
     /// When the process that there is began, by the wall clock.
     opened: Timestamp,
+    suspects: Suspects,
     /// How many timers ended in which way, as sets of the sets that made them.
     pub done: u64,
     /// Timers that were given up.
@@ -94,6 +105,8 @@ struct Timer {
     /// If it comes again.
     series: Option<Box<Series>>,
     failures: u32,
+    /// Attempts in a row that the end of the process interrupted, as far as that was noticed.
+    interruptions: u32,
     attempt: u32,
     /// When the last attempt ended.
     last_ended: Option<Timestamp>,
@@ -122,6 +135,8 @@ enum Attended {
     Waits,
     /// It goes on with another run.
     Passed,
+    /// That it was interrupted is noted, and it is a suspect.
+    Held,
     /// It is given up.
     GivenUp,
 }
@@ -143,20 +158,13 @@ impl Believed {
 /// What is wrong, in a sentence.
 pub type Verdicts<T = ()> = Result<T, String>;
 
-macro_rules! ensure {
-    ($holds:expr, $($text:tt)*) => {
-        if !$holds {
-            return Err(format!($($text)*));
-        }
-    };
-}
-
 impl Model {
     /// A model of an empty store under a scheduler with these limits.
     #[must_use]
     pub fn new(config: &Config, opened: Timestamp) -> Self {
         Self {
             opened,
+            suspects: Suspects::new(config, opened),
             timers: BTreeMap::new(),
             last_revision: Revision(0),
             last_fence: Fence(0),
@@ -417,6 +425,7 @@ impl Model {
                     missed,
                     series,
                     failures: 0,
+                    interruptions: 0,
                     attempt: 0,
                     last_ended: None,
                     state: Believed::Pending,
@@ -469,7 +478,7 @@ impl Model {
                 };
                 let ((first, clock), (last, _)) = (shifted(timer.due.0)?, shifted(timer.due.1)?);
                 timer.keep_age(now, clock);
-                if timer.failures == 0
+                if timer.is_untried()
                     && let Some(series) = &mut timer.series
                 {
                     let moved = |due| now.convert(due, clock, series.clock());
@@ -482,7 +491,7 @@ impl Model {
                 if timer.state != Believed::Pending {
                     return Err(conflict(timer));
                 }
-                if timer.failures == 0
+                if timer.is_untried()
                     && let Some(series) = &mut timer.series
                 {
                     let due = |due| now.convert(due, timer.clock, series.clock());
@@ -504,6 +513,7 @@ impl Model {
                 }
                 timer.clock = clock;
                 timer.failures = 0;
+                timer.interruptions = 0;
                 timer.state = Believed::Pending;
                 self.accepted += 1;
                 Ok(timer.rearm((due, due)))
@@ -548,7 +558,7 @@ impl Model {
             (Response::Moved { old_due, due, .. }, Expected::Moved { old, new }) => {
                 if let Some(timer) = self.timers.get_mut(name) {
                     timer.due = (*due, *due);
-                    if timer.failures == 0 {
+                    if timer.is_untried() {
                         timer.first_due = (*due, *due);
                     }
                 }
@@ -573,16 +583,16 @@ impl Model {
     /// If it should not have started, or not so.
     pub fn started(&mut self, now: Now, attempt: &Attempt) -> Verdicts {
         let name = &attempt.name;
-        let opened = self.opened;
+        let (opened, rule) = (self.opened, self.suspects.rule);
         let Some(timer) = self.timers.get_mut(name) else {
             return Err(format!("{name}: started, although it was removed"));
         };
         timer.is_known_as(attempt.id, name)?;
         // Of runs that were passed over in this turn nobody was told.
-        for _ in 0..PASSES_MAX {
+        for _ in 0..=PASSES_MAX {
             let mut passed = timer.clone();
-            match passed.attend(now) {
-                Attended::Passed => *timer = passed,
+            match passed.attend(now, rule) {
+                Attended::Passed | Attended::Held => *timer = passed,
                 Attended::GivenUp => {
                     return Err(format!("{name}: started at {now:?}, too late for that"));
                 }
@@ -630,6 +640,9 @@ impl Model {
         );
         self.last_fence = attempt.fence;
         timer.claim(now, opened);
+        self.suspects
+            .start(now.boot, attempt.revision, timer.interruptions)
+            .map_err(|what| format!("{name}: {what}"))?;
         timer.due = (attempt.due, attempt.due);
         if let Some(revision) = timer.revision {
             ensure!(
@@ -644,6 +657,7 @@ impl Model {
 
     /// Notes the outcome of an attempt.
     pub fn ended(&mut self, now: Now, attempt: &Attempt, verdict: Verdict) {
+        self.suspects.end(attempt.revision);
         let Some(timer) = self.timers.get_mut(&attempt.name) else {
             return; // removed meanwhile
         };
@@ -651,6 +665,7 @@ impl Model {
             return; // replaced meanwhile
         }
         timer.last_ended = Some(now.wall);
+        timer.interruptions = 0;
         match verdict {
             Verdict::Done => {
                 if !timer.next_run(now) {
@@ -682,6 +697,7 @@ impl Model {
 
     /// The process has ended: what was being delivered is now interrupted.
     pub fn crashed(&mut self) {
+        self.suspects.crash();
         for timer in self.timers.values_mut() {
             if timer.state == Believed::Delivering {
                 timer.state = Believed::Interrupted;
@@ -689,9 +705,40 @@ impl Model {
         }
     }
 
-    /// A process has begun, at this time of the wall clock.
-    pub fn opened(&mut self, at: Timestamp) {
-        self.opened = at;
+    /// A process has begun.
+    pub fn opened(&mut self, at: Now) {
+        self.opened = at.wall;
+        self.suspects.rule.opened = at.boot;
+    }
+
+    /// Whether the next attempt of a timer is that of a suspect.
+    #[must_use]
+    pub fn is_suspect(&self, name: &TimerName) -> bool {
+        let timer = self.timers.get(name);
+        timer.is_some_and(|timer| timer.is_suspect(self.suspects.rule))
+    }
+
+    /// The suspect that may start first, those of the queues that `waits` left out, and from when
+    /// on, by the wall clock as it stands `now`; what else keeps it waiting left out.
+    #[must_use]
+    pub fn next_suspect(
+        &self,
+        now: Now,
+        waits: impl Fn(&QueueName) -> bool,
+    ) -> Option<(Timestamp, &TimerName)> {
+        let rule = self.suspects.rule;
+        let suspects = self.timers.iter().filter(|(name, timer)| {
+            timer.state == Believed::Pending
+                && timer.is_suspect(rule)
+                && self.suspects.has_place(timer.interruptions)
+                && !waits(&name.queue)
+        });
+        let from = |timer: &Timer| {
+            let due = now.convert(timer.due.1, timer.clock, DueClock::Wall);
+            let from = rule.starts_from(timer.interruptions);
+            due.max(now.convert(from, DueClock::Boot, DueClock::Wall))
+        };
+        suspects.map(|(name, timer)| (from(timer), name)).min()
     }
 
     /// Compares everything in the store with what is believed. `latest` is the highest time
@@ -717,7 +764,7 @@ impl Model {
                 record.state
             );
         }
-        let (keep_done, opened) = (self.keep_done, self.opened);
+        let (keep_done, opened, rule) = (self.keep_done, self.opened, self.suspects.rule);
         let mut missing = Vec::new();
         let mut last_revision = self.last_revision;
         for (name, timer) in &mut self.timers {
@@ -736,7 +783,7 @@ impl Model {
             ensure!(record.policy == timer.policy, "{name}: has another policy");
             ensure!(record.missed == timer.missed, "{name}: misses otherwise");
             if let Some(at) = claims_at {
-                self.dead += u64::from(timer.follow(record, at, opened));
+                self.dead += u64::from(timer.follow(record, at, opened, rule));
             }
             match (&record.recurring, &timer.series) {
                 (Some(kept), Some(series)) => series
@@ -760,6 +807,12 @@ impl Model {
                 "{name}: {} failures, expected {}",
                 record.failures,
                 timer.failures
+            );
+            ensure!(
+                record.interruptions == timer.interruptions,
+                "{name}: {} interruptions, expected {}",
+                record.interruptions,
+                timer.interruptions
             );
             ensure!(
                 record.state.kind() == timer.state.kind(),
@@ -819,7 +872,10 @@ impl Model {
         let pending =
             |timer: &Timer| matches!(timer.state, Believed::Pending | Believed::Interrupted);
         let fresh = self.timers.iter().filter(|(name, timer)| {
-            pending(timer) && timer.due.0 >= since.by(timer.clock) && !waits(&name.queue)
+            pending(timer)
+                && timer.due.0 >= since.by(timer.clock)
+                && !waits(&name.queue)
+                && !timer.is_suspect(self.suspects.rule)
         });
         let by_wall = |timer: &Timer| now.convert(timer.due.1, timer.clock, DueClock::Wall);
         fresh.map(|(name, timer)| (by_wall(timer), name)).min()
@@ -831,16 +887,16 @@ impl Model {
         self.timers.get(name).map_or(DueClock::Wall, |t| t.clock)
     }
 
-    /// The timers that may have been given up at `now`, or gone on to another run, without
-    /// anybody being told.
+    /// The timers that may have been given up at `now`, gone on to another run, or been noted as
+    /// interrupted, without anybody being told.
     #[must_use]
     pub fn unheard_of(&self, now: Now) -> Vec<TimerName> {
         let unheard_of = |timer: &Timer| {
             // Most are not due, and a copy costs.
             timer.is_up(now)
                 && matches!(
-                    timer.clone().attend(now),
-                    Attended::Passed | Attended::GivenUp
+                    timer.clone().attend(now, self.suspects.rule),
+                    Attended::Passed | Attended::GivenUp | Attended::Held
                 )
         };
         let names = self.timers.iter().filter(|(_, timer)| unheard_of(timer));
@@ -849,9 +905,9 @@ impl Model {
 
     /// Follows such a timer to where its record shows it to be, as far as the rules lead there.
     pub fn follow(&mut self, name: &TimerName, now: Now, record: &Record) {
-        let opened = self.opened;
+        let (opened, rule) = (self.opened, self.suspects.rule);
         if let Some(timer) = self.timers.get_mut(name) {
-            self.dead += u64::from(timer.follow(record, now, opened));
+            self.dead += u64::from(timer.follow(record, now, opened, rule));
         }
     }
 }
@@ -872,6 +928,17 @@ impl Timer {
         Ok(())
     }
 
+    /// Whether no attempt was made of what it waits for.
+    fn is_untried(&self) -> bool {
+        self.failures == 0 && self.interruptions == 0
+    }
+
+    /// Whether its next attempt is that of a suspect.
+    fn is_suspect(&self, rule: Rule) -> bool {
+        let unnoticed = u32::from(self.state == Believed::Interrupted);
+        rule.is_suspect(self.interruptions + unnoticed)
+    }
+
     /// Whether it waits for a turn that may take it up.
     fn is_up(&self, now: Now) -> bool {
         let waits = matches!(self.state, Believed::Pending | Believed::Interrupted);
@@ -879,12 +946,12 @@ impl Timer {
     }
 
     /// What becomes of it if the turn at `now` takes it up, before an attempt of it starts.
-    fn attend(&mut self, now: Now) -> Attended {
+    fn attend(&mut self, now: Now, rule: Rule) -> Attended {
         let by = now.by(self.clock);
         if !self.is_up(now) {
             return Attended::Waits;
         }
-        if self.state == Believed::Pending && self.failures == 0 {
+        if self.state == Believed::Pending && self.is_untried() {
             let (Some(series), Some(id)) = (&mut self.series, self.id) else {
                 let late = by.saturating_since(self.due.1);
                 return match self.missed {
@@ -907,23 +974,36 @@ impl Timer {
                 }
             };
         }
-        if !self.is_too_old(by) {
-            return Attended::Starts;
-        }
-        if self.state == Believed::Interrupted {
+        let was_interrupted = self.state == Believed::Interrupted;
+        if was_interrupted {
+            self.interruptions += 1;
             self.last_ended = Some(now.wall);
         }
-        self.give_up(now);
-        match self.state {
-            Believed::Dead => Attended::GivenUp,
-            _ => Attended::Passed,
+        let is_guilty = was_interrupted && self.interruptions >= rule.most;
+        if is_guilty || self.is_too_old(by) {
+            self.give_up(now);
+            return match self.state {
+                Believed::Dead => Attended::GivenUp,
+                _ => Attended::Passed,
+            };
         }
+        let is_suspect = rule.is_suspect(self.interruptions);
+        if is_suspect && was_interrupted {
+            self.state = Believed::Pending;
+            return Attended::Held;
+        }
+        if is_suspect && now.boot < rule.starts_from(self.interruptions) {
+            return Attended::Waits;
+        }
+        Attended::Starts
     }
 
     /// Its attempt is claimed.
     fn claim(&mut self, now: Now, opened: Timestamp) {
+        // Noticed only now.
+        self.interruptions += u32::from(self.state == Believed::Interrupted);
         if self.state == Believed::Pending
-            && self.failures == 0
+            && self.is_untried()
             && let Some(series) = &mut self.series
         {
             let waited = self.last_ended.is_some_and(|at| at < opened);
@@ -935,9 +1015,9 @@ impl Timer {
 
     /// Goes where a turn at `now` may have brought it, if its record is there. Says whether that
     /// is its end.
-    fn follow(&mut self, record: &Record, now: Now, opened: Timestamp) -> bool {
+    fn follow(&mut self, record: &Record, now: Now, opened: Timestamp, rule: Rule) -> bool {
         let mut next = self.clone();
-        for _ in 0..=PASSES_MAX {
+        for _ in 0..=PASSES_MAX + 1 {
             let at = match (&record.recurring, &next.series) {
                 (Some(kept), Some(series)) => series.is_at(kept),
                 _ => true,
@@ -948,7 +1028,7 @@ impl Timer {
                 return is_new;
             }
             let mut attended = next.clone();
-            let becomes = attended.attend(now);
+            let becomes = attended.attend(now, rule);
             if becomes == Attended::Starts
                 && at
                 && record.state == State::Delivering
@@ -959,7 +1039,7 @@ impl Timer {
                 *self = next;
                 return false;
             }
-            if !matches!(becomes, Attended::Passed | Attended::GivenUp) {
+            if matches!(becomes, Attended::Starts | Attended::Waits) {
                 break;
             }
             next = attended;
@@ -985,6 +1065,7 @@ impl Timer {
         }
         (self.due, self.first_due) = ((due, due), (due, due));
         (self.failures, self.revision) = (0, None);
+        self.interruptions = 0;
         self.state = Believed::Pending;
     }
 
@@ -1015,7 +1096,7 @@ impl Timer {
     fn rearm(&mut self, new: (Timestamp, Timestamp)) -> Expected {
         let old = self.due;
         (self.due, self.revision) = (new, None);
-        if self.failures == 0 {
+        if self.is_untried() {
             self.first_due = new;
         }
         Expected::Moved { old, new }

@@ -3,8 +3,27 @@
 use countwheel_durable::{PlantedBug, plant};
 
 use crate::machine::{Kind, Machine};
-use crate::stores::{calls, meanwhile};
+use crate::rot;
+use crate::stores::{calls, makings, meanwhile, mixes, recipes, scrub, starts};
 use crate::world::{self, Options};
+
+/// Those that show only where something cannot be read.
+const IN_ROT: [PlantedBug; 8] = [
+    PlantedBug::IndexEndsReads,
+    PlantedBug::ListEndsAtDamage,
+    PlantedBug::MergeFailsStore,
+    PlantedBug::MoveForgetsUnreadable,
+    PlantedBug::ChangeReadsFirst,
+    PlantedBug::StepEndsAtDamage,
+    PlantedBug::GapNotReadAgain,
+    PlantedBug::OutcomesEndWithReads,
+];
+
+/// Those that show only where files are of two times.
+const IN_MIXES: [PlantedBug; 2] = [
+    PlantedBug::OpeningBelievesShortLog,
+    PlantedBug::MoveHidesNothing,
+];
 
 /// A bug on this thread, until this goes.
 #[must_use]
@@ -23,13 +42,32 @@ impl Drop for Planted {
     }
 }
 
-/// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it moves, or everything
-/// together.
+/// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it moves, a
+/// start that has to be refused, files of two times, a store that is made, files made of changed
+/// recipes, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
     let name = format!("{bug:?}");
+    if name.starts_with("Scrub") {
+        return "scrub";
+    }
     if name.starts_with("LogMoves") {
         return "meanwhile";
+    }
+    if name.starts_with("Reader") {
+        return "recipes";
+    }
+    if IN_MIXES.contains(&bug) {
+        return "mixes";
+    }
+    if name.starts_with("Opening") {
+        return "starts";
+    }
+    if name.starts_with("Making") {
+        return "makings";
+    }
+    if IN_ROT.contains(&bug) {
+        return "rot";
     }
     let of_a_store = ["Log", "Tables", "Manifest"];
     if of_a_store.iter().any(|part| name.starts_with(part)) {
@@ -48,7 +86,13 @@ pub fn find(bug: PlantedBug, seed: u64) -> Option<String> {
             let machine = || Machine::new(Kind::Tables, seed);
             calls::find_on(&machine, seed).err()
         }
+        "rot" => rot::run(seed).err().map(|failure| failure.what),
         "meanwhile" => meanwhile::run(seed).err(),
+        "recipes" => recipes::run(seed).err(),
+        "starts" => starts::run(&Machine::new(Kind::Tables, seed), seed).err(),
+        "mixes" => mixes::run(&Machine::new(Kind::Tables, seed), seed).err(),
+        "makings" => makings::run(seed).err(),
+        "scrub" => scrub::run(seed).err(),
         _ => {
             let options = Options {
                 planted_bug: Some(bug),

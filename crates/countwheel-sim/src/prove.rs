@@ -1,8 +1,9 @@
-//! The commands about stores: calls, bytes, histories, sabotage.
+//! The commands about stores: calls, bytes, copies, histories, sabotage.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,9 +12,9 @@ use clap::Args;
 use countwheel::{Clock, SystemClock};
 use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
-use countwheel_sim::stores::{Tally, bytes, calls, histories};
+use countwheel_sim::stores::{Tally, bytes, calls, copies, histories};
 use countwheel_sim::world::{self, Options};
-use countwheel_sim::{Failure, Random, panic_text};
+use countwheel_sim::{Failure, Random, panic_text, rot};
 
 use crate::{first, lock, on_all_cores};
 
@@ -52,6 +53,34 @@ pub(crate) struct Bytes {
     /// Only this store, by name.
     #[arg(long)]
     store: Option<String>,
+}
+
+/// What `sim rot` takes.
+#[derive(Args)]
+pub(crate) struct Rots {
+    /// How many seeds.
+    #[arg(long, default_value_t = 500)]
+    seeds: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+}
+
+/// What `sim copies` takes.
+#[derive(Args)]
+pub(crate) struct Copies {
+    /// How many mixes, 25 of the copies of each store.
+    #[arg(long, default_value_t = 2_000)]
+    mixes: u64,
+    /// The seed of the first store; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    seed: String,
+    /// How many of those that are not as they have to be are told.
+    #[arg(long, default_value_t = 10)]
+    told: usize,
+    /// How many of those that are beyond the limits, or not all of which a repair gave back.
+    #[arg(long, default_value_t = 0)]
+    limits: usize,
 }
 
 /// What `sim histories` takes.
@@ -210,6 +239,30 @@ impl Bytes {
     }
 }
 
+impl Rots {
+    pub(crate) fn run(&self) -> ExitCode {
+        let first = match first(&self.first_seed) {
+            Ok(first) => first,
+            Err(code) => return code,
+        };
+        report(self.prove(first), "rot")
+    }
+
+    fn prove(&self, first: u64) -> Result<String, Box<Failure>> {
+        let clock = SystemClock::new();
+        let start = clock.now();
+        let sum = Mutex::new(rot::Report::default());
+        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
+            let report = rot::run(seed)?;
+            lock(&sum).add(&report);
+            Ok(())
+        });
+        failure.map_or(Ok(()), Err)?;
+        let took = clock.now().saturating_since(start);
+        Ok(format!("From {first}: {}; {took:.1?}", *lock(&sum)))
+    }
+}
+
 /// The most address space that this process ever had, in bytes; 0 where that is not known.
 fn memory_peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -217,6 +270,84 @@ fn memory_peak() -> u64 {
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
     kib.and_then(|kib| kib.parse::<u64>().ok())
         .map_or(0, |kib| kib << 10)
+}
+
+/// A directory of this process, gone when this goes. In memory if there is such a place: what is
+/// not synced for long need not be on a disk.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> std::io::Result<Self> {
+        let memory = Path::new("/dev/shm");
+        let root = if memory.is_dir() {
+            memory.to_owned()
+        } else {
+            std::env::temp_dir()
+        };
+        let path = root.join(format!("countwheel-copies-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("{}: {error}", self.0.display());
+        }
+    }
+}
+
+impl Copies {
+    pub(crate) fn run(&self) -> ExitCode {
+        let first = match first(&self.seed) {
+            Ok(first) => first,
+            Err(code) => return code,
+        };
+        let clock = SystemClock::new();
+        let start = clock.now();
+        let report = match self.prove(first) {
+            Ok(report) => report,
+            Err(why) => {
+                eprintln!("{why}");
+                return ExitCode::FAILURE;
+            }
+        };
+        let took = clock.now().saturating_since(start);
+        for (kind, verdicts) in &report.kinds {
+            println!("{kind:?}: {verdicts}");
+        }
+        println!("all, from seed {first}: {}; {took:.1?}", report.sum());
+        for failure in report.failures.iter().take(self.told) {
+            eprintln!("{failure}");
+        }
+        for limit in report.limits.iter().take(self.limits) {
+            println!("{limit}");
+        }
+        if !report.failures.is_empty() {
+            let mixes = copies::MIXES_OF_A_STORE;
+            eprintln!("run one again: sim copies --mixes {mixes} --seed SEED");
+        }
+        ExitCode::from(u8::from(!report.failures.is_empty()))
+    }
+
+    fn prove(&self, first: u64) -> Result<copies::Report, String> {
+        let scratch = Scratch::new().map_err(|error| error.to_string())?;
+        let sum = Mutex::new(copies::Report::default());
+        let stores = self.mixes.div_ceil(copies::MIXES_OF_A_STORE);
+        let failed = on_all_cores(first, stores, |seed| {
+            let directory = scratch.0.join(seed.to_string());
+            let done = seed.wrapping_sub(first) * copies::MIXES_OF_A_STORE;
+            let mixes = (self.mixes - done).min(copies::MIXES_OF_A_STORE);
+            let report = copies::run(seed, mixes, &directory, None)?;
+            lock(&sum).add(report);
+            std::fs::remove_dir_all(&directory).map_err(|error| error.to_string())
+        });
+        match failed {
+            Some(why) => Err(why),
+            None => Ok(sum.into_inner().unwrap_or_default()),
+        }
+    }
 }
 
 impl Histories {

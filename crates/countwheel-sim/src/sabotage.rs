@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, Fence, Files, Filter, Lease, Moved, Ownership, Page, QueueCounts,
-    Shard, Sorted, Store, StoreError, StoreFile,
+    Change, DueEntry, DueScan, Fence, Files, Filter, Gaps, Lease, Moved, Ownership, Page,
+    QueueCounts, Reached, Scrubbed, Shard, Sorted, Store, StoreError, StoreFile,
 };
-use countwheel_durable::{Record, TimerName};
+use countwheel_durable::{Record, StateKind, TimerName, Trouble};
 
 use crate::machine::Kept;
 
@@ -132,6 +132,10 @@ impl Files for Misused {
         self.files.remove(name)
     }
 
+    fn set_aside(&self, names: &[String]) -> io::Result<()> {
+        self.files.set_aside(names)
+    }
+
     fn sync(&self) -> io::Result<()> {
         match self.how {
             Some(Sabotage::SkipDirectorySync) => Ok(()),
@@ -218,7 +222,22 @@ impl Sorted for MisusedSorted {
         self.sorted.is_settled()
     }
 
+    fn settle(&self) -> Result<(), StoreError> {
+        self.sorted.settle()
+    }
+
+    fn reached(&self) -> Option<Reached> {
+        self.sorted.reached()
+    }
+
+    fn mark(&self, reached: Reached) -> Result<(), StoreError> {
+        self.sorted.mark(reached)
+    }
+
     fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
+        if self.how.is_none() {
+            return self.sorted.ingest(segment, moved);
+        }
         let mut changes = moved.changes()?;
         match self.how {
             Some(Sabotage::FreeBeforeIngest) => {
@@ -252,8 +271,28 @@ impl Sorted for MisusedSorted {
         self.sorted.list(shard, filter)
     }
 
+    fn kind(&self, shard: Shard, name: &TimerName) -> Result<Option<StateKind>, StoreError> {
+        self.sorted.kind(shard, name)
+    }
+
+    fn gaps(&self) -> Gaps {
+        self.sorted.gaps()
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        self.sorted.troubles()
+    }
+
     fn tend(&self) -> Result<bool, StoreError> {
         self.sorted.tend()
+    }
+
+    fn scrub_step(&self, budget: u64) -> Scrubbed {
+        self.sorted.scrub_step(budget)
+    }
+
+    fn is_full(&self) -> bool {
+        self.sorted.is_full()
     }
 }
 
@@ -353,7 +392,7 @@ impl Store for MisusedStore {
                         Change::Put { record, .. } => {
                             owned.removed.remove(&record.name);
                         }
-                        Change::Given(_) => {}
+                        Change::Given(_) | Change::Clock(_) => {}
                     }
                 }
                 Ok(())
@@ -417,6 +456,18 @@ impl Store for MisusedStore {
             }
         }
         Ok(counts)
+    }
+
+    fn gaps(&self) -> Gaps {
+        self.store.gaps()
+    }
+
+    fn scrub_step(&self, budget: u64) -> Scrubbed {
+        self.store.scrub_step(budget)
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        self.store.troubles()
     }
 
     fn has_room(&self) -> bool {

@@ -13,11 +13,18 @@
 mod answers;
 pub mod bytes;
 pub mod calls;
+pub mod copies;
 pub mod histories;
 mod life;
+pub mod makings;
 pub mod meanwhile;
+pub mod mixes;
+#[cfg(feature = "planted-bugs")]
+pub mod recipes;
 mod rescue;
 pub mod script;
+pub mod scrub;
+pub mod starts;
 
 pub use answers::Answers;
 pub use life::{Broken, Event, FAILURES, Tally, live, shrink, tail};

@@ -3,6 +3,7 @@
 //! Two phases. In the first everything is allowed and checked after every turn. In the
 //! second nothing fails any more, and everything that was accepted must come to an end.
 
+mod boots;
 mod crashing;
 mod drawing;
 mod shrinking;
@@ -15,10 +16,11 @@ use countwheel::{Clock, Instant, ManualClock, Timestamp};
 use countwheel_durable::store::simulated::{Calls, Failure, Fault as DiskFault, Operation};
 use countwheel_durable::store::{Filter, Shard, Store, StoreError};
 use countwheel_durable::{
-    Attempt, BatchError, Config, Effect, Engine, Event, Outcome, Precondition, QueueName, Record,
-    Request, Ticket, TimerError, TimerName, Verdict,
+    Attempt, BatchError, Config, DeadReason, DueClock, Effect, Engine, Event, Outcome,
+    Precondition, QueueName, Record, Request, State, Ticket, TimerError, TimerName, Verdict,
 };
 
+use self::boots::Boots;
 use self::crashing::{CrashingStore, Fault, NextCommit};
 pub use self::shrinking::{Part, Shrunk, shrink};
 use crate::failure::Failure as Failed;
@@ -27,6 +29,9 @@ use crate::model::{Model, Now};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::stores::Answers;
+
+/// Longer than any run.
+const NEVER: Duration = Duration::from_secs(1_000 * 366 * 86_400);
 
 const START: Timestamp = Timestamp::from_micros(1_356_998_400_000_000); // 2013-01-01
 
@@ -89,6 +94,8 @@ pub struct Report {
     pub crashes: u64,
     /// Of these, in the middle of a commit.
     pub torn: u64,
+    /// Of these, by an attempt of a timer that ends the process.
+    pub killed: u64,
     /// Times an opening was cut short.
     pub torn_openings: u64,
     /// Pieces of upkeep, such as moves.
@@ -99,6 +106,10 @@ pub struct Report {
     pub full: u64,
     /// Times the wall clock was set.
     pub clock_steps: u64,
+    /// Times the machine started anew.
+    pub boots: u64,
+    /// Openings that found the wall clock before the last commit.
+    pub behind: u64,
     /// Timers accepted, revived ones again.
     pub accepted: u64,
     /// Timers done.
@@ -123,11 +134,14 @@ impl Report {
         self.attempts += other.attempts;
         self.crashes += other.crashes;
         self.torn += other.torn;
+        self.killed += other.killed;
         self.torn_openings += other.torn_openings;
         self.upkeep += other.upkeep;
         self.struck += other.struck;
         self.full += other.full;
         self.clock_steps += other.clock_steps;
+        self.boots += other.boots;
+        self.behind += other.behind;
         self.accepted += other.accepted;
         self.done += other.done;
         self.removed += other.removed;
@@ -168,8 +182,11 @@ struct World {
     store: Arc<CrashingStore>,
     engine: Engine,
     opened: Now,
-    /// Where the engine's second time line began, by the wall clock and by the clock it counts.
+    /// Where the engine's second time line stood, and by which reading of the clock it counts.
     boot_origin: (Timestamp, Instant),
+    /// What the wall clock should have shown at least, and where the line stood then.
+    presumed: Option<(Timestamp, Timestamp)>,
+    boots: Boots,
     /// How often this engine has found the wall clock set back.
     steps_back: u64,
     stepped_since_opened: bool,
@@ -186,6 +203,9 @@ struct World {
     struck: u64,
     /// Backlog starts of this process.
     caught_up: u64,
+    /// The payloads that end the process, and when one does next.
+    killers: BTreeSet<Vec<u8>>,
+    killed_at: Option<Instant>,
     plan: Plan,
     clients: Random,
     receivers: Random,
@@ -214,6 +234,8 @@ struct Plan {
     crash: u64,
     commit_crash: u64,
     clock_step: u64,
+    /// One in so many ends of the process is one of the machine.
+    boots: u64,
     /// Parts in a million by which the wall clock is too fast.
     drift: i64,
     /// One in so many turns the machine sleeps, or the clock stands still.
@@ -233,6 +255,8 @@ struct Plan {
     full: u64,
     /// How calls to the disk fail, if they do.
     failures: Vec<Failure>,
+    /// How many payloads end the process. With some, nothing else does.
+    killers: usize,
 }
 
 /// The last things that happened, for the one who looks for the cause.
@@ -274,6 +298,7 @@ impl World {
             crash: *draw.pick(&[0, 30, 200]),
             commit_crash: *draw.pick(&[0, 30, 200]),
             clock_step: *draw.pick(&[0, 0, 40]),
+            boots: 0,
             drift: *draw.pick(&[0, 0, 500, -500]),
             suspend: *draw.pick(&[0, 0, 60]),
             freeze: *draw.pick(&[0, 0, 5]),
@@ -292,6 +317,7 @@ impl World {
                 .into_iter()
                 .filter(|_| draw.one_in(2))
                 .collect(),
+            killers: 0,
         };
         let mut many = Random::new(seed, "many queues");
         // So many that they do not fit into the window together, and each is held to its share.
@@ -306,6 +332,17 @@ impl World {
             // A thousand series that are far behind would be all there is to see.
             plan.recurring = 0;
         }
+        let clock = ManualClock::at(START);
+        let mut boots = Boots::new(seed, &clock);
+        plan.boots = boots.draw();
+        let mut loops = Random::new(seed, "crash loops");
+        let max_interruptions = *loops.pick(&[2, 3, 4, 6, 10, u32::MAX]);
+        let suspect_hold = Duration::from_micros(*loops.pick(&[0, 50_000, 1_000_000]));
+        if loops.one_in(16) && !has_many {
+            plan.killers = usize::try_from(loops.between(1, 4)).unwrap_or(1);
+            plan.keys = plan.keys.max(40);
+            (plan.crash, plan.commit_crash, plan.full, plan.recurring) = (0, 0, 0, 0);
+        }
         for part in &options.without {
             part.leave_out(&mut plan);
         }
@@ -314,11 +351,15 @@ impl World {
             max_in_flight: usize::try_from(*draw.pick(&[1, 2, 8, 256])).unwrap_or(1),
             catch_up_per_second: *draw.pick(&[1, 10, 1_000, 1_000_000]),
             keep_done: Duration::from_micros(*draw.pick(&[1, 1_000_000, 86_400_000_000])),
-            max_interruptions: u32::MAX,
+            max_interruptions,
+            suspect_hold,
             seed: draw.draw(),
             max_batch_bytes: *bounds.pick(&[64 << 20, 64 << 20, 1, 5_000]),
             ..Config::default()
         };
+        if plan.killers > 0 {
+            config.max_interruptions = 10;
+        }
         if has_many {
             config.max_batch_bytes = 64 << 20;
             // Enough for one entry each by each clock, and not for much more.
@@ -337,7 +378,6 @@ impl World {
         }
         let machine = Machine::new(kind, seed).with(options.sabotage);
         machine.disk.ignore_syncs(options.lying_disk);
-        let clock = ManualClock::at(START);
         let store = Arc::new(
             CrashingStore::new(&machine, &clock)
                 .unwrap_or_else(|error| unreachable!("a healthy disk opens: {error}")),
@@ -357,6 +397,8 @@ impl World {
                 boot: START,
             },
             boot_origin: (START, clock.boot()),
+            presumed: None,
+            boots,
             steps_back: 0,
             stepped_since_opened: false,
             running: BTreeMap::new(),
@@ -365,6 +407,8 @@ impl World {
             room_since: Instant::ZERO,
             struck: 0,
             caught_up: 0,
+            killers: BTreeSet::new(),
+            killed_at: None,
             next_ticket: 0,
             next_tag: 0,
             healing: false,
@@ -388,6 +432,7 @@ impl World {
             if self.faults.one_in(self.plan.clock_step) {
                 self.step_clock();
             }
+            self.set_clock_right(false);
             if self.faults.one_in(self.plan.clock_step) {
                 let span = Duration::from_micros(self.faults.below(10_000_000));
                 self.log.note(format!("the machine sleeps for {span:?}"));
@@ -408,6 +453,7 @@ impl World {
                 self.limit();
             }
             self.turn()?;
+            self.kill_if_due()?;
             if self.faults.one_in(self.plan.upkeep) {
                 self.upkeep()?;
             }
@@ -434,17 +480,22 @@ impl World {
         self.healing = true;
         self.machine.disk.heal();
         self.machine.disk.set_capacity(None);
+        self.set_clock_right(true);
         self.restart(None)?;
         self.end_the_endless();
         let now = self.clock.timestamp();
         let rate = u64::from(self.config.catch_up_per_second);
         let (backlog, last) = self.model.last_due(self.now());
         let last = last.map_or(now, |due| due.max(now));
-        let until = last + Duration::from_secs(60 + backlog.div_ceil(rate));
+        // Each payload that ends the process does so at most ten times more, and has to wait.
+        let held = u32::try_from(1 + 10 * self.killers.len()).unwrap_or(u32::MAX);
+        let held = self.config.suspect_hold * 129 * held;
+        let until = last + Duration::from_secs(60 + backlog.div_ceil(rate)) + held;
         let mut turns = 0;
         while self.model.unfinished() > 0 {
             self.pass_time();
             self.turn()?;
+            self.kill_if_due()?;
             turns += 1;
             let stuck = self.engine.next_wake().is_none() && self.running.is_empty();
             let left = self.model.unfinished();
@@ -553,7 +604,8 @@ impl World {
         let wake = wake.map(|at| now + at.saturating_since(wall));
         let outcome = self.running.keys().next().map(|(at, _)| *at);
         let request = (!self.healing).then_some(self.next_request);
-        let next = [wake, outcome, request].into_iter().flatten().min();
+        let next = [wake, outcome, request, self.killed_at];
+        let next = next.into_iter().flatten().min();
         let span = next.unwrap_or(now).saturating_since(now);
         if !self.healing && self.faults.one_in(self.plan.freeze) {
             return; // as after a long stall: much happens at one time
@@ -611,6 +663,7 @@ impl World {
         }
         let has_room = self.store.has_room();
         let now = self.now();
+        let commits = self.store.noted().commits;
         let happened = self.gather()?;
         // What was left over was drawn earlier: done timers may have been forgotten since.
         let kept = self.kept.iter().flat_map(Happening::names);
@@ -729,6 +782,9 @@ impl World {
                 self.machine.disk.heal();
                 self.settle_unheard_of(now)?;
                 self.check_limits()?;
+                if !limited && !self.is_short() {
+                    self.check_note(now, commits)?;
+                }
                 self.check_promptness()
             }
             Err(error) => {
@@ -825,7 +881,12 @@ impl World {
         } else {
             self.receivers.below(self.plan.service)
         };
-        let ends = self.clock.now() + Duration::from_micros(service);
+        let mut ends = self.clock.now() + Duration::from_micros(service);
+        if self.killers.contains(&attempt.payload) {
+            let killed_at = self.killed_at.map_or(ends, |at| at.min(ends));
+            self.killed_at = Some(killed_at);
+            ends = ends + NEVER;
+        }
         let previous = self
             .running
             .insert((ends, self.report.attempts), (attempt, verdict));
@@ -862,11 +923,22 @@ impl World {
         let queues: BTreeSet<_> = starts.iter().map(|a| &a.name.queue).collect();
         for queue in queues {
             let of_queue = starts.iter().filter(|a| a.name.queue == *queue);
-            let fresh = of_queue.filter(|a| a.due >= self.opened.wall);
-            let fresh = fresh.filter(|a| !unheard_of.contains(&a.name));
-            let order: Vec<_> = fresh.map(|a| (a.due, a.revision)).collect();
-            if !order.is_sorted() && !self.stepped_since_opened {
-                return Err(format!("started out of order at {now:?}: {order:?}"));
+            let fresh = of_queue.filter(|a| !unheard_of.contains(&a.name));
+            let fresh = fresh.filter(|a| !self.model.is_suspect(&a.name));
+            let fresh: Vec<_> = fresh
+                .map(|a| (self.model.clock_of(&a.name), a.due, a.revision))
+                .filter(|&(clock, due, _)| due >= self.opened.by(clock))
+                .collect();
+            // Where the lines of the clocks part, those by one clock are in order.
+            let is_one = self.opened.wall == self.opened.boot;
+            for by in DueClock::ALL {
+                let of_clock = fresh.iter().filter(|(clock, ..)| is_one || *clock == by);
+                let order: Vec<_> = of_clock
+                    .map(|&(_, due, revision)| (due, revision))
+                    .collect();
+                if !order.is_sorted() && !self.stepped_since_opened {
+                    return Err(format!("started out of order at {now:?}: {order:?}"));
+                }
             }
         }
         Ok(())
@@ -925,7 +997,13 @@ impl World {
     fn check_promptness(&self) -> Result<(), String> {
         let full = self.running.len() >= self.config.max_in_flight;
         let waits = |queue: &QueueName| self.has_its_share(queue);
-        let Some((due, name)) = self.model.next_due(self.now(), self.opened, waits) else {
+        let next_due = self.model.next_due(self.now(), self.opened, waits);
+        let next_suspect = self.model.next_suspect(self.now(), waits);
+        // At the rate of the backlog: one a second at the least.
+        let late = Duration::from_secs(1);
+        let now = self.clock.timestamp();
+        let next_suspect = next_suspect.map(|(from, name)| (from.max(now) + late, name));
+        let Some((due, name)) = next_due.into_iter().chain(next_suspect).min() else {
             return Ok(());
         };
         match self.engine.next_wake() {
@@ -954,6 +1032,7 @@ impl World {
     /// `survived` is what is true if the turn that failed at that time has survived.
     fn restart(&mut self, survived: Option<(Model, Now)>) -> Result<(), String> {
         self.report.crashes += 1;
+        self.killed_at = None;
         self.running.clear();
         self.kept.clear();
         self.model.crashed();
@@ -968,7 +1047,9 @@ impl World {
             let away = Duration::from_micros(self.faults.below(away + 1));
             self.clock.advance(away);
             self.latest = self.latest.max(self.clock.timestamp());
+            self.reboot();
         }
+        let before = Arc::clone(&self.store);
         let mut tries = 0;
         let engine = loop {
             // Recovery may be cut off as well, several times in a row, but not for ever.
@@ -1005,17 +1086,45 @@ impl World {
             }
         };
         let replaced = std::mem::replace(&mut self.engine, engine);
+        // Before the owner before tries once more.
+        let carried_on = self.carry_on(&before);
         if !torn {
             self.check_fence(replaced)?;
         }
-        self.boot_origin = (self.clock.timestamp(), self.clock.boot());
+        carried_on?;
         self.opened = self.now();
         self.steps_back = 0;
         self.stepped_since_opened = false;
         self.caught_up = 0;
         self.audit(survived)?;
-        self.model.opened(self.opened.wall);
+        self.model.opened(self.opened);
         Ok(())
+    }
+
+    /// An attempt may end the process.
+    fn kill_if_due(&mut self) -> Result<(), String> {
+        if self.killed_at.is_none_or(|at| at > self.clock.now()) {
+            return Ok(());
+        }
+        self.log.note("an attempt ends the process".to_owned());
+        self.report.killed += 1;
+        self.restart(None)
+    }
+
+    /// Where only payloads end the process, nothing else dies of that.
+    fn check_innocence(&self, records: &[Record]) -> Result<(), String> {
+        let reason = DeadReason::Interrupted;
+        let mut dead = records
+            .iter()
+            .filter(|r| matches!(r.state, State::Dead { reason: r, .. } if r == reason));
+        let innocent = dead.find(|record| !self.killers.contains(&record.payload));
+        match innocent {
+            Some(record) if self.plan.killers > 0 => Err(format!(
+                "{} is dead of what others did: {record:?}",
+                record.name
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The process ends, and with it, now and then, the machine. After a sync that failed the
@@ -1060,6 +1169,7 @@ impl World {
     /// Compares everything in the store with the model, and settles on what has survived.
     fn audit(&mut self, survived: Option<(Model, Now)>) -> Result<(), String> {
         let records = self.everything()?;
+        self.check_innocence(&records)?;
         let names = records.iter().map(|record| record.name.clone()).collect();
         let answers = Answers::of(&*self.store, &names).map_err(|e| e.to_string())?;
         answers.check()?;

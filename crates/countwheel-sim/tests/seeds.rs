@@ -65,7 +65,9 @@ fn every_fault_happens() {
     // Faults that never happen rot. Far below what is seen, far above none.
     assert!(sum.crashes > 200, "{sum:?}");
     assert!(sum.torn > 50, "{sum:?}");
+    assert!(sum.killed > 15, "{sum:?}");
     assert!(sum.clock_steps > 50, "{sum:?}");
+    assert!(sum.boots > 20 && sum.behind > 5, "{sum:?}");
     assert!(sum.attempts > 2_000, "{sum:?}");
     assert!(sum.dead > 50, "{sum:?}");
     assert!(sum.removed > 1_000, "{sum:?}");
@@ -92,7 +94,8 @@ fn every_planted_bug_is_found() {
     let look = || {
         let taken = || next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         while let Some(&bug) = countwheel_durable::PlantedBug::ALL.get(taken()) {
-            let found = (1..500).find_map(|seed| planted::find(bug, seed).map(|what| (seed, what)));
+            let found =
+                (1..1_000).find_map(|seed| planted::find(bug, seed).map(|what| (seed, what)));
             let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
             println!("{bug:?}: seed {seed}: {what}");
         }

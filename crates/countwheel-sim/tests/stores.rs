@@ -3,7 +3,7 @@
 
 use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
-use countwheel_sim::stores::{Tally, bytes, calls, histories, meanwhile};
+use countwheel_sim::stores::{Tally, bytes, calls, histories, makings, meanwhile, mixes, starts};
 
 #[test]
 fn drawn_lives_keep_what_they_promised() {
@@ -47,7 +47,30 @@ fn what_is_committed_while_a_segment_moves_is_kept() {
     assert!(met > 1_000, "{met} commits met a move");
 }
 
+#[test]
+fn a_store_without_its_newest_segment_is_refused_and_unchanged() {
+    for seed in 0..100 {
+        starts::run(&Machine::new(Kind::Tables, seed), seed)
+            .unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
+#[test]
+fn files_of_two_moments_are_complete_or_refused() {
+    for seed in 0..100 {
+        mixes::run(&Machine::new(Kind::Tables, seed), seed)
+            .unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
 /// One script in four, with every seventh call; the program takes all.
+#[test]
+fn what_a_store_acknowledges_is_there_wherever_it_was_made() {
+    let tally = makings::run(1).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert_eq!(tally.kept, tally.makings, "{tally:?}");
+    assert!(tally.failed_names > 100 && tally.refused > 100, "{tally:?}");
+}
+
 #[test]
 fn scripts_survive_each_call_that_fails() {
     for case in calls::cases(&[Kind::Log, Kind::Tables]).iter().step_by(17) {
@@ -84,5 +107,18 @@ fn every_mistake_is_found() {
         let machine = |seed| Machine::new(Kind::Log, seed).with(Some(sabotage));
         let found = (1..100).find(|&seed| calls::find_on(&|| machine(seed), seed).is_err());
         assert!(found.is_some(), "{sabotage:?} was not found");
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_sync_of_a_directory_above_that_is_believed_wrongly_is_found() {
+    use countwheel_durable::PlantedBug;
+    for bug in [
+        PlantedBug::MakingPassesOverParentSync,
+        PlantedBug::MakingBelievesSecondSync,
+    ] {
+        let found = (0..20).find_map(|seed| countwheel_sim::planted::find(bug, seed));
+        assert!(found.is_some(), "{bug:?} was not found");
     }
 }

@@ -6,7 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use anyhow::{Context as _, bail};
 use countwheel::Timestamp;
 use countwheel_durable::{
-    Attempt, Config, Due, Outcome, Precondition, Request, RetryPolicy, SetOptions, Timers, Verdict,
+    Attempt, Config, Due, Inline, Outcome, Precondition, Request, RetryPolicy, SetOptions, Timers,
+    Verdict,
 };
 
 use super::store::name_of;
@@ -30,10 +31,10 @@ pub(crate) fn open(directory: &Path, kind: Kind) -> anyhow::Result<Engine> {
         max_waiting: 2 * CALLERS_MAX,
         ..Config::default()
     };
-    let done = |_: &Attempt| Outcome {
+    let done = Inline(|_: &Attempt| Outcome {
         verdict: Verdict::Done,
         detail: String::new(),
-    };
+    });
     let timers = ours::open(kind, directory)?.timers(done, config)?;
     let (answered, answers) = channel();
     Ok(Engine {

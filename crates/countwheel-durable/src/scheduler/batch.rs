@@ -3,7 +3,7 @@
 use countwheel::Timestamp;
 
 use super::Scheduler;
-use crate::draft::Draft;
+use crate::draft::{Draft, Replaced};
 use crate::planted::planted;
 use crate::store::DueEntry;
 use crate::{BatchError, DueClock, QueueName, Request, Response, TimerError, Wake};
@@ -75,8 +75,10 @@ impl Scheduler {
         bytes: &mut usize,
         draft: &mut Draft<'_>,
     ) -> Result<Response, TimerError> {
-        let found = draft.read(request.name())?;
-        let found = found.map_or(0, |record| record.payload.len());
+        let found = match draft.replaced(request.name())? {
+            Replaced::Record(record) => record.map_or(0, |record| record.payload.len()),
+            Replaced::Unreadable => 0,
+        };
         let written_before = draft.written();
         let response = self.answer(now, request, draft)?;
         *bytes += found.max(draft.written() - written_before);

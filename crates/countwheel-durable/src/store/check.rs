@@ -39,8 +39,10 @@ use crate::{QueueName, StateKind};
 pub struct CheckReport {
     /// Every file that was read, damaged ones included.
     pub files: Vec<CheckedFile>,
-    /// How many timers there are, if all of it could be read.
+    /// How many timers there are, if all of it could be read while nobody changed it.
     pub timers: Option<u64>,
+    /// Whether a process had the store open and went on changing it.
+    pub is_running: bool,
     /// What is wrong. Empty if nothing is.
     pub problems: Vec<Problem>,
 }
@@ -140,10 +142,7 @@ impl Problem {
 
 impl From<TableProblem> for Problem {
     fn from(found: TableProblem) -> Self {
-        let at_risk = match found.at_risk {
-            0 => AtRisk::Unknown,
-            records => AtRisk::Records(records),
-        };
+        let at_risk = found.at_risk.map_or(AtRisk::Unknown, AtRisk::Records);
         Self::new(found.path, found.offset, found.problem, at_risk)
     }
 }
@@ -230,7 +229,9 @@ pub fn check_files(
         let problems = checked.problems.into_iter();
         report.problems.extend(problems.map(Problem::from));
     }
-    log::walk(log, store_id, ingested, &mut report, |_| Ok(()))?;
+    let reached = table::has_reached(&**tables, store_id);
+    let reached = reached.map_err(|source| log::io_error(&**tables, source))?;
+    log::walk(log, store_id, ingested, reached, &mut report, |_| Ok(()))?;
     if let (Some(ingested), true) = (ingested, report.is_sound()) {
         compare(log, tables, store_id, ingested, &mut report)?;
     }
@@ -292,7 +293,7 @@ fn count(
         counts.entry((shard, queue.clone())).or_default()[kind as usize] += 1;
     };
     looked.young(&mut add);
-    TableStore::salvage(Arc::clone(tables), store_id, |found| {
+    let read = TableStore::records(Arc::clone(tables), store_id, |found| {
         if !looked.hides(found.shard, &found.record.name) {
             add(
                 found.shard,
@@ -302,6 +303,13 @@ fn count(
         }
         Ok(())
     })?;
+    // Of each that a damaged table lost, an older one may count in its place.
+    let lost = read.problems.iter().map(|problem| problem.at_risk);
+    let Some(lost) = lost.sum::<Option<u64>>() else {
+        return Ok(()); // whatever differs, it may be for that
+    };
+    let mut differ_in_all = 0;
+    let mut different = Vec::new();
     let mut expected = BTreeMap::new();
     looked.counts(|shard, QueueCounts { queue, by_state }| {
         expected.insert((shard, queue), by_state);
@@ -312,6 +320,7 @@ fn count(
             [&counts, &expected].map(|counts| counts.get(&queue).copied().unwrap_or_default());
         if there != said {
             let differ = there.iter().zip(said).map(|(&a, b)| a.abs_diff(b)).sum();
+            differ_in_all += differ;
             let problem = format!(
                 "of queue {}, in the order pending, delivering, done, dead, the log counts \
                  {said:?} and there are {there:?}",
@@ -319,10 +328,11 @@ fn count(
             );
             let path = looked.path();
             let at_risk = AtRisk::Records(differ);
-            report
-                .problems
-                .push(Problem::new(path, 0, problem, at_risk));
+            different.push(Problem::new(path, 0, problem, at_risk));
         }
+    }
+    if differ_in_all > lost.saturating_mul(2) {
+        report.problems.extend(different);
     }
     report.timers = Some(counts.values().flatten().sum());
     Ok(())

@@ -27,11 +27,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel::{BootId, Instant, Timestamp};
 
 use super::{
-    Change, DueEntry, DueScan, Filter, Lease, Ownership, Page, Position, QueueCounts, Shard, Store,
-    StoreError,
+    Change, ClockNote, DueEntry, DueScan, Filter, Lease, Ownership, Page, Position, QueueCounts,
+    Shard, Store, StoreError,
 };
 use crate::random::Random;
 use crate::{
@@ -87,6 +87,10 @@ pub const PROPERTIES: &[Property] = &[
     Property {
         sentence: "The last revision stays when its timer goes.",
         check: the_last_revision_stays,
+    },
+    Property {
+        sentence: "The last note of the clocks stays, and each shard has its own.",
+        check: the_last_note_of_the_clocks_stays,
     },
     Property {
         sentence: "Due gives what needs attention, in order, inside its bounds.",
@@ -283,6 +287,41 @@ fn the_last_revision_stays(tested: &mut dyn Reopen) {
     commit(tested.store(), lease, &[Change::Given(Revision(9))]);
     tested.reopen();
     assert_eq!(own(tested.store()).last_revision, Revision(75));
+}
+
+fn the_last_note_of_the_clocks_stays(tested: &mut dyn Reopen) {
+    let note = |wall: u64| ClockNote {
+        wall: Timestamp::from_micros(wall),
+        boot_id: wall
+            .is_multiple_of(2)
+            .then_some(BootId::from_u128(u128::MAX - u128::from(wall))),
+        boot: Instant::from_nanos(u64::MAX - wall),
+        line: Timestamp::from_micros(wall << 32),
+    };
+    let ownership = own(tested.store());
+    assert_eq!(ownership.clock, None);
+    commit(tested.store(), ownership.lease, &[Change::Clock(note(7))]);
+    // An earlier reading takes the place of a later one, too: the clock was set back.
+    let both = [Change::Clock(note(9)), Change::Clock(note(4))];
+    commit(tested.store(), ownership.lease, &both);
+    let put = put(&record("q", "a", 1, 1));
+    commit(tested.store(), ownership.lease, &[put]);
+    let lease = acquire(tested.store(), Shard(3)).lease;
+    commit(tested.store(), lease, &[Change::Clock(note(5))]);
+    let refused = tested.store().commit(
+        Lease {
+            fence: super::Fence(lease.fence.0 - 1),
+            ..lease
+        },
+        &[Change::Clock(note(6))],
+    );
+    assert!(matches!(refused, Err(StoreError::Fenced { .. })));
+    for _ in 0..3 {
+        assert_eq!(own(tested.store()).clock, Some(note(4)));
+        assert_eq!(acquire(tested.store(), Shard(3)).clock, Some(note(5)));
+        assert_eq!(acquire(tested.store(), Shard(4)).clock, None);
+        tested.reopen();
+    }
 }
 
 fn due_keeps_order_and_bounds(tested: &mut dyn Reopen) {
@@ -753,7 +792,7 @@ impl Model {
                     self.0.insert(record.name.clone(), (**record).clone())
                 }
                 Change::Remove { name, .. } => self.0.remove(name),
-                Change::Given(_) => None,
+                Change::Given(_) | Change::Clock(_) => None,
             };
         }
         changes.to_vec()
@@ -794,7 +833,11 @@ impl Model {
         let more = records.len() > filter.limit;
         records.truncate(filter.limit);
         let next = records.last().filter(|_| more).map(place);
-        Page { records, next }
+        Page {
+            records,
+            unreadable: 0,
+            next,
+        }
     }
 
     fn counts(&self) -> Vec<QueueCounts> {

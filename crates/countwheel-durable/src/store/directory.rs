@@ -1,20 +1,28 @@
 //! The data directory: who has it, what it is, and how far its making got.
 //!
-//! `LOCK` is locked by the process that has the directory. `FORMAT` says what the directory
-//! is. While the store is made, `FORMAT` says `creating`, so that a half-made store is made
-//! again, and a store that was ever `ready` is never taken for a new one.
+//! The process that has the directory holds a lock of the directory itself, which nobody can
+//! remove, and one of the file `LOCK`, which is all that earlier versions and file systems without
+//! locks of directories know. `FORMAT` says what the directory is. While the store is made,
+//! `FORMAT` says `creating`, so that a half-made store is made again, and a store that was ever
+//! `ready` is never taken for a new one.
+//!
+//! To look changes nothing: neither file is written before the opening is known to succeed.
 
-use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
 use std::path::Path;
 
 use super::StoreError;
 use super::files::is_full;
+use super::place::Place;
+use crate::planted::planted;
 
 const LOCK: &str = "LOCK";
-const FORMAT: &str = "FORMAT";
+/// The file that says what a directory is.
+pub(super) const FORMAT: &str = "FORMAT";
 const FORMAT_NEW: &str = "FORMAT.new";
+const LOST_AND_FOUND: &str = "lost+found";
 
 /// The first line of `FORMAT`.
 const TITLE: &str = "countwheel data directory";
@@ -31,84 +39,292 @@ pub(super) struct Format {
     pub(super) ready: bool,
 }
 
-/// Takes the directory for this process, as long as the lock is not dropped; makes it if it is
-/// not there. Says what it holds, which is of this `version`; `None` if it is empty.
-pub(super) fn claim(directory: &Path, version: u64) -> Result<(File, Option<Format>), StoreError> {
-    create_directory(directory)?;
-    // Looked at before anything is written, since it may be a stranger's directory, and again
-    // under the lock, since another process may have made a store meanwhile.
-    inspect(directory, version)?;
-    let lock = take_lock(&directory.join(LOCK))?;
-    let format = inspect(directory, version)?;
-    if let Some(format) = format.filter(|format| format.ready) {
-        // Whoever made it may have ended between the rename and its sync, or because that failed;
-        // and then another one says nothing. What is acknowledged from here on must not depend on
-        // it: with `creating` in its place the store would be made anew.
-        match write_format(directory, format) {
-            // A full disk must not keep a store shut.
-            Err(StoreError::Full { .. }) => sync_directory(directory)?,
-            written => written?,
+/// Who has the directory, as long as this is not dropped.
+#[derive(Debug)]
+pub(super) struct Lock {
+    directory: Option<File>,
+    file: Option<File>,
+    /// Whether nobody else can be where the directory is.
+    is_alone: bool,
+}
+
+/// A directory that this process has.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) lock: Lock,
+    /// What it holds; `None` if it is empty.
+    pub(super) format: Option<Format>,
+}
+
+impl Claim {
+    /// Takes the directory for this process, which is not there or holds something of this
+    /// `version`. Makes it if it is not there; else it changes nothing.
+    pub(super) fn of(
+        place: &dyn Place,
+        directory: &Path,
+        version: u64,
+    ) -> Result<Self, StoreError> {
+        create_directory(place, directory)?;
+        // Looked at before it is locked, since it may be a stranger's directory, and again under
+        // the lock, since another process may have made a store meanwhile.
+        inspect(place, directory, version)?;
+        let lock = Lock::take(place, directory)?;
+        let format = inspect(place, directory, version)?;
+        Ok(Self { lock, format })
+    }
+
+    /// The same, of a directory that has a store which was ready: its lock, and what it says. Makes
+    /// nothing.
+    pub(super) fn existing(
+        place: &dyn Place,
+        directory: &Path,
+        version: u64,
+    ) -> Result<(Lock, Format), StoreError> {
+        let none = || StoreError::NotAStore {
+            path: directory.to_owned(),
+            problem: "holds no store".to_owned(),
+        };
+        let ready = || {
+            let format = inspect(place, directory, version)?;
+            format.filter(|format| format.ready).ok_or_else(none)
+        };
+        if !place.is_directory(directory) {
+            return Err(none());
+        }
+        ready()?;
+        let lock = Lock::take(place, directory)?;
+        Ok((lock, ready()?))
+    }
+
+    /// The same, of a directory that has no store.
+    pub(super) fn empty(
+        place: &dyn Place,
+        directory: &Path,
+        version: u64,
+    ) -> Result<Self, StoreError> {
+        let claim = Self::of(place, directory, version)?;
+        if claim.format.is_some_and(|format| format.ready) {
+            return Err(StoreError::NotAStore {
+                path: directory.to_owned(),
+                problem: "holds a store already".to_owned(),
+            });
+        }
+        Ok(claim)
+    }
+}
+
+impl Lock {
+    fn take(place: &dyn Place, directory: &Path) -> Result<Self, StoreError> {
+        if !place.is_shared() {
+            return Ok(Self {
+                directory: None,
+                file: None,
+                is_alone: true,
+            });
+        }
+        let mut lock = Self {
+            directory: lock_of(directory, File::try_lock)?,
+            file: None,
+            is_alone: false,
+        };
+        if lock.directory.is_none() || directory.join(LOCK).exists() {
+            lock.with_file(directory)?;
+        }
+        Ok(lock)
+    }
+
+    /// The same lock: the directory is taken until both are dropped.
+    pub(super) fn share(&self) -> Self {
+        let share = |file: &Option<File>| file.as_ref().and_then(|file| file.try_clone().ok());
+        Self {
+            directory: share(&self.directory),
+            file: share(&self.file),
+            is_alone: self.is_alone,
         }
     }
-    Ok((lock, format))
+
+    /// Locks the file as well, for those who know of nothing else; makes it if it is not there.
+    pub(super) fn with_file(&mut self, directory: &Path) -> Result<(), StoreError> {
+        if self.file.is_none() && !self.is_alone {
+            self.file = Some(take_lock(&directory.join(LOCK))?);
+        }
+        Ok(())
+    }
+}
+
+/// A lock of the directory itself; `None` where the file system has none.
+fn lock_of(
+    directory: &Path,
+    lock: fn(&File) -> Result<(), TryLockError>,
+) -> Result<Option<File>, StoreError> {
+    if !cfg!(unix) {
+        return Ok(None);
+    }
+    let file = File::open(directory).map_err(|source| io_error(directory, source))?;
+    match lock(&file) {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Locked {
+            path: directory.to_owned(),
+        }),
+        Err(TryLockError::Error(error)) => {
+            tracing::debug!(%error, "the file system has no locks of directories");
+            Ok(None)
+        }
+    }
+}
+
+/// Writes `FORMAT` of a store that is ready once more. Whoever made it may have ended between the
+/// rename and its sync, or because that failed; and then another sync says nothing. What is
+/// acknowledged from here on must not depend on it: with `creating` in its place the store would
+/// be made anew.
+pub(super) fn settle_format(
+    place: &dyn Place,
+    directory: &Path,
+    format: Format,
+) -> Result<(), StoreError> {
+    match write_format(place, directory, format) {
+        // A full disk must not keep a store shut.
+        Err(StoreError::Full { .. }) => sync_directory(place, directory),
+        written => written,
+    }
 }
 
 /// What a directory is, as far as that can be read.
 type Looked = Result<Option<Format>, StoreError>;
 
 /// Looks at a directory without changing anything in it: what it says it is, and a lock that
-/// keeps every opening out as long as it is held. No lock if there is no file for it: then
-/// nobody has the directory.
-pub(super) fn look(directory: &Path, version: u64) -> Result<(Option<File>, Looked), StoreError> {
+/// keeps every opening out as long as it is held.
+pub(super) fn look(
+    place: &dyn Place,
+    directory: &Path,
+    version: u64,
+) -> Result<(Lock, Looked), StoreError> {
     let path = directory.join(LOCK);
-    let lock = match File::open(&path) {
+    let mut lock = Lock {
+        directory: lock_of(directory, File::try_lock_shared)?,
+        file: None,
+        is_alone: false,
+    };
+    match File::open(&path) {
         Ok(file) => match file.try_lock_shared() {
-            Ok(()) => Some(file),
+            Ok(()) => lock.file = Some(file),
             Err(TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
             Err(TryLockError::Error(source)) => return Err(io_error(&path, source)),
         },
-        Err(source) if source.kind() == io::ErrorKind::NotFound => None,
+        // Nobody has the directory who knows of nothing else.
+        Err(source) if source.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(io_error(&path, source)),
-    };
-    Ok((lock, inspect(directory, version)))
+    }
+    Ok((lock, inspect(place, directory, version)))
+}
+
+fn parent_of(directory: &Path) -> &Path {
+    match directory.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
 }
 
 /// Makes `directory` and what leads to it, each durable.
-pub(super) fn create_directory(directory: &Path) -> Result<(), StoreError> {
-    let parent = match directory.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    if directory.is_dir() {
-        // It may have been made just now, by hand. Whether we may sync what it lies in is
-        // not ours to demand.
-        sync_directory(parent).unwrap_or_default();
-        return Ok(());
+pub(super) fn create_directory(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+    let parent = parent_of(directory);
+    if place.is_directory(directory) {
+        // It may have been made just now, by hand.
+        return sync_parent(place, parent);
     }
-    create_directory(parent)?;
-    let mut private = DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut private, 0o700);
-    match private.create(directory) {
-        Ok(()) => sync_directory(parent),
+    match place.names(parent) {
+        // Perhaps one that was made for this, and whose sync failed.
+        Ok(names) if names.is_empty() => settle_name(place, parent)?,
+        _ => create_directory(place, parent)?,
+    }
+    match place.make_directory(directory) {
+        Ok(()) => sync_above(place, parent).inspect_err(|_| {
+            // A later sync would succeed and say nothing of this entry. One that is made anew is
+            // synced anew.
+            if let Err(error) = place.remove_directory(directory) {
+                let directory = directory.display();
+                tracing::warn!(%directory, %error, "an empty directory could not be removed");
+            }
+        }),
         // Made by another process just now, or not a directory, which its reader will say.
         Err(source) if source.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(source) => Err(write_failed(directory, source)),
     }
 }
 
+/// Syncs what a directory lies in. That this process may not is passed over: whoever made the
+/// directory and gave it to this process answers for its name.
+fn sync_parent(place: &dyn Place, parent: &Path) -> Result<(), StoreError> {
+    match sync_above(place, parent) {
+        Err(StoreError::Io { path, source })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            let path = path.display();
+            tracing::warn!(%path, %source, "whether the name of the data directory is durable is not known");
+            Ok(())
+        }
+        synced => synced,
+    }
+}
+
+fn sync_above(place: &dyn Place, parent: &Path) -> Result<(), StoreError> {
+    match sync_directory(place, parent) {
+        Err(_) if planted!(MakingPassesOverParentSync) => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Makes the name of an empty directory durable in which a store, or a directory on the way to it,
+/// is going to be made.
+///
+/// An earlier sync of the directory above may have failed; after that a sync that succeeds says
+/// nothing about a name that was there already. So the name is taken away and given once more.
+pub(super) fn settle_name(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+    let on_error = |source| io_error(directory, source);
+    let real = place.real_path(directory).map_err(on_error)?;
+    let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
+        return Ok(()); // the root of everything
+    };
+    if planted!(MakingBelievesSecondSync) {
+        return sync_parent(place, parent);
+    }
+    let mut passing = OsString::from(".");
+    passing.push(name);
+    passing.push(".settling");
+    let passing = parent.join(passing);
+    match place.rename_directory(&real, &passing) {
+        Ok(()) => {}
+        // A mount point, or a directory above that is somebody else's: it was there before.
+        Err(error) => {
+            let directory = directory.display();
+            tracing::debug!(%directory, %error, "the data directory keeps its name as it is");
+            return sync_parent(place, parent);
+        }
+    }
+    let back = place.rename_directory(&passing, &real);
+    back.map_err(|source| io_error(&passing, source))?;
+    sync_above(place, parent)
+}
+
 /// What the directory says it is; `None` if it is empty. Refuses one that is not empty and
 /// does not say.
-fn inspect(directory: &Path, version: u64) -> Result<Option<Format>, StoreError> {
-    let on_error = |source| io_error(directory, source);
+pub(super) fn inspect(
+    place: &dyn Place,
+    directory: &Path,
+    version: u64,
+) -> Result<Option<Format>, StoreError> {
     let mut stranger = None;
-    for entry in fs::read_dir(directory).map_err(on_error)? {
-        let name = entry.map_err(on_error)?.file_name();
+    let names = place.names(directory);
+    for name in names.map_err(|source| io_error(directory, source))? {
         if name == OsStr::new(FORMAT) {
-            return read_format(&directory.join(FORMAT), version).map(Some);
+            return read_format(place, directory, version).map(Some);
         }
-        // What a creation leaves that ended before its first rename.
-        if name != OsStr::new(LOCK) && name != OsStr::new(FORMAT_NEW) {
+        // What a creation leaves that ended before its first rename, and what the root of a file
+        // system has of its own.
+        if ![LOCK, FORMAT_NEW, LOST_AND_FOUND]
+            .map(OsStr::new)
+            .contains(&&*name)
+        {
             stranger = Some(name);
         }
     }
@@ -136,34 +352,44 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-fn read_format(path: &Path, version: u64) -> Result<Format, StoreError> {
+fn read_format(place: &dyn Place, directory: &Path, version: u64) -> Result<Format, StoreError> {
     /// More than any format needs.
     const MAX_BYTES: u64 = 4096;
 
-    let mut text = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_BYTES).read_to_end(&mut text))
-        .map_err(|source| io_error(path, source))?;
-    parse_format(&String::from_utf8_lossy(&text), version).map_err(|refusal| {
-        let path = path.to_owned();
-        match refusal {
-            Refusal::NotAStore(problem) => StoreError::NotAStore { path, problem },
-            Refusal::Corrupt(problem) => StoreError::Corrupt { path, problem },
-        }
+    let path = directory.join(FORMAT);
+    let read = || {
+        let file = place.read_only(directory).open(FORMAT)?;
+        let length = usize::try_from(file.length()?.min(MAX_BYTES)).map_err(io::Error::other)?;
+        let mut text = vec![0; length];
+        file.read_at(0, &mut text)?;
+        Ok(text)
+    };
+    let text = read().map_err(|source| io_error(&path, source))?;
+    parse_format(&String::from_utf8_lossy(&text), version).map_err(|refusal| match refusal {
+        Refusal::NotAStore(problem) => StoreError::NotAStore { path, problem },
+        Refusal::Corrupt(problem) => StoreError::Corrupt { path, problem },
     })
 }
 
 /// Replaces `FORMAT` in one step: after a crash there is the old one or the new one.
-pub(super) fn write_format(directory: &Path, format: Format) -> Result<(), StoreError> {
-    let (new, path) = (directory.join(FORMAT_NEW), directory.join(FORMAT));
+pub(super) fn write_format(
+    place: &dyn Place,
+    directory: &Path,
+    format: Format,
+) -> Result<(), StoreError> {
+    let files = place.files(directory);
     let write = || {
-        let mut file = private_file().create(true).truncate(true).open(&new)?;
-        file.write_all(format_text(format).as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &path)
+        match files.remove(FORMAT_NEW) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = files.begin(FORMAT_NEW)?;
+        file.write_at(0, format_text(format).as_bytes())?;
+        file.sync()?;
+        files.rename(FORMAT_NEW, FORMAT)
     };
-    write().map_err(|source| write_failed(&path, source))?;
-    sync_directory(directory)
+    write().map_err(|source| write_failed(&directory.join(FORMAT), source))?;
+    sync_directory(place, directory)
 }
 
 /// For writing what nobody else on the machine shall read: payloads hold what callers hold
@@ -245,14 +471,17 @@ fn parse_format(text: &str, version: u64) -> Result<Format, Refusal> {
     Ok(format)
 }
 
+/// Whether a text says what a directory is.
+#[cfg(feature = "planted-bugs")]
+pub(super) fn is_format(text: &str) -> bool {
+    let found = [EMBEDDED, LOG_AND_TABLES].map(|version| parse_format(text, version));
+    found.iter().any(Result::is_ok)
+}
+
 /// Makes the names in a directory durable.
-pub(super) fn sync_directory(directory: &Path) -> Result<(), StoreError> {
-    // Elsewhere a directory cannot be opened as a file, and names are durable by themselves.
-    if cfg!(unix) {
-        let sync = File::open(directory).and_then(|directory| directory.sync_all());
-        sync.map_err(|source| io_error(directory, source))?;
-    }
-    Ok(())
+pub(super) fn sync_directory(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+    let synced = place.sync_directory(directory);
+    synced.map_err(|source| io_error(directory, source))
 }
 
 /// What to say if something could not be written.

@@ -1,30 +1,37 @@
 //! The store of the program: a log and sorted tables in one data directory.
 //!
-//! In `log/` are the segments, in `tables/` the tables. What the directory is and who has it is
-//! in two files beside them: see [`directory`](super::directory).
+//! In `log/` are the segments, in `tables/` the tables, in `set-aside/` tables that the manifest
+//! does not name. Beside them, `FORMAT` says what the directory is, and `LOCK` is locked: see
+//! [`directory`](super::directory).
 
 mod backup;
+mod beside;
+mod opened;
 mod rescue;
 
-use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 pub use self::backup::Snapshot;
-use super::directory::{
-    Format, LOG_AND_TABLES, claim, create_directory, io_error, sync_directory, write_format,
-};
+#[cfg(feature = "planted-bugs")]
+pub(super) use self::backup::is_list;
+pub(super) use self::opened::Opened;
+use self::opened::{making, must_have, refuse_snapshot};
+use super::directory::{Claim, EMBEDDED, FORMAT, Format, LOG_AND_TABLES, Lock, inspect, io_error};
+use super::files::cannot_open;
+use super::place::{FileSystem, Place as _};
+use super::scrub::{Piece, Scrub};
 use super::{
-    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, LogOptions, LogStore, MovingLog,
-    OnFailure, Ownership, Page, QueueCounts, Recovery, Shard, Store, StoreError, SystemFiles,
-    TableOptions, TableStore,
+    Change, DueEntry, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, MovingLog,
+    OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed, Shard, Store,
+    StoreError, TableOptions, TableStore,
 };
-use crate::{Record, TimerName};
+use crate::{Record, TimerName, Trouble, Troubles};
 
 const LOG: &str = "log";
 const TABLES: &str = "tables";
+/// What only a snapshot has.
+const SNAPSHOT: &str = "SNAPSHOT";
 
 /// How a [`DiskStore`] is laid out.
 ///
@@ -70,39 +77,119 @@ pub struct DiskOptions {
 pub struct DiskStore {
     log: MovingLog<TableStore>,
     directory: PathBuf,
-    store_id: u64,
+    format: Format,
+    was_made: bool,
+    /// The round of what is in neither the log nor the tables.
+    scrub: Scrub,
     /// Held as long as the files are open: declared after them, so dropped after them.
-    _lock: File,
+    _lock: Lock,
 }
 
 impl DiskStore {
-    /// Opens the store in `directory`, and makes it if the directory is empty or not there.
-    /// A store that is made gets the id `new_store_id`; one that exists keeps its own.
+    /// Opens the store in `directory`, and makes it if the directory is empty or not there;
+    /// [`was_made`](Self::was_made) says which. A store that is made gets the id `new_store_id`;
+    /// one that exists keeps its own.
     ///
     /// Reads the log, which is bounded by the options, and of the tables only what says what
-    /// is in them.
+    /// is in them. Nothing is written before all that is read turned out to be sound.
     ///
     /// # Errors
-    /// [`StoreError`], every kind but `Fenced` and `Poisoned`. A directory is never taken for
+    /// [`StoreError`], every kind but `Fenced` and `Poisoned`. After `NotAStore`, `Corrupt` and
+    /// `Locked` the directory is as it was, to the byte. A directory is never taken for
     /// empty because part of it is missing. One with an [`EmbeddedStore`] is refused as
-    /// [`StoreError::NotAStore`]: see [`convert`](Self::convert).
+    /// [`StoreError::NotAStore`]: see [`convert`](Self::convert). So is a snapshot: see
+    /// [`restore`](Self::restore).
     pub fn open(
         directory: &Path,
         new_store_id: u64,
         options: DiskOptions,
     ) -> Result<Self, StoreError> {
-        let (lock, format) = claim(directory, LOG_AND_TABLES)?;
-        match format {
-            Some(Format {
-                store_id,
-                ready: true,
-                ..
-            }) => {
-                must_have(directory)?;
-                Self::open_ready(directory, store_id, options, lock)
+        let opened = Opened::at(&FileSystem, directory, new_store_id, options)?;
+        Self::start(directory, opened)
+    }
+
+    /// Opens the store in `directory`, which has to be there.
+    ///
+    /// ```
+    /// use countwheel_durable::store::{DiskOptions, DiskStore, StoreError};
+    ///
+    /// let mut options = DiskOptions::default();
+    /// options.log.segment_bytes = 1 << 16; // for a test
+    /// let directory = tempfile::tempdir()?;
+    /// let refused = DiskStore::open_existing(directory.path(), options);
+    /// assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+    ///
+    /// let made = DiskStore::init(directory.path(), 7, options)?;
+    /// assert!(made.was_made());
+    /// drop(made);
+    /// assert!(!DiskStore::open_existing(directory.path(), options)?.was_made());
+    /// let again = DiskStore::init(directory.path(), 7, options);
+    /// assert!(matches!(again, Err(StoreError::NotAStore { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`StoreError::NotAStore`] if there is none.
+    pub fn open_existing(directory: &Path, options: DiskOptions) -> Result<Self, StoreError> {
+        refuse_snapshot(&FileSystem, directory)?;
+        let (lock, format) = Claim::existing(&FileSystem, directory, LOG_AND_TABLES)?;
+        must_have(&FileSystem, directory)?;
+        let opened = Opened::ready(&FileSystem, directory, format, options, lock)?;
+        Self::start(directory, opened)
+    }
+
+    /// Makes a store with the id `store_id` in `directory`, which is empty or not there.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`StoreError::NotAStore`] if there is a store.
+    pub fn init(directory: &Path, store_id: u64, options: DiskOptions) -> Result<Self, StoreError> {
+        refuse_snapshot(&FileSystem, directory)?;
+        let Claim { lock, .. } = Claim::empty(&FileSystem, directory, LOG_AND_TABLES)?;
+        Self::create(directory, store_id, options, lock, |_| Ok(()))
+    }
+
+    /// Refuses `path` if it is in the data directory `data`, where nothing else may be.
+    ///
+    /// ```
+    /// use countwheel_durable::store::DiskStore;
+    ///
+    /// let directory = tempfile::tempdir()?;
+    /// let data = directory.path().join("data");
+    /// assert!(DiskStore::must_be_outside(&data.join("snapshots"), &data).is_err());
+    /// assert!(DiskStore::must_be_outside(&directory.path().join("snapshots"), &data).is_ok());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`].
+    pub fn must_be_outside(path: &Path, data: &Path) -> Result<(), StoreError> {
+        // What is there of a path: the rest is going to be made.
+        let real = |path: &Path| {
+            let mut path = std::path::absolute(path).ok()?;
+            let mut rest = Vec::new();
+            loop {
+                match fs::canonicalize(&path) {
+                    Ok(real) => {
+                        return Some(rest.into_iter().rev().fold(real, |at, name| at.join(name)));
+                    }
+                    Err(_) => rest.push(path.file_name()?.to_owned()),
+                }
+                path.pop();
             }
-            _ => Self::create(directory, new_store_id, options, lock, |_| Ok(())),
+        };
+        match (real(path), real(data)) {
+            (Some(path), Some(data)) if path.starts_with(&data) => Err(StoreError::NotAStore {
+                path,
+                problem: format!("is in the store's own directory {}", data.display()),
+            }),
+            _ => Ok(()),
         }
+    }
+
+    /// Whether the opening made the store, since there was none.
+    #[must_use]
+    pub fn was_made(&self) -> bool {
+        self.was_made
     }
 
     /// Makes a store in the empty directory `into` of all that the embedded store in `from` has,
@@ -112,7 +199,8 @@ impl DiskStore {
     ///
     /// # Errors
     /// As [`open`](Self::open), [`StoreError::NotAStore`] if `into` holds a store already, and
-    /// as [`EmbeddedStore::open`] for `from`.
+    /// as [`EmbeddedStore::open_existing`] for `from`. Nothing is ever made in `from`, and nothing
+    /// is changed in it before `into` is known to be free.
     ///
     /// ```
     /// use countwheel_durable::Revision;
@@ -136,21 +224,18 @@ impl DiskStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn convert(from: &Path, into: &Path, options: DiskOptions) -> Result<Self, StoreError> {
-        if !from.is_dir() {
-            return Err(StoreError::NotAStore {
-                path: from.to_owned(),
-                problem: "is no directory".to_owned(),
-            });
-        }
-        let old = EmbeddedStore::open(from, 0)?;
+        let (source, format) = Claim::existing(&FileSystem, from, EMBEDDED)?;
+        Self::must_be_outside(into, from)?;
+        let was_there = into.exists();
+        let Claim { lock, .. } = Claim::empty(&FileSystem, into, LOG_AND_TABLES)?;
+        let opened = EmbeddedStore::open_claimed(from, source, format);
+        let old = opened.inspect_err(|_| {
+            if !was_there && let Err(error) = fs::remove_dir(into) {
+                let into = into.display();
+                tracing::warn!(%into, %error, "an empty directory could not be removed");
+            }
+        })?;
         let known = old.acquire(Shard::ONLY)?;
-        let (lock, format) = claim(into, LOG_AND_TABLES)?;
-        if format.is_some_and(|format| format.ready) {
-            return Err(StoreError::NotAStore {
-                path: into.to_owned(),
-                problem: "holds a store already".to_owned(),
-            });
-        }
         Self::create(into, known.store_id, options, lock, |new| {
             copy(&old, known, new)
         })
@@ -169,76 +254,87 @@ impl DiskStore {
     }
 
     /// Makes a store in a directory that has none, or has one that was never ready. It is ready
-    /// once it has what `fill` puts into it.
+    /// once it has what `fill` puts into it; if that fails, the directory is as good as empty.
     fn create(
         directory: &Path,
         store_id: u64,
         options: DiskOptions,
-        lock: File,
+        lock: Lock,
         fill: impl FnOnce(&Self) -> Result<(), StoreError>,
     ) -> Result<Self, StoreError> {
-        let mut format = begin(directory, store_id)?;
-        let store = Self::open_ready(directory, store_id, options, lock)?;
-        fill(&store)?;
-        // All of it is there, under its names, before anything says so.
-        sync_directory(directory)?;
-        format.ready = true;
-        write_format(directory, format)?;
+        let mut store = making(&FileSystem, directory, store_id, lock, |format, lock| {
+            let opened = Opened::ready(&FileSystem, directory, format, options, lock)?;
+            let store = Self::start(directory, opened)?;
+            fill(&store)?;
+            Ok(store)
+        })?;
+        store.was_made = true;
         Ok(store)
     }
 
-    fn open_ready(
-        directory: &Path,
-        store_id: u64,
-        options: DiskOptions,
-        lock: File,
-    ) -> Result<Self, StoreError> {
-        let files = |part| {
-            let path = directory.join(part);
-            if path.is_dir() {
-                return Ok(Arc::new(SystemFiles::new(&path)));
-            }
-            Err(missing(path))
-        };
-        let (log, tables) = (files(LOG)?, files(TABLES)?);
-        // An opening of the tables writes already.
-        super::log::refuse_others(&*log)?;
-        let tables = TableStore::open(tables, store_id, options.tables)?;
-        let log = LogStore::open(tables, log, store_id, options.log)?;
-        let log = MovingLog::start(log).map_err(|source| io_error(directory, source))?;
+    fn start(directory: &Path, opened: Opened) -> Result<Self, StoreError> {
+        let log = MovingLog::start(opened.log).map_err(|source| io_error(directory, source))?;
         Ok(Self {
             log,
             directory: directory.to_owned(),
-            store_id,
-            _lock: lock,
+            format: opened.format,
+            was_made: opened.was_made,
+            scrub: Scrub::default(),
+            _lock: opened.lock,
         })
     }
 }
 
-/// A store that was ever ready has a segment of a log and a manifest of tables: without them
-/// it is not new, something was taken away.
-fn must_have(directory: &Path) -> Result<(), StoreError> {
-    for (part, begins) in [(LOG, "segment-"), (TABLES, "manifest")] {
-        let path = directory.join(part);
-        let names = match fs::read_dir(&path) {
-            Err(source) if source.kind() == io::ErrorKind::NotFound => return Err(missing(path)),
-            names => names.map_err(|source| io_error(&path, source))?,
-        };
-        let is_it = |name: OsString| name.to_string_lossy().starts_with(begins);
-        let mut names = names.flatten();
-        if !names.any(|entry| is_it(entry.file_name())) {
-            return Err(StoreError::NotAStore {
-                path,
-                problem: format!("it has no file {begins}..., though there was a store"),
-            });
+impl DiskStore {
+    /// Reads what the directory says of itself: the next start depends on it, and nothing else reads
+    /// it until then.
+    fn scrub_format(&self) -> Scrubbed {
+        let files = FileSystem.read_only(&self.directory);
+        let list = || vec![0];
+        self.scrub.step(&*files, u64::MAX, list, |_, _, found| {
+            let problem = match inspect(&FileSystem, &self.directory, LOG_AND_TABLES) {
+                Ok(Some(found)) if found == self.format_on_disk() => None,
+                Ok(Some(_)) => Some("it is that of another store".to_owned()),
+                Ok(None) => Some("it is missing".to_owned()),
+                // With too many files open it may be as sound as ever.
+                Err(StoreError::Io { source, .. }) if cannot_open(&source) => None,
+                Err(
+                    StoreError::Corrupt { problem, .. } | StoreError::NotAStore { problem, .. },
+                ) => Some(problem),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(problem) = problem {
+                found.note(&self.directory.join(FORMAT), 0, &problem);
+            }
+            // Whoever finds it in a data directory refuses to start.
+            let snapshot = self.directory.join(SNAPSHOT);
+            if snapshot.exists() {
+                found.note(
+                    &snapshot,
+                    0,
+                    "only a snapshot has this file: a start is refused",
+                );
+            }
+            Piece {
+                bytes: 0,
+                next: None,
+            }
+        })
+    }
+
+    /// What `FORMAT` says of a store that is open.
+    fn format_on_disk(&self) -> Format {
+        Format {
+            ready: true,
+            ..self.format
         }
     }
-    Ok(())
 }
 
-fn missing(path: PathBuf) -> StoreError {
-    let problem = "it is missing".to_owned();
-    StoreError::Corrupt { path, problem }
+impl Drop for DiskStore {
+    fn drop(&mut self) {
+        self.log.log().close();
+    }
 }
 
 /// Puts all that `old` has into `new`.
@@ -270,27 +366,9 @@ fn copy(old: &EmbeddedStore, known: Ownership, new: &dyn Store) -> Result<(), St
             }
         }
     }
-    new.commit(lease, &[Change::Given(known.last_revision)])
-}
-
-/// Says that a store is being made in the directory, and makes its parts, empty.
-fn begin(directory: &Path, store_id: u64) -> Result<Format, StoreError> {
-    let format = Format {
-        version: LOG_AND_TABLES,
-        store_id,
-        ready: false,
-    };
-    write_format(directory, format)?;
-    for part in [LOG, TABLES] {
-        let path = directory.join(part);
-        match fs::remove_dir_all(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(io_error(&path, source));
-            }
-            _ => create_directory(&path)?,
-        }
-    }
-    Ok(format)
+    let mut last = vec![Change::Given(known.last_revision)];
+    last.extend(known.clock.map(Change::Clock));
+    new.commit(lease, &last)
 }
 
 impl Store for DiskStore {
@@ -320,6 +398,31 @@ impl Store for DiskStore {
 
     fn has_room(&self) -> bool {
         self.log.has_room()
+    }
+
+    fn gaps(&self) -> Gaps {
+        self.log.gaps()
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        let mut troubles = self.scrub.troubles(|_| true);
+        troubles.extend(self.log.troubles());
+        troubles.truncate(Troubles::LISTED_MAX);
+        troubles
+    }
+
+    fn open_files(&self) -> OpenFiles {
+        let mut files = self.log.open_files();
+        files.open += 1; // the lock
+        files
+    }
+
+    fn scrub_step(&self, budget: u64) -> Scrubbed {
+        let scrubbed = self.log.scrub_step(budget);
+        if scrubbed.ended {
+            self.scrub_format();
+        }
+        scrubbed
     }
 
     fn on_failure(&self, f: OnFailure) {

@@ -64,6 +64,14 @@ pub trait Files: Send + Sync + fmt::Debug {
     /// What the system says.
     fn remove(&self, name: &str) -> io::Result<()>;
 
+    /// Takes these files out of the directory and keeps them aside, where nothing is read or
+    /// written, until the next call; what an earlier call kept aside is removed. Durable on
+    /// return: at every moment each file is in one of the two places.
+    ///
+    /// # Errors
+    /// What the system says. Some of the files may have been taken out.
+    fn set_aside(&self, names: &[String]) -> io::Result<()>;
+
     /// Makes durable which files there are.
     ///
     /// # Errors
@@ -115,26 +123,37 @@ pub struct SystemFiles {
     directory: PathBuf,
     /// Opened once: names that were changed must not stay unsure for want of a file descriptor.
     handle: OnceLock<File>,
+    /// Where files are kept that are set aside; without it they are removed.
+    aside: Option<PathBuf>,
     read_only: bool,
 }
 
 impl SystemFiles {
-    /// The directory, which has to exist.
+    /// The directory, which has to exist. What is [set aside](Files::set_aside) is removed.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
             handle: OnceLock::new(),
+            aside: None,
             read_only: false,
+        }
+    }
+
+    /// The same; what is set aside is kept in the directory `aside`, on the same file system,
+    /// which is made when it is needed.
+    pub(super) fn with_aside(directory: &Path, aside: &Path) -> Self {
+        Self {
+            aside: Some(aside.to_owned()),
+            ..Self::new(directory)
         }
     }
 
     /// The same, for one who must not change anything: every call that would is refused.
     pub(super) fn read_only(directory: &Path) -> Self {
         Self {
-            directory: directory.to_owned(),
-            handle: OnceLock::new(),
             read_only: true,
+            ..Self::new(directory)
         }
     }
 
@@ -163,6 +182,12 @@ pub(super) fn is_full(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
     )
+}
+
+/// Whether the system says that too many files are open.
+pub(super) fn cannot_open(error: &io::Error) -> bool {
+    // By the number that it has on every system like Unix: ENFILE, EMFILE.
+    is_full(error) || cfg!(unix) && matches!(error.raw_os_error(), Some(23 | 24))
 }
 
 /// Why no file was opened. With too many of them open already, nothing has changed and it may pass:
@@ -231,6 +256,49 @@ impl Files for SystemFiles {
         fs::remove_file(self.directory.join(name))
     }
 
+    fn set_aside(&self, names: &[String]) -> io::Result<()> {
+        self.may_change()?;
+        let Some(aside) = &self.aside else {
+            return names.iter().try_for_each(|name| self.remove(name));
+        };
+        let earlier = match fs::read_dir(aside) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            entries => Some(entries?),
+        };
+        let is_there = earlier.is_some();
+        for entry in earlier.into_iter().flatten() {
+            fs::remove_file(entry?.path())?;
+        }
+        if names.is_empty() {
+            return if is_there {
+                fs::remove_dir(aside)
+            } else {
+                Ok(())
+            };
+        }
+        if !is_there {
+            let mut private = fs::DirBuilder::new();
+            #[cfg(unix)]
+            std::os::unix::fs::DirBuilderExt::mode(&mut private, 0o700);
+            private.create(aside)?;
+            aside.parent().map_or(Ok(()), sync_names)?;
+        }
+        for name in names {
+            let (from, to) = (self.directory.join(name), aside.join(name));
+            // Two names until the second is durable; a file system without links has to do
+            // with one.
+            fs::hard_link(&from, &to).or_else(|_| fs::rename(&from, &to))?;
+        }
+        sync_names(aside)?;
+        for name in names {
+            match self.remove(name) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed?,
+            }
+        }
+        self.sync()
+    }
+
     fn sync(&self) -> io::Result<()> {
         if let Some(handle) = self.handle.get() {
             return handle.sync_all();
@@ -248,6 +316,15 @@ impl Files for SystemFiles {
     fn nonce(&self) -> io::Result<u64> {
         getrandom::u64().map_err(io::Error::other)
     }
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_names(directory: &Path) -> io::Result<()> {
+    // Elsewhere a directory cannot be opened as a file, and names are durable by themselves.
+    if cfg!(unix) {
+        File::open(directory)?.sync_all()?;
+    }
+    Ok(())
 }
 
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::page::{PageBuilder, begins_with, position};
 use super::{
-    Change, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page, Position, QueueCounts, Shard,
-    Store, StoreError,
+    Change, ClockNote, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page, Position,
+    QueueCounts, Shard, Store, StoreError,
 };
 use crate::{DueClock, QueueName, Record, Revision, TimerName, Wake};
 
@@ -35,6 +35,7 @@ pub struct MemoryStore {
 struct Content {
     fence: Fence,
     last_revision: Revision,
+    clock: Option<ClockNote>,
     timers: BTreeMap<TimerName, Record>,
     due: BTreeMap<(DueClock, Wake), TimerName>,
     queues: BTreeMap<QueueName, Queue>,
@@ -74,6 +75,7 @@ impl Store for MemoryStore {
             },
             store_id: self.store_id,
             last_revision: content.last_revision,
+            clock: content.clock,
         })
     }
 
@@ -97,6 +99,7 @@ impl Store for MemoryStore {
                 Change::Given(revision) => {
                     content.last_revision = content.last_revision.max(*revision);
                 }
+                Change::Clock(note) => content.clock = Some(*note),
             }
         }
         Ok(())
@@ -174,6 +177,7 @@ impl Default for Content {
         Self {
             fence: Fence(0),
             last_revision: Revision(0),
+            clock: None,
             timers: BTreeMap::new(),
             due: BTreeMap::new(),
             queues: BTreeMap::new(),

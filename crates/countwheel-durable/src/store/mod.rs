@@ -5,18 +5,24 @@
 //! [`conformance`] is what every store must pass.
 
 mod check;
+mod clock_note;
 pub mod conformance;
 mod directory;
 mod disk;
 mod embedded;
 mod files;
+#[cfg(feature = "planted-bugs")]
+pub mod fuzz;
 mod log;
 mod memory;
 mod page;
+mod place;
 mod repair;
+mod scrub;
 pub mod simulated;
 mod sorted;
 mod table;
+pub mod unchanged;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,18 +30,20 @@ use std::path::{Path, PathBuf};
 use countwheel::Timestamp;
 
 pub use check::{AtRisk, CheckReport, CheckedFile, FileKind, Problem, check_files};
+pub use clock_note::ClockNote;
 pub use disk::{DiskOptions, DiskStore, Snapshot};
 pub use embedded::EmbeddedStore;
 pub use files::{Files, StoreFile, SystemFiles};
 pub use log::{LogOptions, LogStore, MovingLog, Recovery};
 pub use memory::MemoryStore;
 pub use repair::{Loss, Repaired, repair_files};
-pub use sorted::{MemorySorted, Moved, Sorted};
+pub use scrub::Scrubbed;
+pub use sorted::{MemorySorted, Moved, Reached, Sorted};
 pub use table::{
     Salvaged, TableCheck, TableOptions, TableProblem, TableSnapshot, TableStats, TableStore,
 };
 
-use crate::{DueClock, QueueName, Record, Revision, StateKind, TimerName, Wake};
+use crate::{DueClock, QueueName, Record, Revision, StateKind, TimerName, Trouble, Wake};
 
 /// A part of the timers that one owner schedules at a time. A store of a single process
 /// has one, [`Shard::ONLY`].
@@ -87,6 +95,8 @@ pub struct Ownership {
     pub store_id: u64,
     /// The highest revision ever put or given in the shard; zero if there is none.
     pub last_revision: Revision,
+    /// Where the clocks stood at the last commit that said so, if one did.
+    pub clock: Option<ClockNote>,
 }
 
 /// One change of one record.
@@ -119,6 +129,8 @@ pub enum Change {
     /// Remember that revisions up to this one were given, where no record of the batch
     /// shows it: a timer set and removed in one batch leaves none.
     Given(Revision),
+    /// Remember where the clocks stand, in place of what the shard remembered before.
+    Clock(ClockNote),
 }
 
 impl Change {
@@ -152,6 +164,9 @@ pub enum Before {
     Absent,
     /// A record in this state.
     Present(StateKind),
+    /// Something that cannot be read: the change is made without reading it. The counts are right
+    /// after it if an index still says the state of what was there.
+    Unreadable,
 }
 
 impl Before {
@@ -225,6 +240,32 @@ pub trait Store: Send + Sync {
         drop(f);
     }
 
+    /// Which parts of the store's indexes are passed over, because they cannot be read. A store that
+    /// has none of its own, or fails instead, says that there are no gaps.
+    fn gaps(&self) -> Gaps {
+        Gaps::default()
+    }
+
+    /// What the store cannot read, as far as it has noticed since it was opened, while it goes on
+    /// with everything else: a bounded number of places. Empty for a store that notices nothing.
+    fn troubles(&self) -> Vec<Trouble> {
+        Vec::new()
+    }
+
+    /// Reads on in a round through all checksums of what the store has on the disk, until about
+    /// `budget` bytes were read or the round is over. What is damaged is one of the
+    /// [`troubles`](Self::troubles) then, as long as its file is needed. A store without checksums
+    /// reads nothing.
+    fn scrub_step(&self, budget: u64) -> Scrubbed {
+        let _nothing_to_read = budget;
+        Scrubbed::NOTHING
+    }
+
+    /// How many files it has open and may need besides.
+    fn open_files(&self) -> OpenFiles {
+        OpenFiles::default()
+    }
+
     /// Makes a snapshot of the store in the empty directory `into`, as it is after one commit,
     /// while commits go on. Durable on return.
     ///
@@ -237,6 +278,40 @@ pub trait Store: Send + Sync {
             problem: "this store makes no snapshots".to_owned(),
         })
     }
+}
+
+/// Parts of the indexes of a store that it passes over, since they cannot be read.
+///
+/// ```
+/// use countwheel_durable::store::{Gaps, MemoryStore, Store};
+///
+/// assert_eq!(MemoryStore::new(7).gaps(), Gaps { dues: false, lists: false, closed: 0 });
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Gaps {
+    /// [`Store::due`] leaves something out.
+    pub dues: bool,
+    /// [`Store::list`] leaves something out, or takes longer than it should.
+    pub lists: bool,
+    /// How often a gap of [`Store::due`] was closed since the opening: whoever has read past it
+    /// has to read anew.
+    pub closed: u64,
+}
+
+/// How many files a store needs. See [`Store::open_files`].
+///
+/// ```
+/// use countwheel_durable::store::{MemoryStore, OpenFiles, Store};
+///
+/// let OpenFiles { open, ahead } = MemoryStore::new(7).open_files();
+/// assert_eq!((open, ahead), (0, 0));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenFiles {
+    /// Open now.
+    pub open: usize,
+    /// So many more it may open soon: until a merge is through, as many tables again.
+    pub ahead: usize,
 }
 
 /// What is called if a store fails. See [`Store::on_failure`].
@@ -354,6 +429,9 @@ pub struct Position {
 pub struct Page {
     /// The records, in order.
     pub records: Vec<Record>,
+    /// How many records were left out because they cannot be read. Those at the page's end may be
+    /// counted again in the next page.
+    pub unreadable: usize,
     /// Where the next page begins; `None` after the last. It is there also when the next page
     /// turns out to be empty.
     pub next: Option<Position>,
@@ -393,7 +471,14 @@ pub enum StoreError {
     /// Another process has the data directory. Stop that one, or use another directory.
     #[error("{} is locked by another process", path.display())]
     Locked {
-        /// The lock file.
+        /// What is locked: the directory, or its file `LOCK` where a process of an earlier version,
+        /// or a file system without locks of directories, knows of nothing else.
+        path: PathBuf,
+    },
+    /// A process changes the directory faster than it can be read. Try again when it does less.
+    #[error("{}: a process changes it faster than it can be read", path.display())]
+    Busy {
+        /// The directory.
         path: PathBuf,
     },
     /// The directory holds something else, or a file of a store is missing or of another
@@ -431,4 +516,11 @@ pub enum StoreError {
     /// A commit failed before. Whether it survives is unknown: open the store again.
     #[error("the store failed earlier and must be opened again")]
     Poisoned,
+}
+
+impl StoreError {
+    /// Whether a read failed for what it read: other reads may succeed, and commits.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::Io { .. })
+    }
 }

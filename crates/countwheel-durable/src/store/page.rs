@@ -43,6 +43,8 @@ pub(super) struct PageBuilder {
     limit: usize,
     bytes: usize,
     reach: Reach,
+    /// Where the last record stands that was taken or left out.
+    last: Option<Position>,
     page: Page,
 }
 
@@ -52,8 +54,10 @@ impl PageBuilder {
             limit: filter.limit,
             bytes: 0,
             reach: Reach::new(filter.scan_limit),
+            last: None,
             page: Page {
                 records: Vec::new(),
+                unreadable: 0,
                 next: None,
             },
         }
@@ -80,13 +84,25 @@ impl PageBuilder {
     /// False when the page is full: then there is a next page.
     pub(super) fn take<E>(&mut self, read: impl FnOnce() -> Result<Record, E>) -> Result<bool, E> {
         if self.page.records.len() >= self.limit || self.bytes >= Filter::PAGE_MAX_BYTES {
-            self.page.next = self.page.records.last().map(position);
+            self.page.next = self.last;
             return Ok(false);
         }
         let record = read()?;
         self.bytes += record.payload.len();
+        self.last = Some(position(&record));
         self.page.records.push(record);
         Ok(true)
+    }
+
+    /// Leaves out the record at `at`, which cannot be read.
+    pub(super) fn leave_out(&mut self, at: Position) {
+        self.last = Some(at);
+        self.page.unreadable += 1;
+    }
+
+    /// Adds what was left out of pages that this one is made of.
+    pub(super) fn left_out(&mut self, records: usize) {
+        self.page.unreadable += records;
     }
 
     pub(super) fn finish(self) -> Page {

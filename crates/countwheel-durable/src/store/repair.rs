@@ -1,15 +1,16 @@
 //! Makes a new store of what can be read of a damaged one.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use super::files::Files;
 use super::log::{self, Kept, Seen};
+use super::table::Found;
 use super::{
-    Before, Change, CheckReport, Fence, Lease, LogStore, Problem, Shard, Sorted, Store, StoreError,
-    TableStore, check,
+    Before, Change, CheckReport, ClockNote, Fence, Lease, LogStore, Problem, Shard, Sorted, Store,
+    StoreError, TableStore, check, table,
 };
 use crate::{Record, Revision, TimerName};
 
@@ -103,7 +104,9 @@ pub fn repair_files<B: Sorted>(
     let mut salvage = Salvage::default();
     let mut report = CheckReport::default();
     let ingested = check::ingested(&**tables, store_id, &mut report)?;
-    log::walk(log, store_id, ingested, &mut report, |seen| {
+    let reached = table::has_reached(&**tables, store_id);
+    let reached = reached.map_err(|source| log::io_error(&**tables, source))?;
+    log::walk(log, store_id, ingested, reached, &mut report, |seen| {
         salvage.note(seen);
         Ok(())
     })?;
@@ -112,6 +115,19 @@ pub fn repair_files<B: Sorted>(
         check::compare(log, tables, store_id, ingested, &mut report)?;
         salvage.gaps += u64::from(!report.is_sound());
     }
+    // What the tables took in may be lost with them, and its segment may be there still.
+    let mut taken_in = Salvage::default();
+    if let Some(ingested) = ingested {
+        log::taken_in(log, store_id, ingested, |seen| {
+            taken_in.note(seen);
+            Ok(())
+        })?;
+    }
+    for (&shard, owned) in &taken_in.shards {
+        salvage.given(shard, owned.revision);
+        salvage.owned(shard, owned.fence);
+    }
+    let mut taken_in = taken_in.names;
     let mut writer = Writer {
         into,
         salvage: &salvage,
@@ -128,25 +144,54 @@ pub fn repair_files<B: Sorted>(
     for shard in salvage.shards.keys().copied().chain([Shard::ONLY]) {
         writer.target(shard)?;
     }
-    let checked = TableStore::salvage(Arc::clone(tables), store_id, |found| {
-        if salvage
-            .names
-            .contains_key(&(found.shard, found.record.name.clone()))
-        {
-            return Ok(());
-        }
+    let mut overtaken = BTreeSet::new();
+    let read = |kept: &Kept| kept.read().map_err(|source| log::io_error(&**log, source));
+    let checked = TableStore::salvage_all(Arc::clone(tables), store_id, |found| {
+        let found = match found {
+            Found::Record(found) => *found,
+            Found::Removed(shard, name) => {
+                if salvage.gaps == 0 {
+                    taken_in.remove(&(shard, name));
+                }
+                return Ok(());
+            }
+        };
+        let key = (found.shard, found.record.name.clone());
         let stale = found.doubtful || salvage.gaps > 0;
-        writer.put(found.shard, found.record, stale)
+        if let Some(young) = salvage.names.get(&key) {
+            if !stale || !young.is_before(found.record.revision) {
+                return Ok(());
+            }
+            // The log lost what it said later, and the tables had taken that in.
+            overtaken.insert(key);
+            return writer.put(found.shard, found.record, stale);
+        }
+        let older = taken_in.remove(&key).and_then(|young| young.kept);
+        let mut record = found.record;
+        if let (true, Some(older)) = (stale, older) {
+            let older = read(&older)?;
+            if older.revision > record.revision {
+                record = older;
+            }
+        }
+        writer.put(found.shard, record, stale)
     })?;
+    // Whatever is in no table was removed, if none of them lost anything.
+    let is_whole = salvage.gaps == 0 && checked.problems.is_empty();
+    taken_in.retain(|key, _| !is_whole && !salvage.names.contains_key(key));
     for problem in checked.problems {
         writer.problem(Problem::from(problem))?;
     }
-    for ((shard, _), young) in &salvage.names {
-        let Some(kept) = &young.kept else { continue };
-        let record = kept
-            .read()
-            .map_err(|source| log::io_error(&**log, source))?;
-        writer.put(*shard, record, young.gaps < salvage.gaps)?;
+    for (key @ (shard, _), young) in &salvage.names {
+        let Some(kept) = young.kept.as_ref().filter(|_| !overtaken.contains(key)) else {
+            continue;
+        };
+        writer.put(*shard, read(kept)?, young.gaps < salvage.gaps)?;
+    }
+    for ((shard, _), young) in &taken_in {
+        if let Some(kept) = &young.kept {
+            writer.put(*shard, read(kept)?, true)?;
+        }
     }
     writer.flush()?;
     let left_out = match salvage.gaps {
@@ -154,10 +199,12 @@ pub fn repair_files<B: Sorted>(
         _ => REVISIONS_LEFT_OUT.saturating_add(salvage.bytes_lost),
     };
     for (shard, Target { lease, highest }) in writer.shards {
-        let known = salvage.shards.get(&shard).map(|owned| owned.revision);
-        let given = highest.max(known.unwrap_or_default());
+        let known = salvage.shards.get(&shard);
+        let given = highest.max(known.map(|owned| owned.revision).unwrap_or_default());
         let given = Revision(given.0.saturating_add(left_out));
-        into.commit(lease, &[Change::Given(given)])?;
+        let mut last = vec![Change::Given(given)];
+        last.extend(known.and_then(|owned| owned.clock).map(Change::Clock));
+        into.commit(lease, &last)?;
     }
     Ok(writer.repaired)
 }
@@ -167,6 +214,9 @@ pub fn repair_files<B: Sorted>(
 struct Salvage {
     shards: BTreeMap<Shard, Owned>,
     names: BTreeMap<(Shard, TimerName), Young>,
+    /// Whether the revisions are the last that were given so far: a snapshot says which they were, and
+    /// nothing was lost since.
+    is_sure: bool,
     /// In how many places commits are lost.
     gaps: u64,
     commits_lost: u64,
@@ -177,6 +227,7 @@ struct Salvage {
 struct Owned {
     fence: Fence,
     revision: Revision,
+    clock: Option<ClockNote>,
 }
 
 /// What the log says of a name.
@@ -185,29 +236,51 @@ struct Young {
     kept: Option<Kept>,
     /// How many gaps stand before it.
     gaps: u64,
+    /// The revision of the record, or the last that was given when it was removed; `None` if that is
+    /// not known. Whatever has a later one came later.
+    revision: Option<Revision>,
+}
+
+impl Young {
+    /// Whether a record with this revision is newer than what the log says.
+    fn is_before(&self, revision: Revision) -> bool {
+        self.revision.is_some_and(|known| known < revision)
+    }
 }
 
 impl Salvage {
     fn note(&mut self, seen: Seen<'_>) {
         let gaps = self.gaps;
         match seen {
+            Seen::Snapshot => self.is_sure = true,
             Seen::Shard(shard, fence, revision) => {
                 self.given(shard, revision);
                 self.owned(shard, fence);
             }
             Seen::Put { shard, record, at } => {
                 self.given(shard, record.revision.max(record.id.set));
-                let kept = Some(at.keep());
-                self.names
-                    .insert((shard, record.name), Young { kept, gaps });
+                let young = Young {
+                    kept: Some(at.keep()),
+                    gaps,
+                    revision: Some(record.revision),
+                };
+                self.names.insert((shard, record.name), young);
             }
             Seen::Removed { shard, name } => {
-                self.names.insert((shard, name), Young { kept: None, gaps });
+                let owned = self.shards.get(&shard).filter(|_| self.is_sure);
+                let young = Young {
+                    kept: None,
+                    gaps,
+                    revision: owned.map(|owned| owned.revision),
+                };
+                self.names.insert((shard, name), young);
             }
             Seen::Given(shard, revision) => self.given(shard, revision),
             Seen::Owned(shard, fence) => self.owned(shard, fence),
+            Seen::Clock(shard, note) => self.shards.entry(shard).or_default().clock = Some(note),
             Seen::Lost { commits, bytes } => {
                 self.gaps += 1;
+                self.is_sure = false;
                 self.commits_lost = self.commits_lost.saturating_add(commits);
                 self.bytes_lost = self.bytes_lost.saturating_add(bytes);
             }

@@ -1,13 +1,15 @@
 //! What stands behind a log: records in order, taken in by the segment.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::embedded::codec::{self, CodecError};
+use super::embedded::codec::{self, CodecError, Indexed};
 use super::{
-    Change, DueEntry, DueScan, Filter, Lease, MemoryStore, Page, Shard, Store, StoreError,
+    Change, DueEntry, DueScan, Filter, Gaps, Lease, MemoryStore, OpenFiles, Page, Scrubbed, Shard,
+    Store, StoreError,
 };
-use crate::{Record, TimerName};
+use crate::{Record, StateKind, TimerName, Trouble};
 
 /// Keeps the records that outlived their segment of a log.
 ///
@@ -21,6 +23,34 @@ pub trait Sorted: Send + Sync {
     /// If it was not sure, and could not be made so, the log keeps what was taken in.
     fn is_settled(&self) -> bool {
         true
+    }
+
+    /// Makes durable what the opening found, and puts away what a crash left behind. Until then
+    /// nothing was written. The log in front calls it once its own files turned out to be sound,
+    /// so that a start that is refused changes nothing. A second call does nothing.
+    ///
+    /// # Errors
+    /// [`StoreError`]. With no room it succeeds, and [`is_settled`](Self::is_settled) is false.
+    fn settle(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// How far the log in front is known to have reached: the last [`mark`](Self::mark) that was
+    /// made, or what the last ingest [followed](Moved::reached), if that is farther; `None` if
+    /// there was neither. A log that ends before has lost its end.
+    fn reached(&self) -> Option<Reached> {
+        None
+    }
+
+    /// Notes, durably, how far the log in front has reached. A log marks each segment that it
+    /// begins before the first commit in it.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] if there is no room for it, and nothing was changed. Any other error
+    /// ends this opening of the store.
+    fn mark(&self, reached: Reached) -> Result<(), StoreError> {
+        let _kept_nowhere = reached;
+        Ok(())
     }
 
     /// Takes in what is left of the log's segment `segment`: all or nothing, together with the
@@ -53,6 +83,21 @@ pub trait Sorted: Send + Sync {
     /// [`StoreError`] if the store failed.
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError>;
 
+    /// The same for a log that hides some names: a record that cannot be read counts as left out
+    /// only if its name is not hidden. A store that leaves nothing out need not care.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    fn list_behind(
+        &self,
+        shard: Shard,
+        filter: &Filter,
+        is_hidden: &dyn Fn(&TimerName) -> bool,
+    ) -> Result<Page, StoreError> {
+        let _nothing_left_out = is_hidden;
+        self.list(shard, filter)
+    }
+
     /// Does a piece of what keeps it in shape, such as a merge, and says whether more is left.
     /// Ingests and reads go on meanwhile.
     ///
@@ -60,6 +105,40 @@ pub trait Sorted: Send + Sync {
     /// As [`ingest`](Self::ingest).
     fn tend(&self) -> Result<bool, StoreError> {
         Ok(false)
+    }
+
+    /// The state of the record of that name, also of one that cannot be read if an index says it.
+    ///
+    /// # Errors
+    /// [`StoreError`] if nothing says it, or if the store failed.
+    fn kind(&self, shard: Shard, name: &TimerName) -> Result<Option<StateKind>, StoreError> {
+        Ok(self.get(shard, name)?.map(|record| record.state.kind()))
+    }
+
+    /// As [`Store::gaps`]. Calls of [`tend`](Self::tend) close them.
+    fn gaps(&self) -> Gaps {
+        Gaps::default()
+    }
+
+    /// Whether [`tend`](Self::tend) found no room when it was called last.
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    /// As [`Store::open_files`].
+    fn open_files(&self) -> OpenFiles {
+        OpenFiles::default()
+    }
+
+    /// As [`Store::scrub_step`].
+    fn scrub_step(&self, budget: u64) -> Scrubbed {
+        let _nothing_to_read = budget;
+        Scrubbed::NOTHING
+    }
+
+    /// As [`Store::troubles`].
+    fn troubles(&self) -> Vec<Trouble> {
+        Vec::new()
     }
 
     /// Whether [`tend`](Self::tend) has fallen so far behind that taking in more would cost reads
@@ -73,6 +152,28 @@ pub trait Sorted: Send + Sync {
     fn step_share(&self) -> f64 {
         0.0
     }
+}
+
+/// How far a log has reached. See [`Sorted::mark`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use countwheel_durable::store::{Reached, Sorted, SystemFiles, TableOptions, TableStore};
+///
+/// let directory = tempfile::tempdir()?;
+/// let files = Arc::new(SystemFiles::new(directory.path()));
+/// let tables = TableStore::open(files, 7, TableOptions::default())?;
+/// let reached = Reached { segment: 3, commit: 99 };
+/// tables.mark(reached)?;
+/// assert_eq!(tables.reached(), Some(reached));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Reached {
+    /// The newest segment.
+    pub segment: u64,
+    /// A commit that was durable when the mark was made; 0 if there was none.
+    pub commit: u64,
 }
 
 /// What one segment of a log leaves to the sorted store: for each name its record, or that it was
@@ -94,6 +195,7 @@ pub struct Moved {
     /// Of each change the key, and behind it the record.
     bytes: Vec<u8>,
     changes: Vec<MovedChange>,
+    reached: Option<Reached>,
     listener: Option<Listener>,
 }
 
@@ -115,8 +217,25 @@ pub(super) type Listener = Arc<dyn Fn(f64) + Send + Sync>;
 struct MovedChange {
     at: usize,
     key_len: u16,
-    /// `None`: it was removed.
-    record_len: Option<u32>,
+    kind: MovedKind,
+}
+
+#[derive(Clone, Copy)]
+enum MovedKind {
+    Removed,
+    /// How long it is.
+    Record(u32),
+    Unreadable(Indexed),
+}
+
+/// What becomes of a name that moves.
+#[derive(Clone, Copy)]
+pub(super) enum MovedContent<'a> {
+    Removed,
+    /// The bytes of its record.
+    Record(&'a [u8]),
+    /// Its record cannot be read; this is what is known of it.
+    Unreadable(Indexed),
 }
 
 impl Moved {
@@ -140,18 +259,20 @@ impl Moved {
         }
     }
 
-    /// The changes, with every record read.
+    /// The changes, with every record read. What could not be read of the log is left out: see
+    /// [`Moved::unreadable`].
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if one cannot be read. Its checksum was right once.
     pub fn changes(&self) -> Result<Vec<(Shard, Change)>, StoreError> {
-        let read = |(key, record): (&[u8], Option<&[u8]>)| {
+        let read = |(key, content): (&[u8], MovedContent<'_>)| {
             let (shard, name) = key.split_first_chunk().ok_or(CodecError::Key)?;
-            let change = match record {
-                Some(record) => Change::put(codec::decode(record)?),
-                None => Change::remove(codec::name_of(name)?),
+            let change = match content {
+                MovedContent::Record(record) => Change::put(codec::decode(record)?),
+                MovedContent::Removed => Change::remove(codec::name_of(name)?),
+                MovedContent::Unreadable(_) => return Ok(None),
             };
-            Ok((Shard(u16::from_be_bytes(*shard)), change))
+            Ok(Some((Shard(u16::from_be_bytes(*shard)), change)))
         };
         let read = |at| {
             read(self.change(at)).map_err(|error: CodecError| StoreError::Corrupt {
@@ -159,7 +280,48 @@ impl Moved {
                 problem: error.to_string(),
             })
         };
-        (0..self.len()).map(read).collect()
+        let changes = (0..self.len()).map(read);
+        changes.filter_map(Result::transpose).collect()
+    }
+
+    /// The names whose records the log cannot read any more: a sorted store must not answer with
+    /// anything older.
+    ///
+    /// ```
+    /// use countwheel_durable::store::Moved;
+    ///
+    /// assert!(Moved::default().unreadable().is_empty()); // the usual case
+    /// ```
+    #[must_use]
+    pub fn unreadable(&self) -> Vec<(Shard, TimerName)> {
+        let changes = (0..self.len()).map(|at| self.change(at));
+        let lost = changes.filter(|(_, content)| matches!(content, MovedContent::Unreadable(_)));
+        let named = |(key, _): (&[u8], _)| {
+            let (shard, name) = key.split_first_chunk()?;
+            Some((
+                Shard(u16::from_be_bytes(*shard)),
+                codec::name_of(name).ok()?,
+            ))
+        };
+        lost.filter_map(named).collect()
+    }
+
+    /// How far the log had reached when it was known what moves; `None` if nobody said. What a
+    /// commit up to there had replaced or removed is left out. So a sorted store that has taken
+    /// this in is right only behind a log that reaches as far, and should keep it with what it
+    /// takes in, for [`Sorted::reached`].
+    ///
+    /// ```
+    /// assert_eq!(countwheel_durable::store::Moved::default().reached(), None);
+    /// ```
+    #[must_use]
+    pub fn reached(&self) -> Option<Reached> {
+        self.reached
+    }
+
+    /// Says how far the log has reached.
+    pub(super) fn follows(&mut self, reached: Reached) {
+        self.reached = Some(reached);
     }
 
     /// Has somebody told how far it is.
@@ -172,15 +334,33 @@ impl Moved {
     }
 
     /// Adds a change: the bytes of a record, or a removal.
-    pub(super) fn push(&mut self, shard: Shard, (queue, key): (&str, &str), record: Option<&[u8]>) {
+    pub(super) fn push(&mut self, shard: Shard, name: (&str, &str), record: Option<&[u8]>) {
+        let kind = record.map_or(MovedKind::Removed, |record| {
+            MovedKind::Record(u32::try_from(record.len()).unwrap_or(u32::MAX))
+        });
+        self.push_kind(shard, name, kind, record.unwrap_or_default());
+    }
+
+    /// Adds a record that cannot be read.
+    pub(super) fn push_unreadable(&mut self, shard: Shard, name: (&str, &str), indexed: Indexed) {
+        self.push_kind(shard, name, MovedKind::Unreadable(indexed), &[]);
+    }
+
+    fn push_kind(
+        &mut self,
+        shard: Shard,
+        (queue, key): (&str, &str),
+        kind: MovedKind,
+        record: &[u8],
+    ) {
         let at = self.bytes.len();
         codec::push_timer_key(&mut self.bytes, shard, queue, key);
         let key_len = self.bytes.len() - at;
-        self.bytes.extend_from_slice(record.unwrap_or_default());
+        self.bytes.extend_from_slice(record);
         self.changes.push(MovedChange {
             at,
             key_len: u16::try_from(key_len).unwrap_or(u16::MAX),
-            record_len: record.map(|record| u32::try_from(record.len()).unwrap_or(u32::MAX)),
+            kind,
         });
     }
 
@@ -189,12 +369,16 @@ impl Moved {
         keep(&mut self.changes, from, keeps);
     }
 
-    /// The key of a change as tables have it, and the record if it is a put.
-    pub(super) fn change(&self, at: usize) -> (&[u8], Option<&[u8]>) {
+    /// The key of a change as tables have it, and what becomes of it.
+    pub(super) fn change(&self, at: usize) -> (&[u8], MovedContent<'_>) {
         let change = &self.changes[at];
         let (key, behind) = self.bytes[change.at..].split_at(usize::from(change.key_len));
-        let record = change.record_len.map(|len| &behind[..len as usize]);
-        (key, record)
+        let content = match change.kind {
+            MovedKind::Removed => MovedContent::Removed,
+            MovedKind::Record(len) => MovedContent::Record(&behind[..len as usize]),
+            MovedKind::Unreadable(indexed) => MovedContent::Unreadable(indexed),
+        };
+        (key, content)
     }
 
     /// The numbers of the changes, in order of their keys; of the same key, in their own order.
@@ -228,14 +412,14 @@ impl From<Vec<(Shard, Change)>> for Moved {
 }
 
 impl FromIterator<(Shard, Change)> for Moved {
-    /// Revisions that were given are left out: the log knows them.
+    /// Revisions that were given and notes of the clocks are left out: the log knows them.
     fn from_iter<I: IntoIterator<Item = (Shard, Change)>>(changes: I) -> Self {
         let mut moved = Self::default();
         for (shard, change) in changes {
             let (name, record) = match &change {
                 Change::Put { record, .. } => (&record.name, Some(codec::encode(record))),
                 Change::Remove { name, .. } => (name, None),
-                Change::Given(_) => continue,
+                Change::Given(_) | Change::Clock(_) => continue,
             };
             let name = (name.queue.as_str(), name.key.as_str());
             moved.push(shard, name, record.as_deref());
@@ -266,6 +450,8 @@ impl fmt::Debug for Moved {
 #[derive(Clone, Debug)]
 pub struct MemorySorted {
     records: MemoryStore,
+    /// What was lost in the log.
+    unreadable: Arc<Mutex<BTreeSet<(Shard, TimerName)>>>,
     ingested: Arc<Mutex<u64>>,
 }
 
@@ -273,8 +459,17 @@ impl Default for MemorySorted {
     fn default() -> Self {
         Self {
             records: MemoryStore::new(0),
+            unreadable: Arc::default(),
             ingested: Arc::default(),
         }
+    }
+}
+
+impl MemorySorted {
+    fn unreadable(&self) -> MutexGuard<'_, BTreeSet<(Shard, TimerName)>> {
+        self.unreadable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -285,15 +480,36 @@ impl Sorted for MemorySorted {
 
     fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
         let mut ingested = self.ingested.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unreadable = self.unreadable();
         for (shard, change) in moved.changes()? {
+            let name = match &change {
+                Change::Put { record, .. } => Some(&record.name),
+                Change::Remove { name, .. } => Some(name),
+                Change::Given(_) | Change::Clock(_) => None,
+            };
+            if let Some(name) = name {
+                unreadable.remove(&(shard, name.clone()));
+            }
             let fence = self.records.acquire(shard)?.lease.fence;
             self.records.commit(Lease { shard, fence }, &[change])?;
+        }
+        for (shard, name) in moved.unreadable() {
+            let fence = self.records.acquire(shard)?.lease.fence;
+            let removal = Change::remove(name.clone());
+            self.records.commit(Lease { shard, fence }, &[removal])?;
+            unreadable.insert((shard, name));
         }
         *ingested = segment;
         Ok(())
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        if self.unreadable().contains(&(shard, name.clone())) {
+            return Err(StoreError::Corrupt {
+                path: "a segment that moved".into(),
+                problem: format!("the record {name} could not be read"),
+            });
+        }
         self.records.get(shard, name)
     }
 

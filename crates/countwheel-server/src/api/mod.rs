@@ -38,7 +38,9 @@ use self::problem::{Code, Problem};
 use self::snapshots::Snapshots;
 use crate::dashboard;
 use crate::echo::{self, Echo};
+use crate::guard::Targets;
 use crate::metrics::{RequestLabels, Requests};
+use crate::scrub::Progress;
 
 /// The longest path with query, in bytes.
 const URI_MAX_BYTES: usize = 8 << 10;
@@ -52,10 +54,12 @@ pub struct App {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) requests: Requests,
     pub(crate) echo: Echo,
+    pub(crate) scrub: Arc<Progress>,
     token: Option<Token>,
     dev: bool,
     reads: Arc<Semaphore>,
     snapshots: Option<Snapshots>,
+    pub(crate) targets: Targets,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
     request_prefix: u32,
@@ -94,10 +98,12 @@ impl App {
             clock,
             requests: Requests::default(),
             echo: Echo::default(),
+            scrub: Arc::default(),
             token,
             dev,
             reads: Arc::new(Semaphore::new(READS_MAX)),
             snapshots: None,
+            targets: Targets::public(),
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
             request_prefix: getrandom::u32().unwrap_or_default(),
@@ -111,19 +117,30 @@ impl App {
         self
     }
 
+    /// The same API, which takes timers for `targets`. Without it, those are
+    /// [`Targets::public`].
+    #[must_use]
+    pub fn with_targets(mut self, targets: Targets) -> Self {
+        self.targets = targets;
+        self
+    }
+
+    pub(crate) fn scrub(&self) -> Arc<Progress> {
+        Arc::clone(&self.scrub)
+    }
+
     pub(crate) fn needs_token(&self) -> bool {
         self.token.is_some()
     }
 
     /// Hands a request to the scheduler and waits for its answer.
-    async fn submit(&self, request: durable::Request) -> Result<durable::Response, Problem> {
+    async fn submit(&self, request: durable::Request) -> Result<durable::Response, TimerError> {
         let (send, receive) = oneshot::channel();
         self.timers.submit(request, move |answer| {
             // A caller that hung up does not hear what was done.
             send.send(answer).unwrap_or_default();
         });
-        let answer = receive.await.unwrap_or(Err(TimerError::Closed));
-        Ok(answer?)
+        receive.await.unwrap_or(Err(TimerError::Closed))
     }
 
     /// Runs what blocks, such as a read of the store, where it may.
@@ -300,6 +317,9 @@ fn refusal(app: &App, request: &Request<Body>) -> Option<Problem> {
             "send the token as authorization: Bearer <token>",
         ));
     }
+    if guarded {
+        return request::unknown_wishes(request.headers());
+    }
     None
 }
 
@@ -318,21 +338,42 @@ fn from_elsewhere(request: &Request<Body>) -> Option<Problem> {
             return Some(Problem::new(Code::Malformed, detail));
         }
     };
-    let origin = headers.get(header::ORIGIN).map(|origin| {
-        let origin = origin.to_str().unwrap_or_default();
-        origin.split_once("://").map_or("", |(_, host)| host)
-    });
-    if [Some(host), origin]
-        .into_iter()
-        .flatten()
-        .all(is_this_machine)
-    {
+    if !is_this_machine(host) {
+        let detail = "without a token, requests come from this machine and under its name";
+        return Some(Problem::new(Code::Forbidden, detail));
+    }
+    // Another port of this machine is another origin: whoever serves a page there is no caller.
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    let is_from_here = origins.all(|origin| origin.to_str().is_ok_and(|o| is_origin(o, host)));
+    // A link that leads here from elsewhere may be followed. A request without the header is not of a
+    // browser of today.
+    let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    let is_same_site = sites.all(|site| matches!(site.as_bytes(), b"same-origin" | b"none"));
+    if is_from_here && (is_safe || is_same_site) {
         return None;
     }
     Some(Problem::new(
         Code::Forbidden,
-        "without a token, requests come from this machine and under its name",
+        "without a token, web pages of another origin change nothing here",
     ))
+}
+
+/// Whether the origin of a page is the `host` that it asks, with the same port.
+fn is_origin(origin: &str, host: &str) -> bool {
+    let Some((scheme, at)) = origin.split_once("://") else {
+        return false;
+    };
+    let usual = if scheme.eq_ignore_ascii_case("https") {
+        443
+    } else {
+        80
+    };
+    let (Ok(at), Ok(host)) = (at.parse::<Authority>(), host.parse::<Authority>()) else {
+        return false;
+    };
+    at.host().eq_ignore_ascii_case(host.host())
+        && at.port_u16().unwrap_or(usual) == host.port_u16().unwrap_or(usual)
 }
 
 /// Whether `authority`, a host with or without a port, names this machine.

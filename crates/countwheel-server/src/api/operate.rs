@@ -3,45 +3,97 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use countwheel_durable::Health;
+use countwheel_durable::{Health, Trouble};
 use serde::Serialize;
 
 use super::problem::{Code, Problem};
 use super::{App, answer};
 use crate::metrics;
+use crate::time::format_time;
 
 #[derive(Serialize)]
 struct Status {
     status: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    degraded: Vec<Degraded>,
 }
 
-/// Red only when the process should be replaced.
-pub(super) async fn healthz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
-    match app.timers.health() {
-        Health::Failed(reason) => Err(Problem::new(Code::Unavailable, reason)),
-        Health::Running | Health::Stopping | Health::Stopped => {
-            Ok(answer(StatusCode::OK, &Status { status: "ok" }))
+/// What cannot be read or done, while everything else goes on.
+#[derive(Serialize)]
+struct Degraded {
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+}
+
+impl Degraded {
+    /// Health asks for no token, so where one is needed and not shown it names no file and no
+    /// timer.
+    fn of(trouble: &Trouble, with_names: bool) -> Self {
+        let path = trouble.path.as_ref().filter(|_| with_names);
+        Self {
+            reason: trouble.reason.as_str(),
+            file: path.map(|path| path.display().to_string()),
+            detail: with_names.then(|| trouble.detail.clone()),
+            since: trouble.first_seen.map(format_time),
         }
     }
 }
 
-/// Red when no traffic should come here.
-pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
+/// The answer of one that works: `well`, unless something is degraded.
+fn works(app: &App, headers: &HeaderMap, well: &'static str) -> Response {
+    let troubles = app.timers.troubles();
+    let with_names = app.admits(headers);
+    let degraded = troubles.iter();
+    let mut degraded: Vec<_> = degraded.map(|one| Degraded::of(one, with_names)).collect();
+    if !with_names {
+        degraded.dedup_by_key(|one| one.reason);
+    }
+    let status = if degraded.is_empty() {
+        well
+    } else {
+        "degraded"
+    };
+    answer(StatusCode::OK, &Status { status, degraded })
+}
+
+/// Red only when the process should be replaced.
+pub(super) async fn healthz(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     match app.timers.health() {
         Health::Failed(reason) => Err(Problem::new(Code::Unavailable, reason)),
-        Health::Running => Ok(answer(StatusCode::OK, &Status { status: "ready" })),
+        Health::Running | Health::Stopping | Health::Stopped => Ok(works(&app, &headers, "ok")),
+    }
+}
+
+/// Red when no traffic should come here.
+pub(super) async fn readyz(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    match app.timers.health() {
+        Health::Failed(reason) => Err(Problem::new(Code::Unavailable, reason)),
+        Health::Running => Ok(works(&app, &headers, "ready")),
         _ => Err(Problem::new(Code::Unavailable, "shutting down")),
     }
 }
 
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     let http = app.requests.clone();
+    let scrub = app.scrub();
+    let wall = app.clock.timestamp();
     app.read(move |timers| {
         // Without the store there are still the numbers of the process.
         let counts = timers.counts().ok();
-        let text = metrics::text(timers.stats(), &timers.health(), counts, &http)
+        let text = metrics::text(timers, wall, counts, &http, scrub)
             .map_err(|_| Problem::new(Code::Internal, "the metrics could not be written"))?;
         let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
         Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())

@@ -6,6 +6,9 @@ use countwheel_durable::store::StoreError;
 use countwheel_durable::{NameError, RecurrenceError, Revision, StateKind, TimerError};
 use serde::Serialize;
 
+/// When to ask again once the disk was full: by then the store has looked again.
+const FULL_RETRY_SECONDS: &str = "5";
+
 /// Why a request was refused. Nothing was changed, unless the code is `unavailable` and
 /// the detail says that the outcome is not known.
 #[derive(Debug)]
@@ -40,6 +43,7 @@ pub(crate) enum Code {
     InvalidTarget,
     Overloaded,
     Internal,
+    Unreadable,
     Unavailable,
     StorageFull,
 }
@@ -85,6 +89,7 @@ impl Code {
             Self::InvalidTarget => ("invalid_target", S::UNPROCESSABLE_ENTITY, "Invalid target"),
             Self::Overloaded => ("overloaded", S::TOO_MANY_REQUESTS, "Overloaded"),
             Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "Internal error"),
+            Self::Unreadable => ("unreadable", S::INTERNAL_SERVER_ERROR, "Unreadable timer"),
             Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "Unavailable"),
             Self::StorageFull => ("storage_full", S::INSUFFICIENT_STORAGE, "Storage full"),
         }
@@ -162,6 +167,10 @@ impl IntoResponse for Problem {
             Code::Overloaded => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
+            Code::StorageFull => {
+                let seconds = HeaderValue::from_static(FULL_RETRY_SECONDS);
+                headers.insert(header::RETRY_AFTER, seconds);
+            }
             Code::Unauthorized => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
@@ -209,6 +218,8 @@ impl From<TimerError> for Problem {
             TimerError::StorageFull => Code::StorageFull,
             // The engine's own fault is told to the operator, not to the caller.
             TimerError::Store(cause) => return cause.into(),
+            // The engine has logged which file it is.
+            TimerError::Unreadable { .. } => Code::Unreadable,
             TimerError::Unknown(cause) => {
                 tracing::error!(%cause, "the store failed during a request");
                 return Self::new(
@@ -226,6 +237,10 @@ impl From<TimerError> for Problem {
 impl From<&StoreError> for Problem {
     fn from(error: &StoreError) -> Self {
         tracing::error!(%error, "the store could not be read");
+        if let StoreError::Corrupt { .. } | StoreError::Io { .. } = error {
+            let detail = "the timer cannot be read: remove it or set it anew";
+            return Self::new(Code::Unreadable, detail);
+        }
         Self::new(Code::Unavailable, "the store could not be read")
     }
 }

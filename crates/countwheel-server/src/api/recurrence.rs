@@ -4,15 +4,15 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use countwheel_durable::{
-    CronExpression, Due, Missed, Overlap, Recurrence, RecurrenceError, Recurring, Schedule,
-    SetOptions, Zone,
+    AttemptResult, CronExpression, DeadReason, Due, Missed, Overlap, Record, Recurrence,
+    RecurrenceError, Recurring, Schedule, SetOptions, State, Zone,
 };
 use serde_json::{Map, Value, json};
 
 use super::json::{Field, Kind, Object};
 use super::problem::Problem;
 use super::retry;
-use super::timers::{due_at, due_in, unschedulable};
+use super::timers::{due_at, due_in, time, unschedulable};
 use crate::time::{format_duration, format_time};
 
 /// How many runs to come a timer shows.
@@ -88,10 +88,7 @@ pub(crate) fn read(object: &mut Object<'_>) -> Result<Option<(Due, SetOptions)>,
     let overlap = object.take("overlap");
     let recurrence = Recurrence {
         repeats: repeats.as_ref().map(read_repeats).transpose()?,
-        until: match until.as_ref().map(due_at).transpose()? {
-            Some(Due::At(until)) => Some(until),
-            _ => None,
-        },
+        until: until.as_ref().map(time).transpose()?,
         jitter: jitter.as_ref().map_or(Ok(Duration::ZERO), span)?,
         overlap: overlap.as_ref().map_or(Ok(Overlap::Skip), read_overlap)?,
         ..Recurrence::new(schedule)
@@ -224,8 +221,59 @@ pub(crate) fn show_position(recurring: &Recurring) -> Value {
     Value::Object(object)
 }
 
+/// To which run each attempt of a record belongs, oldest first. `None` for the attempts of a timer
+/// for one time, and for all those before one of which the record does not tell.
+///
+/// The record has the number of the run that is next, under way or was the last. A delivery ends its
+/// run. Whether a failure or an interruption ended its run or was followed by a retry, the record
+/// tells for the run that is under way, and for all runs as long as none was given up.
+pub(crate) fn runs_of_attempts(record: &Record) -> Vec<Option<u32>> {
+    let mut runs = vec![None; record.attempts.len()];
+    let Some(recurring) = &record.recurring else {
+        return runs;
+    };
+    // Those of the run under way.
+    let (mut failures, mut interruptions) = (record.failures, record.interruptions);
+    let mut run = Some(recurring.run);
+    // Something of that run, or of one after it, comes behind the attempt.
+    let mut is_followed = match record.state {
+        State::Pending => true,
+        State::Dead { reason, .. } => reason == DeadReason::Missed,
+        State::Delivering | State::Done { .. } => false,
+    };
+    for (attempt, shown) in record.attempts.iter().zip(&mut runs).rev() {
+        let result = attempt.ended.as_ref().map(|end| end.result);
+        let is_under_way = failures > 0 || interruptions > 0;
+        if is_followed {
+            run = match result {
+                Some(AttemptResult::Done) => run.and_then(|run| run.checked_sub(1)),
+                Some(AttemptResult::Failed | AttemptResult::Interrupted)
+                    if recurring.dead > 0 && !is_under_way =>
+                {
+                    None
+                }
+                // Tried again; or stopped, which ends the timer, and revived.
+                _ => run,
+            };
+        }
+        match result {
+            Some(AttemptResult::Failed) => failures = failures.saturating_sub(1),
+            Some(AttemptResult::Interrupted) => interruptions = interruptions.saturating_sub(1),
+            _ => {}
+        }
+        is_followed = true;
+        *shown = run;
+    }
+    runs
+}
+
 #[cfg(test)]
 mod tests {
+    use countwheel::Timestamp;
+    use countwheel_durable::{
+        AttemptEnd, AttemptRecord, DueClock, RetryPolicy, Revision, TimerId, TimerName,
+    };
+
     use super::super::json;
     use super::*;
 
@@ -324,5 +372,131 @@ mod tests {
             let shown = format!("{:?}", read_text(text).expect_err(text));
             assert!(shown.contains("one of"), "{text}: {shown}");
         }
+    }
+
+    /// A record of run `run` after attempts with these results: `d`one, `f`ailed, `i`nterrupted,
+    /// `s`topped, or one that is `u`nder way.
+    fn record(state: &State, run: u32, dead: u64, attempts: &str) -> Record {
+        let at = Timestamp::from_micros;
+        let schedule = Schedule::FixedDelay {
+            every: Duration::from_secs(1),
+        };
+        let attempts = attempts.bytes().zip(1..).map(|(result, number)| {
+            let result = match result {
+                b'd' => Some(AttemptResult::Done),
+                b'f' => Some(AttemptResult::Failed),
+                b'i' => Some(AttemptResult::Interrupted),
+                b's' => Some(AttemptResult::Stopped),
+                _ => None,
+            };
+            AttemptRecord {
+                number,
+                due: at(1),
+                started: at(1),
+                ended: result.map(|result| AttemptEnd {
+                    at: at(2),
+                    result,
+                    detail: String::new(),
+                }),
+            }
+        });
+        let attempts: Vec<_> = attempts.collect();
+        Record {
+            name: TimerName::new("q", "k").unwrap(),
+            id: TimerId {
+                store: 7,
+                set: Revision(1),
+            },
+            revision: Revision(1),
+            state: state.clone(),
+            created: at(0),
+            due: at(1),
+            clock: DueClock::Wall,
+            missed: Missed::Fire,
+            recurring: Some(Box::new(Recurring {
+                recurrence: Recurrence::new(schedule),
+                run,
+                nominal: at(1),
+                moved: None,
+                origin: at(1),
+                busy_since: None,
+                missed: 0,
+                overlapped: 0,
+                dead,
+            })),
+            first_due: at(1),
+            policy: RetryPolicy::default(),
+            failures: 0,
+            interruptions: 0,
+            attempt: 0,
+            attempts,
+            payload: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_attempt_shows_its_run_as_far_as_the_record_tells() {
+        let dead = |reason| State::Dead {
+            at: Timestamp::from_micros(3),
+            reason,
+        };
+        let done = State::Done {
+            at: Timestamp::from_micros(3),
+            keep_until: Timestamp::from_micros(4),
+        };
+        let (pending, under_way) = (&State::Pending, &State::Delivering);
+        let (stopped, missed) = (&dead(DeadReason::Stopped), &dead(DeadReason::Missed));
+        let (one, two, three) = (Some(1), Some(2), Some(3));
+        for (state, run, given_up, failures, interruptions, attempts, expected) in [
+            (pending, 1, 0, 0, 0, "", vec![]),
+            (pending, 3, 0, 0, 0, "dd", vec![one, two]),
+            (pending, 3, 0, 0, 0, "dfd", vec![one, two, two]),
+            (pending, 2, 0, 2, 0, "dff", vec![one, two, two]),
+            (under_way, 2, 0, 1, 0, "dfu", vec![one, two, two]),
+            (under_way, 2, 0, 0, 1, "diu", vec![one, two, two]),
+            (&done, 3, 0, 0, 0, "ddfd", vec![one, two, three, three]),
+            (stopped, 2, 0, 0, 0, "ds", vec![one, two]),
+            // The run that was missed had no attempt.
+            (missed, 3, 0, 0, 0, "dd", vec![one, two]),
+            // Revived: the same run.
+            (pending, 2, 0, 0, 0, "ds", vec![one, two]),
+            (&done, 2, 0, 0, 0, "dsd", vec![one, two, two]),
+            // Where each of two failures may have ended a run, none is guessed.
+            (pending, 3, 1, 0, 0, "dff", vec![None, None, None]),
+            (pending, 4, 1, 0, 0, "ffd", vec![None, None, three]),
+            (pending, 3, 1, 1, 0, "dff", vec![None, None, three]),
+            (pending, 3, 1, 0, 0, "ii", vec![None, None]),
+            (
+                under_way,
+                3,
+                1,
+                1,
+                0,
+                "dffu",
+                vec![None, None, three, three],
+            ),
+            (
+                under_way,
+                3,
+                1,
+                1,
+                0,
+                "fifu",
+                vec![None, None, three, three],
+            ),
+        ] {
+            let record = Record {
+                failures,
+                interruptions,
+                ..record(state, run, given_up, attempts)
+            };
+            let shown = runs_of_attempts(&record);
+            assert_eq!(shown, expected, "{attempts} {state:?}");
+        }
+        let once = Record {
+            recurring: None,
+            ..record(pending, 1, 0, "f")
+        };
+        assert_eq!(runs_of_attempts(&once), [None]);
     }
 }

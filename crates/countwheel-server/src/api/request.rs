@@ -144,21 +144,51 @@ fn decode_form(encoded: &str) -> Option<Cow<'_, str>> {
 pub(crate) enum Honoured {
     /// None: one that is sent is refused, not passed over.
     Nothing,
-    /// `If-Match: "<revision>"`.
+    /// `If-Match: "<revision>"` or `If-Match: *`.
     IfMatch,
     /// That, or `If-None-Match: *`.
     Both,
 }
 
+/// What must hold of the timer for a request to do anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Condition {
+    /// There is a timer of that name, in whatever state and of whatever revision.
+    Exists,
+    /// What the engine compares.
+    Engine(Precondition),
+}
+
+impl Condition {
+    /// The condition of a request that does nothing anyway where there is no timer.
+    pub(crate) const fn of_existing(self) -> Precondition {
+        match self {
+            Self::Exists => Precondition::None,
+            Self::Engine(precondition) => precondition,
+        }
+    }
+}
+
+/// Conditions that no request honours: a timer has a revision and no date.
+const OTHER_CONDITIONS: [HeaderName; 3] = [
+    header::IF_MODIFIED_SINCE,
+    header::IF_UNMODIFIED_SINCE,
+    header::IF_RANGE,
+];
+
 /// The precondition in the headers.
-pub(crate) fn precondition(
-    headers: &HeaderMap,
-    honoured: Honoured,
-) -> Result<Precondition, Problem> {
+pub(crate) fn precondition(headers: &HeaderMap, honoured: Honoured) -> Result<Condition, Problem> {
+    if let Some(name) = OTHER_CONDITIONS
+        .iter()
+        .find(|name| headers.contains_key(*name))
+    {
+        let detail = format!("the header {name} is not supported here");
+        return Err(Problem::malformed(detail));
+    }
     let if_match = only(headers, &header::IF_MATCH)?;
     let if_none_match = only(headers, &header::IF_NONE_MATCH)?;
     match (if_match, if_none_match) {
-        (None, None) => Ok(Precondition::None),
+        (None, None) => Ok(Condition::Engine(Precondition::None)),
         (Some(_), _) if honoured == Honoured::Nothing => {
             Err(Problem::malformed("If-Match is not supported here"))
         }
@@ -168,16 +198,63 @@ pub(crate) fn precondition(
         (Some(_), Some(_)) => Err(Problem::malformed(
             "If-Match and If-None-Match cannot be combined",
         )),
-        (None, Some("*")) => Ok(Precondition::Absent),
+        (None, Some("*")) => Ok(Condition::Engine(Precondition::Absent)),
         (None, Some(_)) => Err(Problem::malformed("If-None-Match must be *")),
+        (Some("*"), None) => Ok(Condition::Exists),
         (Some(tag), None) => tag
             .strip_prefix('"')
             .and_then(|tag| tag.strip_suffix('"'))
             .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
             .and_then(|digits| digits.parse().ok())
-            .map(|revision| Precondition::Revision(Revision(revision)))
-            .ok_or_else(|| Problem::malformed("If-Match must be one revision in quotes")),
+            .map(|revision| Condition::Engine(Precondition::Revision(Revision(revision))))
+            .ok_or_else(|| Problem::malformed("If-Match must be one revision in quotes, or *")),
     }
+}
+
+/// Whether the caller of a GET has what the tag `revision` names, by its `If-None-Match`: a list of
+/// tags, each weak or not, or `*`. What is none of these names nothing.
+pub(crate) fn has_already(headers: &HeaderMap, revision: Revision) -> Known {
+    let tag = format!("\"{revision}\"");
+    let values = headers.get_all(header::IF_NONE_MATCH).iter();
+    let mut known = Known::Nothing;
+    for value in values.filter_map(|value| value.to_str().ok()) {
+        for named in value.split(',').map(str::trim) {
+            if named == "*" {
+                return Known::Anything;
+            }
+            if named.strip_prefix("W/").unwrap_or(named) == tag {
+                known = Known::Revision;
+            }
+        }
+    }
+    known
+}
+
+/// What the caller of a GET says to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Known {
+    /// Not this revision.
+    Nothing,
+    /// This revision.
+    Revision,
+    /// Whatever there is.
+    Anything,
+}
+
+/// Refuses what would change what a request does and is nowhere honoured.
+pub(crate) fn unknown_wishes(headers: &HeaderMap) -> Option<Problem> {
+    const REFUSED: [(&str, &str); 2] = [
+        ("prefer", "no preference is supported here"),
+        (
+            "idempotency-key",
+            "an idempotency key is not supported here: a set of the same timer may be repeated, \
+             and If-Match and If-None-Match keep it from being done twice",
+        ),
+    ];
+    let (_, detail) = REFUSED
+        .iter()
+        .find(|(name, _)| headers.contains_key(*name))?;
+    Some(Problem::malformed(*detail))
 }
 
 /// The header's value, if it is there; refused if it is there twice or no ASCII.
@@ -324,6 +401,29 @@ mod tests {
         for bad in ["/?c=1", "/?a=1&a=2", "/?a=%FF", "/?a=1&%61=2"] {
             assert!(Query::of(&uri(bad), &known).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn if_none_match_of_a_get_is_a_list_of_tags() {
+        let known = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::IF_NONE_MATCH, value.parse().unwrap());
+            }
+            has_already(&headers, Revision(7))
+        };
+        for values in [
+            &["\"7\""][..],
+            &["W/\"7\""],
+            &["\"6\", \"7\""],
+            &["\"6\"", "\"7\""],
+        ] {
+            assert_eq!(known(values), Known::Revision, "{values:?}");
+        }
+        for values in [&[][..], &["7"], &["\"77\""], &["w/\"7\""], &["\"6\",8"]] {
+            assert_eq!(known(values), Known::Nothing, "{values:?}");
+        }
+        assert_eq!(known(&["*"]), Known::Anything);
     }
 
     #[test]

@@ -11,12 +11,12 @@ use countwheel_durable::{Due, Recurrence, RetryPolicy, Schedule};
 use serde::Serialize;
 
 use super::json::{self, Field};
-use super::problem::{Code, Problem};
+use super::problem::Problem;
 use super::recurrence;
 use super::request::{Honoured, Query, json_body, precondition};
 use super::retry::{self, Planned, Standing};
-use super::{App, answer};
-use crate::time::{LAST_TIME, format_time, parse_time};
+use super::{App, answer, timers};
+use crate::time::{LAST_TIME, format_time};
 
 #[derive(Serialize)]
 struct Answer {
@@ -92,16 +92,7 @@ fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
         _ => return Err(one()),
     };
     object.finish()?;
-    let start = match &start {
-        None => None,
-        Some(field) => Some(parse_time(&field.text()?).ok_or_else(|| {
-            Problem::new(
-                Code::Unschedulable,
-                "a time is RFC 3339 with an offset, such as 2026-03-01T12:00:00Z",
-            )
-            .at(field.pointer())
-        })?),
-    };
+    let start = start.as_ref().map(timers::time).transpose()?;
     let limit = match &limit {
         None => 100,
         Some(field) => field

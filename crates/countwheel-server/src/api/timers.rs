@@ -6,12 +6,12 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use countwheel::Timestamp;
 use countwheel_durable::store::{Filter, Position};
 use countwheel_durable::{
-    self as durable, DeadReason, Due, Record, RetryPolicy, Revision, SetOptions, Shift, StateKind,
-    Was,
+    self as durable, DeadReason, Due, Precondition, Record, RetryPolicy, Revision, SetOptions,
+    Shift, StateKind, TimerError, Was,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -20,13 +20,14 @@ use super::json::{self, Field, Kind, Object};
 use super::problem::{Code, Problem};
 use super::recurrence;
 use super::request::{
-    Honoured, Query, Verb, json_body, optional_json_body, precondition, queue_of,
-    timer_and_verb_of, timer_of,
+    Condition, Honoured, Known, Query, Verb, has_already, json_body, optional_json_body,
+    precondition, queue_of, timer_and_verb_of, timer_of,
 };
 use super::retry::{self, NextAttempt, Standing};
 use super::{App, answer};
+use crate::guard::Targets;
 use crate::job::Job;
-use crate::time::{format_duration, format_time, parse_signed, parse_time};
+use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
 
 const URL_MAX_BYTES: usize = 2_048;
 const HEADERS_MAX: usize = 32;
@@ -36,15 +37,23 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 60);
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 /// How many attempts to come a timer shows.
 const NEXT_ATTEMPTS: usize = 20;
+/// How often a set is tried that is for whatever timer of its name exists.
+const TRIES: usize = 16;
+/// The revision of no timer.
+const NO_REVISION: Revision = Revision(0);
 
 /// Headers that a delivery sets itself, or that are about the connection.
-const RESERVED_HEADERS: [&str; 11] = [
+const RESERVED_HEADERS: [&str; 15] = [
     "connection",
     "content-length",
     "content-type",
     "expect",
     "host",
+    "http2-settings",
     "keep-alive",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "proxy-authorization",
     "proxy-connection",
     "te",
     "trailer",
@@ -67,15 +76,15 @@ pub(super) async fn set(
     }
     let name = timer_of(request.uri())?;
     Query::of(request.uri(), &[])?;
-    let precondition = precondition(request.headers(), Honoured::Both)?;
+    let condition = precondition(request.headers(), Honoured::Both)?;
     let body = json_body(request).await?;
     let NewTimer {
         due,
         policy,
         job,
         options,
-    } = read_set(&body)?;
-    let request = durable::Request::Set {
+    } = read_set(&body, &app.targets)?;
+    let request = |precondition| durable::Request::Set {
         name: name.clone(),
         due,
         policy,
@@ -83,12 +92,16 @@ pub(super) async fn set(
         precondition,
         options,
     };
+    let response = match condition {
+        Condition::Engine(precondition) => app.submit(request(precondition)).await?,
+        Condition::Exists => replace(&app, request).await?,
+    };
     let durable::Response::Set {
         id,
         revision,
         due,
         replaced,
-    } = app.submit(request).await?
+    } = response
     else {
         return Err(wrong_answer());
     };
@@ -105,6 +118,24 @@ pub(super) async fn set(
         replaced,
     };
     Ok(tagged(answer(status, &body), revision))
+}
+
+/// Sets a timer if there is one of its name. The engine compares revisions, and a refusal says which
+/// one is current: with that one it is tried again.
+async fn replace(
+    app: &App,
+    request: impl FnOnce(Precondition) -> durable::Request + Clone,
+) -> Result<durable::Response, Problem> {
+    let mut revision = NO_REVISION;
+    for _ in 0..TRIES {
+        let request = request.clone()(Precondition::Revision(revision));
+        match app.submit(request).await {
+            Err(TimerError::Changed { current }) => revision = current,
+            answer => return Ok(answer?),
+        }
+    }
+    let detail = "the timer changes all the time: try again";
+    Err(Problem::new(Code::Overloaded, detail))
 }
 
 /// The engine answered something else than what it was asked.
@@ -127,7 +158,7 @@ struct NewTimer {
     options: SetOptions,
 }
 
-fn read_set(body: &[u8]) -> Result<NewTimer, Problem> {
+fn read_set(body: &[u8], targets: &Targets) -> Result<NewTimer, Problem> {
     let mut object = Field::root(json::parse(body)?).object()?;
     let (due, options) = recurrence::read(&mut object)?
         .ok_or_else(|| object.malformed("one of in, at, every, every_after, cron is needed"))?;
@@ -136,7 +167,7 @@ fn read_set(body: &[u8]) -> Result<NewTimer, Problem> {
     let content_type = object.take("content_type");
     let policy = object.take("retry");
     object.finish()?;
-    let mut job = read_target(&target)?;
+    let mut job = read_target(&target, targets)?;
     (job.content_type, job.body) = read_body(body.as_ref(), content_type.as_ref())?;
     let policy = policy.as_ref().map(retry::read).transpose()?;
     Ok(NewTimer {
@@ -170,14 +201,13 @@ pub(super) fn due_in(field: &Field<'_>) -> Result<Due, Problem> {
     }
 }
 
+/// A time as RFC 3339 writes it.
+pub(super) fn time(field: &Field<'_>) -> Result<Timestamp, Problem> {
+    read_time(&field.text()?).map_err(|error| unschedulable(field, &error.to_string()))
+}
+
 pub(super) fn due_at(field: &Field<'_>) -> Result<Due, Problem> {
-    let time = parse_time(&field.text()?).ok_or_else(|| {
-        unschedulable(
-            field,
-            "a time is RFC 3339 with an offset, such as 2026-03-01T12:00:00Z",
-        )
-    })?;
-    Ok(Due::At(time))
+    Ok(Due::At(time(field)?))
 }
 
 /// A signed span from the deadline now.
@@ -205,14 +235,14 @@ fn invalid_target(field: &Field<'_>, detail: impl Into<String>) -> Problem {
     Problem::new(Code::InvalidTarget, detail).at(field.pointer())
 }
 
-fn read_target(field: &Field<'_>) -> Result<Job, Problem> {
+fn read_target(field: &Field<'_>, targets: &Targets) -> Result<Job, Problem> {
     let mut object = field.object()?;
     let url = object.require("url")?;
     let headers = object.take("headers");
     let timeout = object.take("timeout");
     object.finish()?;
     Ok(Job {
-        url: read_url(&url)?,
+        url: read_url(&url, targets)?,
         headers: headers.as_ref().map_or(Ok(Vec::new()), read_headers)?,
         content_type: None,
         body: Vec::new(),
@@ -220,16 +250,17 @@ fn read_target(field: &Field<'_>) -> Result<Job, Problem> {
     })
 }
 
-fn read_url(field: &Field<'_>) -> Result<String, Problem> {
+fn read_url(field: &Field<'_>, targets: &Targets) -> Result<String, Problem> {
     let url = field.text()?;
-    match crate::deliver::check_url(&url) {
-        _ if url.len() > URL_MAX_BYTES => Err(invalid_target(
-            field,
-            format!("a URL has at most {URL_MAX_BYTES} bytes"),
-        )),
-        Ok(_) => Ok(url.into_owned()),
-        Err(detail) => Err(invalid_target(field, detail)),
+    if url.len() > URL_MAX_BYTES {
+        let detail = format!("a URL has at most {URL_MAX_BYTES} bytes");
+        return Err(invalid_target(field, detail));
     }
+    let uri = crate::deliver::check_url(&url).map_err(|detail| invalid_target(field, detail))?;
+    targets
+        .check(&uri)
+        .map_err(|refused| invalid_target(field, refused.to_string()))?;
+    Ok(url.into_owned())
 }
 
 fn read_headers(field: &Field<'_>) -> Result<Vec<(String, String)>, Problem> {
@@ -250,6 +281,11 @@ fn read_headers(field: &Field<'_>) -> Result<Vec<(String, String)>, Problem> {
             || name.starts_with("webhook-");
         if reserved {
             let detail = format!("the header {name} is not for the caller to set");
+            return Err(invalid_target(&field, detail));
+        }
+        if name.contains('_') {
+            // To many receivers `content_length` and `timer_key` are those with a hyphen.
+            let detail = "a header name has no underscore: receivers take it for a hyphen";
             return Err(invalid_target(&field, detail));
         }
         if HeaderValue::from_str(&value).is_err() {
@@ -340,7 +376,7 @@ pub(super) async fn shift(
 ) -> Result<Response, Problem> {
     let name = timer_of(request.uri())?;
     Query::of(request.uri(), &[])?;
-    let precondition = precondition(request.headers(), Honoured::IfMatch)?;
+    let precondition = precondition(request.headers(), Honoured::IfMatch)?.of_existing();
     let body = json_body(request).await?;
     let mut object = Field::root(json::parse(&body)?).object()?;
     let (kind, field) = object.one_of(&["in", "at", "by"])?;
@@ -394,7 +430,7 @@ pub(super) async fn remove(
 ) -> Result<Response, Problem> {
     #[derive(Serialize)]
     struct Answer {
-        was: StateKind,
+        was: &'static str,
         #[serde(skip_serializing_if = "Option::is_none")]
         due: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -405,31 +441,52 @@ pub(super) async fn remove(
     let only_pending = query.read("only", "pending", |only| (only == "pending").then_some(()))?;
     let request = durable::Request::Remove {
         name,
-        precondition: precondition(&headers, Honoured::IfMatch)?,
+        precondition: precondition(&headers, Honoured::IfMatch)?.of_existing(),
         only_pending: only_pending.is_some(),
     };
     let durable::Response::Removed(was) = app.submit(request).await? else {
         return Err(wrong_answer());
     };
     let (was, due, attempt) = match was {
-        Was::Pending { due } => (StateKind::Pending, Some(format_time(due)), None),
-        Was::Delivering { attempt } => (StateKind::Delivering, None, Some(attempt)),
-        Was::Dead => (StateKind::Dead, None, None),
+        Was::Pending { due } => ("pending", Some(format_time(due)), None),
+        Was::Delivering { attempt } => ("delivering", None, Some(attempt)),
+        Was::Dead => ("dead", None, None),
+        Was::Unreadable => ("unreadable", None, None),
     };
     Ok(answer(StatusCode::OK, &Answer { was, due, attempt }))
 }
 
-pub(super) async fn get(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     let name = timer_of(&uri)?;
     Query::of(&uri, &[])?;
     app.read(move |timers| {
         let record = timers.get(&name).map_err(|error| Problem::from(&error))?;
         let record =
             record.ok_or_else(|| Problem::new(Code::NotFound, "there is no timer of that name"))?;
-        let response = answer(StatusCode::OK, &TimerBody::of(&record));
+        let is_known = match has_already(&headers, record.revision) {
+            Known::Nothing => false,
+            Known::Revision => shows_its_revision(&record),
+            Known::Anything => true,
+        };
+        let response = if is_known {
+            StatusCode::NOT_MODIFIED.into_response()
+        } else {
+            answer(StatusCode::OK, &TimerBody::of(&record))
+        };
         Ok(tagged(response, record.revision))
     })
     .await
+}
+
+/// Whether whoever has seen a timer of this revision has seen all there is. An attempt leaves the
+/// revision as it is: only of a timer that waits, and was not interrupted since it got its
+/// revision, there is but one view.
+fn shows_its_revision(record: &Record) -> bool {
+    record.state == durable::State::Pending && record.interruptions == 0
 }
 
 pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
@@ -437,6 +494,9 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
     struct Answer {
         items: Vec<TimerBody>,
         next: Option<String>,
+        /// How many were left out because they cannot be read.
+        #[serde(skip_serializing_if = "is_zero")]
+        unreadable: usize,
     }
     let known = [
         "state",
@@ -473,10 +533,19 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         let body = Answer {
             items: page.records.iter().map(TimerBody::of).collect(),
             next: page.next.map(cursor),
+            unreadable: page.unreadable,
         };
         Ok(answer(StatusCode::OK, &body))
     })
     .await
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands over a reference"
+)]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 fn cursor(position: Position) -> String {
@@ -537,6 +606,9 @@ struct TargetBody {
 #[derive(Serialize)]
 struct AttemptBody {
     number: u32,
+    /// Of a recurring timer, where the record tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<u32>,
     due: String,
     started: String,
     late_us: u64,
@@ -590,7 +662,7 @@ impl TimerBody {
             recurring: record.recurring.as_deref().map(recurrence::show_position),
             failures: record.failures,
             attempt: record.attempt,
-            attempts: record.attempts.iter().map(AttemptBody::of).collect(),
+            attempts: attempts(record),
             next_attempts,
         }
     }
@@ -610,11 +682,21 @@ impl TargetBody {
     }
 }
 
+/// The attempts of a record, oldest first, each with its run.
+fn attempts(record: &Record) -> Vec<AttemptBody> {
+    let runs = recurrence::runs_of_attempts(record);
+    let attempts = record.attempts.iter().zip(runs);
+    attempts
+        .map(|(attempt, run)| AttemptBody::of(attempt, run))
+        .collect()
+}
+
 impl AttemptBody {
-    fn of(attempt: &durable::AttemptRecord) -> Self {
+    fn of(attempt: &durable::AttemptRecord, run: Option<u32>) -> Self {
         let late = attempt.started.saturating_since(attempt.due);
         Self {
             number: attempt.number,
+            run,
             due: format_time(attempt.due),
             started: format_time(attempt.started),
             late_us: u64::try_from(late.as_micros()).unwrap_or(u64::MAX),
@@ -670,10 +752,10 @@ mod tests {
     #[test]
     fn a_body_is_kept_as_it_was_sent() {
         let body = br#"{"in":0,"target":{"url":"http://x/"},"body": {"n": 1.000, "e":1e400} }"#;
-        let job = read_set(body).unwrap().job;
+        let job = read_set(body, &Targets::any()).unwrap().job;
         assert_eq!(job.body, br#"{"n": 1.000, "e":1e400}"#);
         let body = br#"{"in":0,"target":{"url":"http://x/"},"body":"a\u00e9\n","content_type":"text/plain"}"#;
-        let job = read_set(body).unwrap().job;
+        let job = read_set(body, &Targets::any()).unwrap().job;
         assert_eq!(job.body, "aé\n".as_bytes());
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use countwheel::Timestamp;
 use countwheel_durable::{Due, Precondition, Revision};
 
-use crate::time::{parse_signed, parse_time};
+use crate::time::{parse_signed, parse_time, read_time};
 
 /// A duration with its unit: `5s`, `1h 30m`, `250ms`, `PT30M`, `2d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -31,7 +31,7 @@ pub(crate) fn signed(text: &str) -> Result<By, String> {
 
 /// RFC 3339 with an offset.
 pub(crate) fn time(text: &str) -> Result<Timestamp, String> {
-    parse_time(text).ok_or_else(|| format!("{text:?} is no time such as 2026-03-01T12:00:05Z"))
+    read_time(text).map_err(|error| error.to_string())
 }
 
 /// RFC 3339, or a date alone, which is its midnight in UTC.

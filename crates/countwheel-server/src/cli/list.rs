@@ -48,7 +48,7 @@ impl List {
             due_before: self.due_before,
         };
         let mut left = if self.all { u32::MAX } else { self.limit };
-        let mut cursor = None;
+        let (mut cursor, mut unreadable) = (None, 0);
         let mut table = Table::new(["KEY", "STATE", "DUE (UTC)", "FROM NOW", "ATTEMPT>", "REV>"]);
         while left > 0 {
             let queue = &self.connection.queue;
@@ -67,6 +67,7 @@ impl List {
                 }
                 table.write(terminal.out)?;
             }
+            unreadable += page.unreadable;
             let shown = u32::try_from(page.items.len()).unwrap_or(u32::MAX);
             left = if self.all {
                 left
@@ -75,8 +76,14 @@ impl List {
             };
             cursor = page.next;
             if cursor.is_none() {
-                return Ok(Exit::Done);
+                break;
             }
+        }
+        if unreadable > 0 {
+            writeln!(terminal.err, "{unreadable} timers cannot be read")?;
+        }
+        if cursor.is_none() {
+            return Ok(Exit::Done);
         }
         if !self.connection.json {
             writeln!(terminal.err, "there may be more: --all shows them")?;

@@ -39,7 +39,9 @@ impl Remove {
 }
 
 fn was(removed: &TimerRemoved, now: Timestamp) -> String {
-    let state = removed.was;
+    let Some(state) = removed.was else {
+        return "could not be read".to_owned();
+    };
     match (removed.due, removed.attempt) {
         (Some(due), _) => format!("was {state}, due {}", text::from_now(due, now)),
         (None, Some(attempt)) => format!("was {state}, attempt {attempt} may still arrive"),
@@ -58,7 +60,7 @@ mod tests {
         let now = Timestamp::from_micros(1_000_000);
         let removed = |state, due, attempt| {
             let was_doing = TimerRemoved {
-                was: state,
+                was: Some(state),
                 due,
                 attempt,
             };
@@ -74,5 +76,7 @@ mod tests {
             "was delivering, attempt 2 may still arrive"
         );
         assert_eq!(removed(StateKind::Dead, None, None), "was dead");
+        let unreadable: TimerRemoved = serde_json::from_str(r#"{"was": "unreadable"}"#).unwrap();
+        assert_eq!(was(&unreadable, now), "could not be read");
     }
 }

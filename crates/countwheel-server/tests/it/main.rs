@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
 
+mod degraded;
 mod delivery;
+mod descriptors;
+mod exits;
 mod maintenance;
 mod noise;
 mod process;

@@ -8,7 +8,9 @@ use std::time::Duration;
 use countwheel::{Clock, Instant, SystemClock};
 use serde_json::json;
 
-use crate::support::{Directory, Server, Target, pause, program, wait_for_state};
+use crate::support::{
+    Directory, Server, Target, output_of_refusal, pause, program, unprivileged, wait_for_state,
+};
 
 const PATH: &str = "/v1/queues/default/timers/k";
 
@@ -311,36 +313,83 @@ fn dev_echoes_and_leaves_nothing_behind() {
     assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 0);
 }
 
+/// The service that failed may close the connection before it answers.
 #[test]
 fn a_store_that_fails_ends_the_service_with_its_own_code() {
     let directory = Directory::new();
     let data = directory.0.join("data");
     let mut server = Server::start(&data);
-    // What the log is about to go on in is taken away.
-    for entry in std::fs::read_dir(data.join("log")).unwrap() {
-        let entry = entry.unwrap();
-        if entry.file_name().to_string_lossy().contains("spare-") {
-            std::fs::remove_file(entry.path()).unwrap();
-        }
-    }
+    // Whatever the log goes on in, a spare that is there or one that is made, has no place.
+    let (log, gone) = (data.join("log"), data.join("gone"));
+    std::fs::rename(&log, &gone).unwrap();
     let mut client = server.client();
     let filling = "x".repeat(900_000);
     let body = json!({"in": "1h", "target": {"url": "http://x/"}, "body": filling}).to_string();
     let path = |number| format!("/v1/queues/default/timers/{number}");
     let mut acknowledged = Vec::new();
     for number in 0..20 {
-        let answer = client.json("PUT", &path(number), &body);
-        if answer.status != 201 {
-            assert_eq!(answer.problem(), (503, "unavailable".into()));
-            break;
+        match client.try_json("PUT", &path(number), &body) {
+            Some(answer) if answer.status == 201 => acknowledged.push(number),
+            Some(answer) => {
+                assert_eq!(answer.problem(), (503, "unavailable".into()));
+                break;
+            }
+            None => break,
         }
-        acknowledged.push(number);
     }
     assert!(acknowledged.len() < 20, "the store never failed");
     assert_eq!(server.wait().code(), Some(3));
+    std::fs::rename(&gone, &log).unwrap();
     // Everything that was acknowledged is there.
     let server = Server::start(&data);
     for number in acknowledged {
         server.client().get(&path(number)).expect(200);
+    }
+}
+
+/// A place for snapshots that cannot be used was found at the first snapshot.
+#[test]
+fn a_place_for_snapshots_that_cannot_be_used_is_refused_at_the_start() {
+    let directory = Directory::new();
+    let at = |name: &str| directory.0.join(name);
+    let data = at("data");
+    std::fs::write(at("file"), "x").unwrap();
+    std::os::unix::fs::symlink(at("nowhere"), at("dangling")).unwrap();
+    std::fs::create_dir(at("sealed")).unwrap();
+    std::fs::set_permissions(at("sealed"), PermissionsExt::from_mode(0o500)).unwrap();
+    for place in [
+        "file",
+        "file/below",
+        "dangling",
+        "dangling/below",
+        "sealed",
+        "sealed/below",
+    ] {
+        let place = at(place);
+        let mut command = unprivileged(&directory.0);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--log-segment-mib", "1"]);
+        command
+            .arg("--data")
+            .arg(&data)
+            .arg("--snapshot-dir")
+            .arg(&place);
+        let Some(output) = output_of_refusal(command) else {
+            panic!("{} is taken", place.display());
+        };
+        refused(&output, 1, place.to_str().unwrap());
+        assert!(output.stdout.is_empty());
+        assert!(!data.exists(), "nothing was made");
+        assert!(!at("nowhere").exists());
+    }
+    // One that is not there is made, and one behind a link is as good as any.
+    std::fs::create_dir(at("there")).unwrap();
+    std::os::unix::fs::symlink(at("there"), at("link")).unwrap();
+    for place in ["new/below", "link"] {
+        let server = Server::with(&data, &["--snapshot-dir", at(place).to_str().unwrap()]);
+        let mut client = server.client();
+        client
+            .json("POST", "/v1/snapshots", r#"{"name": "first"}"#)
+            .expect(201);
+        assert!(server.stop().success());
     }
 }

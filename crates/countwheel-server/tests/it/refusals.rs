@@ -88,6 +88,12 @@ fn a_set_that_breaks_a_rule_is_refused() {
         (timed(r#""at":"2026-03-01T12:00:00""#), unschedulable),
         (timed(r#""at":"2026-02-30T12:00:00Z""#), unschedulable),
         (timed(r#""at":"9999-12-31T23:59:59Z""#), unschedulable),
+        (timed(r#""at":"10000-01-01T00:00:00Z""#), unschedulable),
+        (timed(r#""at":"2016-12-31T23:59:60Z""#), unschedulable),
+        (
+            also(r#""every":"1h","until":"2016-12-31T23:59:60Z""#),
+            unschedulable,
+        ),
         (timed(r#""in":NaN"#), malformed),
         (timed(r#""in":Infinity"#), malformed),
         (timed(r#""in":+1"#), malformed),
@@ -169,6 +175,21 @@ fn a_set_that_breaks_a_rule_is_refused() {
         (header(r#""transfer-encoding":"chunked""#), aim),
         (header(r#""Timer-Key":"x""#), aim),
         (header(r#""webhook-id":"x""#), aim),
+        (header(r#""timer_key":"x""#), aim),
+        (header(r#""Content_Length":"1""#), aim),
+        (header(r#""x_shop":"1""#), aim),
+        (header(r#""CONTENT-TYPE":"x""#), aim),
+        (header(r#""Proxy-Authorization":"x""#), aim),
+        (header(r#""HTTP2-Settings":"x""#), aim),
+        (header(r#""tE":"trailers""#), aim),
+        (header(r#""Upgrade":"h2c""#), aim),
+        (header(r#""host ":"x""#), aim),
+        (header(r#"" host":"x""#), aim),
+        (header(r#""host\t":"x""#), aim),
+        (header(r#""ho\u017ft":"x""#), aim),
+        (url("http://x:22/"), aim),
+        (url("https://x:6379/"), aim),
+        (url("http://169.254.169.254/"), aim),
         (header(r#""a b":"x""#), aim),
         (header(r#""x":"a\r\nb: c""#), aim),
         (header(r#""x-a":"1","X-A":"2""#), aim),
@@ -253,6 +274,15 @@ fn a_refusal_points_to_the_field_at_fault() {
     let mut client = server.client();
     for (body, pointer) in [
         (r#"{"in":-1,"target":{"url":"http://x/"}}"#, "/in"),
+        (
+            r#"{"at":"2016-12-31T23:59:60Z","target":{"url":"http://x/"}}"#,
+            "/at",
+        ),
+        (
+            r#"{"in":1,"target":{"url":"http://x/","headers":{"a_b":"1"}}}"#,
+            "/target/headers/a_b",
+        ),
+        (r#"{"in":1,"target":{"url":"http://x:22/"}}"#, "/target/url"),
         (r#"{"in":1,"target":{"url":"x"}}"#, "/target/url"),
         (r#"{"in":1,"target":{"url":"http://x/"},"a/b":1}"#, "/a~1b"),
         (
@@ -427,6 +457,54 @@ fn what_surrounds_a_request_is_checked() {
             TIMER.into(),
             vec![json, ("if-match", "*")],
             body,
+            404,
+            "not_found",
+        ),
+        (
+            "PUT",
+            TIMER.into(),
+            vec![json, ("if-match", "*"), ("if-none-match", "*")],
+            body,
+            400,
+            "malformed",
+        ),
+        (
+            "PUT",
+            TIMER.into(),
+            vec![json, ("if-match", "\"*\"")],
+            body,
+            400,
+            "malformed",
+        ),
+        (
+            "PUT",
+            TIMER.into(),
+            vec![json, ("idempotency-key", "\"a\"")],
+            body,
+            400,
+            "malformed",
+        ),
+        (
+            "PUT",
+            TIMER.into(),
+            vec![json, ("prefer", "return=minimal")],
+            body,
+            400,
+            "malformed",
+        ),
+        (
+            "GET",
+            pending.into(),
+            vec![("prefer", "wait=10")],
+            b"",
+            400,
+            "malformed",
+        ),
+        (
+            "POST",
+            "/v1/queues/q/timers/dead:revive".into(),
+            vec![("idempotency-key", "a")],
+            b"",
             400,
             "malformed",
         ),
@@ -848,6 +926,27 @@ fn what_surrounds_a_request_is_checked() {
         ),
         ("BREW", TIMER.into(), vec![], b"", 405, "method_not_allowed"),
     ];
+    let date = "Thu, 01 Jan 2099 00:00:00 GMT";
+    let conditions = [
+        ("if-modified-since", date),
+        ("if-unmodified-since", date),
+        ("if-range", date),
+    ];
+    for condition in conditions {
+        for (method, path, body) in [
+            ("PUT", TIMER, &body[..]),
+            ("PATCH", pending, br#"{"in":1}"#),
+            ("DELETE", pending, b""),
+            ("POST", "/v1/queues/q/timers/pending:fire", b""),
+            ("POST", "/v1/simulate", br#"{"retry":{"fixed":1}}"#),
+            ("POST", "/v1/snapshots", br#"{"name":"x"}"#),
+        ] {
+            let answer = client.send(method, path, &[json, condition], body);
+            let expected = (400, "malformed".to_owned());
+            assert_eq!(answer.problem(), expected, "{method} {path} {condition:?}");
+        }
+        assert_eq!(client.send("GET", pending, &[condition], b"").status, 200);
+    }
     for (method, path, headers, body, status, code) in &cases {
         let answer = client.send(method, path, headers, body);
         assert_eq!(
@@ -885,6 +984,24 @@ fn a_body_that_is_too_long_is_not_read_to_its_end() {
     assert_eq!(answer.problem(), (413, "too_large".into()));
 }
 
+#[test]
+fn a_time_after_the_last_year_is_said_to_be_too_far() {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0.join("data"));
+    let mut client = server.client();
+    for at in [
+        "2200-01-01T00:00:00Z",
+        "9999-12-31T23:59:59Z",
+        "10000-01-01T00:00:00Z",
+    ] {
+        let body = format!(r#"{{"at":"{at}","target":{{"url":"http://x/"}}}}"#);
+        let answer = client.json("PUT", TIMER, &body);
+        assert_eq!(answer.problem(), (422, "unschedulable".into()), "{at}");
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("ahead"), "{at}: {detail}");
+    }
+}
+
 /// A web page can make a browser on this machine send requests here, under its own origin or
 /// under a name that it lets lead here.
 #[test]
@@ -909,6 +1026,13 @@ fn without_a_token_a_request_comes_from_this_machine_and_under_its_name() {
         "host: 192.168.1.1\r\n",
         "host: localhost\r\norigin: https://evil.example\r\n",
         "host: localhost\r\norigin: null\r\n",
+        // A page that somebody else on this machine serves.
+        "host: localhost:7070\r\norigin: http://localhost:3000\r\n",
+        "host: localhost:7070\r\norigin: http://localhost\r\n",
+        "host: localhost:7070\r\norigin: http://127.0.0.1:7070\r\n",
+        "host: localhost:7070\r\norigin: http://localhost:7070\r\norigin: http://x\r\n",
+        "host: localhost:7070\r\nsec-fetch-site: cross-site\r\n",
+        "host: localhost:7070\r\nsec-fetch-site: same-site\r\n",
     ] {
         assert_eq!(ask(lines), 403, "{lines}");
     }
@@ -919,8 +1043,16 @@ fn without_a_token_a_request_comes_from_this_machine_and_under_its_name() {
         "host: localhost:7070\r\n",
         "host: 127.0.0.2\r\n",
         "host: [::1]:80\r\n",
-        "host: LOCALHOST\r\norigin: http://127.0.0.1:3000\r\n",
+        "host: LOCALHOST\r\norigin: http://localhost:80\r\n",
+        "host: localhost:7070\r\norigin: http://localhost:7070\r\nsec-fetch-site: same-origin\r\n",
+        "host: localhost:7070\r\nsec-fetch-site: none\r\n",
     ] {
         assert!(matches!(ask(lines), 200 | 201), "{lines}");
     }
+    // A link from elsewhere may be followed: it changes nothing.
+    let followed = [("sec-fetch-site", "cross-site")];
+    let mut client = server.client();
+    assert_eq!(client.send("GET", "/", &followed, b"").status, 200);
+    let fire = client.send("POST", &format!("{path}:fire"), &followed, b"");
+    assert_eq!(fire.problem(), (403, "forbidden".into()));
 }

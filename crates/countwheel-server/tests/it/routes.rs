@@ -133,6 +133,89 @@ fn preconditions_hold_back_what_they_should() {
 }
 
 #[test]
+fn any_revision_is_matched_if_there_is_a_timer() {
+    let (_directory, _server, mut client) = start();
+    let path = format!("{TIMERS}/k");
+    let body = r#"{"in":"1h","target":{"url":"http://x/"}}"#;
+    let json = ("content-type", "application/json");
+    let any = ("if-match", "*");
+    for (method, body) in [("PUT", body), ("PATCH", r#"{"by":1}"#), ("DELETE", "")] {
+        let refused = client.send(method, &path, &[json, any], body.as_bytes());
+        assert_eq!(refused.problem(), (404, "not_found".into()), "{method}");
+    }
+    client.json("PUT", &path, body).expect(201);
+    let replaced = client.send("PUT", &path, &[json, any], body.as_bytes());
+    assert_eq!(replaced.expect(200)["replaced"], "pending");
+    assert_eq!(replaced.header("etag"), Some("\"2\""));
+    let moved = client.send("PATCH", &path, &[json, any], br#"{"by":1}"#);
+    assert_eq!(moved.expect(200)["revision"], 3);
+    let removed = client.send("DELETE", &path, &[any], b"").expect(200);
+    assert_eq!(removed["was"], "pending");
+}
+
+#[test]
+fn a_get_of_what_the_caller_has_is_answered_without_it() {
+    let (_directory, _server, mut client) = start();
+    let path = format!("{TIMERS}/k");
+    let get = |client: &mut Client, method: &str, tag: &str| {
+        client.send(method, &path, &[("if-none-match", tag)], b"")
+    };
+    assert_eq!(get(&mut client, "GET", "*").status, 404);
+    let made = set(&mut client, "k", r#""in":"1h""#);
+    assert_eq!(made["revision"], 1);
+    for (method, tag) in [
+        ("GET", "\"1\""),
+        ("GET", "W/\"1\""),
+        ("GET", "\"7\", \"1\""),
+        ("GET", "*"),
+        ("HEAD", "\"1\""),
+    ] {
+        let answer = get(&mut client, method, tag);
+        assert_eq!((answer.status, answer.body.len()), (304, 0), "{tag}");
+        assert_eq!(answer.header("etag"), Some("\"1\""));
+    }
+    for tag in ["\"2\"", "1", "\"11\""] {
+        get(&mut client, "GET", tag).expect(200);
+    }
+    client.json("PATCH", &path, r#"{"by":1}"#).expect(200);
+    get(&mut client, "GET", "\"1\"").expect(200);
+
+    // An attempt leaves the revision as it is, and there is more to see.
+    let target = Target::answering("200 OK");
+    let body = json!({"in": "1h", "target": {"url": target.url}});
+    client.json("PUT", &path, &body.to_string()).expect(200);
+    let fired = client.send("POST", &format!("{path}:fire"), &[], b"");
+    let tag = fired.header("etag").unwrap().to_owned();
+    target.next();
+    let done = wait_for_state(&mut client, &path, "done");
+    assert_eq!(format!("\"{}\"", done["revision"]), tag);
+    assert_eq!(get(&mut client, "GET", &tag).expect(200), done);
+}
+
+#[test]
+fn the_attempts_of_a_recurring_timer_show_their_runs() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::start(|number| {
+        let answers = ["200 OK", "503 Busy", "200 OK", "410 Gone"];
+        crate::support::reply(answers[number.min(3)], "")
+    });
+    let path = format!("{TIMERS}/k");
+    let body = json!({"cron": "* * * * * *", "retry": {"fixed": 1}, "target": {"url": target.url}});
+    client.json("PUT", &path, &body.to_string()).expect(201);
+    let dead = wait_for_state(&mut client, &path, "dead");
+    let attempts = dead["attempts"].as_array().unwrap();
+    let shown: Vec<_> = attempts
+        .iter()
+        .map(|one| (&one["run"], &one["number"]))
+        .collect();
+    let expected =
+        [(1, 1), (2, 2), (2, 3), (3, 4)].map(|(run, number)| (json!(run), json!(number)));
+    let expected: Vec<_> = expected.iter().map(|(run, number)| (run, number)).collect();
+    assert_eq!(shown, expected);
+    assert_eq!(dead["recurring"]["run"], 3);
+}
+
+#[test]
 fn a_move_takes_a_timer_where_it_is_told() {
     let (_directory, _server, mut client) = start();
     set(&mut client, "k", r#""at":"2100-01-01T00:00:00Z""#);

@@ -3,8 +3,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -43,6 +44,36 @@ pub(crate) fn program() -> Command {
         .env("http_proxy", "http://127.0.0.1:1")
         .env("HTTP_PROXY", "http://127.0.0.1:1");
     command
+}
+
+/// The program as somebody who may not do everything, and has `directory` for his own.
+pub(crate) fn unprivileged(directory: &Path) -> Command {
+    /// Nobody, on most systems.
+    const NOBODY: u32 = 65_534;
+    let mut command = program();
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(directory, Some(NOBODY), Some(NOBODY)).unwrap();
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+/// What it said when it ended; `None` if it is ready instead, and has to be ended.
+pub(crate) fn output_of_refusal(mut command: Command) -> Option<Output> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut ready).unwrap();
+    if !ready.is_empty() {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        return None;
+    }
+    child.wait_with_output().ok()
 }
 
 /// A running service.
@@ -162,6 +193,12 @@ impl Client {
         self.send(method, path, &json, body.as_bytes())
     }
 
+    /// Sends JSON to one who may end before he answers.
+    pub(crate) fn try_json(&mut self, method: &str, path: &str, body: &str) -> Option<Answer> {
+        let json = [("content-type", "application/json")];
+        self.try_send(method, path, &json, body.as_bytes())
+    }
+
     pub(crate) fn send(
         &mut self,
         method: &str,
@@ -169,6 +206,17 @@ impl Client {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Answer {
+        self.try_send(method, path, headers, body)
+            .unwrap_or_else(|| panic!("no answer to {method} {path}"))
+    }
+
+    fn try_send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Option<Answer> {
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
         let own = self.headers.iter();
         let own = own.map(|(name, value)| (name.as_str(), value.as_str()));
@@ -178,22 +226,20 @@ impl Client {
         head += &format!("content-length: {}\r\n\r\n", body.len());
         let request = [head.as_bytes(), body].concat();
         // A kept connection may have been closed meanwhile: then it is tried once more.
-        for _ in 0..2 {
-            if let Some(answer) = self.exchange(&request, method == "HEAD") {
-                return answer;
-            }
-        }
-        panic!("no answer to {method} {path}");
+        (0..2).find_map(|_| self.exchange(&request, method == "HEAD"))
     }
 
     /// Sends these very bytes and reads the answer, if there is one.
     pub(crate) fn exchange(&mut self, request: &[u8], is_head: bool) -> Option<Answer> {
-        let mut stream = self.stream.take().unwrap_or_else(|| {
-            let stream = TcpStream::connect(&self.address).unwrap();
-            stream.set_nodelay(true).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            BufReader::new(stream)
-        });
+        let mut stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => {
+                let stream = TcpStream::connect(&self.address).ok()?;
+                stream.set_nodelay(true).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                BufReader::new(stream)
+            }
+        };
         // Refused early, it may not be read to its end.
         stream.get_mut().write_all(request).unwrap_or_default();
         let (status, headers) = read_head(&mut stream)?;
@@ -203,7 +249,7 @@ impl Client {
         };
         let length = header("content-length").map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; if is_head { 0 } else { length }];
-        stream.read_exact(&mut body).unwrap();
+        stream.read_exact(&mut body).ok()?;
         if header("connection") != Some("close") {
             self.stream = Some(stream);
         }

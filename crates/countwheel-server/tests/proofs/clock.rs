@@ -21,6 +21,9 @@ const HOUR: i64 = 3_600;
 const DAY: i64 = 24 * HOUR;
 /// For how long after a step an attempt may arrive that had been started before it.
 const UNDER_WAY_US: u64 = 400_000;
+/// By how much the machine's wall clock, by which arrivals are noted, may be slewed while a delay
+/// runs.
+const SLEW_US: u64 = 2_000;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -33,6 +36,8 @@ enum Step {
     Stop(u64),
     /// `kill -9`, and a start.
     Restart,
+    /// The same, with the clock set meanwhile, to so many seconds from the right time.
+    RestartAt(i64),
 }
 
 struct Timer {
@@ -112,6 +117,11 @@ impl World {
                 self.server.kill();
                 self.server.restart();
             }
+            Step::RestartAt(seconds) => {
+                self.server.kill();
+                self.take(Step::Clock(seconds), random);
+                self.server.restart();
+            }
         }
     }
 
@@ -150,9 +160,15 @@ impl World {
         self.timers.insert(key, timer);
     }
 
-    /// Sets the clock to where everything is due, which a process that starts then goes by for
-    /// delays as well, waits for it, and judges.
+    /// Waits for the delays, whatever the clock shows; sets the clock to where every instant is due,
+    /// waits for those, and judges.
     fn judge(mut self, name: &str, faults: &mut Vec<String>) -> u64 {
+        wait_until(&format!("{name}: all delays are over"), || {
+            let arrived = self.receiver.arrivals().into_iter().map(|one| one.key);
+            let arrived: std::collections::BTreeSet<_> = arrived.collect();
+            let mut delays = self.timers.iter().filter(|(_, one)| one.over_us.is_some());
+            delays.all(|(key, _)| arrived.contains(key))
+        });
         wait(Duration::from_millis(1_200));
         let last = self.shift() / 1_000_000;
         self.take(Step::Clock(last.max(DAY) + 2 * DAY), &mut Random::new(0));
@@ -193,11 +209,12 @@ impl World {
                 .map(|((_, shift), _)| *shift)
                 .max();
             let wall_us = shifted(arrival.at_us, latest.unwrap_or(0));
-            let over = timer
-                .over_us
-                .is_some_and(|over_us| over_us <= arrival.at_us);
-            if wall_us < timer.due_us && !over {
-                let early = timer.due_us - wall_us;
+            // No clock that is set, and no restart, brings a delay nearer.
+            let early = match timer.over_us {
+                Some(over_us) => over_us.saturating_sub(arrival.at_us + SLEW_US),
+                None => timer.due_us.saturating_sub(wall_us),
+            };
+            if early > 0 {
                 faults.push(format!("{name}: {early} us early: {arrival:?}"));
             }
         }
@@ -219,9 +236,14 @@ fn write_clock(path: &Path, seconds: i64) {
     std::fs::rename(&new, path).unwrap();
 }
 
+/// Where a clock without a battery stands: an hour into 1970.
+fn dead() -> i64 {
+    HOUR - i64::try_from(now_us() / 1_000_000).unwrap()
+}
+
 /// The clock at the boot, and what happens then.
 fn fixed() -> Vec<(&'static str, i64, Vec<Step>)> {
-    use Step::{Clock, Restart, Set, Stop, Wait};
+    use Step::{Clock, Restart, RestartAt, Set, Stop, Wait};
     vec![
         (
             "an hour forward",
@@ -262,6 +284,39 @@ fn fixed() -> Vec<(&'static str, i64, Vec<Step>)> {
             DAY,
             vec![Set(20), Wait(300), Clock(0), Set(10), Wait(300), Restart],
         ),
+        (
+            "in 1970 at boot",
+            dead(),
+            vec![
+                Set(20),
+                Wait(300),
+                Restart,
+                Set(20),
+                Clock(0),
+                Set(10),
+                Wait(300),
+                Restart,
+                Set(10),
+            ],
+        ),
+        (
+            "in 1970 at a restart",
+            0,
+            vec![
+                Set(20),
+                Wait(300),
+                RestartAt(dead()),
+                Set(20),
+                Wait(300),
+                Clock(0),
+                Restart,
+            ],
+        ),
+        (
+            "a jump before a restart",
+            0,
+            vec![Set(20), Clock(DAY), Restart, Set(20), RestartAt(-DAY)],
+        ),
     ]
 }
 
@@ -277,6 +332,10 @@ fn drawn(random: &mut Random) -> Vec<Step> {
                 Step::Clock(sign * seconds)
             }
             7 => Step::Stop(random.between(10, 1_500)),
+            8 if random.between(0, 2) == 0 => {
+                let clocks = [dead(), -DAY, DAY, 0];
+                Step::RestartAt(clocks[usize::try_from(random.between(0, 4)).unwrap()])
+            }
             _ => Step::Restart,
         })
         .collect()

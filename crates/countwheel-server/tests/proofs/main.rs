@@ -10,6 +10,8 @@
 mod harness;
 
 mod clock;
+mod crashes;
+mod damage;
 mod faults;
 mod january;
 mod kill;

@@ -108,12 +108,13 @@ fn cuts_of_power_lose_nothing() {
         disk.heal();
         if cuts.cuts % 10 == 4 {
             // What it cannot read it has to refuse; nothing is lost by that.
-            disk.set_reads_per_error(3);
-            server.respawn();
+            server.respawn_after(|| disk.set_reads_per_error(3));
+            server.only_reads_fail = true;
             match server.wait_until_ready() {
                 Ok(()) => unread.1 += 1,
                 Err(_) => unread.0 += 1,
             }
+            server.only_reads_fail = false;
             server.kill();
             disk.set_reads_per_error(0);
         }
@@ -201,6 +202,82 @@ fn a_store_that_was_being_made_opens_after_a_cut() {
         "{} of {times}: {refused:#?}",
         refused.len()
     );
+}
+
+/// The sync of the parent of the data directory failed, and nobody looked: an entry that no later
+/// sync makes durable, and with it all that was acknowledged.
+#[test]
+#[ignore = "part of the minute of power, needs FUSE: cargo xtask check power"]
+fn no_sync_of_a_directory_that_fails_while_the_store_is_made_loses_anything() {
+    const TIMERS: usize = 5;
+    const SYNCS_MAX: u64 = 64;
+    let _turn = turn();
+    let mut random = Random::new(seed());
+    let directory = Directory::new("power-directories");
+    let disk = lossy(&directory.join("disk"));
+    let (mut went_on, mut refused, mut lost) = (0, Vec::new(), Vec::new());
+    let mut reached = 0;
+    for number in 0..SYNCS_MAX {
+        // Two directories are made, or the one in which all else is.
+        let above = directory.join(&format!("disk/above-{number}"));
+        let data = above.join("data");
+        if number % 2 == 1 {
+            std::fs::create_dir(&above).unwrap();
+            let root = std::fs::File::open(directory.join("disk")).unwrap();
+            root.sync_all().unwrap();
+            std::fs::create_dir(&data).unwrap();
+        }
+        disk.fail_directory_sync(Some(number / 2));
+        let mut server = Server::launch(&data, Launch::default());
+        let first = server.wait_until_ready();
+        let is_reached = !disk.will_fail_directory_sync();
+        disk.fail_directory_sync(None);
+        if !is_reached && number % 2 == 1 {
+            server.kill();
+            break;
+        }
+        reached += u64::from(is_reached);
+        went_on += u64::from(first.is_ok());
+        server.kill();
+        if let Err(why) = server.try_restart() {
+            refused.push(why);
+            continue;
+        }
+        let body = json!({"in": "1h", "target": {"url": "http://127.0.0.1:9/"}});
+        for timer in 0..TIMERS {
+            let path = format!("/v1/queues/default/timers/{timer}");
+            let reply = server.caller().ask("PUT", &path, Some(&body));
+            assert_eq!(reply.expect("an answer").status, 201);
+        }
+        disk.cut(random.between(0, u64::MAX));
+        server.kill();
+        disk.heal();
+        match server.try_restart() {
+            Ok(()) => {
+                let there = server.caller().all().len();
+                if there != TIMERS {
+                    lost.push(format!(
+                        "sync {}: {there} of {TIMERS} are there",
+                        number / 2
+                    ));
+                }
+            }
+            Err(why) => lost.push(format!("sync {}: {why}", number / 2)),
+        }
+        server.kill();
+    }
+    figures::print(
+        "Syncs of directories that fail while the store is made",
+        &[
+            ("failed", reached.to_string()),
+            ("the start went on", went_on.to_string()),
+            ("refused afterwards", refused.len().to_string()),
+            ("lost", lost.len().to_string()),
+        ],
+    );
+    assert!(lost.is_empty(), "{lost:#?}");
+    assert!(refused.is_empty(), "{refused:#?}");
+    assert!(reached > 8, "{reached}");
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Answers {
             });
             by_clock.push(all);
         }
-        Ok(Self {
+        let answers = Self {
             records,
             due: by_clock,
             due_until,
@@ -51,7 +51,37 @@ impl Answers {
                 .map(|queue| listed(store, queue))
                 .collect::<Result<_, _>>()?,
             counts: store.counts(Shard::ONLY)?,
-        })
+        };
+        // What it passes over it says.
+        let gaps = store.gaps();
+        if gaps.dues || gaps.lists {
+            return Err(unreadable("a part of an index"));
+        }
+        Ok(answers)
+    }
+
+    /// The same, of a store on a disk of which so many calls have failed. What is due may have entries
+    /// of what was replaced while a read fails: whoever reads the record sees that.
+    ///
+    /// # Errors
+    /// What the store says, and one that [says](Self::are_short) that a call failed meanwhile.
+    pub fn undisturbed(
+        store: &dyn Store,
+        names: &BTreeSet<TimerName>,
+        struck: impl Fn() -> u64,
+    ) -> Result<Self, StoreError> {
+        let before = struck();
+        let answers = Self::of(store, names)?;
+        if struck() > before {
+            return Err(unreadable("something, for a moment"));
+        }
+        Ok(answers)
+    }
+
+    /// Whether the error says that the store passed over something that it could not read.
+    #[must_use]
+    pub fn are_short(error: &StoreError) -> bool {
+        matches!(error, StoreError::Corrupt { path, .. } if path.as_os_str() == A_STORE)
     }
 
     /// Whether each record is, or is not there, as in one of `states`, which are of the same names.
@@ -122,6 +152,16 @@ impl Answers {
     }
 }
 
+/// In the place of a file.
+const A_STORE: &str = "a store";
+
+fn unreadable(what: &str) -> StoreError {
+    StoreError::Corrupt {
+        path: A_STORE.into(),
+        problem: what.to_owned(),
+    }
+}
+
 /// When the middle one is due.
 fn middle(due: &[DueEntry]) -> Option<Timestamp> {
     due.get(due.len() / 2).map(|entry| entry.wake.at)
@@ -152,6 +192,9 @@ fn listed(store: &dyn Store, queue: &QueueName) -> Result<Vec<Record>, StoreErro
     let mut all = Vec::new();
     loop {
         let page = store.list(Shard::ONLY, &filter)?;
+        if page.unreadable > 0 {
+            return Err(unreadable("a record of a list"));
+        }
         all.extend(page.records);
         match page.next {
             Some(next) => filter.after = Some(next),

@@ -1,10 +1,10 @@
 //! Unknown bytes: a store whose files were changed answers rightly, or refuses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use countwheel_durable::TimerName;
-use countwheel_durable::store::simulated::Damage;
+use countwheel_durable::store::simulated::{Damage, Disk};
 use countwheel_durable::store::{Change, MemoryStore, Shard, Store, StoreError};
 
 use super::answers::Answers;
@@ -74,7 +74,7 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
     let machine = Machine::new(kind, seed);
     let (names, states) = fill(&machine, seed)?;
     let (all, earlier) = states.split_last().ok_or("nothing was filled in")?;
-    let before = earlier.last().unwrap_or(all);
+    let without_last = earlier.last().unwrap_or(all);
     let last_segment = last_segment(&machine);
     let is_last = |path: &String| Some(path) == last_segment.as_ref();
     let mut end_is_gone = false;
@@ -101,15 +101,24 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
     };
     // An opening writes, and a check and a repair do not.
     let rescued = match kind {
-        Kind::Tables if !may_be_new => Some(rescue::run(&machine, &names, &states, !end_is_gone)?),
+        Kind::Tables if !may_be_new => {
+            let before = machine.disk.image();
+            let rescued = rescue::run(&machine, &names, &states, !end_is_gone)?;
+            unchanged(&machine.disk, &before, "a check or a repair")?;
+            Some(rescued)
+        }
         _ => None,
     };
     verdicts.repaired = u64::from(rescued == Some(Rescued::Repaired));
-    let opened = machine.open();
-    let store = match opened {
+    let before = machine.disk.image();
+    let store = match machine.open() {
         Ok(store) => store,
         Err(error) => {
             refusal(&error)?;
+            // The B-tree repairs its one file as it opens it.
+            if kind != Kind::Embedded {
+                unchanged(&machine.disk, &before, "a start that was refused")?;
+            }
             if rescued == Some(Rescued::Sound) {
                 return Err(format!("found sound, and refused: {error}"));
             }
@@ -119,7 +128,7 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
     };
     match Answers::of(store.as_store(), &names) {
         Ok(found) if found == *all => verdicts.right = 1,
-        Ok(found) if found == *before => verdicts.without_the_last = 1,
+        Ok(found) if found == *without_last => verdicts.without_the_last = 1,
         Ok(found) if end_is_gone && earlier.contains(&found) => verdicts.without_an_end = 1,
         // What a lost commit had replaced did not move any more, so it is nowhere, or what was
         // before that is there again: no state that there was, but nothing made up.
@@ -140,6 +149,23 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
         }
     }
     Ok(verdicts)
+}
+
+/// Whether a disk is as it was.
+pub(super) fn unchanged(
+    disk: &Disk,
+    before: &BTreeMap<String, Vec<u8>>,
+    what: &str,
+) -> Result<(), String> {
+    let after = disk.image();
+    let all = before.keys().chain(after.keys());
+    let changed: BTreeSet<_> = all
+        .filter(|path| before.get(*path) != after.get(*path))
+        .collect();
+    if changed.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{what} has changed {changed:?}"))
 }
 
 /// Whether the error says that something is wrong with the files.
@@ -172,7 +198,7 @@ fn fill(machine: &Machine, seed: u64) -> Result<(BTreeSet<TimerName>, Vec<Answer
             names.extend(changes.iter().filter_map(|change| match change {
                 Change::Put { record, .. } => Some(record.name.clone()),
                 Change::Remove { name, .. } => Some(name.clone()),
-                Change::Given(_) => None,
+                Change::Given(_) | Change::Clock(_) => None,
             }));
         }
     }

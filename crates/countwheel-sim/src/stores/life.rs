@@ -60,6 +60,7 @@ impl fmt::Display for Event {
                 )?,
                 Change::Remove { name, .. } => write!(f, " remove {name},")?,
                 Change::Given(revision) => write!(f, " given {revision},")?,
+                Change::Clock(_) => write!(f, " clock,")?,
             }
         }
         Ok(())
@@ -219,6 +220,9 @@ struct Life<'a> {
 
 type Verdict<T = ()> = Result<T, String>;
 
+/// Within so many pieces of upkeep an index is made anew, whatever is merged before.
+const GAP_STEPS: usize = 64;
+
 /// Errors that say that a call failed, rather than what is on the disk.
 fn is_trouble(error: &StoreError) -> bool {
     matches!(
@@ -346,7 +350,8 @@ impl<'a> Life<'a> {
     /// An error has to have a cause.
     fn trouble(&self, what: &str, error: &StoreError) -> Verdict {
         let disk = &self.machine.disk;
-        if is_trouble(error) && (disk.struck() > self.struck_before || self.was_limited) {
+        let is_trouble = is_trouble(error) || Answers::are_short(error);
+        if is_trouble && (disk.struck() > self.struck_before || self.was_limited) {
             return Ok(());
         }
         Err(format!("{what} failed without a cause: {error}"))
@@ -366,7 +371,8 @@ impl<'a> Life<'a> {
             self.struck_before = self.machine.disk.struck();
             let opened = self.machine.open().and_then(|store| {
                 let ownership = store.acquire(Shard::ONLY)?;
-                let answers = Answers::of(store.as_store(), &self.names)?;
+                let struck = || self.machine.disk.struck();
+                let answers = Answers::undisturbed(store.as_store(), &self.names, struck)?;
                 Ok((store, ownership, answers))
             });
             match opened {
@@ -408,15 +414,22 @@ impl<'a> Life<'a> {
         }
         self.last_fence = fence;
         let unsure = self.unsure.take();
-        if *found == self.expected()? {
+        let same_clock = ownership.clock == known.clock;
+        if *found == self.expected()? && same_clock {
             return Ok(());
         }
-        let before = self.difference(found)?;
+        let before = if same_clock {
+            self.difference(found)?
+        } else {
+            format!("the clocks: {:?}, not {:?}", ownership.clock, known.clock)
+        };
         let Some(changes) = unsure else {
             return Err(before);
         };
         self.model.commit(known.lease, &changes).map_err(text)?;
-        if *found == self.expected()? {
+        let known = self.model.acquire(Shard::ONLY).map_err(text)?;
+        self.model_lease = Some(known.lease);
+        if *found == self.expected()? && ownership.clock == known.clock {
             self.tally.survived += 1;
             return Ok(());
         }
@@ -457,7 +470,18 @@ impl<'a> Life<'a> {
         let Some((store, _)) = &self.store else {
             return Ok(());
         };
-        match Answers::of(store.as_store(), &self.names) {
+        let struck = || self.machine.disk.struck();
+        let mut answers = Answers::undisturbed(store.as_store(), &self.names, struck);
+        if let Err(error) = &answers
+            && Answers::are_short(error)
+        {
+            // A read failed before: the index is made anew.
+            for _ in 0..GAP_STEPS {
+                store.upkeep(4).unwrap_or_default();
+            }
+            answers = Answers::undisturbed(store.as_store(), &self.names, struck);
+        }
+        match answers {
             Ok(found) => {
                 found.check()?;
                 if found != self.expected()? {
@@ -542,7 +566,7 @@ impl<'a> Life<'a> {
                     (record.name.clone(), Before::Present(record.state.kind()))
                 }
                 Change::Remove { name, .. } => (name.clone(), Before::Absent),
-                Change::Given(_) => {
+                Change::Given(_) | Change::Clock(_) => {
                     hinted.push(change);
                     continue;
                 }
@@ -566,7 +590,7 @@ fn name_of(change: &Change) -> Option<&TimerName> {
     match change {
         Change::Put { record, .. } => Some(&record.name),
         Change::Remove { name, .. } => Some(name),
-        Change::Given(_) => None,
+        Change::Given(_) | Change::Clock(_) => None,
     }
 }
 
@@ -576,7 +600,13 @@ fn text(error: StoreError) -> String {
 }
 
 /// The faults that a single call is tried with.
-pub const FAILURES: [Failure; 4] = [Failure::Io, Failure::NoSpace, Failure::Short, Failure::Torn];
+pub const FAILURES: [Failure; 5] = [
+    Failure::Io,
+    Failure::NoSpace,
+    Failure::NoSpaceShort,
+    Failure::Short,
+    Failure::Torn,
+];
 
 /// For who prints the end of a long list.
 #[must_use]

@@ -1,8 +1,8 @@
 //! What stores are put through: scripts that are written down, and lives that are drawn.
 
-use countwheel::Timestamp;
-use countwheel_durable::store::Change;
+use countwheel::{BootId, Instant, Timestamp};
 use countwheel_durable::store::simulated::{Calls, Failure, Fault, Operation};
+use countwheel_durable::store::{Change, ClockNote};
 use countwheel_durable::{
     DeadReason, DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
@@ -66,7 +66,7 @@ impl Writer {
 
 type Family = (&'static str, fn(&mut Writer));
 
-const FAMILIES: [Family; 15] = [
+const FAMILIES: [Family; 16] = [
     ("set", |w| w.set(1)),
     ("set, remove", |w| {
         w.set(1);
@@ -92,6 +92,16 @@ const FAMILIES: [Family; 15] = [
     ("given alone", |w| {
         w.commit(vec![Change::Given(Revision(100))]);
         w.commit(vec![]);
+    }),
+    ("clocks alone", |w| {
+        w.commit(vec![clock(1)]);
+        let changes = vec![w.put(1), clock(2)];
+        w.commit(changes);
+        w.upkeep(3);
+        w.event(Event::Restart);
+        w.commit(vec![clock(1)]);
+        w.upkeep(0);
+        w.event(Event::Ask);
     }),
     ("a life", |w| {
         w.set(1);
@@ -166,7 +176,7 @@ const FAMILIES: [Family; 15] = [
     }),
 ];
 
-/// Sixty scripts: fifteen families, with payloads of four lengths.
+/// Sixty-four scripts: sixteen families, with payloads of four lengths.
 #[must_use]
 pub fn all() -> Vec<Script> {
     let mut scripts = Vec::new();
@@ -296,6 +306,7 @@ fn commit(random: &mut Random, dangers: &Dangers, revision: &mut u64) -> Event {
         *revision += 1;
         changes.push(match random.below(8) {
             0 | 1 => Change::remove(name(key)),
+            2 if revision.is_multiple_of(2) => clock(*revision),
             2 => Change::Given(Revision(*revision)),
             kind => {
                 let state = match kind {
@@ -313,6 +324,16 @@ fn commit(random: &mut Random, dangers: &Dangers, revision: &mut u64) -> Event {
         changes,
         hinted: random.one_in(2),
     }
+}
+
+/// A note of the clocks, each of another reading.
+fn clock(number: u64) -> Change {
+    Change::Clock(ClockNote {
+        wall: Timestamp::from_micros(number),
+        boot_id: Some(BootId::from_u128(u128::from(number))),
+        boot: Instant::from_nanos(number),
+        line: Timestamp::from_micros(number),
+    })
 }
 
 pub(super) fn name(key: u64) -> TimerName {

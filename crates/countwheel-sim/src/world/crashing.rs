@@ -8,11 +8,12 @@ use std::time::Duration;
 use countwheel::ManualClock;
 use countwheel_durable::store::simulated::{self, Disk};
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, Filter, Lease, Ownership, Page, QueueCounts, Shard, Store,
-    StoreError,
+    Change, ClockNote, DueEntry, DueScan, Filter, Gaps, Lease, Ownership, Page, QueueCounts, Shard,
+    Store, StoreError,
 };
-use countwheel_durable::{Record, TimerName};
+use countwheel_durable::{Record, TimerName, Trouble};
 
+use super::boots::Noted;
 use crate::machine::{Kept, Machine};
 
 pub(super) struct CrashingStore {
@@ -22,6 +23,9 @@ pub(super) struct CrashingStore {
     next: Mutex<NextCommit>,
     /// The last commit was refused for want of room.
     was_full: AtomicBool,
+    /// Where the clocks stood when the shard was taken, and what was said of them since.
+    acquired: Mutex<Option<ClockNote>>,
+    noted: Mutex<Noted>,
 }
 
 #[derive(Default)]
@@ -50,6 +54,8 @@ impl CrashingStore {
             clock: clock.clone(),
             next: Mutex::default(),
             was_full: AtomicBool::new(false),
+            acquired: Mutex::default(),
+            noted: Mutex::default(),
         })
     }
 
@@ -63,6 +69,16 @@ impl CrashingStore {
         self.was_full.swap(false, Ordering::Relaxed)
     }
 
+    /// The note of the clocks that was there when the shard was taken.
+    pub(super) fn acquired(&self) -> Option<ClockNote> {
+        *self.acquired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of the notes since.
+    pub(super) fn noted(&self) -> Noted {
+        *self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn upkeep(&self, which: u64) -> Result<(), StoreError> {
         self.inner.upkeep(which)
     }
@@ -70,7 +86,13 @@ impl CrashingStore {
 
 impl Store for CrashingStore {
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.inner.acquire(shard)
+        let ownership = self.inner.acquire(shard)?;
+        *self.acquired.lock().unwrap_or_else(PoisonError::into_inner) = ownership.clock;
+        self.noted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .acknowledged = ownership.clock;
+        Ok(ownership)
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
@@ -80,6 +102,11 @@ impl Store for CrashingStore {
             path: "simulated".into(),
             source: io::Error::other("the simulated process ends here"),
         };
+        let note = changes.iter().rev().find_map(|change| match change {
+            Change::Clock(note) => Some(*note),
+            _ => None,
+        });
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         match fault {
             Fault::Before => return Err(gone()),
             Fault::Within(fault) => self.disk.fail(fault),
@@ -88,6 +115,12 @@ impl Store for CrashingStore {
         let committed = self.inner.commit(lease, changes);
         let is_full = matches!(committed, Err(StoreError::Full { .. }));
         self.was_full.store(is_full, Ordering::Relaxed);
+        let is_acknowledged = match &committed {
+            Ok(()) => Some(true),
+            Err(StoreError::Full { .. } | StoreError::Fenced { .. }) => Some(false),
+            Err(_) => None,
+        };
+        noted.commit(note, is_acknowledged);
         committed?;
         match fault {
             Fault::After => Err(gone()),
@@ -109,6 +142,14 @@ impl Store for CrashingStore {
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         self.inner.counts(shard)
+    }
+
+    fn gaps(&self) -> Gaps {
+        self.inner.gaps()
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        self.inner.troubles()
     }
 
     fn has_room(&self) -> bool {

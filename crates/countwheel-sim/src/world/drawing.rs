@@ -105,6 +105,9 @@ impl World {
         if self.clients.one_in(self.plan.long) {
             payload.resize(self.plan.payload, 7);
         }
+        if self.killers.len() < self.plan.killers && self.clients.one_in(10) {
+            self.killers.insert(payload.clone());
+        }
         payload
     }
 

@@ -14,6 +14,8 @@ pub enum Part {
     CommitCrashes,
     /// Steps of the wall clock.
     ClockSteps,
+    /// Machines that start anew, with a wrong clock.
+    Boots,
     /// A wall clock that is too fast or too slow.
     Drift,
     /// A machine that sleeps.
@@ -46,12 +48,13 @@ pub enum Part {
 
 impl Part {
     /// All of them; what most can do without first.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::FullDisks,
         Self::Failures,
         Self::CommitCrashes,
         Self::Crashes,
         Self::ClockSteps,
+        Self::Boots,
         Self::Drift,
         Self::Suspends,
         Self::Freezes,
@@ -75,9 +78,10 @@ impl Part {
 
     pub(super) fn leave_out(self, plan: &mut Plan) {
         match self {
-            Self::Crashes => plan.crash = 0,
+            Self::Crashes => (plan.crash, plan.killers) = (0, 0),
             Self::CommitCrashes => plan.commit_crash = 0,
             Self::ClockSteps => plan.clock_step = 0,
+            Self::Boots => plan.boots = 0,
             Self::Drift => plan.drift = 0,
             Self::Suspends => plan.suspend = 0,
             Self::Freezes => plan.freeze = 0,

@@ -23,19 +23,20 @@ use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::super::directory::{
-    Format, LOG_AND_TABLES, claim, io_error, private_file, sync_directory, write_failed,
+    Claim, Format, LOG_AND_TABLES, Lock, io_error, private_file, sync_directory, write_failed,
     write_format,
 };
 use super::super::log::Frozen;
+use super::super::place::FileSystem;
 use super::super::{
     AtRisk, Change, CheckReport, DiskOptions, DiskStore, Fence, Problem, Shard, Store, StoreError,
-    TableSnapshot, TableStore,
+    TableSnapshot, TableStore, table,
 };
+use super::opened::{Opened, begin, give_up, making};
 use super::rescue::Closed;
-use super::{LOG, TABLES, begin};
+use super::{LOG, SNAPSHOT, TABLES};
 use crate::Revision;
 
-const SNAPSHOT: &str = "SNAPSHOT";
 const TITLE: &str = "countwheel snapshot\nformat 1\n";
 const NO_SUM: &str = "--------";
 /// A line is at most about this long, and a snapshot has no more files than this.
@@ -102,10 +103,11 @@ impl DiskStore {
     /// [`StoreError::NotAStore`] if `into` holds anything, [`StoreError::Full`] if there is no
     /// room for it, [`StoreError::Poisoned`] if the store failed before, [`StoreError::Io`].
     pub fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
-        let (lock, format) = empty(into, self.store_id)?;
+        Self::must_be_outside(into, &self.directory)?;
+        let (lock, format) = empty(into, self.format.store_id)?;
         let made = self.snapshot_into(into, format);
         if made.is_err() {
-            give_up(into);
+            give_up(&FileSystem, into);
         }
         drop(lock);
         made
@@ -114,12 +116,12 @@ impl DiskStore {
     fn snapshot_into(&self, into: &Path, mut format: Format) -> Result<Snapshot, StoreError> {
         let mut files = Vec::new();
         let mut copied = 0;
-        let (tables, commit) = self.log.log().frozen(|tables: &TableStore, frozen| {
+        let (tables, reached) = self.log.log().frozen(|tables: &TableStore, frozen| {
             // Under the same lock: what moves next is in neither.
             let snapshot = tables.snapshot();
-            let commit = frozen.commit;
+            let reached = frozen.reached;
             copied += copy_log(frozen, into, &mut files)?;
-            Ok((snapshot, commit))
+            Ok((snapshot, reached))
         })?;
         let from = self.directory.join(TABLES);
         for name in tables.files() {
@@ -135,6 +137,11 @@ impl DiskStore {
             let sum = None;
             files.push(Listed { path, bytes, sum });
         }
+        // Without it, a snapshot that lost its newest segment would be taken for whole.
+        let path = format!("{TABLES}/{}", table::mark_of(reached));
+        write(&into.join(&path), &[])?;
+        let (bytes, sum) = (0, Some(crc32c::crc32c(&[])));
+        files.push(Listed { path, bytes, sum });
         let path = format!("{TABLES}/{}", TableSnapshot::MANIFEST);
         write(&into.join(&path), tables.manifest())?;
         let bytes = tables.manifest().len() as u64;
@@ -142,22 +149,22 @@ impl DiskStore {
         let sum = Some(crc32c::crc32c(tables.manifest()));
         files.push(Listed { path, bytes, sum });
         for part in [LOG, TABLES] {
-            sync_directory(&into.join(part))?;
+            sync_directory(&FileSystem, &into.join(part))?;
         }
         // Where there is a snapshot there is a store, and no half of it under this name.
         let made = Snapshot {
-            commit,
+            commit: reached.commit,
             files: files.len() as u64,
             bytes: files.iter().map(|file| file.bytes).sum(),
             copied,
         };
         write(
             &into.join(SNAPSHOT),
-            text(self.store_id, commit, &files).as_bytes(),
+            text(self.format.store_id, reached.commit, &files).as_bytes(),
         )?;
-        sync_directory(into)?;
+        sync_directory(&FileSystem, into)?;
         format.ready = true;
-        write_format(into, format)?;
+        write_format(&FileSystem, into, format)?;
         Ok(made)
     }
 
@@ -205,9 +212,22 @@ impl DiskStore {
             let problem = format!("at offset {offset}: {problem}");
             return Err(StoreError::Corrupt { path, problem });
         }
+        Self::must_be_outside(into, snapshot)?;
         let closed = Closed::open(snapshot)?;
-        let (lock, mut format) = empty(into, closed.store_id)?;
-        for file in listed(snapshot, closed.store_id)? {
+        let Claim { lock, .. } = Claim::empty(&FileSystem, into, LOG_AND_TABLES)?;
+        making(&FileSystem, into, closed.store_id, lock, |format, lock| {
+            Self::restore_into(snapshot, into, options, lock, format)
+        })
+    }
+
+    fn restore_into(
+        snapshot: &Path,
+        into: &Path,
+        options: DiskOptions,
+        lock: Lock,
+        format: Format,
+    ) -> Result<Self, StoreError> {
+        for file in listed(snapshot, format.store_id)? {
             copy(&snapshot.join(&file.path), &into.join(&file.path))?;
             if let Err(problem) = compare(into, &file)? {
                 let path = into.join(&file.path);
@@ -215,10 +235,18 @@ impl DiskStore {
             }
         }
         for part in [LOG, TABLES] {
-            sync_directory(&into.join(part))?;
+            sync_directory(&FileSystem, &into.join(part))?;
         }
-        let store = Self::open_ready(into, closed.store_id, options, lock)?;
-        let log = store.log.log();
+        let opened = Opened::ready(&FileSystem, into, format, options, lock)?;
+        let store = Self::start(into, opened)?;
+        store.leave_out()?;
+        Ok(store)
+    }
+
+    /// Leaves out the revisions and fences that the store may have given after the snapshot that
+    /// this one was made of.
+    pub(super) fn leave_out(&self) -> Result<(), StoreError> {
+        let log = self.log.log();
         // One that nobody ever took has no numbers, but may come to have.
         let shards: BTreeSet<_> = log.shards().into_iter().chain([Shard::ONLY]).collect();
         for shard in shards {
@@ -226,35 +254,16 @@ impl DiskStore {
             let fence = Fence(known.lease.fence.0.saturating_add(FENCES_LEFT_OUT));
             let lease = log.take(shard, fence)?.lease;
             let given = known.last_revision.0.saturating_add(REVISIONS_LEFT_OUT);
-            store.commit(lease, &[Change::Given(Revision(given))])?;
+            self.commit(lease, &[Change::Given(Revision(given))])?;
         }
-        sync_directory(into)?;
-        format.ready = true;
-        write_format(into, format)?;
-        Ok(store)
-    }
-}
-
-/// Removes what was copied into a directory that is not ready: it would keep a full disk full.
-fn give_up(into: &Path) {
-    for part in [LOG, TABLES] {
-        if let Err(error) = fs::remove_dir_all(into.join(part)) {
-            let into = into.display();
-            tracing::warn!(%into, part, %error, "what was copied could not be removed");
-        }
+        Ok(())
     }
 }
 
 /// Takes an empty directory, or makes it, for a store that is not ready yet.
-fn empty(directory: &Path, store_id: u64) -> Result<(File, Format), StoreError> {
-    let (lock, format) = claim(directory, LOG_AND_TABLES)?;
-    if format.is_some_and(|format| format.ready) {
-        return Err(StoreError::NotAStore {
-            path: directory.to_owned(),
-            problem: "holds a store already".to_owned(),
-        });
-    }
-    let format = begin(directory, store_id)?;
+fn empty(directory: &Path, store_id: u64) -> Result<(Lock, Format), StoreError> {
+    let Claim { mut lock, .. } = Claim::empty(&FileSystem, directory, LOG_AND_TABLES)?;
+    let format = begin(&FileSystem, directory, store_id, &mut lock)?;
     Ok((lock, format))
 }
 
@@ -392,6 +401,12 @@ fn listed(snapshot: &Path, store_id: u64) -> Result<Vec<Listed>, StoreError> {
         path: path.clone(),
         problem: "at offset 0: it is not as it was written".to_owned(),
     })
+}
+
+/// Whether a text lists the files of a snapshot.
+#[cfg(feature = "planted-bugs")]
+pub(in crate::store) fn is_list(text: &str, store_id: u64) -> bool {
+    read(text, store_id).is_some()
 }
 
 fn read(found: &str, store_id: u64) -> Option<Vec<Listed>> {

@@ -1,22 +1,24 @@
 //! What is done to a data directory that nobody has open: it is checked, and what can be saved of
 //! it is saved.
 
-use std::fs::File;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::super::directory::{Format, LOG_AND_TABLES, claim, look};
-use super::super::files::{Files, SystemFiles};
+use super::super::directory::{Claim, Format, LOG_AND_TABLES, Lock, look};
+use super::super::files::{Files, StoreFile, SystemFiles};
 use super::super::log;
+use super::super::place::{FileSystem, SET_ASIDE};
 use super::super::{
     AtRisk, CheckReport, DiskOptions, DiskStore, Loss, Problem, Repaired, StoreError, check_files,
     repair_files,
 };
-use super::{LOG, TABLES, must_have};
+use super::opened::must_have;
+use super::{LOG, SNAPSHOT, TABLES, beside};
 
 /// A directory that is only read, as long as the lock is held.
 pub(super) struct Closed {
-    _lock: Option<File>,
+    _lock: Lock,
     pub(super) store_id: u64,
     /// What is wrong with what says what the directory is.
     pub(super) problem: Option<Problem>,
@@ -34,7 +36,7 @@ impl Closed {
         if !directory.is_dir() {
             return Err(not_a_store("is no directory"));
         }
-        let (lock, format) = look(directory, LOG_AND_TABLES)?;
+        let (lock, format) = look(&FileSystem, directory, LOG_AND_TABLES)?;
         let files =
             |part| -> Arc<dyn Files> { Arc::new(SystemFiles::read_only(&directory.join(part))) };
         let (log, tables) = (files(LOG), files(TABLES));
@@ -68,7 +70,7 @@ impl Closed {
     pub(super) fn check(&self, directory: &Path) -> Result<CheckReport, StoreError> {
         let mut report = CheckReport::default();
         report.problems.extend(self.problem.clone());
-        match must_have(directory) {
+        match must_have(&FileSystem, directory) {
             Ok(()) => {
                 let found = check_files(&self.log, &self.tables, self.store_id)?;
                 report.files = found.files;
@@ -81,11 +83,72 @@ impl Closed {
     }
 }
 
+/// The tables, and those that were set aside: all that there is to read.
+#[derive(Debug)]
+struct WithAside {
+    tables: Arc<dyn Files>,
+    aside: Arc<dyn Files>,
+}
+
+impl Files for WithAside {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = self.tables.list()?;
+        let aside = self.aside.list()?;
+        let aside = aside.into_iter().filter(|name| !names.contains(name));
+        let aside: Vec<String> = aside.collect();
+        names.extend(aside);
+        Ok(names)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
+        match self.tables.open(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.aside.open(name),
+            opened => opened,
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.tables.path()
+    }
+
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StoreFile>> {
+        self.tables.create(name, len)
+    }
+
+    fn begin(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
+        self.tables.begin(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.tables.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.tables.remove(name)
+    }
+
+    fn set_aside(&self, names: &[String]) -> io::Result<()> {
+        self.tables.set_aside(names)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.tables.sync()
+    }
+
+    fn nonce(&self) -> io::Result<u64> {
+        self.tables.nonce()
+    }
+}
+
 impl DiskStore {
     /// Reads everything that the store in `directory` has, and says what is wrong with it:
     /// checksums, order, what is missing, whether the log counts what is there. Changes nothing,
     /// and keeps every opening out meanwhile. Reads the tables twice; in memory is as much as an
     /// opening takes.
+    ///
+    /// Beside a process that has the directory it keeps nobody out, reads the tables once, and
+    /// compares no counts: [`CheckReport::is_running`]. What is wrong with a file counts if the
+    /// file is still needed when it was read.
     ///
     /// ```
     /// use countwheel_durable::store::{DiskOptions, DiskStore};
@@ -94,18 +157,23 @@ impl DiskStore {
     /// options.log.segment_bytes = 1 << 16; // for a test
     /// let directory = tempfile::tempdir()?;
     /// let store = DiskStore::open(directory.path(), 7, options)?;
-    /// assert!(DiskStore::check(directory.path()).is_err()); // it is in use
+    /// let report = DiskStore::check(directory.path())?; // it is in use
+    /// assert!(report.is_sound() && report.is_running);
     /// drop(store);
-    /// assert!(DiskStore::check(directory.path())?.is_sound());
+    /// let report = DiskStore::check(directory.path())?;
+    /// assert_eq!((report.timers, report.is_running), (Some(0), false));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`StoreError::Locked`] if a process has the directory, [`StoreError::NotAStore`] if there
-    /// is no store of this format in it, [`StoreError::Io`] if it cannot be read,
+    /// [`StoreError::Busy`] if a process changes it faster than it can be read,
+    /// [`StoreError::NotAStore`] if there is no store of this format in it, [`StoreError::Io`] if it cannot be read,
     /// [`StoreError::Corrupt`] if not even which store it is can be read.
     pub fn check(directory: &Path) -> Result<CheckReport, StoreError> {
-        Closed::open(directory)?.check(directory)
+        match Closed::open(directory) {
+            Err(StoreError::Locked { .. }) => beside::check(directory),
+            closed => closed?.check(directory),
+        }
     }
 
     /// Makes a store in the empty directory `into` of what can be read of the damaged one in
@@ -133,7 +201,7 @@ impl DiskStore {
     /// ```
     ///
     /// # Errors
-    /// As [`check`](Self::check) for `from`, as [`open`](Self::open) for `into`,
+    /// As [`check`](Self::check) for `from`, but [`StoreError::Locked`] if a process has it, as [`open`](Self::open) for `into`,
     /// [`StoreError::NotAStore`] if that holds a store already, and what `lost` gives.
     pub fn repair(
         from: &Path,
@@ -142,13 +210,8 @@ impl DiskStore {
         lost: &mut dyn FnMut(Loss) -> Result<(), StoreError>,
     ) -> Result<Repaired, StoreError> {
         let damaged = Closed::open(from)?;
-        let (lock, format) = claim(into, LOG_AND_TABLES)?;
-        if format.is_some_and(|format| format.ready) {
-            return Err(StoreError::NotAStore {
-                path: into.to_owned(),
-                problem: "holds a store already".to_owned(),
-            });
-        }
+        Self::must_be_outside(into, from)?;
+        let Claim { lock, .. } = Claim::empty(&FileSystem, into, LOG_AND_TABLES)?;
         let mut repaired = Repaired::default();
         let store_id = damaged.store_id;
         Self::create(into, store_id, options, lock, |new| {
@@ -156,12 +219,20 @@ impl DiskStore {
                 lost(Loss::Damage(problem))?;
                 repaired.problems = 1;
             }
-            let Closed { log, tables, .. } = &damaged;
-            let done = repair_files(log, tables, store_id, new.log.log(), lost)?;
+            let log = &damaged.log;
+            let tables: Arc<dyn Files> = Arc::new(WithAside {
+                tables: Arc::clone(&damaged.tables),
+                aside: Arc::new(SystemFiles::read_only(&from.join(SET_ASIDE))),
+            });
+            let done = repair_files(log, &tables, store_id, new.log.log(), lost)?;
             repaired = Repaired {
                 problems: repaired.problems + done.problems,
                 ..done
             };
+            // The store of a snapshot has gone on.
+            if from.join(SNAPSHOT).exists() {
+                new.leave_out()?;
+            }
             Ok(())
         })?;
         Ok(repaired)

@@ -9,25 +9,32 @@ use redb::backends::FileBackend;
 use super::EmbeddedStore;
 use crate::store::StoreError;
 use crate::store::directory::{
-    EMBEDDED, Format, claim, io_error, private_file, sync_directory, write_format,
+    Claim, EMBEDDED, Format, Lock, io_error, private_file, settle_format, settle_name,
+    sync_directory, write_format,
 };
+use crate::store::place::FileSystem;
 
 const DATABASE: &str = "timers.redb";
 
 pub(super) fn open(directory: &Path, new_store_id: u64) -> Result<EmbeddedStore, StoreError> {
-    let (lock, format) = claim(directory, EMBEDDED)?;
-    let database = directory.join(DATABASE);
+    let Claim { lock, format } = Claim::of(&FileSystem, directory, EMBEDDED)?;
     match format {
-        Some(Format {
-            store_id,
-            ready: true,
-            ..
-        }) => {
-            let file = open_database(&database)?;
-            EmbeddedStore::open_on(file, &database, Some(store_id), Some(lock))
-        }
-        None | Some(Format { ready: false, .. }) => create(directory, database, new_store_id, lock),
+        Some(format) if format.ready => open_ready(directory, lock, format),
+        _ => create(directory, directory.join(DATABASE), new_store_id, lock),
     }
+}
+
+/// Opens the store of a directory that this process has, and that has one.
+pub(super) fn open_ready(
+    directory: &Path,
+    mut lock: Lock,
+    format: Format,
+) -> Result<EmbeddedStore, StoreError> {
+    let database = directory.join(DATABASE);
+    let file = open_database(&database)?;
+    lock.with_file(directory)?;
+    settle_format(&FileSystem, directory, format)?;
+    EmbeddedStore::open_on(file, &database, Some(format.store_id), Some(lock))
 }
 
 /// Makes a store in a directory that has none, or has one that was never ready.
@@ -35,14 +42,16 @@ fn create(
     directory: &Path,
     database: PathBuf,
     store_id: u64,
-    lock: File,
+    mut lock: Lock,
 ) -> Result<EmbeddedStore, StoreError> {
     let mut format = Format {
         version: EMBEDDED,
         store_id,
         ready: false,
     };
-    write_format(directory, format)?;
+    settle_name(&FileSystem, directory)?;
+    lock.with_file(directory)?;
+    write_format(&FileSystem, directory, format)?;
     match fs::remove_file(&database) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             return Err(io_error(&database, source));
@@ -57,9 +66,9 @@ fn create(
     let backend = backend(file, &database)?;
     let store = EmbeddedStore::create_on(backend, database, store_id, Some(lock))?;
     // The database is there, under its name, before anything says so.
-    sync_directory(directory)?;
+    sync_directory(&FileSystem, directory)?;
     format.ready = true;
-    write_format(directory, format)?;
+    write_format(&FileSystem, directory, format)?;
     Ok(store)
 }
 

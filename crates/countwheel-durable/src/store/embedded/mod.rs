@@ -7,7 +7,6 @@ mod directory;
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::mem;
 use std::ops::Bound;
@@ -23,10 +22,12 @@ use redb::{
 
 use self::backend::HeldBack;
 use self::codec::{CodecError, Indexed};
+use super::directory::{Claim, EMBEDDED, Format, Lock};
 use super::page::{PageBuilder, begins_with, position};
+use super::place::FileSystem;
 use super::{
-    Change, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page, Position, QueueCounts, Shard,
-    Store, StoreError,
+    Change, ClockNote, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page, Position,
+    QueueCounts, Shard, Store, StoreError,
 };
 use crate::{DueClock, Key, Record, Revision, StateKind, TimerName, Wake};
 
@@ -36,6 +37,8 @@ type Bytes = &'static [u8];
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 /// By shard: its fence and its last revision.
 const SHARDS: TableDefinition<'_, u16, (u64, u64)> = TableDefinition::new("shards");
+/// By shard: its [`ClockNote`]. Not there before format 1 had any.
+const CLOCKS: TableDefinition<'_, u16, Bytes> = TableDefinition::new("clocks");
 /// By [`codec::timer_key`]: the record.
 const TIMERS: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("timers");
 /// By [`codec::due_key`]: the name of the timer that wakes then.
@@ -87,7 +90,7 @@ pub struct EmbeddedStore {
     /// the store is opened again.
     failed: Mutex<bool>,
     /// Held as long as the database is open: declared after it, so dropped after it.
-    _lock: Option<File>,
+    _lock: Option<Lock>,
 }
 
 impl EmbeddedStore {
@@ -101,6 +104,36 @@ impl EmbeddedStore {
     /// for empty because part of it is missing.
     pub fn open(directory: &Path, new_store_id: u64) -> Result<Self, StoreError> {
         directory::open(directory, new_store_id)
+    }
+
+    /// Opens the store in `directory`, which has to be there. Makes none.
+    ///
+    /// ```
+    /// use countwheel_durable::store::{EmbeddedStore, StoreError};
+    ///
+    /// let directory = tempfile::tempdir()?;
+    /// let refused = EmbeddedStore::open_existing(directory.path());
+    /// assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+    /// drop(EmbeddedStore::open(directory.path(), 7)?);
+    /// EmbeddedStore::open_existing(directory.path())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`StoreError::NotAStore`] if there is none, or one that was
+    /// never finished.
+    pub fn open_existing(directory: &Path) -> Result<Self, StoreError> {
+        let (lock, format) = Claim::existing(&FileSystem, directory, EMBEDDED)?;
+        Self::open_claimed(directory, lock, format)
+    }
+
+    /// The same, of a directory that this process has.
+    pub(super) fn open_claimed(
+        directory: &Path,
+        lock: Lock,
+        format: Format,
+    ) -> Result<Self, StoreError> {
+        directory::open_ready(directory, lock, format)
     }
 
     /// Opens or makes a store on a disk of your own, for tests that simulate one: there is
@@ -129,7 +162,7 @@ impl EmbeddedStore {
         backend: impl StorageBackend,
         path: PathBuf,
         store_id: u64,
-        lock: Option<File>,
+        lock: Option<Lock>,
     ) -> Result<Self, StoreError> {
         let database = guarded(&path, || {
             let database = Database::builder()
@@ -160,7 +193,7 @@ impl EmbeddedStore {
         backend: impl StorageBackend,
         path: &Path,
         expected: Option<u64>,
-        lock: Option<File>,
+        lock: Option<Lock>,
     ) -> Result<Self, StoreError> {
         let (backend, database, repaired) = guarded(path, || {
             let backend = HeldBack::new(backend)?;
@@ -183,7 +216,7 @@ impl EmbeddedStore {
         Ok(store)
     }
 
-    fn of(database: Database, path: PathBuf, store_id: u64, lock: Option<File>) -> Self {
+    fn of(database: Database, path: PathBuf, store_id: u64, lock: Option<Lock>) -> Self {
         Self {
             database: Some(database),
             path,
@@ -250,6 +283,13 @@ impl Store for EmbeddedStore {
             let (fence, last_revision) = shards.get(shard.0)?.map_or((0, 0), |row| row.value());
             let fence = fence + 1;
             shards.insert(shard.0, (fence, last_revision))?;
+            let clocks = transaction.open_table(CLOCKS)?;
+            let clock = match clocks.get(shard.0)? {
+                Some(row) => Some(ClockNote::of_bytes(row.value().try_into().map_err(
+                    |_| Problem::Damage("a note of the clocks is of another length".to_owned()),
+                )?)),
+                None => None,
+            };
             Ok(Ownership {
                 lease: Lease {
                     shard,
@@ -257,6 +297,7 @@ impl Store for EmbeddedStore {
                 },
                 store_id: self.store_id,
                 last_revision: Revision(last_revision),
+                clock,
             })
         })
     }
@@ -283,6 +324,10 @@ impl Store for EmbeddedStore {
                     }
                     Change::Remove { name, .. } => tables.remove(lease.shard, name)?,
                     Change::Given(revision) => last_revision = last_revision.max(*revision),
+                    Change::Clock(note) => {
+                        let mut clocks = transaction.open_table(CLOCKS)?;
+                        clocks.insert(lease.shard.0, note.to_bytes().as_slice())?;
+                    }
                 }
             }
             tables.finish()?;

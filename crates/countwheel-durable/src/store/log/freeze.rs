@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use super::LogStore;
-use crate::store::{Sorted, StoreError, StoreFile};
+use crate::store::{Reached, Sorted, StoreError, StoreFile};
 
 /// What a log was behind one commit. Of what is in it nothing changes any more.
 pub(in crate::store) struct Frozen {
-    /// The last commit that is in it.
-    pub(in crate::store) commit: u64,
+    /// Its newest segment, and the last commit that is in it.
+    pub(in crate::store) reached: Reached,
     /// Oldest first.
     pub(in crate::store) segments: Vec<FrozenSegment>,
 }
@@ -75,8 +75,11 @@ impl<B: Sorted> LogStore<B> {
         });
         let segments = segments.collect();
         drop(state);
-        let commit = next - 1;
-        copy(&self.base, Frozen { commit, segments })
+        let reached = Reached {
+            segment: active,
+            commit: next - 1,
+        };
+        copy(&self.base, Frozen { reached, segments })
     }
 }
 

@@ -53,12 +53,17 @@
 mod batch;
 mod due;
 mod freeze;
+mod full;
+#[cfg(feature = "planted-bugs")]
+pub(super) mod fuzz;
 mod merge;
 mod mover;
 mod moving;
 mod passed;
 mod read;
 mod recovery;
+mod rescue;
+mod scrub;
 mod segment;
 mod short;
 mod supply;
@@ -73,23 +78,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use self::full::FullDisk;
 use self::mover::Watch;
 use self::passed::{Earliest, LOOK_EVERY};
-use self::segment::Segment;
-use self::supply::{Supply, Trouble};
+use self::segment::{Segment, VERSION};
+use self::supply::{Supply, Trouble as WriteTrouble};
 use self::writer::{Writer, Written};
 use self::young::{Place, Table};
 use super::embedded::codec::{CodecError, Indexed};
+use super::scrub::Scrub;
 use super::{
-    Before, Change, DueEntry, DueScan, Fence, Files, Filter, Lease, OnFailure, Ownership, Page,
-    QueueCounts, Shard, Sorted, Store, StoreError,
+    Before, Change, DueEntry, DueScan, Fence, Files, Filter, Gaps, Lease, OnFailure, OpenFiles,
+    Ownership, Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError,
 };
 use crate::planted::planted;
-use crate::{Record, StateKind, TimerName};
+use crate::{Record, StateKind, TimerName, Trouble, Troubles};
 
 pub(super) use self::freeze::Frozen;
 pub use self::mover::MovingLog;
-pub(super) use self::walk::{Kept, Looked, Seen, look, refuse_others, store_id, walk};
+pub(super) use self::walk::{Kept, Looked, Seen, look, store_id, taken_in, walk};
 
 /// Shorter segments are all headers and syncs.
 const SEGMENT_MIN_BYTES: u64 = 1 << 12;
@@ -202,6 +209,13 @@ pub struct LogStore<B> {
     writer: Mutex<Writer>,
     /// Fair when it is asked to be: whoever takes it again and again would keep commits out.
     state: RwLock<State>,
+    /// The segments of which the opening found the second header damaged, by number.
+    one_header: Vec<(u64, Trouble)>,
+    troubles: Troubles,
+    full_disk: Arc<FullDisk>,
+    scrub: Scrub,
+    /// Whether the round is through with the log. Held by one step at a time.
+    scrubbed_log: parking_lot::Mutex<bool>,
     /// Taken last.
     watch: Arc<Watch>,
 }
@@ -221,7 +235,8 @@ impl<B: Sorted> LogStore<B> {
     /// Opens the log in `files`, or begins one there if there is none.
     ///
     /// Reads what the sorted store has not taken in: at most as many segments as the options
-    /// allow, and nothing of the sorted store. Makes the segments of the reserve.
+    /// allow, and nothing of the sorted store. Then it [settles](Sorted::settle) that, and makes
+    /// the segments of the reserve. A log that is refused was not changed.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if a file does not hold what was synced to it,
@@ -234,20 +249,32 @@ impl<B: Sorted> LogStore<B> {
         store_id: u64,
         options: LogOptions,
     ) -> Result<Self, StoreError> {
-        let mut found = recovery::find(&*files, store_id, base.ingested())?;
+        let reached = base.reached();
+        if planted!(OpeningSettlesFirst) {
+            base.settle()?;
+        }
+        let mut found = recovery::find(&*files, store_id, base.ingested(), reached)?;
+        let recovered = recovery::replay(&*files, &found.segments, reached)?;
+        // All of it is sound: from here on something is written, and nothing before.
+        base.settle()?;
         if !base.is_settled() {
             found.moved.clear(); // the next opening finds them again
         }
-        let recovered = recovery::replay(&*files, &found.segments)?;
+        recovered.settle(&*files)?;
+        let mut one_header = std::mem::take(&mut found.one_header);
+        for (_, trouble) in &one_header {
+            tracing::error!(%trouble, "a segment has one header left; the start goes on with it");
+        }
         let mut recovery = recovered.recovery;
         recovery.freed = found.moved.len() as u64;
+        let full_disk = Arc::<FullDisk>::default();
         let mut supply = Supply {
             files: Arc::clone(&files),
             segment_bytes: options.segment_bytes.max(SEGMENT_MIN_BYTES),
             store_id,
             spares: Vec::new(),
             reserve: options.reserve_segments,
-            full: false,
+            full_disk: Arc::clone(&full_disk),
             capped: false,
             has_maker: false,
             next_name: 0,
@@ -271,11 +298,12 @@ impl<B: Sorted> LogStore<B> {
                 match supply.next_segment(number, recovered.next_commit, &mut snapshot, 0) {
                     Ok((begun, begins_at)) => {
                         state.segments.insert(number, begun.clone());
+                        one_header.retain(|(of, _)| *of != number);
                         (begun, begins_at, begins_at)
                     }
                     // A full disk must not keep a store shut: the first commit tries it again.
                     Err(trouble) => match (trouble, end) {
-                        (Trouble::Full, Some(end)) => {
+                        (WriteTrouble::Full, Some(end)) => {
                             unsure = true;
                             end
                         }
@@ -287,6 +315,7 @@ impl<B: Sorted> LogStore<B> {
         let writer = Writer {
             active,
             unsure,
+            marked: None,
             begins_at,
             offset,
             next_commit: recovered.next_commit,
@@ -308,10 +337,30 @@ impl<B: Sorted> LogStore<B> {
             gate: Mutex::new(()),
             writer: Mutex::new(writer),
             state: RwLock::new(state),
+            troubles: Troubles::default(),
+            one_header,
+            full_disk,
+            scrub: Scrub::default(),
+            scrubbed_log: parking_lot::Mutex::default(),
             watch: Arc::default(),
         };
         match log.make_spares(options.reserve_segments) {
-            Ok(_) | Err(StoreError::Full { .. }) => Ok(log),
+            Ok(_) | Err(StoreError::Full { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        log.leave_older()?;
+        Ok(log)
+    }
+
+    /// What is written from now on has what an earlier version cannot read, so it goes into a
+    /// segment that an earlier version refuses by its header. With a full disk it does not.
+    fn leave_older(&self) -> Result<(), StoreError> {
+        let version = self.writer()?.active.version;
+        if version >= VERSION {
+            return Ok(());
+        }
+        match self.seal() {
+            Ok(_) | Err(StoreError::Full { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -361,8 +410,9 @@ impl<B: Sorted> LogStore<B> {
         let mut writer = self.writer()?;
         let state = self.state();
         let table = state.shards.get(&shard);
-        let (fence, last_revision) =
-            table.map_or_else(Default::default, |table| (table.fence, table.last_revision));
+        let (fence, last_revision, clock) = table.map_or_else(Default::default, |table| {
+            (table.fence, table.last_revision, table.clock)
+        });
         drop(state);
         let fence = Fence(fence.max(after).0.saturating_add(1));
         batch::begin(&mut writer.frame, shard);
@@ -373,6 +423,7 @@ impl<B: Sorted> LogStore<B> {
             lease: Lease { shard, fence },
             store_id: writer.supply.store_id,
             last_revision,
+            clock,
         })
     }
 
@@ -430,6 +481,7 @@ impl<B: Sorted> LogStore<B> {
                 Change::Given(revision) => {
                     table.last_revision = table.last_revision.max(*revision);
                 }
+                Change::Clock(note) => table.clock = Some(*note),
             }
         }
         let hid = table.hid >= LOOK_EVERY;
@@ -437,6 +489,7 @@ impl<B: Sorted> LogStore<B> {
             table.hid = 0;
         }
         drop(state);
+        self.is_mended(changes.iter().filter_map(name_of));
         if hid {
             self.may_pass();
         }
@@ -467,26 +520,26 @@ impl<B: Sorted> LogStore<B> {
         find(table, changes, &mut writer.places);
         // Of a name of which nobody knows what is under it, what this commit did to it before.
         let mut here = HashMap::new();
-        let is_unknown = |change: &Change| before(change) == Some(Before::Unknown);
+        let is_unknown =
+            |change: &Change| matches!(before(change), Some(Before::Unknown | Before::Unreadable));
         let careful = changes.iter().any(is_unknown);
         for (change, written) in changes.iter().zip(&mut writer.places) {
             if let Some((name, table)) = name_of(change).zip(table) {
                 let replaces = &mut written.replaces;
                 let young = written.slot.map(|slot| table.slot(slot));
                 let earlier = here.get(name).copied();
-                let known = match (before(change), earlier, young) {
-                    (Some(Before::Present(kind)), ..) => Some(kind),
-                    (Some(Before::Absent), ..) => None,
-                    (_, Some(kind), _) => kind,
-                    (_, None, Some(young)) => young.kind,
-                    (_, None, None) => {
-                        let old = self.base.get(shard, name)?;
-                        old.map(|old| old.state.kind())
-                    }
+                let (known, is_sure) = match (before(change), earlier, young) {
+                    (Some(Before::Present(kind)), ..) => (Some(kind), true),
+                    (Some(Before::Absent), ..) => (None, true),
+                    (_, Some(kind), _) => (kind, true),
+                    (_, None, Some(young)) => (young.kind, true),
+                    (Some(Before::Unreadable), None, None) => self.look(shard, name)?,
+                    (_, None, None) => (self.base.kind(shard, name)?, true),
                 };
                 replaces.kind = known;
                 // What is not young is in the sorted store, or nowhere.
-                replaces.may_be_old = young.map_or(known.is_some(), |young| young.may_be_old);
+                let is_old = known.is_some() || !is_sure;
+                replaces.may_be_old = young.map_or(is_old, |young| young.may_be_old);
                 if careful {
                     here.insert(name, kind_after(change));
                 }
@@ -503,6 +556,20 @@ impl<B: Sorted> LogStore<B> {
         Ok(())
     }
 
+    /// The state of what the sorted store has under a name that cannot be read, and whether that
+    /// is sure.
+    fn look(
+        &self,
+        shard: Shard,
+        name: &TimerName,
+    ) -> Result<(Option<StateKind>, bool), StoreError> {
+        match self.base.kind(shard, name) {
+            // The change takes the place of whatever it was.
+            Err(error) if error.is_unreadable() && !planted!(ChangeReadsFirst) => Ok((None, false)),
+            found => found.map(|kind| (kind, true)),
+        }
+    }
+
     /// Appends the writer's frame, in the next segment if it has to. Says in which segment its
     /// body stands, and where.
     fn append(&self, writer: &mut Writer) -> Result<(u64, u64), StoreError> {
@@ -510,9 +577,41 @@ impl<B: Sorted> LogStore<B> {
         if let Some(segment) = self.judged(writer, begun)? {
             self.begun(segment);
         }
+        self.mark_reached(writer)?;
         let appended = writer.append();
         let body_at = self.judged(writer, appended)?;
         Ok((writer.active.number, body_at))
+    }
+
+    /// Sees to it that the sorted store knows of the active segment before a commit is in it: with
+    /// the file, all that was ever in it could be lost without a trace.
+    fn mark_reached(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        let segment = writer.active.number;
+        if writer
+            .marked
+            .is_some_and(|marked| marked.segment == segment)
+            || planted!(OpeningUnmarked)
+        {
+            return Ok(());
+        }
+        let reached = writer.reached();
+        self.base.mark(reached)?;
+        writer.marked = Some(reached);
+        Ok(())
+    }
+
+    /// Notes that nothing is committed any more, so that the next opening knows where the log
+    /// ends. It is not needed: without it, an end that was lost later may not be missed.
+    pub fn close(&self) {
+        let mut writer = self.writer_whatever();
+        let reached = writer.reached();
+        if writer.poisoned || writer.marked.is_none_or(|marked| marked == reached) {
+            return;
+        }
+        if let Err(error) = self.base.mark(reached) {
+            tracing::warn!(%error, "the end of the log was not marked");
+        }
+        writer.marked = Some(reached);
     }
 
     /// Notes a segment that was begun: the one before can move.
@@ -522,9 +621,16 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// After anything but a full disk, nothing may be written any more.
-    fn judged<T>(&self, writer: &mut Writer, result: Result<T, Trouble>) -> Result<T, StoreError> {
+    fn judged<T>(
+        &self,
+        writer: &mut Writer,
+        result: Result<T, WriteTrouble>,
+    ) -> Result<T, StoreError> {
         result.map_err(|trouble| {
-            writer.poisoned |= matches!(trouble, Trouble::Io(_)) && !planted!(LogGoesOn);
+            writer.poisoned |= matches!(trouble, WriteTrouble::Io(_)) && !planted!(LogGoesOn);
+            if matches!(trouble, WriteTrouble::Full) {
+                self.has_changed(); // a thread looks for room from now on
+            }
             trouble.error(&*self.files)
         })
     }
@@ -598,6 +704,39 @@ impl<B: Sorted> Store for LogStore<B> {
         self.has_room_left()
     }
 
+    fn gaps(&self) -> Gaps {
+        self.base.gaps()
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        let mut troubles: Vec<_> = self.full_disk().into_iter().collect();
+        troubles.extend(self.scrub_troubles());
+        let state = self.state();
+        let needed = |&&(number, _): &&(u64, _)| state.segments.contains_key(&number);
+        let one_header = self.one_header.iter().filter(needed);
+        troubles.extend(one_header.map(|(_, trouble)| trouble.clone()));
+        drop(state);
+        troubles.extend(self.troubles.list());
+        troubles.extend(self.base.troubles());
+        troubles.truncate(Troubles::LISTED_MAX);
+        troubles
+    }
+
+    fn open_files(&self) -> OpenFiles {
+        let segments = self.young().1;
+        // One that is begun, those of the reserve, and a spare that is made.
+        let most = self.options.segments_max.max(2) + self.options.reserve_segments + 2;
+        let base = self.base.open_files();
+        OpenFiles {
+            open: base.open + segments + 1, // and the directory
+            ahead: base.ahead + most.saturating_sub(segments),
+        }
+    }
+
+    fn scrub_step(&self, budget: u64) -> Scrubbed {
+        self.scrub_all(budget)
+    }
+
     fn on_failure(&self, f: OnFailure) {
         self.listen(f);
     }
@@ -638,14 +777,14 @@ fn name_of(change: &Change) -> Option<&TimerName> {
     match change {
         Change::Put { record, .. } => Some(&record.name),
         Change::Remove { name, .. } => Some(name),
-        Change::Given(_) => None,
+        Change::Given(_) | Change::Clock(_) => None,
     }
 }
 
 fn before(change: &Change) -> Option<Before> {
     match change {
         Change::Put { before, .. } | Change::Remove { before, .. } => Some(*before),
-        Change::Given(_) => None,
+        Change::Given(_) | Change::Clock(_) => None,
     }
 }
 
@@ -653,11 +792,11 @@ fn before(change: &Change) -> Option<Before> {
 fn kind_after(change: &Change) -> Option<StateKind> {
     match change {
         Change::Put { record, .. } => Some(record.state.kind()),
-        Change::Remove { .. } | Change::Given(_) => None,
+        Change::Remove { .. } | Change::Given(_) | Change::Clock(_) => None,
     }
 }
 
-impl Trouble {
+impl WriteTrouble {
     fn error(self, files: &dyn Files) -> StoreError {
         match self {
             Self::Full => StoreError::Full { path: files.path() },
@@ -669,6 +808,14 @@ impl Trouble {
 pub(super) fn io_error(files: &dyn Files, source: io::Error) -> StoreError {
     StoreError::Io {
         path: files.path(),
+        source,
+    }
+}
+
+/// The system does not give back what stands in a segment.
+fn refused(files: &dyn Files, segment: &Segment, source: io::Error) -> StoreError {
+    StoreError::Io {
+        path: files.path().join(segment.name()),
         source,
     }
 }

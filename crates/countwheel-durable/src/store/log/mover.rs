@@ -8,12 +8,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::LogStore;
+use super::moving::Step;
 use crate::store::sorted::share;
 use crate::store::{
-    Change, DueEntry, DueScan, Filter, Lease, OnFailure, Ownership, Page, QueueCounts, Shard,
-    Sorted, Store, StoreError,
+    Change, DueEntry, DueScan, Filter, Gaps, Lease, OnFailure, OpenFiles, Ownership, Page,
+    QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError,
 };
-use crate::{Record, TimerName};
+use crate::{Record, TimerName, Trouble};
 
 /// After the disk was full, it is looked at again after so long, then after twice as long, and
 /// so on.
@@ -134,6 +135,11 @@ impl<B: Sorted> LogStore<B> {
         is_long && !self.base.is_behind() || is_short_of_room
     }
 
+    /// Whether commits have to wait until the oldest segment has moved, or soon will have to.
+    pub(super) fn needs_way(&self) -> bool {
+        self.young().1 >= self.options.segments_max.max(2) || self.has_many_names()
+    }
+
     /// A segment was moved.
     pub(super) fn moved(&self) {
         let names = self.young().0;
@@ -190,8 +196,8 @@ impl<B: Sorted> LogStore<B> {
         }
         while self.is_over() {
             match self.move_one() {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
+                Ok(Step::More) => {}
+                Ok(Step::Nothing | Step::Later) => return Ok(false),
                 Err(StoreError::Full { .. }) => return Ok(true),
                 Err(error) => return Err(error),
             }
@@ -235,12 +241,16 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// Moves the oldest segment, or one that it makes if there are too many names.
-    fn move_one(&self) -> Result<bool, StoreError> {
-        let moved = self.move_oldest().and_then(|moved| {
-            let sealed = !moved && self.has_many_names() && self.seal()?;
-            Ok(moved || sealed)
+    fn move_one(&self) -> Result<Step, StoreError> {
+        let moved = self.try_move().and_then(|moved| {
+            if moved == Step::Nothing && self.has_many_names() {
+                return self.seal().map(Step::of);
+            }
+            Ok(moved)
         });
-        if let Err(StoreError::Full { .. }) = moved {
+        let is_full = matches!(moved, Err(StoreError::Full { .. }));
+        self.full_disk.moved(is_full);
+        if is_full {
             let mut progress = self.progress();
             progress.is_stuck = true;
             self.watch.wake.notify_all();
@@ -248,27 +258,40 @@ impl<B: Sorted> LogStore<B> {
         moved
     }
 
-    /// Moves a segment, if there is need. True if there may be more.
-    fn keep_short(&self) -> Result<bool, StoreError> {
-        Ok(self.wants_move() && self.move_one()?)
+    /// Moves a segment, if there is need.
+    fn keep_short(&self) -> Result<Step, StoreError> {
+        if self.wants_move() {
+            return self.move_one();
+        }
+        self.full_disk.moved(false);
+        Ok(Step::Nothing)
     }
 
     /// Works until it is stopped: when there is nothing to do, `waits` returns once there may be,
     /// given how many tasks there had been when there was nothing.
-    fn run(&self, works: impl Fn() -> Result<bool, StoreError>, waits: impl Fn(u64)) {
+    fn run(&self, works: impl Fn() -> Result<Step, StoreError>, waits: impl Fn(u64)) {
         let mut pause = PAUSE_MIN;
         loop {
             let progress = self.progress();
-            let tasks = progress.tasks;
+            let (tasks, changes) = (progress.tasks, progress.changes);
             if progress.is_stopped || progress.failure.is_some() {
                 return;
             }
             drop(progress);
             match works() {
-                Ok(true) => pause = PAUSE_MIN,
-                Ok(false) => {
+                Ok(Step::More) => pause = PAUSE_MIN,
+                Ok(Step::Nothing) => {
                     pause = PAUSE_MIN;
                     waits(tasks);
+                }
+                // Sooner if something has changed: a commit may wait for it by now.
+                Ok(Step::Later) => {
+                    let progress = self.progress();
+                    let waits = |progress: &mut Progress| {
+                        progress.changes == changes && !progress.is_stopped
+                    };
+                    drop(self.watch.wake.wait_timeout_while(progress, pause, waits));
+                    pause = PAUSE_MAX.min(2 * pause);
                 }
                 Err(StoreError::Full { .. }) => {
                     tracing::warn!(?pause, "the disk is full");
@@ -310,7 +333,7 @@ impl<B: Sorted> LogStore<B> {
     /// Whether a thread makes a spare: none is made while what there is has to do.
     fn lacks_spares(&self) -> bool {
         let supply = &self.writer_whatever().supply;
-        supply.spares.len() < supply.wanted() && !supply.capped
+        self.full_disk.wants_look() || supply.spares.len() < supply.wanted() && !supply.capped
     }
 
     fn fail(&self, reason: String) {
@@ -402,10 +425,16 @@ impl<B: Sorted + 'static> MovingLog<B> {
         })?;
         // A commit that finds none makes one itself, for as long as the disk takes.
         moving.spawn("countwheel-spare", |log| {
-            log.run(|| log.prepare(), |_| log.wait_for(|| log.lacks_spares()));
+            log.run(
+                || log.prepare().map(Step::of),
+                |_| log.wait_for(|| log.lacks_spares()),
+            );
         })?;
         moving.spawn("countwheel-tend", |log| {
-            log.run(|| log.tend(), |tasks| log.wait_for_tasks(tasks));
+            log.run(
+                || log.tend().map(Step::of),
+                |tasks| log.wait_for_tasks(tasks),
+            );
         })?;
         Ok(moving)
     }
@@ -467,6 +496,22 @@ impl<B: Sorted + 'static> Store for MovingLog<B> {
 
     fn has_room(&self) -> bool {
         self.log.has_room()
+    }
+
+    fn gaps(&self) -> Gaps {
+        self.log.gaps()
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        self.log.troubles()
+    }
+
+    fn open_files(&self) -> OpenFiles {
+        self.log.open_files()
+    }
+
+    fn scrub_step(&self, budget: u64) -> Scrubbed {
+        self.log.scrub_step(budget)
     }
 
     fn on_failure(&self, f: OnFailure) {

@@ -1,5 +1,6 @@
 //! What keeps a log short: full segments move to the sorted store, and spares are made.
 
+use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
@@ -10,14 +11,33 @@ use super::segment::{Frame, Segment};
 use super::supply::{self, Trouble};
 use super::young::Place;
 use super::{LogStore, damaged, io_error};
-use crate::store::embedded::codec::{CodecError, Indexed};
+use crate::planted::planted;
+use crate::store::embedded::codec::{self, CodecError, Indexed};
 use crate::store::files::is_full;
 use crate::store::sorted::{keep, share};
 use crate::store::{Moved, Shard, Sorted, StoreError};
-use crate::{DueClock, Wake};
+use crate::{DueClock, TimerName, Wake};
+
+/// What became of something that keeps a log short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// It was done, and there may be more.
+    More,
+    /// There is nothing to do until something changes.
+    Nothing,
+    /// It could not be done, and is tried again after a while.
+    Later,
+}
+
+impl Step {
+    /// Of something that says whether there may be more.
+    pub(super) fn of(more: bool) -> Self {
+        if more { Self::More } else { Self::Nothing }
+    }
+}
 
 /// So many names are looked up, marked or forgotten while commits wait.
-const MARKED_AT_ONCE: usize = 1_024;
+pub(super) const MARKED_AT_ONCE: usize = 1_024;
 /// So many pages of what was delivered are passed between two steps of a merge: 65,536 entries.
 const PASSED_AT_ONCE: usize = 64;
 
@@ -28,8 +48,8 @@ const TAKEN_IN: f64 = 0.9;
 
 /// What is current of a segment.
 #[derive(Default)]
-struct Current {
-    moved: Moved,
+pub(super) struct Current {
+    pub(super) moved: Moved,
     /// For each change that moves: in which slot of which table it is, and what stands for it.
     slots: Vec<(Shard, u32, Place)>,
     /// How many of them are marked.
@@ -39,6 +59,18 @@ struct Current {
 }
 
 impl Current {
+    /// Notes that what stands at `at` moves.
+    pub(super) fn add(
+        &mut self,
+        shard: Shard,
+        slot: u32,
+        at: Place,
+        wake: Option<(DueClock, Wake)>,
+    ) {
+        self.slots.push((shard, slot, at));
+        self.wakes(shard, wake);
+    }
+
     fn wakes(&mut self, shard: Shard, wake: Option<(DueClock, Wake)>) {
         let Some((clock, wake)) = wake else { return };
         let same = |(s, c, _): &&mut Earliest| *s == shard && *c == clock;
@@ -51,19 +83,25 @@ impl Current {
 
 impl<B: Sorted> LogStore<B> {
     /// Moves what is current of the oldest full segment to the sorted store, and frees the
-    /// segment. False if no segment is full.
+    /// segment. False if no segment is full, or if the system gives back nothing of that one and
+    /// there is room to wait until it does.
     ///
     /// Commits and reads go on meanwhile. In memory is what of one segment is current.
     ///
     /// # Errors
-    /// [`StoreError`] if the sorted store or the system fails, or if a full segment cannot be
-    /// read any more. After [`StoreError::Full`] it can be tried again.
+    /// [`StoreError`] if the sorted store or the system fails. After [`StoreError::Full`] it can be
+    /// tried again. A record that cannot be read any more is no error: it moves as one that is
+    /// unreadable.
     pub fn move_oldest(&self) -> Result<bool, StoreError> {
+        self.try_move().map(|moved| moved == Step::More)
+    }
+
+    pub(super) fn try_move(&self) -> Result<Step, StoreError> {
         let _one_at_a_time = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         let active = self.writer()?.active.number;
         let oldest = self.state().segments.values().next().cloned();
         let Some(segment) = oldest.filter(|segment| segment.number < active) else {
-            return Ok(false);
+            return Ok(Step::Nothing);
         };
         // What was taken in before, but not freed, is not taken in again.
         if segment.number > self.base.ingested() {
@@ -73,7 +111,23 @@ impl<B: Sorted> LogStore<B> {
                 slots,
                 earliest,
                 ..
-            } = self.collect(&segment)?;
+            } = match self.collect(&segment) {
+                Err(error) if error.is_unreadable() => match self.rescue(&segment, error)? {
+                    Some(rescued) => rescued,
+                    None => return Ok(Step::Later),
+                },
+                collected => {
+                    let collected = collected?;
+                    // It may have been refused before.
+                    let path = self.files.path().join(segment.name());
+                    self.troubles.clear_file(&path);
+                    collected
+                }
+            };
+            // What was replaced up to here does not move: without the commits up to here, what is
+            // taken in would be what never was.
+            moved.follows(self.writer()?.last_commit());
+            let hidden = self.hide(&mut moved);
             self.moves(earliest);
             let watch = Arc::clone(&self.watch);
             moved.heard_by(Arc::new(move |taken_in| {
@@ -82,6 +136,11 @@ impl<B: Sorted> LogStore<B> {
             if let Err(error) = self.base.ingest(segment.number, moved) {
                 self.moves_no_more();
                 return Err(error);
+            }
+            if hidden {
+                let mut state = self.state_mut();
+                let tables = state.shards.values_mut();
+                tables.for_each(|table| table.not_hidden.clear());
             }
             for (at, some) in (0..).zip(slots.chunks(MARKED_AT_ONCE)) {
                 let forgotten = share(at * MARKED_AT_ONCE as u64, slots.len() as u64);
@@ -97,7 +156,33 @@ impl<B: Sorted> LogStore<B> {
             self.moves_no_more();
         }
         self.free(&segment)?;
-        Ok(true)
+        Ok(Step::More)
+    }
+
+    /// Adds removals for the names that the log hides as long as the segment is in it. What is young
+    /// of them hides the removal in turn; what moves itself needs none. Says whether there are any.
+    fn hide(&self, moved: &mut Moved) -> bool {
+        let state = self.state();
+        let shards = state.shards.iter();
+        let names = shards.flat_map(|(&shard, table)| {
+            let is_young = |name: &&TimerName| table.get(name).is_some();
+            let names = table.not_hidden.iter().filter(is_young);
+            names.map(move |name| (shard, name.clone()))
+        });
+        let names: Vec<_> = names.collect();
+        drop(state);
+        if names.is_empty() || planted!(MoveHidesNothing) {
+            return false;
+        }
+        let keys = (0..moved.len()).map(|at| moved.change(at).0.to_vec());
+        let keys: HashSet<Vec<u8>> = keys.collect();
+        for (shard, name) in &names {
+            if !keys.contains(codec::timer_key(*shard, name).as_slice()) {
+                let name = (name.queue.as_str(), name.key.as_str());
+                moved.push(*shard, name, None);
+            }
+        }
+        true
     }
 
     /// Begins the next segment, so that what was committed so far can move. False if nothing
@@ -126,6 +211,7 @@ impl<B: Sorted> LogStore<B> {
     /// [`StoreError::Full`] if the disk is; once it is not, a call that succeeds makes room
     /// known again. [`StoreError::Io`] if the system refuses otherwise.
     pub fn prepare(&self) -> Result<bool, StoreError> {
+        self.look_for_room()?;
         let wanted = self.writer()?.supply.wanted();
         self.make_spares(wanted)
     }
@@ -138,7 +224,12 @@ impl<B: Sorted> LogStore<B> {
     pub fn tend(&self) -> Result<bool, StoreError> {
         let mut passed = true;
         for _ in 0..PASSED_AT_ONCE {
-            passed = passed && !self.is_stopped() && self.pass()?;
+            let pass = || match self.pass() {
+                // Whoever asks for it is told; to pass it can wait.
+                Err(error) if error.is_unreadable() => Ok(false),
+                passed => passed,
+            };
+            passed = passed && !self.is_stopped() && pass()?;
         }
         let tended = self.base.tend();
         if matches!(tended, Ok(true)) && self.base.is_behind() {
@@ -164,7 +255,7 @@ impl<B: Sorted> LogStore<B> {
             drop(writer);
             let made = supply::make(&*self.files, &name, len);
             let mut writer = self.writer()?;
-            writer.supply.full = made.as_ref().is_err_and(is_full);
+            self.full_disk.made(made.as_ref().is_err_and(is_full));
             made.map_err(|error| Trouble::from(error).error(&*self.files))?;
             writer.supply.spares.push(name);
             any = true;
@@ -174,7 +265,7 @@ impl<B: Sorted> LogStore<B> {
     /// Whether an ordinary commit finds room.
     pub(super) fn has_room_left(&self) -> bool {
         let is_capped = self.is_stuck() && self.is_over();
-        !is_capped && self.writer_whatever().supply.has_room()
+        !is_capped && !self.full_disk.takes_no_commit() && self.writer_whatever().supply.has_room()
     }
 
     /// What of the segment is current, marked.
@@ -247,12 +338,13 @@ impl<B: Sorted> LogStore<B> {
                     Logged::Remove { queue, key, at, .. } => {
                         ((queue, key), place(at, 0), None, None)
                     }
-                    Logged::Given(_) | Logged::Fence(_) | Logged::Passed(_) => continue,
+                    Logged::Given(_) | Logged::Fence(_) | Logged::Passed(_) | Logged::Clock(_) => {
+                        continue;
+                    }
                 };
                 if let Some(slot) = table.current(name.0, name.1, at) {
                     current.moved.push(shard, name, record);
-                    current.slots.push((shard, slot, at));
-                    current.wakes(shard, wake);
+                    current.add(shard, slot, at, wake);
                 }
             }
             RwLockReadGuard::unlock_fair(state);
@@ -261,7 +353,7 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// Marks those that are not yet. What is not current any more is left out.
-    fn mark(&self, current: &mut Current) {
+    pub(super) fn mark(&self, current: &mut Current) {
         let from = current.marked;
         let mut marked = Vec::with_capacity(current.slots.len() - from);
         for some in current.slots[from..].chunks(MARKED_AT_ONCE) {
@@ -293,9 +385,12 @@ impl<B: Sorted> LogStore<B> {
         let spare = is_kept.then(|| supply.spare_name());
         drop(writer);
         let name = segment.name();
-        let freed = match &spare {
-            Some(spare) => self.files.rename(&name, spare),
-            None => self.files.remove(&name),
+        let renamed = spare.as_ref().map(|spare| self.files.rename(&name, spare));
+        let (freed, spare) = match renamed {
+            // There is always room for a name less.
+            Some(Err(error)) if is_full(&error) => (self.files.remove(&name), None),
+            Some(renamed) => (renamed, spare),
+            None => (self.files.remove(&name), None),
         };
         // It has lost its name for good before it is written again.
         let freed = freed.and_then(|()| self.files.sync());
@@ -303,6 +398,9 @@ impl<B: Sorted> LogStore<B> {
         self.judged(&mut writer, freed.map_err(Trouble::Io))?;
         writer.supply.spares.extend(spare);
         writer.supply.capped = false;
+        if writer.supply.spares.len() >= writer.supply.wanted() {
+            self.full_disk.made(false); // nobody makes one, which would find out
+        }
         drop(writer);
         self.moved();
         Ok(())

@@ -5,12 +5,12 @@ use std::ops::Bound;
 
 use super::merge::Pages;
 use super::young::{Place, Young};
-use super::{LogStore, State, damaged, io_error};
+use super::{LogStore, State, damaged, refused};
 use crate::planted::planted;
 use crate::store::embedded::codec;
 use crate::store::page::{PageBuilder, Reach, begins_with, position};
 use crate::store::{DueEntry, DueScan, Filter, Page, Position, Shard, Sorted, StoreError};
-use crate::{Record, Revision, TimerName};
+use crate::{Record, Revision, TimerName, Trouble, TroubleReason};
 
 /// As many entries at least are asked of the sorted store at once, unless fewer are wanted at
 /// all: some may be hidden.
@@ -27,7 +27,7 @@ impl<B: Sorted> LogStore<B> {
         };
         let mut bytes = vec![0; at.len as usize];
         let read = segment.file.read_at(at.offset, &mut bytes);
-        read.map_err(|source| io_error(&*self.files, source))?;
+        read.map_err(|source| refused(&*self.files, segment, source))?;
         codec::decode(&bytes).map_err(|error| damaged(&*self.files, segment, at.offset, &error))
     }
 
@@ -39,11 +39,35 @@ impl<B: Sorted> LogStore<B> {
         let state = self.state();
         match state.shards.get(&shard).and_then(|table| table.get(name)) {
             Some(Young { kind: None, .. }) => Ok(None),
-            Some(young) => self.record(&state, young.at).map(Some),
+            Some(young) => self.noted(name, self.record(&state, young.at).map(Some)),
             None => {
                 // What is committed meanwhile may or may not be seen.
                 drop(state);
-                self.base.get(shard, name)
+                self.noted(name, self.base.get(shard, name))
+            }
+        }
+    }
+
+    /// What a read of the name's record came to: one that failed is a trouble until one succeeds, or
+    /// until something else has the name.
+    fn noted<T>(&self, name: &TimerName, read: Result<T, StoreError>) -> Result<T, StoreError> {
+        match &read {
+            Err(error) if error.is_unreadable() => {
+                let mut trouble = Trouble::of(TroubleReason::UnreadableRecord, error);
+                trouble.detail = format!("{name}: {}", trouble.detail);
+                self.troubles.note(trouble);
+            }
+            _ => self.is_mended([name]),
+        }
+        read
+    }
+
+    /// These names have other records from now on, or can be read.
+    pub(super) fn is_mended<'a>(&self, names: impl IntoIterator<Item = &'a TimerName>) {
+        // Once for all of them: mostly there is nothing.
+        if self.troubles.has(TroubleReason::UnreadableRecord) {
+            for name in names {
+                self.troubles.clear_name(name);
             }
         }
     }
@@ -94,7 +118,16 @@ impl<B: Sorted> LogStore<B> {
                 _ => entries.extend(old.take()),
             }
         }
+        self.look_after_gaps();
         Ok(entries)
+    }
+
+    /// What the sorted store passed over can be made anew.
+    fn look_after_gaps(&self) {
+        let gaps = self.base.gaps();
+        if gaps.dues || gaps.lists {
+            self.may_pass();
+        }
     }
 
     pub(super) fn page(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
@@ -111,6 +144,7 @@ impl<B: Sorted> LogStore<B> {
             drop(state);
             return self.base.list(shard, filter);
         };
+        let left_out = Cell::new(0);
         // Behind this nothing was looked at.
         let end = Cell::new(None);
         let end_at = |last: Position| {
@@ -158,8 +192,10 @@ impl<B: Sorted> LogStore<B> {
                 scan_limit: left,
                 ..filter.clone()
             };
-            let page = self.base.list(shard, &of_base)?;
+            let is_hidden = |name: &TimerName| table.get(name).is_some();
+            let page = self.base.list_behind(shard, &of_base, &is_hidden)?;
             let read = page.records.len();
+            left_out.set(left_out.get() + page.unreadable);
             // Whatever it passed for that is not known; many such pages are not read.
             left = left.saturating_sub(read.max(filter.scan_limit / 8));
             let is_last = read < size || left == 0;
@@ -191,7 +227,20 @@ impl<B: Sorted> LogStore<B> {
                     let Some((_, slot)) = young.next() else {
                         continue;
                     };
-                    page.take(|| self.record(&state, table.slot(slot).at))?
+                    let read = || {
+                        let record = self.record(&state, table.slot(slot).at);
+                        match table.name(slot) {
+                            Some(name) => self.noted(&name, record),
+                            None => record,
+                        }
+                    };
+                    match page.take(read) {
+                        Err(error) if error.is_unreadable() && !planted!(ListEndsAtDamage) => {
+                            page.leave_out(ours);
+                            true
+                        }
+                        taken => taken?,
+                    }
                 }
                 _ => {
                     let Some(record) = old.take() else { continue };
@@ -202,6 +251,8 @@ impl<B: Sorted> LogStore<B> {
                 break;
             }
         }
+        page.left_out(left_out.get());
+        self.look_after_gaps();
         Ok(page.finish())
     }
 }

@@ -7,11 +7,12 @@ use super::segment::{FRAME_HEADER, FRAMES_BEGIN, Frame, Header, Segment, frames_
 use super::supply::Supply;
 use super::young::{Place, Table};
 use super::{Recovery, State, damaged, io_error};
-use crate::TimerName;
 use crate::planted::planted;
-use crate::store::StoreError;
+use crate::store::directory::write_failed;
 use crate::store::embedded::codec::{CodecError, Indexed};
 use crate::store::files::Files;
+use crate::store::{Reached, StoreError};
+use crate::{TimerName, Trouble};
 
 /// No log comes to a spare of a higher number.
 const SPARES_MAX: u64 = 1 << 62;
@@ -20,6 +21,9 @@ const SPARES_MAX: u64 = 1 << 62;
 pub(super) struct Found {
     /// Those that the sorted store has not taken in, in order.
     pub(super) segments: Vec<Segment>,
+    /// Those of them of which the second header is damaged, by number. The first one is enough to
+    /// go on.
+    pub(super) one_header: Vec<(u64, Trouble)>,
     /// The names of those that it has taken in.
     pub(super) moved: Vec<String>,
     pub(super) spares: Vec<String>,
@@ -36,14 +40,47 @@ pub(super) struct Recovered {
     pub(super) end: Option<(Segment, u64, u64)>,
     pub(super) next_commit: u64,
     pub(super) recovery: Recovery,
+    /// The last commit, if it stands in the last segment.
+    last_commit: Option<(Frame, Vec<u8>)>,
+}
+
+impl Recovered {
+    /// Makes durable what was read. The process before may have ended before its last sync, or
+    /// because it failed; and after a sync that failed, another one says nothing about what was
+    /// written before it. So what that sync was for is written again.
+    pub(super) fn settle(&self, files: &dyn Files) -> Result<(), StoreError> {
+        let Some((segment, ..)) = &self.end else {
+            return Ok(());
+        };
+        let write = || {
+            if let Some((frame, body)) = &self.last_commit
+                && !planted!(LogSettlesWithoutWrite)
+            {
+                let mut bytes = vec![0; FRAME_HEADER];
+                bytes.extend_from_slice(body);
+                let at = frame.body_at - FRAME_HEADER as u64;
+                segment.seal(at, frame.commit, &mut bytes);
+                segment.file.write_at(at, &bytes)?;
+            }
+            segment.file.sync()?;
+            files.sync()
+        };
+        write().map_err(|source| write_failed(&files.path(), source))
+    }
 }
 
 /// Looks for the files of a log of which the sorted store has taken in all segments up to
-/// `ingested`. Changes nothing.
-pub(super) fn find(files: &dyn Files, store_id: u64, ingested: u64) -> Result<Found, StoreError> {
+/// `ingested`, and which is known to have `reached` so far. Changes nothing.
+pub(super) fn find(
+    files: &dyn Files,
+    store_id: u64,
+    ingested: u64,
+    reached: Option<Reached>,
+) -> Result<Found, StoreError> {
     let on_error = |source| io_error(files, source);
     let mut found = Found {
         segments: Vec::new(),
+        one_header: Vec::new(),
         moved: Vec::new(),
         spares: Vec::new(),
         unfinished: Vec::new(),
@@ -76,8 +113,9 @@ pub(super) fn find(files: &dyn Files, store_id: u64, ingested: u64) -> Result<Fo
         }
     }
     // A segment is there from the first opening on, and the last is never taken in.
-    let is_new = segments.is_empty() && ingested == 0;
+    let is_new = segments.is_empty() && ingested == 0 && reached.is_none();
     let last = segments.last_key_value().map_or(ingested + 1, |(&n, _)| n);
+    let last = reached.map_or(last, |reached| last.max(reached.segment));
     for expected in ingested + 1..=last {
         if !is_new && !segments.contains_key(&expected) {
             return Err(StoreError::NotAStore {
@@ -87,24 +125,35 @@ pub(super) fn find(files: &dyn Files, store_id: u64, ingested: u64) -> Result<Fo
         }
     }
     found.segments = segments.into_values().collect();
+    let damaged = found.segments.iter().filter_map(|segment| {
+        let has_both = segment.has_second_header().unwrap_or(false);
+        (!has_both).then(|| (segment.number, segment.one_header_left(&files.path())))
+    });
+    found.one_header = damaged.collect();
     Ok(found)
 }
 
-fn open(files: &dyn Files, name: &str, number: u64, store_id: u64) -> Result<Segment, StoreError> {
+pub(super) fn open(
+    files: &dyn Files,
+    name: &str,
+    number: u64,
+    store_id: u64,
+) -> Result<Segment, StoreError> {
     let on_error = |source| io_error(files, source);
     let not_a_store = |problem: String| StoreError::NotAStore {
         path: files.path().join(name),
         problem,
     };
     let file = files.open(name).map_err(on_error)?;
-    let (first_commit, len, nonce) = match read_header(&*file).map_err(on_error)? {
+    let (version, first_commit, len, nonce) = match read_header(&*file).map_err(on_error)? {
         Header::Of {
+            version,
             number: found,
             store_id: of,
             first_commit,
             len,
             nonce,
-        } if found == number && of == store_id => (first_commit, len, nonce),
+        } if found == number && of == store_id => (version, first_commit, len, nonce),
         Header::Of { store_id: of, .. } if of != store_id => {
             return Err(not_a_store(format!("belongs to store {of:016x}")));
         }
@@ -126,6 +175,7 @@ fn open(files: &dyn Files, name: &str, number: u64, store_id: u64) -> Result<Seg
         });
     }
     Ok(Segment {
+        version,
         number,
         store_id,
         first_commit,
@@ -166,18 +216,12 @@ pub(super) fn recycle(supply: &mut Supply, found: Found) -> Result<(), StoreErro
     files.sync().map_err(on_error)
 }
 
-/// Reads everything that was committed and that the sorted store has not, and makes it durable
-/// once more.
-pub(super) fn replay(files: &dyn Files, segments: &[Segment]) -> Result<Recovered, StoreError> {
-    read(files, segments, true)
-}
-
-/// Reads the same and writes nothing.
-pub(super) fn look(files: &dyn Files, segments: &[Segment]) -> Result<Recovered, StoreError> {
-    read(files, segments, false)
-}
-
-fn read(files: &dyn Files, segments: &[Segment], may_write: bool) -> Result<Recovered, StoreError> {
+/// Reads everything that was committed and that the sorted store has not. Writes nothing.
+pub(super) fn replay(
+    files: &dyn Files,
+    segments: &[Segment],
+    reached: Option<Reached>,
+) -> Result<Recovered, StoreError> {
     let mut replay = Replay {
         files,
         state: State::default(),
@@ -211,15 +255,18 @@ fn read(files: &dyn Files, segments: &[Segment], may_write: bool) -> Result<Reco
     }
     if let Some((last, _, offset)) = &end {
         replay.check_tail(last, *offset)?;
-        if may_write {
-            replay.settle(last)?;
-        }
+        replay.check_reached(last, *offset, reached)?;
     }
+    let last = end.as_ref().map(|(last, ..)| last.number);
     Ok(Recovered {
         state: replay.state,
         end,
         next_commit: replay.next_commit,
         recovery: replay.recovery,
+        last_commit: replay
+            .last
+            .filter(|(number, _)| Some(*number) == last)
+            .map(|(_, frame)| (frame, replay.last_body)),
     })
 }
 
@@ -258,7 +305,8 @@ impl Replay<'_> {
             self.state.shards = tables.collect();
         } else {
             let mut expected = Vec::new();
-            self.state.snapshot(&mut expected);
+            let with_clocks = batch::has_clocks(&self.body);
+            self.state.snapshot_as(with_clocks, &mut expected);
             if expected[FRAME_HEADER..] != self.body {
                 return Err(corrupt(
                     "the snapshot is not what the commits before come to",
@@ -326,6 +374,7 @@ impl Replay<'_> {
                 Logged::Given(revision) => {
                     table.last_revision = table.last_revision.max(revision);
                 }
+                Logged::Clock(note) => table.clock = Some(note),
                 Logged::Fence(fence) => table.fence = fence,
                 Logged::Passed(note) => {
                     table.passed.recover(note, self.ingested);
@@ -336,23 +385,23 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Makes durable what was read. The process before may have ended before its last sync, or
-    /// because it failed; and after a sync that failed, another one says nothing about what was
-    /// written before it. So what that sync was for is written again.
-    fn settle(&mut self, segment: &Segment) -> Result<(), StoreError> {
-        let last = self.last.filter(|(number, _)| *number == segment.number);
-        let mut bytes = vec![0; FRAME_HEADER];
-        bytes.extend_from_slice(&self.last_body);
-        let mut write = || {
-            if let Some((_, frame)) = last.filter(|_| !planted!(LogSettlesWithoutWrite)) {
-                let at = frame.body_at - FRAME_HEADER as u64;
-                segment.seal(at, frame.commit, &mut bytes);
-                segment.file.write_at(at, &bytes)?;
+    /// The log reaches as far as it is known to have reached.
+    fn check_reached(
+        &self,
+        last: &Segment,
+        offset: u64,
+        reached: Option<Reached>,
+    ) -> Result<(), StoreError> {
+        match reached {
+            Some(Reached { commit, .. }) if commit >= self.next_commit => {
+                let missing = unreadable(self.next_commit, commit.saturating_add(1));
+                Err(StoreError::Corrupt {
+                    path: self.files.path().join(last.name()),
+                    problem: format!("at offset {offset}: the log ends here, and {missing}"),
+                })
             }
-            segment.file.sync()?;
-            self.files.sync()
-        };
-        write().map_err(|source| io_error(self.files, source))
+            _ => Ok(()),
+        }
     }
 
     /// Behind the last commit there is nothing, or what is left of one that was not synced.

@@ -15,8 +15,9 @@
 //! payload: a checksum can be made to be right, but which commit a frame is of can be said by
 //! nobody who does not know the nonce, a random number that each segment has of its own.
 //!
-//! Segments of version 4 have no nonce, and no second header. They are read and written on; what is
-//! begun is of version 5.
+//! Segments of version 4 have no nonce, and no second header; those before version 6 have no notes of
+//! the clocks. They are read; what is begun is of version 6, and what is written goes there if there
+//! is room to begin one.
 //!
 //! The first frame is a snapshot: what the commits before came to, as far as it is not in the
 //! sorted store. Header and snapshot are synced before the file gets the name of a segment, so
@@ -43,7 +44,7 @@ const HEADER_BYTES: usize = 64;
 pub(super) const FRAME_HEADER: usize = 16;
 const ALIGNMENT: usize = 8;
 const MAGIC: [u8; 8] = *b"cwheelog";
-const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 /// The earliest that is read: without a nonce, which is zero there.
 const VERSION_MIN: u32 = 4;
 /// So much of a tail is looked through at a time.
@@ -52,6 +53,8 @@ const WINDOW: usize = 1 << 20;
 /// One segment, and what says where its frames stand.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
+    /// That of its header.
+    pub(super) version: u32,
     pub(super) number: u64,
     pub(super) store_id: u64,
     /// The commit with which the segment begins.
@@ -78,6 +81,7 @@ pub(super) struct Frame {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Header {
     Of {
+        version: u32,
         number: u64,
         store_id: u64,
         first_commit: u64,
@@ -115,6 +119,7 @@ fn read_header_at(file: &dyn StoreFile, at: u64) -> io::Result<Header> {
         return Ok(Header::Other { version });
     }
     Ok(Header::Of {
+        version,
         number: u64_at(covered, 16),
         store_id: u64_at(covered, 24),
         first_commit: u64_at(covered, 32),
@@ -310,6 +315,7 @@ mod tests {
 
     fn segment(files: &dyn Files, nonce: u64) -> Segment {
         Segment {
+            version: VERSION,
             number: 3,
             store_id: 7,
             first_commit: 40,

@@ -7,7 +7,8 @@
 use std::io;
 use std::sync::Arc;
 
-use super::segment::{HEADERS_BYTES, Segment, frames_end};
+use super::full::FullDisk;
+use super::segment::{HEADERS_BYTES, Segment, VERSION, frames_end};
 use crate::planted::planted;
 use crate::store::files::{Files, is_full};
 
@@ -18,8 +19,8 @@ pub(super) struct Supply {
     pub(super) spares: Vec<String>,
     /// The last that are left are for when the disk is full.
     pub(super) reserve: usize,
-    /// The last file that was to be made found no room.
-    pub(super) full: bool,
+    /// Knows whether the last file that was to be made found no room.
+    pub(super) full_disk: Arc<FullDisk>,
     /// More is young than the options allow, and cannot move: what is there already is all that
     /// may be used.
     pub(super) capped: bool,
@@ -98,6 +99,7 @@ impl Supply {
             // Zero is for none.
             let (len, nonce) = (file.length()?, self.files.nonce()?.max(1));
             let segment = Segment {
+                version: VERSION,
                 number,
                 store_id: self.store_id,
                 first_commit,
@@ -113,6 +115,7 @@ impl Supply {
         let segment = match begin() {
             Ok(segment) => segment,
             Err(error) => {
+                self.full_disk.begun(is_full(&error));
                 // It has no name yet by which it counts, and may be written again.
                 if is_full(&error) {
                     self.spares.push(spare);
@@ -120,17 +123,18 @@ impl Supply {
                 return Err(error.into());
             }
         };
-        let name = segment.name();
-        let named = self.files.rename(&spare, &name);
-        named
-            .and_then(|()| {
-                if planted!(LogNameUnsynced) {
-                    Ok(())
-                } else {
-                    self.files.sync()
-                }
-            })
-            .map_err(Trouble::Io)?;
+        let named = self.files.rename(&spare, &segment.name());
+        self.full_disk.named(named.as_ref().is_err_and(is_full));
+        if let Err(error) = named {
+            if is_full(&error) {
+                self.spares.push(spare); // it kept its name
+            }
+            return Err(error.into());
+        }
+        if !planted!(LogNameUnsynced) {
+            // Whether the name is there is unknown, also if there was no room for it.
+            self.files.sync().map_err(Trouble::Io)?;
+        }
         Ok((segment, snapshot.len() as u64))
     }
 
@@ -143,10 +147,10 @@ impl Supply {
         {
             return Ok(spare);
         }
-        if !(self.capped || self.full && self.has_maker) {
+        if !(self.capped || self.full_disk.has_no_file() && self.has_maker) {
             let name = self.spare_name();
             let made = make(&*self.files, &name, len).map_err(Trouble::from);
-            self.full = matches!(made, Err(Trouble::Full));
+            self.full_disk.made(matches!(made, Err(Trouble::Full)));
             match made {
                 Ok(()) => return Ok(name),
                 Err(Trouble::Full) => {}
@@ -159,6 +163,6 @@ impl Supply {
 
     /// Whether there is room for what is not urgent.
     pub(super) fn has_room(&self) -> bool {
-        self.spares.len() > self.reserve || !(self.full || self.capped)
+        self.spares.len() > self.reserve || !(self.full_disk.has_no_file() || self.capped)
     }
 }

@@ -7,14 +7,16 @@ use std::sync::Arc;
 use super::State;
 use super::batch::{self, Changes, Logged};
 use super::recovery::{self, unreadable};
+use super::scrub::SECOND_HEADER_DAMAGED;
 use super::segment::{
-    FRAMES_BEGIN, Frame, Header, Segment, frames_end, read_header, read_second_header,
+    FRAMES_BEGIN, Frame, Header, Segment, VERSION, frames_end, read_header, read_second_header,
 };
 use super::young::Place;
 use crate::store::embedded::codec::{self, CodecError};
 use crate::store::files::Files;
 use crate::store::{
-    AtRisk, CheckReport, CheckedFile, Fence, FileKind, Problem, QueueCounts, Shard, StoreError,
+    AtRisk, CheckReport, CheckedFile, ClockNote, Fence, FileKind, Problem, QueueCounts, Reached,
+    Shard, StoreError,
 };
 use crate::{QueueName, Record, Revision, StateKind, TimerName};
 
@@ -34,27 +36,12 @@ pub(in crate::store) fn look(
     store_id: u64,
     ingested: u64,
 ) -> Result<Looked, StoreError> {
-    let found = recovery::find(files, store_id, ingested)?;
-    let recovered = recovery::look(files, &found.segments)?;
+    let found = recovery::find(files, store_id, ingested, None)?;
+    let recovered = recovery::replay(files, &found.segments, None)?;
     Ok(Looked {
         state: recovered.state,
         path: files.path(),
     })
-}
-
-/// Refuses a log with a segment of another version, before anything is touched.
-pub(in crate::store) fn refuse_others(files: &dyn Files) -> Result<(), StoreError> {
-    let on_error = |source| super::io_error(files, source);
-    for name in files.list().map_err(on_error)? {
-        if Segment::number_of(&name).is_none() {
-            continue;
-        }
-        let header = files.open(&name).and_then(|file| read_header(&*file));
-        if let Header::Other { version } = header.map_err(on_error)? {
-            return Err(other_version(files, &name, version));
-        }
-    }
-    Ok(())
 }
 
 fn other_version(files: &dyn Files, name: &str, version: u32) -> StoreError {
@@ -112,6 +99,8 @@ impl Looked {
 
 /// What a walk comes by, in the order of the log.
 pub(in crate::store) enum Seen<'a> {
+    /// What a segment begins with can be read. All shards that there were follow.
+    Snapshot,
     /// What a segment begins with.
     Shard(Shard, Fence, Revision),
     Put {
@@ -125,6 +114,7 @@ pub(in crate::store) enum Seen<'a> {
     },
     Given(Shard, Revision),
     Owned(Shard, Fence),
+    Clock(Shard, ClockNote),
     /// Something is lost here: so many commits, if that is known, in at most so many bytes.
     Lost {
         commits: u64,
@@ -168,7 +158,8 @@ impl Kept {
 
 /// Goes through everything of a log that the sorted store has not taken in, as far as it can be
 /// read, and hands it to `each`. Files and problems go into `report`. Without `ingested`, which
-/// is what the sorted store says, it goes through all segments that there are.
+/// is what the sorted store says, it goes through all segments that there are. The log is known to
+/// have `reached` so far.
 ///
 /// # Errors
 /// What `each` gives, [`StoreError::Io`] if the directory cannot be read, and
@@ -177,6 +168,7 @@ pub(in crate::store) fn walk(
     files: &Arc<dyn Files>,
     store_id: u64,
     ingested: Option<u64>,
+    reached: Option<Reached>,
     report: &mut CheckReport,
     each: impl FnMut(Seen<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
@@ -201,9 +193,51 @@ pub(in crate::store) fn walk(
         let is_last = index + 1 == segments.len();
         walk.segment(found, next, is_last)?;
     }
-    if segments.is_empty() {
-        let number = ingested.unwrap_or(0).saturating_add(1);
-        walk.missing(number, number + 1)?;
+    let after = match segments.last() {
+        Some((last, _)) => last.saturating_add(1),
+        None => ingested.unwrap_or(0).saturating_add(1),
+    };
+    let end = reached.map_or(0, |reached| reached.segment.saturating_add(1));
+    if segments.is_empty() || after < end {
+        walk.missing(after, end.max(after + 1))
+    } else if let (Some(Reached { commit, .. }), Some(expected)) = (reached, walk.expected)
+        && commit >= expected
+    {
+        walk.ends_early(expected, commit)
+    } else {
+        Ok(())
+    }
+}
+
+/// Hands over what the segments say that the sorted store has taken in up to `ingested`, as far as
+/// they are there and can be read: for who finds that it has lost a part of that. What is wrong
+/// with them is nobody's loss.
+///
+/// # Errors
+/// What `each` gives, and [`StoreError::Io`] if the directory cannot be read.
+pub(in crate::store) fn taken_in(
+    files: &Arc<dyn Files>,
+    store_id: u64,
+    ingested: u64,
+    each: impl FnMut(Seen<'_>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let names = files.list();
+    let mut names = names.map_err(|source| super::io_error(&**files, source))?;
+    names.sort();
+    let mut walk = Walk {
+        files: &**files,
+        report: &mut CheckReport::default(),
+        each,
+        expected: None,
+        end: None,
+    };
+    for name in names {
+        let number = Segment::number_of(&name).filter(|&number| number <= ingested);
+        let Some(number) = number else { continue };
+        if let Ok(opened) = walk.open_one(&name, number, store_id) {
+            walk.expected = None;
+            walk.segment(&opened, None, false)?;
+        }
     }
     Ok(())
 }
@@ -309,7 +343,7 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
             }
         };
         let mut has_header = true;
-        let (first, len, nonce) = match header {
+        let (version, first, len, nonce) = match header {
             Header::Of { store_id: of, .. } if of != store_id => {
                 let problem = format!("belongs to store {of:016x}");
                 self.problem(name, 0, problem, AtRisk::Unknown);
@@ -320,6 +354,7 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
                 return Err(other_version(self.files, name, version));
             }
             Header::Of {
+                version,
                 number: found,
                 first_commit,
                 len,
@@ -329,23 +364,25 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
                 let second = read_second_header(&*file).ok();
                 if nonce != 0 && len == length && second != Some(header) {
                     let at = frames_end(len, nonce);
-                    let problem = "the second header is damaged";
-                    self.problem(name, at, problem, AtRisk::Commits(0));
+                    self.problem(name, at, SECOND_HEADER_DAMAGED, AtRisk::Commits(0));
                 }
-                (Some(first_commit), len, nonce)
+                (version, Some(first_commit), len, nonce)
             }
             Header::Of { .. } | Header::None => {
                 self.problem(name, 0, "the header is damaged", AtRisk::Unknown);
                 has_header = false;
                 match read_second_header(&*file) {
                     Ok(Header::Of {
+                        version,
                         number: found,
                         store_id: of,
                         first_commit,
                         nonce,
                         ..
-                    }) if found == number && of == store_id => (Some(first_commit), length, nonce),
-                    _ => (None, length, 0),
+                    }) if found == number && of == store_id => {
+                        (version, Some(first_commit), length, nonce)
+                    }
+                    _ => (VERSION, None, length, 0),
                 }
             }
         };
@@ -354,6 +391,7 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
             self.problem(name, length.min(len), problem, AtRisk::Unknown);
         }
         let segment = Segment {
+            version,
             number,
             store_id,
             first_commit: first.unwrap_or(0),
@@ -385,6 +423,15 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
         };
         self.problem(&name, 0, problem, AtRisk::Unknown);
         self.lost(0, 0)
+    }
+
+    /// The log ends before the commit `expected`, and had come to the commit `reached`.
+    fn ends_early(&mut self, expected: u64, reached: u64) -> Result<(), StoreError> {
+        let (name, offset) = self.end.take().unwrap_or_default();
+        let end = reached.saturating_add(1);
+        let problem = format!("the log ends here, and {}", unreadable(expected, end));
+        self.problem(&name, offset, problem, AtRisk::Commits(end - expected));
+        self.lost(end - expected, 0)
     }
 
     /// Goes through a segment. `next` is the first commit of a later one.
@@ -431,8 +478,12 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
         let is_whole = has_header && snapshot.is_some();
         match snapshot {
             Some(shards) => {
+                (self.each)(Seen::Snapshot)?;
                 for of in shards {
                     (self.each)(Seen::Shard(of.shard, of.fence, of.last_revision))?;
+                    if let Some(note) = of.clock {
+                        (self.each)(Seen::Clock(of.shard, note))?;
+                    }
                 }
             }
             None => {
@@ -567,6 +618,7 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
                 },
                 Ok(Some(Logged::Given(revision))) => Seen::Given(shard, revision),
                 Ok(Some(Logged::Fence(fence))) => Seen::Owned(shard, fence),
+                Ok(Some(Logged::Clock(note))) => Seen::Clock(shard, note),
                 Ok(Some(Logged::Passed(_))) => continue,
             };
             (self.each)(seen)?;

@@ -1,10 +1,13 @@
 //! The end of the log: appends commits, and begins the next segment when one is full.
 
+use std::io;
+
 use super::State;
 use super::batch::{self, Replaces};
 use super::segment::{FRAME_HEADER, Segment, sealed_len};
 use super::supply::{Supply, Trouble};
 use crate::planted::planted;
+use crate::store::Reached;
 use crate::store::files::is_full;
 use crate::store::sorted::share;
 
@@ -16,6 +19,8 @@ pub(super) struct Writer {
     pub(super) active: Segment,
     /// The active segment has no commits, and may lose its name: it must not get any.
     pub(super) unsure: bool,
+    /// The last mark that this opening made of how far the log has reached.
+    pub(super) marked: Option<Reached>,
     /// Where the first commit of the active segment goes.
     pub(super) begins_at: u64,
     /// Where the next frame goes.
@@ -99,11 +104,11 @@ impl Writer {
                 return Err(Trouble::Io(error));
             }
             // A disk that copies on writing may have no room for what has its place already.
-            // The next commit has the same number: of this one no whole frame may stay.
-            let undone = file.write_at(self.offset, &[0; FRAME_HEADER]);
-            let undone = undone.and_then(|()| file.sync());
-            return Err(undone.map_or_else(Trouble::Io, |()| Trouble::Full));
+            self.supply.full_disk.appended(true);
+            self.take_back()?;
+            return Err(Trouble::Full);
         }
+        self.supply.full_disk.appended(false);
         if !planted!(LogCommitUnsynced) {
             file.sync().map_err(Trouble::Io)?;
         }
@@ -113,6 +118,56 @@ impl Writer {
             self.frame = Vec::new();
         }
         Ok(body_at)
+    }
+
+    /// Sees to it that no whole frame stands where the next one goes: a commit that found no room has
+    /// the number of the next one, and was not made.
+    ///
+    /// # Errors
+    /// [`Trouble::Io`] if a frame may stay.
+    fn take_back(&self) -> Result<(), Trouble> {
+        // Before anything is written there: what is no frame any more may be one again after a loss
+        // of power.
+        let frame = self.active.read_frame(self.offset, &mut Vec::new());
+        let is_whole = matches!(&frame, Ok(Some(frame)) if frame.commit == self.next_commit);
+        match self.clear_next() {
+            Err(Trouble::Full) if frame.is_err() || is_whole => {
+                let problem = "a commit that found no room cannot be taken back";
+                Err(Trouble::Io(io::Error::other(problem)))
+            }
+            // There is no room for that, either. The bytes that were not written are missing: the
+            // next frame is written over what there is, and an opening takes it for a torn tail.
+            Err(Trouble::Full) => Ok(()),
+            cleared => cleared,
+        }
+    }
+
+    /// Makes the place of the next frame empty, durably. [`Trouble::Full`] if there is no room to
+    /// write, and nothing was changed.
+    pub(super) fn clear_next(&self) -> Result<(), Trouble> {
+        let file = &self.active.file;
+        let empty = [0; FRAME_HEADER];
+        if self.offset + empty.len() as u64 <= self.active.frames_end {
+            file.write_at(self.offset, &empty)?;
+        }
+        // After a sync that failed nobody knows anything, also if the disk was full.
+        file.sync().map_err(Trouble::Io)
+    }
+
+    /// How far the log has reached.
+    pub(super) fn reached(&self) -> Reached {
+        Reached {
+            segment: self.active.number,
+            commit: self.next_commit - 1,
+        }
+    }
+
+    /// The last commit, and the segment in which it stands. One that has none yet does not count:
+    /// its name may not be durable.
+    pub(super) fn last_commit(&self) -> Reached {
+        let reached = self.reached();
+        let segment = reached.segment.saturating_sub(self.is_empty().into());
+        Reached { segment, ..reached }
     }
 
     /// How full the active segment is, as a share of 1.
@@ -130,7 +185,13 @@ impl Writer {
 impl State {
     /// What of everything committed so far is to survive the segments before.
     pub(super) fn snapshot(&self, frame: &mut Vec<u8>) {
+        self.snapshot_as(true, frame);
+    }
+
+    /// The same, or as before there were notes of the clocks.
+    pub(super) fn snapshot_as(&self, with_clocks: bool, frame: &mut Vec<u8>) {
         let shards = self.shards.iter();
-        batch::encode_snapshot(frame, shards.map(|(&shard, table)| table.snapshot(shard)));
+        let shards = shards.map(|(&shard, table)| table.snapshot(shard));
+        batch::encode_snapshot(frame, with_clocks, shards);
     }
 }

@@ -4,7 +4,7 @@
 //! Everything known of a name is in one slot of a slab. The indexes hold numbers of slots, so
 //! that a name is in memory once, whatever finds it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::ops::{Bound, RangeBounds as _};
 
@@ -16,7 +16,7 @@ use super::passed::Passed;
 use super::short::Short;
 use crate::planted::planted;
 use crate::store::embedded::codec::Indexed;
-use crate::store::{Fence, Position, QueueCounts, Shard};
+use crate::store::{ClockNote, Fence, Position, QueueCounts, Shard};
 use crate::{DueClock, QueueName, Revision, StateKind, TimerName, Wake};
 
 /// A name of so many bytes, with one between queue and key, is hashed in one piece.
@@ -69,6 +69,7 @@ struct Queue {
 pub(super) struct Table {
     pub(super) fence: Fence,
     pub(super) last_revision: Revision,
+    pub(super) clock: Option<ClockNote>,
     /// How far the sorted store has nothing that is not hidden here.
     pub(super) passed: Passed,
     /// How many of its entries were passed since that was written.
@@ -77,6 +78,10 @@ pub(super) struct Table {
     pub(super) noted_in: u64,
     /// How many changes there were of names that the sorted store may have.
     pub(super) hid: usize,
+    /// The names of which a change that was read back says that the sorted store has nothing, while
+    /// one before it says that it may. So the log was written behind a newer sorted store than this
+    /// one: once the earlier change has moved, nothing in the log hides what is there.
+    pub(super) not_hidden: BTreeSet<TimerName>,
     hasher: RandomState,
     slots: Vec<Young>,
     /// The first free slot.
@@ -98,6 +103,7 @@ impl Table {
         let mut table = Self {
             fence: snapshot.fence,
             last_revision: snapshot.last_revision,
+            clock: snapshot.clock,
             ..Self::default()
         };
         for counts in snapshot.counts {
@@ -117,6 +123,7 @@ impl Table {
             } else {
                 self.last_revision
             },
+            clock: self.clock.filter(|_| !planted!(LogSnapshotForgetsClock)),
             counts: self.counts(),
         }
     }
@@ -219,6 +226,10 @@ impl Table {
         replaces: Replaces,
         at: Place,
     ) {
+        let known = self.get_at(hash, name);
+        if !replaces.may_be_old && known.is_some_and(|young| young.may_be_old) {
+            self.not_hidden.insert(name.clone());
+        }
         self.apply_to((name, hash, None), indexed, replaces, at);
     }
 
@@ -291,6 +302,33 @@ impl Table {
         };
         young.may_be_old |= !planted!(LogMovesUnmarked);
         true
+    }
+
+    /// How many slots there are, free ones included.
+    pub(super) fn slots(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(NONE)
+    }
+
+    /// Whether what a slot stands for is in the segment with this number.
+    pub(super) fn is_in(&self, slot: u32, segment: u64) -> bool {
+        let young = &self.slots[slot as usize];
+        young.key.is_some() && young.at.segment == segment
+    }
+
+    /// What the indexes say of a slot; `None` if its name was removed.
+    pub(super) fn indexed(&self, slot: u32) -> Option<Indexed> {
+        let young = &self.slots[slot as usize];
+        let kind = young.kind?;
+        let wake = Wake {
+            at: Timestamp::from_micros(young.wake_at),
+            revision: young.revision,
+        };
+        Some(Indexed {
+            kind,
+            position: young.position(),
+            wake: (kind != StateKind::Dead).then_some(wake),
+            clock: young.clock,
+        })
     }
 
     /// The slot of a name, if what stands at `at` is what the name stands for.

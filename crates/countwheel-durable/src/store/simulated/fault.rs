@@ -91,6 +91,10 @@ pub enum Failure {
     /// With ENOSPC, and nothing was done; a new file may be there, too short. What takes no room,
     /// such as a read, fails with EIO.
     NoSpace,
+    /// The same, after a first part of a write was done, and not all of it: a disk that copies on
+    /// writing, and gives what is left of it away piece by piece. Each write that fails so does a
+    /// part.
+    NoSpaceShort,
     /// With EIO, after a first part of it was done.
     Short,
     /// With EIO, after any part of it was done: any sectors of a write, the whole of a change
@@ -204,9 +208,14 @@ impl Armed {
 }
 
 impl Failure {
+    /// Whether it is that there is no room.
+    pub(super) fn is_full(self) -> bool {
+        matches!(self, Self::NoSpace | Self::NoSpaceShort)
+    }
+
     pub(super) fn error(self) -> io::Error {
         match self {
-            Self::NoSpace => no_space(),
+            Self::NoSpace | Self::NoSpaceShort => no_space(),
             // EIO
             Self::Io | Self::Short | Self::Torn | Self::Panic => io::Error::from_raw_os_error(5),
         }

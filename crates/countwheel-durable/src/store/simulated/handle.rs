@@ -6,11 +6,15 @@ use std::sync::{Arc, MutexGuard};
 
 use super::fault::{Failure, Strike, no_space};
 use super::node::{Node, SECTOR};
-use super::{Directory, Disk, Entry, Operation, State, join};
+use super::tree::{Directory, Entry, Tree, join, split};
+use super::{Disk, Operation, State};
+use crate::store::place::Place as _;
 use crate::store::{Files, StoreFile};
 
 /// Where a simulated directory says it is.
 const ROOT: &str = "simulated";
+/// Where files are kept that are set aside.
+const ASIDE: &str = "set-aside";
 
 #[derive(Debug)]
 pub(super) struct Handle {
@@ -18,6 +22,8 @@ pub(super) struct Handle {
     directory: String,
     shown: Arc<str>,
     process: u64,
+    /// Whether the directory is not there unless it was made.
+    is_made: bool,
 }
 
 impl Handle {
@@ -27,7 +33,30 @@ impl Handle {
             directory: directory.to_owned(),
             shown: directory.into(),
             process,
+            is_made: false,
         }
+    }
+
+    /// The same, of a directory that is not there unless it was made.
+    pub(super) fn of_place(disk: Disk, directory: &str, process: u64) -> Self {
+        let is_made = true;
+        Self {
+            is_made,
+            ..Self::new(disk, directory, process)
+        }
+    }
+
+    fn directory<'a>(&self, state: &'a mut State) -> io::Result<&'a mut Directory> {
+        if self.is_made {
+            let found = state.found(&self.directory);
+            return found.ok_or(io::ErrorKind::NotFound.into());
+        }
+        Ok(state.directory(&self.directory))
+    }
+
+    fn node_of(&self, state: &mut State, name: &str) -> io::Result<u64> {
+        let found = self.directory(state)?.names.get(name).copied();
+        found.ok_or(io::ErrorKind::NotFound.into())
     }
 
     fn state(&self) -> io::Result<MutexGuard<'_, State>> {
@@ -38,6 +67,19 @@ impl Handle {
         join(&self.directory, name).into()
     }
 
+    /// Gives a file a second name, in another directory.
+    fn link(&self, name: &str, to: &Self) -> io::Result<()> {
+        let mut state = self.state()?;
+        let strike = state.call(Operation::Rename, &self.path_of(name), 0, 0);
+        let node = self.node_of(&mut state, name)?;
+        if state.is_made(strike) {
+            let name = name.to_owned();
+            let directory = to.directory(&mut state)?;
+            directory.change(Entry::Create { name, node });
+        }
+        outcome(strike)
+    }
+
     fn handle(&self, state: MutexGuard<'_, State>, name: &str, node: u64) -> Arc<dyn StoreFile> {
         drop(state);
         let path = join(&self.directory, name);
@@ -45,7 +87,7 @@ impl Handle {
     }
 }
 
-fn alive(disk: &Disk, process: u64) -> io::Result<MutexGuard<'_, State>> {
+pub(super) fn alive(disk: &Disk, process: u64) -> io::Result<MutexGuard<'_, State>> {
     let state = disk.lock();
     if state.process == process {
         Ok(state)
@@ -55,22 +97,13 @@ fn alive(disk: &Disk, process: u64) -> io::Result<MutexGuard<'_, State>> {
 }
 
 impl State {
-    fn directory(&mut self, path: &str) -> &mut Directory {
-        self.directories.entry(path.to_owned()).or_default()
-    }
-
-    fn node_of(&mut self, directory: &str, name: &str) -> io::Result<u64> {
-        let found = self.directory(directory).names.get(name).copied();
-        found.ok_or(io::ErrorKind::NotFound.into())
-    }
-
     fn node(&mut self, number: u64) -> io::Result<&mut Node> {
         let node = self.nodes.get_mut(&number);
         node.ok_or(io::ErrorKind::NotFound.into())
     }
 
     /// Whether a change of names that fails is made all the same.
-    fn is_made(&mut self, strike: Option<Strike>) -> bool {
+    pub(super) fn is_made(&mut self, strike: Option<Strike>) -> bool {
         match strike {
             None => true,
             Some(strike) => {
@@ -80,7 +113,7 @@ impl State {
     }
 }
 
-fn outcome(strike: Option<Strike>) -> io::Result<()> {
+pub(super) fn outcome(strike: Option<Strike>) -> io::Result<()> {
     strike.map_or(Ok(()), |strike| Err(strike.failure.error()))
 }
 
@@ -88,14 +121,20 @@ impl Files for Handle {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut state = self.state()?;
         state.plain_call(Operation::List, &self.shown, 0, 0)?;
-        let directory = state.directory(&self.directory);
-        Ok(directory.names.keys().cloned().collect())
+        let names = match self.directory(&mut state) {
+            Ok(directory) => directory.names.clone(),
+            // Who only looks finds nothing where there is nothing.
+            Err(_) => return Ok(Vec::new()),
+        };
+        let files = names.into_iter();
+        let files = files.filter(|(_, number)| state.nodes.contains_key(number));
+        Ok(files.map(|(name, _)| name).collect())
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StoreFile>> {
         let mut state = self.state()?;
         let strike = state.call(Operation::Create, &self.path_of(name), 0, len);
-        if state.directory(&self.directory).names.contains_key(name) {
+        if self.directory(&mut state)?.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let room = len.min(state.room());
@@ -112,14 +151,14 @@ impl Files for Handle {
             let made = usize::try_from(made).map_err(io::Error::other)?;
             let node = state.add(Node::zeros(made));
             let name = name.to_owned();
-            let directory = state.directory(&self.directory);
+            let directory = self.directory(&mut state)?;
             directory.change(Entry::Create { name, node });
         }
         outcome(strike)?;
         if room < len {
             return Err(no_space());
         }
-        let node = state.node_of(&self.directory, name)?;
+        let node = self.node_of(&mut state, name)?;
         Ok(self.handle(state, name, node))
     }
 
@@ -130,17 +169,17 @@ impl Files for Handle {
     fn open(&self, name: &str) -> io::Result<Arc<dyn StoreFile>> {
         let mut state = self.state()?;
         state.plain_call(Operation::Open, &self.path_of(name), 0, 0)?;
-        let node = state.node_of(&self.directory, name)?;
+        let node = self.node_of(&mut state, name)?;
         Ok(self.handle(state, name, node))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.state()?;
         let strike = state.call(Operation::Rename, &self.path_of(from), 0, 0);
-        let node = state.node_of(&self.directory, from)?;
+        let node = self.node_of(&mut state, from)?;
         if from != to && state.is_made(strike) {
             let to = to.to_owned();
-            let directory = state.directory(&self.directory);
+            let directory = self.directory(&mut state)?;
             directory.change(Entry::Rename { to, node });
         }
         outcome(strike)
@@ -149,12 +188,42 @@ impl Files for Handle {
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.state()?;
         let strike = state.call(Operation::Remove, &self.path_of(name), 0, 0);
-        let node = state.node_of(&self.directory, name)?;
+        let node = self.node_of(&mut state, name)?;
         if state.is_made(strike) {
-            let directory = state.directory(&self.directory);
+            let directory = self.directory(&mut state)?;
             directory.change(Entry::Remove { node });
         }
         outcome(strike)
+    }
+
+    fn set_aside(&self, names: &[String]) -> io::Result<()> {
+        let (parent, _) = split(&self.directory);
+        let path = join(parent, ASIDE);
+        let aside = if self.is_made {
+            let place = Tree::new(self.disk.clone(), self.process);
+            if !place.is_directory(Path::new(&path)) {
+                if names.is_empty() {
+                    return Ok(());
+                }
+                place.make_directory(Path::new(&path))?;
+                place.sync_directory(Path::new(parent))?;
+            }
+            Self::of_place(self.disk.clone(), &path, self.process)
+        } else {
+            Self::new(self.disk.clone(), &path, self.process)
+        };
+        for name in aside.list()? {
+            aside.remove(&name)?;
+        }
+        for name in names {
+            self.link(name, &aside)?;
+        }
+        if !names.is_empty() {
+            aside.sync()?;
+            names.iter().try_for_each(|name| self.remove(name))?;
+            self.sync()?;
+        }
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -168,12 +237,12 @@ impl Files for Handle {
         }
         // A journal that failed is replayed up to somewhere, or not at all. The rest can be seen, and
         // no later sync writes it.
-        let count = state.directory(&self.directory).unsynced.len();
+        let count = self.directory(&mut state)?.unsynced.len();
         let kept = match strike {
             None => count,
             Some(_) => usize::try_from(state.random.below(count as u64 + 1)).unwrap_or(0),
         };
-        let directory = state.directory(&self.directory);
+        let directory = self.directory(&mut state)?;
         let unsynced = std::mem::take(&mut directory.unsynced);
         for entry in &unsynced[..kept] {
             entry.apply(&mut directory.durable);
@@ -284,8 +353,13 @@ impl StoreFile for File {
         let fitting = &data[..data.len().min(most)];
         match strike {
             None => state.node(self.node)?.write(start, fitting),
-            Some(strike) if strike.again => {}
+            Some(strike) if strike.again && strike.failure != Failure::NoSpaceShort => {}
             Some(strike) => match strike.failure {
+                Failure::NoSpaceShort => {
+                    let part = state.random.below(data.len().max(1) as u64);
+                    let part = usize::try_from(part).unwrap_or(0).min(fitting.len());
+                    state.node(self.node)?.write(start, &fitting[..part]);
+                }
                 Failure::Short => {
                     let part = state.random.below(fitting.len() as u64 + 1);
                     let part = usize::try_from(part).unwrap_or(0);

@@ -25,10 +25,12 @@ mod damage;
 mod fault;
 mod handle;
 mod node;
+mod tree;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use damage::Damage;
@@ -37,8 +39,10 @@ pub use fault::{Call, Calls, Failure, Fault, Operation};
 pub use handle::Backend;
 use handle::Handle;
 use node::Node;
+use tree::{Directory, ROOT, Tree, split};
 
-use super::Files;
+use super::disk::Opened;
+use super::{DiskOptions, Files, LogStore, StoreError, TableStore};
 use crate::random::Random;
 
 /// So many of the last calls are remembered.
@@ -48,8 +52,9 @@ const REMEMBERED: usize = 64;
 /// [`copy`](Self::copy) makes another.
 ///
 /// What is written is read at once and is durable after the sync of the file; which files a
-/// directory has is durable after the sync of the directory. A directory is there as soon as
-/// somebody speaks of it.
+/// directory has, and which directories, is durable after the sync of the directory. A directory
+/// that [`files`](Self::files) is asked for is there, durably; those that
+/// [`open_store`](Self::open_store) makes are not there before it makes them, and can be lost.
 ///
 /// - **A power cut** ([`cut`](Self::cut)) keeps any part of what was not synced: of each sector
 ///   of 512 bytes any version that was written, any of the lengths that the file had, the first
@@ -73,7 +78,8 @@ pub struct Disk(Arc<Mutex<State>>);
 struct State {
     nodes: BTreeMap<u64, Node>,
     next_node: u64,
-    directories: BTreeMap<String, Directory>,
+    /// By their numbers, as the files: both are what names are given to.
+    directories: BTreeMap<u64, Directory>,
     /// The process that has the disk. The handles of those before are dead.
     process: u64,
     faults: Vec<Armed>,
@@ -87,47 +93,12 @@ struct State {
     ignores_syncs: bool,
 }
 
-#[derive(Clone, Default, Debug)]
-struct Directory {
-    names: BTreeMap<String, u64>,
-    durable: BTreeMap<String, u64>,
-    /// What became of names since the last sync of the directory, oldest first.
-    unsynced: Vec<Entry>,
-}
-
-#[derive(Clone, Debug)]
-enum Entry {
-    Create { name: String, node: u64 },
-    Rename { to: String, node: u64 },
-    Remove { node: u64 },
-}
-
-impl Entry {
-    /// A file has one name, whatever became of an entry before that gave it another.
-    fn apply(&self, names: &mut BTreeMap<String, u64>) {
-        match self {
-            Self::Create { name, node } => drop(names.insert(name.clone(), *node)),
-            Self::Rename { to, node } => {
-                names.retain(|_, named| named != node);
-                names.insert(to.clone(), *node);
-            }
-            Self::Remove { node } => names.retain(|_, named| named != node),
-        }
-    }
-
-    fn node(&self) -> u64 {
-        match self {
-            Self::Create { node, .. } | Self::Rename { node, .. } | Self::Remove { node } => *node,
-        }
-    }
-}
-
 impl Default for State {
     fn default() -> Self {
         Self {
             nodes: BTreeMap::new(),
-            next_node: 0,
-            directories: BTreeMap::new(),
+            next_node: ROOT,
+            directories: BTreeMap::from([(ROOT, Directory::default())]),
             process: 0,
             faults: Vec::new(),
             random: Random::new(0),
@@ -159,8 +130,49 @@ impl Disk {
     /// the empty one is the disk's own.
     #[must_use]
     pub fn files(&self, directory: &str) -> Arc<dyn Files> {
-        let process = self.lock().process;
+        let mut state = self.lock();
+        state.directory(directory);
+        let process = state.process;
+        drop(state);
         Arc::new(Handle::new(self.clone(), directory, process))
+    }
+
+    /// Opens the store in a directory for the process that there is now, as
+    /// [`DiskStore::open`](super::DiskStore::open) does, and makes the directory, those above it
+    /// and the store where there is none. No thread tends the log. Says whether the store was
+    /// made.
+    ///
+    /// ```
+    /// use countwheel_durable::store::DiskOptions;
+    /// use countwheel_durable::store::simulated::Disk;
+    ///
+    /// let disk = Disk::default();
+    /// let (store, was_made) = disk.open_store("srv/data", 7, DiskOptions::default())?;
+    /// assert!(was_made);
+    /// drop(store);
+    /// disk.cut(1);
+    /// let (_, was_made) = disk.open_store("srv/data", 8, DiskOptions::default())?;
+    /// assert!(!was_made);
+    /// # Ok::<(), countwheel_durable::store::StoreError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `DiskStore::open`.
+    pub fn open_store(
+        &self,
+        directory: &str,
+        new_store_id: u64,
+        options: DiskOptions,
+    ) -> Result<(LogStore<TableStore>, bool), StoreError> {
+        let process = self.lock().process;
+        let place = Tree::new(self.clone(), process);
+        let opened = Opened::at(&place, Path::new(directory), new_store_id, options)?;
+        Ok((opened.log, opened.was_made))
+    }
+
+    /// Makes a directory and those above it, durably. Nothing counts it as a call.
+    pub fn make_directory(&self, path: &str) {
+        self.lock().directory(path);
     }
 
     /// A file as redb wants one, for the process that there is now; empty if there is no such
@@ -302,10 +314,28 @@ impl Disk {
     /// The paths of all files, in order.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
-        let state = self.lock();
-        let directories = state.directories.iter();
-        directories
-            .flat_map(|(path, directory)| directory.names.keys().map(|name| join(path, name)))
+        self.lock().paths()
+    }
+
+    /// All files by their paths, and what can be read of them: for a comparison.
+    ///
+    /// ```
+    /// use countwheel_durable::store::simulated::Disk;
+    ///
+    /// let disk = Disk::default();
+    /// let before = disk.image();
+    /// disk.files("log").begin("segment")?;
+    /// assert!(disk.image() != before);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn image(&self) -> BTreeMap<String, Vec<u8>> {
+        let paths = self.paths().into_iter();
+        paths
+            .map(|path| {
+                let content = self.content(&path).unwrap_or_default();
+                (path, content)
+            })
             .collect()
     }
 
@@ -335,7 +365,7 @@ impl Disk {
     pub fn delete(&self, path: &str) -> bool {
         let (parent, name) = split(path);
         let mut state = self.lock();
-        let Some(directory) = state.directories.get_mut(parent) else {
+        let Some(directory) = state.found(parent) else {
             return false;
         };
         directory.durable.remove(name);
@@ -361,31 +391,6 @@ impl fmt::Debug for Disk {
     }
 }
 
-impl Directory {
-    fn cut(&mut self, random: &mut Random) {
-        let unsynced = std::mem::take(&mut self.unsynced);
-        // Most often in order, as a journal has it; sometimes any of them.
-        let in_order = random.below(4) > 0;
-        let kept = random.below(unsynced.len() as u64 + 1);
-        for (index, entry) in (0..).zip(&unsynced) {
-            let survives = if in_order {
-                index < kept
-            } else {
-                random.below(2) == 0
-            };
-            if survives {
-                entry.apply(&mut self.durable);
-            }
-        }
-        self.names.clone_from(&self.durable);
-    }
-
-    fn change(&mut self, entry: Entry) {
-        entry.apply(&mut self.names);
-        self.unsynced.push(entry);
-    }
-}
-
 impl State {
     /// Counts a call, and says whether it fails.
     fn call(
@@ -405,7 +410,7 @@ impl State {
             }
         }
         if let Some(strike) = &mut strike
-            && strike.failure == Failure::NoSpace
+            && strike.failure.is_full()
             && !operation.takes_room()
         {
             strike.failure = Failure::Io;
@@ -443,18 +448,11 @@ impl State {
         }
     }
 
-    fn find(&self, path: &str) -> Option<u64> {
-        let (parent, name) = split(path);
-        self.directories.get(parent)?.names.get(name).copied()
-    }
-
     /// A new file that is durable.
     fn put(&mut self, path: &str, content: Vec<u8>) -> u64 {
         let node = self.add(Node::durable(content));
         let (parent, name) = split(path);
-        let directory = self.directories.entry(parent.to_owned()).or_default();
-        directory.names.insert(name.to_owned(), node);
-        directory.durable.insert(name.to_owned(), node);
+        self.directory(parent).put(name, node);
         node
     }
 
@@ -472,29 +470,5 @@ impl State {
     fn room(&self) -> u64 {
         let capacity = self.capacity.unwrap_or(u64::MAX);
         capacity.saturating_sub(self.used())
-    }
-
-    /// Forgets the files that nobody can find any more.
-    fn collect(&mut self) {
-        let mut found = BTreeSet::new();
-        for directory in self.directories.values() {
-            found.extend(directory.names.values());
-            found.extend(directory.durable.values());
-            found.extend(directory.unsynced.iter().map(Entry::node));
-        }
-        self.nodes
-            .retain(|number, node| node.opened > 0 || found.contains(number));
-    }
-}
-
-/// The directory of a path, and the name in it.
-fn split(path: &str) -> (&str, &str) {
-    path.rsplit_once('/').unwrap_or(("", path))
-}
-
-fn join(directory: &str, name: &str) -> String {
-    match directory {
-        "" => name.to_owned(),
-        _ => format!("{directory}/{name}"),
     }
 }

@@ -1,18 +1,21 @@
 //! Reads everything and says what is wrong with it.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::block::{Block, Entries};
 use super::directory::Directory;
 use super::filter;
-use super::format::{FRAME_HEADER, Kind, Malformed, Pointer, Tree, Value, restore};
+use super::format::{FRAME_HEADER, Kind, Malformed, Pointer, Tree, Value, name_of, restore};
 use super::manifest::{Manifest, TableEntry};
+use super::mark::reached;
 use super::reader::{Section, Table};
 use super::writer::{due_key, queue_len};
 use crate::store::embedded::codec::{self, Indexed};
 use crate::store::files::Files;
-use crate::store::{CheckedFile, FileKind, StoreError};
+use crate::store::{CheckedFile, FileKind, Reached, StoreError};
 
 /// What is wrong with a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,9 +27,9 @@ pub struct TableProblem {
     pub offset: u64,
     /// What does not add up.
     pub problem: String,
-    /// How many records of the file cannot be read or found. A check says it with the first
-    /// problem of a file; 0 with the others, and where it is not known.
-    pub at_risk: u64,
+    /// How many records of the file, and removals that hide older ones, cannot be read or found:
+    /// said with the first problem of a file, and 0 with the others. `None` if it is not known.
+    pub at_risk: Option<u64>,
 }
 
 /// What a check of a table store found. See [`TableStore::check`](super::TableStore::check).
@@ -56,13 +59,72 @@ pub(in crate::store) fn ingested(
     Ok(manifest.map(|manifest| manifest.ingested))
 }
 
+/// How far the log in front is known to have reached, by the marks and by the manifest, if that can
+/// be read; `None` if neither says anything.
+pub(in crate::store) fn has_reached(
+    files: &dyn Files,
+    store_id: u64,
+) -> io::Result<Option<Reached>> {
+    let marked = reached(files)?;
+    let manifest = Manifest::read(files, store_id).ok().flatten();
+    Ok(marked.max(manifest.and_then(|manifest| manifest.reached)))
+}
+
+impl super::TableStore {
+    /// Checks the tables that the manifest names and that are not in `checked`, and notes them
+    /// there; `None` if there are none. A table that is not whole counts only if the manifest names
+    /// it still: others may have been merged away and removed meanwhile.
+    pub(in crate::store) fn check_more(
+        files: Arc<dyn Files>,
+        store_id: u64,
+        checked: &mut BTreeSet<u64>,
+    ) -> Result<Option<TableCheck>, StoreError> {
+        let directory = Directory::new(files, store_id, super::TableOptions::default(), 0);
+        let directory = Arc::new(directory);
+        let mut all = TableCheck::default();
+        let read = || Manifest::read(&*directory.files, store_id);
+        let problem = match read() {
+            Ok(Some(manifest)) => {
+                let is_new = |entry: &&TableEntry| !checked.contains(&entry.number);
+                let new: Vec<_> = manifest.tables().filter(is_new).cloned().collect();
+                if new.is_empty() {
+                    return Ok(None);
+                }
+                for entry in new {
+                    let mut check = TableCheck::default();
+                    check.table(&directory, &entry);
+                    checked.insert(entry.number);
+                    let is_named = |manifest: Option<Manifest>| {
+                        manifest.is_none_or(|m| m.tables().any(|t| t.number == entry.number))
+                    };
+                    if check.problems.is_empty() || read().map_or(true, is_named) {
+                        all.files.extend(check.files);
+                        all.problems.extend(check.problems);
+                    }
+                }
+                return Ok(Some(all));
+            }
+            Ok(None) => "is missing".to_owned(),
+            Err(error @ StoreError::NotAStore { .. }) => return Err(error),
+            Err(error) => error.to_string(),
+        };
+        all.problems.push(TableProblem {
+            path: directory.files.path().join(Directory::MANIFEST),
+            offset: 0,
+            problem,
+            at_risk: None,
+        });
+        Ok(Some(all))
+    }
+}
+
 impl TableCheck {
     pub(super) fn problem(&mut self, directory: &Directory, number: u64, at: u64, problem: &str) {
         self.problems.push(TableProblem {
             path: directory.files.path().join(Directory::table_name(number)),
             offset: at,
             problem: problem.to_owned(),
-            at_risk: 0,
+            at_risk: Some(0),
         });
     }
 
@@ -71,11 +133,11 @@ impl TableCheck {
         self.tables += 1;
         self.bytes += entry.length;
         let (records, problems) = (self.records, self.problems.len());
-        let whole = match Table::open(directory, entry.clone()) {
+        let (whole, lost) = match Table::open(directory, entry.clone()) {
             Ok(table) => Walk::of(self, directory, &table),
             Err(error) => {
                 self.problem(directory, entry.number, 0, &error.to_string());
-                false
+                (false, 0)
             }
         };
         let read = self.records - records;
@@ -89,14 +151,15 @@ impl TableCheck {
             entries: read,
             torn_bytes: 0,
         });
+        let found = (self.problems.len() - problems) as u64;
         if let Some(first) = self.problems.get_mut(problems) {
             // Every record is there, but an index may not lead to it.
-            let at_risk = if whole {
+            let at_risk = if whole && found > lost {
                 entry.records
             } else {
                 entry.records.saturating_sub(read)
             };
-            first.at_risk = at_risk;
+            first.at_risk = Some(at_risk);
         }
     }
 }
@@ -111,11 +174,17 @@ struct Walk<'a> {
     /// there are, and the sum of their hashes.
     expected: [(u64, u64); 2],
     found: [(u64, u64); 2],
+    /// Records that could not be read when they moved here.
+    lost: u64,
 }
 
 impl<'a> Walk<'a> {
-    /// Whether all records could be read.
-    fn of(check: &'a mut TableCheck, directory: &'a Directory, table: &'a Arc<Table>) -> bool {
+    /// Whether all records are there, and how many of them could not be read when they moved.
+    fn of(
+        check: &'a mut TableCheck,
+        directory: &'a Directory,
+        table: &'a Arc<Table>,
+    ) -> (bool, u64) {
         let (records, tombstones) = (check.records, check.tombstones);
         let mut walk = Self {
             check,
@@ -124,8 +193,9 @@ impl<'a> Walk<'a> {
             last_key: Vec::new(),
             expected: [(0, 0); 2],
             found: [(0, 0); 2],
+            lost: 0,
         };
-        if table.filter().is_err() {
+        if table.read_filter().is_err() {
             walk.problem(table.footer.filter.offset, "the filter cannot be read");
         }
         for section in [Section::Names, Section::Due, Section::List] {
@@ -137,7 +207,7 @@ impl<'a> Walk<'a> {
         }
         let footer = &table.footer;
         let counted = (
-            walk.check.records - records,
+            walk.check.records - records + walk.lost,
             walk.check.tombstones - tombstones,
         );
         let whole = counted == (footer.records, footer.tombstones);
@@ -148,7 +218,8 @@ impl<'a> Walk<'a> {
             let at = footer.trees[Section::Names as usize].root.offset;
             walk.problem(at, "there are not as many records as the footer says");
         }
-        whole
+        let lost = walk.lost;
+        (whole, lost)
     }
 
     fn problem(&mut self, at: u64, problem: &str) {
@@ -216,14 +287,19 @@ impl<'a> Walk<'a> {
     fn record(&mut self, entries: &Entries) -> Result<(), String> {
         let key = entries.key();
         let senseless = |Malformed| "a record makes no sense".to_owned();
-        let may_contain = self.table.may_contain(key, filter::hash(key));
-        if may_contain.is_ok_and(|may_contain| !may_contain) {
+        if !self.table.may_contain(key, filter::hash(key)) {
             self.problem(entries.offset(), "the filter does not know a name");
         }
         let stripped = match Value::read(entries.value()).map_err(senseless)? {
             Value::Tombstone => {
                 self.check.tombstones += 1;
                 return Ok(());
+            }
+            Value::Unreadable(indexed) => {
+                self.lost += 1;
+                self.expect(key, indexed)?;
+                let name = name_of(key).map_err(senseless)?.1;
+                return Err(format!("the record {name} could not be read when it moved"));
             }
             Value::Inline(_) | Value::Large(_) => {
                 self.table.stripped(entries.value(), entries.offset())
@@ -234,13 +310,19 @@ impl<'a> Walk<'a> {
         restore(key, &stripped.unwrap_or_default(), &mut bytes).map_err(senseless)?;
         let record = codec::decode(&bytes).map_err(|error| error.to_string())?;
         self.check.records += 1;
+        self.expect(key, Indexed::of(&record))
+    }
+
+    /// Notes what the indexes have to say of a record.
+    fn expect(&mut self, key: &[u8], indexed: Indexed) -> Result<(), String> {
         let Indexed {
             kind,
             position,
             wake,
             clock,
-        } = Indexed::of(&record);
+        } = indexed;
         let shard = *key.first_chunk().ok_or("a key is too short")?;
+        let (_, name) = name_of(key).map_err(|Malformed| "a key makes no sense")?;
         if let Some(wake) = wake {
             count(
                 &mut self.expected[0],
@@ -248,9 +330,8 @@ impl<'a> Walk<'a> {
                 &key[shard.len()..],
             );
         }
-        let queue = &record.name.queue;
         let shard = crate::store::Shard(u16::from_be_bytes(shard));
-        let list_key = codec::list_key(shard, queue, kind, position);
+        let list_key = codec::list_key(shard, &name.queue, kind, position);
         count(&mut self.expected[1], &list_key, &key[queue_len(key)..]);
         Ok(())
     }

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::TableOptions;
 use super::cache::Cache;
-use crate::store::StoreError;
+use super::mark;
 use crate::store::files::{Files, is_full};
+use crate::store::{Gaps, Reached, StoreError};
+use crate::{Trouble, TroubleReason, Troubles};
 
 /// A store's files.
 #[derive(Debug)]
@@ -19,6 +21,40 @@ pub(super) struct Directory {
     next_file: AtomicU64,
     written: AtomicU64,
     poisoned: AtomicBool,
+    /// What cannot be read of tables that are still there.
+    pub(super) troubles: Troubles,
+    pub(super) gaps: OpenGaps,
+}
+
+/// How many tables have an index of which a part cannot be read.
+#[derive(Debug, Default)]
+pub(super) struct OpenGaps {
+    dues: AtomicU64,
+    lists: AtomicU64,
+    closed: AtomicU64,
+}
+
+impl OpenGaps {
+    pub(super) fn opens(&self, in_dues: bool) {
+        let gaps = if in_dues { &self.dues } else { &self.lists };
+        gaps.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn closes(&self, in_dues: bool) {
+        let gaps = if in_dues { &self.dues } else { &self.lists };
+        gaps.fetch_sub(1, Ordering::SeqCst);
+        if in_dues {
+            self.closed.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn get(&self) -> Gaps {
+        Gaps {
+            dues: self.dues.load(Ordering::SeqCst) > 0,
+            lists: self.lists.load(Ordering::SeqCst) > 0,
+            closed: self.closed.load(Ordering::SeqCst),
+        }
+    }
 }
 
 /// What a file is by its name.
@@ -29,6 +65,8 @@ pub(super) enum FileName {
     Manifest,
     /// One that was being written.
     NewManifest(u64),
+    /// A mark of how far the log in front has reached.
+    Mark(Reached),
 }
 
 const NEW_MANIFEST: &str = "manifest-new-";
@@ -55,6 +93,8 @@ impl Directory {
             next_file: AtomicU64::new(next_file),
             written: AtomicU64::new(0),
             poisoned: AtomicBool::new(false),
+            troubles: Troubles::default(),
+            gaps: OpenGaps::default(),
         }
     }
 
@@ -93,6 +133,9 @@ impl Directory {
         };
         if name == Self::MANIFEST {
             return Some(FileName::Manifest);
+        }
+        if let Some(reached) = mark::parse(name) {
+            return Some(FileName::Mark(reached));
         }
         if let Some(number) = number(TABLE) {
             return (Self::table_name(number) == name).then_some(FileName::Table(number));
@@ -133,6 +176,15 @@ impl Directory {
         if let Err(error) = self.files.remove(name) {
             tracing::warn!(name, %error, "a file that is not needed could not be removed");
         }
+    }
+
+    /// Notes something that cannot be read, and that is gone on with. Says whether it is new.
+    pub(super) fn note(&self, reason: TroubleReason, error: &StoreError) -> bool {
+        let is_new = self.troubles.note(Trouble::of(reason, error));
+        if is_new {
+            tracing::error!(%reason, %error, "a table cannot be read; everything else goes on");
+        }
+        is_new
     }
 
     pub(super) fn corrupt(&self, name: &str, offset: u64, problem: &str) -> StoreError {

@@ -4,9 +4,11 @@ use lz4_flex::block::{
     CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
 };
 
-use crate::TimerName;
-use crate::store::Shard;
-use crate::store::embedded::codec;
+use countwheel::Timestamp;
+
+use crate::store::embedded::codec::{self, Indexed};
+use crate::store::{Position, Shard};
+use crate::{DueClock, Revision, StateKind, TimerName, Wake};
 
 /// Frames begin at multiples of this.
 pub(super) const ALIGNMENT: u64 = 8;
@@ -310,11 +312,58 @@ pub(super) enum Value<'a> {
     Inline(&'a [u8]),
     /// The same in a frame of its own.
     Large(Pointer),
+    /// A record that could not be read when it moved here, and what was known of it.
+    Unreadable(Indexed),
 }
 
 const TOMBSTONE: u8 = 0;
 const INLINE: u8 = 1;
 const LARGE: u8 = 2;
+const UNREADABLE: u8 = 3;
+
+/// What stands behind the byte that says that a record could not be read.
+const INDEXED_BYTES: usize = 3 + 4 * 8;
+
+fn write_indexed(indexed: Indexed, out: &mut Vec<u8>) {
+    let Indexed {
+        kind,
+        position,
+        wake,
+        clock,
+    } = indexed;
+    out.extend_from_slice(&[kind as u8, clock as u8, u8::from(wake.is_some())]);
+    let Wake { at, revision } = wake.unwrap_or_default();
+    for number in [
+        position.due.as_micros(),
+        position.revision.0,
+        at.as_micros(),
+        revision.0,
+    ] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+fn read_indexed(bytes: &[u8]) -> Result<Indexed, Malformed> {
+    let bytes: &[u8; INDEXED_BYTES] = bytes.try_into().map_err(|_| Malformed)?;
+    let kinds = StateKind::ALL;
+    let &kind = kinds.get(usize::from(bytes[0])).ok_or(Malformed)?;
+    let clocks = DueClock::ALL;
+    let &clock = clocks.get(usize::from(bytes[1])).ok_or(Malformed)?;
+    let number = |index: usize| u64_at(bytes, 3 + 8 * index);
+    let wake = Wake {
+        at: Timestamp::from_micros(number(2)),
+        revision: Revision(number(3)),
+    };
+    Ok(Indexed {
+        kind,
+        position: Position {
+            due: Timestamp::from_micros(number(0)),
+            revision: Revision(number(1)),
+        },
+        wake: (bytes[2] == 1).then_some(wake),
+        clock,
+    })
+}
 
 impl<'a> Value<'a> {
     pub(super) fn write(self, out: &mut Vec<u8>) {
@@ -328,6 +377,10 @@ impl<'a> Value<'a> {
                 out.push(LARGE);
                 pointer.write(out);
             }
+            Self::Unreadable(indexed) => {
+                out.push(UNREADABLE);
+                write_indexed(indexed, out);
+            }
         }
     }
 
@@ -336,6 +389,7 @@ impl<'a> Value<'a> {
             Some((&TOMBSTONE, [])) => Ok(Self::Tombstone),
             Some((&INLINE, stripped)) => Ok(Self::Inline(stripped)),
             Some((&LARGE, pointer)) => Ok(Self::Large(Pointer::read(pointer)?)),
+            Some((&UNREADABLE, indexed)) => Ok(Self::Unreadable(read_indexed(indexed)?)),
             _ => Err(Malformed),
         }
     }

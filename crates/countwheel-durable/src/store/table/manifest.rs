@@ -8,16 +8,20 @@
 //! ```
 //!
 //! Numbers are little endian; the checksum is the CRC-32 of everything else. The body is a
-//! [`Manifest`] in postcard.
+//! [`Manifest`] in postcard and, since version 3, how far the log had reached: nothing, or a
+//! segment and a commit. A manifest of version 2 is read; what is written is of version 3.
 
 use serde::{Deserialize, Serialize};
 
 use super::directory::{Directory, corrupt, io_error, not_a_store};
-use super::format::{VERSION, u32_at, u64_at};
-use crate::store::StoreError;
+use super::format::{u32_at, u64_at};
 use crate::store::files::Files;
+use crate::store::{Reached, StoreError};
 
 const MAGIC: [u8; 8] = *b"cwheelmf";
+pub(super) const VERSION: u32 = 3;
+/// The version before manifests said how far the log had reached.
+pub(super) const VERSION_WITHOUT_REACHED: u32 = 2;
 const HEADER: usize = 32;
 const CHECKSUM_AT: usize = 24;
 
@@ -32,6 +36,11 @@ pub(super) struct Manifest {
     pub(super) next_file: u64,
     /// Newest first.
     pub(super) runs: Vec<RunEntry>,
+    /// How far the log had reached when the last segment was taken in: what a commit up to there
+    /// had replaced was not taken in, so these tables are right only behind a log that has it.
+    /// Stands behind everything else, so that what was written before is read alike.
+    #[serde(skip)]
+    pub(super) reached: Option<Reached>,
 }
 
 /// A run: tables one behind the other by name.
@@ -61,13 +70,25 @@ pub(super) struct TableEntry {
 }
 
 impl Manifest {
+    #[cfg(feature = "planted-bugs")]
+    pub(super) const HEADER_BYTES: usize = HEADER;
+
     pub(super) fn write(&self, store_id: u64) -> Vec<u8> {
+        let reached = self
+            .reached
+            .map(|reached| (reached.segment, reached.commit));
+        let body = postcard::to_allocvec(&(self, reached))
+            .expect("a manifest holds nothing postcard cannot write");
+        Self::sealed(VERSION, &body, store_id)
+    }
+
+    /// A manifest of a version with this body.
+    pub(super) fn sealed(version: u32, body: &[u8], store_id: u64) -> Vec<u8> {
         let mut bytes = vec![0; HEADER];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
         bytes[16..24].copy_from_slice(&store_id.to_le_bytes());
-        let mut bytes = postcard::to_extend(self, bytes)
-            .expect("a manifest holds nothing postcard cannot write");
+        bytes.extend_from_slice(body);
         let length = u32::try_from(bytes.len() - HEADER).unwrap_or(u32::MAX);
         bytes[12..16].copy_from_slice(&length.to_le_bytes());
         let checksum = checksum(&bytes);
@@ -96,7 +117,7 @@ impl Manifest {
             return Err(damaged("its checksum does not match"));
         }
         let version = u32_at(&bytes, 8);
-        if version != VERSION {
+        if version != VERSION && version != VERSION_WITHOUT_REACHED {
             let problem = format!("is of another version, {version}");
             return Err(not_a_store(files, name, problem));
         }
@@ -108,13 +129,24 @@ impl Manifest {
         if u32_at(&bytes, 12) as usize != length - HEADER {
             return Err(damaged("its length is another"));
         }
-        let Ok((manifest, [])) = postcard::take_from_bytes::<Self>(&bytes[HEADER..]) else {
+        let Some(manifest) = Self::of(version, &bytes[HEADER..]) else {
             return Err(damaged("its content cannot be read"));
         };
         if !manifest.makes_sense() {
             return Err(damaged("its tables do not fit together"));
         }
         Ok(Some(manifest))
+    }
+
+    /// The manifest with this body; `None` if it has more or less than one of its version.
+    fn of(version: u32, body: &[u8]) -> Option<Self> {
+        let (mut manifest, rest) = postcard::take_from_bytes::<Self>(body).ok()?;
+        if version == VERSION_WITHOUT_REACHED {
+            return rest.is_empty().then_some(manifest);
+        }
+        let (reached, rest) = postcard::take_from_bytes::<Option<(u64, u64)>>(rest).ok()?;
+        manifest.reached = reached.map(|(segment, commit)| Reached { segment, commit });
+        rest.is_empty().then_some(manifest)
     }
 
     /// Tables of a run are in order, and no number occurs twice.

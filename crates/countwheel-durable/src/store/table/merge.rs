@@ -12,6 +12,10 @@
 //! store nor a merge of a lower tier, which goes first. So there may be one unfinished merge for
 //! each tier, and runs stay few while a large merge takes its time. What is unfinished when the
 //! store is closed is begun anew.
+//!
+//! A run with a record that cannot be read is **left alone** until the store is opened again: the
+//! runs before it and behind it are merged on their own. A run with an index of which a part cannot
+//! be read is merged by itself, which makes its indexes anew.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -49,11 +53,42 @@ pub(super) fn wanted(
 ) -> Option<Wanted> {
     let free = under_way.map_or(version.runs.len(), |merge| merge.place(version).start);
     let highest = under_way.map(|merge| merge.wanted.first);
-    let runs = &version.runs[..free];
+    // What is left alone stays where it is, between what is merged before and behind it.
+    let mut begin = 0;
+    for stretch in version.runs[..free].split(|run| run.is_left_alone()) {
+        let end = begin + stretch.len();
+        let is_last = end == version.runs.len();
+        let wanted = wanted_of(stretch, options, highest, is_last && under_way.is_none());
+        if let Some(wanted) = wanted {
+            let runs = begin + wanted.runs.start..begin + wanted.runs.end;
+            return Some(Wanted { runs, ..wanted });
+        }
+        begin = end + 1;
+    }
+    None
+}
+
+/// The same of runs that stand one behind the other. `highest` is the tier at which a merge is
+/// under way; `may_shrink` is whether the oldest run of all is among them and free.
+fn wanted_of(
+    runs: &[Arc<Run>],
+    options: &TableOptions,
+    highest: Option<u32>,
+    may_shrink: bool,
+) -> Option<Wanted> {
+    let is_free = |tier| highest.is_none_or(|highest| tier < highest);
+    let rewrites = |run: &&Arc<Run>| run.has_gap() && is_free(run.tier);
+    if let Some(at) = runs.iter().position(|run| rewrites(&run)) {
+        return Some(Wanted {
+            runs: at..at + 1,
+            tier: runs[at].tier,
+            first: runs[at].tier,
+        });
+    }
     let tombstones = |run: &Arc<Run>| run.sum(|table| table.footer.tombstones);
     if let [newer @ .., oldest] = runs
         && !newer.is_empty()
-        && under_way.is_none()
+        && may_shrink
     {
         let removed: u64 = newer.iter().map(tombstones).sum();
         if removed >= oldest.sum(|table| table.footer.records).max(1) {
@@ -70,7 +105,7 @@ pub(super) fn wanted(
         let tier = runs[begin].tier;
         let same = runs[begin..].iter().take_while(|run| run.tier == tier);
         let end = begin + same.count();
-        if highest.is_some_and(|highest| tier >= highest) {
+        if !is_free(tier) {
             return None;
         }
         if end - begin >= options.fan_in {
@@ -89,7 +124,9 @@ pub(super) fn wanted(
 /// If there are so many runs that what is added has to wait: for how many bytes to be merged.
 pub(super) fn behind(version: &Version, options: &TableOptions) -> Option<u64> {
     let most = options.fan_in.saturating_mul(BEHIND);
-    let mut tiers = version.runs.chunk_by(|one, other| one.tier == other.tier);
+    // Runs that are left alone are not waited for.
+    let stretches = version.runs.split(|run| run.is_left_alone());
+    let mut tiers = stretches.flat_map(|runs| runs.chunk_by(|one, other| one.tier == other.tier));
     let crowded = tiers.find(|runs| runs.len() >= most)?;
     let oldest = &crowded[crowded.len() - options.fan_in..];
     Some(
@@ -111,12 +148,26 @@ pub(super) struct Merge {
     record: Vec<u8>,
 }
 
+/// Why a merge cannot go on.
+pub(super) enum Fault {
+    /// A record of this table cannot be read.
+    Read(Arc<Table>, StoreError),
+    /// Nothing can be written.
+    Write(StoreError),
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        Self::Write(error)
+    }
+}
+
 impl Merge {
     pub(super) fn begin(
         directory: &Arc<Directory>,
         version: Arc<Version>,
         wanted: Wanted,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, Fault> {
         let runs = &version.runs[wanted.runs.clone()];
         let newest = runs.first().map_or(0, |run| run.newest);
         let mut sources = BinaryHeap::new();
@@ -147,7 +198,7 @@ impl Merge {
     }
 
     /// Merges about as many bytes as the options say. False if that was the last of it.
-    pub(super) fn step(&mut self, directory: &Directory) -> Result<bool, StoreError> {
+    pub(super) fn step(&mut self, directory: &Directory) -> Result<bool, Fault> {
         let mut bytes = 0;
         while let Some(mut source) = self.sources.peek_mut() {
             if bytes >= directory.options.merge_bytes {
@@ -159,14 +210,22 @@ impl Merge {
                 self.last_key.clear();
                 self.last_key.extend_from_slice(cursor.key());
                 let table = cursor.table();
-                let senseless = |_| table.senseless(cursor.offset());
+                let unread = |error| Fault::Read(Arc::clone(table), error);
+                let senseless = |_| unread(table.senseless(cursor.offset()));
                 let value = Value::read(cursor.value()).map_err(senseless)?;
                 let large;
                 let stripped = match value {
                     Value::Tombstone => None,
+                    Value::Unreadable(indexed) => {
+                        let content = Content::Unreadable(indexed);
+                        self.writer.add(&self.last_key, content)?;
+                        None
+                    }
                     Value::Inline(stripped) => Some(stripped),
                     Value::Large(_) => {
-                        large = table.stripped(cursor.value(), cursor.offset())?;
+                        large = table
+                            .stripped(cursor.value(), cursor.offset())
+                            .map_err(unread)?;
                         bytes += large.as_ref().map_or(0, |large| large.len() as u64);
                         large.as_deref()
                     }
@@ -180,16 +239,16 @@ impl Merge {
                         let (&version, content) = self
                             .record
                             .split_first()
-                            .ok_or_else(|| table.senseless(cursor.offset()))?;
-                        let (_, indexed) = Indexed::unchecked(version, content)
-                            .map_err(|error| table.damaged(cursor.offset(), &error.to_string()))?;
+                            .ok_or_else(|| unread(table.senseless(cursor.offset())))?;
+                        let (_, indexed) =
+                            Indexed::unchecked(version, content).map_err(|error| {
+                                unread(table.damaged(cursor.offset(), &error.to_string()))
+                            })?;
                         let content = Content::Record(stripped, indexed);
                         self.writer.add(&self.last_key, content)?;
                     }
-                    None if self
-                        .version
-                        .may_contain(older, &self.last_key)
-                        .unwrap_or(true) =>
+                    None if value == Value::Tombstone
+                        && self.version.may_contain(older, &self.last_key) =>
                     {
                         self.writer.add(&self.last_key, Content::Tombstone)?;
                     }
@@ -216,6 +275,10 @@ impl Merge {
     }
 }
 
+fn unread(cursor: &Cursor, error: StoreError) -> Fault {
+    Fault::Read(Arc::clone(cursor.table()), error)
+}
+
 /// A run, at its next name.
 struct Source {
     /// 0 is the newest.
@@ -225,26 +288,28 @@ struct Source {
 }
 
 impl Source {
-    fn first(age: usize, run: &Run) -> Result<Option<Self>, StoreError> {
+    fn first(age: usize, run: &Run) -> Result<Option<Self>, Fault> {
         let mut rest = run.tables.clone().into_iter();
         let Some(table) = rest.next() else {
             return Ok(None);
         };
         let mut cursor = Cursor::new(table, Section::Names, false);
-        let found = cursor.seek(&[])?;
+        let found = cursor.seek(&[]).map_err(|error| unread(&cursor, error))?;
         let mut source = Self { age, cursor, rest };
         Ok((found || source.next_table()?).then_some(source))
     }
 
     /// Goes to the next name. False if there is none.
-    fn advance(&mut self) -> Result<bool, StoreError> {
-        Ok(self.cursor.advance()? || self.next_table()?)
+    fn advance(&mut self) -> Result<bool, Fault> {
+        let advanced = self.cursor.advance();
+        Ok(advanced.map_err(|error| unread(&self.cursor, error))? || self.next_table()?)
     }
 
-    fn next_table(&mut self) -> Result<bool, StoreError> {
+    fn next_table(&mut self) -> Result<bool, Fault> {
         for table in self.rest.by_ref() {
             self.cursor = Cursor::new(table, Section::Names, false);
-            if self.cursor.seek(&[])? {
+            let found = self.cursor.seek(&[]);
+            if found.map_err(|error| unread(&self.cursor, error))? {
                 return Ok(true);
             }
         }

@@ -7,9 +7,11 @@
 //! - `table-<number>`: what one ingest or one merge wrote, or a part of it. Never changed.
 //! - `manifest`: which tables there are; see [`manifest`].
 //! - `manifest-new-<number>`: one that is being written.
+//! - `reached-<segment>-<commit>`: how far the log in front has reached; see [`mark`].
 //!
 //! A number is sixteen hexadecimal digits and is given once. What the manifest does not name is
-//! left over from a crash and removed when the store is opened.
+//! left over from a crash, or the manifest is older than the directory: when the store is opened,
+//! it is [set aside](Files::set_aside).
 //!
 //! # A table
 //!
@@ -26,8 +28,12 @@
 //!
 //! 1. **records** by name: blocks of entries, see [`block`]. The key is the shard, the queue, NUL
 //!    and the timer's key; the value a byte 0 for a removal (a **tombstone**), 1 and the record as
-//!    the codec writes it but for its name and its checksum, or 2 and where this stands in a frame
-//!    of its own, which it has if it is long;
+//!    the codec writes it but for its name and its checksum, 2 and where this stands in a frame
+//!    of its own, which it has if it is long, or 3 and what the indexes say of a record that could
+//!    not be read when it moved here from the log: its state, its clock, whether it wakes (a byte
+//!    each), its due time and revision, and the time and revision of its wake (eight bytes each).
+//!    Only a store with damage has such a value; a program from before there were any takes the
+//!    block for damaged;
 //! 2. **due**: the key is the shard, the clock, the wake's time and revision; the value the name;
 //! 3. **list**: the key is the shard, the queue, NUL, the state, due time and revision; the value
 //!    the timer's key;
@@ -49,13 +55,19 @@ mod block;
 mod cache;
 mod check;
 mod directory;
+mod fill;
 mod filter;
+mod flat;
 mod format;
+#[cfg(feature = "planted-bugs")]
+pub(super) mod fuzz;
 mod manifest;
+mod mark;
 mod merge;
 mod reader;
 mod salvage;
 mod scan;
+mod scrub;
 mod snapshot;
 mod version;
 mod writer;
@@ -64,23 +76,30 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-pub(super) use self::check::ingested;
 pub use self::check::{TableCheck, TableProblem};
+pub(super) use self::check::{has_reached, ingested};
 use self::directory::{Directory, FileName, io_error, not_a_store};
 use self::format::strip;
-use self::manifest::{Manifest, RunEntry, TableEntry};
-use self::merge::Merge;
+use self::manifest::Manifest;
+use self::mark::Marks;
+pub(super) use self::mark::{mark_of, reached};
+use self::merge::{Fault, Merge};
 use self::reader::Table;
+pub(super) use self::salvage::Found;
 pub use self::salvage::Salvaged;
 pub use self::snapshot::TableSnapshot;
 use self::version::{Run, Version};
 use self::writer::{Content, RunWriter};
 use super::embedded::codec::{self, Indexed};
-use super::files::{Files, StoreFile};
-use super::sorted::share;
-use super::{DueEntry, DueScan, Filter, Moved, Page, Shard, Sorted, StoreError};
+use super::files::{Files, StoreFile, is_full};
+use super::scrub::Scrub;
+use super::sorted::{MovedContent, share};
+use super::{
+    DueEntry, DueScan, Filter, Gaps, Moved, OpenFiles, Page, Reached, Scrubbed, Shard, Sorted,
+    StoreError,
+};
 use crate::planted::planted;
-use crate::{Record, TimerName};
+use crate::{Record, StateKind, TimerName, Trouble};
 
 /// How a table store is laid out. See [`TableStore`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,8 +182,11 @@ pub struct TableStats {
 /// ```
 pub struct TableStore {
     directory: Arc<Directory>,
+    /// What is to be done before anything else is written.
+    unsettled: Mutex<Option<Unsettled>>,
     /// Whether the manifest that was opened is sure to be the one that is found again.
-    is_settled: bool,
+    is_settled: AtomicBool,
+    marks: Mutex<Marks>,
     version: RwLock<Arc<Version>>,
     /// Held by the one ingest at a time. Taken before `editing`.
     ingesting: Mutex<()>,
@@ -173,20 +195,58 @@ pub struct TableStore {
     merging: Mutex<Vec<Merge>>,
     /// The last step of a merge found no room.
     starved: AtomicBool,
+    scrub: Scrub,
     /// Held while the manifest is written and the version replaced.
     editing: Mutex<()>,
+}
+
+/// What an opening leaves to be done.
+#[derive(Debug)]
+struct Unsettled {
+    /// There was no manifest.
+    is_new: bool,
+    /// The files that the manifest does not name.
+    unnamed: Vec<String>,
 }
 
 impl TableStore {
     /// Opens the store in `files`, or makes an empty one if there are no files at all.
     ///
-    /// Reads the manifest and a footer of each table, and removes what a crash left behind.
+    /// Reads the manifest and a footer of each table, and sets aside what a crash left behind.
+    ///
+    /// # Errors
+    /// As [`open_unsettled`](Self::open_unsettled), and [`StoreError::Full`] if there is no room
+    /// to begin.
+    pub fn open(
+        files: Arc<dyn Files>,
+        store_id: u64,
+        options: TableOptions,
+    ) -> Result<Self, StoreError> {
+        let store = Self::open_unsettled(files, store_id, options)?;
+        store.settle()?;
+        Ok(store)
+    }
+
+    /// The same, but writes nothing before [`settle`](Sorted::settle), which the log in front
+    /// calls: if that is refused, nothing was changed.
+    ///
+    /// ```
+    /// use countwheel_durable::store::simulated::Disk;
+    /// use countwheel_durable::store::{Sorted, TableOptions, TableStore};
+    ///
+    /// let disk = Disk::default();
+    /// let store = TableStore::open_unsettled(disk.files("tables"), 7, TableOptions::default())?;
+    /// assert_eq!(disk.paths(), Vec::<String>::new());
+    /// store.settle()?;
+    /// assert_eq!(disk.paths(), ["tables/manifest"]);
+    /// # Ok::<(), countwheel_durable::store::StoreError>(())
+    /// ```
     ///
     /// # Errors
     /// [`StoreError::NotAStore`] if a file is missing, of another store, of a later version or of
     /// something else, [`StoreError::Corrupt`] if one is damaged, [`StoreError::Io`] if the system
-    /// refuses, [`StoreError::Full`] if there is no room to begin.
-    pub fn open(
+    /// refuses.
+    pub fn open_unsettled(
         files: Arc<dyn Files>,
         store_id: u64,
         options: TableOptions,
@@ -209,44 +269,63 @@ impl TableStore {
         let manifest = manifest.unwrap_or_default();
         let used = found.iter().filter_map(|(parsed, _)| match parsed {
             FileName::Table(number) | FileName::NewManifest(number) => Some(*number),
-            FileName::Manifest => None,
+            FileName::Manifest | FileName::Mark(_) => None,
         });
         let next_file = used
             .map(|number| number.saturating_add(1))
             .fold(manifest.next_file, u64::max);
         let directory = Arc::new(Directory::new(files, store_id, options, next_file));
         let version = Version::open(&directory, &manifest)?;
-        // The process before may have ended before the last sync of the directory, or because it
-        // failed; and after a sync that failed, another one says nothing about what was done
-        // before it. So what that sync was for is done again.
-        let is_settled = match write_manifest(&directory, &version) {
-            Ok(()) => true,
-            // A full disk must not keep a store shut.
-            Err(StoreError::Full { .. }) if !is_new => false,
-            Err(error) => return Err(error),
-        };
-        // Only then: what the manifest before named has to be there for as long as that may be the
-        // one that is found.
+        let marks = Marks::of(found.iter().map(|(parsed, name)| (parsed, name)));
         let kept: Vec<u64> = manifest.tables().map(|table| table.number).collect();
-        for (parsed, name) in &found {
-            let is_kept = match parsed {
-                FileName::Manifest => true,
-                FileName::Table(number) => kept.contains(number),
-                FileName::NewManifest(_) => false,
-            };
-            if !is_kept && is_settled {
-                directory.discard(name);
-            }
-        }
+        let is_unnamed = |parsed: &FileName| match parsed {
+            FileName::Manifest | FileName::Mark(_) => false,
+            FileName::Table(number) => !kept.contains(number),
+            FileName::NewManifest(_) => true,
+        };
+        let unnamed = found.into_iter().filter(|(parsed, _)| is_unnamed(parsed));
+        let unsettled = Unsettled {
+            is_new,
+            unnamed: unnamed.map(|(_, name)| name).collect(),
+        };
         Ok(Self {
-            is_settled,
+            unsettled: Mutex::new(Some(unsettled)),
+            is_settled: AtomicBool::new(false),
+            marks: Mutex::new(marks),
             directory,
             version: RwLock::new(Arc::new(version)),
             ingesting: Mutex::default(),
             merging: Mutex::default(),
             starved: AtomicBool::new(false),
+            scrub: Scrub::default(),
             editing: Mutex::default(),
         })
+    }
+
+    fn try_settle(&self) -> Result<(), StoreError> {
+        let unsettled = self.unsettled.lock();
+        let mut unsettled = unsettled.unwrap_or_else(PoisonError::into_inner);
+        let Some(Unsettled { is_new, unnamed }) = unsettled.as_ref() else {
+            return Ok(());
+        };
+        // The process before may have ended before the last sync of the directory, or because it
+        // failed; and after a sync that failed, another one says nothing about what was done
+        // before it. So what that sync was for is done again.
+        match write_manifest(&self.directory, &self.version()) {
+            Ok(()) => {
+                self.is_settled.store(true, Ordering::SeqCst);
+                // Only then: what the manifest before named has to be there for as long as that
+                // may be the one that is found.
+                if let Err(error) = self.directory.files.set_aside(unnamed) {
+                    tracing::warn!(%error, "files that no manifest names stay where they are");
+                }
+            }
+            // A full disk must not keep a store shut.
+            Err(StoreError::Full { .. }) if !is_new => {}
+            Err(error) => return Err(error),
+        }
+        *unsettled = None;
+        Ok(())
     }
 
     /// Whether [`merge_step`](Self::merge_step) would do something.
@@ -265,8 +344,8 @@ impl TableStore {
     ///
     /// # Errors
     /// [`StoreError::Full`] if there is no room: all merges under way are given up, and nothing
-    /// was changed. [`StoreError::Corrupt`] if a table is damaged; nothing was changed. Any other
-    /// error ends this opening of the store.
+    /// was changed. Any other error ends this opening of the store. A record that cannot be read is
+    /// no error: its run is left alone from then on, and [`Sorted::troubles`] says so.
     pub fn merge_step(&self) -> Result<bool, StoreError> {
         let mut merging = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
         let stepped = self.try_merge_step(&mut merging);
@@ -281,16 +360,29 @@ impl TableStore {
 
     fn try_merge_step(&self, merging: &mut Vec<Merge>) -> Result<bool, StoreError> {
         self.directory.check_usable()?;
+        self.try_settle()?;
         let version = self.version();
         let wanted = merge::wanted(&version, &self.directory.options, merging.last());
+        if wanted.is_none() && fill_a_gap(&version) {
+            return Ok(true);
+        }
         if let Some(wanted) = wanted {
-            merging.push(Merge::begin(&self.directory, version, wanted)?);
+            match Merge::begin(&self.directory, version, wanted) {
+                Ok(merge) => merging.push(merge),
+                Err(fault) => return self.leave_alone(fault),
+            }
         }
         let Some(merge) = merging.last_mut() else {
             return Ok(false);
         };
-        if merge.step(&self.directory)? {
-            return Ok(true);
+        match merge.step(&self.directory) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(fault) => {
+                // What it wrote is removed with it; the others go on.
+                merging.pop();
+                return self.leave_alone(fault);
+            }
         }
         let merged = merge.finish()?.map(Arc::new);
         self.edit(merged.as_ref(), |now| {
@@ -301,6 +393,18 @@ impl TableStore {
         replaced.for_each(|table| table.discard());
         merging.pop();
         Ok(true)
+    }
+
+    /// Merges nothing of a run any more of which a record cannot be read. True: others may be worth
+    /// it.
+    fn leave_alone(&self, fault: Fault) -> Result<bool, StoreError> {
+        match fault {
+            Fault::Read(table, error) if error.is_unreadable() && !planted!(MergeFailsStore) => {
+                table.leave_alone(&error);
+                Ok(true)
+            }
+            Fault::Read(_, error) | Fault::Write(error) => Err(error),
+        }
     }
 
     /// How much there is.
@@ -374,8 +478,9 @@ impl TableStore {
     /// record to `each`, of each name the newest that is left, in order of shard and name. Changes
     /// nothing. Gives back what could not be read.
     ///
-    /// Without a manifest all tables are read that there are, and every record is doubtful: it may
-    /// be of a table that was merged into another already.
+    /// Tables that the manifest does not name are read, too, if they are newer than the manifest or
+    /// if one that it names cannot be opened; without a manifest all are. Their records are doubtful:
+    /// they may be of a table that was merged into another already.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -400,28 +505,53 @@ impl TableStore {
         store_id: u64,
         each: impl FnMut(Salvaged) -> Result<(), StoreError>,
     ) -> Result<TableCheck, StoreError> {
+        Self::salvage_all(files, store_id, records_alone(each))
+    }
+
+    /// The same, and says which names were removed for certain.
+    pub(super) fn salvage_all(
+        files: Arc<dyn Files>,
+        store_id: u64,
+        each: impl FnMut(Found) -> Result<(), StoreError>,
+    ) -> Result<TableCheck, StoreError> {
         let manifest = Manifest::read(&*files, store_id).ok().flatten();
-        let all_doubtful = manifest.is_none();
+        Self::read_all(files, store_id, manifest.as_ref(), true, each)
+    }
+
+    /// Hands over the records that count, as [`salvage`](Self::salvage) does of a sound store.
+    pub(super) fn records(
+        files: Arc<dyn Files>,
+        store_id: u64,
+        each: impl FnMut(Salvaged) -> Result<(), StoreError>,
+    ) -> Result<TableCheck, StoreError> {
+        let manifest = Manifest::read(&*files, store_id)?;
+        Self::read_all(
+            files,
+            store_id,
+            manifest.as_ref(),
+            false,
+            records_alone(each),
+        )
+    }
+
+    fn read_all(
+        files: Arc<dyn Files>,
+        store_id: u64,
+        manifest: Option<&Manifest>,
+        with_unnamed: bool,
+        each: impl FnMut(Found) -> Result<(), StoreError>,
+    ) -> Result<TableCheck, StoreError> {
         let found = files.list().map_err(|error| io_error(&*files, error))?;
         let directory = Directory::new(files, store_id, TableOptions::default(), 0);
-        let runs = match manifest {
-            Some(manifest) => {
-                let whole = |table: &TableEntry| (table.number, Some(table.length));
-                let tables = |run: &RunEntry| run.tables.iter().map(whole).collect();
-                manifest.runs.iter().map(tables).collect()
-            }
-            None => {
-                let parsed = found
-                    .iter()
-                    .filter_map(|name| match Directory::parse(name) {
-                        Some(FileName::Table(number)) => Some(number),
-                        _ => None,
-                    });
-                salvage::by_footer(&directory, &parsed.collect::<Vec<_>>())
-            }
-        };
+        let numbers = found
+            .iter()
+            .filter_map(|name| match Directory::parse(name) {
+                Some(FileName::Table(number)) if with_unnamed => Some(number),
+                _ => None,
+            });
+        let runs = salvage::runs(&directory, manifest, numbers);
         let mut check = TableCheck::default();
-        salvage::salvage(&directory, runs, all_doubtful, &mut check, each)?;
+        salvage::salvage(&directory, runs, &mut check, each)?;
         Ok(check)
     }
 
@@ -462,21 +592,28 @@ impl TableStore {
         let mut stripped = Vec::new();
         let mut sorted = moved.sorted().into_iter().map(|at| moved.change(at));
         let mut next = sorted.next();
-        while let Some((key, record)) = next {
+        while let Some((key, content)) = next {
             next = sorted.next();
             if next.is_some_and(|(next, _)| next == key) {
                 continue; // the last one counts
             }
-            if let Some(record) = record {
-                let indexed = Indexed::decode(record).map_err(|error| StoreError::Corrupt {
-                    path: self.directory.files.path(),
-                    problem: format!("a record that is to be taken in: {error}"),
-                })?;
-                strip(key, record, &mut stripped)
-                    .expect("a record begins with its version and its name");
-                writer.add(key, Content::Record(&stripped, indexed))?;
-            } else if version.may_contain(0, key).unwrap_or(true) {
-                writer.add(key, Content::Tombstone)?;
+            match content {
+                MovedContent::Record(record) => {
+                    let indexed = Indexed::decode(record).map_err(|error| StoreError::Corrupt {
+                        path: self.directory.files.path(),
+                        problem: format!("a record that is to be taken in: {error}"),
+                    })?;
+                    strip(key, record, &mut stripped)
+                        .expect("a record begins with its version and its name");
+                    writer.add(key, Content::Record(&stripped, indexed))?;
+                }
+                MovedContent::Unreadable(indexed) => {
+                    writer.add(key, Content::Unreadable(indexed))?;
+                }
+                MovedContent::Removed if version.may_contain(0, key) => {
+                    writer.add(key, Content::Tombstone)?;
+                }
+                MovedContent::Removed => {}
             }
         }
         Ok(Run {
@@ -493,19 +630,38 @@ impl Sorted for TableStore {
     }
 
     fn is_settled(&self) -> bool {
-        self.is_settled
+        self.is_settled.load(Ordering::SeqCst)
+    }
+
+    fn settle(&self) -> Result<(), StoreError> {
+        self.try_settle()
+    }
+
+    fn reached(&self) -> Option<Reached> {
+        let marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        if planted!(OpeningBelievesShortLog) {
+            return marks.reached();
+        }
+        marks.reached().max(self.version().reached)
+    }
+
+    fn mark(&self, reached: Reached) -> Result<(), StoreError> {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        marks.mark(&self.directory, reached)
     }
 
     fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
         let ingesting = self.ingesting.lock();
         let _one_at_a_time = ingesting.unwrap_or_else(PoisonError::into_inner);
         self.directory.check_usable()?;
+        self.try_settle()?;
         let sequence = self.version().sequence + 1;
         let run = self.write_run(sequence, &moved)?;
         let run = (!run.tables.is_empty()).then(|| Arc::new(run));
         self.edit(run.as_ref(), |version| {
             version.ingested = segment;
             version.sequence = sequence;
+            version.reached = moved.reached().max(version.reached);
             version.runs.splice(0..0, run.clone());
         })
     }
@@ -519,11 +675,53 @@ impl Sorted for TableStore {
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        scan::list(&self.version(), shard, filter)
+        self.list_behind(shard, filter, &|_| false)
+    }
+
+    fn list_behind(
+        &self,
+        shard: Shard,
+        filter: &Filter,
+        is_hidden: &dyn Fn(&TimerName) -> bool,
+    ) -> Result<Page, StoreError> {
+        scan::list(&self.version(), shard, filter, is_hidden)
+    }
+
+    fn kind(&self, shard: Shard, name: &TimerName) -> Result<Option<StateKind>, StoreError> {
+        self.version().kind(&codec::timer_key(shard, name))
+    }
+
+    fn gaps(&self) -> Gaps {
+        self.directory.gaps.get()
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        let mut troubles = self.scrub_troubles();
+        troubles.extend(self.directory.troubles.list());
+        troubles
     }
 
     fn tend(&self) -> Result<bool, StoreError> {
         self.merge_step()
+    }
+
+    fn open_files(&self) -> OpenFiles {
+        // Besides what a merge makes, those of an ingest or two, and a manifest.
+        const MORE: usize = 6;
+
+        let tables = self.version().tables().count();
+        OpenFiles {
+            open: tables + 1, // and the directory
+            ahead: tables + MORE,
+        }
+    }
+
+    fn scrub_step(&self, budget: u64) -> Scrubbed {
+        self.scrub_tables(budget)
+    }
+
+    fn is_full(&self) -> bool {
+        self.starved.load(Ordering::SeqCst)
     }
 
     fn is_behind(&self) -> bool {
@@ -556,6 +754,7 @@ impl Version {
         Ok(Self {
             ingested: manifest.ingested,
             sequence: manifest.sequence,
+            reached: manifest.reached,
             runs,
         })
     }
@@ -565,9 +764,28 @@ impl Version {
             ingested: self.ingested,
             sequence: self.sequence,
             next_file: directory.files_end(),
+            reached: self.reached,
             runs: self.runs.iter().map(|run| run.entry()).collect(),
         }
     }
+}
+
+/// For who wants nothing but the records.
+fn records_alone(
+    mut each: impl FnMut(Salvaged) -> Result<(), StoreError>,
+) -> impl FnMut(Found) -> Result<(), StoreError> {
+    move |found| match found {
+        Found::Record(record) => each(*record),
+        Found::Removed(..) => Ok(()),
+    }
+}
+
+/// Fills the gaps of a table that cannot be merged. False if there is none, or none that can be
+/// filled now.
+fn fill_a_gap(version: &Version) -> bool {
+    let alone = version.runs.iter().filter(|run| run.is_left_alone());
+    let mut tables = alone.flat_map(|run| &run.tables);
+    tables.any(|table| table.has_gap() && table.fill_gaps())
 }
 
 /// The files of a directory in which there is nothing else.
@@ -603,17 +821,18 @@ fn write_manifest(directory: &Directory, version: &Version) -> Result<(), StoreE
         directory.discard(&new);
         directory.write_failed(error)
     })?;
-    let publish = || {
-        // The tables' names before the manifest that names them.
-        files.sync()?;
-        files.rename(&new, Directory::MANIFEST)?;
-        if planted!(TablesUnsynced) {
-            Ok(())
-        } else {
-            files.sync()
+    // The tables' names before the manifest that names them.
+    files.sync().map_err(|error| directory.sync_failed(error))?;
+    if let Err(error) = files.rename(&new, Directory::MANIFEST) {
+        if is_full(&error) {
+            directory.discard(&new); // the old one counts
         }
-    };
-    publish().map_err(|error| directory.sync_failed(error))
+        return Err(directory.write_failed(error));
+    }
+    if planted!(TablesUnsynced) {
+        return Ok(());
+    }
+    files.sync().map_err(|error| directory.sync_failed(error))
 }
 
 impl fmt::Debug for TableStore {

@@ -1,18 +1,26 @@
 //! Reads a table: by name, and in order from any place in one of its three trees.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use super::block::{Block, Entries};
 use super::directory::{Directory, not_a_store};
+use super::fill::fill;
 use super::filter::Filter;
+use super::flat::Flat;
 use super::format::{
     FRAME_HEADER, Footer, Kind, Malformed, Place, Pointer, Tree, Value, footer_pointer,
 };
 use super::manifest::TableEntry;
+use crate::planted::planted;
 use crate::store::StoreError;
 use crate::store::files::StoreFile;
+use crate::{StateKind, TroubleReason};
+
+/// So many entries of a queue's list are looked at for the state of a record that cannot be read.
+const LISTED_MAX: usize = 65_536;
 
 /// A table that was finished. Its file is removed with it, once it was replaced.
 #[derive(Debug)]
@@ -21,8 +29,42 @@ pub(super) struct Table {
     file: Arc<dyn StoreFile>,
     pub(super) entry: TableEntry,
     pub(super) footer: Footer,
-    filter: OnceLock<Filter>,
+    /// `None` if it cannot be read.
+    filter: OnceLock<Option<Filter>>,
     discarded: AtomicBool,
+    /// Whether the due index, and whether the list index or the filter, cannot be read in part.
+    gaps: [Gap; 2],
+    left_alone: AtomicBool,
+    /// In place of the index over names, if a part of it cannot be read.
+    flat: RwLock<Option<Arc<Flat>>>,
+}
+
+/// A part of an index that cannot be read.
+#[derive(Debug, Default)]
+struct Gap {
+    state: Mutex<GapState>,
+    /// What that part said, once it was read from the records.
+    filled: RwLock<Option<Arc<Block>>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum GapState {
+    #[default]
+    None,
+    Open,
+    /// The table was replaced, or the gap filled.
+    Closed,
+}
+
+impl Gap {
+    fn state(&self) -> MutexGuard<'_, GapState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn filled(&self) -> Option<Arc<Block>> {
+        let filled = self.filled.read().unwrap_or_else(PoisonError::into_inner);
+        filled.clone()
+    }
 }
 
 /// One of the three orders of a table.
@@ -73,6 +115,9 @@ impl Table {
             footer: Footer::default(),
             filter: OnceLock::new(),
             discarded: AtomicBool::new(false),
+            gaps: Default::default(),
+            left_alone: AtomicBool::new(false),
+            flat: RwLock::default(),
         };
         table.footer = table.read_footer()?;
         Ok(Arc::new(table))
@@ -91,14 +136,88 @@ impl Table {
             file,
             entry,
             footer,
-            filter: OnceLock::from(filter),
+            filter: OnceLock::from(Some(filter)),
             discarded: AtomicBool::new(false),
+            gaps: Default::default(),
+            left_alone: AtomicBool::new(false),
+            flat: RwLock::default(),
         }
     }
 
     /// Lets its file go once nobody reads it any more.
     pub(super) fn discard(&self) {
         self.discarded.store(true, Ordering::SeqCst);
+        for in_dues in [false, true] {
+            self.close_gap(in_dues);
+        }
+    }
+
+    /// A part of an index, or the filter, cannot be read. The table is rewritten for it.
+    pub(super) fn index_unreadable(&self, in_dues: bool, error: &StoreError) {
+        let is_new = self.directory.note(TroubleReason::UnreadableIndex, error);
+        let mut state = self.gaps[usize::from(in_dues)].state();
+        // One that was filled has another one.
+        if *state == GapState::None || *state == GapState::Closed && is_new {
+            *state = GapState::Open;
+            self.directory.gaps.opens(in_dues);
+        }
+        drop(state);
+        if self.discarded.load(Ordering::SeqCst) {
+            // Found by somebody who still reads what was replaced already.
+            self.close_gap(in_dues);
+        }
+    }
+
+    fn close_gap(&self, in_dues: bool) {
+        let mut state = self.gaps[usize::from(in_dues)].state();
+        if *state == GapState::Open {
+            *state = GapState::Closed;
+            self.directory.gaps.closes(in_dues);
+        }
+    }
+
+    /// Whether a part of an index cannot be read.
+    pub(super) fn has_gap(&self) -> bool {
+        let mut gaps = self.gaps.iter();
+        gaps.any(|gap| *gap.state() == GapState::Open)
+    }
+
+    /// Reads what the damaged parts of the indexes said from the records, as far as those can be
+    /// read, and keeps it in memory. False if the system refused to read some: their gap stays.
+    pub(super) fn fill_gaps(self: &Arc<Self>) -> bool {
+        let mut is_whole = true;
+        for section in [Section::List, Section::Due] {
+            let gap = &self.gaps[usize::from(section == Section::Due)];
+            if *gap.state() == GapState::Open {
+                let filled = fill(self, section);
+                let block = filled.block.map(Arc::new);
+                *gap.filled.write().unwrap_or_else(PoisonError::into_inner) = block;
+                if filled.is_whole {
+                    self.close_gap(section == Section::Due);
+                }
+                is_whole &= filled.is_whole;
+            }
+        }
+        is_whole
+    }
+
+    /// What was read from the records in place of the damaged parts of an index.
+    pub(super) fn filled(&self, section: Section) -> Option<Arc<Block>> {
+        match section {
+            Section::Names => None,
+            Section::Due => self.gaps[1].filled(),
+            Section::List => self.gaps[0].filled(),
+        }
+    }
+
+    /// Merges nothing of its run any more: `error` is why a record cannot be read.
+    pub(super) fn leave_alone(&self, error: &StoreError) {
+        self.left_alone.store(true, Ordering::SeqCst);
+        self.directory.note(TroubleReason::RunLeftAlone, error);
+    }
+
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.left_alone.load(Ordering::SeqCst)
     }
 
     pub(super) fn name(&self) -> String {
@@ -109,7 +228,16 @@ impl Table {
         self.directory.corrupt(&self.name(), offset, problem)
     }
 
-    fn place(&self) -> Place {
+    /// Where its file is.
+    pub(super) fn path(&self) -> PathBuf {
+        self.directory.files.path().join(self.name())
+    }
+
+    pub(super) fn store_file(&self) -> &dyn StoreFile {
+        &*self.file
+    }
+
+    pub(super) fn place(&self) -> Place {
         Place {
             store_id: self.directory.store_id,
             file: self.entry.number,
@@ -144,7 +272,10 @@ impl Table {
         }
         let mut bytes = vec![0; FRAME_HEADER + len as usize];
         let read = self.file.read_at(offset, &mut bytes);
-        read.map_err(|error| super::directory::io_error(&*self.directory.files, error))?;
+        read.map_err(|source| StoreError::Io {
+            path: self.path(),
+            source: io::Error::new(source.kind(), format!("at offset {offset}: {source}")),
+        })?;
         match self.place().open(offset, bytes) {
             Some((found, bytes)) if found == kind => Ok(bytes),
             _ => Err(self.damaged(offset, "a checksum does not match")),
@@ -169,36 +300,117 @@ impl Table {
         self.damaged(offset, "a block makes no sense")
     }
 
-    /// The filter, which is read when it is first needed, and kept.
-    pub(super) fn filter(&self) -> Result<&Filter, StoreError> {
-        if let Some(filter) = self.filter.get() {
-            return Ok(filter);
-        }
+    /// Reads the filter.
+    pub(super) fn read_filter(&self) -> Result<Filter, StoreError> {
         let pointer = self.footer.filter;
         let bytes = self.frame(pointer, Kind::Filter)?;
-        let filter = Filter::read(bytes[FRAME_HEADER..].to_vec())
-            .map_err(|_| self.senseless(pointer.offset))?;
-        Ok(self.filter.get_or_init(|| filter))
+        Filter::read(bytes[FRAME_HEADER..].to_vec()).map_err(|_| self.senseless(pointer.offset))
     }
 
-    /// False if the name is certainly not here.
-    pub(super) fn may_contain(&self, key: &[u8], hash: u64) -> Result<bool, StoreError> {
-        Ok(key >= self.entry.first_key.as_slice()
-            && key <= self.entry.last_key.as_slice()
-            && self.filter()?.may_contain(hash))
+    /// False if the name is certainly not here. The filter is read when it is first needed, and
+    /// kept; without one, every name may be here.
+    pub(super) fn may_contain(&self, key: &[u8], hash: u64) -> bool {
+        if key < self.entry.first_key.as_slice() || key > self.entry.last_key.as_slice() {
+            return false;
+        }
+        let filter = self.filter.get_or_init(|| {
+            let filter = self.read_filter();
+            filter
+                .inspect_err(|error| self.index_unreadable(false, error))
+                .ok()
+        });
+        filter
+            .as_ref()
+            .is_none_or(|filter| filter.may_contain(hash))
     }
 
     /// Where the name stands; `None` if it is not here.
     pub(super) fn find(self: &Arc<Self>, key: &[u8]) -> Result<Option<Cursor>, StoreError> {
+        let kept = self.flat.read().unwrap_or_else(PoisonError::into_inner);
+        let flat = kept.clone();
+        drop(kept);
+        if let Some(flat) = flat {
+            return self.find_by(&flat, key);
+        }
         let mut cursor = Cursor::new(Arc::clone(self), Section::Names, true);
-        let found = cursor.seek(key)? && cursor.key() == key;
+        match (cursor.seek(key), cursor.lost) {
+            (Err(error), Some(lost)) => {
+                self.directory.note(TroubleReason::UnreadableIndex, &error);
+                let flat = self.keep(Flat::of(self, lost));
+                self.find_by(&flat, key)
+            }
+            (found, _) => Ok((found? && cursor.key() == key).then_some(cursor)),
+        }
+    }
+
+    fn keep(&self, flat: Flat) -> Arc<Flat> {
+        let flat = Arc::new(flat);
+        let mut kept = self.flat.write().unwrap_or_else(PoisonError::into_inner);
+        *kept = Some(Arc::clone(&flat));
+        flat
+    }
+
+    /// The same by what was made in place of the index over names: anew, if what the system refused
+    /// meanwhile came back.
+    fn find_by(self: &Arc<Self>, flat: &Flat, key: &[u8]) -> Result<Option<Cursor>, StoreError> {
+        let find = |flat: &Flat| match &flat.index {
+            Some(index) => self.find_in(index, key),
+            None => Err(self.damaged(0, "no block of records can be read")),
+        };
+        match find(flat) {
+            Err(error) => match flat.again(self) {
+                Some(flat) => find(&self.keep(flat)),
+                None => Err(error),
+            },
+            found => found,
+        }
+    }
+
+    /// The same by an index over all blocks of records.
+    fn find_in(
+        self: &Arc<Self>,
+        index: &Arc<Block>,
+        key: &[u8],
+    ) -> Result<Option<Cursor>, StoreError> {
+        let mut entries = Entries::new(Arc::clone(index));
+        let mut cursor = Cursor::new(Arc::clone(self), Section::Names, true);
+        if !cursor.sound(entries.seek(key), &entries)? {
+            return Ok(None);
+        }
+        let pointer = cursor.sound(Pointer::read(entries.value()), &entries)?;
+        let mut leaf = cursor.load(pointer, Kind::Records)?;
+        let found = cursor.sound(leaf.seek(key), &leaf)? && leaf.key() == key;
+        cursor.leaf = Some(leaf);
         Ok(found.then_some(cursor))
+    }
+
+    /// The state of the record of this name, as the list index says it; `None` if that says nothing
+    /// of it, or not within so many entries of its queue.
+    pub(super) fn listed(self: &Arc<Self>, key: &[u8]) -> Option<StateKind> {
+        let (queue, name) = key.split_at(super::writer::queue_len(key));
+        let mut left = LISTED_MAX;
+        StateKind::ALL.into_iter().find(|&kind| {
+            let prefix = [queue, &[kind as u8]].concat();
+            let mut cursor = Cursor::new(Arc::clone(self), Section::List, true);
+            let mut found = cursor.seek(&prefix);
+            while left > 0 && matches!(found, Ok(true)) && cursor.key().starts_with(&prefix) {
+                if cursor.value() == name {
+                    return true;
+                }
+                left -= 1;
+                found = cursor.advance();
+            }
+            false
+        })
     }
 
     /// The bytes of a record without its name; `None` if it was removed.
     pub(super) fn stripped(&self, value: &[u8], at: u64) -> Result<Option<Vec<u8>>, StoreError> {
         match Value::read(value).map_err(|_| self.senseless(at))? {
             Value::Tombstone => Ok(None),
+            Value::Unreadable(_) => {
+                Err(self.damaged(at, "a record could not be read when it moved"))
+            }
             Value::Inline(stripped) => Ok(Some(stripped.to_vec())),
             Value::Large(pointer) => {
                 let mut bytes = self.frame(pointer, Kind::Large)?;
@@ -213,6 +425,7 @@ impl Drop for Table {
     fn drop(&mut self) {
         if self.discarded.load(Ordering::SeqCst) {
             self.directory.cache.forget(self.entry.number);
+            self.directory.troubles.clear_file(&self.path());
             self.directory.discard(&self.name());
         }
     }
@@ -226,6 +439,10 @@ pub(super) struct Cursor {
     cached: bool,
     levels: Vec<Entries>,
     leaf: Option<Entries>,
+    /// The block of the tree that could not be read.
+    lost: Option<Pointer>,
+    /// All there is, if it is not in the tree.
+    filled: Option<Arc<Block>>,
 }
 
 impl Cursor {
@@ -237,7 +454,18 @@ impl Cursor {
             cached,
             levels: Vec::new(),
             leaf: None,
+            lost: None,
+            filled: None,
         }
+    }
+
+    /// The same in what was read in place of damaged parts of an index.
+    pub(super) fn filled(table: &Arc<Table>, section: Section) -> Option<Self> {
+        let filled = table.filled(section)?;
+        Some(Self {
+            filled: Some(filled),
+            ..Self::new(Arc::clone(table), section, true)
+        })
     }
 
     pub(super) fn table(&self) -> &Arc<Table> {
@@ -259,16 +487,36 @@ impl Cursor {
     }
 
     /// Goes to the first entry whose key is not less than `target`. False if there is none.
+    ///
+    /// In an index, which can be made anew, what cannot be read is passed over.
     pub(super) fn seek(&mut self, target: &[u8]) -> Result<bool, StoreError> {
         let Tree { root, height } = self.table.footer.trees[self.section as usize];
         self.levels.clear();
         self.leaf = None;
+        if let Some(filled) = &self.filled {
+            let mut entries = Entries::new(Arc::clone(filled));
+            let found = self.sound(entries.seek(target), &entries)?;
+            self.leaf = found.then_some(entries);
+            return Ok(found);
+        }
         if root.len == 0 {
             return Ok(false);
         }
-        let mut pointer = root;
+        match self.descend(root, height, target) {
+            Err(error) if self.passes_over(&error) => self.climb(),
+            found => found,
+        }
+    }
+
+    fn descend(
+        &mut self,
+        mut pointer: Pointer,
+        height: u32,
+        target: &[u8],
+    ) -> Result<bool, StoreError> {
         for _ in 0..height {
-            let mut entries = self.load(pointer, Kind::Index)?;
+            let loaded = self.load(pointer, Kind::Index);
+            let mut entries = loaded.inspect_err(|_| self.lost = Some(pointer))?;
             if !self.sound(entries.seek(target), &entries)? {
                 return Ok(false);
             }
@@ -292,16 +540,35 @@ impl Cursor {
             return Ok(false);
         };
         let offset = leaf.offset();
-        if leaf.advance().map_err(|_| self.table.senseless(offset))? {
-            return Ok(true);
+        let advanced = leaf.advance().map_err(|_| self.table.senseless(offset));
+        match advanced {
+            Ok(true) => return Ok(true),
+            Err(error) if !self.passes_over(&error) => return Err(error),
+            _ => {}
         }
         self.leaf = None;
+        self.climb()
+    }
+
+    /// Goes to the first entry of the next leaf.
+    fn climb(&mut self) -> Result<bool, StoreError> {
+        loop {
+            match self.try_climb() {
+                // What it was about is behind it now.
+                Err(error) if self.passes_over(&error) => {}
+                climbed => return climbed,
+            }
+        }
+    }
+
+    fn try_climb(&mut self) -> Result<bool, StoreError> {
         while let Some(mut entries) = self.levels.pop() {
             if !self.sound_mut(&mut entries)? {
                 continue;
             }
-            let mut pointer = self.sound(Pointer::read(entries.value()), &entries)?;
+            let pointer = self.sound(Pointer::read(entries.value()), &entries);
             self.levels.push(entries);
+            let mut pointer = pointer?;
             let height = self.table.footer.trees[self.section as usize].height as usize;
             while self.levels.len() < height {
                 let mut entries = self.load(pointer, Kind::Index)?;
@@ -319,6 +586,17 @@ impl Cursor {
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// Whether it goes on behind what cannot be read.
+    fn passes_over(&self, error: &StoreError) -> bool {
+        let is_index = self.section != Section::Names && !planted!(IndexEndsReads);
+        let passes = is_index && error.is_unreadable();
+        if passes {
+            self.table
+                .index_unreadable(self.section == Section::Due, error);
+        }
+        passes
     }
 
     fn load(&self, pointer: Pointer, kind: Kind) -> Result<Entries, StoreError> {

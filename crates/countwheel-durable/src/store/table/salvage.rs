@@ -1,5 +1,7 @@
 //! Reads what can be read of damaged tables, for a repair that makes a new store of it.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::block::{Block, Entries};
@@ -9,10 +11,11 @@ use super::format::{
     FRAME_HEADER, Footer, Kind, Place, Pointer, Value, footer_pointer, frame_len, name_of, restore,
     u32_at,
 };
-use crate::Record;
+use super::manifest::{Manifest, TableEntry};
 use crate::store::embedded::codec;
 use crate::store::files::StoreFile;
 use crate::store::{Shard, StoreError};
+use crate::{Record, TimerName};
 
 /// A record that could be read of a damaged store.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,17 +30,30 @@ pub struct Salvaged {
     pub doubtful: bool,
 }
 
-/// A table's number, and how long its file should be, if that is known.
-pub(super) type Whole = (u64, Option<u64>);
+/// What is found under a name.
+pub(in crate::store) enum Found {
+    Record(Box<Salvaged>),
+    /// It was removed, and nothing newer can have been lost.
+    Removed(Shard, TimerName),
+}
+
+/// A table that is to be read: its number, and what the manifest says of it, if it does.
+type Whole = (u64, Option<TableEntry>);
+
+/// Tables one behind the other by name.
+pub(super) struct WholeRun {
+    tables: Vec<Whole>,
+    /// The manifest does not name it.
+    is_doubtful: bool,
+}
 
 /// Hands each record to `each`, in order of shard and name: of each name the newest that can be
 /// read. `runs` are newest first.
 pub(super) fn salvage(
     directory: &Directory,
-    runs: Vec<Vec<Whole>>,
-    all_doubtful: bool,
+    runs: Vec<WholeRun>,
     check: &mut TableCheck,
-    mut each: impl FnMut(Salvaged) -> Result<(), StoreError>,
+    mut each: impl FnMut(Found) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let mut streams: Vec<Stream> = runs.into_iter().map(Stream::new).collect();
     for stream in &mut streams {
@@ -48,24 +64,31 @@ pub(super) fn salvage(
         let Some(key) = heads.map(|head| head.key().to_vec()).min() else {
             return Ok(());
         };
-        let mut doubtful = all_doubtful;
+        let mut doubtful = false;
         let mut settled = false;
         for stream in &mut streams {
             let here = stream.head.as_ref().is_some_and(|head| head.key() == key);
             if !here {
-                doubtful |= stream.gap;
+                doubtful |= stream.may_have_had(&key);
                 continue;
             }
             if !settled {
+                doubtful |= stream.is_doubtful;
                 match stream.record(directory, check) {
-                    Ok(None) => settled = true,
+                    Ok(None) => {
+                        settled = true;
+                        let named = name_of(&key).ok().filter(|_| !doubtful);
+                        if let Some((shard, name)) = named {
+                            each(Found::Removed(shard, name))?;
+                        }
+                    }
                     Ok(Some((shard, record))) => {
                         settled = true;
-                        each(Salvaged {
+                        each(Found::Record(Box::new(Salvaged {
                             shard,
                             record,
                             doubtful,
-                        })?;
+                        })))?;
                     }
                     // An older table may have an older one.
                     Err(()) => doubtful = true,
@@ -76,21 +99,59 @@ pub(super) fn salvage(
     }
 }
 
-/// The numbers of the tables, newest first, by their footers; those without one are last.
-pub(super) fn by_footer(directory: &Directory, numbers: &[u64]) -> Vec<Vec<Whole>> {
+/// What is to be read of the tables with these numbers, newest first: those that the manifest
+/// names, and of the others those that may have what it lacks.
+pub(super) fn runs(
+    directory: &Directory,
+    manifest: Option<&Manifest>,
+    numbers: impl Iterator<Item = u64>,
+) -> Vec<WholeRun> {
     let newest = |number: u64| {
-        let file = File::open(directory, (number, None))?;
-        let frame = file.frame(footer_pointer(file.length)?, Kind::Footer)?;
-        Some(Footer::read(&frame[FRAME_HEADER..]).ok()?.ok()?.newest)
+        let file = File::open(directory, number, None)?;
+        Some(file.footer?.newest)
     };
-    let mut tables: Vec<(u64, u64)> = numbers
+    let named: BTreeSet<u64> = manifest
         .iter()
-        .map(|&number| (newest(number).unwrap_or(0), number))
+        .flat_map(|manifest| manifest.tables().map(|table| table.number))
         .collect();
-    // A merge gives its table a higher number than those it was made of.
-    tables.sort_unstable_by(|one, other| other.cmp(one));
-    let runs = tables.into_iter();
-    runs.map(|(_, number)| vec![(number, None)]).collect()
+    let is_whole = manifest.is_some() && named.iter().all(|&number| newest(number).is_some());
+    let sequence = manifest.map_or(0, |manifest| manifest.sequence);
+    // By how new they are, then by number: a merge gives its table a higher number than those it
+    // was made of. A table without a footer is taken for the oldest.
+    let mut runs: Vec<((u64, u64), WholeRun)> = numbers
+        .filter(|number| !named.contains(number))
+        .map(|number| (newest(number).unwrap_or(0), number))
+        .filter(|(newest, _)| !is_whole || *newest > sequence)
+        .map(|age| {
+            let tables = vec![(age.1, None)];
+            let is_doubtful = true;
+            (
+                age,
+                WholeRun {
+                    tables,
+                    is_doubtful,
+                },
+            )
+        })
+        .collect();
+    for run in manifest.iter().flat_map(|manifest| &manifest.runs) {
+        let tables: Vec<Whole> = run
+            .tables
+            .iter()
+            .map(|table| (table.number, Some(table.clone())))
+            .collect();
+        let highest = tables.iter().map(|(number, _)| *number).max().unwrap_or(0);
+        let is_doubtful = false;
+        runs.push((
+            (run.newest, highest),
+            WholeRun {
+                tables,
+                is_doubtful,
+            },
+        ));
+    }
+    runs.sort_unstable_by_key(|(age, _)| Reverse(*age));
+    runs.into_iter().map(|(_, run)| run).collect()
 }
 
 /// A file that may be damaged.
@@ -99,19 +160,44 @@ struct File {
     place: Place,
     /// How long it should be.
     length: u64,
+    footer: Option<Footer>,
 }
 
 impl File {
-    fn open(directory: &Directory, (number, length): Whole) -> Option<Self> {
+    fn open(directory: &Directory, number: u64, length: Option<u64>) -> Option<Self> {
         let file = directory.files.open(&Directory::table_name(number)).ok()?;
-        Some(Self {
+        let mut file = Self {
             place: Place {
                 store_id: directory.store_id,
                 file: number,
             },
             length: length.or_else(|| file.length().ok())?,
             file,
-        })
+            footer: None,
+        };
+        let footer = footer_pointer(file.length).and_then(|at| file.frame(at, Kind::Footer));
+        file.footer = footer.and_then(|frame| Footer::read(&frame[FRAME_HEADER..]).ok()?.ok());
+        Some(file)
+    }
+
+    /// In which part of the file something stands, and whether that part has the names. `None`
+    /// without a footer.
+    fn part_of(&self, offset: u64) -> Option<(&'static str, bool)> {
+        let footer = self.footer.as_ref()?;
+        // The root of the index over a part is its last block.
+        let [names, due, list] = footer.trees.map(|tree| tree.root);
+        let parts = [
+            (names, "records", true),
+            (due, "the index by wake", false),
+            (list, "the list index", false),
+        ];
+        let part = parts
+            .into_iter()
+            .find(|(root, ..)| root.len > 0 && offset <= root.offset);
+        Some(part.map_or(
+            ("the filter or the footer", false),
+            |(_, part, is_names)| (part, is_names),
+        ))
     }
 
     /// A frame; `None` if it cannot be read.
@@ -146,6 +232,7 @@ impl File {
 
 /// The names of a run, one after the other, as far as they can be read.
 struct Stream {
+    is_doubtful: bool,
     tables: std::vec::IntoIter<Whole>,
     file: Option<File>,
     /// Where the next frame stands.
@@ -155,17 +242,55 @@ struct Stream {
     past_names: bool,
     /// Whether something before the head, and after what was read before it, is lost.
     gap: bool,
+    /// The table that is read, or was read last.
+    table: Option<Whole>,
+    /// How many names of it were read.
+    read: u64,
+    /// Which of all problems is the first of this table.
+    first_problem: Option<usize>,
 }
 
 impl Stream {
-    fn new(tables: Vec<Whole>) -> Self {
+    /// Whether the name may have stood in what is lost before the head.
+    fn may_have_had(&self, key: &[u8]) -> bool {
+        let last = self.table.as_ref().and_then(|(_, entry)| entry.as_ref());
+        // Behind the last name of the last table nothing stood.
+        let is_behind = self.head.is_none() && last.is_some_and(|last| key > &last.last_key[..]);
+        self.gap && !is_behind
+    }
+
+    /// Says of the table that was read how much of it is lost, if anything is wrong with it.
+    fn count_lost(&mut self, check: &mut TableCheck) {
+        let read = std::mem::take(&mut self.read);
+        let first = self.first_problem.take();
+        let Some(first) = first.and_then(|at| check.problems.get_mut(at)) else {
+            return;
+        };
+        let footer = self.file.as_ref().and_then(|file| file.footer);
+        let named = self.table.as_ref().and_then(|(_, entry)| entry.as_ref());
+        // Without a footer it is not known how many removals there were.
+        first.at_risk = match (footer, named) {
+            (Some(footer), _) => {
+                let all = footer.records.saturating_add(footer.tombstones);
+                Some(all.saturating_sub(read))
+            }
+            (None, Some(entry)) if read == 0 => Some(entry.records),
+            _ => None,
+        };
+    }
+
+    fn new(run: WholeRun) -> Self {
         Self {
-            tables: tables.into_iter(),
+            is_doubtful: run.is_doubtful,
+            tables: run.tables.into_iter(),
             past_names: false,
             file: None,
             next: 0,
             head: None,
             gap: false,
+            table: None,
+            read: 0,
+            first_problem: None,
         }
     }
 
@@ -189,7 +314,7 @@ impl Stream {
                 large = file.frame(pointer, Kind::Large);
                 large.as_deref().map(|frame| &frame[FRAME_HEADER..])
             }
-            Err(_) => None,
+            Ok(Value::Unreadable(_)) | Err(_) => None,
         };
         let named = name_of(head.key());
         let mut bytes = Vec::new();
@@ -206,7 +331,7 @@ impl Stream {
                 let problem = format!("the record {what} cannot be read");
                 check.problem(directory, file.place.file, head.offset(), &problem);
                 if let Some(last) = check.problems.last_mut() {
-                    last.at_risk = 1;
+                    last.at_risk = Some(1);
                 }
                 Err(())
             }
@@ -218,7 +343,10 @@ impl Stream {
         loop {
             if let Some(head) = &mut self.head {
                 match head.advance() {
-                    Ok(true) => return,
+                    Ok(true) => {
+                        self.read += 1;
+                        return;
+                    }
                     Ok(false) => {}
                     Err(_) => {
                         self.gap = true;
@@ -231,19 +359,24 @@ impl Stream {
             match &self.file {
                 Some(file) if self.next < file.length => self.next_frame(directory, check),
                 _ => {
+                    self.count_lost(check);
                     let Some(table) = self.tables.next() else {
                         self.file = None;
                         return;
                     };
                     self.next = 0;
                     self.past_names = false;
-                    self.file = File::open(directory, table);
+                    let length = table.1.as_ref().map(|entry| entry.length);
+                    self.file = File::open(directory, table.0, length);
+                    let number = table.0;
+                    self.table = Some(table);
                     check.tables += 1;
                     match &self.file {
                         Some(file) => check.bytes += file.length,
                         None => {
                             self.gap = true;
-                            check.problem(directory, table.0, 0, "the file cannot be opened");
+                            self.first_problem = Some(check.problems.len());
+                            check.problem(directory, number, 0, "the file cannot be opened");
                         }
                     }
                 }
@@ -254,6 +387,7 @@ impl Stream {
     /// Reads the next frame, or goes on to where one can be read again.
     fn next_frame(&mut self, directory: &Directory, check: &mut TableCheck) {
         let Some(file) = &self.file else { return };
+        let end = file.length;
         let mut at = self.next;
         let found = loop {
             if at >= file.length {
@@ -265,15 +399,13 @@ impl Stream {
             at += super::format::ALIGNMENT;
         };
         if at != self.next {
-            // What it was is not known: it may have held names.
-            self.gap |= !self.past_names;
             let damaged = self.next;
-            self.problem(
-                directory,
-                check,
-                damaged,
-                "nothing can be read from here on for a while",
-            );
+            let part = file.part_of(damaged);
+            // Without a footer, what it was is not known: it may have held names.
+            self.gap |= part.map_or(!self.past_names, |(_, is_names)| is_names);
+            let part = part.map_or("the table", |(part, _)| part);
+            let problem = format!("a block of {part} cannot be read");
+            self.problem(directory, check, damaged, &problem);
         }
         match found {
             Some((kind, bytes, next)) => {
@@ -285,12 +417,13 @@ impl Stream {
                         .map(|block| Entries::new(Arc::new(block)));
                 }
             }
-            None => self.next = file.length,
+            None => self.next = end,
         }
     }
 
-    fn problem(&self, directory: &Directory, check: &mut TableCheck, at: u64, problem: &str) {
+    fn problem(&mut self, directory: &Directory, check: &mut TableCheck, at: u64, problem: &str) {
         if let Some(file) = &self.file {
+            self.first_problem.get_or_insert(check.problems.len());
             check.problem(directory, file.place.file, at, problem);
         }
     }

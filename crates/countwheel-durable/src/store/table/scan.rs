@@ -10,6 +10,7 @@ use super::format::SHARD_BYTES;
 use super::reader::{Cursor, Section, Table};
 use super::version::{Version, record};
 use super::writer::due_key;
+use crate::planted::planted;
 use crate::store::embedded::codec::{self, CodecError};
 use crate::store::page::{PageBuilder, begins_with, position};
 use crate::store::{DueEntry, DueScan, Filter, Page, Shard, StoreError};
@@ -26,23 +27,36 @@ struct Source {
 }
 
 impl Source {
-    /// The first entry of `table` in the range; `None` if there is none.
+    /// The first entry of `table` in the range, and of what was read in place of damaged parts of
+    /// its index.
     fn first(
         table: &Arc<Table>,
         run: usize,
         section: Section,
-        (start, end): (Bound<Vec<u8>>, Bound<Vec<u8>>),
+        range: &(Bound<Vec<u8>>, Bound<Vec<u8>>),
+    ) -> Result<impl Iterator<Item = Self>, StoreError> {
+        let filled = Cursor::filled(table, section);
+        let cursor = Cursor::new(Arc::clone(table), section, true);
+        let first = Self::at(cursor, run, range)?;
+        let filled = filled.map(|cursor| Self::at(cursor, run, range));
+        Ok(first.into_iter().chain(filled.transpose()?.flatten()))
+    }
+
+    fn at(
+        mut cursor: Cursor,
+        run: usize,
+        (start, end): &(Bound<Vec<u8>>, Bound<Vec<u8>>),
     ) -> Result<Option<Self>, StoreError> {
-        let mut cursor = Cursor::new(Arc::clone(table), section, true);
-        let mut found = match &start {
+        let mut found = match start {
             Bound::Included(key) | Bound::Excluded(key) => cursor.seek(key)?,
             Bound::Unbounded => cursor.seek(&[])?,
         };
-        if let Bound::Excluded(key) = &start {
+        if let Bound::Excluded(key) = start {
             while found && cursor.key() == key {
                 found = cursor.advance()?;
             }
         }
+        let end = end.clone();
         let source = Self { cursor, run, end };
         Ok((found && source.is_inside()).then_some(source))
     }
@@ -124,9 +138,9 @@ pub(super) fn due(
         return Ok(found);
     }
     let mut sources = BinaryHeap::new();
+    let range = (start, end);
     for (run, table) in version.tables() {
-        let range = (start.clone(), end.clone());
-        sources.extend(Source::first(table, run, Section::Due, range)?);
+        sources.extend(Source::first(table, run, Section::Due, &range)?);
     }
     let mut name_key = shard.0.to_be_bytes().to_vec();
     let mut last_queue = None;
@@ -141,7 +155,9 @@ pub(super) fn due(
         }
         name_key.truncate(SHARD_BYTES);
         name_key.extend_from_slice(name);
-        if version.is_replaced(source.run, &name_key)? {
+        // If that cannot be read, neither can the record: whoever asks for it is told.
+        let is_replaced = version.is_replaced(source.run, &name_key);
+        if is_replaced.or_else(|error| error.is_unreadable().then_some(false).ok_or(error))? {
             return Ok(true);
         }
         let broken = |error| source.broken(&error);
@@ -170,7 +186,14 @@ fn named(bytes: &[u8], last: &mut Option<QueueName>) -> Result<TimerName, CodecE
     Ok(name)
 }
 
-pub(super) fn list(version: &Version, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+/// A page of what is listed. What cannot be read is counted, unless its name is hidden: something
+/// else stands for it elsewhere.
+pub(super) fn list(
+    version: &Version,
+    shard: Shard,
+    filter: &Filter,
+    is_hidden: &dyn Fn(&TimerName) -> bool,
+) -> Result<Page, StoreError> {
     let mut page = PageBuilder::new(filter);
     let mut sources = BinaryHeap::new();
     for kind in StateKind::ALL {
@@ -179,7 +202,7 @@ pub(super) fn list(version: &Version, shard: Shard, filter: &Filter) -> Result<P
         }
         let range = codec::list_range(shard, filter, kind);
         for (run, table) in version.tables() {
-            sources.extend(Source::first(table, run, Section::List, range.clone())?);
+            sources.extend(Source::first(table, run, Section::List, &range)?);
         }
     }
     // Shard, queue, NUL: what a count's key begins with as well.
@@ -198,21 +221,36 @@ pub(super) fn list(version: &Version, shard: Shard, filter: &Filter) -> Result<P
         }
         name_key.truncate(queue_len);
         name_key.extend_from_slice(key);
-        if version.is_replaced(source.run, &name_key)? {
-            return Ok(true);
+        let taken = match version.is_replaced(source.run, &name_key) {
+            Ok(true) => return Ok(true),
+            Err(error) => Err(error),
+            Ok(false) => page.take(|| {
+                let at = source.cursor.offset();
+                let table = source.cursor.table();
+                let lost = || table.damaged(at, "an index and a record do not fit together");
+                let found = table.find(&name_key)?.ok_or_else(lost)?;
+                let record = record(&found)?.ok_or_else(lost)?;
+                let kind = record.state.kind();
+                let listed = codec::list_key(shard, &filter.queue, kind, position(&record));
+                let fits = listed == source.cursor.key()
+                    && begins_with(&record.name, filter.prefix.as_deref());
+                if fits { Ok(record) } else { Err(lost()) }
+            }),
+        };
+        match taken {
+            Err(error) if error.is_unreadable() && !planted!(ListEndsAtDamage) => {
+                let key = codec::key_of(key).ok();
+                let name = key.map(|key| TimerName {
+                    queue: filter.queue.clone(),
+                    key,
+                });
+                if !name.is_some_and(|name| is_hidden(&name)) {
+                    page.leave_out(at);
+                }
+                Ok(true)
+            }
+            taken => taken,
         }
-        page.take(|| {
-            let at = source.cursor.offset();
-            let table = source.cursor.table();
-            let lost = || table.damaged(at, "an index and a record do not fit together");
-            let found = table.find(&name_key)?.ok_or_else(lost)?;
-            let record = record(&found)?.ok_or_else(lost)?;
-            let listed =
-                codec::list_key(shard, &filter.queue, record.state.kind(), position(&record));
-            let fits = listed == source.cursor.key()
-                && begins_with(&record.name, filter.prefix.as_deref());
-            if fits { Ok(record) } else { Err(lost()) }
-        })
     })?;
     Ok(page.finish())
 }

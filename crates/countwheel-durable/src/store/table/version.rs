@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::filter;
-use super::format::restore;
+use super::format::{Value, restore};
 use super::manifest::RunEntry;
 use super::reader::{Cursor, Table};
-use crate::Record;
 use crate::planted::planted;
-use crate::store::StoreError;
 use crate::store::embedded::codec;
+use crate::store::{Reached, StoreError};
+use crate::{Record, StateKind};
 
 /// All runs at one moment. Whoever holds it can read their files, whatever is merged meanwhile.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +17,8 @@ pub(super) struct Version {
     pub(super) ingested: u64,
     /// How many ingests there were.
     pub(super) sequence: u64,
+    /// How far the log had reached when the last segment was taken in.
+    pub(super) reached: Option<Reached>,
     /// Newest first.
     pub(super) runs: Vec<Arc<Run>>,
 }
@@ -40,17 +42,27 @@ impl Run {
         self.tables.get(index)
     }
 
-    fn may_contain(&self, key: &[u8], hash: u64) -> Result<bool, StoreError> {
+    fn may_contain(&self, key: &[u8], hash: u64) -> bool {
         self.table_of(key)
-            .map_or(Ok(false), |table| table.may_contain(key, hash))
+            .is_some_and(|table| table.may_contain(key, hash))
     }
 
     /// Where the name stands; `None` if it is not in this run.
     fn find(&self, key: &[u8], hash: u64) -> Result<Option<Cursor>, StoreError> {
         match self.table_of(key) {
-            Some(table) if table.may_contain(key, hash)? => table.find(key),
+            Some(table) if table.may_contain(key, hash) => table.find(key),
             _ => Ok(None),
         }
+    }
+
+    /// Whether a part of an index cannot be read.
+    pub(super) fn has_gap(&self) -> bool {
+        self.tables.iter().any(|table| table.has_gap())
+    }
+
+    /// Whether a record cannot be read, so that nothing of it is merged.
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.tables.iter().any(|table| table.is_left_alone())
     }
 
     pub(super) fn entry(&self) -> RunEntry {
@@ -79,6 +91,31 @@ impl Version {
         Ok(None)
     }
 
+    /// The state of the record of that name, also of one that cannot be read if an index says it.
+    pub(super) fn kind(&self, key: &[u8]) -> Result<Option<StateKind>, StoreError> {
+        let hash = filter::hash(key);
+        for run in &self.runs {
+            let table = run.table_of(key);
+            let Some(table) = table.filter(|table| table.may_contain(key, hash)) else {
+                continue;
+            };
+            let found = table.find(key).and_then(|found| {
+                let kind = |found: Cursor| match Value::read(found.value()) {
+                    Ok(Value::Unreadable(indexed)) => Ok(Some(indexed.kind)),
+                    _ => Ok(record(&found)?.map(|record| record.state.kind())),
+                };
+                found.map(kind).transpose()
+            });
+            match found {
+                Ok(None) => {}
+                Ok(Some(kind)) => return Ok(kind),
+                // If it is not listed, it may have been removed, or not be here at all.
+                Err(error) => return table.listed(key).map(Some).ok_or(error),
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether a newer run than number `run` knows the name: what the older one says of it counts
     /// no more.
     pub(super) fn is_replaced(&self, run: usize, key: &[u8]) -> Result<bool, StoreError> {
@@ -95,17 +132,13 @@ impl Version {
     }
 
     /// Whether one of the runs from number `run` on may know the name. Reads no records.
-    pub(super) fn may_contain(&self, run: usize, key: &[u8]) -> Result<bool, StoreError> {
+    pub(super) fn may_contain(&self, run: usize, key: &[u8]) -> bool {
         if planted!(TablesForgetRemovals) {
-            return Ok(false);
+            return false;
         }
         let hash = filter::hash(key);
-        for older in &self.runs[run..] {
-            if older.may_contain(key, hash)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let mut older = self.runs[run..].iter();
+        older.any(|older| older.may_contain(key, hash))
     }
 
     /// All tables, with the number of their run.

@@ -33,6 +33,8 @@ pub(super) enum Content<'a> {
     Tombstone,
     /// A record without its name, and where it stands in the indexes.
     Record(&'a [u8], Indexed),
+    /// A record that cannot be read, and where it stands in the indexes.
+    Unreadable(Indexed),
 }
 
 /// Writes tables of bounded size, one after the other. What was written is removed again unless
@@ -223,6 +225,11 @@ impl TableWriter {
                 self.footer.tombstones += 1;
                 Value::Tombstone.write(&mut self.value);
             }
+            Content::Unreadable(indexed) => {
+                self.footer.records += 1;
+                self.index(key, indexed);
+                Value::Unreadable(indexed).write(&mut self.value);
+            }
             Content::Record(stripped, indexed) => {
                 self.footer.records += 1;
                 self.index(key, indexed);
@@ -385,7 +392,7 @@ pub(super) fn due_key(shard: [u8; SHARD_BYTES], clock: DueClock, wake: crate::Wa
     key
 }
 
-fn put_position(out: &mut Vec<u8>, position: Position) {
+pub(super) fn put_position(out: &mut Vec<u8>, position: Position) {
     out.extend_from_slice(&position.due.as_micros().to_be_bytes());
     out.extend_from_slice(&position.revision.0.to_be_bytes());
 }

@@ -344,7 +344,7 @@ impl Asking<'_> {
             .remove(&replay.queue, self.key, false, Precondition::None);
         match removed.await {
             Ok(answer) => Ok(Settled {
-                was: Some(answer.value.was),
+                was: answer.value.was,
                 due: answer.value.due,
                 ..Settled::new(OperationResult::Ok)
             }),

@@ -471,7 +471,11 @@ impl Trial {
                     !life.may_be_due(now_us) || (life.done && !done)
                 };
                 life.done |= done;
-                life.end = Some(was.into());
+                let since_due = life.due_us..=now_us;
+                let kills = self.kills_us.iter().filter(|at| since_due.contains(at));
+                // It may have been tried, and wait since two kills in a row have interrupted it.
+                let was_tried = was.state == StateKind::Pending && kills.count() >= 2;
+                life.end = Some(if was_tried { End::Unknown } else { was.into() });
                 life.ended_us = now_us;
                 if wrong {
                     self.accuse(Fault::Answer, key, &format!("ended as {was:?}"));
@@ -564,7 +568,14 @@ impl Trial {
             .body_bytes
             .is_none_or(|bytes| bytes == sight.body_bytes);
         let state = match sight.state {
-            StateKind::Pending => sight.attempt == 0 && !life.done,
+            // Once two kills in a row have interrupted it, it waits until the server has lived for
+            // a while.
+            StateKind::Pending => {
+                let since_due = life.due_us..=now_us;
+                let kills = self.kills_us.iter().filter(|at| since_due.contains(at));
+                let may_wait = sight.attempt >= 2 && kills.count() >= 2;
+                (sight.attempt == 0 || may_wait) && !life.done
+            }
             StateKind::Delivering => life.may_be_due(now_us) && !life.done,
             StateKind::Done => life.may_be_due(now_us),
             // The receiver takes everything, so only interruptions lead there: so many in a row

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use countwheel_durable::store::unchanged::Tree;
+
 use super::caller::Caller;
 use super::{PATIENCE, Random, micros, now_us, pause, temporary};
 
@@ -38,6 +40,10 @@ pub(crate) struct Server {
     pub(crate) launch: Launch,
     child: Child,
     log: PathBuf,
+    /// The data directory before the last start, if it could be read.
+    before: Option<Tree>,
+    /// Whether reads are all that fails, so that a start that they end has no other cause.
+    pub(crate) only_reads_fail: bool,
     /// When it was killed, and when it was ready again, in microseconds since 1970.
     pub(crate) outages: Vec<(u64, u64)>,
     /// How long each start but the first took until the server was ready, in microseconds.
@@ -68,6 +74,8 @@ impl Server {
             launch,
             child,
             log,
+            before: None,
+            only_reads_fail: false,
             outages: Vec::new(),
             restarts_us: Vec::new(),
         }
@@ -112,6 +120,13 @@ impl Server {
 
     /// Starts it again, and does not wait until it is ready.
     pub(crate) fn respawn(&mut self) {
+        self.respawn_after(|| ());
+    }
+
+    /// The same; `change` is what happens after the directory was looked at.
+    pub(crate) fn respawn_after(&mut self, change: impl FnOnce()) {
+        self.before = Tree::of(&self.data).ok();
+        change();
         self.child = spawn(&self.data, self.address, &self.launch, &self.log);
     }
 
@@ -145,6 +160,7 @@ impl Server {
         let end = now_us() + micros(PATIENCE);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                self.demand_unchanged(status);
                 return Err(format!("the server ended with {status}: {}", self.said()));
             }
             let reply = Caller::connect(self.address)
@@ -156,6 +172,22 @@ impl Server {
                 return Err(format!("the server is not ready: {}", self.said()));
             }
             pause();
+        }
+    }
+}
+
+impl Server {
+    /// A start that is refused for what it found changes nothing. One of whose writes or syncs failed
+    /// may have written before.
+    fn demand_unchanged(&self, status: ExitStatus) {
+        let said = self.said();
+        let of_its_own = said.contains("os error") && !self.only_reads_fail;
+        if status.code() != Some(1) || of_its_own || said.contains("space") {
+            return;
+        }
+        if let (Some(before), Ok(after)) = (&self.before, Tree::of(&self.data)) {
+            let changed = before.difference(&after);
+            assert_eq!(changed, None, "by a start that was refused: {said}");
         }
     }
 }
@@ -197,6 +229,9 @@ fn spawn(data: &Path, address: SocketAddr, launch: &Launch, log: &Path) -> Child
     command
         .args(["serve", "--allow-private-targets", "--log-level", "warn"])
         .args(["--log-segment-mib", "1"])
+        // The checker knows what pending means, and not that a suspect may have been tried; the
+        // proof of crash loops sets its own.
+        .args(hold(&launch.options))
         .args(["--listen", &address.to_string()])
         .args(&launch.options)
         .arg("--data")
@@ -206,6 +241,15 @@ fn spawn(data: &Path, address: SocketAddr, launch: &Launch, log: &Path) -> Child
         .stderr(File::create(log).unwrap())
         .spawn()
         .unwrap()
+}
+
+/// No suspect waits, unless the proof says how long.
+fn hold(options: &[&str]) -> &'static [&'static str] {
+    if options.contains(&"--suspect-hold") {
+        &[]
+    } else {
+        &["--suspect-hold", "0s"]
+    }
 }
 
 /// An address that is free now and stays so while the server is down: below the ports that

@@ -1,0 +1,80 @@
+//! What a store says of itself while it goes on.
+
+use std::io;
+use std::sync::Arc;
+
+use countwheel::{Clock, ManualClock, Timestamp};
+use countwheel_durable::store::simulated::Disk;
+use countwheel_durable::store::{
+    Change, DueEntry, DueScan, Filter, Lease, LogOptions, LogStore, MemorySorted, MemoryStore,
+    Ownership, Page, QueueCounts, Shard, Store, StoreError,
+};
+use countwheel_durable::{Config, Engine, Record, Revision, TimerName, TroubleReason};
+
+fn options() -> LogOptions {
+    let mut options = LogOptions::default();
+    options.segment_bytes = 1 << 14;
+    options
+}
+
+/// Health was green until a commit failed, and the log keeps room for many commits.
+#[test]
+fn a_full_disk_is_a_trouble_before_the_first_commit_is_refused() {
+    let disk = Disk::default();
+    let log = LogStore::open(MemorySorted::default(), disk.files("log"), 7, options()).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    assert_eq!(log.troubles(), []);
+    disk.set_capacity(Some(disk.used() + 100));
+    assert!(matches!(log.prepare(), Err(StoreError::Full { .. })));
+    log.commit(lease, &[Change::Given(Revision(1))]).unwrap();
+    let reasons = || {
+        let troubles = log.troubles().into_iter();
+        troubles.map(|trouble| trouble.reason).collect::<Vec<_>>()
+    };
+    assert_eq!(reasons(), [TroubleReason::DiskFull]);
+    disk.set_capacity(None);
+    assert!(log.prepare().unwrap());
+    assert_eq!(reasons(), []);
+}
+
+/// A store that is found, and of which nothing can be read.
+struct Unreadable(MemoryStore);
+
+impl Store for Unreadable {
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        self.0.acquire(shard)
+    }
+
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        self.0.commit(lease, changes)
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.0.get(shard, name)
+    }
+
+    fn due(&self, _: Shard, _: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+        Err(StoreError::Io {
+            path: "tables".into(),
+            source: io::Error::other("a disk that is dead"),
+        })
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.0.list(shard, filter)
+    }
+
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        self.0.counts(shard)
+    }
+}
+
+/// It said that it was ready, took requests, and failed at its first turn.
+#[test]
+fn a_store_of_which_nothing_can_be_read_is_refused_at_the_opening() {
+    let clock = ManualClock::at(Timestamp::from_micros(1_772_366_400_000_000));
+    let store = Arc::new(Unreadable(MemoryStore::new(7)));
+    let clock: Arc<dyn Clock> = Arc::new(clock);
+    let refused = Engine::open(store, clock, Config::default()).unwrap_err();
+    assert!(refused.to_string().contains("dead"), "{refused}");
+}

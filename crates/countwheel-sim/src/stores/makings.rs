@@ -1,0 +1,180 @@
+//! Stores that are made in directories that are not there yet, on a disk that fails meanwhile: what
+//! such a store acknowledges is there after a loss of power.
+//!
+//! Each call that makes something durable fails once, or from then on, for the process that makes
+//! the store or for those after it as well; or the power goes. Whoever starts the service tries
+//! again. A sync that succeeds after one that failed says nothing of what that one was for.
+
+use countwheel_durable::Revision;
+use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
+use countwheel_durable::store::{Change, DiskOptions, Shard, Store, StoreError};
+
+use crate::random::Random;
+
+/// What is there before, and what is made in it.
+const DIRECTORIES: [(&str, &str); 4] = [
+    ("", "data"),
+    ("srv", "srv/data"),
+    ("srv", "srv/timers/data"),
+    ("srv/data", "srv/data"),
+];
+/// More calls than a making makes.
+const CALLS_MAX: u64 = 200;
+/// Whoever starts a service tries again so often.
+const TRIES: u32 = 3;
+const ACKNOWLEDGED: Revision = Revision(17);
+const ID: u64 = 7;
+const OTHER_ID: u64 = 8;
+
+/// What makings came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Stores that were made, or were not because the disk failed to the end.
+    pub makings: u64,
+    /// Calls that failed.
+    pub failed: u64,
+    /// Syncs of directories among them.
+    pub failed_names: u64,
+    /// Starts that failed.
+    pub refused: u64,
+    /// Stores that acknowledged something, which was there after the loss of power.
+    pub kept: u64,
+}
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.makings += other.makings;
+        self.failed += other.failed;
+        self.failed_names += other.failed_names;
+        self.refused += other.refused;
+        self.kept += other.kept;
+    }
+}
+
+/// A making.
+#[derive(Clone, Copy, Debug)]
+struct Making {
+    directory: (&'static str, &'static str),
+    fault: Fault,
+    /// Whether the fault ends with the process that met it.
+    heals: bool,
+    seed: u64,
+}
+
+/// Makes stores while each of the calls fails, in each way. What is wrong, if something is.
+///
+/// ```
+/// let tally = countwheel_sim::stores::makings::run(1).expect("nothing is lost");
+/// assert!(tally.failed_names > 0 && tally.kept > 0);
+/// ```
+///
+/// # Errors
+/// What is wrong.
+pub fn run(seed: u64) -> Result<Tally, String> {
+    let mut random = Random::new(seed, "makings");
+    let mut tally = Tally::default();
+    for directory in DIRECTORIES {
+        for (calls, failure, lasts) in [
+            (Operation::SyncDirectory, Failure::Io, false),
+            (Operation::SyncDirectory, Failure::Io, true),
+            (Operation::SyncDirectory, Failure::Torn, false),
+            (Operation::Sync, Failure::Io, false),
+            (Operation::Rename, Failure::Torn, false),
+            (Operation::Create, Failure::Torn, false),
+            (Operation::Remove, Failure::Io, true),
+        ]
+        .map(|(operation, failure, lasts)| (Calls::Only(operation), failure, lasts))
+        .into_iter()
+        .chain([(Calls::Changing, Failure::Torn, true)])
+        {
+            for after in 0..CALLS_MAX {
+                let fault = Fault {
+                    calls,
+                    after,
+                    lasts,
+                    failure,
+                };
+                let making = Making {
+                    directory,
+                    fault,
+                    heals: random.below(2) == 0,
+                    seed: random.draw(),
+                };
+                let made = making.run();
+                let made = made.map_err(|wrong| format!("{making:?}: {wrong}"))?;
+                tally.add(made);
+                if made.failed == 0 {
+                    break; // no such call was left
+                }
+            }
+        }
+    }
+    Ok(tally)
+}
+
+impl Making {
+    fn run(self) -> Result<Tally, String> {
+        let mut random = Random::new(self.seed, "making");
+        let (there, directory) = self.directory;
+        let disk = Disk::new(random.draw());
+        disk.make_directory(there);
+        disk.fail(self.fault);
+        let mut tally = Tally {
+            makings: 1,
+            ..Tally::default()
+        };
+        let said = |error: StoreError| error.to_string();
+        let mut acknowledged = false;
+        for number in 1..=TRIES {
+            let result = self.start(&disk, directory);
+            if result.is_ok() {
+                acknowledged = true;
+                break;
+            }
+            tally.refused += 1;
+            if number == TRIES - 1 || self.heals {
+                disk.heal();
+            }
+            match random.below(4) {
+                // It tries again by itself.
+                0 => {}
+                1 => disk.cut(random.draw()),
+                _ => disk.restart(),
+            }
+        }
+        tally.failed = disk.struck();
+        if self.fault.calls == Calls::Only(Operation::SyncDirectory) {
+            tally.failed_names = tally.failed;
+        }
+        if !acknowledged {
+            return Err("no start succeeds, although nothing fails any more".to_owned());
+        }
+        disk.cut(random.draw());
+        let (store, was_made) = disk
+            .open_store(directory, OTHER_ID, options())
+            .map_err(said)?;
+        let known = store.acquire(Shard::ONLY).map_err(said)?;
+        if was_made || known.last_revision < ACKNOWLEDGED {
+            let last = known.last_revision;
+            return Err(format!(
+                "what was acknowledged is gone: made anew {was_made}, {last:?}"
+            ));
+        }
+        tally.kept = 1;
+        Ok(tally)
+    }
+
+    /// Starts a service, which acknowledges something.
+    fn start(self, disk: &Disk, directory: &str) -> Result<(), StoreError> {
+        let (store, _) = disk.open_store(directory, ID, options())?;
+        let lease = store.acquire(Shard::ONLY)?.lease;
+        store.commit(lease, &[Change::Given(ACKNOWLEDGED)])
+    }
+}
+
+fn options() -> DiskOptions {
+    let mut options = DiskOptions::default();
+    options.log.segment_bytes = 1 << 12;
+    options.log.reserve_segments = 0;
+    options
+}
