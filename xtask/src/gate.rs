@@ -42,7 +42,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 19] = [
+const STAGES: [Stage; 21] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -127,13 +127,15 @@ const STAGES: [Stage; 19] = [
     },
     Stage {
         name: "stores",
-        what: "calls that fail, unknown bytes, mistakes that must be found, a real disk beside",
+        what: "calls that fail, unknown bytes, copies of two times, mistakes that must be found, a real disk beside",
         lane: Lane::First,
         work: Work::Calls(|| {
             vec![
                 sim("calls --store tables --seeds 0"),
                 sim("calls --no-scripts --seeds 300 --first-seed fresh"),
                 sim("bytes --seeds 500 --first-seed fresh"),
+                sim("rot --seeds 200 --first-seed fresh"),
+                sim("copies --mixes 50 --seed fresh"),
                 sim("sabotage --only 8 --first-seed fresh"),
                 sim("histories --seeds 100 --first-seed fresh"),
             ]
@@ -164,6 +166,12 @@ const STAGES: [Stage; 19] = [
         work: Work::Calls(|| vec![Call::Cargo(proofs::Build::Dev.test("kill"))]),
     },
     Stage {
+        name: "crashes",
+        what: "60 kills in a row, and deliveries that end the server: no other timer is dead",
+        lane: Lane::Second,
+        work: Work::Calls(|| vec![Call::Cargo(proofs::Build::Dev.test("crashes"))]),
+    },
+    Stage {
         name: "power",
         what: "40 cuts of its power under load; a disk that ignores syncs is found",
         lane: Lane::Alone,
@@ -174,6 +182,12 @@ const STAGES: [Stage; 19] = [
         what: "its calls to the system fail, its disk is full, its disk turns read-only",
         lane: Lane::Alone,
         work: Work::Own(|| proofs::FAULTS.stage()),
+    },
+    Stage {
+        name: "damage",
+        what: "bits of its files are flipped while it delivers",
+        lane: Lane::Alone,
+        work: Work::Own(|| proofs::DAMAGE.stage()),
     },
     Stage {
         name: "soak",

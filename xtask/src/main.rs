@@ -3,6 +3,7 @@
 //! `cargo xtask check` is what everyone runs, people and machines; every stage of it can be
 //! run alone, as `cargo xtask check model year`. The long proofs are commands of their own.
 
+mod fuzz;
 mod gate;
 mod instructions;
 mod proofs;
@@ -28,9 +29,14 @@ cargo xtask stress-long        64 threads on real timers for 60 s
 cargo xtask idle-long          wake-ups in 20 s of nothing to do
 cargo xtask sim-long           20,000 fresh seeds of the simulation, an hour and a half
 cargo xtask ages-long          30 days at full load, and one on tables
+cargo xtask copies             2,000 data directories put together of copies, 10 seconds
+cargo xtask fuzz [--minutes N] the fuzzer for the readers of files, 10 minutes in all; nightly
 cargo xtask kill-long          1,000 kills of the real server under load, about 6 minutes
+cargo xtask crashes            6,000 kills of the real server, each 50 ms after its start, and what
+                               it delivers ends it, about 10 minutes
 cargo xtask power-long         1,000 cuts of its power, and 100 below an ext4, about 10 minutes
 cargo xtask faults-long        every cell of the calls that fail, half a minute
+cargo xtask damage             a bit flipped in each region of each file while it runs, 10 times each
 cargo xtask soak [--minutes N] half of peak for N minutes, 100 if not said
 cargo xtask clock-long         100 random scenarios of clocks that are set, about 6 minutes
 
@@ -74,16 +80,25 @@ fn main() -> ExitCode {
                 month
             }
         }
+        ["copies"] => one(&sim("copies --mixes 2000 --seed fresh")),
+        ["fuzz"] => fuzz::run("10"),
+        ["fuzz", "--minutes", minutes] => fuzz::run(minutes),
         ["kill-long"] => {
             let mut kill = proofs::Build::Proof.test("kill");
             kill.environment = Some(("COUNTWHEEL_KILLS", "1000"));
             one(&kill)
         }
+        ["crashes"] => proofs::CRASHES.long(&[
+            ("COUNTWHEEL_CRASHES", "6000"),
+            ("COUNTWHEEL_KILLERS", "3"),
+            ("COUNTWHEEL_HOLD", "100ms"),
+        ]),
         ["power-long"] => proofs::POWER.long(&[
             ("COUNTWHEEL_CUTS", "1000"),
             ("COUNTWHEEL_CUTS_JOURNALED", "100"),
         ]),
         ["faults-long"] => proofs::FAULTS.long(&[("COUNTWHEEL_CELLS", "all")]),
+        ["damage"] => proofs::DAMAGE.long(&[("COUNTWHEEL_FLIPS", "150")]),
         ["soak"] => soak("100"),
         ["soak", "--minutes", minutes] => soak(minutes),
         ["clock-long"] => proofs::CLOCK.long(&[("COUNTWHEEL_CLOCKS", "100")]),

@@ -66,6 +66,18 @@ pub(crate) const SOAK: Proof = Proof {
     mounts: false,
     limit_seconds: 240,
 };
+pub(crate) const CRASHES: Proof = Proof {
+    name: "crashes",
+    needs: &[],
+    mounts: false,
+    limit_seconds: 120,
+};
+pub(crate) const DAMAGE: Proof = Proof {
+    name: "damage",
+    needs: &[],
+    mounts: false,
+    limit_seconds: 180,
+};
 pub(crate) const CLOCK: Proof = Proof {
     name: "clock",
     needs: &[FAKETIME],
