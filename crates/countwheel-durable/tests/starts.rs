@@ -573,6 +573,36 @@ fn a_conversion_makes_nothing_in_its_source() {
 }
 
 /// Whoever removed the file `LOCK` let a second process write to the same files.
+/// Each of them finds the directory above it empty, and settles its name.
+#[test]
+fn stores_that_are_made_at_the_same_time_in_one_empty_directory_do_not_meet() {
+    use std::os::unix::fs::PermissionsExt;
+
+    const STORES: usize = 4;
+    let root = tempfile::tempdir().unwrap();
+    for round in 0..50 {
+        let above = root.path().join(round.to_string());
+        fs::create_dir(&above).unwrap();
+        if round % 2 == 0 {
+            // As an earlier making leaves it.
+            fs::set_permissions(&above, fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        let together = std::sync::Barrier::new(STORES);
+        std::thread::scope(|scope| {
+            for store in 0..STORES {
+                let (together, directory) = (&together, above.join(store.to_string()));
+                scope.spawn(move || {
+                    together.wait();
+                    let store = open(&directory).unwrap();
+                    assert_eq!(count(&store), 0);
+                });
+            }
+        });
+        assert_eq!(names(&above), ["0", "1", "2", "3"]);
+    }
+    assert_eq!(names(root.path()).len(), 50);
+}
+
 #[test]
 fn a_directory_stays_locked_when_the_file_is_removed() {
     let made = Made::with(20);

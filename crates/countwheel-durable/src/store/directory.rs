@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::StoreError;
 use super::files::is_full;
@@ -227,6 +228,15 @@ fn parent_of(directory: &Path) -> &Path {
 
 /// Makes `directory` and what leads to it, each durable.
 pub(super) fn create_directory(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+    // Another process that makes a store beside may renew a directory on the way just now.
+    let is_gone = |error: &StoreError| matches!(error, StoreError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound);
+    match try_create(place, directory) {
+        Err(error) if is_gone(&error) => try_create(place, directory),
+        made => made,
+    }
+}
+
+fn try_create(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
     let parent = parent_of(directory);
     if place.is_directory(directory) {
         // It may have been made just now, by hand.
@@ -234,7 +244,7 @@ pub(super) fn create_directory(place: &dyn Place, directory: &Path) -> Result<()
     }
     match place.names(parent) {
         // Perhaps one that was made for this, and whose sync failed.
-        Ok(names) if names.is_empty() => settle_name(place, parent)?,
+        Ok(names) if names.is_empty() => renew(place, parent)?,
         _ => create_directory(place, parent)?,
     }
     match place.make_directory(directory) {
@@ -274,11 +284,57 @@ fn sync_above(place: &dyn Place, parent: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Makes the name of an empty directory durable in which a store, or a directory on the way to it,
-/// is going to be made.
+/// Makes the name of an empty directory on the way to a store durable.
 ///
-/// An earlier sync of the directory above may have failed; after that a sync that succeeds says
-/// nothing about a name that was there already. So the name is taken away and given once more.
+/// An earlier making may have left it after the sync of the directory above had failed; after that a
+/// sync that succeeds says nothing about a name that was there already. So a new directory takes
+/// its place, at once, since others may make something in it at the same time. One that is not as
+/// this process makes directories was not left by a making: that one stays.
+fn renew(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let on_error = |source| io_error(directory, source);
+    let real = place.real_path(directory).map_err(on_error)?;
+    let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
+        return Ok(()); // the root of everything
+    };
+    if planted!(MakingBelievesSecondSync) {
+        return sync_parent(place, parent);
+    }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let mut new = OsString::from(".");
+    new.push(name);
+    new.push(format!(".new-{}-{number}", std::process::id()));
+    let new = parent.join(new);
+    let renewed = place.make_directory(&new).and_then(|()| {
+        let renewed = place.are_alike(&new, &real).and_then(|are_alike| {
+            if are_alike {
+                place.rename_directory(&new, &real)?;
+            }
+            Ok(are_alike)
+        });
+        if !matches!(renewed, Ok(true)) {
+            place.remove_directory(&new)?;
+        }
+        renewed
+    });
+    match renewed {
+        Ok(true) => sync_above(place, parent),
+        Ok(false) => sync_parent(place, parent),
+        // A mount point, one that is not empty any more, or a directory above that is somebody
+        // else's.
+        Err(error) => {
+            let directory = directory.display();
+            tracing::debug!(%directory, %error, "a directory on the way stays as it is");
+            sync_parent(place, parent)
+        }
+    }
+}
+
+/// Makes the name of the empty data directory durable in which a store is going to be made, and
+/// which this process has locked.
+///
+/// As in [`renew`], a sync alone says nothing about a name that was there. So the name is taken away
+/// and given once more.
 pub(super) fn settle_name(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
     let on_error = |source| io_error(directory, source);
     let real = place.real_path(directory).map_err(on_error)?;

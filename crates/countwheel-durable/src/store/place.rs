@@ -33,7 +33,10 @@ pub(super) trait Place: Send + Sync + fmt::Debug {
     /// directory above is not there.
     fn make_directory(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives a directory another name in the directory above it.
+    /// Whether two directories have the same owner and the same rights.
+    fn are_alike(&self, one: &Path, other: &Path) -> io::Result<bool>;
+
+    /// Gives a directory another name in the directory above it, perhaps in place of an empty one.
     fn rename_directory(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes an empty directory.
@@ -78,6 +81,19 @@ impl Place for FileSystem {
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut private, 0o700);
         private.create(path)
+    }
+
+    fn are_alike(&self, one: &Path, other: &Path) -> io::Result<bool> {
+        let (one, other) = (fs::metadata(one)?, fs::metadata(other)?);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let owner = |of: &fs::Metadata| (of.uid(), of.gid());
+            if owner(&one) != owner(&other) {
+                return Ok(false);
+            }
+        }
+        Ok(one.permissions() == other.permissions())
     }
 
     fn rename_directory(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -526,7 +526,11 @@ fn a_flipped_bit_costs_no_more_than_what_it_hit_and_is_told() {
             history.twice(),
             history.dead.len(),
             history.ends,
-            if history.problem.is_none() { ", sound" } else { "" },
+            if history.problem.is_none() {
+                ", sound"
+            } else {
+                ""
+            },
         );
         let name = format!("{region:?}");
         wrong.extend(faults.iter().map(|fault| format!("{name}: {fault}")));

@@ -247,11 +247,18 @@ impl Place for Tree {
         })
     }
 
+    fn are_alike(&self, _one: &Path, _other: &Path) -> io::Result<bool> {
+        Ok(true)
+    }
+
     fn rename_directory(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let to = shown(to);
-        let to = split(&to).1.to_owned();
+        let to_path = shown(to);
+        let to = split(&to_path).1.to_owned();
         let from_path = shown(from);
         self.change(Operation::Rename, from, |state, _| {
+            if state.found(&to_path).is_some_and(|at| !at.names.is_empty()) {
+                return Err(io::ErrorKind::DirectoryNotEmpty.into());
+            }
             let node = state.number(&from_path).ok_or(io::ErrorKind::NotFound)?;
             Ok(Entry::Rename { to, node })
         })
