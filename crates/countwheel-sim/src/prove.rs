@@ -106,6 +106,9 @@ pub(crate) struct Sabotages {
     /// Only this many of them, chosen by the first seed.
     #[arg(long)]
     only: Option<usize>,
+    /// Only those whose names contain this.
+    #[arg(long)]
+    named: Option<String>,
 }
 
 /// The stores that were asked for.
@@ -464,6 +467,9 @@ impl Sabotages {
         let clock = SystemClock::new();
         let begun = clock.now();
         let mut all = mistakes(self.within);
+        if let Some(named) = &self.named {
+            all.retain(|mistake| mistake.name.contains(named));
+        }
         if let Some(only) = self.only {
             let mut random = Random::new(first, "rotation");
             while all.len() > only {
