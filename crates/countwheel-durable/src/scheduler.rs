@@ -173,7 +173,9 @@ impl Scheduler {
     pub(crate) fn read_ahead(&mut self, store: &dyn Store) -> Result<(), StoreError> {
         let shard = self.ownership.lease.shard;
         self.window.refill(self.now, store, shard, &|_| false)?;
-        self.overdue.refill(self.now, store, shard, &|_| false)
+        self.overdue.refill(self.now, store, shard, &|_| false)?;
+        self.aside.look(store);
+        Ok(())
     }
 
     pub(crate) fn ownership(&self) -> Ownership {
@@ -312,6 +314,7 @@ impl Scheduler {
             let skip = |revision| in_flight.contains(revision) || suspects.contains(revision);
             let refilled = self.window.refill(now, store, shard, &skip);
             let refilled = refilled.and_then(|()| self.overdue.refill(now, store, shard, &skip));
+            self.aside.look(store);
             // The outcomes of this turn are committed all the same.
             failure = refilled.err();
         }

@@ -280,13 +280,27 @@ fn an_index_over_names_that_cannot_be_read_takes_nobody_along() {
 
 #[test]
 fn a_gap_in_the_index_of_a_table_that_cannot_be_merged_is_filled() {
-    for (kind, in_dues) in [(DUE, true), (LIST, false)] {
+    let kinds = [(DUE, true), (LIST, false)];
+    let kinds = kinds
+        .into_iter()
+        .flat_map(|kind| [(kind, false), (kind, true)]);
+    for ((kind, in_dues), without_names) in kinds {
         for block in 0..5 {
             let disk = Disk::default();
             let store = tables(&disk);
             let puts = (0..40).map(|number| put(number, number + 1));
             store.ingest(1, puts.collect()).unwrap();
             let path = table_files(&disk).remove(0);
+            if without_names {
+                // The index over names stands before the blocks of dues.
+                let dues = frames(&disk, &path, DUE)[0];
+                let indexes = frames(&disk, &path, INDEX);
+                let of_names: Vec<_> = indexes.into_iter().filter(|&at| at < dues).collect();
+                assert!(!of_names.is_empty());
+                for at in of_names {
+                    flip(&disk, &path, at);
+                }
+            }
             let lost = {
                 let records = frames(&disk, &path, RECORDS);
                 flip(&disk, &path, records[2 * block]);
@@ -320,6 +334,32 @@ fn a_gap_in_the_index_of_a_table_that_cannot_be_merged_is_filled() {
             assert!(troubles.iter().any(|trouble| trouble.reason == alone));
         }
     }
+}
+
+/// A record whose block is damaged is found in memory by its name: so it is also by its deadline.
+#[test]
+fn a_gap_is_filled_from_blocks_that_are_still_in_memory() {
+    let disk = Disk::default();
+    let mut cached = options();
+    cached.cache_bytes = 1 << 20;
+    let store = TableStore::open(disk.files("tables"), 7, cached).unwrap();
+    let puts = (0..40).map(|number| put(number, number + 1));
+    store.ingest(1, puts.collect()).unwrap();
+    assert_eq!(unreadable(&store, 40), BTreeSet::new());
+    let path = table_files(&disk).remove(0);
+    flip(&disk, &path, frames(&disk, &path, RECORDS)[2]);
+    flip(&disk, &path, frames(&disk, &path, DUE)[0]);
+    assert!(due(&store).len() < 40);
+    while store.merge_step().unwrap() {}
+    let alone = TroubleReason::RunLeftAlone;
+    assert!(
+        store
+            .troubles()
+            .iter()
+            .any(|trouble| trouble.reason == alone)
+    );
+    assert_eq!(unreadable(&store, 40), BTreeSet::new());
+    assert_eq!(due(&store), (0..40).collect::<Vec<_>>());
 }
 
 /// A merge that met a damaged block ended the store, thousands of commits after the damage.
@@ -910,6 +950,9 @@ fn what_an_index_hid_is_delivered_once_the_index_was_made_anew() {
         flip(&bench.disk, &path, blocks[block % blocks.len()]);
         bench.restart(); // the opening reads what is due first
         assert!(bench.store.gaps().dues);
+        // However long the rest has time, a turn looks again.
+        let soon = bench.clock.timestamp() + Duration::from_secs(1);
+        assert!(bench.engine.next_wake().is_some_and(|wake| wake <= soon));
         while bench.store.tend().unwrap() {}
         assert!(!bench.store.gaps().dues);
         let starts = bench.wait(120);

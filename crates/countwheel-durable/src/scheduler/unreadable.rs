@@ -31,6 +31,12 @@ pub(super) struct Aside {
 }
 
 impl Aside {
+    /// Notes what was passed over just now, or is not any more: a turn has to look again.
+    pub(super) fn look(&mut self, store: &dyn Store) {
+        let gaps = store.gaps();
+        self.has_gap |= gaps.dues || gaps.closed != self.closed;
+    }
+
     /// How long until something has to be read again; `None` if nothing is unreadable.
     pub(super) fn wait(&self, now: Now) -> Option<Duration> {
         let again = self.again_at.map(|at| at.saturating_since(now.boot));

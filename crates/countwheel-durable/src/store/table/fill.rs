@@ -61,9 +61,19 @@ fn filled(table: &Arc<Table>, section: Section, is_whole: &mut bool) -> Option<B
                 found.push((index_key, value.to_vec()));
             }
         };
-        *is_whole = names(table, root, height, &mut each);
+        let mut lost_node = None;
+        *is_whole = names(table, (root, height), &mut each, &mut lost_node);
+        if let Some(node) = lost_node {
+            // What stands below it can be read all the same, block by block.
+            let flat = table.flat(node);
+            *is_whole = flat.is_whole();
+            for block in flat.blocks() {
+                *is_whole &= names(table, (block, 0), &mut each, &mut None);
+            }
+        }
     }
     found.sort_unstable();
+    found.dedup();
     let mut block = Builder::default();
     for (key, value) in &found {
         block.push(key, value);
@@ -128,12 +138,13 @@ impl Ranges<'_> {
     }
 }
 
-/// Hands over every record that can be read. False if the system refused to read some.
+/// Hands over every record that can be read below a block so many levels up. False if the system
+/// refused to read some. What can be read of no index is noted in `lost`.
 fn names(
     table: &Table,
-    pointer: Pointer,
-    height: u32,
+    (pointer, height): (Pointer, u32),
     each: &mut dyn FnMut(&[u8], Indexed),
+    lost: &mut Option<Pointer>,
 ) -> bool {
     let kind = if height > 0 {
         Kind::Index
@@ -142,14 +153,20 @@ fn names(
     };
     let mut entries = match open(table, pointer, kind) {
         Ok(Some(entries)) => entries,
-        Ok(None) => return true,
+        Ok(None) => {
+            if height > 0 {
+                *lost = Some(pointer);
+            }
+            return true;
+        }
         Err(Refused) => return false,
     };
     let mut is_whole = true;
     while matches!(entries.advance(), Ok(true)) {
         if height > 0 {
-            if let Ok(child) = Pointer::read(entries.value()) {
-                is_whole &= names(table, child, height - 1, each);
+            match Pointer::read(entries.value()) {
+                Ok(child) => is_whole &= names(table, (child, height - 1), each, lost),
+                Err(_) => *lost = Some(pointer),
             }
         } else {
             match indexed(table, &entries) {
@@ -187,10 +204,17 @@ fn indexed(table: &Table, entries: &Entries) -> Result<Option<Indexed>, Refused>
     }))
 }
 
+/// A block, also one that can be read no more but was read before: reads find it in the cache.
 fn open(table: &Table, pointer: Pointer, kind: Kind) -> Result<Option<Entries>, Refused> {
-    let bytes = unless_refused(table.frame(pointer, kind))?;
-    Ok(bytes.and_then(|bytes| {
-        let block: Result<_, Malformed> = Block::new(bytes, FRAME_HEADER, pointer.offset);
-        Some(Entries::new(Arc::new(block.ok()?)))
-    }))
+    let cached = || table.cached(pointer).map(Entries::new);
+    match unless_refused(table.frame(pointer, kind)) {
+        Ok(bytes) => {
+            let read = bytes.and_then(|bytes| {
+                let block: Result<_, Malformed> = Block::new(bytes, FRAME_HEADER, pointer.offset);
+                Some(Entries::new(Arc::new(block.ok()?)))
+            });
+            Ok(read.or_else(cached))
+        }
+        Err(Refused) => cached().map(Some).ok_or(Refused),
+    }
 }

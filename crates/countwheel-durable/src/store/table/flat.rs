@@ -42,6 +42,23 @@ impl Flat {
         }
     }
 
+    /// The blocks of records that can be read.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = Pointer> {
+        let mut entries = self.index.clone().map(Entries::new);
+        let pointers = std::iter::from_fn(move || {
+            let entries = entries.as_mut()?;
+            let is_there = matches!(entries.advance(), Ok(true));
+            is_there.then(|| Pointer::read(entries.value()).ok())
+        });
+        // A gap leads to no block.
+        pointers.flatten().filter(|pointer| pointer.len > 0)
+    }
+
+    /// Whether the system refused to read nothing.
+    pub(super) fn is_whole(&self) -> bool {
+        self.refused_at.is_none()
+    }
+
     /// The same once more, if a place can be read that was refused.
     pub(super) fn again(&self, table: &Table) -> Option<Self> {
         let mut header = [0; FRAME_HEADER];

@@ -296,6 +296,11 @@ impl Table {
         Ok(block)
     }
 
+    /// A block that was read before and is still in memory.
+    pub(super) fn cached(&self, pointer: Pointer) -> Option<Arc<Block>> {
+        self.directory.cache.get(self.entry.number, pointer.offset)
+    }
+
     pub(super) fn senseless(&self, offset: u64) -> StoreError {
         self.damaged(offset, "a block makes no sense")
     }
@@ -340,6 +345,19 @@ impl Table {
                 self.find_by(&flat, key)
             }
             (found, _) => Ok((found? && cursor.key() == key).then_some(cursor)),
+        }
+    }
+
+    /// What is there in place of the index over names, of which this block cannot be read.
+    pub(super) fn flat(&self, lost: Pointer) -> Arc<Flat> {
+        let kept = self.flat.read().unwrap_or_else(PoisonError::into_inner);
+        let flat = kept.clone();
+        drop(kept);
+        let again = flat.as_ref().and_then(|flat| flat.again(self));
+        match (again, flat) {
+            (None, Some(flat)) => flat,
+            (Some(flat), _) => self.keep(flat),
+            (None, None) => self.keep(Flat::of(self, lost)),
         }
     }
 
