@@ -149,7 +149,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         limit: 1_000,
         ..DueScan::all(DueClock::Wall)
     };
-    let found = store.due(Shard::ONLY, &scan)?;
+    let found = store.due(Shard::ONLY, &scan)?.entries;
     let scanned = clock.now();
     println!(
         "opened in {:.2?}; {} due in {:.2?}, the first is number {}",

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::store::DueScan;
+
 /// What bounds a scheduler. The defaults suit a service of one process.
 ///
 /// ```
@@ -55,6 +57,10 @@ pub struct Config {
     /// most, but for the last of them: the rest comes with the next one. A batch that finds
     /// or writes more is refused, unless it is a single request. At most 256 MiB. Default 64 MiB.
     pub max_batch_bytes: usize,
+    /// How many entries of the store's order of wakes one turn looks at, at most, to find what
+    /// comes next: those of removed records among them. A block that has to be read for an entry
+    /// counts as sixteen. At least 4. Default 4,096.
+    pub max_scanned: usize,
     /// How many attempts in a row the end of the process may interrupt before the timer is
     /// dead. Default 10. From two on the timer is a suspect: the more there were, the fewer
     /// suspects run together, and before the last one it is alone among them.
@@ -76,6 +82,7 @@ impl Config {
     /// What would make a commit longer than the stores can take is made less.
     pub(crate) fn bounded(mut self) -> Self {
         self.max_payload = self.max_payload.min(Self::PAYLOAD_MAX);
+        self.max_scanned = self.max_scanned.max(4);
         self.max_batch_bytes = self.max_batch_bytes.clamp(1, Self::BATCH_MAX_BYTES);
         self
     }
@@ -96,6 +103,7 @@ impl Default for Config {
             max_waiting_bytes: 64 << 20,
             max_batch: 1_024,
             max_batch_bytes: 64 << 20,
+            max_scanned: DueScan::SCAN_LIMIT,
             max_interruptions: 10,
             suspect_hold: Duration::from_secs(1),
             seed: 0,

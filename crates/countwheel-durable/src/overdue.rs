@@ -59,8 +59,9 @@ impl Overdue {
         store: &dyn Store,
         shard: Shard,
         skip: &dyn Fn(Revision) -> bool,
+        left: &mut usize,
     ) -> Result<(), StoreError> {
-        self.window.refill(now, store, shard, skip)
+        self.window.refill(now, store, shard, skip, left)
     }
 
     /// Takes in an entry that was written since, if it belongs to what was overdue; says

@@ -38,6 +38,10 @@ bugs! {
     LeftOverForgotten,
     /// The last entry of a full page read from the store is dropped.
     SkipPageBorder,
+    /// A page of what is due that ends before its time says that there is no more.
+    DuePageForgetsRest,
+    /// The range in which everything is replaced reaches to the first record that counts.
+    TablesPassWhatCounts,
     /// The next turn is asked for ten seconds after the next deadline.
     WakeLate,
     /// A retry gets an id of its own, so that receivers take it for another timer.

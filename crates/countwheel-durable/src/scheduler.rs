@@ -171,11 +171,26 @@ impl Scheduler {
     /// # Errors
     /// As [`step`](Self::step).
     pub(crate) fn read_ahead(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        self.refill(store)
+    }
+
+    /// Reads what comes next, as far as a turn looks.
+    fn refill(&mut self, store: &dyn Store) -> Result<(), StoreError> {
         let shard = self.ownership.lease.shard;
-        self.window.refill(self.now, store, shard, &|_| false)?;
-        self.overdue.refill(self.now, store, shard, &|_| false)?;
+        let (in_flight, suspects) = (&self.in_flight, &self.suspects);
+        let skip = |revision| in_flight.contains(revision) || suspects.contains(revision);
+        // Of what is overdue, half is read, however far the window has to look.
+        let mut left = self.config.max_scanned;
+        let kept = if self.overdue.is_done() { 0 } else { left / 2 };
+        left -= kept;
+        let refilled = self.window.refill(self.now, store, shard, &skip, &mut left);
+        left += kept;
+        let refilled = refilled.and_then(|()| {
+            self.overdue
+                .refill(self.now, store, shard, &skip, &mut left)
+        });
         self.aside.look(store);
-        Ok(())
+        refilled
     }
 
     pub(crate) fn ownership(&self) -> Ownership {
@@ -191,6 +206,7 @@ impl Scheduler {
         let overdue = &self.overdue.window;
         let mut stats = Stats {
             refills: self.window.refills,
+            scanned: self.window.scanned + overdue.scanned,
             rebuilds: self.window.rebuilds,
             in_window: self.window.len(),
             window_bytes: self.window.bytes()
@@ -310,11 +326,7 @@ impl Scheduler {
                 self.overdue.restart(DueClock::Wall, now);
             }
             self.look_aside(now, store);
-            let (in_flight, suspects) = (&self.in_flight, &self.suspects);
-            let skip = |revision| in_flight.contains(revision) || suspects.contains(revision);
-            let refilled = self.window.refill(now, store, shard, &skip);
-            let refilled = refilled.and_then(|()| self.overdue.refill(now, store, shard, &skip));
-            self.aside.look(store);
+            let refilled = self.refill(store);
             // The outcomes of this turn are committed all the same.
             failure = refilled.err();
         }

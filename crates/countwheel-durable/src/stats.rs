@@ -49,6 +49,9 @@ pub struct Stats {
     pub changes: u64,
     /// Times the window was filled from the store.
     pub refills: u64,
+    /// Entries of the store's order of wakes that were looked at for that, at most
+    /// [`Config::max_scanned`](crate::Config::max_scanned) a turn.
+    pub scanned: u64,
     /// Times the window gave up what was latest because it was full, or was read anew because
     /// the wall clock was set back.
     pub rebuilds: u64,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts, Shard,
+    Change, DuePage, DueScan, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts, Shard,
     Store, StoreError,
 };
 use countwheel_durable::{
@@ -42,7 +42,7 @@ impl Store for Scarce {
         self.store.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.store.due(shard, scan)
     }
 
@@ -228,7 +228,7 @@ fn what_cannot_be_committed_is_as_if_it_had_not_been() {
     assert_eq!((after.refused, after.in_flight), (before.refused + 2, 1));
     for stats in [&mut before, &mut after] {
         (stats.refused, stats.in_window) = (0, 0);
-        (stats.refills, stats.rebuilds) = (0, 0);
+        (stats.refills, stats.scanned, stats.rebuilds) = (0, 0, 0);
         (stats.window_bytes, stats.catching_up) = (0, false);
     }
     assert_eq!(after, before, "nothing else is counted");

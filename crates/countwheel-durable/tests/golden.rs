@@ -112,7 +112,11 @@ fn listing(store: &dyn Store, line: fn(&Record) -> String) -> String {
         lines.push(format!("count {} {:?}", counts.queue, counts.by_state));
     }
     for clock in DueClock::ALL {
-        for entry in store.due(Shard::ONLY, &DueScan::all(clock)).unwrap() {
+        for entry in store
+            .due(Shard::ONLY, &DueScan::all(clock))
+            .unwrap()
+            .entries
+        {
             let (at, name) = (entry.wake.at.as_micros(), &entry.name);
             lines.push(format!("due {clock:?} {at} {} {name}", entry.wake.revision));
         }

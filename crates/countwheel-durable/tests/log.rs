@@ -17,9 +17,9 @@ use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_durable::store::{
-    Before, Change, DueEntry, DueScan, Files, Filter, Lease, LogOptions, LogStore, MemorySorted,
-    MemoryStore, Moved, MovingLog, Ownership, Page, QueueCounts, Shard, Sorted, Store, StoreError,
-    StoreFile, SystemFiles, TableOptions, TableStore,
+    Before, Change, DueEntry, DuePage, DueScan, Files, Filter, Lease, LogOptions, LogStore,
+    MemorySorted, MemoryStore, Moved, MovingLog, Ownership, Page, QueueCounts, Shard, Sorted,
+    Store, StoreError, StoreFile, SystemFiles, TableOptions, TableStore,
 };
 use countwheel_durable::{DueClock, QueueName, Record, Revision, State, TimerName, TroubleReason};
 use disk::Random;
@@ -61,7 +61,7 @@ impl<S: Store> Store for Meddled<S> {
         self.store.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.store.due(shard, scan)
     }
 
@@ -212,11 +212,11 @@ fn answers(store: &dyn Store) -> Answers {
                 },
             )
             .unwrap();
-        due.extend(page.iter().cloned());
-        if page.len() < 3 {
+        due.extend(page.entries);
+        after = page.next;
+        if after.is_none() {
             break;
         }
-        after = page.last().map(|entry| entry.wake);
     }
     let mut filter = Filter {
         limit: 4,
@@ -483,9 +483,9 @@ impl Sorted for Counted {
         self.base.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         let due = self.base.due(shard, scan)?;
-        self.given.fetch_add(due.len(), Ordering::SeqCst);
+        self.given.fetch_add(due.scanned, Ordering::SeqCst);
         Ok(due)
     }
 
@@ -512,7 +512,7 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
             limit: 1,
             ..DueScan::all(DueClock::Wall)
         };
-        let due = log.due(Shard::ONLY, &scan).unwrap();
+        let due = log.due(Shard::ONLY, &scan).unwrap().entries;
         let looked = base.given.load(Ordering::SeqCst) - before;
         (due[0].name.key.as_str().to_owned(), looked)
     };
@@ -598,6 +598,7 @@ fn while_something_moves_that_is_due_later_all_before_it_is_passed() {
     )
     .unwrap();
     let due = log.due(Shard::ONLY, &DueScan::all(DueClock::Wall)).unwrap();
+    let due = due.entries;
     assert_eq!(due.first().unwrap().name, record(2_000, 3, 0).name);
 }
 
@@ -623,6 +624,7 @@ fn nothing_is_passed_that_is_about_to_move() {
     }));
     assert!(log.move_oldest().unwrap());
     let due = log.due(Shard::ONLY, &DueScan::all(DueClock::Wall)).unwrap();
+    let due = due.entries;
     assert_eq!(due.len(), 2);
 }
 
@@ -654,6 +656,7 @@ fn what_stands_behind_something_that_moves_is_not_looked_at_meanwhile() {
     assert!(log.move_oldest().unwrap());
     assert!(!more.load(Ordering::SeqCst), "there is no end of it");
     let due = log.due(Shard::ONLY, &DueScan::all(DueClock::Wall)).unwrap();
+    let due = due.entries;
     assert_eq!(due.first().unwrap().name, record(5, 2, 0).name);
 }
 
@@ -810,7 +813,7 @@ impl Sorted for Interrupted {
         self.base.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.base.due(shard, scan)
     }
 
@@ -1243,7 +1246,7 @@ impl Sorted for Failing {
         self.0.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.0.due(shard, scan)
     }
 

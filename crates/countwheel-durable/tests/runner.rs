@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use countwheel::SystemClock;
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, OnFailure, Ownership,
+    Change, DuePage, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, OnFailure, Ownership,
     Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
@@ -67,7 +67,7 @@ impl Store for Gate {
         self.inner.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.inner.due(shard, scan)
     }
 

@@ -499,7 +499,9 @@ fn answers(store: &dyn Store) -> Result<Answers, StoreError> {
         assert_eq!(found.as_ref(), Some(record), "two answers about one timer");
     }
     Ok(Answers {
-        due: store.due(Shard::ONLY, &DueScan::all(DueClock::Wall))?,
+        due: store
+            .due(Shard::ONLY, &DueScan::all(DueClock::Wall))?
+            .entries,
         pages,
         counts,
     })

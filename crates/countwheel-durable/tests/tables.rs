@@ -148,6 +148,7 @@ impl Maker {
         options.cache_bytes = [0, 20_000, 1 << 20][self.random.index(3)];
         options.fan_in = 2 + self.random.index(3);
         options.merge_bytes = [1_000, 10_000, 1 << 20][self.random.index(3)];
+        options.passed_min = options.fan_in;
         options
     }
 
@@ -196,7 +197,7 @@ fn examine(
         }
         for clock in DueClock::ALL {
             let scan = DueScan::all(clock);
-            let expected = model.due(shard, &scan).unwrap();
+            let expected = model.due(shard, &whole_scan(&scan)).unwrap().entries;
             assert_eq!(due(store, shard, &scan)?, expected, "{scan:?}");
         }
     }
@@ -214,8 +215,9 @@ fn examine(
             }),
             until: maker.time(),
             limit: [0, 1, 7, usize::MAX][maker.random.index(4)],
+            scan_limit: [1, 5, 40, usize::MAX][maker.random.index(4)],
         };
-        let expected = model.due(shard, &scan).unwrap();
+        let expected = model.due(shard, &whole_scan(&scan)).unwrap().entries;
         assert_eq!(due(store, shard, &scan)?, expected, "{scan:?}");
         // From an entry on.
         if let Some(middle) = expected.get(expected.len() / 2) {
@@ -223,7 +225,7 @@ fn examine(
                 after: Some(middle.wake),
                 ..scan
             };
-            let expected = model.due(shard, &scan).unwrap();
+            let expected = model.due(shard, &whole_scan(&scan)).unwrap().entries;
             assert_eq!(due(store, shard, &scan)?, expected, "{scan:?}");
         }
         let mut filter = maker.filter();
@@ -239,10 +241,29 @@ fn examine(
     Ok(())
 }
 
+/// The same, however far a page looks.
+fn whole_scan<'a>(scan: &DueScan<'a>) -> DueScan<'a> {
+    DueScan {
+        scan_limit: usize::MAX,
+        ..*scan
+    }
+}
+
 /// What is due, or that not all of it can be read.
 fn due(store: &TableStore, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
-    let found = store.due(shard, scan)?;
-    whole(store, 0).map(|()| found)
+    let mut scan = *scan;
+    let mut all = Vec::new();
+    loop {
+        let mut page = store.due(shard, &scan)?;
+        assert!(page.scanned <= scan.scan_limit.max(1));
+        all.append(&mut page.entries);
+        match page.next {
+            Some(next) if all.len() < scan.limit => scan.after = Some(next),
+            _ => break,
+        }
+    }
+    all.truncate(scan.limit);
+    whole(store, 0).map(|()| all)
 }
 
 fn list(store: &TableStore, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
@@ -417,6 +438,7 @@ fn small() -> TableOptions {
     options.table_bytes = 4 << 10;
     options.block_bytes = 300;
     options.fan_in = 2;
+    options.passed_min = 2;
     options
 }
 
@@ -967,7 +989,7 @@ fn a_scan_from_a_position_reads_little_whatever_was_removed_before() {
         limit: 20,
         ..DueScan::all(DueClock::Wall)
     };
-    let found = store.due(Shard(0), &scan).unwrap();
+    let found = store.due(Shard(0), &scan).unwrap().entries;
     assert_eq!(found.len(), 20);
     assert_eq!(found[0].name, plain(2_900, 1).name);
     // A block of the tree for each level, and some more to the right.
@@ -1031,6 +1053,7 @@ fn some(numbers: std::ops::Range<u64>) -> Vec<(Shard, Change)> {
 
 fn count(store: &TableStore) -> usize {
     let due = store.due(Shard(0), &DueScan::all(DueClock::Wall)).unwrap();
+    let due = due.entries;
     due.len()
 }
 
@@ -1212,6 +1235,7 @@ fn readers_see_whole_ingests_while_others_merge() {
             let mut seen = 0;
             while !is_done() {
                 let due = store.due(Shard(0), &DueScan::all(DueClock::Wall)).unwrap();
+                let due = due.entries;
                 assert_eq!(due.len(), 60);
                 let revision = due[0].wake.revision.0;
                 assert!(due.iter().all(|entry| entry.wake.revision.0 == revision));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, Filter, Lease, LogOptions, LogStore, MemorySorted, MemoryStore,
+    Change, DuePage, DueScan, Filter, Lease, LogOptions, LogStore, MemorySorted, MemoryStore,
     Ownership, Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{Config, Engine, Record, Revision, TimerName, TroubleReason};
@@ -53,7 +53,7 @@ impl Store for Unreadable {
         self.0.get(shard, name)
     }
 
-    fn due(&self, _: Shard, _: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, _: Shard, _: &DueScan<'_>) -> Result<DuePage, StoreError> {
         Err(StoreError::Io {
             path: "tables".into(),
             source: io::Error::other("a disk that is dead"),

@@ -114,7 +114,8 @@ fn due(store: &dyn Sorted) -> Vec<u64> {
         .due(Shard::ONLY, &DueScan::all(DueClock::Wall))
         .unwrap();
     let number = |at: Timestamp| at.saturating_since(NOON).as_secs();
-    entries.iter().map(|entry| number(entry.wake.at)).collect()
+    let entries = entries.entries.iter();
+    entries.map(|entry| number(entry.wake.at)).collect()
 }
 
 /// What is listed, page by page, and how many were left out.
@@ -498,7 +499,7 @@ fn a_segment_that_cannot_be_read_moves_but_for_what_is_lost() {
             .unwrap();
         assert_eq!((page.records.len(), page.unreadable), (33, 1));
         let (files, dues) = (disk.copy(), DueScan::all(DueClock::Wall));
-        assert_eq!(log.due(Shard::ONLY, &dues).unwrap().len(), 34);
+        assert_eq!(log.due(Shard::ONLY, &dues).unwrap().entries.len(), 34);
 
         // A check says it, and a repair lists it.
         let check = || check_files(&files.files("log"), &files.files("tables"), 7).unwrap();
@@ -984,7 +985,7 @@ impl<S: Store> Store for Mute<S> {
         &self,
         shard: Shard,
         scan: &DueScan<'_>,
-    ) -> Result<Vec<countwheel_durable::store::DueEntry>, StoreError> {
+    ) -> Result<countwheel_durable::store::DuePage, StoreError> {
         if self.is_mute.load(std::sync::atomic::Ordering::SeqCst) {
             return Err(StoreError::Poisoned);
         }

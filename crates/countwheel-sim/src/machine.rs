@@ -120,6 +120,7 @@ impl Machine {
         tables.block_bytes = *draw.pick(&[64, 512, 4_096]);
         tables.cache_bytes = *draw.pick(&[0, 8_192, 1 << 20]);
         tables.fan_in = *draw.pick(&[2, 3, 8]);
+        tables.passed_min = tables.fan_in;
         Self {
             kind,
             disk: Disk::new(draw.draw()),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, Filter, Gaps, Lease, Ownership, Page, QueueCounts, Shard, Store,
+    Change, DuePage, DueScan, Filter, Gaps, Lease, Ownership, Page, QueueCounts, Shard, Store,
     StoreError,
 };
 use countwheel_durable::{
@@ -139,7 +139,7 @@ impl Store for Mutable {
         self.kept.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         if self.is_mute.load(Ordering::Relaxed) {
             return Err(StoreError::Poisoned);
         }

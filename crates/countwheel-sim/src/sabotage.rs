@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, Fence, Files, Filter, Gaps, Lease, Moved, Ownership, Page,
+    Change, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, Moved, Ownership, Page,
     QueueCounts, Reached, Scrubbed, Shard, Sorted, Store, StoreError, StoreFile,
 };
 use countwheel_durable::{Record, StateKind, TimerName, Trouble};
@@ -263,7 +263,7 @@ impl Sorted for MisusedSorted {
         self.sorted.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.sorted.due(shard, scan)
     }
 
@@ -405,32 +405,14 @@ impl Store for MisusedStore {
         self.store.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         let mut page = self.store.due(shard, scan)?;
         match self.how {
-            Sabotage::SkipPageBorder if page.len() == scan.limit && page.len() > 1 => {
-                // The last is dropped, and the page is full again: nobody asks for it.
-                let last = page.len() - 1;
-                page.remove(last - 1);
-                page.extend(page.last().cloned());
-                page.dedup_by(|a, b| a.wake == b.wake);
-                if let Some(next) = self
-                    .store
-                    .due(
-                        shard,
-                        &DueScan {
-                            after: page.last().map(|entry| entry.wake),
-                            limit: 1,
-                            ..*scan
-                        },
-                    )?
-                    .pop()
-                {
-                    page.push(next);
-                }
+            Sabotage::SkipPageBorder if page.next.is_some() => {
+                page.entries.pop();
             }
             Sabotage::OffByOneUntil => {
-                page.retain(|entry| entry.wake.at < scan.until);
+                page.entries.retain(|entry| entry.wake.at < scan.until);
             }
             _ => {}
         }

@@ -257,6 +257,8 @@ struct Plan {
     failures: Vec<Failure>,
     /// How many payloads end the process. With some, nothing else does.
     killers: usize,
+    /// Whether nearly all that is set is removed again.
+    removing: bool,
 }
 
 /// The last things that happened, for the one who looks for the cause.
@@ -318,6 +320,7 @@ impl World {
                 .filter(|_| draw.one_in(2))
                 .collect(),
             killers: 0,
+            removing: false,
         };
         let mut many = Random::new(seed, "many queues");
         // So many that they do not fit into the window together, and each is held to its share.
@@ -343,6 +346,9 @@ impl World {
             plan.keys = plan.keys.max(40);
             (plan.crash, plan.commit_crash, plan.full, plan.recurring) = (0, 0, 0, 0);
         }
+        let mut scans = Random::new(seed, "scans");
+        let max_scanned = usize::try_from(*scans.pick(&[4_096, 4_096, 40, 8, 4])).unwrap_or(2);
+        plan.removing = scans.one_in(8);
         for part in &options.without {
             part.leave_out(&mut plan);
         }
@@ -355,6 +361,7 @@ impl World {
             suspect_hold,
             seed: draw.draw(),
             max_batch_bytes: *bounds.pick(&[64 << 20, 64 << 20, 1, 5_000]),
+            max_scanned,
             ..Config::default()
         };
         if plan.killers > 0 {
@@ -677,6 +684,7 @@ impl World {
         let mut batches = BTreeMap::new();
         let mut starts = Vec::new();
         let events = happened.iter().map(Happening::event).collect();
+        let scanned = self.engine.stats().scanned;
         let result = self.engine.turn(events, &mut |effect| match effect {
             Effect::Answer(ticket, answer) => {
                 answers.insert(ticket, answer);
@@ -690,6 +698,10 @@ impl World {
         let stats = self.engine.stats();
         if stats.window_bytes > self.config.window_bytes {
             return Err(format!("{} bytes in memory", stats.window_bytes));
+        }
+        if stats.scanned - scanned > self.config.max_scanned as u64 {
+            let scanned = stats.scanned - scanned;
+            return Err(format!("{scanned} entries looked at in a turn"));
         }
         if stats.steps_backward > self.steps_back {
             // The engine begins anew by this clock, as after a restart.

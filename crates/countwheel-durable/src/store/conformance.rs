@@ -352,7 +352,8 @@ fn due_keeps_order_and_bounds(tested: &mut dyn Reopen) {
             },
         );
         let entries = entries.expect("a store that works");
-        entries.iter().map(|entry| entry.name.to_string()).collect()
+        let entries = entries.entries.iter();
+        entries.map(|entry| entry.name.to_string()).collect()
     };
     let all = ["a/x", "c/v", "b/z", "a/y", "c/w", "c/u"];
     assert_eq!(names(None, u64::MAX, 100), all);
@@ -385,6 +386,41 @@ fn due_keeps_order_and_bounds(tested: &mut dyn Reopen) {
         "the bounds are crossed"
     );
     assert_eq!(names(Some(Wake::MAX), u64::MAX, 100), all[..0]);
+}
+
+/// All at once, and in pages that end for either limit: the same, once each.
+fn assert_due(store: &dyn Store, shard: Shard, scan: &DueScan<'_>, expected: &[DueEntry]) {
+    let page = store.due(shard, scan).expect("a store that works");
+    assert_eq!((&*page.entries, page.next), (expected, None));
+    for (limit, scan_limit) in [(usize::MAX, 1), (3, 2), (1, 7), (7, usize::MAX)] {
+        let mut scan = DueScan {
+            limit,
+            scan_limit,
+            ..*scan
+        };
+        let mut found = Vec::new();
+        loop {
+            let page = store.due(shard, &scan).expect("a store that works");
+            assert!(
+                page.scanned <= scan_limit.max(2),
+                "{} for {scan:?}",
+                page.scanned
+            );
+            assert!(page.entries.len() <= limit);
+            let is_behind = |wake| scan.after < Some(wake);
+            assert!(page.entries.iter().all(|entry| is_behind(entry.wake)));
+            assert!(page.next.is_none_or(is_behind), "it goes on");
+            let last = page.entries.last().map(|last| last.wake);
+            assert!(
+                page.next.is_none() || last <= page.next,
+                "all before it is there"
+            );
+            found.extend(page.entries);
+            let Some(next) = page.next else { break };
+            scan.after = Some(next);
+        }
+        assert_eq!(found, expected, "{limit} a page, {scan_limit} looked at");
+    }
 }
 
 fn list_honours_its_filter(tested: &mut dyn Reopen) {
@@ -734,7 +770,7 @@ fn readers_see_whole_batches(tested: &mut dyn Reopen) {
         while !last_round {
             last_round = finished.load(Ordering::Acquire);
             let due = store.due(Shard::ONLY, &DueScan::all(DueClock::Wall));
-            let due = due.expect("a store that works");
+            let due = due.expect("a store that works").entries;
             let number = batch_of(due[0].wake.revision);
             assert!(
                 due.iter()
@@ -863,8 +899,8 @@ impl Model {
             assert_eq!(found.as_ref(), Some(record));
         }
         for clock in DueClock::ALL {
-            let due = store.due(shard, &DueScan::all(clock));
-            assert_eq!(due.expect("a store that works"), self.due(clock, None));
+            let all = DueScan::all(clock);
+            assert_due(store, shard, &all, &self.due(clock, None));
             for queue in self
                 .0
                 .keys()
@@ -875,9 +911,7 @@ impl Model {
                     queue: Some(&queue),
                     ..DueScan::all(clock)
                 };
-                let due = store.due(shard, &scan);
-                let expected = self.due(clock, Some(&queue));
-                assert_eq!(due.expect("a store that works"), expected);
+                assert_due(store, shard, &scan, &self.due(clock, Some(&queue)));
             }
         }
         let counts = store.counts(shard).expect("a store that works");

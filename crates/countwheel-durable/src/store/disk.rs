@@ -22,9 +22,9 @@ use super::files::cannot_open;
 use super::place::{FileSystem, Place as _};
 use super::scrub::{Piece, Scrub};
 use super::{
-    Change, DueEntry, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, MovingLog,
-    OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed, Shard, Store,
-    StoreError, TableOptions, TableStore,
+    Change, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, MovingLog, OnFailure,
+    OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed, Shard, Store, StoreError,
+    TableOptions, TableStore,
 };
 use crate::{Record, TimerName, Trouble, Troubles};
 
@@ -384,7 +384,7 @@ impl Store for DiskStore {
         self.log.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.log.due(shard, scan)
     }
 

@@ -377,14 +377,15 @@ fn ask(store: &dyn Store) -> Result<u64, StoreError> {
     for clock in DueClock::ALL {
         let mut scan = DueScan {
             limit: 5,
+            scan_limit: 7,
             ..DueScan::all(clock)
         };
         for page in 0.. {
             assert!(page < PAGES_MAX, "what is due has no end");
             let found = store.due(Shard::ONLY, &scan)?;
-            scan.after = found.last().map(|entry| entry.wake);
-            if found.len() < scan.limit {
-                break;
+            match found.next {
+                Some(next) => scan.after = Some(next),
+                None => break,
             }
         }
     }
@@ -416,7 +417,7 @@ fn ask_sorted(store: &TableStore) -> Result<(), StoreError> {
             limit: 1_000,
             ..DueScan::all(clock)
         };
-        for entry in store.due(Shard::ONLY, &scan)? {
+        for entry in store.due(Shard::ONLY, &scan)?.entries {
             store.get(Shard::ONLY, &entry.name)?;
         }
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::page::{PageBuilder, begins_with, position};
+use super::page::{DueBuilder, PageBuilder, begins_with, position};
 use super::{
-    Change, ClockNote, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page, Position,
+    Change, ClockNote, DueEntry, DuePage, DueScan, Fence, Filter, Lease, Ownership, Page, Position,
     QueueCounts, Shard, Store, StoreError,
 };
 use crate::{DueClock, QueueName, Record, Revision, TimerName, Wake};
@@ -110,25 +110,27 @@ impl Store for MemoryStore {
         Ok(shards.get(&shard).and_then(|c| c.timers.get(name)).cloned())
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         let shards = self.shards();
-        let Some(content) = shards.get(&shard) else {
-            return Ok(Vec::new());
+        let mut page = DueBuilder::new(scan);
+        let Some(content) = shards.get(&shard).filter(|_| !page.is_full()) else {
+            return Ok(page.finish());
         };
         let start = match scan.after {
             Some(after) => Bound::Excluded((scan.clock, after)),
             None => Bound::Included((scan.clock, Wake::default())),
         };
-        let entries = content.due.range((start, Bound::Unbounded));
-        Ok(entries
-            .take_while(|((clock, wake), _)| *clock == scan.clock && wake.at <= scan.until)
-            .filter(|(_, name)| scan.queue.is_none_or(|queue| name.queue == *queue))
-            .take(scan.limit)
-            .map(|(&(_, wake), name)| DueEntry {
-                wake,
-                name: name.clone(),
-            })
-            .collect())
+        for (&(clock, wake), name) in content.due.range((start, Bound::Unbounded)) {
+            if clock != scan.clock || wake.at > scan.until || !page.come_to(wake) {
+                break;
+            }
+            let wanted = scan.queue.is_none_or(|queue| name.queue == *queue);
+            let name = name.clone();
+            if wanted && !page.take(DueEntry { wake, name }) {
+                break;
+            }
+        }
+        Ok(page.finish())
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {

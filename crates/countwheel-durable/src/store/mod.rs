@@ -205,13 +205,12 @@ pub trait Store: Send + Sync {
     /// [`StoreError`] if the store failed.
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError>;
 
-    /// The records that need attention, as `scan` asks, first come first. Fewer than its
-    /// limit means that there are no more. O(limit), wherever it begins, if it asks for all
-    /// queues; for one queue it may pass over others in between.
+    /// A page of the records that need attention, as `scan` asks, first come first. As long as
+    /// [`DuePage::next`] is there, the page need not be full: see [`DueScan::scan_limit`].
     ///
     /// # Errors
     /// [`StoreError`] if the store failed.
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError>;
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError>;
 
     /// A page of one queue's records in order of (due, revision). As long as
     /// [`Page::next`] is there, it need not be full: see [`Filter::scan_limit`].
@@ -325,9 +324,11 @@ pub type OnFailure = Box<dyn FnOnce(&str) + Send>;
 ///
 /// let store = MemoryStore::new(7);
 /// let nearest = DueScan { limit: 10, ..DueScan::all(DueClock::Wall) };
-/// for DueEntry { wake, name } in store.due(Shard::ONLY, &nearest)? {
+/// let page = store.due(Shard::ONLY, &nearest)?;
+/// for DueEntry { wake, name } in page.entries {
 ///     println!("{name} at {}", wake.at.as_micros());
 /// }
+/// assert_eq!(page.next, None);
 /// # Ok::<(), countwheel_durable::store::StoreError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -342,9 +343,17 @@ pub struct DueScan<'a> {
     pub until: Timestamp,
     /// At most so many.
     pub limit: usize,
+    /// At most so many entries of the index are looked at, whether the scan wants them or not; at
+    /// least one is. A block that has to be read for an entry counts as several entries. A page
+    /// that ends for this has fewer records than the limit, perhaps none, and says where the next
+    /// page begins. So a range full of removed records holds up nobody for long.
+    pub scan_limit: usize,
 }
 
 impl DueScan<'_> {
+    /// The [`scan_limit`](Self::scan_limit) of a turn unless another is asked for.
+    pub const SCAN_LIMIT: usize = 4_096;
+
     /// Everything that ever wakes by `clock`, without a limit.
     #[must_use]
     pub fn all(clock: DueClock) -> Self {
@@ -354,8 +363,21 @@ impl DueScan<'_> {
             after: None,
             until: Timestamp::MAX,
             limit: usize::MAX,
+            scan_limit: usize::MAX,
         }
     }
+}
+
+/// A page of the records that need attention.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DuePage {
+    /// The entries, first come first.
+    pub entries: Vec<DueEntry>,
+    /// After which position the next page begins; `None` after the last. It is there also when
+    /// the next page turns out to be empty.
+    pub next: Option<Wake>,
+    /// How many entries of the index the store looked at.
+    pub scanned: usize,
 }
 
 /// A record that needs attention, without its payload.

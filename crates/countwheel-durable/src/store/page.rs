@@ -1,7 +1,8 @@
-//! A page of a list: where it ends, and where the next one begins.
+//! A page of a list or of what is due: where it ends, and where the next one begins.
 
-use super::{Filter, Page, Position};
-use crate::{Record, TimerName};
+use super::{DueEntry, DuePage, DueScan, Filter, Page, Position};
+use crate::planted::planted;
+use crate::{Record, TimerName, Wake};
 
 pub(super) fn position(record: &Record) -> Position {
     Position {
@@ -16,12 +17,12 @@ pub(super) fn begins_with(name: &TimerName, prefix: Option<&str>) -> bool {
 
 /// How far into an index a page looks.
 #[derive(Debug)]
-pub(super) struct Reach {
+pub(super) struct Reach<P> {
     left: usize,
-    last: Option<Position>,
+    last: Option<P>,
 }
 
-impl Reach {
+impl<P: Copy> Reach<P> {
     pub(super) fn new(scan_limit: usize) -> Self {
         Self {
             left: scan_limit.max(1),
@@ -30,10 +31,70 @@ impl Reach {
     }
 
     /// Comes to the next entry. If that is one too many, the error is the last before it.
-    pub(super) fn come_to(&mut self, position: Position) -> Result<(), Option<Position>> {
+    pub(super) fn come_to(&mut self, position: P) -> Result<(), Option<P>> {
         self.left = self.left.checked_sub(1).ok_or(self.last)?;
         self.last = Some(position);
         Ok(())
+    }
+}
+
+/// Collects a page of what is due up to the limits of its scan.
+#[derive(Debug)]
+pub(super) struct DueBuilder {
+    limit: usize,
+    reach: Reach<Wake>,
+    page: DuePage,
+}
+
+impl DueBuilder {
+    pub(super) fn new(scan: &DueScan<'_>) -> Self {
+        Self {
+            limit: scan.limit,
+            reach: Reach::new(scan.scan_limit),
+            page: DuePage {
+                // Nothing is known behind it, if nothing is asked for.
+                next: (scan.limit == 0).then(|| scan.after.unwrap_or_default()),
+                ..DuePage::default()
+            },
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.page.entries.len() >= self.limit
+    }
+
+    /// Comes to the next entry of the index, wanted or not. False when the page looks no further:
+    /// then there is a next page.
+    pub(super) fn come_to(&mut self, wake: Wake) -> bool {
+        match self.reach.come_to(wake) {
+            Ok(()) => {
+                self.page.scanned += 1;
+                true
+            }
+            Err(last) => {
+                self.page.next = last.filter(|_| !planted!(DuePageForgetsRest));
+                false
+            }
+        }
+    }
+
+    /// What has been read for the entry counts as so many more that were looked at.
+    pub(super) fn costs(&mut self, entries: usize) {
+        self.reach.left = self.reach.left.saturating_sub(entries);
+    }
+
+    /// Takes the entry that was come to. False when the page is full: then there is a next page.
+    pub(super) fn take(&mut self, entry: DueEntry) -> bool {
+        let wake = entry.wake;
+        self.page.entries.push(entry);
+        if self.is_full() {
+            self.page.next = Some(wake);
+        }
+        !self.is_full()
+    }
+
+    pub(super) fn finish(self) -> DuePage {
+        self.page
     }
 }
 
@@ -42,7 +103,7 @@ impl Reach {
 pub(super) struct PageBuilder {
     limit: usize,
     bytes: usize,
-    reach: Reach,
+    reach: Reach<Position>,
     /// Where the last record stands that was taken or left out.
     last: Option<Position>,
     page: Page,

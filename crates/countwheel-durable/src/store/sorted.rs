@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::embedded::codec::{self, CodecError, Indexed};
 use super::{
-    Change, DueEntry, DueScan, Filter, Gaps, Lease, MemoryStore, OpenFiles, Page, Scrubbed, Shard,
+    Change, DuePage, DueScan, Filter, Gaps, Lease, MemoryStore, OpenFiles, Page, Scrubbed, Shard,
     Store, StoreError,
 };
 use crate::{Record, StateKind, TimerName, Trouble};
@@ -75,7 +75,7 @@ pub trait Sorted: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError`] if the store failed.
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError>;
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError>;
 
     /// As [`Store::list`].
     ///
@@ -513,7 +513,7 @@ impl Sorted for MemorySorted {
         self.records.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.records.due(shard, scan)
     }
 

@@ -42,6 +42,7 @@ pub(crate) struct Window {
     /// The capped queue that was read last.
     served: Option<(DueClock, QueueName)>,
     pub(crate) refills: u64,
+    pub(crate) scanned: u64,
     pub(crate) rebuilds: u64,
 }
 
@@ -121,6 +122,7 @@ impl Window {
             filling: true,
             served: None,
             refills: 0,
+            scanned: 0,
             rebuilds: 0,
         }
     }

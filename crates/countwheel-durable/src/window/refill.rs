@@ -9,12 +9,15 @@ use super::lane::{after, before};
 use super::{CAPPED_MAX, Side, Window};
 use crate::clocks::Now;
 use crate::planted::planted;
-use crate::store::{DueEntry, DueScan, Shard, Store, StoreError};
+use crate::store::{DueEntry, DuePage, DueScan, Shard, Store, StoreError};
 use crate::{DueClock, QueueName, Revision, TimerName, Wake};
 
 /// How many pages one refill reads at the most, so that no step takes long; half of them for
 /// queues that have run low, so that neither keeps the other waiting.
 const PAGES: usize = 8;
+
+/// A page looks at so many entries, if there are so many: one of the log, and one behind it.
+const LOOK_MIN: usize = 2;
 
 /// How many entries one refill gives up at the most because more queues want room.
 const TRIM: usize = 4_096;
@@ -48,22 +51,23 @@ impl Window {
     /// is more to do.
     ///
     /// `skip` says which entries are in somebody's hands. The store must hold all changes made
-    /// so far.
+    /// so far. At most `left` entries of its indexes are looked at, which is less by then.
     pub(crate) fn refill(
         &mut self,
         now: Now,
         store: &dyn Store,
         shard: Shard,
         skip: &dyn Fn(Revision) -> bool,
+        left: &mut usize,
     ) -> Result<(), StoreError> {
         self.horizon = DueClock::ALL.map(|clock| now.by(clock) + AHEAD);
         let mut pages = PAGES / 2;
         for (clock, name) in self.capped_in_turns() {
             self.keep_to_share(clock, &name, TRIM);
-            while pages > 0 && self.is_low(clock, &name) {
+            while pages > 0 && *left >= LOOK_MIN && self.is_low(clock, &name) {
                 pages -= 1;
-                self.read_rest(clock, &name, store, shard, skip)?;
-                if pages == 0 {
+                self.read_rest(clock, &name, store, shard, skip, left)?;
+                if pages == 0 || *left < LOOK_MIN {
                     self.served = Some((clock, name.clone()));
                 }
             }
@@ -71,13 +75,14 @@ impl Window {
         self.make_room();
         let mut pages = pages + PAGES / 2;
         while pages > 0
+            && *left >= LOOK_MIN
             && let Some(clock) = self.next_to_read(now)
         {
             let side = &self.sides[clock as usize];
             let is_urgent = !side.is_thin || side.loaded.at < self.horizon[clock as usize];
             pages = if is_urgent { pages - 1 } else { 0 };
             self.filling = true;
-            self.read_on(clock, store, shard, skip)?;
+            self.read_on(clock, store, shard, skip, left)?;
         }
         self.filling = self.wants_more(now);
         Ok(())
@@ -100,14 +105,28 @@ impl Window {
     /// Whether more should be read of what comes next: from below five eighths up to three
     /// quarters of the whole, the rest is for what comes in; and where that is thin, no further
     /// than has to be known.
+    ///
+    /// What does not wake soon is not read while something is due: that comes first.
     fn wants(&self, side: &Side, now: Now) -> bool {
-        if side.loaded == Wake::MAX {
+        let is_far = side.loaded.at > now.by(side.clock) + AHEAD;
+        if side.loaded == Wake::MAX || is_far && self.is_due(now) {
             false
         } else if side.is_thin {
             side.loaded.at <= now.by(side.clock) + THIN_AHEAD
         } else {
-            self.filling || self.held.cost <= self.room.bytes / 8 * 5
+            self.has_room()
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.filling || self.held.cost <= self.room.bytes / 8 * 5
+    }
+
+    /// Whether something that is held is due.
+    fn is_due(&self, now: Now) -> bool {
+        let first = |side: &Side| side.heads.keys().next().map(|wake| (side.clock, wake.at));
+        let mut heads = self.sides.iter().filter_map(first);
+        !self.ring.is_empty() || heads.any(|(clock, at)| at <= now.by(clock))
     }
 
     /// When more has to be read of what comes next by a clock; `None` if nothing can be.
@@ -116,6 +135,8 @@ impl Window {
             None
         } else if side.is_thin && !self.is_full() {
             Some(side.loaded.at.saturating_sub(THIN_AHEAD))
+        } else if self.has_room() && !self.is_full() {
+            Some(side.loaded.at.saturating_sub(AHEAD))
         } else {
             Some(side.loaded.at)
         }
@@ -175,16 +196,13 @@ impl Window {
         store: &dyn Store,
         shard: Shard,
         skip: &dyn Fn(Revision) -> bool,
+        left: &mut usize,
     ) -> Result<(), StoreError> {
         let from = self.sides[clock as usize].loaded;
-        let page = self.read(clock, from, store, shard)?;
-        let loaded = match page.last() {
-            Some(last) if page.len() == self.room.page => last.wake,
-            _ => Wake::MAX,
-        };
-        self.sides[clock as usize].loaded = loaded;
+        let page = self.read(clock, from, store, shard, left)?;
+        self.sides[clock as usize].loaded = page.next.unwrap_or(Wake::MAX);
+        let mut page = page.entries;
         let (held, read) = (self.held.entries, page.len());
-        let mut page = page;
         if planted!(SkipPageBorder) && page.len() == self.room.page {
             page.pop();
         }
@@ -211,20 +229,18 @@ impl Window {
         store: &dyn Store,
         shard: Shard,
         skip: &dyn Fn(Revision) -> bool,
+        left: &mut usize,
     ) -> Result<(), StoreError> {
         let loaded = self.sides[clock as usize].loaded;
         let Some(from) = self.rest(clock, name).filter(|rest| *rest <= loaded) else {
             self.uncap(clock, name);
             return Ok(());
         };
-        let page = self.read(clock, before(from), store, shard)?;
-        let end = match page.last() {
-            Some(last) if page.len() == self.room.page => last.wake,
-            _ => Wake::MAX,
-        };
+        let page = self.read(clock, before(from), store, shard, left)?;
+        let end = page.next.unwrap_or(Wake::MAX);
         let mut target_is_full = false;
         let mut full: Vec<QueueName> = Vec::new();
-        for DueEntry { wake, name: timer } in page {
+        for DueEntry { wake, name: timer } in page.entries {
             if wake > self.sides[clock as usize].loaded {
                 break;
             }
@@ -272,17 +288,20 @@ impl Window {
         from: Wake,
         store: &dyn Store,
         shard: Shard,
-    ) -> Result<Vec<DueEntry>, StoreError> {
+        left: &mut usize,
+    ) -> Result<DuePage, StoreError> {
         self.refills += 1;
-        store.due(
-            shard,
-            &DueScan {
-                after: Some(from),
-                until: self.sides[clock as usize].until,
-                limit: self.room.page,
-                ..DueScan::all(clock)
-            },
-        )
+        let scan = DueScan {
+            after: Some(from),
+            until: self.sides[clock as usize].until,
+            limit: self.room.page,
+            scan_limit: *left,
+            ..DueScan::all(clock)
+        };
+        let page = store.due(shard, &scan)?;
+        *left = left.saturating_sub(page.scanned.max(1));
+        self.scanned += page.scanned as u64;
+        Ok(page)
     }
 
     fn has_share(&self, clock: DueClock, name: &TimerName) -> bool {

@@ -37,7 +37,7 @@ impl Answers {
                 None => Vec::new(),
                 Some(until) => {
                     let all = DueScan::all(clock);
-                    store.due(Shard::ONLY, &DueScan { until, ..all })?
+                    store.due(Shard::ONLY, &DueScan { until, ..all })?.entries
                 }
             });
             by_clock.push(all);
@@ -170,17 +170,17 @@ fn middle(due: &[DueEntry]) -> Option<Timestamp> {
 fn due(store: &dyn Store, clock: DueClock) -> Result<Vec<DueEntry>, StoreError> {
     let mut scan = DueScan {
         limit: 3,
+        scan_limit: 5,
         ..DueScan::all(clock)
     };
     let mut all = Vec::new();
     loop {
         let page = store.due(Shard::ONLY, &scan)?;
-        let (count, last) = (page.len(), page.last().map(|entry| entry.wake));
-        all.extend(page);
-        if count < scan.limit {
-            return Ok(all);
+        all.extend(page.entries);
+        match page.next {
+            Some(next) => scan.after = Some(next),
+            None => return Ok(all),
         }
-        scan.after = last;
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, Filter, Lease, LogOptions, LogStore, MemorySorted, MemoryStore,
+    Change, DuePage, DueScan, Filter, Lease, LogOptions, LogStore, MemorySorted, MemoryStore,
     Moved, Page, Shard, Sorted, Store, StoreError,
 };
 use countwheel_durable::{Record, State, TimerName};
@@ -193,7 +193,7 @@ impl Sorted for Busy {
         self.sorted.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.sorted.due(shard, scan)
     }
 

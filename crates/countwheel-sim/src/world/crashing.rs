@@ -8,7 +8,7 @@ use std::time::Duration;
 use countwheel::ManualClock;
 use countwheel_durable::store::simulated::{self, Disk};
 use countwheel_durable::store::{
-    Change, ClockNote, DueEntry, DueScan, Filter, Gaps, Lease, Ownership, Page, QueueCounts, Shard,
+    Change, ClockNote, DuePage, DueScan, Filter, Gaps, Lease, Ownership, Page, QueueCounts, Shard,
     Store, StoreError,
 };
 use countwheel_durable::{Record, TimerName, Trouble};
@@ -132,7 +132,7 @@ impl Store for CrashingStore {
         self.inner.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.inner.due(shard, scan)
     }
 

@@ -50,7 +50,11 @@ impl World {
             (2, Some(record)) => Precondition::Revision(Revision(record.revision.0 + 1_000_000)),
             _ => Precondition::None,
         };
-        Ok(match self.clients.below(100) {
+        let what = match self.clients.below(100) {
+            50..95 if self.plan.removing => 70,
+            what => what,
+        };
+        Ok(match what {
             0..50 => Request::Set {
                 name,
                 due: self.draw_due_in(queue_number),

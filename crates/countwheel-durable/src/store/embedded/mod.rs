@@ -23,10 +23,10 @@ use redb::{
 use self::backend::HeldBack;
 use self::codec::{CodecError, Indexed};
 use super::directory::{Claim, EMBEDDED, Format, Lock};
-use super::page::{PageBuilder, begins_with, position};
+use super::page::{DueBuilder, PageBuilder, begins_with, position};
 use super::place::FileSystem;
 use super::{
-    Change, ClockNote, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page, Position,
+    Change, ClockNote, DueEntry, DuePage, DueScan, Fence, Filter, Lease, Ownership, Page, Position,
     QueueCounts, Shard, Store, StoreError,
 };
 use crate::{DueClock, Key, Record, Revision, StateKind, TimerName, Wake};
@@ -340,13 +340,13 @@ impl Store for EmbeddedStore {
         self.read(|transaction| read_record(&transaction.open_table(TIMERS)?, shard, name))
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         let last = Wake {
             at: scan.until,
             revision: Revision(u64::MAX),
         };
-        if scan.after.is_some_and(|after| after >= last) {
-            return Ok(Vec::new());
+        if scan.limit == 0 || scan.after.is_some_and(|after| after >= last) {
+            return Ok(DueBuilder::new(scan).finish());
         }
         let start = match scan.after {
             Some(after) => Bound::Excluded(codec::due_key(shard, after)),
@@ -354,23 +354,25 @@ impl Store for EmbeddedStore {
         };
         let end = Bound::Included(codec::due_key(shard, last));
         self.read(|transaction| {
+            let mut page = DueBuilder::new(scan);
             let due = match transaction.open_table(due_table(scan.clock)) {
                 // The store was made before there were any.
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(page.finish()),
                 due => due?,
             };
-            let mut entries = Vec::new();
-            let mut rows = due.range::<&[u8]>(slices(&(start, end)))?;
-            while entries.len() < scan.limit {
-                let Some(row) = rows.next() else { break };
+            for row in due.range::<&[u8]>(slices(&(start, end)))? {
                 let (wake, name) = row?;
+                let wake = codec::wake_of(wake.value())?;
+                if !page.come_to(wake) {
+                    break;
+                }
                 let name = codec::name_of(name.value())?;
-                if scan.queue.is_none_or(|queue| name.queue == *queue) {
-                    let wake = codec::wake_of(wake.value())?;
-                    entries.push(DueEntry { wake, name });
+                let wanted = scan.queue.is_none_or(|queue| name.queue == *queue);
+                if wanted && !page.take(DueEntry { wake, name }) {
+                    break;
                 }
             }
-            Ok(entries)
+            Ok(page.finish())
         })
     }
 

@@ -88,7 +88,7 @@ use self::young::{Place, Table};
 use super::embedded::codec::{CodecError, Indexed};
 use super::scrub::Scrub;
 use super::{
-    Before, Change, DueEntry, DueScan, Fence, Files, Filter, Gaps, Lease, OnFailure, OpenFiles,
+    Before, Change, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, OnFailure, OpenFiles,
     Ownership, Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError,
 };
 use crate::planted::planted;
@@ -684,7 +684,7 @@ impl<B: Sorted> Store for LogStore<B> {
         self.find(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.scan(shard, scan)
     }
 

@@ -11,7 +11,7 @@ use super::LogStore;
 use super::moving::Step;
 use crate::store::sorted::share;
 use crate::store::{
-    Change, DueEntry, DueScan, Filter, Gaps, Lease, OnFailure, OpenFiles, Ownership, Page,
+    Change, DuePage, DueScan, Filter, Gaps, Lease, OnFailure, OpenFiles, Ownership, Page,
     QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError,
 };
 use crate::{Record, TimerName, Trouble};
@@ -482,7 +482,7 @@ impl<B: Sorted + 'static> Store for MovingLog<B> {
         self.log.get(shard, name)
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.log.due(shard, scan)
     }
 

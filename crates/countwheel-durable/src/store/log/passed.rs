@@ -147,8 +147,8 @@ impl<B: Sorted> LogStore<B> {
         Ok(more)
     }
 
-    /// True if all of as many as the limit says were hidden, and what moves does not stand before
-    /// the last of them: then there is no more to pass until it has moved.
+    /// True if all that the page has were hidden, there is another page, and what moves does not
+    /// stand before it: then there is no more to pass until it has moved.
     fn pass_by(&self, shard: Shard, clock: DueClock, limit: usize) -> Result<bool, StoreError> {
         let state = self.state();
         let (moves, was_moving) = (state.moves, state.is_moving);
@@ -161,9 +161,11 @@ impl<B: Sorted> LogStore<B> {
         let scan = DueScan {
             after,
             limit,
+            scan_limit: DueScan::SCAN_LIMIT,
             ..DueScan::all(clock)
         };
-        let entries = self.base.due(shard, &scan)?;
+        let page = self.base.due(shard, &scan)?;
+        let entries = page.entries;
         if self.base.gaps().dues {
             // What was passed over is found again once the index was made anew.
             return Ok(false);
@@ -186,13 +188,15 @@ impl<B: Sorted> LogStore<B> {
             .unwrap_or(entries.len());
         let passed = match entries.get(seen) {
             Some(first) => Some(before(first.wake)),
-            None => entries.last().map(|last| last.wake),
+            // What was removed in between is passed as well.
+            None => page.next.or(entries.last().map(|last| last.wake)),
         };
         let bounded = passed.map(|passed| bound.map_or(passed, |bound| passed.min(bound)));
         if let Some(bounded) = bounded {
             table.passed.set(clock, bounded);
         }
         table.unnoted += seen;
-        Ok(seen == limit && bounded == passed)
+        let is_more = seen == entries.len() && page.next.is_some();
+        Ok(is_more && bounded == passed)
     }
 }

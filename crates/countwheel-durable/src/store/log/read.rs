@@ -9,8 +9,8 @@ use super::{LogStore, State, damaged, refused};
 use crate::planted::planted;
 use crate::store::embedded::codec;
 use crate::store::page::{PageBuilder, Reach, begins_with, position};
-use crate::store::{DueEntry, DueScan, Filter, Page, Position, Shard, Sorted, StoreError};
-use crate::{Record, Revision, TimerName, Trouble, TroubleReason};
+use crate::store::{DueEntry, DuePage, DueScan, Filter, Page, Position, Shard, Sorted, StoreError};
+use crate::{Record, Revision, TimerName, Trouble, TroubleReason, Wake};
 
 /// As many entries at least are asked of the sorted store at once, unless fewer are wanted at
 /// all: some may be hidden.
@@ -72,11 +72,7 @@ impl<B: Sorted> LogStore<B> {
         }
     }
 
-    pub(super) fn scan(
-        &self,
-        shard: Shard,
-        scan: &DueScan<'_>,
-    ) -> Result<Vec<DueEntry>, StoreError> {
+    pub(super) fn scan(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         let limit = scan.limit;
         let state = self.state();
         let table = state.shards.get(&shard);
@@ -84,42 +80,84 @@ impl<B: Sorted> LogStore<B> {
             let queue = table.map(|table| table.queue_of(slot));
             scan.queue.is_none() || scan.queue == queue
         };
+        let passed = table.map(|table| table.passed).unwrap_or_default();
+        // Behind this nothing was looked at.
+        let end = Cell::new(None);
+        let end_at = |last: Wake| {
+            let before = end.get().unwrap_or(last);
+            end.set(Some(last.min(before)));
+        };
+        // Each comes further, however little the other leaves.
+        let of_young = scan.scan_limit / 2;
+        let mut left = (scan.scan_limit - of_young).max(1);
+        let mut reach = Reach::new(of_young);
+        let scanned = Cell::new(0);
+        let looks = |entries: usize| scanned.set(scanned.get() + entries);
         let mut young = table
             .into_iter()
             .flat_map(|table| table.due_after(scan.clock, scan.after))
             .take_while(|(wake, _)| wake.at <= scan.until)
             .filter(|(wake, _)| wake.at < scan.until || !planted!(LogScanEndsEarly))
+            .take_while(|&(wake, _)| match reach.come_to(wake) {
+                Ok(()) => {
+                    looks(1);
+                    true
+                }
+                Err(last) => {
+                    end_at(last.unwrap_or(wake));
+                    false
+                }
+            })
             .filter(|&(_, slot)| of_queue(slot))
             .peekable();
-        let passed = table.map(|table| table.passed).unwrap_or_default();
         let mut old = Pages::new(passed.after(scan.clock, scan.after), |after, size| {
-            let scan = DueScan {
+            let of_base = DueScan {
                 after,
                 limit: size,
+                scan_limit: left,
                 ..*scan
             };
-            let page = self.base.due(shard, &scan)?;
-            let next = (page.len() >= size).then(|| page.last().map(|entry| entry.wake));
-            Ok((page, next.flatten()))
+            let page = self.base.due(shard, &of_base)?;
+            looks(page.scanned);
+            left = left.saturating_sub(page.scanned);
+            let has_looked = left == 0 || page.entries.len() < size;
+            if has_looked && let Some(next) = page.next {
+                end_at(next);
+            }
+            Ok((page.entries, page.next.filter(|_| !has_looked)))
         });
         let is_hidden =
             |entry: &DueEntry| table.is_some_and(|table| table.get(&entry.name).is_some());
-        let mut entries = Vec::new();
-        while entries.len() < limit {
-            let size = (limit - entries.len()).max(SCAN_MIN.min(limit));
+        let mut page = DuePage::default();
+        loop {
+            if page.entries.len() >= limit {
+                let last = page.entries.last().map(|last| last.wake);
+                page.next = Some(last.or(scan.after).unwrap_or_default());
+                break;
+            }
+            let size = (limit - page.entries.len()).max(SCAN_MIN.min(limit));
             let first_old = old.peek(size, is_hidden)?.map(|entry| entry.wake);
             let first_young = young.peek().map(|&(wake, _)| wake);
+            let first = first_old.into_iter().chain(first_young).min();
+            if let Some(end) = end.get()
+                && first.is_none_or(|first| first > end)
+            {
+                page.next = Some(end);
+                break;
+            }
             match (first_young, first_old) {
                 (None, None) => break,
                 (Some(wake), other) if other.is_none_or(|other| wake < other) => {
                     let name = young.next().and_then(|(_, slot)| table?.name(slot));
-                    entries.extend(name.map(|name| DueEntry { wake, name }));
+                    let entry = name.map(|name| DueEntry { wake, name });
+                    page.entries.extend(entry);
                 }
-                _ => entries.extend(old.take()),
+                _ => page.entries.extend(old.take()),
             }
         }
+        page.scanned = scanned.get();
         self.look_after_gaps();
-        Ok(entries)
+        Ok(page)
     }
 
     /// What the sorted store passed over can be made anew.

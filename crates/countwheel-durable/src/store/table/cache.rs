@@ -4,6 +4,7 @@
 //! was used since goes to the end of the line once more.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::block::Block;
@@ -18,6 +19,7 @@ type Id = (u64, u64);
 pub(super) struct Cache {
     parts: [Mutex<Part>; PARTS],
     max_bytes_of_part: usize,
+    loads: AtomicU64,
 }
 
 #[derive(Default, Debug)]
@@ -38,6 +40,7 @@ impl Cache {
         Self {
             parts: Default::default(),
             max_bytes_of_part: max_bytes / PARTS,
+            loads: AtomicU64::new(0),
         }
     }
 
@@ -48,7 +51,14 @@ impl Cache {
         Some(Arc::clone(&slot.block))
     }
 
+    /// How many blocks had to be read so far.
+    pub(super) fn loads(&self) -> u64 {
+        self.loads.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a block that had to be read.
     pub(super) fn insert(&self, file: u64, block: &Arc<Block>) {
+        self.loads.fetch_add(1, Ordering::Relaxed);
         let id = (file, block.offset);
         if block.weight() > self.max_bytes_of_part / 4 {
             return;

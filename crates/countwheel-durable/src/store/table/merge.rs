@@ -4,9 +4,9 @@
 //! Runs are merged by tier (a log-structured merge tree, O'Neil, Cheng, Gawlick and O'Neil, 1996,
 //! with tiers of several runs each): what was ingested is of tier 0, and as many runs as the fan-in
 //! of one tier become one of the next. So each record is written once for each tier, and there are
-//! at most about fan-in runs for each. When there are as many tombstones as the oldest run has
-//! records, everything is merged into one, so that what was removed does not take more room than
-//! what is there.
+//! at most about fan-in runs for each. When there are half as many tombstones as the oldest run has
+//! records, everything is merged into one, so that what was removed takes neither the room nor the
+//! time of what is there.
 //!
 //! A merge goes in steps, so that nobody waits for more than one of them: neither who closes the
 //! store nor a merge of a lower tier, which goes first. So there may be one unfinished merge for
@@ -31,6 +31,10 @@ use super::version::{Run, Version};
 use super::writer::{Content, RunWriter};
 use crate::store::StoreError;
 use crate::store::embedded::codec::Indexed;
+
+/// Everything is merged into one run when there are as many tombstones as one in so many records
+/// of the oldest run: whoever looks for what is due goes by all of them.
+const REMOVED_SHARE: u64 = 2;
 
 /// With so many times the fan-in runs of one tier, merging is behind.
 const BEHIND: usize = 3;
@@ -91,7 +95,8 @@ fn wanted_of(
         && may_shrink
     {
         let removed: u64 = newer.iter().map(tombstones).sum();
-        if removed >= oldest.sum(|table| table.footer.records).max(1) {
+        if removed.saturating_mul(REMOVED_SHARE) >= oldest.sum(|table| table.footer.records).max(1)
+        {
             return Some(Wanted {
                 runs: 0..runs.len(),
                 tier: oldest.tier,

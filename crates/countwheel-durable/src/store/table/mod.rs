@@ -64,6 +64,7 @@ pub(super) mod fuzz;
 mod manifest;
 mod mark;
 mod merge;
+mod passed;
 mod reader;
 mod salvage;
 mod scan;
@@ -95,7 +96,7 @@ use super::files::{Files, StoreFile, is_full};
 use super::scrub::Scrub;
 use super::sorted::{MovedContent, share};
 use super::{
-    DueEntry, DueScan, Filter, Gaps, Moved, OpenFiles, Page, Reached, Scrubbed, Shard, Sorted,
+    DuePage, DueScan, Filter, Gaps, Moved, OpenFiles, Page, Reached, Scrubbed, Shard, Sorted,
     StoreError,
 };
 use crate::planted::planted;
@@ -119,6 +120,9 @@ pub struct TableOptions {
     /// About how many bytes of records one step of a merge reads. A step may also finish a table,
     /// whose indexes are about a quarter of it.
     pub merge_bytes: u64,
+    /// A range of so many entries that need attention, all of them replaced or removed since, is
+    /// remembered in memory once it was looked at. 1 at least.
+    pub passed_min: usize,
 }
 
 impl Default for TableOptions {
@@ -129,6 +133,7 @@ impl Default for TableOptions {
             cache_bytes: 64 << 20,
             fan_in: 8,
             merge_bytes: 8 << 20,
+            passed_min: 64,
         }
     }
 }
@@ -670,7 +675,7 @@ impl Sorted for TableStore {
         self.version().get(&codec::timer_key(shard, name))
     }
 
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<Vec<DueEntry>, StoreError> {
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         scan::due(&self.version(), shard, scan)
     }
 

@@ -14,6 +14,7 @@ use super::format::{
     FRAME_HEADER, Footer, Kind, Malformed, Place, Pointer, Tree, Value, footer_pointer,
 };
 use super::manifest::TableEntry;
+use super::passed::{Passed, Range};
 use crate::planted::planted;
 use crate::store::StoreError;
 use crate::store::files::StoreFile;
@@ -37,6 +38,8 @@ pub(super) struct Table {
     left_alone: AtomicBool,
     /// In place of the index over names, if a part of it cannot be read.
     flat: RwLock<Option<Arc<Flat>>>,
+    /// Of the index of dues.
+    passed: RwLock<Passed>,
 }
 
 /// A part of an index that cannot be read.
@@ -118,6 +121,7 @@ impl Table {
             gaps: Default::default(),
             left_alone: AtomicBool::new(false),
             flat: RwLock::default(),
+            passed: RwLock::default(),
         };
         table.footer = table.read_footer()?;
         Ok(Arc::new(table))
@@ -141,7 +145,26 @@ impl Table {
             gaps: Default::default(),
             left_alone: AtomicBool::new(false),
             flat: RwLock::default(),
+            passed: RwLock::default(),
         }
+    }
+
+    /// The first range of the index of dues that ends with `key` or later, and in which newer runs
+    /// have replaced everything.
+    pub(super) fn passed_at(&self, key: &[u8]) -> Option<Range> {
+        let passed = self.passed.read().unwrap_or_else(PoisonError::into_inner);
+        passed.at(key)
+    }
+
+    /// Remembers such a range, in which so many entries were looked at.
+    pub(super) fn pass(&self, (range, entries): (Range, usize)) {
+        let mut passed = self.passed.write().unwrap_or_else(PoisonError::into_inner);
+        passed.add(range, entries, self.directory.options.passed_min);
+    }
+
+    /// How many blocks were read for which the cache had no copy, of all tables.
+    pub(super) fn loads(&self) -> u64 {
+        self.directory.cache.loads()
     }
 
     /// Lets its file go once nobody reads it any more.

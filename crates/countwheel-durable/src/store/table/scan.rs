@@ -7,23 +7,29 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::format::SHARD_BYTES;
+use super::passed::{Passing, Range};
 use super::reader::{Cursor, Section, Table};
 use super::version::{Version, record};
 use super::writer::due_key;
 use crate::planted::planted;
 use crate::store::embedded::codec::{self, CodecError};
-use crate::store::page::{PageBuilder, begins_with, position};
-use crate::store::{DueEntry, DueScan, Filter, Page, Shard, StoreError};
+use crate::store::page::{DueBuilder, PageBuilder, begins_with, position};
+use crate::store::{DueEntry, DuePage, DueScan, Filter, Page, Shard, StoreError};
 use crate::{QueueName, StateKind, TimerName, Wake};
 
 /// The bytes at the end of a key by which both indexes are in order: time, revision.
 const ORDER_BYTES: usize = 16;
+
+/// How many entries a block counts that has to be read for one.
+const BLOCK_COST: usize = 15;
 
 /// A table, at its next entry in the range that is wanted.
 struct Source {
     cursor: Cursor,
     run: usize,
     end: Bound<Vec<u8>>,
+    /// Of those that read an index of dues: which one it is, and what it passes over next.
+    dues: Option<(usize, Option<Range>)>,
 }
 
 impl Source {
@@ -34,12 +40,12 @@ impl Source {
         run: usize,
         section: Section,
         range: &(Bound<Vec<u8>>, Bound<Vec<u8>>),
-    ) -> Result<impl Iterator<Item = Self>, StoreError> {
+    ) -> Result<(Option<Self>, Option<Self>), StoreError> {
         let filled = Cursor::filled(table, section);
         let cursor = Cursor::new(Arc::clone(table), section, true);
         let first = Self::at(cursor, run, range)?;
         let filled = filled.map(|cursor| Self::at(cursor, run, range));
-        Ok(first.into_iter().chain(filled.transpose()?.flatten()))
+        Ok((first, filled.transpose()?.flatten()))
     }
 
     fn at(
@@ -57,7 +63,12 @@ impl Source {
             }
         }
         let end = end.clone();
-        let source = Self { cursor, run, end };
+        let source = Self {
+            cursor,
+            run,
+            end,
+            dues: None,
+        };
         Ok((found && source.is_inside()).then_some(source))
     }
 
@@ -67,6 +78,32 @@ impl Source {
             Bound::Excluded(end) => self.cursor.key() < end.as_slice(),
             Bound::Unbounded => true,
         }
+    }
+
+    /// Goes to the next entry in the range. False if there is none.
+    fn advance(&mut self) -> Result<bool, StoreError> {
+        Ok(self.cursor.advance()? && self.pass()? && self.is_inside())
+    }
+
+    /// Goes by the ranges in which everything is known to be replaced.
+    fn pass(&mut self) -> Result<bool, StoreError> {
+        let Some((_, next)) = &mut self.dues else {
+            return Ok(true);
+        };
+        let mut found = true;
+        while found && let Some((begin, end)) = next {
+            if self.cursor.key() <= begin.as_slice() {
+                break;
+            }
+            if self.cursor.key() <= end.as_slice() {
+                found = self.cursor.seek(end)?;
+                while found && self.cursor.key() <= end.as_slice() {
+                    found = self.cursor.advance()?;
+                }
+            }
+            *next = self.cursor.table().passed_at(self.cursor.key());
+        }
+        Ok(found)
     }
 
     fn order(&self) -> &[u8] {
@@ -112,7 +149,7 @@ fn merged(
             break;
         }
         // An advance that fails leaves the heap out of order; it is given up then.
-        if !source.cursor.advance()? || !source.is_inside() {
+        if !source.advance()? {
             PeekMut::pop(source);
         }
     }
@@ -123,51 +160,83 @@ pub(super) fn due(
     version: &Version,
     shard: Shard,
     scan: &DueScan<'_>,
-) -> Result<Vec<DueEntry>, StoreError> {
+) -> Result<DuePage, StoreError> {
     let key = |wake| due_key(shard.0.to_be_bytes(), scan.clock, wake);
-    let start = match scan.after {
-        Some(after) => Bound::Excluded(key(after)),
-        None => Bound::Included(key(Wake::default())),
-    };
-    let end = Bound::Included(key(Wake {
+    let begin = key(scan.after.unwrap_or_default());
+    let end = key(Wake {
         at: scan.until,
         ..Wake::MAX
-    }));
-    let mut found = Vec::new();
-    if scan.limit == 0 {
-        return Ok(found);
+    });
+    let mut page = DueBuilder::new(scan);
+    if page.is_full() {
+        return Ok(page.finish());
     }
     let mut sources = BinaryHeap::new();
-    let range = (start, end);
+    let mut passing = Vec::new();
+    let range = (Bound::Excluded(begin.clone()), Bound::Included(end.clone()));
     for (run, table) in version.tables() {
-        sources.extend(Source::first(table, run, Section::Due, &range)?);
+        let (first, filled) = Source::first(table, run, Section::Due, &range)?;
+        sources.extend(filled);
+        if let Some(mut source) = first {
+            let next = table.passed_at(source.cursor.key());
+            source.dues = Some((passing.len(), next));
+            passing.push((table, Passing::new(begin.clone())));
+            if source.pass()? && source.is_inside() {
+                sources.push(source);
+            }
+        }
     }
     let mut name_key = shard.0.to_be_bytes().to_vec();
     let mut last_queue = None;
     merged(sources, |source| {
+        let broken = |error| source.broken(&error);
+        let wake = codec::wake_of(source.cursor.key()).map_err(broken)?;
+        if !page.come_to(wake) {
+            return Ok(false);
+        }
         let name = source.cursor.value();
+        let passing = source
+            .dues
+            .as_ref()
+            .and_then(|(of, _)| passing.get_mut(*of));
         let wanted = scan.queue.is_none_or(|queue| {
             let rest = name.strip_prefix(queue.as_str().as_bytes());
             rest.is_some_and(|rest| rest.first() == Some(&0))
         });
+        name_key.truncate(SHARD_BYTES);
+        name_key.extend_from_slice(name);
+        if wanted {
+            let table = source.cursor.table();
+            let loads = table.loads();
+            let is_replaced = version.is_replaced(source.run, &name_key);
+            let loads = usize::try_from(table.loads() - loads).unwrap_or(usize::MAX);
+            page.costs(loads.saturating_mul(BLOCK_COST));
+            // If that cannot be read, neither can the record: whoever asks for it is told.
+            if is_replaced.or_else(|error| error.is_unreadable().then_some(false).ok_or(error))? {
+                if let Some((_, passing)) = passing {
+                    passing.replaced(source.cursor.key());
+                }
+                return Ok(true);
+            }
+        }
+        if let Some((table, passing)) = passing {
+            let passed = passing.counts(source.cursor.key());
+            passed.into_iter().for_each(|passed| table.pass(passed));
+        }
         if !wanted {
             return Ok(true);
         }
-        name_key.truncate(SHARD_BYTES);
-        name_key.extend_from_slice(name);
-        // If that cannot be read, neither can the record: whoever asks for it is told.
-        let is_replaced = version.is_replaced(source.run, &name_key);
-        if is_replaced.or_else(|error| error.is_unreadable().then_some(false).ok_or(error))? {
-            return Ok(true);
-        }
-        let broken = |error| source.broken(&error);
-        found.push(DueEntry {
-            wake: codec::wake_of(source.cursor.key()).map_err(broken)?,
-            name: named(name, &mut last_queue).map_err(broken)?,
-        });
-        Ok(found.len() < scan.limit)
+        let name = named(name, &mut last_queue).map_err(broken)?;
+        Ok(page.take(DueEntry { wake, name }))
     })?;
-    Ok(found)
+    let page = page.finish();
+    // All of them were looked at up to there.
+    let end = page.next.map_or(end, key);
+    for (table, passing) in passing {
+        let passed = passing.ends(&end);
+        passed.into_iter().for_each(|passed| table.pass(passed));
+    }
+    Ok(page)
 }
 
 /// The name of these bytes. Most are of the same queue as the one before.
@@ -202,7 +271,8 @@ pub(super) fn list(
         }
         let range = codec::list_range(shard, filter, kind);
         for (run, table) in version.tables() {
-            sources.extend(Source::first(table, run, Section::List, &range)?);
+            let (first, filled) = Source::first(table, run, Section::List, &range)?;
+            sources.extend(first.into_iter().chain(filled));
         }
     }
     // Shard, queue, NUL: what a count's key begins with as well.
