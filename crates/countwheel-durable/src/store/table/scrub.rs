@@ -4,8 +4,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::TableStore;
+use super::block::{Block, Entries};
+
 use super::directory::Directory;
-use super::format::{FRAME_HEADER, Kind, frame_len, u32_at};
+use super::format::{FRAME_HEADER, Kind, Pointer, Value, frame_len, name_of, u32_at};
 use super::manifest::Manifest;
 use super::reader::Table;
 use crate::Trouble;
@@ -34,9 +36,12 @@ impl TableStore {
                 return self.scrub_manifest(found);
             }
             let version = self.version();
-            let mut tables = version.tables().map(|(_, table)| table);
-            let table = tables.find(|table| table.entry.number == file);
-            table.map_or(GONE, |table| table.scrub(at, found))
+            let mut tables = version.tables();
+            let Some((run, table)) = tables.find(|(_, table)| table.entry.number == file) else {
+                return GONE;
+            };
+            table.scrub_lost(at.offset, found, |key| version.is_replaced(run, key));
+            table.scrub(at, found)
         })
     }
 
@@ -100,6 +105,41 @@ impl Table {
                     Ok(next) => go_on(next - offset, next),
                     Err(_) => go_on(length - offset, length),
                 }
+            }
+        }
+    }
+
+    /// Notes the records of the frame at `offset` that could not be read when they moved here: their
+    /// bytes are whole, but a timer is lost, and only the process that moved it has said so.
+    fn scrub_lost(
+        &self,
+        offset: u64,
+        found: &mut Found,
+        is_replaced: impl Fn(&[u8]) -> Result<bool, StoreError>,
+    ) {
+        let mut header = [0; FRAME_HEADER];
+        let read = self.store_file().read_at(offset, &mut header);
+        if read.is_err() || Kind::of(header[8]) != Some(Kind::Records) {
+            return;
+        }
+        let len = u32_at(&header, 4);
+        let frame = self.frame(Pointer { offset, len }, Kind::Records);
+        // What cannot be read now is said as such.
+        let Some(block) = frame
+            .ok()
+            .and_then(|bytes| Block::new(bytes, FRAME_HEADER, offset).ok())
+        else {
+            return;
+        };
+        let mut entries = Entries::new(Arc::new(block));
+        while matches!(entries.advance(), Ok(true)) {
+            let is_lost = matches!(Value::read(entries.value()), Ok(Value::Unreadable(_)));
+            if is_lost
+                && !matches!(is_replaced(entries.key()), Ok(true))
+                && let Ok((_, name)) = name_of(entries.key())
+            {
+                let problem = format!("the record {name} could not be read when it moved");
+                found.note(&self.path(), offset, &problem);
             }
         }
     }
