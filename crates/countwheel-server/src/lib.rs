@@ -13,6 +13,7 @@ mod descriptors;
 mod echo;
 pub mod guard;
 mod job;
+mod leftover;
 pub mod maintain;
 pub mod memory;
 mod metrics;

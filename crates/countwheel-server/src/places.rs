@@ -8,12 +8,16 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::header;
 use axum::response::Response;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::Notify;
+
+use crate::leftover::{self, Lingers};
 
 /// The places of one listener.
 #[derive(Debug)]
@@ -138,6 +142,7 @@ impl Drop for Place {
 pub(crate) struct Answering {
     pub(crate) router: TowerToHyperService<Router>,
     pub(crate) place: Arc<Place>,
+    pub(crate) lingers: Lingers,
 }
 
 impl Service<Request<Incoming>> for Answering {
@@ -147,11 +152,15 @@ impl Service<Request<Incoming>> for Answering {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         self.place.works();
+        let waits = request.headers().contains_key(header::EXPECT);
+        let (request, leftover) = leftover::watched(request.map(Body::new));
         let (answer, place) = (self.router.call(request), Arc::clone(&self.place));
+        let lingers = self.lingers.clone();
         Box::pin(async move {
-            let answer = answer.await;
+            let mut answer = answer.await?;
+            leftover.read(waits, &mut answer, &lingers).await;
             place.idles();
-            answer
+            Ok(answer)
         })
     }
 }

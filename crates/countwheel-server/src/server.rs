@@ -29,6 +29,7 @@ use crate::config::{Dev, Serve};
 use crate::deliver::HttpHandler;
 use crate::descriptors::{self, Budget, TooLow};
 use crate::guard::Targets;
+use crate::leftover::{Lingering, Lingers};
 use crate::places::{Answering, Place, Places};
 use crate::scrub::{self, Pace};
 use crate::shutdown::{Cause, Signals};
@@ -452,7 +453,9 @@ async fn answer(
     stream
         .as_mut()
         .set_write_timeout_pinned(Some(ANSWER_DEADLINE));
+    let lingers = Lingers::default();
     let service = Answering {
+        lingers: lingers.clone(),
         router: TowerToHyperService::new(router),
         place: Arc::clone(&place),
     };
@@ -462,7 +465,7 @@ async fn answer(
         .max_headers(HEADERS_MAX)
         .max_header_size(HEAD_MAX_BYTES)
         .max_buf_size(4 * HEAD_MAX_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Lingering::new(stream, lingers)), service);
     tokio::pin!(connection);
     let mut stopping = false;
     loop {

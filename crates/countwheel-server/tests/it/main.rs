@@ -6,6 +6,7 @@ mod degraded;
 mod delivery;
 mod descriptors;
 mod exits;
+mod leftover;
 mod maintenance;
 mod noise;
 mod process;

@@ -242,23 +242,27 @@ impl Client {
         };
         // Refused early, it may not be read to its end.
         stream.get_mut().write_all(request).unwrap_or_default();
-        let (status, headers) = read_head(&mut stream)?;
-        let header = |name: &str| {
-            let found = headers.iter().find(|(header, _)| header == name);
-            found.map(|(_, value)| value.as_str())
-        };
-        let length = header("content-length").map_or(0, |length| length.parse().unwrap());
-        let mut body = vec![0; if is_head { 0 } else { length }];
-        stream.read_exact(&mut body).ok()?;
-        if header("connection") != Some("close") {
+        let answer = read_answer(&mut stream, is_head)?;
+        if answer.header("connection") != Some("close") {
             self.stream = Some(stream);
         }
-        Some(Answer {
-            status,
-            headers,
-            body,
-        })
+        Some(answer)
     }
+}
+
+/// Reads an answer with a length, if there is one.
+pub(crate) fn read_answer(stream: &mut impl BufRead, is_head: bool) -> Option<Answer> {
+    let (status, headers) = read_head(stream)?;
+    let mut answer = Answer {
+        status,
+        headers,
+        body: Vec::new(),
+    };
+    let length = answer.header("content-length");
+    let length = length.map_or(0, |length| length.parse().unwrap());
+    answer.body = vec![0; if is_head { 0 } else { length }];
+    stream.read_exact(&mut answer.body).ok()?;
+    Some(answer)
 }
 
 fn read_head(stream: &mut impl BufRead) -> Option<(u16, Vec<(String, String)>)> {
