@@ -1,6 +1,7 @@
 //! What the operator sets: flags, and the environment for what is secret.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +15,11 @@ use crate::guard::Targets;
 use crate::scrub::Pace;
 use crate::server::StartError;
 use crate::time::parse_duration;
+
+/// A token that other machines may try has at least so many bits.
+pub(crate) const TOKEN_BITS: u32 = 128;
+/// The bit of a file's mode that lets every user of the machine read it.
+const READ_BY_OTHERS: u32 = 0o004;
 
 /// `countwheel dev`: everything on this machine, data thrown away at exit.
 #[derive(Args, Clone, Debug)]
@@ -204,7 +210,7 @@ impl Dev {
                 origin: "--token".to_owned(),
             })
         });
-        needed(token.transpose()?, self.listen, "--token")
+        needed(token.transpose()?, self.listen, "--token", None)
     }
 }
 
@@ -228,7 +234,8 @@ impl Serve {
                 }
             },
         };
-        needed(token, self.listen, "--token-file or COUNTWHEEL_TOKEN")
+        let how = "--token-file or COUNTWHEEL_TOKEN";
+        needed(token, self.listen, how, self.token_file.as_deref())
     }
 
     /// How the data directory is laid out.
@@ -274,15 +281,31 @@ impl Serve {
     }
 }
 
+/// Where other machines reach the service there has to be a token, and none that they find.
 fn needed(
     token: Option<Token>,
     listen: SocketAddr,
     how: &'static str,
+    file: Option<&Path>,
 ) -> Result<Option<Token>, StartError> {
-    if token.is_none() && !listen.ip().is_loopback() {
-        return Err(StartError::OpenToAll { listen, how });
+    if listen.ip().is_loopback() {
+        return Ok(token);
     }
-    Ok(token)
+    let Some(token) = token else {
+        return Err(StartError::OpenToAll { listen, how });
+    };
+    let bits = token.bits();
+    if bits < TOKEN_BITS {
+        return Err(StartError::WeakToken { listen, bits });
+    }
+    if let Some(path) = file
+        && let Ok(found) = path.metadata()
+        && found.mode() & READ_BY_OTHERS != 0
+    {
+        let path = path.to_owned();
+        return Err(StartError::TokenForAll { listen, path });
+    }
+    Ok(Some(token))
 }
 
 fn token_from(path: &Path) -> Result<Token, StartError> {

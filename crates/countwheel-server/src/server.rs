@@ -25,6 +25,7 @@ use tokio_io_timeout::TimeoutStream;
 
 use crate::VERSION;
 use crate::api::{App, Token, router};
+use crate::config::TOKEN_BITS;
 use crate::config::{Dev, Serve};
 use crate::deliver::HttpHandler;
 use crate::descriptors::{self, Budget, TooLow};
@@ -62,6 +63,28 @@ pub enum StartError {
         listen: SocketAddr,
         /// How to set a token.
         how: &'static str,
+    },
+    /// A token that other machines may try is too easy to find.
+    #[error(
+        "{listen} can be reached from other machines, and the token has at most {bits} bits: \
+         set one of {TOKEN_BITS} or more, such as `openssl rand -hex 16` makes"
+    )]
+    WeakToken {
+        /// Where it should listen.
+        listen: SocketAddr,
+        /// How many bits it has at the most, by its length and the characters in it.
+        bits: u32,
+    },
+    /// A token that other machines may try is in a file that other users may read.
+    #[error(
+        "{listen} can be reached from other machines, and every user of this one may read {}: \
+         set its mode to 0400", path.display()
+    )]
+    TokenForAll {
+        /// Where it should listen.
+        listen: SocketAddr,
+        /// The file.
+        path: PathBuf,
     },
     /// What was given as a token is none.
     #[error("{origin} holds no token: one is printable ASCII without spaces")]
@@ -113,7 +136,10 @@ impl StartError {
     /// Whether another command line would help.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::OpenToAll { .. })
+        matches!(
+            self,
+            Self::OpenToAll { .. } | Self::WeakToken { .. } | Self::TokenForAll { .. }
+        )
     }
 }
 

@@ -77,6 +77,25 @@ impl Token {
         (printable && !token.is_empty()).then(|| Self(token.into()))
     }
 
+    /// How many bits of randomness it has at the most, by its length and the kinds of characters in
+    /// it.
+    pub(crate) fn bits(&self) -> u32 {
+        let is_of = |kind: fn(u8) -> bool| self.0.bytes().all(kind);
+        // In thousandths of a bit a character.
+        let per_character = if is_of(|byte| byte.is_ascii_digit()) {
+            3_322
+        } else if is_of(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            4_000
+        } else if is_of(|byte| byte.is_ascii_lowercase()) {
+            4_700
+        } else if is_of(|byte| byte.is_ascii_alphanumeric()) {
+            5_954
+        } else {
+            6_555
+        };
+        u32::try_from(self.0.len() * per_character / 1_000).unwrap_or(u32::MAX)
+    }
+
     /// Takes as long for a wrong token as for the right one, but for its length.
     fn is(&self, shown: &str) -> bool {
         self.0.as_bytes().ct_eq(shown.as_bytes()).into()

@@ -238,6 +238,24 @@ fn a_command_line_that_asks_for_trouble_is_refused() {
     let open = run(&["serve", "--data", data, "--listen", "0.0.0.0:0"]);
     refused(&open, 2, "--token-file");
     refused(&run(&["dev", "--listen", "[::]:0"]), 2, "--token");
+    let all = ["--data", data, "--listen", "0.0.0.0:0", "--token-file"];
+    let token = directory.0.join("token");
+    let with = |text: &str, mode| {
+        std::fs::write(&token, text).unwrap();
+        std::fs::set_permissions(&token, PermissionsExt::from_mode(mode)).unwrap();
+        run(&[&["serve"], &all[..], &[token.to_str().unwrap()]].concat())
+    };
+    for (weak, bits) in [
+        ("secret", 28),
+        ("1234567890123456789012345678901234567", 122),
+        ("0123456789abcdef0123456789abcde", 124),
+        ("aA0aA0aA0aA0aA0aA0aA0", 125),
+    ] {
+        refused(&with(weak, 0o600), 2, &format!("at most {bits} bits"));
+    }
+    let strong = "0123456789abcdef0123456789abcdef";
+    refused(&with(strong, 0o644), 2, "every user of this one may read");
+    std::fs::remove_file(&token).unwrap();
     refused(&run(&["serve"]), 2, "--data");
     for bad in [
         ["--listen", "here"],
