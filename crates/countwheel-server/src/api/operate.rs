@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::problem::{Code, Problem};
 use super::{App, answer};
-use crate::metrics;
+use crate::metrics::{self, Form};
 use crate::time::format_time;
 
 #[derive(Serialize)]
@@ -86,16 +86,20 @@ pub(super) async fn readyz(
     }
 }
 
-pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
+pub(super) async fn metrics(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let form = Form::of(&headers);
     let http = app.requests.clone();
     let scrub = app.scrub();
     let wall = app.clock.timestamp();
     app.read(move |timers| {
         // Without the store there are still the numbers of the process.
         let counts = timers.counts().ok();
-        let text = metrics::text(timers, wall, counts, &http, scrub)
+        let text = metrics::text(timers, wall, counts, &http, scrub, form)
             .map_err(|_| Problem::new(Code::Internal, "the metrics could not be written"))?;
-        let content_type = HeaderValue::from_static(metrics::CONTENT_TYPE);
+        let content_type = HeaderValue::from_static(form.content_type());
         Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
     })
     .await

@@ -507,41 +507,51 @@ fn those_who_run_it_see_health_metrics_and_the_dashboard() {
         json!({"status": "ready"})
     );
 
-    // The numbers of a turn are published after its answers.
-    let answer = loop {
-        let answer = client.get("/metrics");
-        if String::from_utf8_lossy(&answer.body).contains("_set_total 1") {
-            break answer;
-        }
-    };
-    let content_type = answer.header("content-type").unwrap();
-    assert!(
-        content_type.starts_with("application/openmetrics-text"),
-        "{content_type}"
+    let standard = (
+        "accept",
+        "application/openmetrics-text;version=1.0.0,*/*;q=0.1",
     );
-    let text = String::from_utf8(answer.body).unwrap();
-    assert!(text.ends_with("# EOF\n"));
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let (series, value) = line.rsplit_once(' ').unwrap();
-        assert!(series.starts_with("countwheel_"), "{line}");
-        assert!(value.parse::<f64>().is_ok(), "{line}");
-    }
-    for line in [
-        "countwheel_up 1",
-        "countwheel_timers_set_total 1",
-        "countwheel_timers{queue=\"default\",state=\"pending\"} 1",
-        "countwheel_lateness_seconds_bucket{le=\"+Inf\"} 0",
-        concat!(
-            "countwheel_build_info{version=\"",
-            env!("CARGO_PKG_VERSION"),
-            "\"} 1"
+    for (accept, content_type) in [
+        (&[][..], "text/plain; version=0.0.4"),
+        (
+            &[standard][..],
+            "application/openmetrics-text; version=1.0.0",
         ),
-        "countwheel_http_requests_total{method=\"GET\",route=\"/healthz\",status=\"200\"} 1",
     ] {
-        assert!(
-            text.lines().any(|found| found == line),
-            "{line} is not in {text}"
-        );
+        // The numbers of a turn are published after its answers.
+        let answer = loop {
+            let answer = client.send("GET", "/metrics", accept, b"");
+            if String::from_utf8_lossy(&answer.body).contains("_set_total 1") {
+                break answer;
+            }
+        };
+        let found = answer.header("content-type").unwrap();
+        assert!(found.starts_with(content_type), "{found}");
+        let text = String::from_utf8(answer.body).unwrap();
+        assert_eq!(text.ends_with("# EOF\n"), !accept.is_empty());
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            assert!(series.starts_with("countwheel_"), "{line}");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+        for line in [
+            "countwheel_up 1",
+            "countwheel_timers_set_total 1",
+            "countwheel_timers{queue=\"default\",state=\"pending\"} 1",
+            "countwheel_queues 1",
+            "countwheel_lateness_seconds_bucket{le=\"+Inf\"} 0",
+            concat!(
+                "countwheel_build_info{version=\"",
+                env!("CARGO_PKG_VERSION"),
+                "\"} 1"
+            ),
+            "countwheel_http_requests_total{method=\"GET\",route=\"/healthz\",status=\"200\"} 1",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in {text}"
+            );
+        }
     }
 
     let answer = client.get("/");
