@@ -14,6 +14,7 @@ use crate::api::Token;
 use crate::guard::Targets;
 use crate::scrub::Pace;
 use crate::server::StartError;
+use crate::shown::Showing;
 use crate::time::parse_duration;
 
 /// A token that other machines may try has at least so many bits.
@@ -123,7 +124,7 @@ impl Log {
     pub fn start(&self) {
         let builder = tracing_subscriber::fmt()
             .with_max_level(self.log_level)
-            .with_writer(std::io::stderr);
+            .with_writer(|| Showing::line(std::io::stderr()));
         let started = match self.log_format {
             LogFormat::Text => builder.try_init(),
             LogFormat::Json => builder.json().try_init(),

@@ -16,6 +16,7 @@ use crate::VERSION;
 use crate::api::App;
 use crate::api::problem::{Code, Problem};
 use crate::api::request::Query;
+use crate::shown;
 use crate::time::{format_duration, format_time};
 
 const STYLE: &str = include_str!("dashboard.css");
@@ -238,7 +239,7 @@ fn whole_millis(span: Duration) -> Duration {
     Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Text that means nothing in HTML.
+/// Text that means nothing in HTML, and of which all is seen.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {
@@ -250,7 +251,7 @@ impl Display for Escaped<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                other => f.write_char(other)?,
+                other => shown::put(f, other)?,
             }
         }
         Ok(())
@@ -268,5 +269,6 @@ mod tests {
             text,
             "&lt;script&gt;&#39;a&#39; &amp; &quot;b&quot;&lt;/script&gt;"
         );
+        assert_eq!(Escaped("gpj\u{202e}exe").to_string(), "gpj\\u202eexe");
     }
 }

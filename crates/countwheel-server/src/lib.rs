@@ -21,6 +21,7 @@ mod places;
 mod resolver;
 mod scrub;
 pub mod server;
+mod shown;
 mod shutdown;
 pub mod time;
 pub mod trace;

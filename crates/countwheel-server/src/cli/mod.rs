@@ -29,6 +29,7 @@ use std::process::ExitCode;
 use countwheel::SystemClock;
 
 use crate::client::ClientError;
+use crate::shown::Showing;
 use crate::trace::TraceError;
 
 /// What to do with the timers of a server.
@@ -63,7 +64,8 @@ pub enum Command {
 /// Runs a command on the process's own output, and says how it went.
 #[must_use]
 pub fn run(command: Command) -> ExitCode {
-    let (mut out, mut err) = (io::stdout(), io::stderr());
+    let mut out = Showing::lines(io::stdout());
+    let mut err = Showing::lines(io::stderr());
     let mut terminal = Terminal {
         out: &mut out,
         err: &mut err,
