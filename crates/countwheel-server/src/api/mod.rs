@@ -324,6 +324,9 @@ fn refusal(app: &App, request: &Request<Body>) -> Option<Problem> {
             format!("a path with its query has at most {URI_MAX_BYTES} bytes"),
         ));
     }
+    if let Some(refusal) = ill_formed(request) {
+        return Some(refusal);
+    }
     if app.token.is_none()
         && let Some(refusal) = from_elsewhere(request)
     {
@@ -342,21 +345,50 @@ fn refusal(app: &App, request: &Request<Body>) -> Option<Problem> {
     None
 }
 
+/// Why a request is refused that another reader of it, in front of this one, may take for something
+/// else (RFC 9112, section 3.2), or that asks for what nobody does here.
+fn ill_formed(request: &Request<Body>) -> Option<Problem> {
+    let headers = request.headers();
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Some(host),
+        // HTTP/1.0 has none.
+        (None, None) if request.version() == Version::HTTP_10 => None,
+        _ => return Some(Problem::malformed("a request has exactly one host header")),
+    };
+    let same = |authority: &Authority| {
+        host.is_none_or(|host| {
+            host.as_bytes()
+                .eq_ignore_ascii_case(authority.as_str().as_bytes())
+        })
+    };
+    if !request.uri().authority().is_none_or(same) {
+        let detail = "the URL asked for is of another host than the host header";
+        return Some(Problem::malformed(detail));
+    }
+    let others = |name, known: &'static str| {
+        let mut values = headers.get_all(name).iter();
+        values.any(|value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(known.as_bytes()))
+    };
+    if others(header::EXPECT, "100-continue") {
+        let detail = "of what a request may expect, only 100-continue is known here";
+        return Some(Problem::new(Code::ExpectationFailed, detail));
+    }
+    if others(header::CONTENT_ENCODING, "identity") {
+        let detail = "send the body as it is, without content-encoding";
+        return Some(Problem::new(Code::UnsupportedMediaType, detail));
+    }
+    None
+}
+
 /// Why a request is refused that a web page may have made a browser send. Without a token the
 /// service listens on loopback alone; a page can reach that too, under a name of its own that
 /// it lets lead here, or from its own origin.
 fn from_elsewhere(request: &Request<Body>) -> Option<Problem> {
     let headers = request.headers();
-    let mut hosts = headers.get_all(header::HOST).iter();
-    let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => host.to_str().unwrap_or_default(),
-        // HTTP/1.0 has none.
-        (None, None) if request.version() == Version::HTTP_10 => "localhost",
-        _ => {
-            let detail = "a request has exactly one host header";
-            return Some(Problem::new(Code::Malformed, detail));
-        }
-    };
+    // HTTP/1.0 has none.
+    let host = headers.get(header::HOST);
+    let host = host.map_or("localhost", |host| host.to_str().unwrap_or_default());
     if !is_this_machine(host) {
         let detail = "without a token, requests come from this machine and under its name";
         return Some(Problem::new(Code::Forbidden, detail));

@@ -38,6 +38,7 @@ pub(crate) enum Code {
     TooLarge,
     UriTooLong,
     UnsupportedMediaType,
+    ExpectationFailed,
     Unschedulable,
     InvalidRetry,
     InvalidTarget,
@@ -79,6 +80,11 @@ impl Code {
                 "unsupported_media_type",
                 S::UNSUPPORTED_MEDIA_TYPE,
                 "Unsupported media type",
+            ),
+            Self::ExpectationFailed => (
+                "expectation_failed",
+                S::EXPECTATION_FAILED,
+                "Expectation failed",
             ),
             Self::Unschedulable => ("unschedulable", S::UNPROCESSABLE_ENTITY, "Unschedulable"),
             Self::InvalidRetry => (

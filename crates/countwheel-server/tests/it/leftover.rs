@@ -125,3 +125,52 @@ fn a_body_that_does_not_come_is_not_waited_for() {
         assert_eq!(refused.header("connection"), Some("close"));
     }
 }
+
+/// What another reader may take for something else is refused, with a token as well.
+#[test]
+fn a_request_that_can_be_read_in_two_ways_is_refused() {
+    let directory = Directory::new();
+    let token = directory.0.join("token");
+    std::fs::write(&token, "secret").unwrap();
+    let data = directory.0.join("data");
+    let server = Server::with(&data, &["--token-file", token.to_str().unwrap()]);
+    let host = format!("host: {}", server.address);
+    for (line, headers, status) in [
+        ("GET /healthz HTTP/1.1", "", 400),
+        ("GET /healthz HTTP/1.0", "", 200),
+        (
+            "GET /healthz HTTP/1.1",
+            &*format!("{host}\r\n{host}\r\n"),
+            400,
+        ),
+        (
+            "GET http://elsewhere/healthz HTTP/1.1",
+            &*format!("{host}\r\n"),
+            400,
+        ),
+        (
+            &*format!("GET http://{}/healthz HTTP/1.1", server.address),
+            &*format!("{host}\r\n"),
+            200,
+        ),
+        (
+            "GET /healthz HTTP/1.1",
+            &*format!("{host}\r\nexpect: tea\r\n"),
+            417,
+        ),
+        (
+            "GET /healthz HTTP/1.1",
+            &*format!("{host}\r\ncontent-encoding: gzip\r\n"),
+            415,
+        ),
+        (
+            "GET /healthz HTTP/1.1",
+            &*format!("{host}\r\ncontent-encoding: identity\r\n"),
+            200,
+        ),
+    ] {
+        let mut connection = Connection::to(&server);
+        connection.send(format!("{line}\r\n{headers}\r\n").as_bytes());
+        assert_eq!(connection.answer().status, status, "{line} {headers}");
+    }
+}
