@@ -11,7 +11,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::StoreError;
@@ -284,6 +284,25 @@ fn sync_above(place: &dyn Place, parent: &Path) -> Result<(), StoreError> {
     }
 }
 
+/// The path of a directory, and another one beside it, hidden and with this suffix. `None` of the
+/// root of everything.
+fn with_other_name(
+    place: &dyn Place,
+    directory: &Path,
+    suffix: &str,
+) -> Result<Option<(PathBuf, PathBuf)>, StoreError> {
+    let real = place.real_path(directory);
+    let real = real.map_err(|source| io_error(directory, source))?;
+    let (Some(_), Some(name)) = (real.parent(), real.file_name()) else {
+        return Ok(None);
+    };
+    let mut other = OsString::from(".");
+    other.push(name);
+    other.push(suffix);
+    let other = real.with_file_name(other);
+    Ok(Some((real, other)))
+}
+
 /// Makes the name of an empty directory on the way to a store durable.
 ///
 /// An earlier making may have left it after the sync of the directory above had failed; after that a
@@ -292,19 +311,15 @@ fn sync_above(place: &dyn Place, parent: &Path) -> Result<(), StoreError> {
 /// this process makes directories was not left by a making: that one stays.
 fn renew(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let on_error = |source| io_error(directory, source);
-    let real = place.real_path(directory).map_err(on_error)?;
-    let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
-        return Ok(()); // the root of everything
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let suffix = format!(".new-{}-{number}", std::process::id());
+    let Some((real, new)) = with_other_name(place, directory, &suffix)? else {
+        return Ok(());
     };
+    let parent = parent_of(&real);
     if planted!(MakingBelievesSecondSync) {
         return sync_parent(place, parent);
     }
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let mut new = OsString::from(".");
-    new.push(name);
-    new.push(format!(".new-{}-{number}", std::process::id()));
-    let new = parent.join(new);
     let renewed = place.make_directory(&new).and_then(|()| {
         let renewed = place.are_alike(&new, &real).and_then(|are_alike| {
             if are_alike {
@@ -336,18 +351,13 @@ fn renew(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
 /// As in [`renew`], a sync alone says nothing about a name that was there. So the name is taken away
 /// and given once more.
 pub(super) fn settle_name(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
-    let on_error = |source| io_error(directory, source);
-    let real = place.real_path(directory).map_err(on_error)?;
-    let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
-        return Ok(()); // the root of everything
+    let Some((real, passing)) = with_other_name(place, directory, ".settling")? else {
+        return Ok(());
     };
+    let parent = parent_of(&real);
     if planted!(MakingBelievesSecondSync) {
         return sync_parent(place, parent);
     }
-    let mut passing = OsString::from(".");
-    passing.push(name);
-    passing.push(".settling");
-    let passing = parent.join(passing);
     match place.rename_directory(&real, &passing) {
         Ok(()) => {}
         // A mount point, or a directory above that is somebody else's: it was there before.
