@@ -150,18 +150,24 @@ fn without_marks(disk: &Disk) {
     }
 }
 
+/// A timer that has moved, and in the log its removal.
+fn removed_since_it_moved(machine: &Machine, seed: u64) -> Result<Pair<'_>, StoreError> {
+    let mut pair = Pair::new(machine, Random::new(seed, "mixes"))?;
+    pair.put(1)?;
+    pair.put_others()?;
+    pair.seal()?;
+    pair.shift()?;
+    pair.commit(&Change::remove(script::name(1)))?;
+    pair.put_others()?;
+    pair.seal()?;
+    Ok(pair)
+}
+
 /// The tables have a timer whose removal did not move, since it was set again when it would have.
 fn older_log(machine: &Machine, seed: u64) -> Result<(), String> {
     let said = |error: StoreError| error.to_string();
     let make = || {
-        let mut pair = Pair::new(machine, Random::new(seed, "mixes"))?;
-        pair.put(1)?;
-        pair.put_others()?;
-        pair.seal()?;
-        pair.shift()?;
-        pair.commit(&Change::remove(script::name(1)))?;
-        pair.put_others()?;
-        pair.seal()?;
+        let mut pair = removed_since_it_moved(machine, seed)?;
         pair.put(2)?;
         let older = (pair.image(), Answers::of(&pair.model.0, &pair.names)?);
         let names = pair.names.clone();
@@ -192,14 +198,7 @@ fn older_log(machine: &Machine, seed: u64) -> Result<(), String> {
 fn newer_log(machine: &Machine, seed: u64) -> Result<(), String> {
     let said = |error: StoreError| error.to_string();
     let make = || {
-        let mut pair = Pair::new(machine, Random::new(seed, "mixes"))?;
-        pair.put(1)?;
-        pair.put_others()?;
-        pair.seal()?;
-        pair.shift()?;
-        pair.commit(&Change::remove(script::name(1)))?;
-        pair.put_others()?;
-        pair.seal()?;
+        let mut pair = removed_since_it_moved(machine, seed)?;
         let older = pair.image();
         pair.shift()?;
         pair.put(1)?;
