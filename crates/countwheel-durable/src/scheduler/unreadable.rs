@@ -34,7 +34,7 @@ impl Aside {
     /// Notes what was passed over just now, or is not any more: a turn has to look again.
     pub(super) fn look(&mut self, store: &dyn Store) {
         let gaps = store.gaps();
-        self.has_gap |= gaps.dues || gaps.closed != self.closed;
+        self.has_gap = gaps.dues || gaps.closed != self.closed;
     }
 
     /// How long until something has to be read again; `None` if nothing is unreadable.
@@ -49,7 +49,6 @@ impl Scheduler {
     /// Reads everything anew if something can be read by now that could not.
     pub(super) fn look_aside(&mut self, now: Now, store: &dyn Store) {
         let gaps = store.gaps();
-        self.aside.has_gap = gaps.dues;
         let is_closed = gaps.closed != self.aside.closed && !planted!(GapNotReadAgain);
         self.aside.closed = gaps.closed;
         let again = self.aside.again_at.is_some_and(|at| at <= now.boot);
