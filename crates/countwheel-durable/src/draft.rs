@@ -5,6 +5,9 @@ use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 use std::mem;
 
+use countwheel::Timestamp;
+
+use crate::backlog::{Backlog, Correction, Pends, pends};
 use crate::planted::planted;
 use crate::store::{Before, Change, Shard, Store, StoreError};
 use crate::{Record, TimerError, TimerName};
@@ -13,6 +16,8 @@ use crate::{Record, TimerError, TimerName};
 pub(crate) struct Draft<'a> {
     store: &'a dyn Store,
     shard: Shard,
+    /// The time by the wall clock.
+    wall: Timestamp,
     /// Where each name's record stands below.
     places: HashMap<TimerName, usize>,
     /// In the order in which they were first touched.
@@ -41,6 +46,8 @@ struct Drafted {
     record: Option<Box<Record>>,
     changed: bool,
     before: Before,
+    /// Where the store's record pends.
+    pended: Pends,
 }
 
 struct Undo {
@@ -51,10 +58,11 @@ struct Undo {
 
 impl<'a> Draft<'a> {
     /// Room for so many records is made at once; there may be more.
-    pub(crate) fn new(store: &'a dyn Store, shard: Shard, records: usize) -> Self {
+    pub(crate) fn new(store: &'a dyn Store, shard: Shard, wall: Timestamp, records: usize) -> Self {
         Self {
             store,
             shard,
+            wall,
             places: HashMap::with_capacity(records),
             drafted: Vec::with_capacity(records),
             last: 0,
@@ -78,20 +86,23 @@ impl<'a> Draft<'a> {
             let record = store.get(shard, name)?;
             self.read += record.as_ref().map_or(0, |record| record.payload.len());
             drafted.before = Before::of(record.as_ref());
+            drafted.pended = record.as_ref().and_then(pends);
             drafted.record = record.map(Box::new);
         }
         Ok(self.drafted[place].record.as_deref())
     }
 
-    /// The same for a request.
+    /// The same for a request, for which a done timer is gone at the end of its retention.
     pub(crate) fn find(&mut self, name: &TimerName) -> Result<Option<&Record>, TimerError> {
-        self.read(name).map_err(|source| {
+        let wall = self.wall;
+        let found = self.read(name).map_err(|source| {
             if !source.is_unreadable() {
                 return source.into();
             }
             let name = name.clone();
             TimerError::Unreadable { name, source }
-        })
+        });
+        Ok(found?.filter(|record| !record.is_over(wall)))
     }
 
     /// The record of a name that is going to be replaced or removed, whatever it is.
@@ -101,7 +112,14 @@ impl<'a> Draft<'a> {
                 let Ok(_) = self.enter(name, || Ok::<_, Infallible>((Before::Unreadable, None)));
                 Ok(Replaced::Unreadable)
             }
-            found => found.map(|()| Replaced::Record(self.cached(name))),
+            found => {
+                found?;
+                let wall = self.wall;
+                let record = self.cached(name);
+                Ok(Replaced::Record(
+                    record.filter(|record| !record.is_over(wall)),
+                ))
+            }
         }
     }
 
@@ -158,6 +176,26 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// What of the changes the `backlog` has to know; `None` if one takes the place of something
+    /// that cannot be read.
+    pub(crate) fn corrections(&self, backlog: &Backlog) -> Option<Vec<Correction>> {
+        let mut corrections = Vec::new();
+        for drafted in self.drafted.iter().filter(|drafted| drafted.changed) {
+            if matches!(drafted.before, Before::Unknown | Before::Unreadable) {
+                return None;
+            }
+            let is = drafted.record.as_deref().and_then(pends);
+            if backlog.is_corrected(drafted.pended, is) {
+                corrections.push(Correction {
+                    queue: drafted.name.queue.clone(),
+                    was: drafted.pended,
+                    is,
+                });
+            }
+        }
+        Some(corrections)
+    }
+
     pub(crate) fn into_changes(self) -> Vec<Change> {
         let changed = self.drafted.into_iter().filter(|d| d.changed);
         changed
@@ -194,6 +232,7 @@ impl<'a> Draft<'a> {
                     let (before, record) = first()?;
                     self.drafted.push(Drafted {
                         name: name.clone(),
+                        pended: record.as_ref().and_then(pends),
                         record: record.map(Box::new),
                         changed: false,
                         before,

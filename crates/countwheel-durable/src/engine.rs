@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
 
+use crate::backlog::ByQueue;
 use crate::clocks::Now;
 use crate::notes::Notes;
 use crate::planted::planted;
@@ -227,6 +228,7 @@ impl Engine {
                 }
             }
         }
+        self.scheduler.settle(step.corrections.as_deref());
         for (ticket, answer) in step.answers {
             sink(Effect::Answer(ticket, answer));
         }
@@ -323,6 +325,11 @@ impl Engine {
     #[must_use]
     pub fn troubles(&self) -> Vec<Trouble> {
         self.noticed.list()
+    }
+
+    /// How many timers are overdue, by queue.
+    pub(crate) fn overdue(&self) -> Arc<Mutex<ByQueue>> {
+        self.scheduler.overdue()
     }
 
     pub(crate) fn noticed(&self) -> Arc<Noticed> {

@@ -97,6 +97,9 @@ pub struct Attempt {
     pub number: u32,
     /// When it was due.
     pub due: Timestamp,
+    /// The deadline that was asked for. Before `due` in the first attempt of a timer that was set for
+    /// a time that had passed: it was due at once, and its lateness counts from then.
+    pub deadline: Timestamp,
     /// When it was handed over. Never before `due`.
     pub started: Timestamp,
     /// Which run, of a timer that comes again.

@@ -90,6 +90,7 @@
 //! [`store::DiskStore`] in a directory, [`store::MemoryStore`] for tests;
 //! [`store::EmbeddedStore`] is the plain reference.
 
+mod backlog;
 mod clocks;
 mod config;
 mod draft;
@@ -134,5 +135,5 @@ pub use request::{
 };
 pub use runner::{Health, Timers};
 pub use scheduler::{Event, Ticket};
-pub use stats::{Lateness, Stats};
+pub use stats::{Lateness, OverdueCount, Overview, QueueOverview, Stats};
 pub use trouble::{Trouble, TroubleReason, Troubles};

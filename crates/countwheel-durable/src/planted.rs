@@ -114,6 +114,18 @@ bugs! {
     LogMovesOutdated,
     /// What moves is not marked as being in the sorted store.
     LogMovesUnmarked,
+    /// A segment moves before the counts are copied behind it.
+    CountsMoveUncopied,
+    /// A piece of a copy of the counts leaves out its last queue.
+    CopyForgetsQueue,
+    /// A done timer whose retention has ended is there until it is forgotten.
+    RetentionEndsLate,
+    /// A time that has passed when it is asked for is taken for now.
+    PassedTimeForgotten,
+    /// What waits for the end of its retention counts as overdue.
+    BacklogCountsAll,
+    /// What is removed or started still counts as overdue.
+    BacklogMissesRemovals,
     /// A segment's snapshot forgets the last revision.
     LogSnapshotForgets,
     /// A segment's snapshot forgets the note of the clocks.

@@ -5,6 +5,7 @@ use std::fmt;
 use countwheel::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::planted::planted;
 use crate::{Missed, Recurring, RetryPolicy, TimerName};
 
 /// A number that only grows within a shard: given to a timer by every set, move, fire,
@@ -297,7 +298,7 @@ pub struct Record {
     pub revision: Revision,
     /// Where it stands.
     pub state: State,
-    /// When it was set.
+    /// When it was set: by the clock of its deadline as it was set, so never after that.
     pub created: Timestamp,
     /// When the next attempt is due, or when the last one was.
     pub due: Timestamp,
@@ -331,6 +332,13 @@ impl Record {
     pub const ATTEMPTS_KEPT: usize = 32;
     /// The longest detail kept of an attempt, in bytes.
     pub const DETAIL_MAX_BYTES: usize = 200;
+
+    /// Whether it is done and its retention has ended by `wall`. It is forgotten soon, and gone for
+    /// whoever asks.
+    pub(crate) fn is_over(&self, wall: Timestamp) -> bool {
+        matches!(self.state, State::Done { keep_until, .. } if keep_until <= wall)
+            && !planted!(RetentionEndsLate)
+    }
 
     /// Whether the delivery, of this run if it comes again, waits for its first attempt.
     pub(crate) fn is_untried(&self) -> bool {
@@ -384,4 +392,9 @@ impl Wake {
         at: Timestamp::MAX,
         revision: Revision(u64::MAX),
     };
+
+    /// The last position of all at this time.
+    pub(crate) fn end_of(at: Timestamp) -> Self {
+        Self { at, ..Self::MAX }
+    }
 }

@@ -13,7 +13,8 @@ use crate::{
 /// When something shall be due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Due {
-    /// At this time. One that has passed is due at once.
+    /// At this time. One that has passed is due at once, and stays the
+    /// [deadline](crate::Attempt::deadline) by which it is [missed](Missed).
     At(Timestamp),
     /// This long after the request is taken up.
     In(Duration),

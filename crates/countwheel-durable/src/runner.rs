@@ -13,15 +13,17 @@ use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
 
+use crate::backlog::{self, ByQueue};
 use crate::pool::Pool;
 use crate::store::{
     Filter, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard, Snapshot, Store, StoreError,
+    Summary,
 };
 use crate::trouble::Noticed;
 use crate::{
     Attempt, BatchError, Completion, Config, Due, Effect, Engine, Event, Handler, Outcome,
-    Precondition, Record, Request, Response, RetryPolicy, Revision, SetOptions, Stats, Ticket,
-    TimerError, TimerName, Trouble,
+    Overview, Precondition, QueueName, QueueOverview, Record, Request, Response, RetryPolicy,
+    Revision, SetOptions, Stats, Ticket, TimerError, TimerName, Trouble,
 };
 
 /// The longest wait while anything is pending: a deadline is a wall time and the wait is
@@ -84,6 +86,7 @@ struct Shared {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     noticed: Arc<Noticed>,
+    overdue: Arc<Mutex<ByQueue>>,
     mailbox: Arc<Mailbox>,
     max_waiting: usize,
     max_waiting_bytes: usize,
@@ -193,7 +196,8 @@ impl Timers {
         let (max_waiting, max_waiting_bytes) = (config.max_waiting, config.max_waiting_bytes);
         let handler_threads = config.handler_threads;
         let engine = Engine::open(Arc::clone(&store), Arc::clone(&clock), config)?;
-        let (noticed, seen_by) = (engine.noticed(), Arc::clone(&clock));
+        let (noticed, overdue) = (engine.noticed(), engine.overdue());
+        let seen_by = Arc::clone(&clock);
         let pool = handler.blocks().then(|| Pool::new(handler_threads));
         let mailbox = Arc::new(Mailbox {
             inbox: Mutex::new(Inbox {
@@ -245,6 +249,7 @@ impl Timers {
             store,
             clock: seen_by,
             noticed,
+            overdue,
             mailbox,
             max_waiting,
             max_waiting_bytes,
@@ -442,20 +447,27 @@ impl Timers {
         })
     }
 
-    /// The timer of that name, as it was last made durable. Reads the store; blocks.
+    /// The timer of that name, as it was last made durable; one that is done is gone at the end of its
+    /// retention. Reads the store; blocks.
     ///
     /// # Errors
     /// If the store could not be read.
     pub fn get(&self, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.shared.store.get(Shard::ONLY, name)
+        let found = self.shared.store.get(Shard::ONLY, name)?;
+        let wall = self.shared.clock.timestamp();
+        Ok(found.filter(|record| !record.is_over(wall)))
     }
 
-    /// A page of a queue's timers. Reads the store; blocks.
+    /// A page of a queue's timers, without the done ones whose retention has ended. Reads the store;
+    /// blocks.
     ///
     /// # Errors
     /// If the store could not be read.
     pub fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
-        self.shared.store.list(Shard::ONLY, filter)
+        let mut page = self.shared.store.list(Shard::ONLY, filter)?;
+        let wall = self.shared.clock.timestamp();
+        page.records.retain(|record| !record.is_over(wall));
+        Ok(page)
     }
 
     /// How many timers each queue has in each state. Reads the store; blocks.
@@ -464,6 +476,86 @@ impl Timers {
     /// If the store could not be read.
     pub fn counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
         self.shared.store.counts(Shard::ONLY)
+    }
+
+    /// The same of at most `limit` queues whose names come after `after`. There are more if the page is
+    /// full. However many queues there are, nobody waits for such a page for long.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn counts_after(
+        &self,
+        after: Option<&QueueName>,
+        limit: usize,
+    ) -> Result<Vec<QueueCounts>, StoreError> {
+        self.shared.store.counts_after(Shard::ONLY, after, limit)
+    }
+
+    /// How many timers there are in each state and how many are overdue, in all and in at most `limit`
+    /// queues: those of which most is overdue come first, then those with the most dead timers, then the
+    /// others in order of name.
+    ///
+    /// Everything is a count that commits keep: neither the timers nor the queues are looked through.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel::SystemClock;
+    /// # use countwheel_durable::store::{MemoryStore, QueueCounts, Totals};
+    /// # use countwheel_durable::{
+    /// #     Attempt, Config, Due, Outcome, Overview, QueueOverview, RetryPolicy, StateKind, TimerName,
+    /// #     Timers, Verdict,
+    /// # };
+    /// # use std::time::Duration;
+    /// # let handler = |_: &Attempt| Outcome { verdict: Verdict::Done, detail: String::new() };
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// let due = Due::In(Duration::from_secs(3_600));
+    /// timers.set(TimerName::new("orders", "order-42")?, due, RetryPolicy::default(), vec![])?;
+    /// let Overview { totals, queues, overdue } = timers.overview(50)?;
+    /// assert_eq!((totals.queues, totals.of(StateKind::Pending)), (1, 1));
+    /// assert_eq!((queues[0].counts.queue.as_str(), queues[0].overdue), ("orders", 0));
+    /// assert_eq!(overdue.count, 0);
+    /// assert_eq!(timers.queue_overview(&queues[0].counts.queue)?, queues[0]);
+    /// assert!(timers.counts_after(Some(&queues[0].counts.queue), 1_000)?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn overview(&self, limit: usize) -> Result<Overview, StoreError> {
+        let most: Vec<QueueName> = {
+            let overdue = backlog::lock(&self.shared.overdue);
+            let most = overdue.most().take(limit);
+            most.cloned().collect()
+        };
+        let Summary { totals, queues } = self.shared.store.summary(Shard::ONLY, &most, limit)?;
+        let by_queue = backlog::lock(&self.shared.overdue);
+        let queues = queues.into_iter().map(|counts| QueueOverview {
+            overdue: by_queue.of(&counts.queue),
+            counts,
+        });
+        Ok(Overview {
+            totals,
+            queues: queues.collect(),
+            overdue: lock(&self.shared.mailbox.stats).overdue,
+        })
+    }
+
+    /// The same of one queue.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn queue_overview(&self, queue: &QueueName) -> Result<QueueOverview, StoreError> {
+        let asked = std::slice::from_ref(queue);
+        let found = self.shared.store.summary(Shard::ONLY, asked, 1)?;
+        let counts = found.queues.into_iter().find(|it| it.queue == *queue);
+        Ok(QueueOverview {
+            counts: counts.unwrap_or_else(|| QueueCounts {
+                queue: queue.clone(),
+                by_state: [0; 4],
+            }),
+            overdue: backlog::lock(&self.shared.overdue).of(queue),
+        })
     }
 
     /// Makes a snapshot of the store in the empty directory `into`, while timers fire and requests

@@ -6,11 +6,12 @@
 //! or attempt of that step out; see [`Engine`](crate::Engine), which does.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use countwheel::Timestamp;
 
+use crate::backlog::{Backlog, ByQueue, Correction};
 use crate::clocks::{Now, Steps};
 use crate::draft::{Draft, Replaced};
 use crate::in_flight::InFlight;
@@ -90,6 +91,8 @@ pub(crate) struct Step {
     outcomes: Vec<(Revision, TimerName, Outcome)>,
     /// What had been counted before it.
     before: Stats,
+    /// What changes of the backlog; `None` if that has to be counted anew.
+    pub(crate) corrections: Option<Vec<Correction>>,
     /// The store could not be read where going on would lose a timer. What the step has is whole,
     /// and to be committed; there must be no other.
     pub(crate) failure: Option<StoreError>,
@@ -123,6 +126,7 @@ pub(crate) struct Scheduler {
     /// What a batch does to the window, until it is certain that it does it.
     put_off: Option<Vec<Put>>,
     aside: Aside,
+    backlog: Backlog,
     noticed: Arc<Noticed>,
     stats: Stats,
 }
@@ -159,6 +163,7 @@ impl Scheduler {
             held_until: None,
             put_off: None,
             aside: Aside::default(),
+            backlog: Backlog::new(),
             noticed: Arc::default(),
             stats: Stats::default(),
             config,
@@ -179,8 +184,15 @@ impl Scheduler {
         let shard = self.ownership.lease.shard;
         let (in_flight, suspects) = (&self.in_flight, &self.suspects);
         let skip = |revision| in_flight.contains(revision) || suspects.contains(revision);
-        // Of what is overdue, half is read, however far the window has to look.
+        // What is counted of the backlog takes an eighth, however much else there is to read.
         let mut left = self.config.max_scanned;
+        let counted = if self.backlog.is_asked(self.now) {
+            left / 8
+        } else {
+            0
+        };
+        left -= counted;
+        // Of what is overdue, half is read, however far the window has to look.
         let kept = if self.overdue.is_done() { 0 } else { left / 2 };
         left -= kept;
         let refilled = self.window.refill(self.now, store, shard, &skip, &mut left);
@@ -190,7 +202,8 @@ impl Scheduler {
                 .refill(self.now, store, shard, &skip, &mut left)
         });
         self.aside.look(store);
-        refilled
+        left += counted;
+        refilled.and_then(|()| self.backlog.look(self.now, store, shard, &mut left))
     }
 
     pub(crate) fn ownership(&self) -> Ownership {
@@ -202,11 +215,16 @@ impl Scheduler {
         &self.noticed
     }
 
+    /// How many timers are overdue, by queue.
+    pub(crate) fn overdue(&self) -> Arc<Mutex<ByQueue>> {
+        Arc::clone(self.backlog.by_queue())
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let overdue = &self.overdue.window;
         let mut stats = Stats {
             refills: self.window.refills,
-            scanned: self.window.scanned + overdue.scanned,
+            scanned: self.window.scanned + overdue.scanned + self.backlog.scanned,
             rebuilds: self.window.rebuilds,
             in_window: self.window.len(),
             window_bytes: self.window.bytes()
@@ -217,6 +235,7 @@ impl Scheduler {
             catching_up: !self.overdue.is_done(),
             in_flight: self.in_flight.len(),
             suspects: self.suspects.len(),
+            overdue: self.backlog.overdue(self.now),
             ..self.stats.clone()
         };
         self.steps.fill(&mut stats);
@@ -274,6 +293,41 @@ impl Scheduler {
         outcomes
     }
 
+    /// The step was committed, or had nothing to commit: what it changed counts.
+    pub(crate) fn settle(&mut self, corrections: Option<&[Correction]>) {
+        match corrections {
+            Some(corrections) => self.backlog.correct(corrections),
+            None => self.backlog.restart(),
+        }
+        let is_sure = !self.paused && self.held_until.is_none() && !self.aside.has_any();
+        if is_sure && !self.has_due(self.now) && !self.suspects.has_waiting() {
+            self.backlog.is_worked_off(self.now);
+        }
+    }
+
+    /// Whether something may wait although it is due, other than suspects.
+    fn has_due(&self, now: Now) -> bool {
+        self.window.has_due(now) || !self.overdue.is_done()
+    }
+
+    /// How long until it is looked for what came due and stays; `None` if nothing does.
+    fn next_count(&self, now: Now) -> Option<Duration> {
+        let wait = self.backlog.wait(now);
+        if self.backlog.is_behind() || self.has_due(now) {
+            return Some(wait);
+        }
+        self.next_wake(now).map(|next| next.max(wait))
+    }
+
+    /// How long until what comes next in the window.
+    fn next_wake(&self, now: Now) -> Option<Duration> {
+        let next = DueClock::ALL.into_iter().filter_map(|clock| {
+            let at = self.window.next_wake(clock)?;
+            Some(at.saturating_since(now.by(clock)))
+        });
+        next.min()
+    }
+
     fn next_start(&self, now: Now) -> Option<Duration> {
         if self.paused {
             return None;
@@ -281,21 +335,19 @@ impl Scheduler {
         if self.window.wants_refill(now) || self.overdue.window.wants_refill(now) {
             return Some(Duration::ZERO);
         }
+        let count = self.next_count(now);
         if self.in_flight.is_full() {
-            return None; // an outcome comes first
+            return count; // an outcome comes first
         }
         let may = |queue: &QueueName| self.in_flight.may(queue);
         let ready = self.window.is_ready(may).then_some(Duration::ZERO);
-        let next = DueClock::ALL.map(|clock| {
-            let at = self.window.next_wake(clock)?;
-            Some(at.saturating_since(now.by(clock)))
-        });
+        let next = self.next_wake(now);
         let overdue = self.overdue.wait(now, may);
         let aside = self.aside.wait(now);
         let suspect = self.suspects.next_start(now.boot, may);
         let suspect = suspect.map(|wait| wait.max(self.overdue.pause(now)));
-        let waits = next.into_iter().chain([ready, overdue, aside, suspect]);
-        let wait = waits.flatten().min();
+        let waits = [next, ready, overdue, aside, suspect, count];
+        let wait = waits.into_iter().flatten().min();
         if planted!(WakeLate) {
             return wait.map(|wait| wait + Duration::from_secs(10));
         }
@@ -324,6 +376,7 @@ impl Scheduler {
                 self.window
                     .restart(DueClock::Wall, now.wall, Timestamp::MAX);
                 self.overdue.restart(DueClock::Wall, now);
+                self.backlog.restart();
             }
             self.look_aside(now, store);
             let refilled = self.refill(store);
@@ -332,7 +385,7 @@ impl Scheduler {
         }
         self.suspects.begin();
         let next_before = self.next_revision;
-        let mut draft = Draft::new(store, shard, events.len());
+        let mut draft = Draft::new(store, shard, now.wall, events.len());
         let mut step = Step {
             before: self.stats.clone(),
             ..Step::default()
@@ -348,7 +401,7 @@ impl Scheduler {
                 Event::Request(ticket, request) => {
                     let is_urgent = matches!(request, Request::Remove { .. });
                     let answer = if has_room || is_urgent {
-                        self.answer(now.wall, request, &mut draft)
+                        self.answer(request, &mut draft)
                     } else {
                         Err(TimerError::StorageFull)
                     };
@@ -359,7 +412,7 @@ impl Scheduler {
                 Event::Batch(ticket, requests) => {
                     let urgent = |request| matches!(request, &Request::Remove { .. });
                     let answer = if has_room || requests.iter().all(urgent) {
-                        self.answer_batch(now.wall, requests, &mut draft)
+                        self.answer_batch(requests, &mut draft)
                     } else {
                         Err(BatchError::of_all(TimerError::StorageFull))
                     };
@@ -384,6 +437,7 @@ impl Scheduler {
             failure = self.start_due(&mut draft, &mut step.starts).err();
         }
         step.failure = failure;
+        step.corrections = draft.corrections(&self.backlog);
         step.changes = draft.into_changes();
         let given = Revision(self.next_revision.0 - 1);
         let shown = |change: &Change| matches!(change, Change::Put { record: r, .. } if r.revision == given);
@@ -396,12 +450,7 @@ impl Scheduler {
         step
     }
 
-    fn answer(
-        &mut self,
-        now: Timestamp,
-        request: Request,
-        draft: &mut Draft<'_>,
-    ) -> Result<Response, TimerError> {
+    fn answer(&mut self, request: Request, draft: &mut Draft<'_>) -> Result<Response, TimerError> {
         match request {
             Request::Set {
                 name,
@@ -418,7 +467,7 @@ impl Scheduler {
                     let bytes = payload.len();
                     return Err(TimerError::PayloadTooLarge { bytes, limit });
                 }
-                let (mut due, mut clock) = self.resolve(due)?;
+                let (mut asked, mut due, mut clock) = self.resolve(due)?;
                 let recurring = match options.recurrence {
                     None => None,
                     Some(recurrence) => {
@@ -449,6 +498,7 @@ impl Scheduler {
                 };
                 if let Some(recurring) = &recurring {
                     due = recurring.due(id);
+                    asked = due;
                 }
                 self.write(
                     draft,
@@ -457,12 +507,13 @@ impl Scheduler {
                         id,
                         revision,
                         state: State::Pending,
-                        created: now,
+                        // On the line of the deadline, so that the one is never before the other.
+                        created: self.now.by(clock),
                         due,
                         clock,
                         missed: options.missed,
                         recurring,
-                        first_due: due,
+                        first_due: asked,
                         policy,
                         failures: 0,
                         interruptions: 0,
@@ -488,16 +539,14 @@ impl Scheduler {
                 check(precondition, Some(&record))?;
                 must_be_pending(&record)?;
                 let by = self.now.by(record.clock);
-                let (due, clock) = match shift {
+                let resolved = |due: Due| due.resolve(by).map(|due| (due, due, record.clock));
+                let (asked, due, clock) = match shift {
                     Shift::To(due) => self.resolve(due)?,
-                    Shift::Later(span) => (Due::At(record.due + span).resolve(by)?, record.clock),
-                    Shift::Sooner(span) => {
-                        let due = Due::At(record.due.saturating_sub(span));
-                        (due.resolve(by)?, record.clock)
-                    }
+                    Shift::Later(span) => resolved(Due::At(record.due + span))?,
+                    Shift::Sooner(span) => resolved(Due::At(record.due.saturating_sub(span)))?,
                 };
                 if record.is_untried() {
-                    record.first_due = due;
+                    record.first_due = record.recurring.as_ref().map_or(asked, |_| due);
                     if let Some(recurring) = &mut record.recurring
                         && !planted!(MoveForgottenByRun)
                     {
@@ -566,9 +615,9 @@ impl Scheduler {
                 if !matches!(record.state, State::Dead { .. }) {
                     return Err(refusal(&record));
                 }
-                let (due, clock) = self.resolve(due)?;
+                let (asked, due, clock) = self.resolve(due)?;
                 record.state = State::Pending;
-                record.first_due = due;
+                record.first_due = record.recurring.as_ref().map_or(asked, |_| due);
                 record.failures = 0;
                 record.interruptions = 0;
                 if let Some(recurring) = &mut record.recurring {
@@ -581,14 +630,19 @@ impl Scheduler {
         }
     }
 
-    /// When that is, and by which clock: an instant is one of the wall clock's, a delay is
-    /// counted by the other.
-    fn resolve(&self, due: Due) -> Result<(Timestamp, DueClock), TimerError> {
+    /// What was asked for, when that is, which is now if it has passed, and by which clock: an
+    /// instant is one of the wall clock's, a delay is counted by the other.
+    fn resolve(&self, due: Due) -> Result<(Timestamp, Timestamp, DueClock), TimerError> {
         let clock = match due {
             Due::At(_) => DueClock::Wall,
             Due::In(_) => DueClock::Boot,
         };
-        Ok((due.resolve(self.now.by(clock))?, clock))
+        let resolved = due.resolve(self.now.by(clock))?;
+        let asked = match due {
+            Due::At(at) if !planted!(PassedTimeForgotten) => at,
+            Due::At(_) | Due::In(_) => resolved,
+        };
+        Ok((asked, resolved, clock))
     }
 
     /// Gives a pending record another deadline, as a new insertion.
@@ -794,6 +848,7 @@ impl Scheduler {
         let Some(mut record) = current.cloned().map(Box::new) else {
             return Ok(Attended::Nothing);
         };
+        let is_asked_for = record.is_untried() && record.recurring.is_none();
         match record.state {
             State::Dead { .. } => return Ok(Attended::Nothing),
             State::Done { .. } => {
@@ -876,6 +931,11 @@ impl Scheduler {
             revision: record.revision,
             number: record.attempt,
             due: record.due,
+            deadline: if is_asked_for {
+                record.first_due
+            } else {
+                record.due
+            },
             started: by,
             run: record.recurring.as_ref().map(|recurring| Run {
                 number: recurring.run,
@@ -897,7 +957,7 @@ impl Scheduler {
     fn pass_over(&mut self, record: &mut Record, now: Timestamp) -> bool {
         let Some(mut recurring) = record.recurring.take() else {
             let too_old = match record.missed {
-                Missed::SkipIfOlderThan(age) => self.now.by(record.clock) > record.due + age,
+                Missed::SkipIfOlderThan(age) => self.now.by(record.clock) > record.first_due + age,
                 Missed::Fire | Missed::Collapse => false,
             };
             if too_old {
@@ -990,8 +1050,8 @@ impl Scheduler {
             self.forget(old);
         }
         if let Some(wake) = record.wake() {
-            let name = record.name.clone();
-            self.admit(record.wake_clock(), DueEntry { wake, name });
+            let (name, kind) = (record.name.clone(), Some(record.state.kind()));
+            self.admit(record.wake_clock(), DueEntry { wake, name, kind });
         }
         draft.write(record);
     }

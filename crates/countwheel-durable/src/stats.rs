@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use countwheel::Timestamp;
 
+use crate::store::{QueueCounts, Totals};
+
 /// Counts since the scheduler was opened, and what it holds now. A copy, taken at once.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
@@ -49,7 +51,8 @@ pub struct Stats {
     pub changes: u64,
     /// Times the window was filled from the store.
     pub refills: u64,
-    /// Entries of the store's order of wakes that were looked at for that, at most
+    /// Entries of the store's order of wakes that were looked at for that and for
+    /// [`overdue`](Self::overdue), at most
     /// [`Config::max_scanned`](crate::Config::max_scanned) a turn.
     pub scanned: u64,
     /// Times the window gave up what was latest because it was full, or was read anew because
@@ -86,8 +89,41 @@ pub struct Stats {
     /// Timers that run or wait as suspects: the process ended at least twice in a row during an
     /// attempt of each.
     pub suspects: usize,
+    /// How many timers are overdue now.
+    pub overdue: OverdueCount,
     /// How late attempts were handed over.
     pub lateness: Lateness,
+}
+
+/// How many timers pend although their time has come: a count that each commit corrects, not a look
+/// through the store.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use countwheel::ManualClock;
+/// # use countwheel_durable::store::MemoryStore;
+/// # use countwheel_durable::{Config, Engine, OverdueCount};
+/// # let (store, clock) = (Arc::new(MemoryStore::new(1)), Arc::new(ManualClock::new()));
+/// let mut engine = Engine::open(store, clock, Config::default())?;
+/// engine.turn(vec![], &mut |_| {})?;
+/// let OverdueCount { count, is_exact, oldest, .. } = engine.stats().overdue;
+/// assert!(count == 0 && is_exact && oldest.is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OverdueCount {
+    /// Those that pend and were due at [`as_of`](Self::as_of). At least so many, unless it
+    /// [is exact](Self::is_exact).
+    pub count: u64,
+    /// The time of which the count is, by the wall clock: not more than a second or so ago while
+    /// something is overdue. While nothing is, it is the time of the last turn, and nothing has come
+    /// due since.
+    pub as_of: Timestamp,
+    /// Whether everything that came due up to then is counted. After an opening, and after many came
+    /// due together, the count needs a while to catch up.
+    pub is_exact: bool,
+    /// When the one that was due first was, by the wall clock; `None` if none is known.
+    pub oldest: Option<Timestamp>,
 }
 
 impl Stats {
@@ -112,6 +148,26 @@ impl Stats {
         let before = self.committed_before.unwrap_or_default();
         before.saturating_since(wall)
     }
+}
+
+/// What there is and what is overdue. See [`Timers::overview`](crate::Timers::overview).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Overview {
+    /// How many timers there are in each state, in how many queues.
+    pub totals: Totals,
+    /// How many are overdue. The queues' figures may be newer by a turn.
+    pub overdue: OverdueCount,
+    /// Some of the queues.
+    pub queues: Vec<QueueOverview>,
+}
+
+/// One queue of an [`Overview`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueOverview {
+    /// How many timers it has in each state.
+    pub counts: QueueCounts,
+    /// How many of those that pend are overdue.
+    pub overdue: u64,
 }
 
 /// A histogram of lateness: handed over minus due.

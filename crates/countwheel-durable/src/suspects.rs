@@ -113,6 +113,10 @@ impl Suspects {
         self.waiting.len() + self.running.len()
     }
 
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -138,7 +142,7 @@ impl Suspects {
 
     /// Takes in one that has to wait, unless there is no room. Says whether it is here.
     pub(crate) fn wait(&mut self, clock: DueClock, entry: DueEntry, interruptions: u32) -> bool {
-        let DueEntry { wake, name } = entry;
+        let DueEntry { wake, name, .. } = entry;
         self.forget(wake.revision);
         let bytes = Self::entry_bytes(&name);
         if self.bytes + bytes > self.most_bytes {
@@ -176,7 +180,12 @@ impl Suspects {
         self.served = Some(queue.clone());
         let waiting = self.remove(wake.revision)?;
         let name = waiting.name;
-        Some((waiting.clock, DueEntry { wake, name }))
+        let entry = DueEntry {
+            wake,
+            name,
+            kind: None,
+        };
+        Some((waiting.clock, entry))
     }
 
     /// How long until one may start, if no other event comes before; `None` if only an outcome

@@ -875,3 +875,115 @@ fn large_payloads_that_are_due_at_once_start_in_steps() {
     assert_eq!(bench.wait(0).len(), 50);
     assert!(bench.started.iter().all(|a| a.lateness() == Duration::ZERO));
 }
+
+/// A timer that is set for this time, which may have passed.
+fn set_for(key: &str, due: Timestamp, missed: Missed) -> Request {
+    let mut request = set_at(key, due);
+    if let Request::Set { options, .. } = &mut request {
+        options.missed = missed;
+    }
+    request
+}
+
+#[test]
+fn a_time_that_has_passed_stays_the_deadline_and_is_late_from_now_on_alone() {
+    let mut bench = Bench::new();
+    let asked = NOON.saturating_sub(Duration::from_secs(300));
+    let answer = bench.ask(set_for("a", asked, Missed::Fire)).unwrap();
+    assert!(matches!(answer, Response::Set { due, .. } if due == NOON));
+    let attempt = bench.finish(Verdict::Failed { retry_after: None });
+    assert_eq!((attempt.deadline, attempt.due), (asked, NOON));
+    assert_eq!(attempt.lateness(), Duration::ZERO);
+    // A retry has a deadline of its own.
+    bench.wait(10);
+    let retry = bench.finish(Verdict::Done);
+    assert_eq!(retry.deadline, retry.due);
+    assert_eq!(retry.due, NOON + Duration::from_secs(10));
+}
+
+#[test]
+fn a_time_that_had_passed_by_more_than_its_age_is_missed() {
+    let mut bench = Bench::new();
+    let skip = Missed::SkipIfOlderThan(Duration::from_secs(60));
+    for (key, ago) in [("young", 60), ("old", 61)] {
+        let asked = NOON.saturating_sub(Duration::from_secs(ago));
+        bench.ask(set_for(key, asked, skip)).unwrap();
+    }
+    let started: Vec<_> = bench
+        .started
+        .iter()
+        .map(|it| it.name.key.as_str())
+        .collect();
+    assert_eq!(started, ["young"]);
+    let old = TimerName::new("q", "old").unwrap();
+    let record = bench.store.get(Shard::ONLY, &old).unwrap().unwrap();
+    let reason = DeadReason::Missed;
+    assert!(matches!(record.state, State::Dead { reason: why, .. } if why == reason));
+}
+
+/// The two time lines part when the wall clock is set; each deadline has its own.
+#[test]
+fn a_timer_is_never_due_before_it_was_set() {
+    let mut bench = Bench::new();
+    for step in [3_600_000_000, 1, 0, 7] {
+        bench
+            .clock
+            .set_timestamp(NOON + Duration::from_micros(step));
+        let delay = Duration::from_nanos(1_500_000_001);
+        let mut request = set("a", 0, fixed(10));
+        if let Request::Set { due, .. } = &mut request {
+            *due = Due::In(delay);
+        }
+        let answer = bench.ask(request).unwrap();
+        let name = TimerName::new("q", "a").unwrap();
+        let record = bench.store.get(Shard::ONLY, &name).unwrap().unwrap();
+        assert!(matches!(answer, Response::Set { due, .. } if due == record.due));
+        assert_eq!(
+            record.due.saturating_since(record.created),
+            Duration::from_micros(1_500_001)
+        );
+    }
+}
+
+#[test]
+fn retention_ends_when_it_says_whoever_holds_up_the_forgetting() {
+    let config = Config {
+        max_in_flight: 1,
+        keep_done: Duration::from_secs(5),
+        ..Config::default()
+    };
+    let mut bench = Bench::with(config);
+    bench.set("a", 0);
+    bench.finish(Verdict::Done);
+    bench.set("b", 0);
+    assert_eq!(bench.started.len(), 1, "b has the only place");
+    let with = |precondition| {
+        let mut request = set("a", 60, fixed(10));
+        if let Request::Set {
+            precondition: it, ..
+        } = &mut request
+        {
+            *it = precondition;
+        }
+        request
+    };
+    let remove = || Request::Remove {
+        name: name("a"),
+        precondition: Precondition::None,
+        only_pending: false,
+    };
+    bench.clock.advance(Duration::from_micros(4_999_999));
+    let refused = bench.ask(with(Precondition::Absent));
+    assert!(
+        matches!(refused, Err(TimerError::Exists { .. })),
+        "{refused:?}"
+    );
+    assert!(matches!(bench.ask(remove()), Err(TimerError::Gone { .. })));
+    bench.clock.advance(Duration::from_micros(1));
+    assert!(matches!(bench.ask(remove()), Err(TimerError::NotFound)));
+    let set = bench.ask(with(Precondition::Absent)).unwrap();
+    assert!(
+        matches!(set, Response::Set { replaced: None, .. }),
+        "{set:?}"
+    );
+}

@@ -1,8 +1,9 @@
 //! Data directories as earlier versions made them, kept in `tests/golden`, and what is in them.
 //!
 //! `format-1` was made by the version that had one database; `format-2`, with a log of version 4,
-//! `format-2-log-5`, `format-2-log-6`, which has notes of the clocks, and `format-2-manifest-3`, whose
-//! manifest names a commit, by `cargo test -p countwheel-durable --test golden -- --ignored
+//! `format-2-log-5`, `format-2-log-6`, which has notes of the clocks, `format-2-manifest-3`, whose
+//! manifest names a commit, and `format-2-table-3`, whose tables say in which state is what wakes and whose log has the counts
+//! in pieces, by `cargo test -p countwheel-durable --test golden -- --ignored
 //! make_the_newest`, which is for when a format is new: what is there is never made anew. Beside
 //! them are listings, in the words of the program that made each format first.
 #![expect(clippy::unwrap_used, reason = "a test may")]
@@ -32,11 +33,12 @@ use countwheel_durable::{
 use kept::files_of;
 
 /// Those of a log and tables, oldest first.
-const LOGS_AND_TABLES: [&str; 4] = [
+const LOGS_AND_TABLES: [&str; 5] = [
     "format-2",
     "format-2-log-5",
     "format-2-log-6",
     "format-2-manifest-3",
+    "format-2-table-3",
 ];
 const STORE: u64 = 0x0123_4567_89ab_cdef;
 
@@ -50,6 +52,7 @@ fn golden(name: &str) -> PathBuf {
 fn options() -> DiskOptions {
     let mut options = DiskOptions::default();
     options.log.segment_bytes = 1 << 13;
+    (options.log.counts_whole, options.log.counts_at_once) = (1, 2);
     options.tables.table_bytes = 1 << 13;
     options.tables.block_bytes = 512;
     options
@@ -198,6 +201,28 @@ fn format_2_is_read() {
     LOGS_AND_TABLES.into_iter().for_each(is_read);
 }
 
+/// The entries of what wakes say in which state the records are, unless they are of an older table.
+#[test]
+fn the_tables_of_version_3_say_in_which_state_is_what_wakes() {
+    for name in LOGS_AND_TABLES {
+        let directory = copy(name);
+        let store = DiskStore::open(directory.path(), 0, options()).unwrap();
+        let entries = DueClock::ALL.map(|clock| {
+            let page = store.due(Shard::ONLY, &DueScan::all(clock));
+            page.unwrap().entries
+        });
+        let mut unknown = 0;
+        for entry in entries.into_iter().flatten() {
+            let record = store.get(Shard::ONLY, &entry.name).unwrap().unwrap();
+            match entry.kind {
+                Some(kind) => assert_eq!(kind, record.state.kind(), "{name}, {}", entry.name),
+                None => unknown += 1,
+            }
+        }
+        assert_eq!(unknown > 0, name != "format-2-table-3", "{name}, {unknown}");
+    }
+}
+
 fn is_read(name: &str) {
     let expected = expected("format-2.txt");
     let directory = copy(name);
@@ -319,7 +344,7 @@ fn newest_segment(path: &Path) -> PathBuf {
 /// with these segments. A manifest of version 3 says so, and one before did not.
 #[test]
 fn a_manifest_of_version_3_needs_the_commit_that_it_names() {
-    for (name, version) in LOGS_AND_TABLES.into_iter().zip([2, 2, 2, 3]) {
+    for (name, version) in LOGS_AND_TABLES.into_iter().zip([2, 2, 2, 3, 3]) {
         let directory = copy(name);
         let path = directory.path();
         let manifest = fs::read(path.join("tables/manifest")).unwrap();
@@ -349,21 +374,21 @@ fn a_manifest_of_version_3_needs_the_commit_that_it_names() {
 #[test]
 fn an_older_log_is_carried_on_in_a_segment_of_this_version() {
     let version = |path: &Path| fs::read(newest_segment(path)).unwrap()[8];
-    for (name, old) in LOGS_AND_TABLES.into_iter().zip([4, 5, 6, 6]) {
+    for (name, old) in LOGS_AND_TABLES.into_iter().zip([4, 5, 6, 6, 7]) {
         let directory = copy(name);
         assert_eq!(version(directory.path()), old, "{name}");
         let expected = expected("format-2.txt");
         for round in 0..3 {
             let store = DiskStore::open(directory.path(), 0, options()).unwrap();
             let ownership = store.acquire(Shard::ONLY).unwrap();
-            let note = (round > 0 || old == 6).then(noted);
+            let note = (round > 0 || old >= 6).then(noted);
             assert_eq!(ownership.clock, note, "{name}, {round}");
             store
                 .commit(ownership.lease, &[Change::Clock(noted())])
                 .unwrap();
             assert_eq!(listing(&store, long_line), expected, "{name}, {round}");
             drop(store);
-            assert_eq!(version(directory.path()), 6, "{name}, {round}");
+            assert_eq!(version(directory.path()), 7, "{name}, {round}");
             assert!(DiskStore::check(directory.path()).unwrap().is_sound());
         }
         // A repair keeps what was noted.

@@ -8,6 +8,7 @@ mod sample;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operatio
 use countwheel_durable::store::{
     Before, Change, DueEntry, DuePage, DueScan, Files, Filter, Lease, LogOptions, LogStore,
     MemorySorted, MemoryStore, Moved, MovingLog, Ownership, Page, QueueCounts, Shard, Sorted,
-    Store, StoreError, StoreFile, SystemFiles, TableOptions, TableStore,
+    Store, StoreError, StoreFile, Summary, SystemFiles, TableOptions, TableStore,
 };
 use countwheel_durable::{DueClock, QueueName, Record, Revision, State, TimerName, TroubleReason};
 use disk::Random;
@@ -72,6 +73,24 @@ impl<S: Store> Store for Meddled<S> {
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         self.store.counts(shard)
     }
+
+    fn counts_after(
+        &self,
+        shard: Shard,
+        after: Option<&QueueName>,
+        limit: usize,
+    ) -> Result<Vec<QueueCounts>, StoreError> {
+        self.store.counts_after(shard, after, limit)
+    }
+
+    fn summary(
+        &self,
+        shard: Shard,
+        first: &[QueueName],
+        limit: usize,
+    ) -> Result<Summary, StoreError> {
+        self.store.summary(shard, first, limit)
+    }
 }
 
 /// After so many commits what there is moves to the sorted store.
@@ -93,6 +112,7 @@ struct Reopened {
     base: MemorySorted,
     disk: Disk,
     every: usize,
+    options: LogOptions,
     store: Option<Meddled<LogStore<MemorySorted>>>,
 }
 
@@ -104,7 +124,7 @@ impl Reopen for Reopened {
     fn reopen(&mut self) {
         self.store = None;
         self.store = Some(Meddled {
-            store: open(self.base.clone(), &self.disk).unwrap(),
+            store: LogStore::open(self.base.clone(), files(&self.disk), 7, self.options).unwrap(),
             before: Box::new(|_| Ok(())),
             after: moving(self.every),
         });
@@ -112,10 +132,15 @@ impl Reopen for Reopened {
 }
 
 fn reopened(every: usize) -> Box<dyn Reopen> {
+    reopened_with(every, options())
+}
+
+fn reopened_with(every: usize, options: LogOptions) -> Box<dyn Reopen> {
     let mut made = Reopened {
         base: MemorySorted::default(),
         disk: Disk::default(),
         every,
+        options,
         store: None,
     };
     made.reopen();
@@ -135,6 +160,16 @@ fn a_log_that_moves_everything_conforms() {
 #[test]
 fn a_log_that_moves_now_and_then_conforms() {
     conformance::check(|| reopened(3));
+}
+
+/// With pieces of two queues, behind whatever moves.
+#[test]
+fn a_log_that_copies_its_counts_in_pieces_conforms() {
+    conformance::check(|| {
+        let mut options = options();
+        (options.counts_whole, options.counts_at_once) = (0, 2);
+        reopened_with(2, options)
+    });
 }
 
 struct InDirectory {
@@ -991,6 +1026,86 @@ fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
         std::thread::yield_now();
     }
     panic!("it did not happen");
+}
+
+/// Timers of so many queues, one in each.
+fn one_of_each(queues: Range<u64>) -> Vec<Record> {
+    let records = queues.map(|number| {
+        let name = TimerName::new(format!("queue-{number:06}"), "k").unwrap();
+        pending(name, number + 1, Vec::new())
+    });
+    records.collect()
+}
+
+/// All counts did not fit into a segment: no spare was long enough, and what was set aside for a full
+/// disk could not be used.
+#[test]
+fn a_full_disk_takes_all_removals_however_many_queues_there_are() {
+    let disk = Disk::default();
+    let base = MemorySorted::default();
+    let mut own = options();
+    (own.segments_max, own.counts_whole) = (64, 100);
+    let log = LogStore::open(base.clone(), files(&disk), 7, own).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    let records = one_of_each(0..1_000);
+    for some in records.chunks(100) {
+        let puts: Vec<_> = some.iter().cloned().map(Change::put).collect();
+        log.commit(lease, &puts).unwrap();
+    }
+    disk.set_capacity(Some(disk.used() + 10_000));
+    let mut revision = 10_000;
+    while log.has_room() {
+        revision += 1;
+        let filler = put(revision % KEYS, revision);
+        log.commit(lease, &[filler]).unwrap();
+    }
+    for some in records.chunks(100) {
+        let removals = some
+            .iter()
+            .map(|record| Change::remove(record.name.clone()));
+        let removals: Vec<_> = removals.collect();
+        log.commit(lease, &removals).unwrap();
+    }
+    assert!(!log.has_room());
+    let counts = log.counts(Shard::ONLY).unwrap();
+    assert!(counts.len() < 100, "{}", counts.len());
+    drop(log);
+    disk.set_capacity(None);
+    let log = LogStore::open(base, files(&disk), 7, own).unwrap();
+    assert_eq!(log.counts(Shard::ONLY).unwrap(), counts);
+}
+
+/// Before what is counted from the beginning on goes, all counts stand behind it; and where they do
+/// not, an opening says so instead of counting wrong.
+#[test]
+fn counts_outlive_the_segments_that_they_come_from() {
+    let disk = Disk::default();
+    let base = MemorySorted::default();
+    let mut own = options();
+    (own.counts_whole, own.counts_at_once) = (5, 7);
+    let open = || LogStore::open(base.clone(), files(&disk), 7, own).unwrap();
+    let mut log = open();
+    let model = MemoryStore::new(7);
+    let known = model.acquire(Shard::ONLY).unwrap().lease;
+    for round in 0..8 {
+        let lease = log.acquire(Shard::ONLY).unwrap().lease;
+        for record in one_of_each(round * 20..round * 20 + 40) {
+            let changes = [
+                Change::put(record.clone()),
+                Change::remove(TimerName::new(format!("queue-{:06}", round * 9), "k").unwrap()),
+            ];
+            log.commit(lease, &changes).unwrap();
+            model.commit(known, &changes).unwrap();
+        }
+        log.seal().unwrap();
+        while round % 3 < 2 && log.move_oldest().unwrap() {}
+        if round % 2 == 1 {
+            drop(log);
+            log = open();
+        }
+        let counts = |store: &dyn Store| store.counts(Shard::ONLY).unwrap();
+        assert_eq!(counts(&log), counts(&model), "round {round}");
+    }
 }
 
 fn put(number: u64, revision: u64) -> Change {

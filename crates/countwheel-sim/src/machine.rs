@@ -121,6 +121,8 @@ impl Machine {
         tables.cache_bytes = *draw.pick(&[0, 8_192, 1 << 20]);
         tables.fan_in = *draw.pick(&[2, 3, 8]);
         tables.passed_min = tables.fan_in;
+        options.counts_whole = *draw.pick(&[0, 2, 1_024]);
+        options.counts_at_once = *draw.pick(&[1, 2, 4_096]);
         Self {
             kind,
             disk: Disk::new(draw.draw()),

@@ -367,7 +367,7 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
         "{count} seeds from {first}: {} turns, {} requests, {} batches of them ({} refused), {} \
          left over, {} attempts, {} of them of later runs, {} crashes ({} in a commit, \
          {} in an opening), {} failed calls, {} full disks, {} clock steps, {} boots, {} openings before the \
-         commits; {} accepted = {} done \
+         commits, {} overdue in counts; {} accepted = {} done \
          + {} removed + {} dead; {took:.1?}",
         sum.turns,
         sum.requests,
@@ -384,6 +384,7 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
         sum.clock_steps,
         sum.boots,
         sum.behind,
+        sum.overdue,
         sum.accepted,
         sum.done,
         sum.removed,

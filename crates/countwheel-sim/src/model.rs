@@ -57,12 +57,21 @@ impl Now {
     }
 }
 
+/// When that is, and by which clock.
 fn resolve(due: Due, now: Now) -> Result<(Timestamp, DueClock), TimerError> {
     let clock = match due {
         Due::At(_) => DueClock::Wall,
         Due::In(_) => DueClock::Boot,
     };
     Ok((due.resolve(now.by(clock))?, clock))
+}
+
+/// What was asked for: that may have passed, and it is `due` now.
+fn asked(asked: Due, due: (Timestamp, Timestamp)) -> (Timestamp, Timestamp) {
+    match asked {
+        Due::At(at) => (at, at),
+        Due::In(_) => due,
+    }
 }
 
 /// What the model believes of every name.
@@ -110,6 +119,8 @@ struct Timer {
     attempt: u32,
     /// When the last attempt ended.
     last_ended: Option<Timestamp>,
+    /// What the last move or revival asked for, if it named a time or a delay.
+    asked: Option<Due>,
     state: Believed,
 }
 
@@ -363,7 +374,10 @@ impl Model {
 
     fn apply(&mut self, now: Now, request: &Request) -> Result<Expected, TimerError> {
         let name = request.name();
-        let timer = self.timers.get_mut(name);
+        let keep_done = self.keep_done;
+        // It is forgotten soon, and gone for whoever asks.
+        let is_over = |timer: &&mut Timer| matches!(timer.state, Believed::Done { at } if now.wall >= at + keep_done);
+        let timer = self.timers.get_mut(name).filter(|timer| !is_over(timer));
         let check = |precondition: Precondition, timer: Option<&Timer>| match (precondition, timer)
         {
             (Precondition::None, _) | (Precondition::Absent, None) => Ok(()),
@@ -393,7 +407,8 @@ impl Model {
                 ..
             } => {
                 options.validate()?;
-                let (mut due, mut clock) = resolve(*due, now)?;
+                let wanted = *due;
+                let (mut due, mut clock) = resolve(wanted, now)?;
                 let missed = options.missed;
                 let series = match &options.recurrence {
                     Some(recurrence) => {
@@ -418,7 +433,11 @@ impl Model {
                     tag: payload.clone(),
                     revision: None,
                     due,
-                    first_due: due,
+                    first_due: if series.is_some() {
+                        due
+                    } else {
+                        asked(wanted, due)
+                    },
                     clock,
                     policy: policy.clone(),
                     id: None,
@@ -429,6 +448,7 @@ impl Model {
                     attempt: 0,
                     last_ended: None,
                     state: Believed::Pending,
+                    asked: None,
                 };
                 self.timers.insert(name.clone(), timer);
                 Ok(Expected::Set { due, replaced })
@@ -477,6 +497,10 @@ impl Model {
                     }
                 };
                 let ((first, clock), (last, _)) = (shifted(timer.due.0)?, shifted(timer.due.1)?);
+                timer.asked = match *shift {
+                    Shift::To(to) => Some(to),
+                    Shift::Later(_) | Shift::Sooner(_) => None,
+                };
                 timer.keep_age(now, clock);
                 if timer.is_untried()
                     && let Some(series) = &mut timer.series
@@ -499,6 +523,7 @@ impl Model {
                     series.fire(due, now.by(series.clock()));
                 }
                 let now = now.by(timer.clock);
+                timer.asked = None;
                 Ok(timer.rearm((now, now)))
             }
             Request::Revive { due, .. } => {
@@ -506,6 +531,7 @@ impl Model {
                 if timer.state != Believed::Dead {
                     return Err(conflict(timer));
                 }
+                timer.asked = Some(*due);
                 let (due, clock) = resolve(*due, now)?;
                 if let Some(series) = &mut timer.series {
                     let moved = now.convert(due, clock, series.clock());
@@ -559,7 +585,7 @@ impl Model {
                 if let Some(timer) = self.timers.get_mut(name) {
                     timer.due = (*due, *due);
                     if timer.is_untried() {
-                        timer.first_due = (*due, *due);
+                        timer.first_due = timer.asked((*due, *due));
                     }
                 }
                 within(*old_due, old) && within(*due, new)
@@ -620,6 +646,18 @@ impl Model {
             "{name}: started for {:?}, its deadline is {:?}",
             attempt.due,
             timer.due
+        );
+        let is_asked_for =
+            timer.state == Believed::Pending && timer.is_untried() && timer.series.is_none();
+        let deadline = if is_asked_for {
+            timer.first_due
+        } else {
+            timer.due
+        };
+        ensure!(
+            within(attempt.deadline, deadline),
+            "{name}: started for the deadline {:?}, {deadline:?} was asked for",
+            attempt.deadline
         );
         ensure!(
             matches!(timer.state, Believed::Pending | Believed::Interrupted),
@@ -953,7 +991,7 @@ impl Timer {
         }
         if self.state == Believed::Pending && self.is_untried() {
             let (Some(series), Some(id)) = (&mut self.series, self.id) else {
-                let late = by.saturating_since(self.due.1);
+                let late = by.saturating_since(self.first_due.1);
                 return match self.missed {
                     Missed::SkipIfOlderThan(age) if self.series.is_none() && late > age => {
                         self.state = Believed::Dead;
@@ -1097,9 +1135,17 @@ impl Timer {
         let old = self.due;
         (self.due, self.revision) = (new, None);
         if self.is_untried() {
-            self.first_due = new;
+            self.first_due = self.asked(new);
         }
         Expected::Moved { old, new }
+    }
+
+    /// What was asked for last of a timer that is `due` then.
+    fn asked(&self, due: (Timestamp, Timestamp)) -> (Timestamp, Timestamp) {
+        match self.asked {
+            Some(wanted) if self.series.is_none() => asked(wanted, due),
+            _ => due,
+        }
     }
 
     /// Between when the next attempt is due; `None` if there is none.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use countwheel::{Clock, Instant, ManualClock, Timestamp};
 use countwheel_durable::store::simulated::{Calls, Failure, Fault as DiskFault, Operation};
-use countwheel_durable::store::{Filter, Shard, Store, StoreError};
+use countwheel_durable::store::{DueScan, Filter, Shard, Store, StoreError};
 use countwheel_durable::{
     Attempt, BatchError, Config, DeadReason, DueClock, Effect, Engine, Event, Outcome,
     Precondition, QueueName, Record, Request, State, Ticket, TimerError, TimerName, Verdict,
@@ -90,6 +90,8 @@ pub struct Report {
     pub reruns: u64,
     /// Attempts started.
     pub attempts: u64,
+    /// Timers that were overdue when they were counted, each time.
+    pub overdue: u64,
     /// Times the process ended.
     pub crashes: u64,
     /// Of these, in the middle of a commit.
@@ -141,6 +143,7 @@ impl Report {
         self.full += other.full;
         self.clock_steps += other.clock_steps;
         self.boots += other.boots;
+        self.overdue += other.overdue;
         self.behind += other.behind;
         self.accepted += other.accepted;
         self.done += other.done;
@@ -797,7 +800,8 @@ impl World {
                 if !limited && !self.is_short() {
                     self.check_note(now, commits)?;
                 }
-                self.check_promptness()
+                self.check_promptness()?;
+                self.check_overdue(now)
             }
             Err(error) => {
                 self.log.note(format!("{now:?} the store fails: {error}"));
@@ -1026,6 +1030,39 @@ impl World {
                 "{name} is due at {due:?}, the next turn is at {wake:?}"
             )),
         }
+    }
+
+    /// As much is counted as overdue as the store has, if the engine says that it knows.
+    fn check_overdue(&mut self, now: Now) -> Result<(), String> {
+        let told = self.engine.stats().overdue;
+        if !told.is_exact || told.as_of != now.wall {
+            return Ok(());
+        }
+        let (mut count, mut oldest) = (0, None);
+        for clock in DueClock::ALL {
+            let until = now.by(clock);
+            let scan = DueScan {
+                until,
+                ..DueScan::all(clock)
+            };
+            let page = self.store.due(Shard::ONLY, &scan);
+            for entry in page.map_err(|e| e.to_string())?.entries {
+                let record = self.store.get(Shard::ONLY, &entry.name);
+                let record = record.map_err(|e| e.to_string())?;
+                if record.is_some_and(|record| record.state == State::Pending) {
+                    count += 1;
+                    let due = now.convert(entry.wake.at, clock, DueClock::Wall);
+                    oldest = Some(oldest.map_or(due, |oldest: Timestamp| oldest.min(due)));
+                }
+            }
+        }
+        self.report.overdue += count;
+        if (told.count, told.oldest) == (count, oldest) {
+            return Ok(());
+        }
+        Err(format!(
+            "{count} are overdue, the first since {oldest:?}, and it says {told:?}"
+        ))
     }
 
     /// A retry that comes too late is given up, and so is a timer that was missed; a run that was

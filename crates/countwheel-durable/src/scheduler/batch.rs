@@ -1,7 +1,5 @@
 //! Requests that are done all together or not at all.
 
-use countwheel::Timestamp;
-
 use super::Scheduler;
 use crate::draft::{Draft, Replaced};
 use crate::planted::planted;
@@ -21,7 +19,6 @@ impl Scheduler {
     /// Does all of `requests` in order, or nothing if one of them is refused.
     pub(super) fn answer_batch(
         &mut self,
-        now: Timestamp,
         requests: Vec<Request>,
         draft: &mut Draft<'_>,
     ) -> Result<Vec<Response>, BatchError> {
@@ -33,7 +30,7 @@ impl Scheduler {
         let mut refusal = None;
         let mut bytes = 0;
         for (index, request) in requests.into_iter().enumerate() {
-            let answer = match self.answer_one(now, request, &mut bytes, draft) {
+            let answer = match self.answer_one(request, &mut bytes, draft) {
                 Ok(_) if index > 0 && bytes > limit => Err(TimerError::BatchTooLong { limit }),
                 answer => answer,
             };
@@ -70,7 +67,6 @@ impl Scheduler {
     /// payload that it finds, which may have to be put back, or the one that it writes.
     fn answer_one(
         &mut self,
-        now: Timestamp,
         request: Request,
         bytes: &mut usize,
         draft: &mut Draft<'_>,
@@ -80,7 +76,7 @@ impl Scheduler {
             Replaced::Unreadable => 0,
         };
         let written_before = draft.written();
-        let response = self.answer(now, request, draft)?;
+        let response = self.answer(request, draft)?;
         *bytes += found.max(draft.written() - written_before);
         Ok(response)
     }

@@ -28,7 +28,8 @@ impl Scheduler {
         record.state = State::Pending;
         if let Some(wake) = record.wake() {
             let name = record.name.clone();
-            let entry = DueEntry { wake, name };
+            let kind = Some(record.state.kind());
+            let entry = DueEntry { wake, name, kind };
             if self
                 .suspects
                 .wait(record.clock, entry, record.interruptions)
@@ -58,7 +59,12 @@ impl Scheduler {
         now: Now,
         store: &dyn Store,
     ) -> Result<Vec<Change>, StoreError> {
-        let mut draft = Draft::new(store, self.ownership.lease.shard, self.in_flight.len());
+        let mut draft = Draft::new(
+            store,
+            self.ownership.lease.shard,
+            now.wall,
+            self.in_flight.len(),
+        );
         for (revision, name) in self.in_flight.iter() {
             if draft.bytes() >= self.config.max_batch_bytes {
                 break;

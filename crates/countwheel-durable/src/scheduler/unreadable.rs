@@ -31,6 +31,11 @@ pub(super) struct Aside {
 }
 
 impl Aside {
+    /// Whether something cannot be read that may be due.
+    pub(super) fn has_any(&self) -> bool {
+        self.again_at.is_some() || self.has_gap
+    }
+
     /// Notes what was passed over just now, or is not any more: a turn has to look again.
     pub(super) fn look(&mut self, store: &dyn Store) {
         let gaps = store.gaps();

@@ -22,6 +22,7 @@
 //! conformance::check(|| Box::new(Memory(MemoryStore::new(7))));
 //! ```
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -31,7 +32,7 @@ use countwheel::{BootId, Instant, Timestamp};
 
 use super::{
     Change, ClockNote, DueEntry, DueScan, Filter, Lease, Ownership, Page, Position, QueueCounts,
-    Shard, Store, StoreError,
+    Shard, Store, StoreError, Summary,
 };
 use crate::random::Random;
 use crate::{
@@ -844,6 +845,7 @@ impl Model {
             Some(DueEntry {
                 wake: record.wake()?,
                 name: record.name.clone(),
+                kind: Some(record.state.kind()),
             })
         };
         let mut due: Vec<_> = self.0.values().filter_map(entry).collect();
@@ -916,6 +918,7 @@ impl Model {
         }
         let counts = store.counts(shard).expect("a store that works");
         assert_eq!(counts, self.counts());
+        self.check_summary(store, shard);
         for QueueCounts { queue, .. } in counts {
             for state in StateKind::ALL.into_iter().map(Some).chain([None]) {
                 let mut filter = Filter::queue(queue.clone());
@@ -923,6 +926,44 @@ impl Model {
                 filter.limit = usize::MAX;
                 let page = store.list(shard, &filter).expect("a store that works");
                 assert_eq!(page, self.list(&filter));
+            }
+        }
+    }
+
+    /// The counts in pages, their sums, and those of the queues that are asked for first.
+    fn check_summary(&self, store: &dyn Store, shard: Shard) {
+        let counts = self.counts();
+        let page = |after, limit| {
+            let page = store.counts_after(shard, after, limit);
+            page.expect("a store that works")
+        };
+        for (at, last) in counts.iter().enumerate() {
+            let behind = &counts[at + 1..];
+            assert_eq!(page(Some(&last.queue), usize::MAX), behind);
+            assert_eq!(page(Some(&last.queue), 1), &behind[..behind.len().min(1)]);
+        }
+        assert_eq!(page(None, 2), &counts[..counts.len().min(2)]);
+        let dead = |counts: &QueueCounts| counts.of(StateKind::Dead);
+        let nowhere = QueueName::new("nowhere").expect("a good name");
+        let last = counts.last().map(|last| last.queue.clone());
+        let first: Vec<_> = last.clone().into_iter().chain([nowhere]).collect();
+        let (mut expected, rest): (Vec<_>, Vec<_>) = counts
+            .iter()
+            .cloned()
+            .partition(|counts| Some(&counts.queue) == last.as_ref());
+        let (mut with_dead, others): (Vec<_>, Vec<_>) =
+            rest.into_iter().partition(|counts| dead(counts) > 0);
+        with_dead.sort_by_key(|counts| Reverse(dead(counts)));
+        expected.extend(with_dead);
+        expected.extend(others);
+        for limit in 0..expected.len() + 2 {
+            let summary = store.summary(shard, &first, limit);
+            let Summary { totals, queues } = summary.expect("a store that works");
+            assert_eq!(queues, &expected[..limit.min(expected.len())]);
+            assert_eq!(totals.queues, counts.len() as u64);
+            for state in StateKind::ALL {
+                let sum: u64 = counts.iter().map(|counts| counts.of(state)).sum();
+                assert_eq!(totals.of(state), sum);
             }
         }
     }

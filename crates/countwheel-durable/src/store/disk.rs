@@ -23,10 +23,10 @@ use super::place::{FileSystem, Place as _};
 use super::scrub::{Piece, Scrub};
 use super::{
     Change, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, MovingLog, OnFailure,
-    OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed, Shard, Store, StoreError,
+    OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed, Shard, Store, StoreError, Summary,
     TableOptions, TableStore,
 };
-use crate::{Record, TimerName, Trouble, Troubles};
+use crate::{QueueName, Record, TimerName, Trouble, Troubles};
 
 const LOG: &str = "log";
 const TABLES: &str = "tables";
@@ -394,6 +394,24 @@ impl Store for DiskStore {
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         self.log.counts(shard)
+    }
+
+    fn counts_after(
+        &self,
+        shard: Shard,
+        after: Option<&QueueName>,
+        limit: usize,
+    ) -> Result<Vec<QueueCounts>, StoreError> {
+        self.log.counts_after(shard, after, limit)
+    }
+
+    fn summary(
+        &self,
+        shard: Shard,
+        first: &[QueueName],
+        limit: usize,
+    ) -> Result<Summary, StoreError> {
+        self.log.summary(shard, first, limit)
     }
 
     fn has_room(&self) -> bool {

@@ -126,7 +126,9 @@ impl Store for MemoryStore {
             }
             let wanted = scan.queue.is_none_or(|queue| name.queue == *queue);
             let name = name.clone();
-            if wanted && !page.take(DueEntry { wake, name }) {
+            let record = content.timers.get(&name);
+            let kind = record.map(|record| record.state.kind());
+            if wanted && !page.take(DueEntry { wake, name, kind }) {
                 break;
             }
         }

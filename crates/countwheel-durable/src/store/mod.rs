@@ -24,6 +24,7 @@ mod sorted;
 mod table;
 pub mod unchanged;
 
+use std::cmp::Reverse;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -226,6 +227,44 @@ pub trait Store: Send + Sync {
     /// [`StoreError`] if the store failed.
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError>;
 
+    /// The same of at most `limit` queues whose names come after `after`, in order of name. There are
+    /// more if the page is full. A page holds up no commit for long, however many queues there are.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store failed.
+    fn counts_after(
+        &self,
+        shard: Shard,
+        after: Option<&QueueName>,
+        limit: usize,
+    ) -> Result<Vec<QueueCounts>, StoreError> {
+        let behind = |counts: &QueueCounts| after.is_none_or(|after| counts.queue > *after);
+        let counts = self.counts(shard)?.into_iter();
+        Ok(counts.filter(behind).take(limit).collect())
+    }
+
+    /// The sum of all counts, and the counts of at most `limit` queues: those of `first` that have any,
+    /// then those with the most dead timers, then the others in order of name.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store failed.
+    fn summary(
+        &self,
+        shard: Shard,
+        first: &[QueueName],
+        limit: usize,
+    ) -> Result<Summary, StoreError> {
+        let mut queues = self.counts(shard)?;
+        let totals = Totals::of_all(&queues);
+        queues.sort_by_cached_key(|counts| {
+            let place = first.iter().position(|queue| *queue == counts.queue);
+            let place = place.unwrap_or(usize::MAX);
+            (place, Reverse(counts.of(StateKind::Dead)))
+        });
+        queues.truncate(limit);
+        Ok(Summary { totals, queues })
+    }
+
     /// Whether there is room for what is not urgent. If not, what is left is for removals and
     /// for the outcomes of attempts.
     fn has_room(&self) -> bool {
@@ -325,7 +364,7 @@ pub type OnFailure = Box<dyn FnOnce(&str) + Send>;
 /// let store = MemoryStore::new(7);
 /// let nearest = DueScan { limit: 10, ..DueScan::all(DueClock::Wall) };
 /// let page = store.due(Shard::ONLY, &nearest)?;
-/// for DueEntry { wake, name } in page.entries {
+/// for DueEntry { wake, name, .. } in page.entries {
 ///     println!("{name} at {}", wake.at.as_micros());
 /// }
 /// assert_eq!(page.next, None);
@@ -387,6 +426,8 @@ pub struct DueEntry {
     pub wake: Wake,
     /// Its name.
     pub name: TimerName,
+    /// In which state it is; `None` where the store would have to read the record for it.
+    pub kind: Option<StateKind>,
 }
 
 /// Which records of a queue to list.
@@ -474,6 +515,44 @@ impl QueueCounts {
     pub fn of(&self, state: StateKind) -> u64 {
         self.by_state[state as usize]
     }
+}
+
+/// How many records there are in each state, in how many queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// The queues that have any.
+    pub queues: u64,
+    /// In the order of [`StateKind::ALL`].
+    pub by_state: [u64; 4],
+}
+
+impl Totals {
+    /// The number in one state.
+    #[must_use]
+    pub fn of(&self, state: StateKind) -> u64 {
+        self.by_state[state as usize]
+    }
+
+    /// The sum of these.
+    fn of_all(counts: &[QueueCounts]) -> Self {
+        let mut totals = Self::default();
+        for counts in counts {
+            totals.queues += 1;
+            for (sum, count) in totals.by_state.iter_mut().zip(counts.by_state) {
+                *sum += count;
+            }
+        }
+        totals
+    }
+}
+
+/// What [`Store::summary`] says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// The sum of all queues.
+    pub totals: Totals,
+    /// Some of them, at the same moment.
+    pub queues: Vec<QueueCounts>,
 }
 
 /// What can go wrong with a store.

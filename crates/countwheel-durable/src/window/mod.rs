@@ -14,6 +14,7 @@ mod refill;
 
 pub(crate) use lane::Room;
 use lane::{Ends, Lane, Queue, before};
+pub(crate) use refill::LOOK_MIN;
 
 use crate::clocks::Now;
 use crate::store::DueEntry;
@@ -171,7 +172,7 @@ impl Window {
     /// Takes in an entry if it is near enough and its queue has room; one that is left out
     /// will be read from the store when its time comes.
     pub(crate) fn admit(&mut self, clock: DueClock, entry: DueEntry) {
-        let DueEntry { wake, name } = entry;
+        let DueEntry { wake, name, .. } = entry;
         if wake <= self.sides[clock as usize].loaded {
             self.insert(clock, wake, &name.queue, name.key);
         }
@@ -205,9 +206,28 @@ impl Window {
                 self.leave_ring(&name);
             }
             let name = crate::TimerName { queue: name, key };
-            return Some(DueEntry { wake, name });
+            return Some(DueEntry {
+                wake,
+                name,
+                kind: None,
+            });
         }
         None
+    }
+
+    /// Whether something is held that is due, or may be in the store alone.
+    pub(crate) fn has_due(&self, now: Now) -> bool {
+        let mut capped = self.capped.iter().filter_map(|(clock, name)| {
+            let rest = self.rest(*clock, name)?;
+            Some((*clock, rest.at))
+        });
+        let is_past = |side: &Side| {
+            let end = now.by(side.clock).min(side.until);
+            side.loaded >= Wake::end_of(end)
+        };
+        self.is_due(now)
+            || !self.sides.iter().all(is_past)
+            || capped.any(|(clock, at)| at <= now.by(clock))
     }
 
     /// Whether a queue that `may` is waiting for its turn.

@@ -17,7 +17,7 @@ use crate::{DueClock, QueueName, Revision, TimerName, Wake};
 const PAGES: usize = 8;
 
 /// A page looks at so many entries, if there are so many: one of the log, and one behind it.
-const LOOK_MIN: usize = 2;
+pub(crate) const LOOK_MIN: usize = 2;
 
 /// How many entries one refill gives up at the most because more queues want room.
 const TRIM: usize = 4_096;
@@ -123,7 +123,7 @@ impl Window {
     }
 
     /// Whether something that is held is due.
-    fn is_due(&self, now: Now) -> bool {
+    pub(super) fn is_due(&self, now: Now) -> bool {
         let first = |side: &Side| side.heads.keys().next().map(|wake| (side.clock, wake.at));
         let mut heads = self.sides.iter().filter_map(first);
         !self.ring.is_empty() || heads.any(|(clock, at)| at <= now.by(clock))
@@ -240,7 +240,10 @@ impl Window {
         let end = page.next.unwrap_or(Wake::MAX);
         let mut target_is_full = false;
         let mut full: Vec<QueueName> = Vec::new();
-        for DueEntry { wake, name: timer } in page.entries {
+        for DueEntry {
+            wake, name: timer, ..
+        } in page.entries
+        {
             if wake > self.sides[clock as usize].loaded {
                 break;
             }

@@ -40,6 +40,8 @@ pub(in crate::store) enum CodecError {
     Name,
     #[error("a key in an index cannot be read")]
     Key,
+    #[error("a copy of the counts is not what the commits before come to")]
+    Counts,
 }
 
 /// The bytes of `record`.

@@ -355,6 +355,7 @@ impl Store for EmbeddedStore {
         let end = Bound::Included(codec::due_key(shard, last));
         self.read(|transaction| {
             let mut page = DueBuilder::new(scan);
+            let timers = transaction.open_table(TIMERS)?;
             let due = match transaction.open_table(due_table(scan.clock)) {
                 // The store was made before there were any.
                 Err(redb::TableError::TableDoesNotExist(_)) => return Ok(page.finish()),
@@ -368,7 +369,13 @@ impl Store for EmbeddedStore {
                 }
                 let name = codec::name_of(name.value())?;
                 let wanted = scan.queue.is_none_or(|queue| name.queue == *queue);
-                if wanted && !page.take(DueEntry { wake, name }) {
+                if !wanted {
+                    continue;
+                }
+                let record = timers.get(codec::timer_key(shard, &name).as_slice())?;
+                let indexed = record.map(|record| Indexed::decode(record.value()));
+                let kind = indexed.transpose()?.map(|indexed| indexed.kind);
+                if !page.take(DueEntry { wake, name, kind }) {
                     break;
                 }
             }

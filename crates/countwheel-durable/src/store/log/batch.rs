@@ -3,16 +3,18 @@
 //! The body of a commit is a 1, the shard as two bytes, and the changes, one after the other: a
 //! byte that says which, and what it needs. In that byte are
 //!
-//! - in the lowest three bits, which: a put, a removal, a revision given, a new owner, or how far
-//!   the sorted store was passed, see [`passed`](super::passed), or where the clocks stand;
+//! - in the lowest three bits, which: a put, a removal, a revision given, a new owner, how far
+//!   the sorted store was passed, see [`passed`](super::passed), where the clocks stand, or a piece of
+//!   a copy of the counts;
 //! - in the next, whether the sorted store may have the name;
 //! - in the three above, what the change replaces: 0 for nothing, or 1 more than the state.
 //!
 //! So whoever reads the log knows from it alone what each change did to the counts. A record is
 //! what [`codec`] makes of it, behind its length. A snapshot is a 3 and, for each shard, its
 //! number, fence and last revision, a 1 and the note of the clocks or a 0 if there is none, and its
-//! queues with their counts. Before version 6 of a segment it is a 2, and without the clocks. All
-//! numbers are little endian.
+//! queues with their counts. Before version 6 of a segment it is a 2, and without the clocks. With
+//! many queues it is a 4, and has the sum of the counts instead: the counts stand in commits, see
+//! [`Piece`]. All numbers are little endian.
 
 use countwheel::Timestamp;
 
@@ -20,12 +22,13 @@ use crate::planted::planted;
 use crate::store::embedded::codec::{self, CodecError};
 use crate::store::log::passed::Note;
 use crate::store::log::segment::FRAME_HEADER;
-use crate::store::{Change, ClockNote, Fence, QueueCounts, Shard};
+use crate::store::{Change, ClockNote, Fence, QueueCounts, Shard, Totals};
 use crate::{DueClock, QueueName, Revision, StateKind, Wake};
 
 const COMMIT: u8 = 1;
 const SNAPSHOT_WITHOUT_CLOCKS: u8 = 2;
 const SNAPSHOT: u8 = 3;
+const SNAPSHOT_WITH_SUMS: u8 = 4;
 
 const PUT: u8 = 1;
 const REMOVE: u8 = 2;
@@ -33,6 +36,7 @@ const GIVEN: u8 = 3;
 const FENCE: u8 = 4;
 const PASSED: u8 = 5;
 const CLOCK: u8 = 6;
+const COUNTS: u8 = 7;
 const MAY_BE_OLD: u8 = 1 << 3;
 const BEFORE_SHIFT: u8 = 4;
 
@@ -89,6 +93,78 @@ pub(super) enum Logged<'a> {
     /// How far the sorted store was passed.
     Passed(Note),
     Clock(ClockNote),
+    Counts(Piece<'a>),
+}
+
+/// A piece of a **copy of the counts**: those of some queues of a shard, one behind the other in order
+/// of name. A copy has all queues of all shards, shard by shard; commits stand between its pieces. What
+/// a commit changes of a queue behind the place that the copy has come to is in a later piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece<'a> {
+    pub(super) part: Part,
+    counts: &'a [u8],
+}
+
+/// Where in a copy a piece stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Part {
+    /// It is the first of the copy.
+    pub(super) is_first: bool,
+    /// It is the first of its shard.
+    pub(super) begins: bool,
+    /// It is the last of its shard.
+    pub(super) ends: bool,
+    /// It is the last of the copy.
+    pub(super) is_last: bool,
+}
+
+impl Part {
+    fn bits(self) -> u8 {
+        let bits = [self.is_first, self.begins, self.ends, self.is_last];
+        (0..).zip(bits).map(|(at, bit)| u8::from(bit) << at).sum()
+    }
+
+    fn of_bits(bits: u8) -> Self {
+        let bit = |at: u8| bits & 1 << at != 0;
+        Self {
+            is_first: bit(0),
+            begins: bit(1),
+            ends: bit(2),
+            is_last: bit(3),
+        }
+    }
+}
+
+impl Piece<'_> {
+    /// The counts, in order of name.
+    pub(super) fn counts(&self) -> Result<Vec<QueueCounts>, CodecError> {
+        let decoded: Vec<(&str, [u64; 4])> =
+            postcard::from_bytes(self.counts).map_err(CodecError::Content)?;
+        let counts = decoded.into_iter().map(|(queue, by_state)| {
+            let queue = QueueName::new(queue).map_err(|_| CodecError::Name)?;
+            Ok(QueueCounts { queue, by_state })
+        });
+        let counts: Vec<_> = counts.collect::<Result<_, CodecError>>()?;
+        let is_sorted = counts.is_sorted_by(|one, other| one.queue < other.queue);
+        if is_sorted {
+            Ok(counts)
+        } else {
+            Err(CodecError::Key)
+        }
+    }
+}
+
+/// Appends a piece of a copy of the counts.
+pub(super) fn encode_counts(frame: &mut Vec<u8>, part: Part, counts: &[QueueCounts]) {
+    let counts: Vec<_> = counts
+        .iter()
+        .map(|counts| (counts.queue.as_str(), counts.by_state))
+        .collect();
+    let encoded = postcard::to_allocvec(&counts).expect("names and numbers can be written");
+    frame.extend_from_slice(&[COUNTS, part.bits()]);
+    let length = u32::try_from(encoded.len()).unwrap_or(u32::MAX);
+    frame.extend_from_slice(&length.to_le_bytes());
+    frame.extend_from_slice(&encoded);
 }
 
 /// A body to which changes are added, behind the bytes of a frame's header.
@@ -167,29 +243,58 @@ pub(super) struct ShardSnapshot {
     pub(super) fence: Fence,
     pub(super) last_revision: Revision,
     pub(super) clock: Option<ClockNote>,
-    /// In order of name.
-    pub(super) counts: Vec<QueueCounts>,
+    pub(super) counts: Counts,
 }
 
-/// Whether the snapshot with this body has the notes of the clocks.
-pub(super) fn has_clocks(body: &[u8]) -> bool {
-    body.first() != Some(&SNAPSHOT_WITHOUT_CLOCKS)
+/// What a snapshot says of the counts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Counts {
+    /// Those of all queues, in order of name.
+    Whole(Vec<QueueCounts>),
+    /// Their sum.
+    Sum(Totals),
 }
 
-/// A snapshot, behind the bytes of a frame's header. One without the notes of the clocks is for
-/// comparing it with what an earlier version wrote.
+/// What stands in a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// All counts, and no notes of the clocks: earlier versions wrote that.
+    WithoutClocks,
+    /// All counts.
+    Whole,
+    /// The sums of the counts.
+    Sums,
+}
+
+impl Form {
+    /// The form of the snapshot with this body.
+    pub(super) fn of(body: &[u8]) -> Self {
+        match body.first() {
+            Some(&SNAPSHOT_WITHOUT_CLOCKS) => Self::WithoutClocks,
+            Some(&SNAPSHOT_WITH_SUMS) => Self::Sums,
+            _ => Self::Whole,
+        }
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            Self::WithoutClocks => SNAPSHOT_WITHOUT_CLOCKS,
+            Self::Whole => SNAPSHOT,
+            Self::Sums => SNAPSHOT_WITH_SUMS,
+        }
+    }
+}
+
+/// A snapshot, behind the bytes of a frame's header.
 pub(super) fn encode_snapshot(
     frame: &mut Vec<u8>,
-    with_clocks: bool,
+    form: Form,
     shards: impl Iterator<Item = ShardSnapshot>,
 ) {
+    let with_clocks = form != Form::WithoutClocks;
     frame.clear();
     frame.resize(FRAME_HEADER, 0);
-    frame.push(if with_clocks {
-        SNAPSHOT
-    } else {
-        SNAPSHOT_WITHOUT_CLOCKS
-    });
+    frame.push(form.byte());
     for snapshot in shards {
         frame.extend_from_slice(&snapshot.shard.0.to_le_bytes());
         frame.extend_from_slice(&snapshot.fence.0.to_le_bytes());
@@ -200,12 +305,22 @@ pub(super) fn encode_snapshot(
                 frame.extend_from_slice(&note.to_bytes());
             }
         }
-        frame.extend_from_slice(&(snapshot.counts.len() as u64).to_le_bytes());
-        for counts in snapshot.counts {
-            put_text(frame, counts.queue.as_str());
-            for count in counts.by_state {
+        let (queues, sum, counts) = match &snapshot.counts {
+            Counts::Whole(counts) => (counts.len() as u64, None, counts.as_slice()),
+            Counts::Sum(totals) => (totals.queues, Some(totals.by_state), &[][..]),
+        };
+        let put_counts = |frame: &mut Vec<u8>, by_state: [u64; 4]| {
+            for count in by_state {
                 frame.extend_from_slice(&count.to_le_bytes());
             }
+        };
+        frame.extend_from_slice(&queues.to_le_bytes());
+        if let Some(sum) = sum {
+            put_counts(frame, sum);
+        }
+        for counts in counts {
+            put_text(frame, counts.queue.as_str());
+            put_counts(frame, counts.by_state);
         }
     }
 }
@@ -213,10 +328,11 @@ pub(super) fn encode_snapshot(
 /// The shards of a snapshot's body.
 pub(super) fn decode_snapshot(body: &[u8]) -> Result<Vec<ShardSnapshot>, CodecError> {
     let mut rest = Rest { body, at: 0 };
-    let [SNAPSHOT | SNAPSHOT_WITHOUT_CLOCKS] = rest.array()? else {
+    let [SNAPSHOT | SNAPSHOT_WITHOUT_CLOCKS | SNAPSHOT_WITH_SUMS] = rest.array()? else {
         return Err(CodecError::Key);
     };
-    let with_clocks = has_clocks(body);
+    let form = Form::of(body);
+    let with_clocks = form != Form::WithoutClocks;
     let mut shards = Vec::new();
     while rest.at < body.len() {
         let shard = Shard(u16::from_le_bytes(rest.array()?));
@@ -230,16 +346,20 @@ pub(super) fn decode_snapshot(body: &[u8]) -> Result<Vec<ShardSnapshot>, CodecEr
                 _ => return Err(CodecError::Key),
             };
         }
-        let mut counts = Vec::new();
-        // As many as it says, or until the bytes end: nothing is set aside for them.
-        for _ in 0..u64::from_le_bytes(rest.array()?) {
-            let queue = QueueName::new(rest.text()?).map_err(|_| CodecError::Name)?;
-            let mut by_state = [0; 4];
-            for count in &mut by_state {
-                *count = u64::from_le_bytes(rest.array()?);
+        let queues = u64::from_le_bytes(rest.array()?);
+        let counts = if form == Form::Sums {
+            let by_state = rest.counts()?;
+            Counts::Sum(Totals { queues, by_state })
+        } else {
+            let mut counts = Vec::new();
+            // As many as it says, or until the bytes end: nothing is set aside for them.
+            for _ in 0..queues {
+                let queue = QueueName::new(rest.text()?).map_err(|_| CodecError::Name)?;
+                let by_state = rest.counts()?;
+                counts.push(QueueCounts { queue, by_state });
             }
-            counts.push(QueueCounts { queue, by_state });
-        }
+            Counts::Whole(counts)
+        };
         shards.push(ShardSnapshot {
             shard,
             fence,
@@ -314,6 +434,14 @@ impl<'a> Changes<'a> {
                 })
             }
             CLOCK => Logged::Clock(ClockNote::of_bytes(&rest.array()?)),
+            COUNTS => {
+                let [bits] = rest.array()?;
+                let length = u32::from_le_bytes(rest.array()?);
+                Logged::Counts(Piece {
+                    part: Part::of_bits(bits),
+                    counts: rest.take(usize::try_from(length).unwrap_or(usize::MAX))?,
+                })
+            }
             _ => return Err(CodecError::Key),
         }))
     }
@@ -344,6 +472,14 @@ impl<'a> Rest<'a> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
         let taken = self.take(N)?;
         taken.try_into().map_err(|_| CodecError::Key)
+    }
+
+    fn counts(&mut self) -> Result<[u64; 4], CodecError> {
+        let mut by_state = [0; 4];
+        for count in &mut by_state {
+            *count = u64::from_le_bytes(self.array()?);
+        }
+        Ok(by_state)
     }
 
     fn text(&mut self) -> Result<&'a str, CodecError> {

@@ -99,7 +99,7 @@ mod tests {
         let log = LogStore::open(MemorySorted::default(), files, 7, options).expect("a log");
         let frozen = log.frozen(|_, frozen| {
             assert!(log.moving.try_lock().is_err(), "a segment could be freed");
-            assert!(log.writer.try_lock().is_ok(), "commits wait");
+            assert!(log.writer.try_lock().is_some(), "commits wait");
             assert!(log.state.try_write().is_some(), "commits wait");
             Ok(frozen.segments.len())
         });

@@ -74,10 +74,11 @@ mod young;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use self::batch::Form;
 use self::full::FullDisk;
 use self::mover::Watch;
 use self::passed::{Earliest, LOOK_EVERY};
@@ -89,10 +90,10 @@ use super::embedded::codec::{CodecError, Indexed};
 use super::scrub::Scrub;
 use super::{
     Before, Change, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, OnFailure, OpenFiles,
-    Ownership, Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError,
+    Ownership, Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
 };
 use crate::planted::planted;
-use crate::{Record, StateKind, TimerName, Trouble, Troubles};
+use crate::{QueueName, Record, StateKind, TimerName, Trouble, Troubles};
 
 pub(super) use self::freeze::Frozen;
 pub use self::mover::MovingLog;
@@ -103,6 +104,8 @@ const SEGMENT_MIN_BYTES: u64 = 1 << 12;
 
 /// A segment takes as many changes at least, if they fit.
 const CHANGES_MIN: usize = 64;
+/// The counts of so many queues are copied while commits wait.
+const COUNTED_AT_ONCE: usize = 1_024;
 
 /// A commit is one frame, and that has a length of four bytes.
 const COMMIT_MAX_BYTES: usize = 1 << 31;
@@ -130,6 +133,11 @@ pub struct LogOptions {
     pub young_max: usize,
     /// So many segments are set aside for when the disk is full.
     pub reserve_segments: usize,
+    /// With more queues than this, a segment does not begin with the counts of all: before a segment
+    /// moves, they are copied into the log, in pieces.
+    pub counts_whole: usize,
+    /// So many queues are in such a piece: whoever commits may wait for one.
+    pub counts_at_once: usize,
 }
 
 impl Default for LogOptions {
@@ -140,6 +148,8 @@ impl Default for LogOptions {
             segments_max: 6,
             young_max: 600_000,
             reserve_segments: 1,
+            counts_whole: 1_024,
+            counts_at_once: 4_096,
         }
     }
 }
@@ -205,8 +215,8 @@ pub struct LogStore<B> {
     moving: Mutex<()>,
     /// Held while the mover waits for the writer, so that commits let it through.
     gate: Mutex<()>,
-    /// Taken before `state`.
-    writer: Mutex<Writer>,
+    /// Taken before `state`. Fair when it is asked to be, as that is.
+    writer: parking_lot::Mutex<Writer>,
     /// Fair when it is asked to be: whoever takes it again and again would keep commits out.
     state: RwLock<State>,
     /// The segments of which the opening found the second header damaged, by number.
@@ -276,6 +286,7 @@ impl<B: Sorted> LogStore<B> {
             reserve: options.reserve_segments,
             full_disk: Arc::clone(&full_disk),
             capped: false,
+            keeps_reserve: false,
             has_maker: false,
             next_name: 0,
         };
@@ -283,6 +294,7 @@ impl<B: Sorted> LogStore<B> {
         let mut state = recovered.state;
         let mut snapshot = Vec::new();
         let mut unsure = false;
+        let mut copied = recovered.copied;
         let (active, begins_at, offset) = match recovered.end {
             Some((active, begins_at, offset))
                 if offset > begins_at || planted!(LogKeepsUnsureName) =>
@@ -293,8 +305,12 @@ impl<B: Sorted> LogStore<B> {
             // and after a sync that failed, another one says nothing about what was done before
             // it. So it gets its name once more, by way of another file.
             end => {
-                state.snapshot(&mut snapshot);
                 let number = end.as_ref().map_or(1, |(last, _, _)| last.number);
+                let form = state.form(options.counts_whole, recovered.copied, number);
+                state.snapshot_as(form, &mut snapshot);
+                if form == Form::Whole {
+                    copied = number;
+                }
                 match supply.next_segment(number, recovered.next_commit, &mut snapshot, 0) {
                     Ok((begun, begins_at)) => {
                         state.segments.insert(number, begun.clone());
@@ -316,6 +332,8 @@ impl<B: Sorted> LogStore<B> {
             active,
             unsure,
             marked: None,
+            copied,
+            counts_whole: options.counts_whole,
             begins_at,
             offset,
             next_commit: recovered.next_commit,
@@ -335,7 +353,7 @@ impl<B: Sorted> LogStore<B> {
             recovery,
             moving: Mutex::new(()),
             gate: Mutex::new(()),
-            writer: Mutex::new(writer),
+            writer: parking_lot::Mutex::new(writer),
             state: RwLock::new(state),
             troubles: Troubles::default(),
             one_header,
@@ -636,7 +654,7 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// The end of the log, once nobody waits for it that has to come first.
-    fn writer(&self) -> Result<MutexGuard<'_, Writer>, StoreError> {
+    fn writer(&self) -> Result<parking_lot::MutexGuard<'_, Writer>, StoreError> {
         drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
         let writer = self.writer_whatever();
         if writer.poisoned {
@@ -645,8 +663,8 @@ impl<B: Sorted> LogStore<B> {
         Ok(writer)
     }
 
-    fn writer_whatever(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    fn writer_whatever(&self) -> parking_lot::MutexGuard<'_, Writer> {
+        self.writer.lock()
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
@@ -693,11 +711,38 @@ impl<B: Sorted> Store for LogStore<B> {
     }
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        let mut counts: Vec<QueueCounts> = Vec::new();
+        loop {
+            let last = counts.last().map(|last| last.queue.clone());
+            let page = self.counts_after(shard, last.as_ref(), COUNTED_AT_ONCE)?;
+            let is_last = page.len() < COUNTED_AT_ONCE;
+            counts.extend(page);
+            if is_last {
+                return Ok(counts);
+            }
+        }
+    }
+
+    fn counts_after(
+        &self,
+        shard: Shard,
+        after: Option<&QueueName>,
+        limit: usize,
+    ) -> Result<Vec<QueueCounts>, StoreError> {
         let state = self.state();
-        Ok(state
-            .shards
-            .get(&shard)
-            .map_or_else(Vec::new, Table::counts))
+        let table = state.shards.get(&shard);
+        Ok(table.map_or_else(Vec::new, |table| table.counts_after(after, limit)))
+    }
+
+    fn summary(
+        &self,
+        shard: Shard,
+        first: &[QueueName],
+        limit: usize,
+    ) -> Result<Summary, StoreError> {
+        let state = self.state();
+        let table = state.shards.get(&shard);
+        Ok(table.map_or_else(Summary::default, |table| table.summary(first, limit)))
     }
 
     fn has_room(&self) -> bool {

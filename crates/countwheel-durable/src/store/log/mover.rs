@@ -12,9 +12,9 @@ use super::moving::Step;
 use crate::store::sorted::share;
 use crate::store::{
     Change, DuePage, DueScan, Filter, Gaps, Lease, OnFailure, OpenFiles, Ownership, Page,
-    QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError,
+    QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
 };
-use crate::{Record, TimerName, Trouble};
+use crate::{QueueName, Record, TimerName, Trouble};
 
 /// After the disk was full, it is looked at again after so long, then after twice as long, and
 /// so on.
@@ -492,6 +492,24 @@ impl<B: Sorted + 'static> Store for MovingLog<B> {
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         self.log.counts(shard)
+    }
+
+    fn counts_after(
+        &self,
+        shard: Shard,
+        after: Option<&QueueName>,
+        limit: usize,
+    ) -> Result<Vec<QueueCounts>, StoreError> {
+        self.log.counts_after(shard, after, limit)
+    }
+
+    fn summary(
+        &self,
+        shard: Shard,
+        first: &[QueueName],
+        limit: usize,
+    ) -> Result<Summary, StoreError> {
+        self.log.summary(shard, first, limit)
     }
 
     fn has_room(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
-use super::batch::{Changes, Logged};
+use super::batch::{self, Changes, Logged, Part};
 use super::passed::Earliest;
 use super::segment::{Frame, Segment};
 use super::supply::{self, Trouble};
@@ -16,7 +16,7 @@ use crate::store::embedded::codec::{self, CodecError, Indexed};
 use crate::store::files::is_full;
 use crate::store::sorted::{keep, share};
 use crate::store::{Moved, Shard, Sorted, StoreError};
-use crate::{DueClock, TimerName, Wake};
+use crate::{DueClock, QueueName, TimerName, Wake};
 
 /// What became of something that keeps a log short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +106,9 @@ impl<B: Sorted> LogStore<B> {
         // What was taken in before, but not freed, is not taken in again.
         if segment.number > self.base.ingested() {
             self.watch.begins(self.young().0);
+            if !planted!(CountsMoveUncopied) {
+                self.copy_counts(segment.number)?;
+            }
             let Current {
                 mut moved,
                 slots,
@@ -157,6 +160,59 @@ impl<B: Sorted> LogStore<B> {
         }
         self.free(&segment)?;
         Ok(Step::More)
+    }
+
+    /// Sees to it that the log has a copy of the counts behind this segment, which goes. With few queues
+    /// the next segment begins with one. Otherwise it is made in pieces, each a frame of its own, so
+    /// that no commit waits for more than one of them.
+    fn copy_counts(&self, segment: u64) -> Result<(), StoreError> {
+        let mut part = Part {
+            is_first: true,
+            ..Part::default()
+        };
+        if self.writer()?.copied > segment {
+            return Ok(());
+        }
+        let mut begins_in = None;
+        let shards = self.shards();
+        for (at, &shard) in shards.iter().enumerate() {
+            let mut after: Option<QueueName> = None;
+            part.begins = true;
+            part.ends = false;
+            while !part.ends {
+                let mut writer = self.writer()?;
+                let state = self.state();
+                let table = state.shards.get(&shard);
+                let most = self.options.counts_at_once.max(1);
+                let mut counts =
+                    table.map_or_else(Vec::new, |table| table.counts_after(after.as_ref(), most));
+                drop(state);
+                part.ends = counts.len() < most;
+                part.is_last = part.ends && at + 1 == shards.len();
+                after = counts.last().map(|last| last.queue.clone());
+                if planted!(CopyForgetsQueue) {
+                    counts.pop();
+                }
+                batch::begin(&mut writer.frame, shard);
+                batch::encode_counts(&mut writer.frame, part, &counts);
+                // However many names are young: without it none of them moves. What is set aside is for
+                // removals.
+                let is_capped = std::mem::replace(&mut writer.supply.capped, false);
+                writer.supply.keeps_reserve = true;
+                let appended = self.append(&mut writer);
+                writer.supply.keeps_reserve = false;
+                writer.supply.capped = is_capped;
+                let (number, _) = appended?;
+                begins_in.get_or_insert(number);
+                if part.is_last {
+                    writer.copied = writer.copied.max(begins_in.unwrap_or(number));
+                }
+                (part.is_first, part.begins) = (false, false);
+                // A commit that waits comes before the next piece.
+                parking_lot::MutexGuard::unlock_fair(writer);
+            }
+        }
+        Ok(())
     }
 
     /// Adds removals for the names that the log hides as long as the segment is in it. What is young
@@ -338,9 +394,11 @@ impl<B: Sorted> LogStore<B> {
                     Logged::Remove { queue, key, at, .. } => {
                         ((queue, key), place(at, 0), None, None)
                     }
-                    Logged::Given(_) | Logged::Fence(_) | Logged::Passed(_) | Logged::Clock(_) => {
-                        continue;
-                    }
+                    Logged::Given(_)
+                    | Logged::Fence(_)
+                    | Logged::Passed(_)
+                    | Logged::Clock(_)
+                    | Logged::Counts(_) => continue,
                 };
                 if let Some(slot) = table.current(name.0, name.1, at) {
                     current.moved.push(shard, name, record);

@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::ops::Bound;
 
+use parking_lot::RwLockWriteGuard;
+
 use super::merge::Pages;
 use super::young::{Place, Young};
 use super::{LogStore, State, damaged, refused};
@@ -15,6 +17,8 @@ use crate::{Record, Revision, TimerName, Trouble, TroubleReason, Wake};
 /// As many entries at least are asked of the sorted store at once, unless fewer are wanted at
 /// all: some may be hidden.
 const SCAN_MIN: usize = 64;
+/// So many slots of a queue that was never listed are put in order while commits wait.
+const LISTED_AT_ONCE: usize = 1_024;
 
 impl<B: Sorted> LogStore<B> {
     /// The record that stands at `at`. With the state held, so that its segment is not freed.
@@ -148,8 +152,14 @@ impl<B: Sorted> LogStore<B> {
             match (first_young, first_old) {
                 (None, None) => break,
                 (Some(wake), other) if other.is_none_or(|other| wake < other) => {
-                    let name = young.next().and_then(|(_, slot)| table?.name(slot));
-                    let entry = name.map(|name| DueEntry { wake, name });
+                    let slot = young
+                        .next()
+                        .zip(table)
+                        .map(|((_, slot), table)| (slot, table));
+                    let entry = slot.and_then(|(slot, table)| {
+                        let (name, kind) = (table.name(slot)?, table.slot(slot).kind);
+                        Some(DueEntry { wake, name, kind })
+                    });
                     page.entries.extend(entry);
                 }
                 _ => page.entries.extend(old.take()),
@@ -171,12 +181,17 @@ impl<B: Sorted> LogStore<B> {
     pub(super) fn page(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
         let mut state = self.state();
         let table = state.shards.get(&shard);
-        if table.is_some_and(|table| !table.is_listed(&filter.queue)) {
+        let mut is_listed = table.is_none_or(|table| table.is_listed(&filter.queue));
+        while !is_listed {
             drop(state);
-            if let Some(table) = self.state_mut().shards.get_mut(&shard) {
-                table.keep_listed(&filter.queue);
+            let mut changing = self.state_mut();
+            if let Some(table) = changing.shards.get_mut(&shard) {
+                table.keep_listed(&filter.queue, LISTED_AT_ONCE);
             }
+            RwLockWriteGuard::unlock_fair(changing);
             state = self.state();
+            let table = state.shards.get(&shard);
+            is_listed = table.is_none_or(|table| table.is_listed(&filter.queue));
         }
         let Some(table) = state.shards.get(&shard) else {
             drop(state);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::batch::{self, Changes, Logged};
+use super::batch::{self, Changes, Counts, Form, Logged, ShardSnapshot};
 use super::segment::{FRAME_HEADER, FRAMES_BEGIN, Frame, Header, Segment, frames_end, read_header};
 use super::supply::Supply;
 use super::young::{Place, Table};
@@ -40,6 +40,8 @@ pub(super) struct Recovered {
     pub(super) end: Option<(Segment, u64, u64)>,
     pub(super) next_commit: u64,
     pub(super) recovery: Recovery,
+    /// In which segment the last copy of the counts begins that is whole.
+    pub(super) copied: u64,
     /// The last commit, if it stands in the last segment.
     last_commit: Option<(Frame, Vec<u8>)>,
 }
@@ -230,6 +232,8 @@ pub(super) fn replay(
         body: Vec::new(),
         last_body: Vec::new(),
         last: None,
+        copied: 0,
+        copy_begins: None,
         recovery: Recovery::default(),
     };
     let total: u64 = segments.iter().map(|segment| segment.len).sum();
@@ -257,12 +261,16 @@ pub(super) fn replay(
         replay.check_tail(last, *offset)?;
         replay.check_reached(last, *offset, reached)?;
     }
+    if let Some(first) = segments.first() {
+        replay.check_counts(first)?;
+    }
     let last = end.as_ref().map(|(last, ..)| last.number);
     Ok(Recovered {
         state: replay.state,
         end,
         next_commit: replay.next_commit,
         recovery: replay.recovery,
+        copied: replay.copied,
         last_commit: replay
             .last
             .filter(|(number, _)| Some(*number) == last)
@@ -280,6 +288,9 @@ struct Replay<'a> {
     /// The last commit that was read, and in which segment it stands.
     last_body: Vec<u8>,
     last: Option<(u64, Frame)>,
+    /// In which segment the last copy of the counts begins that is whole, and the one that is read.
+    copied: u64,
+    copy_begins: Option<u64>,
     recovery: Recovery,
 }
 
@@ -295,25 +306,64 @@ impl Replay<'_> {
         let Some(frame) = frame.map_err(|source| io_error(self.files, source))? else {
             return Err(corrupt("the snapshot is damaged"));
         };
-        if is_first {
+        let form = Form::of(&self.body);
+        let wrong = || corrupt("the snapshot is not what the commits before come to");
+        let is_counted = self.state.shards.values().all(Table::is_counted);
+        if is_first || !is_counted {
             let decoded = batch::decode_snapshot(&self.body);
             let shards =
                 decoded.map_err(|error| damaged(self.files, segment, frame.body_at, &error))?;
-            let tables = shards
-                .into_iter()
-                .map(|snapshot| (snapshot.shard, Table::of(snapshot)));
-            self.state.shards = tables.collect();
+            if is_first {
+                let tables = shards
+                    .into_iter()
+                    .map(|snapshot| (snapshot.shard, Table::of(snapshot)));
+                self.state.shards = tables.collect();
+            } else if !self.carries_on(shards) {
+                return Err(wrong());
+            }
         } else {
             let mut expected = Vec::new();
-            let with_clocks = batch::has_clocks(&self.body);
-            self.state.snapshot_as(with_clocks, &mut expected);
+            self.state.snapshot_as(form, &mut expected);
             if expected[FRAME_HEADER..] != self.body {
-                return Err(corrupt(
-                    "the snapshot is not what the commits before come to",
-                ));
+                return Err(wrong());
             }
         }
+        if form != Form::Sums {
+            self.copied = segment.number;
+        }
         Ok(frame.end)
+    }
+
+    /// Whether a snapshot says what the commits before come to, as far as that is known without the
+    /// counts. If it has these, they are known from here on.
+    fn carries_on(&mut self, shards: Vec<ShardSnapshot>) -> bool {
+        let tables = &mut self.state.shards;
+        let is_same = shards.len() == tables.len()
+            && shards.iter().all(|snapshot| {
+                tables.get(&snapshot.shard).is_some_and(|table| {
+                    let known = (table.fence, table.last_revision, table.clock);
+                    known == (snapshot.fence, snapshot.last_revision, snapshot.clock)
+                })
+            });
+        for snapshot in shards {
+            if let Some(table) = tables.get_mut(&snapshot.shard)
+                && let Counts::Whole(counts) = snapshot.counts
+            {
+                table.adopt(&counts);
+            }
+        }
+        is_same
+    }
+
+    /// The counts of all queues are known in the end.
+    fn check_counts(&self, first: &Segment) -> Result<(), StoreError> {
+        if self.state.shards.values().all(Table::is_counted) {
+            return Ok(());
+        }
+        Err(StoreError::Corrupt {
+            path: self.files.path().join(first.name()),
+            problem: "the log has no copy of the counts of all queues".to_owned(),
+        })
     }
 
     /// Reads a segment's commits, and says where the last one ends.
@@ -375,6 +425,15 @@ impl Replay<'_> {
                     table.last_revision = table.last_revision.max(revision);
                 }
                 Logged::Clock(note) => table.clock = Some(note),
+                Logged::Counts(piece) => {
+                    table.copy_back(piece.part, &piece.counts()?)?;
+                    if piece.part.is_first {
+                        self.copy_begins = Some(segment.number);
+                    }
+                    if piece.part.is_last {
+                        self.copied = self.copied.max(self.copy_begins.take().unwrap_or(0));
+                    }
+                }
                 Logged::Fence(fence) => table.fence = fence,
                 Logged::Passed(note) => {
                     table.passed.recover(note, self.ingested);

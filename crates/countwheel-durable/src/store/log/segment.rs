@@ -44,7 +44,7 @@ const HEADER_BYTES: usize = 64;
 pub(super) const FRAME_HEADER: usize = 16;
 const ALIGNMENT: usize = 8;
 const MAGIC: [u8; 8] = *b"cwheelog";
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 /// The earliest that is read: without a nonce, which is zero there.
 const VERSION_MIN: u32 = 4;
 /// So much of a tail is looked through at a time.

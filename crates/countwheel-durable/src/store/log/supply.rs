@@ -24,6 +24,8 @@ pub(super) struct Supply {
     /// More is young than the options allow, and cannot move: what is there already is all that
     /// may be used.
     pub(super) capped: bool,
+    /// What is to be begun is not worth what is set aside.
+    pub(super) keeps_reserve: bool,
     /// Somebody else makes spares, and tries again when the disk was full.
     pub(super) has_maker: bool,
     pub(super) next_name: u64,
@@ -157,7 +159,8 @@ impl Supply {
                 Err(error) => return Err(error),
             }
         }
-        let reserve = if fits { self.spares.pop() } else { None };
+        let may_take = fits && !self.keeps_reserve;
+        let reserve = if may_take { self.spares.pop() } else { None };
         reserve.ok_or(Trouble::Full)
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::State;
-use super::batch::{self, Replaces};
+use super::batch::{self, Form, Replaces};
 use super::segment::{FRAME_HEADER, Segment, sealed_len};
 use super::supply::{Supply, Trouble};
 use crate::planted::planted;
@@ -21,6 +21,10 @@ pub(super) struct Writer {
     pub(super) unsure: bool,
     /// The last mark that this opening made of how far the log has reached.
     pub(super) marked: Option<Reached>,
+    /// In which segment the last copy of the counts begins that is whole.
+    pub(super) copied: u64,
+    /// With more queues than this, a segment does not begin with all counts.
+    pub(super) counts_whole: usize,
     /// Where the first commit of the active segment goes.
     pub(super) begins_at: u64,
     /// Where the next frame goes.
@@ -73,15 +77,17 @@ impl Writer {
     /// Begins the next segment, or once more the one that may lose its name. Everything in this
     /// one was synced by the commit that wrote it.
     pub(super) fn begin_next(&mut self, state: &State, needed: u64) -> Result<Segment, Trouble> {
-        state.snapshot(&mut self.snapshot);
-        let (segment, begins_at) = self.supply.next_segment(
-            self.active.number + u64::from(!self.unsure),
-            self.next_commit,
-            &mut self.snapshot,
-            needed,
-        )?;
+        let number = self.active.number + u64::from(!self.unsure);
+        let form = state.form(self.counts_whole, self.copied, number);
+        state.snapshot_as(form, &mut self.snapshot);
+        let (segment, begins_at) =
+            self.supply
+                .next_segment(number, self.next_commit, &mut self.snapshot, needed)?;
         (self.begins_at, self.offset) = (begins_at, begins_at);
         self.changes = 0;
+        if form == Form::Whole {
+            self.copied = number;
+        }
         self.active = segment.clone();
         self.unsure = false;
         if self.snapshot.capacity() > BUFFER_KEPT {
@@ -183,15 +189,23 @@ impl Writer {
 }
 
 impl State {
-    /// What of everything committed so far is to survive the segments before.
-    pub(super) fn snapshot(&self, frame: &mut Vec<u8>) {
-        self.snapshot_as(true, frame);
+    /// What the snapshot says of the counts with which segment `number` begins: all of them if there
+    /// are at most `most` queues, or if it is the one with which the last copy begins, which is
+    /// `copied`, once more.
+    pub(super) fn form(&self, most: usize, copied: u64, number: u64) -> Form {
+        let queues = self.shards.values().map(|table| table.totals().queues);
+        let queues: u64 = queues.sum();
+        if queues <= most as u64 || copied >= number {
+            Form::Whole
+        } else {
+            Form::Sums
+        }
     }
 
-    /// The same, or as before there were notes of the clocks.
-    pub(super) fn snapshot_as(&self, with_clocks: bool, frame: &mut Vec<u8>) {
+    /// What of everything committed so far is to survive the segments before.
+    pub(super) fn snapshot_as(&self, form: Form, frame: &mut Vec<u8>) {
         let shards = self.shards.iter();
-        let shards = shards.map(|(&shard, table)| table.snapshot(shard));
-        batch::encode_snapshot(frame, with_clocks, shards);
+        let shards = shards.map(|(&shard, table)| table.snapshot(shard, form));
+        batch::encode_snapshot(frame, form, shards);
     }
 }

@@ -4,19 +4,20 @@
 //! Everything known of a name is in one slot of a slab. The indexes hold numbers of slots, so
 //! that a name is in memory once, whatever finds it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
-use std::ops::{Bound, RangeBounds as _};
+use std::ops::Bound;
 
 use countwheel::Timestamp;
 
-use super::batch::{Replaces, ShardSnapshot};
+use super::batch::{Counts, Form, Part, Replaces, ShardSnapshot};
 use super::due::{Due, Entry};
 use super::passed::Passed;
 use super::short::Short;
 use crate::planted::planted;
-use crate::store::embedded::codec::Indexed;
-use crate::store::{ClockNote, Fence, Position, QueueCounts, Shard};
+use crate::store::embedded::codec::{CodecError, Indexed};
+use crate::store::{ClockNote, Fence, Position, QueueCounts, Shard, Summary, Totals};
 use crate::{DueClock, QueueName, Revision, StateKind, TimerName, Wake};
 
 /// A name of so many bytes, with one between queue and key, is hashed in one piece.
@@ -40,6 +41,8 @@ pub(super) struct Young {
     queue: u32,
     /// The next slot whose name has the same hash, or the next that is free.
     next: u32,
+    /// The slots before and behind it in the chain of its queue.
+    beside: [u32; 2],
     /// Where, and for a name that was removed where its removal stands.
     pub(super) at: Place,
     due: u64,
@@ -57,11 +60,19 @@ pub(super) struct Young {
 struct Queue {
     name: QueueName,
     by_state: [u64; 4],
-    /// How many slots are of this queue.
-    slots: usize,
+    /// The first slot of the chain of those of this queue.
+    first: u32,
     /// In the order of listings, from the first listing on: most queues are never listed, and
     /// this would be half of what a change costs.
-    list: Option<BTreeMap<Position, u32>>,
+    list: Option<List>,
+}
+
+/// What is of a queue, in the order of listings.
+#[derive(Debug)]
+struct List {
+    order: BTreeMap<Position, u32>,
+    /// From which slot of the chain on the slots are not taken in yet.
+    from: u32,
 }
 
 /// The young part of a shard, and what is known of all of it.
@@ -94,7 +105,17 @@ pub(super) struct Table {
     free_queues: Vec<u32>,
     /// Of which queue the last change was, if it is still there.
     last_queue: Option<u32>,
-    queue_numbers: HashMap<QueueName, u32>,
+    numbers: Numbers,
+    /// The queues of which something is counted, in order of name.
+    counted: BTreeSet<QueueName>,
+    /// Of all queues.
+    by_state: [u64; 4],
+    /// The queues that have dead records, the most first.
+    dead: BTreeSet<(Reverse<u64>, QueueName)>,
+    /// The counts are not known yet: what of them stands in the log was read from its middle on.
+    is_uncounted: bool,
+    /// Up to which queue a copy of the counts was read back; `None` before its first.
+    copied_to: Option<QueueName>,
 }
 
 impl Table {
@@ -106,15 +127,85 @@ impl Table {
             clock: snapshot.clock,
             ..Self::default()
         };
-        for counts in snapshot.counts {
-            let queue = table.queue(&counts.queue);
-            table.queues[queue as usize].by_state = counts.by_state;
-            table.release(queue);
+        match snapshot.counts {
+            Counts::Whole(counts) => table.set_counts(&counts),
+            Counts::Sum(_) => table.is_uncounted = true,
         }
         table
     }
 
-    pub(super) fn snapshot(&self, shard: Shard) -> ShardSnapshot {
+    /// Whether the counts are known.
+    pub(super) fn is_counted(&self) -> bool {
+        !self.is_uncounted
+    }
+
+    /// These are the counts of all queues.
+    pub(super) fn adopt(&mut self, counts: &[QueueCounts]) {
+        let known: Vec<_> = self.counted.iter().cloned().collect();
+        for queue in known {
+            self.set_count(&queue, [0; 4]);
+        }
+        self.set_counts(counts);
+        self.is_uncounted = false;
+    }
+
+    /// Takes in a piece of a copy of the counts, or sees whether it says what is known.
+    pub(super) fn copy_back(
+        &mut self,
+        part: Part,
+        counts: &[QueueCounts],
+    ) -> Result<(), CodecError> {
+        if part.begins {
+            self.copied_to = None;
+        }
+        let after = self.copied_to.take();
+        if !part.begins && after.is_none() {
+            return Ok(()); // it began in a segment that is gone
+        }
+        let last = counts.last().map(|last| last.queue.clone());
+        let begin = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let end = match &last {
+            Some(last) if !part.ends => Bound::Included(last),
+            _ => Bound::Unbounded,
+        };
+        if after.is_some()
+            && counts
+                .first()
+                .is_some_and(|first| Some(&first.queue) <= after.as_ref())
+        {
+            return Err(CodecError::Key);
+        }
+        let known = self.counted.range::<QueueName, _>((begin, end));
+        if self.is_uncounted {
+            let known: Vec<_> = known.cloned().collect();
+            for queue in known {
+                self.set_count(&queue, [0; 4]);
+            }
+            self.set_counts(counts);
+            self.is_uncounted = !part.ends;
+        } else if !known
+            .map(|queue| self.counts_of(queue))
+            .eq(counts.iter().cloned())
+        {
+            return Err(CodecError::Counts);
+        }
+        self.copied_to = last.or(after);
+        Ok(())
+    }
+
+    fn set_counts(&mut self, counts: &[QueueCounts]) {
+        for counts in counts {
+            self.set_count(&counts.queue, counts.by_state);
+        }
+    }
+
+    fn set_count(&mut self, queue: &QueueName, by_state: [u64; 4]) {
+        let number = self.queue(queue);
+        self.count(number, by_state);
+        self.release(number);
+    }
+
+    pub(super) fn snapshot(&self, shard: Shard, form: Form) -> ShardSnapshot {
         ShardSnapshot {
             shard,
             fence: self.fence,
@@ -124,22 +215,83 @@ impl Table {
                 self.last_revision
             },
             clock: self.clock.filter(|_| !planted!(LogSnapshotForgetsClock)),
-            counts: self.counts(),
+            counts: match form {
+                Form::Sums => Counts::Sum(self.totals()),
+                Form::WithoutClocks | Form::Whole => Counts::Whole(self.counts()),
+            },
         }
     }
 
     /// How many records each queue has in each state, old and young; in order of name.
     pub(super) fn counts(&self) -> Vec<QueueCounts> {
-        let queues = self.queues.iter();
-        let counted = queues.filter(|queue| queue.by_state != [0; 4]);
-        let mut counts: Vec<_> = counted
-            .map(|queue| QueueCounts {
-                queue: queue.name.clone(),
-                by_state: queue.by_state,
-            })
-            .collect();
-        counts.sort_unstable_by(|a, b| a.queue.cmp(&b.queue));
-        counts
+        let names = self.counted.iter();
+        names.map(|queue| self.counts_of(queue)).collect()
+    }
+
+    /// The same of at most `limit` queues behind `after`.
+    pub(super) fn counts_after(&self, after: Option<&QueueName>, limit: usize) -> Vec<QueueCounts> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self
+            .counted
+            .range::<QueueName, _>((begin, Bound::Unbounded));
+        names
+            .take(limit)
+            .map(|queue| self.counts_of(queue))
+            .collect()
+    }
+
+    /// The same of one queue.
+    fn counts_of(&self, queue: &QueueName) -> QueueCounts {
+        let number = self.numbers.get(queue);
+        QueueCounts {
+            queue: queue.clone(),
+            by_state: number.map_or([0; 4], |number| self.queues[number as usize].by_state),
+        }
+    }
+
+    /// As [`Store::summary`](crate::store::Store::summary).
+    pub(super) fn summary(&self, first: &[QueueName], limit: usize) -> Summary {
+        let dead = self.dead.iter().map(|(_, queue)| queue);
+        let named = first.iter().filter(|queue| self.counted.contains(*queue));
+        let mut seen = HashSet::new();
+        let all = named.chain(dead).chain(&self.counted);
+        let some = all.filter(|queue| seen.insert(*queue)).take(limit);
+        Summary {
+            queues: some.map(|queue| self.counts_of(queue)).collect(),
+            totals: self.totals(),
+        }
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        Totals {
+            queues: self.counted.len() as u64,
+            by_state: self.by_state,
+        }
+    }
+
+    /// Notes how many records a queue has in each state from now on.
+    fn count(&mut self, queue: u32, by_state: [u64; 4]) {
+        let queue = &mut self.queues[queue as usize];
+        let before = std::mem::replace(&mut queue.by_state, by_state);
+        for (sum, (before, after)) in self.by_state.iter_mut().zip(before.iter().zip(by_state)) {
+            *sum = sum.wrapping_sub(*before).wrapping_add(after);
+        }
+        let dead = |counts: [u64; 4]| counts[StateKind::Dead as usize];
+        if dead(before) != dead(by_state) {
+            if dead(before) > 0 {
+                let ranked = (Reverse(dead(before)), queue.name.clone());
+                self.dead.remove(&ranked);
+            }
+            if dead(by_state) > 0 {
+                let ranked = (Reverse(dead(by_state)), queue.name.clone());
+                self.dead.insert(ranked);
+            }
+        }
+        match (before == [0; 4], by_state == [0; 4]) {
+            (true, false) => drop(self.counted.insert(queue.name.clone())),
+            (false, true) => drop(self.counted.remove(&queue.name)),
+            _ => {}
+        }
     }
 
     /// The queue and the state of each young record.
@@ -243,14 +395,16 @@ impl Table {
     ) {
         let (in_queue, key) = (name.queue.as_str(), name.key.as_str());
         let queue = self.queue(&name.queue);
+        let mut by_state = self.queues[queue as usize].by_state;
         if let Some(kind) = replaces.kind {
-            let count = &mut self.queues[queue as usize].by_state[kind as usize];
+            let count = &mut by_state[kind as usize];
             *count = count.saturating_sub(1);
         }
         if let Some(indexed) = &indexed {
-            self.queues[queue as usize].by_state[indexed.kind as usize] += 1;
+            by_state[indexed.kind as usize] += 1;
             self.last_revision = self.last_revision.max(indexed.position.revision);
         }
+        self.count(queue, by_state);
         // What moved meanwhile is forgotten, and its slot may be another's.
         let is_still = |slot: &u32| {
             let young = self.slots.get(*slot as usize);
@@ -282,7 +436,7 @@ impl Table {
             young.clock = indexed.clock;
             young.wake_at = indexed.wake.map_or(0, |wake| wake.at.as_micros());
             if let Some(list) = &mut self.queues[queue as usize].list {
-                list.insert(indexed.position, slot);
+                list.order.insert(indexed.position, slot);
             }
             if let Some(wake) = indexed.wake {
                 let is_live = is_live(&self.slots, indexed.clock);
@@ -363,49 +517,52 @@ impl Table {
         self.due[clock as usize].after(after, is_live(&self.slots, clock))
     }
 
-    /// Whether the queue can be listed without sorting all of it.
+    /// Whether all of the queue is in the order of listings.
     pub(super) fn is_listed(&self, queue: &QueueName) -> bool {
-        let queue = self.queue_numbers.get(queue);
-        queue.is_none_or(|&queue| self.queues[queue as usize].list.is_some())
+        let Some(number) = self.numbers.get(queue) else {
+            return true;
+        };
+        let list = &self.queues[number as usize].list;
+        list.as_ref().is_some_and(|list| list.from == NONE)
     }
 
-    /// Keeps the queue in the order of listings from now on, until nothing of it is young.
-    pub(super) fn keep_listed(&mut self, queue: &QueueName) {
-        if let Some(&number) = self.queue_numbers.get(queue) {
-            let list = self.sorted(number).into_iter().collect();
-            self.queues[number as usize].list.get_or_insert(list);
+    /// Keeps the queue in the order of listings from now on, until nothing of it is young. Takes in
+    /// at most so many slots, so that nobody waits for long; what changes meanwhile is taken in.
+    pub(super) fn keep_listed(&mut self, queue: &QueueName, most: usize) {
+        let Some(number) = self.numbers.get(queue) else {
+            return;
+        };
+        let queue = &mut self.queues[number as usize];
+        let list = queue.list.get_or_insert_with(|| List {
+            order: BTreeMap::new(),
+            from: queue.first,
+        });
+        for _ in 0..most {
+            if list.from == NONE {
+                return;
+            }
+            let young = &self.slots[list.from as usize];
+            if young.kind.is_some() {
+                list.order.insert(young.position(), list.from);
+            }
+            list.from = young.beside[1];
         }
     }
 
-    /// What is of the queue, in the order of listings.
-    fn sorted(&self, queue: u32) -> Vec<(Position, u32)> {
-        let of_queue = (0..NONE).zip(&self.slots).filter(|(_, young)| {
-            young.queue == queue && young.key.is_some() && young.kind.is_some()
-        });
-        let mut sorted: Vec<_> = of_queue
-            .map(|(slot, young)| (young.position(), slot))
-            .collect();
-        sorted.sort_unstable();
-        sorted
-    }
-
-    /// What of the queue is listed after `after`.
+    /// What of the queue is listed after `after`, of what is in the order of listings.
     pub(super) fn listed_after(
         &self,
         queue: &QueueName,
         after: Bound<Position>,
-    ) -> Box<dyn Iterator<Item = (Position, u32)> + '_> {
-        let Some(&number) = self.queue_numbers.get(queue) else {
-            return Box::new(std::iter::empty());
-        };
+    ) -> impl Iterator<Item = (Position, u32)> {
+        let number = self.numbers.get(queue);
+        let list = number.and_then(|number| self.queues[number as usize].list.as_ref());
         let range = (after, Bound::Unbounded);
-        match &self.queues[number as usize].list {
-            Some(list) => Box::new(list.range(range).map(|(&position, &slot)| (position, slot))),
-            None => {
-                let sorted = self.sorted(number).into_iter();
-                Box::new(sorted.filter(move |(position, _)| range.contains(position)))
-            }
-        }
+        let listed = list.map(|list| list.order.range(range));
+        listed
+            .into_iter()
+            .flatten()
+            .map(|(&position, &slot)| (position, slot))
     }
 
     pub(super) fn slot(&self, slot: u32) -> &Young {
@@ -429,6 +586,7 @@ impl Table {
             key: Some(key),
             queue,
             next: NONE,
+            beside: [NONE, self.queues[queue as usize].first],
             at: Place {
                 segment: 0,
                 offset: 0,
@@ -458,7 +616,10 @@ impl Table {
         if let Some(next) = self.first.insert(hash, slot) {
             self.slots[slot as usize].next = next;
         }
-        self.queues[queue as usize].slots += 1;
+        let behind = std::mem::replace(&mut self.queues[queue as usize].first, slot);
+        if behind != NONE {
+            self.slots[behind as usize].beside[0] = slot;
+        }
         self.used += 1;
         slot
     }
@@ -486,11 +647,22 @@ impl Table {
         let free = self.free.unwrap_or(NONE);
         let young = &mut self.slots[slot as usize];
         (young.key, young.next) = (None, free);
-        let queue = &mut self.queues[young.queue as usize];
+        let ([before, behind], number) = (young.beside, young.queue);
         self.free = Some(slot);
-        queue.slots -= 1;
-        if queue.slots == 0 {
-            queue.list = None;
+        if behind != NONE {
+            self.slots[behind as usize].beside[0] = before;
+        }
+        if before != NONE {
+            self.slots[before as usize].beside[1] = behind;
+        }
+        let queue = &mut self.queues[number as usize];
+        if before == NONE {
+            queue.first = behind;
+        }
+        match &mut queue.list {
+            _ if queue.first == NONE => queue.list = None,
+            Some(list) if list.from == slot => list.from = behind,
+            _ => {}
         }
         self.used -= 1;
         if self.used == 0 {
@@ -516,7 +688,7 @@ impl Table {
             self.due[young.clock as usize].remove((wake, slot), is_live);
         }
         if let Some(list) = &mut self.queues[young.queue as usize].list {
-            list.remove(&young.position());
+            list.order.remove(&young.position());
         }
     }
 
@@ -527,14 +699,14 @@ impl Table {
         {
             return number;
         }
-        if let Some(&number) = self.queue_numbers.get(name) {
+        if let Some(number) = self.numbers.get(name) {
             self.last_queue = Some(number);
             return number;
         }
         let queue = Queue {
             name: name.clone(),
             by_state: [0; 4],
-            slots: 0,
+            first: NONE,
             list: None,
         };
         let number = match self.free_queues.pop() {
@@ -547,15 +719,15 @@ impl Table {
                 u32::try_from(self.queues.len() - 1).unwrap_or(NONE)
             }
         };
-        self.queue_numbers.insert(name.clone(), number);
+        self.numbers.insert(name.clone(), number);
         number
     }
 
     /// Forgets a queue of which nothing is left.
     fn release(&mut self, number: u32) {
         let queue = &self.queues[number as usize];
-        if queue.slots == 0 && queue.by_state == [0; 4] {
-            self.queue_numbers.remove(&queue.name);
+        if queue.first == NONE && queue.by_state == [0; 4] {
+            self.numbers.remove(&queue.name);
             self.last_queue = self.last_queue.filter(|&last| last != number);
             self.free_queues.push(number);
         }
@@ -581,6 +753,46 @@ fn is_live(slots: &[Young], clock: DueClock) -> impl Fn(&Entry) -> bool {
                 && young.kind.is_some_and(|kind| kind != StateKind::Dead)
                 && young.key.is_some()
         })
+    }
+}
+
+/// The numbers of queues, by name. In many maps, of which each grows by itself: one of a million queues
+/// would take a fifth of a second to grow, and commits would wait for it.
+#[derive(Debug)]
+struct Numbers {
+    hasher: RandomState,
+    maps: Vec<HashMap<QueueName, u32>>,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self {
+            hasher: RandomState::new(),
+            maps: (0..Self::MAPS).map(|_| HashMap::new()).collect(),
+        }
+    }
+}
+
+impl Numbers {
+    const MAPS: usize = 256;
+
+    fn map(&self, queue: &QueueName) -> usize {
+        let hash = self.hasher.hash_one(queue);
+        usize::from(hash.to_le_bytes()[7]) % Self::MAPS
+    }
+
+    fn get(&self, queue: &QueueName) -> Option<u32> {
+        self.maps[self.map(queue)].get(queue).copied()
+    }
+
+    fn insert(&mut self, queue: QueueName, number: u32) {
+        let map = self.map(&queue);
+        self.maps[map].insert(queue, number);
+    }
+
+    fn remove(&mut self, queue: &QueueName) {
+        let map = self.map(queue);
+        self.maps[map].remove(queue);
     }
 }
 

@@ -324,11 +324,10 @@ impl<'a> Walk<'a> {
         let shard = *key.first_chunk().ok_or("a key is too short")?;
         let (_, name) = name_of(key).map_err(|Malformed| "a key makes no sense")?;
         if let Some(wake) = wake {
-            count(
-                &mut self.expected[0],
-                &due_key(shard, clock, wake),
-                &key[shard.len()..],
-            );
+            let mut value = Vec::new();
+            let name = &key[shard.len()..];
+            self.table.footer.due_value(name, kind, &mut value);
+            count(&mut self.expected[0], &due_key(shard, clock, wake), &value);
         }
         let shard = crate::store::Shard(u16::from_be_bytes(shard));
         let list_key = codec::list_key(shard, &name.queue, kind, position);

@@ -55,10 +55,10 @@ fn filled(table: &Arc<Table>, section: Section, is_whole: &mut bool) -> Option<B
     let Tree { root, height } = table.footer.trees[Section::Names as usize];
     if root.len > 0 {
         let mut each = |key: &[u8], indexed| {
-            if let Some((index_key, value)) = entry(section, key, indexed)
+            if let Some((index_key, value)) = entry(table, section, key, indexed)
                 && is_lost(&index_key)
             {
-                found.push((index_key, value.to_vec()));
+                found.push((index_key, value));
             }
         };
         let mut lost_node = None;
@@ -82,7 +82,12 @@ fn filled(table: &Arc<Table>, section: Section, is_whole: &mut bool) -> Option<B
 }
 
 /// The entry that an index has for a record.
-fn entry(section: Section, key: &[u8], indexed: Indexed) -> Option<(Vec<u8>, &[u8])> {
+fn entry(
+    table: &Table,
+    section: Section,
+    key: &[u8],
+    indexed: Indexed,
+) -> Option<(Vec<u8>, Vec<u8>)> {
     if section == Section::Due {
         let key_of = |wake| {
             due_key(
@@ -91,13 +96,16 @@ fn entry(section: Section, key: &[u8], indexed: Indexed) -> Option<(Vec<u8>, &[u
                 wake,
             )
         };
-        return Some((key_of(indexed.wake?), key.get(SHARD_BYTES..)?));
+        let mut value = Vec::new();
+        let name = key.get(SHARD_BYTES..)?;
+        table.footer.due_value(name, indexed.kind, &mut value);
+        return Some((key_of(indexed.wake?), value));
     }
     let (queue, name) = key.split_at(queue_len(key));
     let mut list_key = queue.to_vec();
     list_key.push(indexed.kind as u8);
     put_position(&mut list_key, indexed.position);
-    Some((list_key, name))
+    Some((list_key, name.to_vec()))
 }
 
 struct Ranges<'a> {

@@ -14,8 +14,10 @@ use crate::{DueClock, Revision, StateKind, TimerName, Wake};
 pub(super) const ALIGNMENT: u64 = 8;
 /// The bytes of a frame before its body: checksum, length, kind, three zeros.
 pub(super) const FRAME_HEADER: usize = 12;
-/// The version of the format, in every footer and manifest.
-pub(super) const VERSION: u32 = 2;
+/// The version of a table, in its footer.
+pub(super) const VERSION: u32 = 3;
+/// The due index of a table of this version does not say in which state a record is.
+const VERSION_WITHOUT_KINDS: u32 = 2;
 /// In the byte that says the kind of a frame: its body is packed.
 const PACKED: u8 = 1 << 7;
 /// A shorter body is not packed.
@@ -221,8 +223,9 @@ pub(super) fn frame_len(body: usize) -> u64 {
 /// ```
 ///
 /// where the last four are an offset u64, a length u32 and a height u32 each.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Footer {
+    version: u32,
     /// The last ingest of which something is in the table.
     pub(super) newest: u64,
     /// The CRC-32 of the checksums of all frames before, so that tables with one footer are one.
@@ -234,6 +237,21 @@ pub(super) struct Footer {
     /// By name, by wake, by queue.
     pub(super) trees: [Tree; 3],
     pub(super) filter: Pointer,
+}
+
+impl Default for Footer {
+    fn default() -> Self {
+        Self {
+            version: VERSION,
+            newest: 0,
+            content: 0,
+            records: 0,
+            tombstones: 0,
+            dues: 0,
+            trees: [Tree::default(); 3],
+            filter: Pointer::default(),
+        }
+    }
 }
 
 const TABLE_MAGIC: [u8; 8] = *b"cwheeltb";
@@ -251,7 +269,7 @@ impl Footer {
     pub(super) fn write(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(FOOTER_BODY);
         body.extend_from_slice(&TABLE_MAGIC);
-        body.extend_from_slice(&VERSION.to_le_bytes());
+        body.extend_from_slice(&self.version.to_le_bytes());
         body.extend_from_slice(&self.content.to_le_bytes());
         for number in [self.newest, self.records, self.tombstones, self.dues] {
             body.extend_from_slice(&number.to_le_bytes());
@@ -273,9 +291,9 @@ impl Footer {
         if body.len() < 12 || body[..8] != TABLE_MAGIC {
             return Err(Malformed);
         }
-        match u32_at(body, 8) {
-            VERSION => {}
-            other => return Ok(Err(other)),
+        let version = u32_at(body, 8);
+        if !(VERSION_WITHOUT_KINDS..=VERSION).contains(&version) {
+            return Ok(Err(version));
         }
         if body.len() != FOOTER_BODY {
             return Err(Malformed);
@@ -292,6 +310,7 @@ impl Footer {
             return Err(Malformed);
         }
         Ok(Ok(Self {
+            version,
             content: u32_at(body, 12),
             newest: u64_at(body, 16),
             records: u64_at(body, 24),
@@ -300,6 +319,31 @@ impl Footer {
             trees,
             filter: tree(96).root,
         }))
+    }
+}
+
+impl Footer {
+    /// What stands behind a wake in the due index: the name, and a byte for the state of the record.
+    pub(super) fn due_value(&self, name: &[u8], kind: StateKind, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(name);
+        if self.version > VERSION_WITHOUT_KINDS {
+            out.push(kind as u8);
+        }
+    }
+
+    /// The name and the state that [`due_value`](Self::due_value) put there; `None` where the table
+    /// does not know the state.
+    pub(super) fn due_parts<'a>(
+        &self,
+        value: &'a [u8],
+    ) -> Result<(&'a [u8], Option<StateKind>), Malformed> {
+        if self.version == VERSION_WITHOUT_KINDS {
+            return Ok((value, None));
+        }
+        let (&kind, name) = value.split_last().ok_or(Malformed)?;
+        let kind = StateKind::ALL.get(usize::from(kind)).ok_or(Malformed)?;
+        Ok((name, Some(*kind)))
     }
 }
 

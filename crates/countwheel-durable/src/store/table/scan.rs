@@ -139,14 +139,24 @@ impl Ord for Source {
     }
 }
 
-/// Hands each entry to `take`, in order, until that returns false.
+/// Hands each entry to `take`, in order, until that returns false. With something that is `filled`, an
+/// entry is there twice once the damaged part can be read again: it is handed over once.
 fn merged(
     mut sources: BinaryHeap<Source>,
+    is_filled: bool,
     mut take: impl FnMut(&Source) -> Result<bool, StoreError>,
 ) -> Result<(), StoreError> {
+    let mut last: Option<(usize, Vec<u8>)> = None;
     while let Some(mut source) = sources.peek_mut() {
-        if !take(&source)? {
+        let is_again = is_filled
+            && last
+                .as_ref()
+                .is_some_and(|(run, key)| *run == source.run && key == source.cursor.key());
+        if !is_again && !take(&source)? {
             break;
+        }
+        if is_filled {
+            last = Some((source.run, source.cursor.key().to_vec()));
         }
         // An advance that fails leaves the heap out of order; it is given up then.
         if !source.advance()? {
@@ -163,19 +173,17 @@ pub(super) fn due(
 ) -> Result<DuePage, StoreError> {
     let key = |wake| due_key(shard.0.to_be_bytes(), scan.clock, wake);
     let begin = key(scan.after.unwrap_or_default());
-    let end = key(Wake {
-        at: scan.until,
-        ..Wake::MAX
-    });
+    let end = key(Wake::end_of(scan.until));
     let mut page = DueBuilder::new(scan);
     if page.is_full() {
         return Ok(page.finish());
     }
-    let mut sources = BinaryHeap::new();
+    let (mut sources, mut is_filled) = (BinaryHeap::new(), false);
     let mut passing = Vec::new();
     let range = (Bound::Excluded(begin.clone()), Bound::Included(end.clone()));
     for (run, table) in version.tables() {
         let (first, filled) = Source::first(table, run, Section::Due, &range)?;
+        is_filled |= filled.is_some();
         sources.extend(filled);
         if let Some(mut source) = first {
             let next = table.passed_at(source.cursor.key());
@@ -188,13 +196,15 @@ pub(super) fn due(
     }
     let mut name_key = shard.0.to_be_bytes().to_vec();
     let mut last_queue = None;
-    merged(sources, |source| {
+    merged(sources, is_filled, |source| {
         let broken = |error| source.broken(&error);
         let wake = codec::wake_of(source.cursor.key()).map_err(broken)?;
         if !page.come_to(wake) {
             return Ok(false);
         }
-        let name = source.cursor.value();
+        let table = source.cursor.table();
+        let parts = table.footer.due_parts(source.cursor.value());
+        let (name, kind) = parts.map_err(|_| broken(CodecError::Name))?;
         let passing = source
             .dues
             .as_ref()
@@ -206,7 +216,6 @@ pub(super) fn due(
         name_key.truncate(SHARD_BYTES);
         name_key.extend_from_slice(name);
         if wanted {
-            let table = source.cursor.table();
             let loads = table.loads();
             let is_replaced = version.is_replaced(source.run, &name_key);
             let loads = usize::try_from(table.loads() - loads).unwrap_or(usize::MAX);
@@ -227,7 +236,7 @@ pub(super) fn due(
             return Ok(true);
         }
         let name = named(name, &mut last_queue).map_err(broken)?;
-        Ok(page.take(DueEntry { wake, name }))
+        Ok(page.take(DueEntry { wake, name, kind }))
     })?;
     let page = page.finish();
     // All of them were looked at up to there.
@@ -264,7 +273,7 @@ pub(super) fn list(
     is_hidden: &dyn Fn(&TimerName) -> bool,
 ) -> Result<Page, StoreError> {
     let mut page = PageBuilder::new(filter);
-    let mut sources = BinaryHeap::new();
+    let (mut sources, mut is_filled) = (BinaryHeap::new(), false);
     for kind in StateKind::ALL {
         if filter.state.is_some_and(|wanted| wanted != kind) {
             continue;
@@ -272,6 +281,7 @@ pub(super) fn list(
         let range = codec::list_range(shard, filter, kind);
         for (run, table) in version.tables() {
             let (first, filled) = Source::first(table, run, Section::List, &range)?;
+            is_filled |= filled.is_some();
             sources.extend(first.into_iter().chain(filled));
         }
     }
@@ -279,7 +289,7 @@ pub(super) fn list(
     let mut name_key = codec::count_key(shard, &filter.queue, StateKind::Pending);
     name_key.pop();
     let queue_len = name_key.len();
-    merged(sources, |source| {
+    merged(sources, is_filled, |source| {
         let at = codec::position_of(source.cursor.key()).map_err(|error| source.broken(&error))?;
         if !page.come_to(at) {
             return Ok(false);

@@ -335,7 +335,9 @@ impl TableWriter {
             self.footer.dues += 1;
             let key = due_key(entry.shard, entry.indexed.clock, wake);
             let name = &entry.key(keys)[SHARD_BYTES..];
-            tree.push(&mut self.out, self.block_bytes, &key, name)?;
+            self.footer
+                .due_value(name, entry.indexed.kind, &mut self.value);
+            tree.push(&mut self.out, self.block_bytes, &key, &self.value)?;
         }
         tree.finish(&mut self.out)
     }
