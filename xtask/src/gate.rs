@@ -42,7 +42,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 21] = [
+const STAGES: [Stage; 22] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -170,6 +170,12 @@ const STAGES: [Stage; 21] = [
         what: "60 kills in a row, and deliveries that end the server: no other timer is dead",
         lane: Lane::Second,
         work: Work::Calls(|| vec![Call::Cargo(proofs::Build::Dev.test("crashes"))]),
+    },
+    Stage {
+        name: "pages",
+        what: "the pages for the operator in a browser: figures, widths, themes, axe-core; pictures in target/pages",
+        lane: Lane::Alone,
+        work: Work::Own(|| proofs::PAGES.stage()),
     },
     Stage {
         name: "power",

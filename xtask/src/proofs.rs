@@ -1,9 +1,11 @@
 //! The proofs that run the real server on file systems, calls and clocks of our own.
 //!
+//! One shows the pages for the operator to a browser.
+//!
 //! Those that mount run in name spaces of their own: whatever ends them, the kernel ends what
 //! they started, and takes away what they mounted.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::{Cargo, Outcome, cargo};
@@ -19,23 +21,27 @@ pub(crate) struct Proof {
     limit_seconds: u32,
 }
 
-/// A tool, and Debian's package that has it.
+/// A tool, and the package that has it: Debian's, or one of Python's.
 struct Need {
     package: &'static str,
     is_there: fn() -> bool,
+    install: fn(&str) -> bool,
 }
 
 const FUSE: Need = Need {
     package: "fuse3",
     is_there: || answers("fusermount3", "-V"),
+    install: crate::install,
 };
 const MKFS: Need = Need {
     package: "e2fsprogs",
     is_there: || answers("mkfs.ext4", "-V"),
+    install: crate::install,
 };
 const STRACE: Need = Need {
     package: "strace",
     is_there: || answers("strace", "-V"),
+    install: crate::install,
 };
 const FAKETIME: Need = Need {
     package: "libfaketime",
@@ -46,7 +52,30 @@ const FAKETIME: Need = Need {
             .map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
         libraries.any(|library| library.exists())
     },
+    install: crate::install,
 };
+const CHROMIUM: Need = Need {
+    package: "chromium",
+    is_there: || answers("chromium", "--version"),
+    install: crate::install,
+};
+const CHROMEDRIVER: Need = Need {
+    package: "chromium-driver",
+    is_there: || answers("chromedriver", "--version"),
+    install: crate::install,
+};
+/// axe-core, which a package of Python's has in it: no package of Debian 12 does.
+const AXE: Need = Need {
+    package: "axe-playwright-python==0.1.8 \
+              --hash=sha256:fdd263c998388f1a8e67cad02677e612d946248bd44d163be5e8650ea31f95f8",
+    is_there: || axe().join("axe_playwright_python/axe.min.js").exists(),
+    install: |package| install_from_python(package, &axe()),
+};
+
+/// Where axe-core is put, and where the proof looks for it.
+fn axe() -> PathBuf {
+    crate::target().join("axe")
+}
 
 pub(crate) const POWER: Proof = Proof {
     name: "power",
@@ -83,6 +112,13 @@ pub(crate) const CLOCK: Proof = Proof {
     needs: &[FAKETIME],
     mounts: false,
     limit_seconds: 180,
+};
+
+pub(crate) const PAGES: Proof = Proof {
+    name: "pages",
+    needs: &[CHROMIUM, CHROMEDRIVER, AXE],
+    mounts: false,
+    limit_seconds: 120,
 };
 
 /// How the program and its tests are built.
@@ -202,16 +238,40 @@ impl Proof {
             return Some("unshare is not installed".to_owned());
         }
         let absent = self.needs.iter().find(|need| {
-            let install = || crate::install(need.package);
+            let install = || (need.install)(need.package);
             !((need.is_there)() || install() && (need.is_there)())
         });
-        absent.map(|need| format!("{} is not installed", need.package))
+        absent.map(|need| {
+            let name = need.package.split_whitespace().next();
+            format!("{} is not installed", name.unwrap_or_default())
+        })
     }
 }
 
 fn answers(program: &str, question: &str) -> bool {
     let output = Command::new(program).arg(question).output();
     output.is_ok_and(|output| output.status.success())
+}
+
+/// Whether a package of Python's could be put into a directory, with pip, which may have to be
+/// installed first. The package is a line of a file of requirements.
+fn install_from_python(package: &str, into: &Path) -> bool {
+    let pip = |python: &str| {
+        let requirements = into.with_extension("txt");
+        let is_written = std::fs::write(&requirements, package).is_ok();
+        let mut command = Command::new(python);
+        command.args(["-m", "pip", "install", "--quiet", "--no-deps"]);
+        command.args([
+            "--retries=1",
+            "--disable-pip-version-check",
+            "--root-user-action=ignore",
+        ]);
+        command.args(["--require-hashes", "--only-binary", ":all:", "--target"]);
+        command.arg(into).arg("--requirement").arg(&requirements);
+        is_written && command.status().is_ok_and(|status| status.success())
+    };
+    // Debian's own, behind whatever else is first on the path.
+    pip("python3") || (crate::install("python3-pip") && pip("/usr/bin/python3"))
 }
 
 fn is_root() -> bool {

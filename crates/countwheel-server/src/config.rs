@@ -1,21 +1,27 @@
 //! What the operator sets: flags, and the environment for what is secret.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use countwheel::{Clock, SystemClock};
 use countwheel_durable::Config;
 use countwheel_durable::store::DiskOptions;
+use ipnet::IpNet;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::api::Token;
+use crate::api::{BODY_BYTES, Token};
+use crate::callers::Proxies;
+use crate::flow::Flow;
 use crate::guard::Targets;
+use crate::places::Limits;
 use crate::scrub::Pace;
 use crate::server::StartError;
 use crate::shown::Showing;
-use crate::time::parse_duration;
+use crate::time::{format_time, parse_duration};
 
 /// A token that other machines may try has at least so many bits.
 pub(crate) const TOKEN_BITS: u32 = 128;
@@ -63,6 +69,9 @@ pub struct Serve {
     /// may be given more than once
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub allow_port: Vec<u16>,
+    /// What callers may take
+    #[command(flatten)]
+    pub front: Front,
     /// How long a done timer can still be asked for
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = keep_done)]
     pub keep_done: Duration,
@@ -99,6 +108,62 @@ pub struct Serve {
     pub log: Log,
 }
 
+/// What callers may take of the service.
+#[derive(Args, Clone, Debug)]
+pub struct Front {
+    /// How many connections callers may have at a time, as far as the limit of open files goes
+    #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(8..=1_000_000))]
+    pub connections: u32,
+    /// How many of them one address may have, and at most three quarters; addresses of one /64 of
+    /// IPv6 count as one
+    #[arg(long, value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub connections_per_address: u32,
+    /// Whose X-Forwarded-For and PROXY protocol say who calls, such as 10.0.0.0/8 or 192.0.2.1; may
+    /// be given more than once
+    #[arg(long, value_name = "CIDR", value_parser = network)]
+    pub trusted_proxy: Vec<IpNet>,
+    /// How much memory the bodies of all requests that are being received or answered may take, in
+    /// MiB
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub body_memory: u32,
+}
+
+impl Default for Front {
+    /// What `dev` has: the defaults of the flags.
+    fn default() -> Self {
+        let limits = Limits::default();
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Self {
+            connections: number(limits.connections),
+            connections_per_address: number(limits.per_address),
+            trusted_proxy: Vec::new(),
+            body_memory: number(BODY_BYTES >> 20),
+        }
+    }
+}
+
+impl Front {
+    /// How many connections there may be.
+    pub(crate) fn limits(&self) -> Limits {
+        let number = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+        Limits {
+            connections: number(self.connections),
+            per_address: number(self.connections_per_address),
+        }
+    }
+
+    /// Whose word about callers is taken.
+    #[must_use]
+    pub fn proxies(&self) -> Proxies {
+        Proxies::new(self.trusted_proxy.clone())
+    }
+
+    /// How many bytes of bodies there may be.
+    pub(crate) fn body_bytes(&self) -> usize {
+        usize::try_from(self.body_memory).map_or(usize::MAX, |mib| mib << 20)
+    }
+}
+
 /// What is logged, and how.
 #[derive(Args, Clone, Debug)]
 pub struct Log {
@@ -122,9 +187,15 @@ pub enum LogFormat {
 impl Log {
     /// Begins to log. Once in a process; a second call changes nothing.
     pub fn start(&self) {
+        let say: fn(u64) -> String = match self.log_format {
+            LogFormat::Text => left_out,
+            LogFormat::Json => left_out_json,
+        };
+        // For as long as the process lives.
+        let flow: &Flow = Box::leak(Box::new(Flow::new(Arc::new(SystemClock::new()), say)));
         let builder = tracing_subscriber::fmt()
             .with_max_level(self.log_level)
-            .with_writer(|| Showing::line(std::io::stderr()));
+            .with_writer(|| Showing::line(flow.line(std::io::stderr())));
         let started = match self.log_format {
             LogFormat::Text => builder.try_init(),
             LogFormat::Json => builder.json().try_init(),
@@ -132,6 +203,23 @@ impl Log {
         // Another subscriber is there: it logs.
         started.unwrap_or_default();
     }
+}
+
+/// The line of a log that says how many were left out before it.
+fn left_out(lines: u64) -> String {
+    let now = format_time(SystemClock::new().timestamp());
+    format!("{now}  WARN countwheel_server: lines of the log were left out lines={lines}\n")
+}
+
+/// The same as JSON.
+fn left_out_json(lines: u64) -> String {
+    let line = serde_json::json!({
+        "timestamp": format_time(SystemClock::new().timestamp()),
+        "level": "WARN",
+        "fields": {"message": "lines of the log were left out", "lines": lines},
+        "target": "countwheel_server",
+    });
+    format!("{line}\n")
 }
 
 /// The layout with segments of so many MiB.
@@ -327,6 +415,13 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
     address
         .parse()
         .map_err(|_| "an address is such as 127.0.0.1:7070 or [::1]:7070".to_owned())
+}
+
+/// A network, or the one of a single address.
+fn network(text: &str) -> Result<IpNet, String> {
+    text.parse::<IpNet>()
+        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+        .map_err(|_| "a network is such as 10.0.0.0/8, 2001:db8::/32 or 192.0.2.1".to_owned())
 }
 
 fn keep_done(text: &str) -> Result<Duration, String> {

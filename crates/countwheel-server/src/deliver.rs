@@ -21,6 +21,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::runtime::Handle;
 
 use crate::descriptors::{IDLE_OF_A_TARGET, POOLED_TARGETS};
+use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
 use crate::resolver::{NotResolved, Resolver};
@@ -58,6 +59,7 @@ struct Sender {
     client: HttpClient,
     targets: Targets,
     clock: Arc<dyn Clock>,
+    failures: Arc<Failures>,
 }
 
 impl HttpHandler {
@@ -105,6 +107,7 @@ impl HttpHandler {
                 client: client(0),
                 targets,
                 clock,
+                failures: Arc::default(),
             },
         }
     }
@@ -136,22 +139,12 @@ impl Handler for HttpHandler {
     fn start(&self, attempt: Attempt, done: Completion) {
         let sender = self.sender.clone();
         self.runtime.spawn(async move {
-            let (timer, id, number) = (&attempt.name, attempt.id, attempt.number);
-            let outcome = match sender.attempt(&attempt).await {
-                Ok(outcome) => {
-                    let detail = &outcome.detail;
-                    if outcome.verdict == Verdict::Done {
-                        tracing::debug!(%timer, %id, attempt = number, %detail, "delivered");
-                    } else {
-                        tracing::info!(%timer, %id, attempt = number, %detail, "not delivered");
-                    }
-                    outcome
-                }
-                Err(NoAnswer { detail, reason }) => {
-                    tracing::info!(%timer, %id, attempt = number, %detail, %reason, "not delivered");
-                    failed(detail)
-                }
+            let mut target = None;
+            let (outcome, reason) = match sender.attempt(&attempt, &mut target).await {
+                Ok(outcome) => (outcome, String::new()),
+                Err(NoAnswer { detail, reason }) => (failed(detail), reason),
             };
+            sender.log(&attempt, target.as_ref(), &outcome, &reason);
             done.complete(outcome);
         });
     }
@@ -168,8 +161,38 @@ struct NoAnswer {
 }
 
 impl Sender {
-    /// What came of the attempt. An error is a failure without an answer.
-    async fn attempt(&self, attempt: &Attempt) -> Result<Outcome, NoAnswer> {
+    /// Logs what came of an attempt at a target; `None` if the stored request names none.
+    fn log(&self, attempt: &Attempt, target: Option<&Authority>, outcome: &Outcome, reason: &str) {
+        let (timer, id, number) = (&attempt.name, attempt.id, attempt.number);
+        let detail = &outcome.detail;
+        tracing::debug!(%timer, %id, attempt = number, %detail, %reason, "attempted");
+        let Some(target) = target else {
+            tracing::warn!(%timer, %id, %detail, "not delivered");
+            return;
+        };
+        if outcome.verdict == Verdict::Done {
+            if let Some(failed) = self.failures.succeeded(target) {
+                tracing::info!(%target, failed, "delivers again");
+            }
+        } else if let Some(Failed { attempts, is_own }) = self.failures.failed(target) {
+            let of = if is_own {
+                ""
+            } else {
+                " with many other targets"
+            };
+            tracing::info!(
+                %target, failed = attempts, %timer, %id, attempt = number, %detail, %reason,
+                "not delivered{of}"
+            );
+        }
+    }
+
+    /// What came of the attempt, and at which target it was. An error is a failure without an answer.
+    async fn attempt(
+        &self,
+        attempt: &Attempt,
+        target: &mut Option<Authority>,
+    ) -> Result<Outcome, NoAnswer> {
         let stopped = |detail: &str| {
             Ok(Outcome {
                 verdict: Verdict::Stopped,
@@ -184,6 +207,7 @@ impl Sender {
         let Some(request) = request(attempt, job, self.clock.timestamp()) else {
             return stopped("the stored request cannot be made");
         };
+        *target = request.uri().authority().cloned();
         // A timer may have been set when the service was started with other options.
         self.targets
             .check(request.uri())
@@ -260,7 +284,7 @@ fn request(attempt: &Attempt, job: Job, wall: Timestamp) -> Option<Request<Full<
         ("timer-queue", attempt.name.queue.to_string()),
         ("timer-key", key.to_string()),
         ("timer-attempt", attempt.number.to_string()),
-        ("timer-due", format_time(attempt.due)),
+        ("timer-due", format_time(attempt.deadline)),
         ("timer-late-us", late_us.to_string()),
         ("timer-fence", attempt.fence.0.to_string()),
     ];

@@ -78,7 +78,7 @@ pub(crate) async fn receive(
     })?;
 
     let headers = request.headers().clone();
-    let body = body(request).await?;
+    let body = body(&app, request).await?;
     let id = text(&headers, "webhook-id");
     let count = app.echo.count(&id);
     let status = match (fail, status) {

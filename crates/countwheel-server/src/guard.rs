@@ -1,5 +1,6 @@
 //! Which addresses and ports a delivery may go to.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use axum::http::Uri;
@@ -81,6 +82,17 @@ pub enum RefusedTarget {
     /// The port is one of a service that is no receiver of HTTP.
     #[error("deliveries do not go to port {0} unless the operator allows the port")]
     Port(u16),
+}
+
+/// What is allowed, for the operator.
+impl fmt::Display for Targets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.private { "any" } else { "public" })?;
+        for port in &self.ports {
+            write!(f, " port:{port}")?;
+        }
+        Ok(())
+    }
 }
 
 impl Targets {

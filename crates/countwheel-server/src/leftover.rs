@@ -56,6 +56,16 @@ pub(crate) fn watched(request: Request<Body>) -> (Request<Body>, Leftover) {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Lingers(Arc<AtomicBool>);
 
+impl Lingers {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 impl HttpBody for Watched {
     type Data = Bytes;
     type Error = axum::Error;
@@ -106,7 +116,7 @@ impl Leftover {
         if !is_read {
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(header::CONNECTION, close);
-            lingers.0.store(true, Ordering::Relaxed);
+            lingers.set();
         }
     }
 }
@@ -159,7 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
         if this.closed.is_none() {
             std::task::ready!(Pin::new(&mut this.stream).poll_shutdown(context))?;
         }
-        if !this.lingers.0.load(Ordering::Relaxed) {
+        if !this.lingers.is_set() {
             return Poll::Ready(Ok(()));
         }
         let closed = &mut this.closed;

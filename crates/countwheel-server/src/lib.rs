@@ -3,7 +3,9 @@
 //! [`api`] is what callers see, [`deliver`] what receivers see; the timers themselves are
 //! `countwheel-durable`'s.
 
+mod accept;
 pub mod api;
+pub mod callers;
 pub mod cli;
 pub mod client;
 pub mod config;
@@ -11,6 +13,10 @@ mod dashboard;
 pub mod deliver;
 mod descriptors;
 mod echo;
+mod failures;
+mod flow;
+mod framing;
+mod front;
 pub mod guard;
 mod job;
 mod leftover;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use axum::http::{HeaderMap, header};
 use countwheel::Timestamp;
-use countwheel_durable::store::QueueCounts;
-use countwheel_durable::{Health, Lateness, StateKind, Stats, Timers, Trouble, TroubleReason};
+use countwheel_durable::{
+    Health, Lateness, Overview, QueueOverview, StateKind, Stats, Timers, Trouble, TroubleReason,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -18,8 +19,9 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::VERSION;
 use crate::scrub::Progress;
 
-/// So many queues have series of their own: first those with dead timers, then the largest.
-const QUEUES_MAX: usize = 1_000;
+/// So many queues have series of their own: first those of which most is overdue, then those with the
+/// most dead timers.
+pub(crate) const QUEUES_MAX: usize = 1_000;
 
 /// How metrics are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,11 +73,12 @@ pub(crate) struct RequestLabels {
     pub(crate) status: u16,
 }
 
-/// All metrics as text, with the wall clock at `wall`. Without `counts`, the store could not be read.
+/// All metrics as text, with the wall clock at `wall`. Without an `overview` of
+/// [`QUEUES_MAX`] queues, the store could not be read.
 pub(crate) fn text(
     timers: &Timers,
     wall: Timestamp,
-    counts: Option<Vec<QueueCounts>>,
+    overview: Option<Overview>,
     requests: &Requests,
     scrub: Arc<Progress>,
     form: Form,
@@ -88,7 +91,7 @@ pub(crate) fn text(
         healthy: timers.health() == Health::Running,
         troubles: timers.troubles(),
         scrub,
-        counts: counts.unwrap_or_default(),
+        overview: overview.unwrap_or_default(),
     }));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
@@ -130,26 +133,6 @@ fn classic(text: &str) -> String {
     classic
 }
 
-/// The queues with series of their own, and the sums of all others.
-fn bounded(mut counts: Vec<QueueCounts>, most: usize) -> (Vec<QueueCounts>, usize, [u64; 4]) {
-    let mut others = [0; 4];
-    let mut left_out = 0;
-    if counts.len() > most {
-        counts.sort_by_cached_key(|counts| {
-            let all: u64 = counts.by_state.iter().sum();
-            std::cmp::Reverse((counts.of(StateKind::Dead), all))
-        });
-        for counts in counts.drain(most..) {
-            left_out += 1;
-            for (sum, count) in others.iter_mut().zip(counts.by_state) {
-                *sum += count;
-            }
-        }
-        counts.sort_by(|one, other| one.queue.cmp(&other.queue));
-    }
-    (counts, left_out, others)
-}
-
 /// The engine's numbers at one moment.
 #[derive(Debug)]
 struct Engine {
@@ -158,7 +141,7 @@ struct Engine {
     healthy: bool,
     troubles: Vec<Trouble>,
     scrub: Arc<Progress>,
-    counts: Vec<QueueCounts>,
+    overview: Overview,
 }
 
 impl Collector for Engine {
@@ -301,6 +284,16 @@ impl Collector for Engine {
                     .map_or(0, |at| at.as_micros() / 1_000_000),
             ),
             (
+                "timers_overdue",
+                "Timers that pend although their time has come",
+                stats.overdue.count,
+            ),
+            (
+                "timers_overdue_exact",
+                "1 if all of them are counted, 0 while the count catches up",
+                u64::from(stats.overdue.is_exact),
+            ),
+            (
                 "attempts_in_flight",
                 "Attempts that run now",
                 stats.in_flight as u64,
@@ -335,10 +328,17 @@ impl Collector for Engine {
             let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
             gauge.encode(metric)?;
         }
+        let oldest = stats.overdue.oldest;
+        let age = oldest.map_or(0.0, |at| self.wall.saturating_since(at).as_secs_f64());
+        let gauge = ConstGauge::new(age);
+        let help = "For how long the timer that was due first is overdue";
+        let metric =
+            encoder.encode_descriptor("overdue_age_seconds", help, None, gauge.metric_type())?;
+        gauge.encode(metric)?;
         encode_lateness(&stats.lateness, &mut encoder)?;
         encode_degraded(&self.troubles, &mut encoder)?;
 
-        encode_timers(&self.counts, &mut encoder)?;
+        encode_timers(&self.overview, &mut encoder)?;
 
         let mut build =
             encoder.encode_descriptor("build", "Which version runs", None, MetricType::Info)?;
@@ -347,18 +347,25 @@ impl Collector for Engine {
 }
 
 fn encode_timers(
-    counts: &[QueueCounts],
+    overview: &Overview,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> Result<(), fmt::Error> {
-    let all = counts.len();
-    let (counts, left_out, others) = bounded(counts.to_vec(), QUEUES_MAX);
+    let Overview {
+        totals,
+        overdue,
+        queues,
+    } = overview;
     let gauge = ConstGauge::new(0_i64).metric_type();
     let help = "Timers stored, by queue and state";
     let mut timers = encoder.encode_descriptor("timers", help, None, gauge)?;
-    for counts in &counts {
+    let mut others = totals.by_state;
+    for QueueOverview { counts, .. } in queues {
         for state in StateKind::ALL {
             let labels = [("queue", counts.queue.as_str()), ("state", state.as_str())];
-            let value = ConstGauge::new(counts.of(state).cast_signed());
+            let count = counts.of(state);
+            let other = &mut others[state as usize];
+            *other = other.saturating_sub(count);
+            let value = ConstGauge::new(count.cast_signed());
             value.encode(timers.encode_family(&labels)?)?;
         }
     }
@@ -368,15 +375,29 @@ fn encode_timers(
         let value = ConstGauge::new(sum.cast_signed());
         value.encode(timers.encode_family(&[("state", state.as_str())])?)?;
     }
+    let help = "Overdue timers by queue";
+    let mut timers = encoder.encode_descriptor("queue_timers_overdue", help, None, gauge)?;
+    let mut overdue = overdue.count;
+    for queue in queues {
+        overdue = overdue.saturating_sub(queue.overdue);
+        let labels = [("queue", queue.counts.queue.as_str())];
+        let value = ConstGauge::new(queue.overdue.cast_signed());
+        value.encode(timers.encode_family(&labels)?)?;
+    }
     for (name, help, value) in [
-        ("queues", "Queues with timers", all),
+        (
+            "timers_overdue_other_queues",
+            "Overdue timers of the queues without series of their own",
+            overdue,
+        ),
+        ("queues", "Queues with timers", totals.queues),
         (
             "queues_other",
             "Queues without series of their own",
-            left_out,
+            totals.queues.saturating_sub(queues.len() as u64),
         ),
     ] {
-        let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+        let gauge = ConstGauge::new(value.cast_signed());
         let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
         gauge.encode(metric)?;
     }
@@ -427,7 +448,8 @@ fn encode_lateness(
 mod tests {
     use super::*;
     use axum::http::HeaderValue;
-    use countwheel_durable::QueueName;
+    use countwheel_durable::store::{QueueCounts, Totals};
+    use countwheel_durable::{OverdueCount, QueueName};
 
     #[test]
     fn the_standard_is_written_for_who_names_it() {
@@ -479,24 +501,51 @@ build_info{version=\"1\"} 1
 
     /// What is in trouble has a series of its own; what has none is in the sums.
     #[test]
-    fn the_number_of_series_is_bounded_and_nothing_is_left_out() {
-        let queue = |number: u64| {
-            let dead = u64::from(number == 7 || number == 90);
-            QueueCounts {
-                queue: QueueName::new(format!("q-{number:03}")).expect("a good name"),
-                by_state: [number, 1, 0, dead],
+    fn what_has_no_series_of_its_own_is_in_the_sums() {
+        #[derive(Debug)]
+        struct Timers(Overview);
+
+        impl Collector for Timers {
+            fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+                encode_timers(&self.0, &mut encoder)
             }
-        };
-        let all: Vec<_> = (0..100).map(queue).collect();
-        let (own, left_out, others) = bounded(all.clone(), 5);
-        let names: Vec<_> = own.iter().map(|one| one.queue.as_str()).collect();
-        assert_eq!(names, ["q-007", "q-090", "q-097", "q-098", "q-099"]);
-        assert_eq!(left_out, 95);
-        for (state, others) in others.into_iter().enumerate() {
-            let shown: u64 = own.iter().map(|one| one.by_state[state]).sum();
-            let whole: u64 = all.iter().map(|one| one.by_state[state]).sum();
-            assert_eq!(shown + others, whole);
         }
-        assert_eq!(bounded(all.clone(), 100), (all, 0, [0; 4]));
+
+        let queue = |number: u64| QueueOverview {
+            counts: QueueCounts {
+                queue: QueueName::new(format!("q-{number}")).expect("a good name"),
+                by_state: [number, 1, 0, number % 2],
+            },
+            overdue: number / 2,
+        };
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Timers(Overview {
+            totals: Totals {
+                queues: 100,
+                by_state: [4_950, 100, 0, 50],
+            },
+            overdue: OverdueCount {
+                count: 2_450,
+                ..OverdueCount::default()
+            },
+            queues: vec![queue(99), queue(7)],
+        })));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("it fits");
+        for line in [
+            "timers{queue=\"q-99\",state=\"pending\"} 99",
+            "timers_other_queues{state=\"pending\"} 4844",
+            "timers_other_queues{state=\"delivering\"} 98",
+            "timers_other_queues{state=\"dead\"} 48",
+            "queue_timers_overdue{queue=\"q-7\"} 3",
+            "timers_overdue_other_queues 2398",
+            "queues 100",
+            "queues_other 98",
+        ] {
+            assert!(
+                text.lines().any(|written| written == line),
+                "{line}\n{text}"
+            );
+        }
     }
 }

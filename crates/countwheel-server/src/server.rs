@@ -13,41 +13,26 @@ use axum::Router;
 use countwheel::{Clock, Instant, SystemClock};
 use countwheel_durable::store::{DiskOptions, DiskStore, OpenFiles, Store, StoreError};
 use countwheel_durable::{Config, Health, StateKind, Timers};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use rustix::fs::Access;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio_io_timeout::TimeoutStream;
 
 use crate::VERSION;
+use crate::accept;
 use crate::api::{App, Token, router};
 use crate::config::TOKEN_BITS;
-use crate::config::{Dev, Serve};
+use crate::config::{Dev, Front, Serve};
 use crate::deliver::HttpHandler;
 use crate::descriptors::{self, Budget, TooLow};
 use crate::guard::Targets;
-use crate::leftover::{Lingering, Lingers};
-use crate::places::{Answering, Place, Places};
+use crate::places::{Limits, Places};
 use crate::scrub::{self, Pace};
 use crate::shutdown::{Cause, Signals};
 
 /// How often it is looked at how many files the store has.
 const FILES_EVERY: Duration = Duration::from_secs(1);
-/// How long a connection may take to end that makes room for another.
-const MAKING_ROOM: Duration = Duration::from_secs(5);
-/// How long the head of a request may take, and a connection may idle.
-const HEAD_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a caller may read nothing of an answer that does not fit the system's buffers.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
-const HEADERS_MAX: usize = 64;
-/// Room for the longest path, and 16 KiB of headers.
-const HEAD_MAX_BYTES: usize = 24 << 10;
-/// How long answers may take to leave when the service stops.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// How long deliveries may take to end when `dev` stops: nobody misses them.
 const DEV_GRACE: Duration = Duration::from_secs(1);
 const STORE_FAILED: u8 = 3;
@@ -156,6 +141,7 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
         listen: args.listen,
         token,
         targets: args.targets(),
+        front: args.front.clone(),
         limits: args.limits(random()?),
         grace: args.shutdown_grace,
         scrub: args.scrub(),
@@ -179,6 +165,7 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
         listen: args.listen,
         token,
         targets: args.targets(),
+        front: Front::default(),
         limits: Config {
             seed: random()?,
             ..Config::default()
@@ -204,6 +191,7 @@ struct Service {
     listen: SocketAddr,
     token: Option<Token>,
     targets: Targets,
+    front: Front,
     limits: Config,
     grace: Duration,
     scrub: Option<Pace>,
@@ -227,13 +215,10 @@ impl Service {
     async fn run_on(self, clock: &Arc<dyn Clock>, began: Instant) -> Result<ExitCode, StartError> {
         let mut signals = Signals::listen()?;
         // Before the store is touched: a port that is taken is the likeliest mistake.
-        let listener =
-            TcpListener::bind(self.listen)
-                .await
-                .map_err(|source| StartError::Listen {
-                    listen: self.listen,
-                    source,
-                })?;
+        let listener = accept::listen(self.listen).map_err(|source| StartError::Listen {
+            listen: self.listen,
+            source,
+        })?;
         let address = listener.local_addr()?;
         let limit = descriptors::limit();
         // Before the store is opened: a start that is refused changes nothing.
@@ -255,7 +240,8 @@ impl Service {
         };
         let origin = if store.was_made() { "made" } else { "opened" };
         let files = store.open_files();
-        let budget = set_aside(limit, files, self.limits.max_in_flight)?;
+        let callers = self.front.limits();
+        let budget = set_aside(limit, files, self.limits.max_in_flight, callers.connections)?;
         let handler = HttpHandler::with(
             Handle::current(),
             self.targets.clone(),
@@ -281,7 +267,9 @@ impl Service {
             self.token.clone(),
             self.dev.is_some(),
         );
+        let (allowed, may_snapshot) = (self.targets.to_string(), self.snapshots.is_some());
         let app = app.with_snapshots(self.snapshots);
+        let app = app.with_body_bytes(self.front.body_bytes());
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
         let mut upkeep = JoinSet::new();
@@ -295,20 +283,27 @@ impl Service {
             ));
         }
         let (stop, stopped) = watch::channel(false);
-        let places = Places::new(budget.callers(files));
+        let places = Places::new(budget.callers(files), callers);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
-        let serving = tokio::spawn(accept_at(
+        let serving = tokio::spawn(accept::accept(
             listener,
             router(Arc::clone(&app)),
             places,
+            Arc::new(self.front.proxies()),
             stopped,
         ));
 
-        let pending: u64 = timers
-            .counts()?
-            .iter()
-            .map(|counts| counts.of(StateKind::Pending) + counts.of(StateKind::Delivering))
-            .sum();
+        let totals = timers.overview(0)?.totals;
+        let pending = totals.of(StateKind::Pending) + totals.of(StateKind::Delivering);
+        tracing::info!(
+            version = VERSION,
+            data = %self.data.display(),
+            listen = %address,
+            token = with_token,
+            targets = allowed,
+            snapshots = may_snapshot,
+            "started"
+        );
         let took = clock.now().saturating_since(began).as_millis();
         if self.dev.is_some() {
             say(&banner(address, took, with_token));
@@ -386,10 +381,16 @@ fn must_take_files(place: &Path) -> Result<(), StartError> {
 }
 
 /// Divides the files that this process may open, and says how.
-fn set_aside(limit: usize, store: OpenFiles, asked: usize) -> Result<Budget, StartError> {
+fn set_aside(
+    limit: usize,
+    store: OpenFiles,
+    asked: usize,
+    connections: usize,
+) -> Result<Budget, StartError> {
     let budget = Budget::of(limit, descriptors::open(store), store, asked)?;
     let (deliveries, lookups) = (budget.attempts, budget.lookups);
-    let (callers, for_store) = (budget.callers(store), store.open + store.ahead);
+    let callers = budget.callers(store).min(connections);
+    let for_store = store.open + store.ahead;
     if deliveries < asked {
         tracing::warn!(
             limit,
@@ -409,119 +410,27 @@ fn set_aside(limit: usize, store: OpenFiles, asked: usize) -> Result<Budget, Sta
 async fn keep_places(places: Arc<Places>, budget: Budget, timers: Timers) {
     loop {
         tokio::time::sleep(FILES_EVERY).await;
-        places.set_most(budget.callers(timers.open_files()));
+        places.set_total(budget.callers(timers.open_files()));
+        if places.have_ebbed() {
+            // It takes locks of the heap.
+            let given = tokio::task::spawn_blocking(countwheel_trim::give_back).await;
+            tracing::debug!(?given, "connections have ebbed: what is free goes back");
+        }
     }
 }
 
 /// Answers the connections of `listener`, at most `connections` at a time, until `stopped` says so,
 /// then lets the answers under way leave. Cuts off who does not send or read for half a minute.
-/// When all places are taken, who has idled for longest makes room for who comes.
+/// When all places are taken, the connection whose caller was waited for longest makes room for one
+/// that comes.
 pub async fn accept(
     listener: TcpListener,
     router: Router,
     connections: usize,
     stopped: watch::Receiver<bool>,
 ) {
-    accept_at(listener, router, Places::new(connections), stopped).await;
-}
-
-async fn accept_at(
-    listener: TcpListener,
-    router: Router,
-    places: Arc<Places>,
-    mut stopped: watch::Receiver<bool>,
-) {
-    let for_connections = stopped.clone();
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = async {
-            let (stream, _) = listener.accept().await?;
-            Ok::<_, io::Error>((stream, places.take().await))
-        };
-        tokio::pin!(accepted);
-        // A connection that ends must not drop the one that waits for its place.
-        let accepted = loop {
-            tokio::select! {
-                () = told(&mut stopped) => break None,
-                Some(_) = connections.join_next() => {}
-                accepted = accepted.as_mut() => break Some(accepted),
-            }
-        };
-        match accepted {
-            None => break,
-            Some(Ok((stream, place))) => {
-                let connection = answer(stream, router.clone(), place, for_connections.clone());
-                connections.spawn(connection);
-            }
-            Some(Err(error)) => {
-                // Out of descriptors, most likely: some will be free again soon.
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
-    }
-    drop(listener);
-    let ended = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(LAST_ANSWERS, ended).await.is_err() {
-        tracing::warn!("some connections were cut off");
-    }
-}
-
-async fn answer(
-    stream: TcpStream,
-    router: Router,
-    place: Arc<Place>,
-    mut stopped: watch::Receiver<bool>,
-) {
-    // An answer is one packet or a few: send it at once. If that fails, it is only slower.
-    stream.set_nodelay(true).unwrap_or_default();
-    let mut stream = Box::pin(TimeoutStream::new(stream));
-    stream
-        .as_mut()
-        .set_write_timeout_pinned(Some(ANSWER_DEADLINE));
-    let lingers = Lingers::default();
-    let service = Answering {
-        lingers: lingers.clone(),
-        router: TowerToHyperService::new(router),
-        place: Arc::clone(&place),
-    };
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_DEADLINE)
-        .max_headers(HEADERS_MAX)
-        .max_header_size(HEAD_MAX_BYTES)
-        .max_buf_size(4 * HEAD_MAX_BYTES)
-        .serve_connection(TokioIo::new(Lingering::new(stream, lingers)), service);
-    tokio::pin!(connection);
-    let mut stopping = false;
-    loop {
-        tokio::select! {
-            ended = connection.as_mut() => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection ended badly");
-                }
-                return;
-            }
-            () = told(&mut stopped), if !stopping => {
-                stopping = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            () = place.told(), if !stopping => {
-                stopping = true;
-                connection.as_mut().graceful_shutdown();
-                // Who has sent half a head would stay until the other half is late.
-                let ended = tokio::time::timeout(MAKING_ROOM, connection.as_mut()).await;
-                if ended.is_ok() || place.is_idle() {
-                    return;
-                }
-            }
-        }
-    }
-}
-
-/// Waits until `stopped` says so, or can never say it again.
-async fn told(stopped: &mut watch::Receiver<bool>) {
-    drop(stopped.wait_for(|&stopped| stopped).await);
+    let places = Places::new(connections, Limits::default());
+    accept::accept(listener, router, places, Arc::default(), stopped).await;
 }
 
 /// What `dev` says when it is ready.

@@ -2,14 +2,15 @@
 
 mod json;
 mod operate;
+mod pages;
 pub(crate) mod problem;
 mod queues;
 pub(crate) mod recurrence;
 pub(crate) mod request;
-mod retry;
+pub(crate) mod retry;
 mod simulate;
 mod snapshots;
-mod timers;
+pub(crate) mod timers;
 
 use std::any::Any;
 use std::net::IpAddr;
@@ -38,6 +39,7 @@ use self::problem::{Code, Problem};
 use self::snapshots::Snapshots;
 use crate::dashboard;
 use crate::echo::{self, Echo};
+use crate::framing::{Fault, HEAD_MAX_BYTES, HEADERS_MAX};
 use crate::guard::Targets;
 use crate::metrics::{RequestLabels, Requests};
 use crate::scrub::Progress;
@@ -46,6 +48,42 @@ use crate::scrub::Progress;
 const URI_MAX_BYTES: usize = 8 << 10;
 /// How many reads of the store run at a time; the others wait. A page can be large.
 const READS_MAX: usize = 16;
+
+/// How many bytes of bodies there may be at a time, unless said otherwise.
+pub(crate) const BODY_BYTES: usize = 64 << 20;
+/// How many of `/metrics` are written at a time, beside the reads of the store.
+const METRICS_MAX: usize = 2;
+
+/// Why a request goes no further than the connection that it came on. The connection notes it in the
+/// request's extensions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Barred {
+    /// There is no place for it, but for health and metrics.
+    NoPlace,
+    /// It stands for one that was not in due form.
+    Framing(Fault),
+}
+
+impl Barred {
+    fn refuses(self, request: &Request<Body>) -> Option<Problem> {
+        match self {
+            Self::NoPlace if is_of_operator(request.uri().path()) => None,
+            Self::NoPlace => Some(Problem::new(
+                Code::Overloaded,
+                "too many connections or requests are open, of this address or in all",
+            )),
+            Self::Framing(Fault::Malformed(detail)) => Some(Problem::malformed(detail)),
+            Self::Framing(Fault::UnknownCoding) => Some(Problem::new(
+                Code::NotImplemented,
+                "of the transfer codings only chunked is known here",
+            )),
+            Self::Framing(Fault::TooLarge) => Some(Problem::new(
+                Code::HeadTooLarge,
+                format!("a head has at most {HEAD_MAX_BYTES} bytes and {HEADERS_MAX} headers"),
+            )),
+        }
+    }
+}
 
 /// What every request may need.
 #[derive(Debug)]
@@ -58,6 +96,9 @@ pub struct App {
     token: Option<Token>,
     dev: bool,
     reads: Arc<Semaphore>,
+    metrics: Arc<Semaphore>,
+    /// Bytes that are free for bodies.
+    pub(crate) bodies: Arc<Semaphore>,
     snapshots: Option<Snapshots>,
     pub(crate) targets: Targets,
     next_request: AtomicU64,
@@ -121,6 +162,8 @@ impl App {
             token,
             dev,
             reads: Arc::new(Semaphore::new(READS_MAX)),
+            metrics: Arc::new(Semaphore::new(METRICS_MAX)),
+            bodies: Arc::new(Semaphore::new(BODY_BYTES)),
             snapshots: None,
             targets: Targets::public(),
             next_request: AtomicU64::new(1),
@@ -144,6 +187,13 @@ impl App {
         self
     }
 
+    /// The same API, with so many bytes of bodies at a time.
+    #[must_use]
+    pub fn with_body_bytes(mut self, bytes: usize) -> Self {
+        self.bodies = Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)));
+        self
+    }
+
     pub(crate) fn scrub(&self) -> Arc<Progress> {
         Arc::clone(&self.scrub)
     }
@@ -153,7 +203,10 @@ impl App {
     }
 
     /// Hands a request to the scheduler and waits for its answer.
-    async fn submit(&self, request: durable::Request) -> Result<durable::Response, TimerError> {
+    pub(crate) async fn submit(
+        &self,
+        request: durable::Request,
+    ) -> Result<durable::Response, TimerError> {
         let (send, receive) = oneshot::channel();
         self.timers.submit(request, move |answer| {
             // A caller that hung up does not hear what was done.
@@ -167,8 +220,24 @@ impl App {
         &self,
         read: impl FnOnce(&Timers) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
+        self.read_among(&self.reads, read).await
+    }
+
+    /// The same for metrics, which wait for no read of anybody.
+    pub(crate) async fn measure<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Timers) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.read_among(&self.metrics, read).await
+    }
+
+    async fn read_among<T: Send + 'static>(
+        &self,
+        permits: &Arc<Semaphore>,
+        read: impl FnOnce(&Timers) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
         let gone = || Problem::new(Code::Internal, "the read did not end");
-        let permit = Arc::clone(&self.reads).acquire_owned().await;
+        let permit = Arc::clone(permits).acquire_owned().await;
         let permit = permit.map_err(|_| gone())?;
         let timers = self.timers.clone();
         let work = move || {
@@ -211,7 +280,7 @@ pub fn router(app: Arc<App>) -> Router {
         .delete(timers::remove)
         .post(timers::fire_or_revive);
     let mut router = Router::new()
-        .route("/", get(dashboard::show))
+        .merge(dashboard::routes())
         .route("/healthz", get(operate::healthz))
         .route("/readyz", get(operate::readyz))
         .route("/metrics", get(operate::metrics))
@@ -316,6 +385,11 @@ async fn around(
 
 /// Why the request is not even looked at.
 fn refusal(app: &App, request: &Request<Body>) -> Option<Problem> {
+    if let Some(barred) = request.extensions().get::<Barred>()
+        && let Some(refusal) = barred.refuses(request)
+    {
+        return Some(refusal);
+    }
     let uri = request.uri();
     let length = uri.path_and_query().map_or(0, |path| path.as_str().len());
     if length > URI_MAX_BYTES {
@@ -345,10 +419,20 @@ fn refusal(app: &App, request: &Request<Body>) -> Option<Problem> {
     None
 }
 
+/// Whether this is what an operator asks for to see how the service does.
+fn is_of_operator(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz" | "/metrics")
+}
+
 /// Why a request is refused that another reader of it, in front of this one, may take for something
 /// else (RFC 9112, section 3.2), or that asks for what nobody does here.
 fn ill_formed(request: &Request<Body>) -> Option<Problem> {
     let headers = request.headers();
+    let target = request.uri().path_and_query();
+    if !target.is_none_or(|target| is_escaped(target.as_str())) {
+        let detail = "in a path and a query, % stands before two hex digits";
+        return Some(Problem::malformed(detail));
+    }
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
         (Some(host), None) => Some(host),
@@ -356,6 +440,11 @@ fn ill_formed(request: &Request<Body>) -> Option<Problem> {
         (None, None) if request.version() == Version::HTTP_10 => None,
         _ => return Some(Problem::malformed("a request has exactly one host header")),
     };
+    if !host.is_none_or(is_host) {
+        return Some(Problem::malformed(
+            "a host is a name or an address, with or without a port",
+        ));
+    }
     let same = |authority: &Authority| {
         host.is_none_or(|host| {
             host.as_bytes()
@@ -379,6 +468,29 @@ fn ill_formed(request: &Request<Body>) -> Option<Problem> {
         return Some(Problem::new(Code::UnsupportedMediaType, detail));
     }
     None
+}
+
+/// Whether each percent sign begins an escape.
+fn is_escaped(target: &str) -> bool {
+    let mut escapes = target.as_bytes().split(|&byte| byte == b'%').skip(1);
+    escapes.all(
+        |escape| matches!(escape, [a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit()),
+    )
+}
+
+/// Whether a header names a host. It is empty where a URL names none.
+fn is_host(host: &HeaderValue) -> bool {
+    let Ok(authority) = Authority::try_from(host.as_bytes()) else {
+        return host.is_empty();
+    };
+    // Neither a user before the host, nor a port that is none behind it.
+    match authority.as_str().strip_prefix(authority.host()) {
+        Some("") => true,
+        Some(port) => port.strip_prefix(':').is_some_and(|port| {
+            port.is_empty() || authority.port_u16().is_some_and(|_| !port.starts_with('+'))
+        }),
+        None => false,
+    }
 }
 
 /// Why a request is refused that a web page may have made a browser send. Without a token the

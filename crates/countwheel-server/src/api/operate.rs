@@ -94,10 +94,10 @@ pub(super) async fn metrics(
     let http = app.requests.clone();
     let scrub = app.scrub();
     let wall = app.clock.timestamp();
-    app.read(move |timers| {
+    app.measure(move |timers| {
         // Without the store there are still the numbers of the process.
-        let counts = timers.counts().ok();
-        let text = metrics::text(timers, wall, counts, &http, scrub, form)
+        let overview = timers.overview(metrics::QUEUES_MAX).ok();
+        let text = metrics::text(timers, wall, overview, &http, scrub, form)
             .map_err(|_| Problem::new(Code::Internal, "the metrics could not be written"))?;
         let content_type = HeaderValue::from_static(form.content_type());
         Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())

@@ -37,6 +37,8 @@ pub(crate) enum Code {
     Exists,
     TooLarge,
     UriTooLong,
+    HeadTooLarge,
+    NotImplemented,
     UnsupportedMediaType,
     ExpectationFailed,
     Unschedulable,
@@ -76,6 +78,12 @@ impl Code {
             Self::Exists => ("exists", S::PRECONDITION_FAILED, "Exists"),
             Self::TooLarge => ("too_large", S::PAYLOAD_TOO_LARGE, "Too large"),
             Self::UriTooLong => ("uri_too_long", S::URI_TOO_LONG, "URI too long"),
+            Self::HeadTooLarge => (
+                "head_too_large",
+                S::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "Head too large",
+            ),
+            Self::NotImplemented => ("not_implemented", S::NOT_IMPLEMENTED, "Not implemented"),
             Self::UnsupportedMediaType => (
                 "unsupported_media_type",
                 S::UNSUPPORTED_MEDIA_TYPE,
@@ -115,6 +123,12 @@ impl Problem {
 
     pub(crate) fn malformed(detail: impl Into<String>) -> Self {
         Self::new(Code::Malformed, detail)
+    }
+
+    /// The status, the title and what is wrong, for people.
+    pub(crate) fn parts(&self) -> (StatusCode, &'static str, &str) {
+        let (_, status, title) = self.code.parts();
+        (status, title, &self.detail)
     }
 
     /// Names the field of the body that is at fault, as a JSON pointer.

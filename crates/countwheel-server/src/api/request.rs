@@ -2,18 +2,28 @@
 //! preconditions, the media type and the bytes of its body.
 
 use std::borrow::Cow;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, Request, Uri, header};
 use countwheel_durable::{Key, Precondition, QueueName, Revision, TimerName};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
+use memmap2::MmapMut;
 use percent_encoding::percent_decode_str;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::App;
 use super::problem::{Code, Problem};
 
 /// The longest body, in bytes.
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
+/// So much of each body is not counted as memory for bodies, so that small requests go on while large
+/// ones have it all. The number of connections bounds it.
+const FREE_BODY_BYTES: usize = 8 << 10;
+/// A longer body is not on the heap.
+const SMALL_BODY_BYTES: usize = 16 << 10;
 /// How long a caller may take to send a body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -272,10 +282,53 @@ fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>
     }
 }
 
+/// A body, and its share of the memory for bodies until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    bytes: Bytes,
+    _share: Share,
+}
+
+impl Deref for Held {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// What a body has taken of the memory for bodies.
+#[derive(Debug)]
+struct Share {
+    free: Arc<Semaphore>,
+    taken: Option<OwnedSemaphorePermit>,
+}
+
+impl Share {
+    fn of(app: &App) -> Self {
+        Self {
+            free: Arc::clone(&app.bodies),
+            taken: None,
+        }
+    }
+
+    /// Takes so much more.
+    fn take(&mut self, bytes: usize) -> Result<(), Problem> {
+        let more = u32::try_from(bytes).ok();
+        let more = more.and_then(|more| Arc::clone(&self.free).try_acquire_many_owned(more).ok());
+        let more = more.ok_or_else(full)?;
+        match &mut self.taken {
+            Some(taken) => taken.merge(more),
+            none => *none = Some(more),
+        }
+        Ok(())
+    }
+}
+
 /// The bytes of a body that must be JSON.
-pub(crate) async fn json_body(request: Request<Body>) -> Result<Vec<u8>, Problem> {
+pub(crate) async fn json_body(app: &App, request: Request<Body>) -> Result<Held, Problem> {
     let is_json = only(request.headers(), &header::CONTENT_TYPE)?.is_some_and(is_json);
-    let bytes = body(request).await?;
+    let bytes = body(app, request).await?;
     if !is_json {
         return Err(Problem::new(
             Code::UnsupportedMediaType,
@@ -286,12 +339,15 @@ pub(crate) async fn json_body(request: Request<Body>) -> Result<Vec<u8>, Problem
 }
 
 /// The bytes of a body that must be JSON, or nothing.
-pub(crate) async fn optional_json_body(request: Request<Body>) -> Result<Option<Vec<u8>>, Problem> {
+pub(crate) async fn optional_json_body(
+    app: &App,
+    request: Request<Body>,
+) -> Result<Option<Held>, Problem> {
     if request.headers().contains_key(header::CONTENT_TYPE) {
-        let bytes = json_body(request).await?;
+        let bytes = json_body(app, request).await?;
         return Ok((!bytes.is_empty()).then_some(bytes));
     }
-    let bytes = body(request).await?;
+    let bytes = body(app, request).await?;
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -301,31 +357,108 @@ pub(crate) async fn optional_json_body(request: Request<Body>) -> Result<Option<
     ))
 }
 
-/// Reads a body of bounded size in bounded time.
-pub(crate) async fn body(request: Request<Body>) -> Result<Vec<u8>, Problem> {
-    let too_large = || {
-        Problem::new(
-            Code::TooLarge,
-            format!("a body has at most {MAX_BODY_BYTES} bytes"),
-        )
-    };
+/// Reads a body of bounded size in bounded time, as far as there is memory for it.
+pub(crate) async fn body(app: &App, request: Request<Body>) -> Result<Held, Problem> {
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|bytes| bytes > MAX_BODY_BYTES as u64) {
         return Err(too_large());
     }
-    let read = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
-    match tokio::time::timeout(BODY_DEADLINE, read).await {
-        Ok(Ok(body)) => Ok(body.to_bytes().into()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => Err(Problem::malformed(
-            "the body ended early or is badly framed",
-        )),
-        Err(_) => Err(Problem::new(
-            Code::Timeout,
-            "the body took too long to arrive",
-        )),
+    let read = collect(request.into_body(), Share::of(app));
+    let late = |_| Problem::new(Code::Timeout, "the body took too long to arrive");
+    tokio::time::timeout(BODY_DEADLINE, read)
+        .await
+        .map_err(late)?
+}
+
+/// Gathers a body. Its share grows with what has come, not with what is announced.
+async fn collect(mut body: Body, mut share: Share) -> Result<Held, Problem> {
+    let mut bytes = Bytes::default();
+    while let Some(frame) = body.frame().await {
+        let broken = |_| Problem::malformed("the body ended early or is badly framed");
+        let Ok(piece) = frame.map_err(broken)?.into_data() else {
+            continue;
+        };
+        let length = bytes.len() + piece.len();
+        if length > MAX_BODY_BYTES {
+            return Err(too_large());
+        }
+        let counted = |length: usize| match length {
+            0..=FREE_BODY_BYTES => 0,
+            more => more.next_multiple_of(FREE_BODY_BYTES),
+        };
+        let (before, after) = (counted(bytes.len()), counted(length));
+        if after > before {
+            share.take(after - before)?;
+        }
+        bytes.append(&piece)?;
     }
+    Ok(Held {
+        bytes,
+        _share: share,
+    })
+}
+
+/// The bytes of a body. Those of a large one are not on the heap: they would leave it in pieces, and
+/// what lies above a piece that is free is not given back.
+#[derive(Debug)]
+enum Bytes {
+    Small(Vec<u8>),
+    Large { map: MmapMut, length: usize },
+}
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Self::Small(Vec::new())
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Small(bytes) => bytes,
+            Self::Large { map, length } => &map[..*length],
+        }
+    }
+}
+
+impl Bytes {
+    /// Adds a piece with which it has [`MAX_BODY_BYTES`] at the most.
+    fn append(&mut self, piece: &[u8]) -> Result<(), Problem> {
+        if let Self::Small(bytes) = self {
+            if bytes.len() + piece.len() <= SMALL_BODY_BYTES {
+                bytes.extend_from_slice(piece);
+                return Ok(());
+            }
+            // No page of it is there before it is written to.
+            let mut map = MmapMut::map_anon(MAX_BODY_BYTES).map_err(|_| full())?;
+            let length = bytes.len();
+            map[..length].copy_from_slice(bytes);
+            *self = Self::Large { map, length };
+        }
+        if let Self::Large { map, length } = self {
+            let end = *length + piece.len();
+            map[*length..end].copy_from_slice(piece);
+            *length = end;
+        }
+        Ok(())
+    }
+}
+
+fn full() -> Problem {
+    Problem::new(
+        Code::Overloaded,
+        "the bodies of other requests take up the memory for bodies",
+    )
+}
+
+fn too_large() -> Problem {
+    Problem::new(
+        Code::TooLarge,
+        format!("a body has at most {MAX_BODY_BYTES} bytes"),
+    )
 }
 
 /// `application/json`, in UTF-8 if it says in what.
@@ -358,7 +491,7 @@ mod tests {
             ("a%2Fb", "a/b"),
             ("a%252Fb", "a%2Fb"),
             ("..%2F..%2Fetc", "../../etc"),
-            ("100%", "100%"),
+            ("100%25", "100%"),
             ("a+b", "a+b"),
             ("%F0%9F%95%B0", "\u{1F570}"),
             ("a:fire", "a:fire"),

@@ -63,7 +63,7 @@ pub(super) async fn simulate(
 ) -> Result<Response, Problem> {
     Query::of(request.uri(), &[])?;
     precondition(request.headers(), Honoured::Nothing)?;
-    let body = json_body(request).await?;
+    let body = json_body(&app, request).await?;
     let (asked, start, limit) = read(&body)?;
     let start = start.unwrap_or_else(|| app.clock.timestamp());
     // Ten thousand exponential steps take a while, and so do ten thousand leap days.

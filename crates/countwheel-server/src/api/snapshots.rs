@@ -51,7 +51,7 @@ pub(super) async fn make(
 ) -> Result<Response, Problem> {
     Query::of(request.uri(), &[])?;
     precondition(request.headers(), Honoured::Nothing)?;
-    let body = json_body(request).await?;
+    let body = json_body(&app, request).await?;
     let name = name(&body)?;
     let Some(snapshots) = &app.snapshots else {
         let detail = "the service was started without --snapshot-dir";

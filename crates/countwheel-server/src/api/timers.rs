@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::json::{self, Field, Kind, Object};
+use super::pages;
 use super::problem::{Code, Problem};
 use super::recurrence;
 use super::request::{
@@ -77,7 +78,7 @@ pub(super) async fn set(
     let name = timer_of(request.uri())?;
     Query::of(request.uri(), &[])?;
     let condition = precondition(request.headers(), Honoured::Both)?;
-    let body = json_body(request).await?;
+    let body = json_body(&app, request).await?;
     let NewTimer {
         due,
         policy,
@@ -139,7 +140,7 @@ async fn replace(
 }
 
 /// The engine answered something else than what it was asked.
-fn wrong_answer() -> Problem {
+pub(crate) fn wrong_answer() -> Problem {
     Problem::new(Code::Internal, "the scheduler gave another answer")
 }
 
@@ -377,7 +378,7 @@ pub(super) async fn shift(
     let name = timer_of(request.uri())?;
     Query::of(request.uri(), &[])?;
     let precondition = precondition(request.headers(), Honoured::IfMatch)?.of_existing();
-    let body = json_body(request).await?;
+    let body = json_body(&app, request).await?;
     let mut object = Field::root(json::parse(&body)?).object()?;
     let (kind, field) = object.one_of(&["in", "at", "by"])?;
     object.finish()?;
@@ -401,7 +402,7 @@ pub(super) async fn fire_or_revive(
     let (name, verb) = timer_and_verb_of(request.uri())?;
     Query::of(request.uri(), &[])?;
     precondition(request.headers(), Honoured::Nothing)?;
-    let body = optional_json_body(request).await?;
+    let body = optional_json_body(&app, request).await?;
     let request = match (verb, body) {
         (Verb::Fire, None) => durable::Request::Fire { name },
         (Verb::Fire, Some(body)) => {
@@ -490,14 +491,6 @@ fn shows_its_revision(record: &Record) -> bool {
 }
 
 pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
-    #[derive(Serialize)]
-    struct Answer {
-        items: Vec<TimerBody>,
-        next: Option<String>,
-        /// How many were left out because they cannot be read.
-        #[serde(skip_serializing_if = "is_zero")]
-        unreadable: usize,
-    }
     let known = [
         "state",
         "prefix",
@@ -526,33 +519,14 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
             .unwrap_or(100),
         scan_limit: Filter::SCAN_LIMIT,
     };
-    app.read(move |timers| {
-        let page = timers
-            .list(&filter)
-            .map_err(|error| Problem::from(&error))?;
-        let body = Answer {
-            items: page.records.iter().map(TimerBody::of).collect(),
-            next: page.next.map(cursor),
-            unreadable: page.unreadable,
-        };
-        Ok(answer(StatusCode::OK, &body))
-    })
-    .await
+    pages::answer(app, filter).await
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands over a reference"
-)]
-fn is_zero(number: &usize) -> bool {
-    *number == 0
-}
-
-fn cursor(position: Position) -> String {
+pub(crate) fn cursor(position: Position) -> String {
     format!("{:x}-{:x}", position.due.as_micros(), position.revision.0)
 }
 
-fn read_cursor(text: &str) -> Option<Position> {
+pub(crate) fn read_cursor(text: &str) -> Option<Position> {
     let (due, revision) = text.split_once('-')?;
     let position = Position {
         due: Timestamp::from_micros(u64::from_str_radix(due, 16).ok()?),
@@ -564,7 +538,7 @@ fn read_cursor(text: &str) -> Option<Position> {
 
 /// A timer as it is shown.
 #[derive(Serialize)]
-struct TimerBody {
+pub(super) struct TimerBody {
     queue: String,
     key: String,
     id: String,
@@ -621,7 +595,7 @@ struct AttemptBody {
 }
 
 impl TimerBody {
-    fn of(record: &Record) -> Self {
+    pub(super) fn of(record: &Record) -> Self {
         let (mut done_at, mut keep_until, mut dead_at, mut dead_reason) = (None, None, None, None);
         let mut next_attempts = None;
         match record.state {

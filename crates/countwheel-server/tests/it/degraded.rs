@@ -46,6 +46,15 @@ fn a_store_without_room_is_degraded_and_says_when_to_ask_again() {
         assert_eq!(why["reason"], "disk_full", "{status}");
         assert!(why["since"].is_string() && why["detail"].is_string());
     }
+    let page = |client: &mut Client| String::from_utf8(client.get("/").body).unwrap();
+    let told = client.get("/healthz").expect(200);
+    let file = told["degraded"][0]["file"].as_str().unwrap();
+    let first = page(&mut client);
+    assert!(
+        first.contains("disk_full") && first.contains(file),
+        "{first}"
+    );
+    assert!(first.contains("Health: degraded"), "{first}");
     let metrics = |client: &mut Client| String::from_utf8(client.get("/metrics").body).unwrap();
     let full = "countwheel_degraded{reason=\"disk_full\"}";
     assert!(metrics(&mut client).contains(&format!("{full} 1\n")));
@@ -54,6 +63,8 @@ fn a_store_without_room_is_degraded_and_says_when_to_ask_again() {
         pause();
     }
     assert!(metrics(&mut client).contains(&format!("{full} 0\n")));
+    let well = page(&mut client);
+    assert!(well.contains("Health: <span class=\"ok\">ok"), "{well}");
     let path = "/v1/queues/default/timers/k";
     client.json("PUT", path, &body).expect(201);
 }
@@ -89,7 +100,15 @@ fn without_the_token_no_file_is_named() {
     let refused = (0..200).find(|&number| owner.json("PUT", &path(number), &body).status == 507);
     assert!(refused.is_some());
     let told = owner.get("/healthz").expect(200);
-    assert!(told["degraded"][0]["file"].is_string(), "{told}");
+    let file = told["degraded"][0]["file"]
+        .as_str()
+        .expect("a file")
+        .to_owned();
+    let page = String::from_utf8(stranger.get("/").body).unwrap();
+    assert!(
+        page.contains("disk_full") && !page.contains(&file),
+        "{page}"
+    );
     let told = stranger.get("/healthz").expect(200);
     let why = &told["degraded"][0];
     assert_eq!(why["reason"], "disk_full");

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::{Directory, Server, Target, program, wait_for_state};
 
 /// The command that serves `data` with this limit of open files.
-fn limited(limit: u32, data: &Path) -> Command {
+pub(crate) fn limited(limit: u32, data: &Path) -> Command {
     let program = program();
     let mut command = Command::new("sh");
     let limit = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");

@@ -2,10 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
 
+mod dashboard;
 mod degraded;
 mod delivery;
 mod descriptors;
 mod exits;
+mod floods;
+mod framing;
 mod leftover;
 mod maintenance;
 mod noise;

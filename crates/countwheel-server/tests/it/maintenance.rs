@@ -140,7 +140,7 @@ fn a_snapshot_of_the_running_service_is_verified_and_restored() {
     let file = segment(&snapshots.join("first"));
     let mut bytes = fs::read(&file).unwrap();
     let end = bytes.len() - 1;
-    bytes[end] = 1;
+    bytes[end] ^= 1;
     fs::write(&file, bytes).unwrap();
     let snapshot = snapshots.join("first");
     ended(&command("verify", &[&snapshot], &[]), 1);

@@ -250,7 +250,7 @@ impl Client {
     }
 }
 
-/// Reads an answer with a length, if there is one.
+/// Reads an answer with a length or in chunks, if there is one.
 pub(crate) fn read_answer(stream: &mut impl BufRead, is_head: bool) -> Option<Answer> {
     let (status, headers) = read_head(stream)?;
     let mut answer = Answer {
@@ -258,11 +258,32 @@ pub(crate) fn read_answer(stream: &mut impl BufRead, is_head: bool) -> Option<An
         headers,
         body: Vec::new(),
     };
+    if answer.header("transfer-encoding") == Some("chunked") && !is_head {
+        answer.body = read_chunks(stream)?;
+        return Some(answer);
+    }
     let length = answer.header("content-length");
     let length = length.map_or(0, |length| length.parse().unwrap());
     answer.body = vec![0; if is_head { 0 } else { length }];
     stream.read_exact(&mut answer.body).ok()?;
     Some(answer)
+}
+
+/// A body in chunks; `None` if it breaks off.
+fn read_chunks(stream: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).ok()?;
+        let length = usize::from_str_radix(line.trim_end(), 16).ok()?;
+        let begin = body.len();
+        body.resize(begin + length + 2, 0);
+        stream.read_exact(&mut body[begin..]).ok()?;
+        body.truncate(begin + length);
+        if length == 0 {
+            return Some(body);
+        }
+    }
 }
 
 fn read_head(stream: &mut impl BufRead) -> Option<(u16, Vec<(String, String)>)> {

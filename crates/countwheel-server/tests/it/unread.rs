@@ -20,22 +20,17 @@ async fn who_does_not_read_his_answer_is_cut_off() {
     let address = listener.local_addr().unwrap();
     let router = Router::new().route("/", get(|| async { vec![7_u8; ANSWER_BYTES] }));
     let (stop, stopped) = watch::channel(false);
-    // One connection at a time: the next is answered once this one is gone.
-    let serving = tokio::spawn(accept(listener, router, 1, stopped));
+    let serving = tokio::spawn(accept(listener, router, 8, stopped));
     let mut silent = TcpStream::connect(address).await.unwrap();
     silent.write_all(REQUEST).await.unwrap();
-    let mut reading = TcpStream::connect(address).await.unwrap();
-    reading.write_all(REQUEST).await.unwrap();
-    let mut head = [0; 15];
-    reading.read_exact(&mut head).await.unwrap();
-    assert_eq!(&head, b"HTTP/1.1 200 OK");
+    // Nobody else wants its place.
+    tokio::time::sleep(Duration::from_secs(61)).await;
     let mut rest = Vec::new();
     let cut_off = match silent.read_to_end(&mut rest).await {
         Ok(read) => read < ANSWER_BYTES,
         Err(_) => true,
     };
     assert!(cut_off, "{} bytes", rest.len());
-    drop(reading);
     stop.send(true).unwrap();
     tokio::time::timeout(Duration::from_secs(60), serving)
         .await

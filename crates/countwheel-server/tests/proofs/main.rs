@@ -15,5 +15,6 @@ mod damage;
 mod faults;
 mod january;
 mod kill;
+mod pages;
 mod power;
 mod soak;

@@ -41,6 +41,7 @@ impl Caller {
         self.stream.get_mut().write_all(request.as_bytes()).ok()?;
         let status = self.line()?.split(' ').nth(1)?.parse().ok()?;
         let mut length = 0;
+        let mut is_chunked = false;
         loop {
             let line = self.line()?;
             let Some((name, value)) = line.split_once(':') else {
@@ -49,9 +50,17 @@ impl Caller {
             if name.eq_ignore_ascii_case("content-length") {
                 length = value.trim().parse().ok()?;
             }
+            is_chunked |= name.eq_ignore_ascii_case("transfer-encoding");
         }
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body).ok()?;
+        while is_chunked {
+            let length = usize::from_str_radix(&self.line()?, 16).ok()?;
+            let mut chunk = vec![0; length + 2];
+            self.stream.read_exact(&mut chunk).ok()?;
+            body.extend_from_slice(&chunk[..length]);
+            is_chunked = length > 0;
+        }
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
         Some(Reply { status, body })
     }

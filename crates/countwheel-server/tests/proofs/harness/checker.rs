@@ -242,6 +242,9 @@ struct Life {
     body_bytes: Option<u64>,
     /// Where moves without an answer may have taken it: from, to.
     perhaps: Vec<(u64, u64)>,
+    /// Times that were asked for and had passed by then, which deliveries name as they are, and from
+    /// when on it was due instead.
+    passed: Vec<(u64, u64)>,
     done: bool,
     given_up: bool,
     end: Option<End>,
@@ -282,6 +285,7 @@ struct Doubt {
 #[derive(Debug)]
 enum DoubtOf {
     Set {
+        asked: Asked,
         due_us: (u64, u64),
         body_bytes: Option<u64>,
     },
@@ -346,13 +350,17 @@ impl Trial {
                         });
                         self.end(key, &mut current, was, event.answered_us);
                         doubts.clear();
-                        current = Some(self.begin(key, made, *body_bytes));
+                        current = Some(self.begin(key, made, *asked, *body_bytes));
                     }
                     Answer::Unknown => {
                         self.verdict.unanswered += 1;
                         let due_us = window(*asked);
                         let body_bytes = *body_bytes;
-                        let of = DoubtOf::Set { due_us, body_bytes };
+                        let of = DoubtOf::Set {
+                            asked: *asked,
+                            due_us,
+                            body_bytes,
+                        };
                         doubts.push(event.doubt(of));
                     }
                     odd => self.accuse(Fault::Answer, key, &format!("set: {odd:?}")),
@@ -368,6 +376,7 @@ impl Trial {
                                 life.revision = moved.revision;
                                 life.due_us = moved.due_us;
                                 life.perhaps.clear();
+                                life.passed = passed(*asked, moved.due_us).into_iter().collect();
                             }
                             None => self.accuse(Fault::AfterRemove, key, "moved what is not there"),
                         }
@@ -381,6 +390,8 @@ impl Trial {
                         let due_us = window(*asked);
                         if let Some(life) = current {
                             self.lives[life].perhaps.push(due_us);
+                            let passed = passed(*asked, due_us.0);
+                            self.lives[life].passed.extend(passed);
                         }
                         doubts.push(event.doubt(DoubtOf::Move { due_us }));
                     }
@@ -438,7 +449,7 @@ impl Trial {
         }
     }
 
-    fn begin(&mut self, key: &str, made: &Made, body_bytes: Option<u64>) -> usize {
+    fn begin(&mut self, key: &str, made: &Made, asked: Asked, body_bytes: Option<u64>) -> usize {
         self.lives.push(Life {
             key: key.to_owned(),
             id: made.id.clone(),
@@ -446,6 +457,7 @@ impl Trial {
             due_us: made.due_us,
             body_bytes,
             perhaps: Vec::new(),
+            passed: passed(asked, made.due_us).into_iter().collect(),
             done: false,
             given_up: false,
             end: None,
@@ -497,9 +509,14 @@ impl Trial {
         let same = |life: &Life, sight: &Sight| life.id == sight.id;
         for doubt in doubts {
             match (&doubt.of, sight) {
-                (DoubtOf::Set { due_us, body_bytes }, Some(sight))
-                    if current.is_none_or(|life| !same(&self.lives[life], sight)) =>
-                {
+                (
+                    DoubtOf::Set {
+                        asked,
+                        due_us,
+                        body_bytes,
+                    },
+                    Some(sight),
+                ) if current.is_none_or(|life| !same(&self.lives[life], sight)) => {
                     if !between(*due_us, sight.due_us)
                         || body_bytes.is_some_and(|bytes| bytes != sight.body_bytes)
                     {
@@ -517,7 +534,7 @@ impl Trial {
                         due_us: sight.due_us,
                         replaced: None,
                     };
-                    *current = Some(self.begin(key, &made, *body_bytes));
+                    *current = Some(self.begin(key, &made, *asked, *body_bytes));
                 }
                 (DoubtOf::Move { due_us }, Some(sight)) => {
                     let Some(life) = current.map(|life| &mut self.lives[life]) else {
@@ -657,7 +674,7 @@ impl Trial {
         let mut highest = 0;
         // In the order in which they say that they started, which none can put after its arrival.
         // Who is kept waiting may read what a killed server sent after what the next one did.
-        let mut arrived = arrived.to_vec();
+        let mut arrived: Vec<_> = arrived.iter().map(|one| life.resolved(one)).collect();
         arrived.sort_by_key(|arrival| arrival.due_us + arrival.late_us);
         for arrival in &arrived {
             if let Some(fault) = life.fault_of(arrival) {
@@ -686,7 +703,28 @@ impl Trial {
     }
 }
 
+/// A time that had passed when it was asked for, and when it was due instead.
+fn passed(asked: Asked, due_us: u64) -> Option<(u64, u64)> {
+    match asked {
+        Asked::At(at) if at < due_us => Some((at, due_us)),
+        Asked::At(_) | Asked::In(_) => None,
+    }
+}
+
 impl Life {
+    /// The arrival, with when it was due in place of a time that had passed.
+    fn resolved(&self, arrival: &Arrival) -> Arrival {
+        let mut passed = self.passed.iter();
+        let passed = passed.find(|(at, _)| *at == arrival.due_us);
+        let is_first = arrival.due_us < self.due_us || !self.perhaps.is_empty();
+        Arrival {
+            due_us: passed
+                .filter(|_| is_first)
+                .map_or(arrival.due_us, |(_, due)| *due),
+            ..arrival.clone()
+        }
+    }
+
     /// Whether it can have been due by then.
     fn may_be_due(&self, now_us: u64) -> bool {
         let perhaps = self.perhaps.iter().map(|(from, _)| *from);

@@ -1,0 +1,153 @@
+//! Pages of lists, written as they are read.
+//!
+//! A page can be long, and whoever asked for it may read slowly, or not at all. So it is read and
+//! written in pieces, each when the one before has left: a connection keeps the service from two
+//! pieces at the most.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, HttpBody};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use countwheel_durable::store::{Filter, Page};
+use hyper::body::{Bytes, Frame};
+
+use super::App;
+use super::problem::{Code, Problem};
+use super::timers::{TimerBody, cursor};
+
+/// How many timers are read at a time.
+const PIECE: usize = 32;
+
+/// The page that `filter` asks for, with a length if it is one piece. Once the first has left, what
+/// fails can only break it off.
+pub(super) async fn answer(app: Arc<App>, filter: Filter) -> Result<Response, Problem> {
+    let (text, rest) = Rest::of(filter).piece(&app).await?;
+    let body = match rest {
+        None => Body::from(text),
+        Some(rest) => Body::new(Pieces {
+            text: Some(text),
+            next: Some(Box::pin(rest.take(app))),
+        }),
+    };
+    let json = HeaderValue::from_static("application/json");
+    Ok((StatusCode::OK, [(header::CONTENT_TYPE, json)], body).into_response())
+}
+
+/// What is still to be read of a page.
+struct Rest {
+    /// Asks for so many as the page still may have.
+    filter: Filter,
+    is_begun: bool,
+    payload_bytes: usize,
+    unreadable: usize,
+}
+
+type Piece = Result<(Vec<u8>, Option<Rest>), Problem>;
+type Reading = Pin<Box<dyn Future<Output = (Piece, Arc<App>)> + Send>>;
+
+impl Rest {
+    fn of(filter: Filter) -> Self {
+        Self {
+            filter,
+            is_begun: false,
+            payload_bytes: 0,
+            unreadable: 0,
+        }
+    }
+
+    async fn take(self, app: Arc<App>) -> (Piece, Arc<App>) {
+        (self.piece(&app).await, app)
+    }
+
+    /// The next piece of the answer, and what is left behind it.
+    async fn piece(mut self, app: &App) -> Piece {
+        app.read(move |timers| {
+            let limit = self.filter.limit.min(PIECE);
+            let filter = Filter {
+                limit,
+                ..self.filter.clone()
+            };
+            let page = timers.list(&filter);
+            let page = page.map_err(|error| Problem::from(&error))?;
+            let mut text = self.write(&page).map_err(|error| {
+                tracing::error!(%error, "a page could not be written");
+                Problem::new(Code::Internal, "the page could not be written")
+            })?;
+            self.filter.limit -= page.records.len();
+            // A page that is short has come to its end, or looked at as much as it may.
+            let goes_on = page.records.len() == limit
+                && self.filter.limit > 0
+                && self.payload_bytes < Filter::PAGE_MAX_BYTES;
+            let next = page.next;
+            if goes_on && next.is_some() {
+                self.filter.after = next;
+                return Ok((text, Some(self)));
+            }
+            let next = serde_json::json!(next.map(cursor));
+            text.extend_from_slice(format!("],\"next\":{next}").as_bytes());
+            if self.unreadable > 0 {
+                text.extend_from_slice(format!(",\"unreadable\":{}", self.unreadable).as_bytes());
+            }
+            text.push(b'}');
+            Ok((text, None))
+        })
+        .await
+    }
+
+    fn write(&mut self, page: &Page) -> serde_json::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        if !self.is_begun {
+            text.extend_from_slice(b"{\"items\":[");
+        }
+        for record in &page.records {
+            if self.is_begun {
+                text.push(b',');
+            }
+            self.is_begun = true;
+            self.payload_bytes += record.payload.len();
+            serde_json::to_writer(&mut text, &TimerBody::of(record))?;
+        }
+        self.unreadable += page.unreadable;
+        Ok(text)
+    }
+}
+
+/// A page that is read as it leaves.
+struct Pieces {
+    text: Option<Vec<u8>>,
+    /// Reads the piece behind it. Nothing happens before it is asked for.
+    next: Option<Reading>,
+}
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        if let Some(text) = self.text.take() {
+            return Poll::Ready(Some(Ok(Frame::data(text.into()))));
+        }
+        let Some(next) = &mut self.next else {
+            return Poll::Ready(None);
+        };
+        let (piece, app) = ready!(next.as_mut().poll(context));
+        self.next = None;
+        Poll::Ready(Some(match piece {
+            Ok((text, rest)) => {
+                self.next = rest.map(|rest| Box::pin(rest.take(app)) as _);
+                Ok(Frame::data(text.into()))
+            }
+            Err(problem) => {
+                tracing::warn!(?problem, "a page was broken off");
+                Err(io::Error::other("the rest of the page cannot be read"))
+            }
+        }))
+    }
+}

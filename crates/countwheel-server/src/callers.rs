@@ -1,0 +1,209 @@
+//! Who a caller is, as far as limits go.
+//!
+//! A limit per address is a limit per machine only if the address is the caller's own. One machine
+//! has a whole /64 of IPv6, so those count as one. Behind a proxy every connection has the address
+//! of the proxy; what the proxy says of the caller is believed if the operator trusts it, and of
+//! nobody else.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use axum::http::HeaderMap;
+use ipnet::IpNet;
+use proxy_header::{Error, ParseConfig, ProxyHeader};
+
+/// The header in which each proxy notes who it was called by, the last one at the end.
+const FORWARDED_FOR: &str = "x-forwarded-for";
+/// The longest header of the PROXY protocol that is read. Addresses take 52 bytes of version 2; the
+/// rest are notes, such as the name that TLS was asked for.
+pub(crate) const PREFACE_MAX_BYTES: usize = 4 << 10;
+/// How the two versions of it begin.
+const PREFACES: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
+
+/// Who counts as one: an IPv4 address, or a /64 of IPv6.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Caller(IpAddr);
+
+impl From<IpAddr> for Caller {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self(address.into()),
+            IpAddr::V6(address) => {
+                let network = address.to_bits() & !u128::from(u64::MAX);
+                Self(Ipv6Addr::from_bits(network).into())
+            }
+        }
+    }
+}
+
+/// The proxies whose word about callers is taken.
+#[derive(Clone, Default, Debug)]
+pub struct Proxies(Vec<IpNet>);
+
+impl Proxies {
+    /// Those with an address in one of `networks`.
+    #[must_use]
+    pub fn new(networks: Vec<IpNet>) -> Self {
+        Self(networks)
+    }
+
+    /// Whether the peer at `address` is one of them.
+    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&address))
+    }
+
+    /// Who sent a request that came from `peer`, if that is a proxy by its headers: the last address
+    /// that is not one of the proxies themselves. What stands before it may be made up. Where
+    /// something else than an address stands, it is the proxy that noted it.
+    pub(crate) fn caller_of(&self, headers: &HeaderMap, peer: IpAddr) -> Caller {
+        let mut nearest = peer;
+        if !self.trusts(peer) {
+            return peer.into();
+        }
+        let lines = headers.get_all(FORWARDED_FOR).iter().rev();
+        let notes = lines.flat_map(|line| line.as_bytes().rsplit(|&byte| byte == b','));
+        for note in notes {
+            let Some(address) = address(note) else { break };
+            nearest = address;
+            if !self.trusts(address) {
+                break;
+            }
+        }
+        nearest.into()
+    }
+}
+
+/// An address with or without a port.
+fn address(note: &[u8]) -> Option<IpAddr> {
+    let note = std::str::from_utf8(note).ok()?.trim();
+    let bare = note
+        .strip_prefix('[')
+        .and_then(|note| note.strip_suffix(']'));
+    let address = bare.unwrap_or(note).parse::<IpAddr>().ok();
+    address.or_else(|| Some(note.parse::<SocketAddr>().ok()?.ip()))
+}
+
+/// What the first bytes of a proxy's connection are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Preface {
+    /// No header of the PROXY protocol.
+    None,
+    /// One, of so many bytes. Without an address the proxy speaks for itself.
+    Whole(usize, Option<IpAddr>),
+    /// More is needed to tell.
+    Partial,
+    /// One that breaks the rules, or is too long.
+    Broken,
+}
+
+impl Preface {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let begins = |preface: &&[u8]| {
+            let length = preface.len().min(bytes.len());
+            preface[..length] == bytes[..length]
+        };
+        let Some(preface) = PREFACES.into_iter().find(begins) else {
+            return Self::None;
+        };
+        if bytes.len() < preface.len() {
+            return Self::Partial;
+        }
+        let config = ParseConfig {
+            include_tlvs: false,
+            ..ParseConfig::default()
+        };
+        match ProxyHeader::parse(bytes, config) {
+            Ok((header, length)) => {
+                let source = header.proxied_address().map(|address| address.source.ip());
+                Self::Whole(length, source)
+            }
+            Err(Error::BufferTooShort) if bytes.len() < PREFACE_MAX_BYTES => Self::Partial,
+            Err(_) => Self::Broken,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_network_of_64_bits_is_one_caller() {
+        let caller = |text| Caller::from(ip(text));
+        assert_eq!(caller("2001:db8:1:2::1"), caller("2001:db8:1:2:ffff::9"));
+        assert_ne!(caller("2001:db8:1:2::1"), caller("2001:db8:1:3::1"));
+        assert_ne!(caller("192.0.2.1"), caller("192.0.2.2"));
+        assert_eq!(caller("::ffff:192.0.2.1"), caller("192.0.2.1"));
+    }
+
+    #[test]
+    fn the_last_address_that_is_no_proxy_is_the_caller() {
+        let networks = ["10.0.0.0/8", "2001:db8::/32"];
+        let proxies = Proxies::new(networks.map(|text| text.parse().unwrap()).to_vec());
+        for (lines, caller) in [
+            (&[][..], "10.0.0.1"),
+            (&["192.0.2.1"], "192.0.2.1"),
+            (&["6.6.6.6, 192.0.2.1"], "192.0.2.1"),
+            (&["6.6.6.6", "192.0.2.1 , 10.1.1.1"], "192.0.2.1"),
+            (&["6.6.6.6, 192.0.2.1", "10.1.1.1,2001:db8::7"], "192.0.2.1"),
+            (&["10.2.2.2,10.1.1.1"], "10.2.2.2"),
+            (&["192.0.2.1:4711"], "192.0.2.1"),
+            (&["[2001:db9::1]:4711"], "2001:db9::1"),
+            (&["[2001:db9::1]"], "2001:db9::1"),
+            (
+                &["::ffff:10.1.1.1, 192.0.2.1, ::ffff:10.1.1.1"],
+                "192.0.2.1",
+            ),
+            // What is no address was noted by the last proxy.
+            (&["6.6.6.6, unknown"], "10.0.0.1"),
+            (&["6.6.6.6, unknown, 10.1.1.1"], "10.1.1.1"),
+            (&["6.6.6.6,"], "10.0.0.1"),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(FORWARDED_FOR, line.parse().unwrap());
+            }
+            let found = proxies.caller_of(&headers, ip("10.0.0.1"));
+            assert_eq!(found, Caller::from(ip(caller)), "{lines:?}");
+            // Whoever is no proxy may write what he likes.
+            let found = proxies.caller_of(&headers, ip("192.0.2.9"));
+            assert_eq!(found, Caller::from(ip("192.0.2.9")), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_header_of_the_proxy_protocol_is_the_same_however_it_is_cut() {
+        let first: &[u8] = b"PROXY TCP4 192.0.2.1 10.0.0.1 4711 80\r\n";
+        let second: &[u8] =
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x01\x0a\0\0\x01\x12\x67\0\x50";
+        let local: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+        let unknown: &[u8] = b"PROXY UNKNOWN\r\n";
+        for (header, source) in [
+            (first, Some(ip("192.0.2.1"))),
+            (second, Some(ip("192.0.2.1"))),
+            (local, None),
+            (unknown, None),
+        ] {
+            let whole = Preface::Whole(header.len(), source);
+            for length in 1..header.len() {
+                assert_eq!(Preface::of(&header[..length]), Preface::Partial, "{length}");
+            }
+            assert_eq!(Preface::of(header), whole);
+            assert_eq!(Preface::of(&[header, b"GET / HTTP/1.1"].concat()), whole);
+        }
+        for none in [&b"GET / HTTP/1.1"[..], b"PUT /", b"\r\nGET /"] {
+            assert_eq!(Preface::of(none), Preface::None);
+        }
+        for broken in [
+            &b"PROXY TCP4 a b c d\r\n"[..],
+            b"\r\n\r\n\0\r\nQUIT\n\x99\x11\0\x0c",
+        ] {
+            assert_eq!(Preface::of(broken), Preface::Broken);
+        }
+        assert_eq!(Preface::of(&[b'P'; 1]), Preface::Partial);
+    }
+}

@@ -1,0 +1,208 @@
+//! The first page: am I late, what is coming, which queues are in trouble, what was lost.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
+use countwheel_durable::{Health, QueueOverview, StateKind, Trouble};
+
+use super::dead::{self, Letter};
+use super::figures::Figures;
+use super::text::{When, at_most, count, queue_link, size, span};
+use super::{Frame, answer};
+use crate::api::App;
+use crate::api::problem::Problem;
+use crate::api::request::Query;
+
+/// How many dead letters the first page shows.
+const DEAD_SHOWN: usize = 8;
+
+pub(super) async fn show(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
+    answer(&headers, page(&app, &uri).await)
+}
+
+async fn page(app: &App, uri: &Uri) -> Result<Now, Problem> {
+    Query::of(uri, &[])?;
+    let now = app.clock.timestamp();
+    let mut frame = Frame::of(app, now, "/", "Now");
+    frame.is_live = true;
+    // The page asks for no token, so where one is needed it names no timer.
+    let with_names = !app.needs_token();
+    app.read(move |timers| {
+        let figures = Figures::take(timers, now)?;
+        let letters = if with_names && figures.totals.of(StateKind::Dead) > 0 {
+            dead::find(timers, None, DEAD_SHOWN)?.letters(now)
+        } else {
+            Vec::new()
+        };
+        Ok(Now::of(frame, &figures, letters))
+    })
+    .await
+}
+
+#[derive(Template)]
+#[template(path = "now.html")]
+struct Now {
+    frame: Frame,
+    /// Why the process should be replaced, or that it stops.
+    failure: Option<String>,
+    troubles: Vec<TroubleRow>,
+    is_late: bool,
+    overdue: String,
+    /// What says how late the service is and was.
+    lateness: Vec<Figure>,
+    coming: Vec<Figure>,
+    to_come: String,
+    queues: Vec<QueueLine>,
+    queues_left_out: String,
+    /// Whether some figures of overdue timers are too low.
+    is_partial: bool,
+    letters: Vec<Letter>,
+    dead: String,
+    has_dead: bool,
+}
+
+struct TroubleRow {
+    reason: &'static str,
+    /// Empty where the token is needed: it may name a timer.
+    detail: String,
+    since: Option<When>,
+}
+
+/// A number with its name.
+struct Figure {
+    name: &'static str,
+    value: String,
+}
+
+struct QueueLine {
+    name: String,
+    link: String,
+    /// How it stands, and the class that colours it.
+    standing: (&'static str, &'static str),
+    overdue: String,
+    by_state: [String; 4],
+}
+
+/// What is written where there is no figure.
+const NONE: &str = "–";
+
+impl Now {
+    fn of(frame: Frame, figures: &Figures, letters: Vec<Letter>) -> Self {
+        let Figures {
+            now,
+            stats,
+            overdue,
+            ..
+        } = figures;
+        let late = |quantile| {
+            if stats.lateness.count() == 0 {
+                NONE.to_owned()
+            } else {
+                format!("≤ {}", span(stats.lateness.quantile(quantile)))
+            }
+        };
+        let max = if stats.lateness.count() == 0 {
+            NONE.to_owned()
+        } else {
+            span(stats.lateness.max())
+        };
+        let figure = |name, value| Figure { name, value };
+        let oldest = figures.oldest().map_or_else(|| NONE.to_owned(), span);
+        let totals = figures.totals;
+        let dead = totals.of(StateKind::Dead);
+        let shown = u64::try_from(figures.queues.len()).unwrap_or(u64::MAX);
+        let left_out = totals.queues.saturating_sub(shown);
+        Self {
+            failure: failure(&figures.health),
+            troubles: troubles(&figures.troubles, frame.needs_token, *now),
+            is_late: overdue.count > 0,
+            overdue: count(overdue.count),
+            lateness: vec![
+                figure("oldest overdue", oldest),
+                figure("p99 of lateness", late(0.99)),
+                figure("highest lateness", max),
+                figure("p50 of lateness", late(0.5)),
+                figure("attempts", count(stats.attempts)),
+                figure("failed attempts", count(stats.failed)),
+                figure("in flight", size(stats.in_flight)),
+            ],
+            coming: vec![
+                figure("pending in all", count(totals.of(StateKind::Pending))),
+                figure("queues", count(totals.queues)),
+            ],
+            to_come: at_most(figures.coming(), overdue.is_exact),
+            queues: figures.queues.iter().map(QueueLine::of).collect(),
+            queues_left_out: if left_out == 0 {
+                String::new()
+            } else {
+                count(left_out)
+            },
+            is_partial: !overdue.is_exact,
+            letters,
+            dead: count(dead),
+            has_dead: dead > 0,
+            frame,
+        }
+    }
+}
+
+fn failure(health: &Health) -> Option<String> {
+    match health {
+        Health::Running => None,
+        Health::Stopping | Health::Stopped => Some("The service is stopping.".to_owned()),
+        Health::Failed(reason) => Some(format!("The store failed: {reason}")),
+    }
+}
+
+/// One row for each reason where the token is needed, as `/healthz` has it.
+fn troubles(
+    troubles: &[Trouble],
+    needs_token: bool,
+    now: countwheel::Timestamp,
+) -> Vec<TroubleRow> {
+    let mut rows: Vec<TroubleRow> = troubles
+        .iter()
+        .map(|trouble| {
+            let detail = match &trouble.path {
+                _ if needs_token => String::new(),
+                Some(path) => format!("{}: {}", path.display(), trouble.detail),
+                None => trouble.detail.clone(),
+            };
+            TroubleRow {
+                reason: trouble.reason.as_str(),
+                detail,
+                since: trouble.first_seen.map(|seen| When::of(seen, now)),
+            }
+        })
+        .collect();
+    if needs_token {
+        rows.dedup_by_key(|row| row.reason);
+    }
+    rows
+}
+
+impl QueueLine {
+    fn of(queue: &QueueOverview) -> Self {
+        let QueueOverview { counts, overdue } = queue;
+        let [pending, delivering, ..] = counts.by_state;
+        let standing = if *overdue > 0 {
+            ("late", "bad")
+        } else if counts.of(StateKind::Dead) > 0 {
+            ("dead letters", "warn")
+        } else if pending + delivering == 0 {
+            ("nothing to do", "dim")
+        } else {
+            ("on time", "ok")
+        };
+        Self {
+            name: counts.queue.to_string(),
+            link: queue_link(&counts.queue),
+            standing,
+            overdue: count(*overdue),
+            by_state: counts.by_state.map(count),
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The page of one timer: what the API says of it, for people, without what may be secret.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
+use countwheel::Timestamp;
+use countwheel_durable::{AttemptRecord, Record, State as TimerState};
+
+use super::dead::revive_link;
+use super::queue::class;
+use super::text::{When, count, queue_link, size, span, words};
+use super::{Frame, WITHOUT_TOKEN, answer, timer_of};
+use crate::api::App;
+use crate::api::problem::{Code, Problem};
+use crate::api::recurrence;
+use crate::api::request::Query;
+use crate::api::retry::{self, Standing};
+use crate::job::Job;
+use crate::time::format_duration;
+
+/// How many bytes of a body are shown.
+const BODY_SHOWN_BYTES: usize = 1_024;
+/// How many attempts or runs to come are shown.
+const COMING_SHOWN: usize = 5;
+/// Headers whose values are shown: none of them says who somebody is.
+const HEADERS_SHOWN: [&str; 6] = [
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "traceparent",
+    "user-agent",
+];
+
+pub(super) async fn show(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
+    answer(&headers, page(&app, &uri).await)
+}
+
+async fn page(app: &App, uri: &Uri) -> Result<TimerPage, Problem> {
+    if app.needs_token() {
+        return Err(Problem::new(Code::Forbidden, WITHOUT_TOKEN));
+    }
+    let query = Query::of(uri, &["queue", "key"])?;
+    let name = timer_of(&query)?;
+    let now = app.clock.timestamp();
+    let frame = Frame::of(app, now, "", format!("Timer {}", name.key));
+    app.read(move |timers| {
+        let record = timers.get(&name).map_err(|error| Problem::from(&error))?;
+        let record =
+            record.ok_or_else(|| Problem::new(Code::NotFound, "there is no timer of that name"))?;
+        Ok(TimerPage::of(frame, &record, now))
+    })
+    .await
+}
+
+#[derive(Template)]
+#[template(path = "timer.html")]
+struct TimerPage {
+    frame: Frame,
+    queue: String,
+    queue_link: String,
+    key: String,
+    state: &'static str,
+    class: &'static str,
+    due: When,
+    dead: Option<Dead>,
+    facts: Vec<Fact>,
+    /// `None` if what is stored is not a request to make.
+    target: Option<Target>,
+    recurrence: Vec<Fact>,
+    coming: Vec<When>,
+    coming_is_runs: bool,
+    attempts: Vec<Attempt>,
+    /// How many attempts before those were made.
+    attempts_left_out: String,
+}
+
+/// What is said of a dead timer alone.
+struct Dead {
+    reason: &'static str,
+    /// Where a POST revives it.
+    revive: String,
+}
+
+struct Fact {
+    name: String,
+    value: String,
+}
+
+struct Target {
+    facts: Vec<Fact>,
+    headers: Vec<Fact>,
+    body: Vec<String>,
+    body_note: String,
+}
+
+struct Attempt {
+    number: String,
+    started: When,
+    late: String,
+    took: String,
+    result: &'static str,
+    class: &'static str,
+    answer: String,
+}
+
+impl TimerPage {
+    fn of(frame: Frame, record: &Record, now: Timestamp) -> Self {
+        let fact = |name: &str, value: String| Fact {
+            name: name.to_owned(),
+            value,
+        };
+        let moment = |time| {
+            let when = When::of(time, now);
+            format!("{} UTC, {}", when.people, when.from_now)
+        };
+        let mut facts = vec![
+            fact("created", moment(record.created)),
+            fact("id", record.id.to_string()),
+            fact("revision", record.revision.to_string()),
+            fact("attempts", count(record.attempt.into())),
+            fact("failures in a row", count(record.failures.into())),
+            fact("retry", words(&retry::show(&record.policy))),
+        ];
+        if let Some(missed) = recurrence::show_missed(record.missed) {
+            facts.push(fact("if missed", words(&missed)));
+        }
+        let mut dead = None;
+        match record.state {
+            TimerState::Pending | TimerState::Delivering => {}
+            TimerState::Done { at, keep_until } => {
+                facts.push(fact("done", moment(at)));
+                facts.push(fact("kept until", moment(keep_until)));
+            }
+            TimerState::Dead { at, reason } => {
+                facts.push(fact("died", moment(at)));
+                dead = Some(Dead {
+                    reason: reason.as_str(),
+                    revive: revive_link(&record.name),
+                });
+            }
+        }
+        let kept = u64::try_from(record.attempts.len()).unwrap_or(u64::MAX);
+        let left_out = u64::from(record.attempt).saturating_sub(kept);
+        let recurring = record.recurring.as_deref();
+        Self {
+            frame,
+            queue: record.name.queue.to_string(),
+            queue_link: queue_link(&record.name.queue),
+            key: record.name.key.to_string(),
+            state: record.state.kind().as_str(),
+            class: class(record, now),
+            due: When::of(record.due, now),
+            dead,
+            facts,
+            target: Job::decode(&record.payload).ok().map(Target::of),
+            recurrence: recurring.map_or_else(Vec::new, |recurring| {
+                let rule = recurrence::show(&recurring.recurrence);
+                let mut facts: Vec<Fact> = rule
+                    .iter()
+                    .map(|(name, value)| fact(&name.replace('_', " "), words(value)))
+                    .collect();
+                facts.push(fact("run", count(recurring.run.into())));
+                facts.push(fact("missed runs", count(recurring.missed)));
+                facts.push(fact("overlapped runs", count(recurring.overlapped)));
+                facts.push(fact("dead runs", count(recurring.dead)));
+                facts
+            }),
+            coming: coming(record, now),
+            coming_is_runs: recurring.is_some(),
+            attempts: record
+                .attempts
+                .iter()
+                .rev()
+                .map(|attempt| Attempt::of(attempt, now))
+                .collect(),
+            attempts_left_out: if left_out == 0 {
+                String::new()
+            } else {
+                count(left_out)
+            },
+        }
+    }
+}
+
+/// The runs to come; of a timer for one time, the attempts if each one fails.
+fn coming(record: &Record, now: Timestamp) -> Vec<When> {
+    if let Some(recurring) = &record.recurring {
+        let runs = recurring.upcoming().take(COMING_SHOWN);
+        return runs.map(|run| When::of(run, now)).collect();
+    }
+    if record.state != TimerState::Pending {
+        return Vec::new();
+    }
+    let standing = Standing {
+        due: record.due,
+        first_due: record.first_due,
+        attempts: record.attempt,
+        failures: record.failures,
+    };
+    let plan = standing.plan(&record.policy).take(COMING_SHOWN);
+    plan.map(|planned| When::of(planned.at, now)).collect()
+}
+
+impl Target {
+    fn of(job: Job) -> Self {
+        let fact = |name: &str, value: String| Fact {
+            name: name.to_owned(),
+            value,
+        };
+        let headers = job.headers.into_iter().map(|(name, value)| {
+            let value = if HEADERS_SHOWN.contains(&name.as_str()) {
+                value
+            } else {
+                format!("{} bytes, not shown", size(value.len()))
+            };
+            Fact { name, value }
+        });
+        let bytes = job.body.len();
+        let shown = &job.body[..bytes.min(BODY_SHOWN_BYTES)];
+        let text = String::from_utf8_lossy(shown);
+        Self {
+            facts: vec![
+                fact("URL", without_query(&job.url)),
+                fact("timeout", format_duration(job.timeout)),
+                fact("content type", job.content_type.unwrap_or_default()),
+            ],
+            headers: headers.collect(),
+            body: text.lines().map(str::to_owned).collect(),
+            body_note: if bytes > shown.len() {
+                format!(
+                    "{} bytes, the first {} shown",
+                    size(bytes),
+                    size(shown.len())
+                )
+            } else {
+                format!("{} bytes", size(bytes))
+            },
+        }
+    }
+}
+
+/// The URL with its query left out, in which there may be a secret.
+fn without_query(url: &str) -> String {
+    match url.split_once('?') {
+        None => url.to_owned(),
+        Some((before, query)) => {
+            format!(
+                "{before}? ({} bytes of query, not shown)",
+                size(query.len())
+            )
+        }
+    }
+}
+
+impl Attempt {
+    fn of(attempt: &AttemptRecord, now: Timestamp) -> Self {
+        let end = attempt.ended.as_ref();
+        let result = end.map_or("running", |end| end.result.as_str());
+        Self {
+            number: count(attempt.number.into()),
+            started: When::of(attempt.started, now),
+            late: span(attempt.started.saturating_since(attempt.due)),
+            took: end.map_or(String::new(), |end| {
+                span(end.at.saturating_since(attempt.started))
+            }),
+            result,
+            class: match result {
+                "done" => "ok",
+                "running" => "brass",
+                _ => "bad",
+            },
+            answer: end.map_or(String::new(), |end| end.detail.clone()),
+        }
+    }
+}
