@@ -15,8 +15,6 @@ use jiff::{Span, SpanRelativeTo};
 ///
 /// let time = parse_time("2026-03-01T13:00:05.5+01:00").expect("RFC 3339");
 /// assert_eq!(format_time(time), "2026-03-01T12:00:05.500000Z");
-/// // What lies before 1970 has passed just as 1970 has.
-/// assert_eq!(parse_time("1914-07-28T00:00:00Z"), Some(Timestamp::EPOCH));
 /// assert_eq!(parse_time("2026-03-01T12:00:05"), None); // which offset?
 /// ```
 ///
@@ -43,6 +41,7 @@ pub(crate) const LAST_TIME: Timestamp = Timestamp::from_micros(LAST_MICROS.unsig
 /// assert_eq!(read_time("tomorrow"), Err(TimeError::NotRfc3339));
 /// assert_eq!(read_time("2016-12-31T23:59:60Z"), Err(TimeError::LeapSecond));
 /// assert_eq!(read_time("10000-01-01T00:00:00Z"), Err(TimeError::TooFar));
+/// assert_eq!(read_time("1914-07-28T00:00:00Z"), Err(TimeError::TooEarly));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -56,10 +55,13 @@ pub enum TimeError {
     /// The time lies at the end of the year 9999 or after it: it could not be written.
     #[error("this time is too far ahead: times end with the year 9999")]
     TooFar,
+    /// The time lies before 1970. Timers have no such times.
+    #[error("times begin with the year 1970")]
+    TooEarly,
 }
 
 /// Reads an RFC 3339 time with an offset. A fraction of a microsecond rounds up, so that
-/// what waits for it is never early; what lies before 1970 is read as 1970.
+/// what waits for it is never early.
 ///
 /// # Errors
 /// [`TimeError`], with an example there.
@@ -83,7 +85,7 @@ pub fn read_time(text: &str) -> Result<Timestamp, TimeError> {
             TimeError::NotRfc3339
         });
     };
-    let nanos = u128::try_from(time.as_nanosecond()).unwrap_or(0);
+    let nanos = u128::try_from(time.as_nanosecond()).map_err(|_| TimeError::TooEarly)?;
     let micros = u64::try_from(nanos.div_ceil(1_000));
     micros
         .map(Timestamp::from_micros)
@@ -196,7 +198,6 @@ mod tests {
             ("1970-01-01T01:00:00+01:00", 0),
             ("1970-01-01T00:00:00.0000000001Z", 0),
             ("1970-01-01T00:00:00.000000001Z", 1),
-            ("1970-01-01T00:00:00+01:00", 0),
         ] {
             let expected = Timestamp::from_micros(micros);
             if text.len() > 30 && micros == 0 {
@@ -246,6 +247,13 @@ mod tests {
             "9999-02-30T00:00:00Z",
         ] {
             assert_eq!(read_time(text), Err(TimeError::NotRfc3339), "{text}");
+        }
+        for text in [
+            "1969-12-31T23:59:59.999999999Z",
+            "1970-01-01T00:00:00+00:01",
+            "0001-01-01T00:00:00Z",
+        ] {
+            assert_eq!(read_time(text), Err(TimeError::TooEarly), "{text}");
         }
         for text in ["2016-12-31T23:59:60Z", "2026-03-01t12:00:60.5+01:00"] {
             assert_eq!(read_time(text), Err(TimeError::LeapSecond), "{text}");

@@ -112,13 +112,10 @@ impl<R: BufRead> TraceReader<R> {
         if [time, key, delay] == COLUMNS {
             return Err(TraceError::HeaderAgain { line });
         }
-        // What lies before 1970 is read as 1970, and would be due at another time.
-        let scheduled = parse_time(time)
-            .filter(|&time| time > Timestamp::EPOCH)
-            .ok_or_else(|| TraceError::Time {
-                line,
-                text: time.to_owned(),
-            })?;
+        let scheduled = parse_time(time).ok_or_else(|| TraceError::Time {
+            line,
+            text: time.to_owned(),
+        })?;
         if scheduled < self.last {
             return Err(TraceError::Order { line });
         }

@@ -500,7 +500,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         "after",
     ];
     let query = Query::of(&uri, &known)?;
-    let a_time = "a time in RFC 3339 with an offset";
+    let a_time = "a time in RFC 3339 with an offset, from 1970 to 9999";
     let filter = Filter {
         queue: queue_of(&uri)?,
         state: query.read("state", "pending, delivering, done or dead", |text| {

@@ -90,6 +90,7 @@ fn a_set_that_breaks_a_rule_is_refused() {
         (timed(r#""at":"9999-12-31T23:59:59Z""#), unschedulable),
         (timed(r#""at":"10000-01-01T00:00:00Z""#), unschedulable),
         (timed(r#""at":"2016-12-31T23:59:60Z""#), unschedulable),
+        (timed(r#""at":"1969-07-20T20:17:00Z""#), unschedulable),
         (
             also(r#""every":"1h","until":"2016-12-31T23:59:60Z""#),
             unschedulable,
@@ -259,7 +260,7 @@ fn a_set_that_breaks_a_rule_is_refused() {
     // What is just within the bounds is taken.
     for body in [
         timed(r#""in":3155760000000"#),
-        timed(r#""at":"1969-07-20T20:17:00Z""#),
+        timed(r#""at":"1970-01-01T00:00:00Z""#),
         nested("[", "]", 63),
     ] {
         let answer = client.json("PUT", TIMER, &body);
