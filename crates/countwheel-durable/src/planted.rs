@@ -122,6 +122,8 @@ bugs! {
     RetentionEndsLate,
     /// A time that has passed when it is asked for is taken for now.
     PassedTimeForgotten,
+    /// An attempt whose receiver ended the timer is in no count of how attempts ended.
+    StopsUncounted,
     /// What waits for the end of its retention counts as overdue.
     BacklogCountsAll,
     /// What is removed or started still counts as overdue.

@@ -711,7 +711,12 @@ impl Scheduler {
                     };
                 }
             }
-            Verdict::Stopped => self.bury(&mut record, now, DeadReason::Stopped),
+            Verdict::Stopped => {
+                if !planted!(StopsUncounted) {
+                    self.stats.stopped += 1;
+                }
+                self.bury(&mut record, now, DeadReason::Stopped);
+            }
             Verdict::Failed { retry_after } => {
                 self.stats.failed += 1;
                 record.failures = record.failures.saturating_add(1);

@@ -27,6 +27,8 @@ pub struct Stats {
     pub done: u64,
     /// Attempts that failed, with or without a retry to follow.
     pub failed: u64,
+    /// Attempts whose receiver ended the timer.
+    pub stopped: u64,
     /// Timers given up.
     pub dead: u64,
     /// Runs of recurring timers given up.

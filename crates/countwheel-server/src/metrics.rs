@@ -195,6 +195,11 @@ impl Collector for Engine {
             ("attempts_done", "Attempts that succeeded", stats.done),
             ("attempts_failed", "Attempts that failed", stats.failed),
             (
+                "attempts_stopped",
+                "Attempts whose receiver ended the timer",
+                stats.stopped,
+            ),
+            (
                 "attempts_interrupted",
                 "Attempts that the end of a process cut off",
                 stats.interrupted,

@@ -1006,6 +1006,13 @@ impl World {
         if stats.in_flight != running {
             return Err(format!("{} in flight, {running} run", stats.in_flight));
         }
+        // Each attempt runs, or is in one count of how it ended; or its record could not be read.
+        let counted = stats.done + stats.failed + stats.stopped + stats.outdated;
+        let counted = counted + stats.in_flight as u64;
+        if counted > stats.attempts || counted + stats.unreadable < stats.attempts {
+            let attempts = stats.attempts;
+            return Err(format!("{attempts} attempts, {counted} of them counted"));
+        }
         Ok(())
     }
 
