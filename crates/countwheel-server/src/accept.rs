@@ -9,8 +9,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use axum::http::{HeaderValue, header};
+use axum::body::{Body, HttpBody};
+use axum::http::{HeaderValue, Version, header};
 use axum::response::Response;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -137,7 +137,7 @@ impl Connection {
         stream.set_nodelay(true).unwrap_or_default();
         let mut ahead = Vec::new();
         let mut source = None;
-        if self.proxies.is_some() {
+        if let Some(proxies) = &self.proxies {
             let preface = tokio::select! {
                 preface = tokio::time::timeout(HEAD_DEADLINE, preface(&mut stream, &mut ahead)) => preface,
                 () = told(&mut stopped) => return,
@@ -150,6 +150,8 @@ impl Connection {
                 }
                 Err(_) => return,
             };
+            let caller = source.filter(|&source| !proxies.trusts(source));
+            self.exchange.place().is_from(caller.map(Caller::from));
         }
         let mut stream = Box::pin(TimeoutStream::new(stream));
         stream
@@ -166,9 +168,10 @@ impl Connection {
         if !matches!(first, Ok(Ok(true))) {
             return;
         }
+        let source = source.unwrap_or(self.peer);
         let service = Answering {
-            source: source.unwrap_or(self.peer),
-            proxies: self.proxies,
+            source,
+            proxies: self.proxies.filter(|proxies| proxies.trusts(source)),
             router: TowerToHyperService::new(self.router),
             exchange: self.exchange,
         };
@@ -228,6 +231,7 @@ async fn preface(stream: &mut TcpStream, ahead: &mut Vec<u8>) -> io::Result<Opti
 struct Answering {
     /// Who the connection comes from, as far as its own bytes say.
     source: IpAddr,
+    /// Those that are trusted, if the source is one: so each request may be of another caller.
     proxies: Option<Arc<Proxies>>,
     router: TowerToHyperService<Router>,
     exchange: Arc<Exchange>,
@@ -264,7 +268,12 @@ impl Service<Request<Incoming>> for Answering {
         if let Some(barred) = fault.map(Barred::Framing).or_else(|| self.bars(&request)) {
             request.extensions_mut().insert(barred);
         }
-        let waits = request.headers().contains_key(header::EXPECT);
+        // What else it may expect is refused, and sent along with the rest.
+        let waits = request
+            .headers()
+            .get(header::EXPECT)
+            .is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+        let is_old = request.version() == Version::HTTP_10;
         let coming = |body| Body::new(Coming::new(body, Arc::clone(&self.exchange)));
         let (request, leftover) = leftover::watched(request.map(coming));
         let answer = self.router.call(request);
@@ -278,6 +287,11 @@ impl Service<Request<Incoming>> for Answering {
                 answer.headers_mut().insert(header::CONNECTION, close);
                 exchange.lingers().set();
             } else {
+                if is_old && answer.body().size_hint().exact().is_none() {
+                    // HTTP/1.0 has no chunks: only its end says where the body ends.
+                    let close = HeaderValue::from_static("close");
+                    answer.headers_mut().insert(header::CONNECTION, close);
+                }
                 leftover.read(waits, &mut answer, exchange.lingers()).await;
             }
             Ok(answer.map(|body| Body::new(Going::new(body, exchange))))

@@ -9,13 +9,17 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use axum::http::HeaderMap;
 use ipnet::IpNet;
-use proxy_header::{Error, ParseConfig, ProxyHeader};
+use proxy_header::{ParseConfig, ProxyHeader};
 
 /// The header in which each proxy notes who it was called by, the last one at the end.
 const FORWARDED_FOR: &str = "x-forwarded-for";
-/// The longest header of the PROXY protocol that is read. Addresses take 52 bytes of version 2; the
+/// The longest header of the PROXY protocol in version 2 that is read. Addresses take 52 bytes; the
 /// rest are notes, such as the name that TLS was asked for.
-pub(crate) const PREFACE_MAX_BYTES: usize = 4 << 10;
+const PREFACE_MAX_BYTES: usize = 4 << 10;
+/// The longest that there is in version 1.
+const FIRST_MAX_BYTES: usize = 107;
+/// Where one in version 2 says how much follows.
+const SECOND_LENGTH: std::ops::Range<usize> = 14..16;
 /// How the two versions of it begin.
 const PREFACES: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
 
@@ -105,20 +109,36 @@ impl Preface {
         let Some(preface) = PREFACES.into_iter().find(begins) else {
             return Self::None;
         };
-        if bytes.len() < preface.len() {
-            return Self::Partial;
+        // How long it is, or cannot be, is judged before all of it is there, however it is cut.
+        let (length, most) = if preface == PREFACES[0] {
+            let end = bytes.windows(2).position(|pair| pair == b"\r\n");
+            (end.map(|end| end + 2), FIRST_MAX_BYTES)
+        } else {
+            let length = bytes.get(SECOND_LENGTH).map(|length| {
+                let length = length
+                    .iter()
+                    .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+                SECOND_LENGTH.end + length
+            });
+            (length, PREFACE_MAX_BYTES)
+        };
+        if length.unwrap_or(bytes.len() + 1) > most {
+            return Self::Broken;
         }
+        let Some(length) = length.filter(|&length| length <= bytes.len()) else {
+            return Self::Partial;
+        };
         let config = ParseConfig {
             include_tlvs: false,
             ..ParseConfig::default()
         };
         match ProxyHeader::parse(bytes, config) {
-            Ok((header, length)) => {
+            // It ends where it says, and nowhere before.
+            Ok((header, read)) if read == length => {
                 let source = header.proxied_address().map(|address| address.source.ip());
                 Self::Whole(length, source)
             }
-            Err(Error::BufferTooShort) if bytes.len() < PREFACE_MAX_BYTES => Self::Partial,
-            Err(_) => Self::Broken,
+            Ok(_) | Err(_) => Self::Broken,
         }
     }
 }
@@ -195,12 +215,41 @@ mod tests {
             assert_eq!(Preface::of(header), whole);
             assert_eq!(Preface::of(&[header, b"GET / HTTP/1.1"].concat()), whole);
         }
+        let long =
+            |length: usize| [b"PROXY UNKNOWN ", &*b"x".repeat(length - 16), b"\r\n"].concat();
+        let notes = |length: u16| {
+            let head = b"\r\n\r\n\0\r\nQUIT\n\x20\0";
+            [head, &length.to_be_bytes()[..], &vec![0; length.into()]].concat()
+        };
+        for (header, is_whole) in [
+            (long(107), true),
+            (long(108), false),
+            (long(4_000), false),
+            (notes(4_080), true),
+            (notes(4_081), false),
+            (notes(u16::MAX), false),
+        ] {
+            let verdict = |length| {
+                let first =
+                    (1..=length).find(|&cut| Preface::of(&header[..cut]) != Preface::Partial);
+                first.map(|cut| Preface::of(&header[..cut]))
+            };
+            let expected = if is_whole {
+                Preface::Whole(header.len(), None)
+            } else {
+                Preface::Broken
+            };
+            // By as many bytes as tell, and by all at once.
+            assert_eq!(verdict(header.len()), Some(expected), "{}", header.len());
+            assert_eq!(Preface::of(&header), expected, "{}", header.len());
+        }
         for none in [&b"GET / HTTP/1.1"[..], b"PUT /", b"\r\nGET /"] {
             assert_eq!(Preface::of(none), Preface::None);
         }
         for broken in [
             &b"PROXY TCP4 a b c d\r\n"[..],
-            b"\r\n\r\n\0\r\nQUIT\n\x99\x11\0\x0c",
+            b"PROXY UNKNOWN a\rb\r\n",
+            b"\r\n\r\n\0\r\nQUIT\n\x99\x11\0\x0c\xc0\0\x02\x01\x0a\0\0\x01\x12\x67\0\x50",
         ] {
             assert_eq!(Preface::of(broken), Preface::Broken);
         }

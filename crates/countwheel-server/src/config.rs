@@ -41,6 +41,9 @@ pub struct Dev {
     /// may be given more than once
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub allow_port: Vec<u16>,
+    /// What callers may take
+    #[command(flatten)]
+    pub front: Front,
     /// What is logged, and how
     #[command(flatten)]
     pub log: Log,

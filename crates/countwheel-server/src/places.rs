@@ -63,9 +63,18 @@ struct State {
     peak: usize,
     reserved: Group,
     ordinary: Group,
-    callers: HashMap<Caller, Group>,
+    of: HashMap<Of, Group>,
     /// Grows with each look at the state, so that the lowest is the oldest.
     next: u64,
+}
+
+/// Whose a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Of {
+    Caller(Caller),
+    /// A proxy has opened it, and has not said for whom. While all places are taken such a one makes
+    /// room among its like: whoever it is of may have enough.
+    Unknown,
 }
 
 type Id = u64;
@@ -73,8 +82,8 @@ type Moment = u64;
 
 #[derive(Debug)]
 struct Connection {
-    /// Under whose name it counts.
-    caller: Option<Caller>,
+    /// As whose it counts, if it does.
+    of: Option<Of>,
     /// Whether it is a proxy's, so that each request on it may be of another caller.
     is_shared: bool,
     is_reserved: bool,
@@ -93,7 +102,8 @@ struct Group {
 }
 
 impl Group {
-    fn longest_waiting(&self) -> Option<Id> {
+    /// The connection on which it has been the caller's turn for longest.
+    fn longest(&self) -> Option<Id> {
         self.waiting.values().next().copied()
     }
 
@@ -108,7 +118,6 @@ pub(crate) struct Place {
     places: Arc<Places>,
     id: Id,
     told: Arc<Notify>,
-    is_reserved: bool,
 }
 
 impl Places {
@@ -123,7 +132,7 @@ impl Places {
             peak: 0,
             reserved: Group::default(),
             ordinary: Group::default(),
-            callers: HashMap::new(),
+            of: HashMap::new(),
             next: 0,
         };
         let places = Arc::new(Self {
@@ -152,7 +161,7 @@ impl Places {
         state.reserve = (total / PLACES_PER_RESERVE).clamp(1, RESERVE_MAX);
         state.most = total.saturating_sub(state.reserve).max(1);
         while state.ordinary.connections > state.most {
-            let Some(longest) = state.ordinary.longest_waiting() else {
+            let Some(longest) = state.ordinary.longest() else {
                 break;
             };
             state.tell(longest);
@@ -162,27 +171,17 @@ impl Places {
     /// A place for a connection that came: `caller`'s, or a proxy's if there is none.
     pub(crate) fn take(self: &Arc<Self>, caller: Option<Caller>) -> Place {
         let mut state = lock(&self.state);
-        let own = caller.and_then(|caller| state.callers.get(&caller));
-        let (is_full, longest) = match own.filter(|own| own.connections >= state.per_address()) {
-            Some(own) => (true, own.longest_waiting()),
-            None => (
-                state.ordinary.connections >= state.most,
-                state.ordinary.longest_waiting(),
-            ),
-        };
-        let is_reserved = is_full && longest.is_none();
-        if is_reserved && state.reserved.connections >= state.reserve {
-            let longest = state.reserved.longest_waiting();
-            if let Some(first) = longest.or_else(|| state.reserved.first()) {
-                state.tell(first);
-            }
-        } else if let Some(longest) = longest.filter(|_| is_full) {
-            state.tell(longest);
+        let of = caller.map_or(Of::Unknown, Of::Caller);
+        let own = state.at_limit(of);
+        let all = (state.ordinary.connections >= state.most).then(|| state.ordinary.longest());
+        let is_reserved = own.or(all).is_some_and(|longest| !state.make_room(longest));
+        if is_reserved {
+            state.make_room_in_reserve();
         }
         let told = Arc::new(Notify::new());
         let id = state.moment();
         let connection = Connection {
-            caller: None,
+            of: None,
             is_shared: caller.is_none(),
             is_reserved,
             waits: None,
@@ -194,17 +193,12 @@ impl Places {
         if is_reserved {
             state.reserved.all.insert(id);
         } else {
-            state.count_for(id, caller);
+            state.count_as(id, Some(of));
         }
         state.waits(id);
         drop(state);
         let places = Arc::clone(self);
-        Place {
-            places,
-            id,
-            told,
-            is_reserved,
-        }
+        Place { places, id, told }
     }
 
     /// Waits until those that were told to go have gone, and their files with them.
@@ -227,6 +221,33 @@ impl State {
         self.limits.per_address.min(share)
     }
 
+    /// Whether there are as many as there may be `of` them; then which has waited for longest, if any
+    /// does.
+    fn at_limit(&self, of: Of) -> Option<Option<Id>> {
+        let own = self.of.get(&of)?;
+        let is_full = match of {
+            Of::Caller(_) => own.connections >= self.per_address(),
+            Of::Unknown => self.ordinary.connections >= self.most,
+        };
+        is_full.then(|| own.longest())
+    }
+
+    /// Has the connection go that has waited for longest. `false` if none waits.
+    fn make_room(&mut self, longest: Option<Id>) -> bool {
+        if let Some(longest) = longest {
+            self.tell(longest);
+        }
+        longest.is_some()
+    }
+
+    /// The same in the reserve, where the oldest goes if none waits.
+    fn make_room_in_reserve(&mut self) {
+        if self.reserved.connections >= self.reserve {
+            let longest = self.reserved.longest();
+            self.make_room(longest.or_else(|| self.reserved.first()));
+        }
+    }
+
     fn group(&mut self, is_reserved: bool) -> &mut Group {
         if is_reserved {
             &mut self.reserved
@@ -243,9 +264,9 @@ impl State {
         };
         if connection.waits.is_none() {
             connection.waits = Some(moment);
-            let (caller, is_reserved) = (connection.caller, connection.is_reserved);
+            let (of, is_reserved) = (connection.of, connection.is_reserved);
             self.group(is_reserved).waiting.insert(moment, id);
-            if let Some(own) = caller.and_then(|caller| self.callers.get_mut(&caller)) {
+            if let Some(own) = of.and_then(|of| self.of.get_mut(&of)) {
                 own.waiting.insert(moment, id);
             }
         }
@@ -258,40 +279,51 @@ impl State {
             return false;
         };
         if let Some(moment) = connection.waits.take() {
-            let (caller, is_reserved) = (connection.caller, connection.is_reserved);
+            let (of, is_reserved) = (connection.of, connection.is_reserved);
             self.group(is_reserved).waiting.remove(&moment);
-            if let Some(own) = caller.and_then(|caller| self.callers.get_mut(&caller)) {
+            if let Some(own) = of.and_then(|of| self.of.get_mut(&of)) {
                 own.waiting.remove(&moment);
             }
         }
         true
     }
 
-    /// Has a connection that does not wait count under another name, or none.
-    fn count_for(&mut self, id: Id, caller: Option<Caller>) {
+    /// Has a connection that does not wait count as somebody else's, or nobody's.
+    fn count_as(&mut self, id: Id, of: Option<Of>) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        let before = std::mem::replace(&mut connection.caller, caller);
+        let before = std::mem::replace(&mut connection.of, of);
         if let Some(before) = before
-            && let Some(own) = self.callers.get_mut(&before)
+            && let Some(own) = self.of.get_mut(&before)
         {
             own.connections -= 1;
             if own.connections == 0 {
-                self.callers.remove(&before);
-                shrink(&mut self.callers);
+                self.of.remove(&before);
+                shrink(&mut self.of);
             }
         }
-        if let Some(caller) = caller {
-            self.callers.entry(caller).or_default().connections += 1;
+        if let Some(of) = of {
+            self.of.entry(of).or_default().connections += 1;
         }
+    }
+
+    /// Moves a connection that does not wait to the reserve.
+    fn reserve(&mut self, id: Id) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        connection.is_reserved = true;
+        self.ordinary.connections -= 1;
+        self.reserved.connections += 1;
+        self.reserved.all.insert(id);
     }
 
     /// Forgets a connection. `false` if it was told to go, and so forgotten before.
     fn forget(&mut self, id: Id) -> bool {
         let known = self.works(id);
         if known {
-            self.count_for(id, None);
+            self.count_as(id, None);
         }
         if let Some(connection) = self.connections.remove(&id) {
             self.group(connection.is_reserved).connections -= 1;
@@ -320,8 +352,36 @@ impl Place {
     }
 
     /// Whether only health and metrics are answered here.
-    pub(crate) const fn is_reserved(&self) -> bool {
-        self.is_reserved
+    pub(crate) fn is_reserved(&self) -> bool {
+        let state = lock(&self.places.state);
+        let connection = state.connections.get(&self.id);
+        connection.is_some_and(|connection| connection.is_reserved)
+    }
+
+    /// Counts the connection for `caller`, whom a proxy opened it for, or else for nobody: each request
+    /// on it has a caller of its own. It is moved to the reserve if the caller has as many as it may,
+    /// and none of them waits.
+    pub(crate) fn is_from(&self, caller: Option<Caller>) {
+        let mut state = lock(&self.places.state);
+        let Some(connection) = state.connections.get_mut(&self.id) else {
+            return;
+        };
+        connection.is_shared = caller.is_none();
+        if connection.is_reserved {
+            return;
+        }
+        state.works(self.id);
+        let of = caller.map(Of::Caller);
+        let has_room = match of.and_then(|of| state.at_limit(of)) {
+            Some(longest) => state.make_room(longest),
+            None => true,
+        };
+        state.count_as(self.id, of.filter(|_| has_room));
+        if !has_room {
+            state.make_room_in_reserve();
+            state.reserve(self.id);
+        }
+        state.waits(self.id);
     }
 
     /// It is the service's turn. `false` if the connection was told to go.
@@ -343,21 +403,23 @@ impl Place {
             .is_some_and(|one| one.is_shared)
         {
             state.works(self.id);
-            state.count_for(self.id, None);
+            state.count_as(self.id, None);
         }
         state.waits(self.id);
     }
 
     /// Counts the request that is about to be answered for `caller`, on whose behalf a proxy sent
-    /// it. `false` if that one has as many connections and requests as it may.
+    /// it. `false` if that one has as many connections and requests as it may, and none of them waits.
     pub(crate) fn is_for(&self, caller: Caller) -> bool {
         let mut state = lock(&self.places.state);
-        let own = state.callers.get(&caller).map_or(0, |own| own.connections);
-        if own >= state.per_address() {
+        let of = Of::Caller(caller);
+        if let Some(longest) = state.at_limit(of)
+            && !state.make_room(longest)
+        {
             return false;
         }
         state.works(self.id);
-        state.count_for(self.id, Some(caller));
+        state.count_as(self.id, Some(of));
         true
     }
 }
@@ -497,7 +559,84 @@ mod tests {
             assert!(!is_told(place).await);
         }
         drop(held);
-        assert!(lock(&places.state).callers.is_empty());
+        assert!(lock(&places.state).of.is_empty());
+    }
+
+    /// One caller behind a proxy took all but a few of the places, and with them those of the others.
+    #[tokio::test]
+    async fn a_connection_that_a_proxy_opens_for_a_caller_is_one_of_the_callers() {
+        let limits = Limits {
+            per_address: 3,
+            ..ALL
+        };
+        let places = Places::new(100, limits);
+        let one = caller(1).unwrap();
+        let others = taken(&places, 10..20);
+        let take = || {
+            let place = places.take(None);
+            place.is_from(Some(one));
+            place
+        };
+        let own: Vec<_> = (0..3).map(|_| take()).collect();
+        let fourth = take();
+        assert!(is_told(&own[0]).await && !is_told(&own[1]).await);
+        assert!(own[1].works() && own[2].works() && fourth.works());
+        // Between its requests it is still the caller's.
+        fourth.answered();
+        let fifth = take();
+        assert!(is_told(&fourth).await && fifth.works());
+        let reserved = take();
+        assert!(reserved.is_reserved() && places.take(Some(one)).is_reserved());
+        let other = places.take(None);
+        other.is_from(caller(2));
+        assert!(!other.is_reserved());
+        for other in &others {
+            assert!(!is_told(other).await);
+        }
+        drop((own, fifth, reserved, other));
+        let state = lock(&places.state);
+        assert_eq!(state.reserved.connections, 0);
+        assert_eq!(state.ordinary.connections, others.len());
+    }
+
+    /// Before it was known whose they were, many connections of one caller took the places of others.
+    #[tokio::test]
+    async fn connections_of_nobody_knows_whom_make_room_among_themselves() {
+        let places = Places::new(16, ALL);
+        let others = taken(&places, 0..10);
+        let unknown: Vec<_> = (0..30).map(|_| places.take(None)).collect();
+        for other in &others {
+            assert!(!is_told(other).await && !other.is_reserved());
+        }
+        let mut left = 0;
+        for place in &unknown {
+            left += usize::from(!is_told(place).await);
+        }
+        assert_eq!(left, 4);
+        // What is known to be a proxy's own is not among them.
+        unknown[29].is_from(None);
+        let come = places.take(None);
+        assert!(!is_told(&unknown[29]).await && is_told(&unknown[26]).await);
+        drop(come);
+    }
+
+    /// The oldest, of which nothing more came, stayed, and who came later was refused.
+    #[tokio::test]
+    async fn a_request_of_a_proxy_that_does_not_go_on_makes_room_for_the_next_of_its_caller() {
+        let limits = Limits {
+            per_address: 2,
+            ..ALL
+        };
+        let places = Places::new(100, limits);
+        let held: Vec<_> = (0..4).map(|_| places.take(None)).collect();
+        let one = caller(1).unwrap();
+        for place in &held[..2] {
+            assert!(place.works() && place.is_for(one));
+        }
+        held[1].waits();
+        assert!(held[2].works() && held[2].is_for(one));
+        assert!(is_told(&held[1]).await && !is_told(&held[0]).await);
+        assert!(held[3].works() && !held[3].is_for(one));
     }
 
     #[tokio::test]

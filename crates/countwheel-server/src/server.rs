@@ -165,7 +165,7 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
         listen: args.listen,
         token,
         targets: args.targets(),
-        front: Front::default(),
+        front: args.front.clone(),
         limits: Config {
             seed: random()?,
             ..Config::default()

@@ -123,16 +123,9 @@ async fn an_address_with_all_its_places_at_work_is_refused_and_nobody_else() {
         .arg(program().get_program())
         .env("TMPDIR", &directory.0);
     let server = Server::spawn(command);
-    let slow = async |number| {
-        let mut stream = connect(&server.address, address(number)).await;
-        let head =
-            "POST /echo?delay=20000 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n";
-        stream.write_all(head.as_bytes()).await.unwrap();
-        stream
-    };
     let mut flood = Vec::new();
     for _ in 0..60 {
-        flood.push(slow(0).await);
+        flood.push(under_way(&server.address, address(0), Behind::Nothing).await);
     }
     for head in ["GET /healthz", "GET /metrics", "GET /readyz"] {
         let (answer, took) = ask(&server.address, address(0), head, b"").await;
@@ -149,32 +142,67 @@ async fn an_address_with_all_its_places_at_work_is_refused_and_nobody_else() {
     assert!(is(&other, 200) && took < AT_ONCE, "{took:?} {other}");
 }
 
+/// How it is said for whom a connection, or a request on it, is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Behind {
+    /// It is the peer's own.
+    Nothing,
+    /// By `X-Forwarded-For`.
+    Forwarding(&'static str),
+    /// By the PROXY protocol.
+    Proxying(&'static str),
+}
+
+impl Behind {
+    fn preface(self) -> String {
+        match self {
+            Self::Proxying(caller) => format!("PROXY TCP4 {caller} 10.0.0.9 4711 80\r\n"),
+            Self::Nothing | Self::Forwarding(_) => String::new(),
+        }
+    }
+
+    fn header(self) -> String {
+        match self {
+            Self::Forwarding(caller) => format!("x-forwarded-for: {caller}\r\n"),
+            Self::Nothing | Self::Proxying(_) => String::new(),
+        }
+    }
+}
+
+/// A connection with a request that takes the service long.
+async fn under_way(server: &str, from: IpAddr, behind: Behind) -> TcpStream {
+    let mut stream = connect(server, from).await;
+    let request = format!(
+        "{}POST /echo?delay=20000 HTTP/1.1\r\nhost: localhost\r\n{}content-length: 0\r\n\r\n",
+        behind.preface(),
+        behind.header()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+fn behind_a_proxy(directory: &Directory, arguments: &[&str]) -> Server {
+    let mut command = program();
+    command
+        .args(["dev", "--listen", "127.0.0.1:0"])
+        .args(["--trusted-proxy", "127.0.0.1/32"])
+        .args(["--trusted-proxy", "10.0.0.0/8"])
+        .args(arguments)
+        .env("TMPDIR", &directory.0);
+    Server::spawn(command)
+}
+
 #[tokio::test]
 async fn a_trusted_proxy_says_who_calls_and_nobody_else_does() {
     let directory = Directory::new();
-    let arguments = [
-        "--connections-per-address",
-        "2",
-        "--trusted-proxy",
-        "127.0.0.1/32",
-        "--trusted-proxy",
-        "10.0.0.0/8",
-    ];
-    let server = Server::with(&directory.0.join("data"), &arguments);
+    let server = behind_a_proxy(&directory, &["--connections-per-address", "2"]);
     let proxy = address(0);
-    // Two requests of one caller, under way for as long as their bodies are.
     let mut held = Vec::new();
     for _ in 0..2 {
-        let mut stream = connect(&server.address, proxy).await;
-        let head = "PUT /v1/queues/q/timers/k HTTP/1.1\r\nhost: localhost\r\n\
-                    x-forwarded-for: 192.0.2.1\r\nexpect: 100-continue\r\n\
-                    content-type: application/json\r\ncontent-length: 1000\r\n\r\n";
-        stream.write_all(head.as_bytes()).await.unwrap();
-        let mut line = [0; 25];
-        stream.read_exact(&mut line).await.unwrap();
-        assert_eq!(&line, b"HTTP/1.1 100 Continue\r\n\r\n");
-        held.push(stream);
+        held.push(under_way(&server.address, proxy, Behind::Forwarding("192.0.2.1")).await);
     }
+    // By then both are under way.
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let queues = "GET /v1/queues HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
     for (from, preface, forwarded, status) in [
         (proxy, "", "x-forwarded-for: 192.0.2.1\r\n", 429),
@@ -222,6 +250,90 @@ async fn a_trusted_proxy_says_who_calls_and_nobody_else_does() {
     let request = format!("{health}x-forwarded-for: 192.0.2.1\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     assert!(is(&all_of(stream).await, 200));
+}
+
+/// One caller behind a proxy took all places but a few, and then those of the others.
+#[tokio::test]
+async fn a_caller_behind_a_proxy_has_no_more_places_than_any_other() {
+    let directory = Directory::new();
+    let limits = ["--connections", "64", "--connections-per-address", "6"];
+    let server = behind_a_proxy(&directory, &limits);
+    let proxy = address(0);
+    let other = Behind::Proxying("192.0.2.2");
+    let mut others = Vec::new();
+    for _ in 0..4 {
+        let mut stream = connect(&server.address, proxy).await;
+        // One in the middle of a body, as far as it has come.
+        let head = format!(
+            "{}PUT /v1/queues/q/timers/k HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n\
+             content-type: application/json\r\ncontent-length: 5\r\n\r\n",
+            other.preface()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut line = [0; 25];
+        stream.read_exact(&mut line).await.unwrap();
+        assert_eq!(&line, b"HTTP/1.1 100 Continue\r\n\r\n");
+        others.push(stream);
+    }
+    let one = Behind::Proxying("192.0.2.1").preface();
+    let health = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    for kind in ["", "GET /healthz HTTP/1.1\r\nhost", health] {
+        let mut flood = Vec::new();
+        for _ in 0..200 {
+            let mut stream = connect(&server.address, proxy).await;
+            let sent = format!("{one}{kind}");
+            stream.write_all(sent.as_bytes()).await.unwrap();
+            flood.push(stream);
+        }
+        let mut open = 0;
+        for mut stream in flood {
+            let end = timeout(Duration::from_millis(20), async {
+                let mut piece = [0; 4_096];
+                while stream.read(&mut piece).await.is_ok_and(|length| length > 0) {}
+            });
+            open += usize::from(end.await.is_err());
+        }
+        assert!(open <= 6, "{kind:?}: {open} are open");
+    }
+    for mut stream in others {
+        stream.write_all(b"{\"a\":").await.unwrap();
+        let mut line = [0; 13];
+        stream.read_exact(&mut line).await.unwrap();
+        assert_eq!(&line, b"HTTP/1.1 400 ");
+    }
+}
+
+/// Behind a proxy the newest were refused, and those of which nothing came any more stayed.
+#[tokio::test]
+async fn what_does_not_go_on_makes_room_whoever_it_comes_through() {
+    for behind in [
+        Behind::Nothing,
+        Behind::Forwarding("192.0.2.1"),
+        Behind::Proxying("192.0.2.1"),
+    ] {
+        let directory = Directory::new();
+        let server = behind_a_proxy(&directory, &["--connections-per-address", "4"]);
+        let from = address(usize::from(behind == Behind::Nothing));
+        let mut held = Vec::new();
+        for _ in 0..6 {
+            let mut stream = connect(&server.address, from).await;
+            let head = format!(
+                "{}PUT /v1/queues/q/timers/k HTTP/1.1\r\nhost: localhost\r\n{}expect: 100-continue\r\n\
+                 content-type: application/json\r\ncontent-length: 1000\r\n\r\n",
+                behind.preface(),
+                behind.header()
+            );
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut line = [0; 25];
+            stream.read_exact(&mut line).await.unwrap();
+            assert_eq!(&line, b"HTTP/1.1 100 Continue\r\n\r\n", "{behind:?}");
+            held.push(stream);
+        }
+        for (number, mut stream) in held.into_iter().enumerate() {
+            let end = timeout(Duration::from_millis(50), stream.read(&mut [0; 1])).await;
+            assert_eq!(end.is_ok(), number < 2, "{behind:?} {number} {end:?}");
+        }
+    }
 }
 
 fn set_of(bytes: usize) -> Vec<u8> {
