@@ -8,7 +8,7 @@
 //! A state machine over bytes. It holds none: who asks keeps those that were not passed on yet. The
 //! verdict is the same however the bytes were cut.
 
-use axum::http::header;
+use axum::http::{Uri, header};
 use httparse::{EMPTY_HEADER, Status};
 
 /// Room for the longest path, and 16 KiB of headers.
@@ -316,6 +316,14 @@ fn after(head: &[u8]) -> Result<At, Fault> {
         Err(httparse::Error::TooManyHeaders) => return Err(Fault::TooLarge),
         Ok(_) | Err(_) => return Err(Fault::Malformed("this is no head of a request in HTTP/1.1")),
     }
+    if !is_target(
+        request.method.unwrap_or_default(),
+        request.path.unwrap_or_default(),
+    ) {
+        return Err(Fault::Malformed(
+            "what is asked for is a path, or a URL without a fragment, with #, <, > and ` escaped",
+        ));
+    }
     let values = |name: header::HeaderName| {
         let headers = request.headers.iter();
         headers
@@ -349,6 +357,23 @@ fn after(head: &[u8]) -> Result<At, Fault> {
             })
         }
     }
+}
+
+/// Whether the target of a request (RFC 9112, section 3.2) names what the reader behind takes it for.
+/// That one drops what follows a `#`, and would act on the rest.
+fn is_target(method: &str, target: &str) -> bool {
+    let has_form = match method {
+        "CONNECT" => true,
+        "OPTIONS" if target == "*" => true,
+        _ => {
+            let scheme = target.split_once("://").map(|(scheme, _)| scheme);
+            target.starts_with('/')
+                || scheme.is_some_and(|scheme| {
+                    scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https")
+                })
+        }
+    };
+    has_form && !target.contains('#') && target.parse::<Uri>().is_ok()
 }
 
 /// Digits and nothing else, as many as fit 64 bits.
@@ -435,6 +460,9 @@ mod tests {
             "GET / HTTP/1.0\r\n\r\n",
             "\r\nGET / HTTP/1.1\r\nhost:x\r\n\r\n",
             "GET / HTTP/1.1\r\nhost: \t x \t\r\nx:\r\n\r\n",
+            "OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET HTTP://x/a?b HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET /a|b\"{c}^[d]\\ü?e|f[g]`h HTTP/1.1\r\nhost: x\r\n\r\n",
             &*format!("{post}content-length: 0\r\n\r\n"),
             &*format!("{post}CONTENT-LENGTH:\t5 \r\n\r\nGET /"),
             &*format!("{post}content-length: 00005\r\n\r\n\r\n\r\n\n"),
@@ -513,6 +541,21 @@ mod tests {
             "GET / HTTP/2.0\r\nhost: x\r\n\r\n",
             "GET / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n",
             "\0GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET /a#b HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET /a?b#c HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET # HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET ?a HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET a HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET * HTTP/1.1\r\nhost: x\r\n\r\n",
+            "OPTIONS *a HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET /a<b HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET /a>b HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET /a`b HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET /a?b<c HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET http://x/a#b HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET http:///a HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET ftp://x/a HTTP/1.1\r\nhost: x\r\n\r\n",
+            "GET x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
         ] {
             let (heads, passed, fault) = verdict_of(format!("{head}{NEXT}").as_bytes());
             assert!(

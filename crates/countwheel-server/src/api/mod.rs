@@ -49,6 +49,9 @@ const URI_MAX_BYTES: usize = 8 << 10;
 /// How many reads of the store run at a time; the others wait. A page can be large.
 const READS_MAX: usize = 16;
 
+/// The methods that one path or another takes.
+const ALL_METHODS: &str = "GET,HEAD,PUT,PATCH,DELETE,POST";
+
 /// How many bytes of bodies there may be at a time, unless said otherwise.
 pub(crate) const BODY_BYTES: usize = 64 << 20;
 /// How many of `/metrics` are written at a time, beside the reads of the store.
@@ -356,10 +359,12 @@ async fn around(
     let refusal = refusal(&app, &request);
     let mut response = match refusal {
         Some(problem) => problem.into_response(),
+        // Only OPTIONS asks for it: the whole service, and no path.
+        None if uri.path() == "*" => options(Some(HeaderValue::from_static(ALL_METHODS))),
         None => next.run(request).await,
     };
     if method == Method::OPTIONS && response.status() == StatusCode::METHOD_NOT_ALLOWED {
-        response = options(&response);
+        response = options(response.headers().get(header::ALLOW).cloned());
     }
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&id) {
@@ -478,11 +483,14 @@ fn is_escaped(target: &str) -> bool {
     )
 }
 
-/// Whether a header names a host. It is empty where a URL names none.
+/// Whether a header names a host. It is empty only where a URL names none, and one of HTTP does.
 fn is_host(host: &HeaderValue) -> bool {
     let Ok(authority) = Authority::try_from(host.as_bytes()) else {
-        return host.is_empty();
+        return false;
     };
+    if authority.host().is_empty() {
+        return false;
+    }
     // Neither a user before the host, nor a port that is none behind it.
     match authority.as_str().strip_prefix(authority.host()) {
         Some("") => true,
@@ -555,8 +563,7 @@ fn is_this_machine(authority: &str) -> bool {
 }
 
 /// The answer to OPTIONS: which methods the path takes.
-fn options(refused: &Response) -> Response {
-    let allow = refused.headers().get(header::ALLOW).cloned();
+fn options(allow: Option<HeaderValue>) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     if let Some(allow) = allow {
         response.headers_mut().insert(header::ALLOW, allow);

@@ -1,7 +1,7 @@
 //! Requests whose beginning or end leaves doubt. What may stand in a head and a body, cut at every
 //! offset, are tests of the state machine; these are about the service around it.
 
-use std::io::{BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use crate::support::{Answer, Directory, PATIENCE, Server, pause, read_answer};
@@ -123,6 +123,99 @@ fn what_is_smuggled_behind_a_request_in_doubt_is_never_answered() {
     server.client().get("/healthz").expect(200);
 }
 
+/// What stands behind a `#` was dropped, and the rest acted on: the removal of one timer removed
+/// another.
+#[test]
+fn a_target_that_is_no_path_is_refused_and_nothing_of_it_done() {
+    let directory = Directory::new();
+    let server = Server::with(&directory.0.join("data"), &["--allow-private-targets"]);
+    let mut client = server.client();
+    let set = r#"{"in":"1h","target":{"url":"http://127.0.0.1:9/"}}"#;
+    client
+        .json("PUT", "/v1/queues/q/timers/order", set)
+        .expect(201);
+    let before = client.get("/v1/queues/q/timers").expect(200);
+    let length = set.len();
+    for method in ["GET", "PUT", "PATCH", "DELETE", "POST", "HEAD", "OPTIONS"] {
+        for target in [
+            "/v1/queues/q/timers/order#2",
+            "/v1/queues/q/timers/order#",
+            "/v1/queues/q/timers/order?only=pending#2",
+            "/v1/queues/q/timers/order:fire#2",
+            "http://localhost/v1/queues/q/timers/order#2",
+            "/v1/queues/q/timers/a<b",
+            "/v1/queues/q/timers/a>b",
+            "/v1/queues/q/timers/a`b",
+            "v1/queues/q/timers/order",
+            "ftp://localhost/v1/queues/q/timers/order",
+            "localhost:80",
+            "#",
+            "?",
+        ] {
+            let request = format!(
+                "{method} {target} HTTP/1.1\r\nhost: localhost\r\n\
+                 content-type: application/json\r\ncontent-length: {length}\r\n\r\n{set}{SMUGGLED}"
+            );
+            let answers = answers(&server, request.as_bytes(), Cut::Whole);
+            let [refused] = &answers[..] else {
+                panic!("{method} {target}: {answers:?}")
+            };
+            assert_eq!(
+                refused.problem(),
+                (400, "malformed".into()),
+                "{method} {target}"
+            );
+        }
+    }
+    assert_eq!(client.get("/v1/queues/q/timers").expect(200), before);
+    let whole = client.send("OPTIONS", "*", &[], b"");
+    assert_eq!(whole.status, 204);
+    // What no client has to escape is a name like any other.
+    for (key, name) in [
+        ("a|b", "a|b"),
+        ("a\"{b}", "a\"{b}"),
+        ("[a]^\\", "[a]^\\"),
+        ("ü", "ü"),
+    ] {
+        let path = format!("/v1/queues/q/timers/{key}");
+        let answer = client.json("PUT", &path, set).expect(201);
+        assert_eq!(answer["key"], name);
+    }
+}
+
+/// HTTP/1.0 has no chunks, so what has no length ends with the connection; the answer said that it
+/// goes on.
+#[test]
+fn an_answer_without_a_length_says_to_http_1_0_that_it_is_the_last() {
+    let directory = Directory::new();
+    let server = Server::with(&directory.0.join("data"), &["--allow-private-targets"]);
+    let mut client = server.client();
+    // More than is read and written at a time.
+    for key in 0..100 {
+        let path = format!("/v1/queues/q/timers/{key}");
+        let set = r#"{"in":"1h","target":{"url":"http://127.0.0.1:9/"}}"#;
+        client.json("PUT", &path, set).expect(201);
+    }
+    for (path, is_last) in [("/v1/queues/q/timers", true), ("/healthz", false)] {
+        let request = format!("GET {path} HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut head = Vec::new();
+        let mut stream = BufReader::new(stream);
+        while !head.ends_with(b"\r\n\r\n") {
+            stream.read_until(b'\n', &mut head).unwrap();
+        }
+        let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+        assert_eq!(head.contains("connection: close"), is_last, "{path} {head}");
+        assert_eq!(
+            head.contains("connection: keep-alive"),
+            !is_last,
+            "{path} {head}"
+        );
+    }
+}
+
 /// The request is known by then, and is what the refusal answers.
 #[test]
 fn what_is_smuggled_in_a_body_in_doubt_is_never_answered() {
@@ -199,6 +292,8 @@ fn a_broken_escape_or_host_is_refused_and_costs_no_other_request() {
         "localhost:port",
         "localhost/x",
         "[::1",
+        "",
+        ":80",
     ] {
         let request = format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\n\r\n");
         let refused = client.exchange(request.as_bytes(), false).unwrap();
