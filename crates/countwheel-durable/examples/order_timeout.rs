@@ -20,10 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 attempt.lateness()
             );
             send.send(attempt.name.clone()).unwrap_or_default();
-            Outcome {
-                verdict: Verdict::Done,
-                detail: "closed".to_owned(),
-            }
+            Outcome::new(Verdict::Done, "closed")
         };
         let store = EmbeddedStore::open(directory.path(), 1)?;
         let clock = Arc::new(SystemClock::new());

@@ -204,10 +204,7 @@ fn fire(
                     let late_by = clock.timestamp().saturating_since(attempt.due);
                     late.0.push(late_by);
                 }
-                let outcome = Outcome {
-                    verdict: Verdict::Done,
-                    detail: String::new(),
-                };
+                let outcome = Outcome::new(Verdict::Done, "");
                 let revision = attempt.revision;
                 next.push(Event::Outcome { revision, outcome });
             }

@@ -30,10 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let callers: usize = callers.trim_end_matches('+').parse()?;
 
     let clock = SystemClock::new();
-    let handler = Inline(|_: &Attempt| Outcome {
-        verdict: Verdict::Done,
-        detail: String::new(),
-    });
+    let handler = Inline(|_: &Attempt| Outcome::new(Verdict::Done, ""));
     let (shared, config) = (Arc::new(clock), Config::default());
     let timers = match store.strip_prefix("disk:") {
         Some(directory) => {

@@ -27,7 +27,7 @@ use crate::{Revision, TimerId, TimerName};
 ///                 Some(Run { number, .. }) => println!("{}, run {number}", attempt.name),
 ///                 None => println!("{}", attempt.name),
 ///             }
-///             done.complete(Outcome { verdict: Verdict::Done, detail: String::new() });
+///             done.complete(Outcome::new(Verdict::Done, ""));
 ///         });
 ///     }
 /// }
@@ -63,7 +63,7 @@ pub trait Handler: Send + Sync + 'static {
 /// let (fired, names) = mpsc::channel();
 /// let handler = Inline(move |attempt: &Attempt| {
 ///     fired.send(attempt.name.to_string()).unwrap_or_default();
-///     Outcome { verdict: Verdict::Done, detail: String::new() }
+///     Outcome::new(Verdict::Done, "")
 /// });
 /// let clock = Arc::new(SystemClock::new());
 /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
@@ -137,6 +137,23 @@ pub struct Outcome {
     pub detail: String,
 }
 
+impl Outcome {
+    /// An outcome with what to remember of it.
+    ///
+    /// ```
+    /// use countwheel_durable::{Outcome, Verdict};
+    ///
+    /// let outcome = Outcome::new(Verdict::Failed { retry_after: None }, "503");
+    /// assert_eq!(outcome.detail, "503");
+    /// ```
+    pub fn new(verdict: Verdict, detail: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            detail: detail.into(),
+        }
+    }
+}
+
 /// What an outcome means for the timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -177,10 +194,10 @@ impl Completion {
 impl Drop for Completion {
     fn drop(&mut self) {
         if let Some(report) = self.report.take() {
-            report(Outcome {
-                verdict: Verdict::Failed { retry_after: None },
-                detail: "the handler gave no outcome".to_owned(),
-            });
+            report(Outcome::new(
+                Verdict::Failed { retry_after: None },
+                "the handler gave no outcome",
+            ));
         }
     }
 }

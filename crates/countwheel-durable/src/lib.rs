@@ -14,7 +14,7 @@
 //! let (send, receive) = mpsc::channel();
 //! let handler = move |attempt: &Attempt| {
 //!     send.send((attempt.name.to_string(), attempt.number)).expect("somebody listens");
-//!     Outcome { verdict: Verdict::Done, detail: String::new() }
+//!     Outcome::new(Verdict::Done, "")
 //! };
 //! let store = EmbeddedStore::open(directory.path(), 1)?;
 //! let timers = Timers::open(store, handler, Arc::new(SystemClock::new()), Config::default())?;

@@ -45,7 +45,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// let (fired, receive) = mpsc::channel();
 /// let handler = move |attempt: &Attempt| {
 ///     fired.send(attempt.name.to_string()).expect("the test listens");
-///     Outcome { verdict: Verdict::Done, detail: String::new() }
+///     Outcome::new(Verdict::Done, "")
 /// };
 /// let store = MemoryStore::new(1);
 /// let timers = Timers::open(store, handler, Arc::new(SystemClock::new()), Config::default())?;
@@ -289,7 +289,7 @@ impl Timers {
     ///     TimerName, Timers, Verdict,
     /// };
     ///
-    /// # let handler = |_: &Attempt| Outcome { verdict: Verdict::Done, detail: String::new() };
+    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
     /// # let (clock, config) = (Arc::new(SystemClock::new()), Config::default());
     /// # let timers = Timers::open(MemoryStore::new(1), handler, clock, config)?;
     /// let set = |key: &str| Request::Set {
@@ -372,7 +372,7 @@ impl Timers {
     ///     StateKind, Stats, TimerName, Timers, Verdict, Was,
     /// };
     ///
-    /// let handler = |_: &Attempt| Outcome { verdict: Verdict::Done, detail: String::new() };
+    /// let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
     /// let clock = Arc::new(SystemClock::new());
     /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
     /// let hour = Duration::from_secs(3_600);
@@ -506,7 +506,7 @@ impl Timers {
     /// #     Timers, Verdict,
     /// # };
     /// # use std::time::Duration;
-    /// # let handler = |_: &Attempt| Outcome { verdict: Verdict::Done, detail: String::new() };
+    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
     /// # let clock = Arc::new(SystemClock::new());
     /// # let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
     /// let due = Due::In(Duration::from_secs(3_600));
@@ -578,7 +578,7 @@ impl Timers {
     /// use countwheel_durable::store::{MemoryStore, Scrubbed};
     /// use countwheel_durable::{Attempt, Config, Outcome, Timers, Verdict};
     ///
-    /// # let handler = |_: &Attempt| Outcome { verdict: Verdict::Done, detail: String::new() };
+    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
     /// # let clock = Arc::new(SystemClock::new());
     /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
     /// let Scrubbed { bytes, ended, .. } = timers.scrub_step(1 << 20);

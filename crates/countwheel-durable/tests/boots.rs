@@ -158,14 +158,14 @@ impl Bench {
         }
         let revision = attempt.revision;
         self.started.push((now, attempt));
-        let outcome = Outcome {
-            verdict: if fails {
+        let outcome = Outcome::new(
+            if fails {
                 Verdict::Failed { retry_after: None }
             } else {
                 Verdict::Done
             },
-            detail: String::new(),
-        };
+            "",
+        );
         Event::Outcome { revision, outcome }
     }
 

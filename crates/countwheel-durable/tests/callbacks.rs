@@ -39,10 +39,7 @@ fn setting(key: &str) -> Request {
 }
 
 fn done() -> Outcome {
-    Outcome {
-        verdict: Verdict::Done,
-        detail: String::new(),
-    }
+    Outcome::new(Verdict::Done, "")
 }
 
 /// What a call came to.

@@ -93,10 +93,7 @@ impl Bench {
 
     fn fail(&mut self) {
         let attempt = self.started.pop().expect("an attempt runs");
-        let outcome = Outcome {
-            verdict: Verdict::Failed { retry_after: None },
-            detail: String::new(),
-        };
+        let outcome = Outcome::new(Verdict::Failed { retry_after: None }, "");
         let revision = attempt.revision;
         self.turn(vec![Event::Outcome { revision, outcome }]);
     }

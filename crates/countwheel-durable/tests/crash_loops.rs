@@ -154,7 +154,7 @@ impl Loop {
                 let detail = String::new();
                 events.push(Event::Outcome {
                     revision: attempt.revision,
-                    outcome: Outcome { verdict, detail },
+                    outcome: Outcome::new(verdict, detail),
                 });
             }
             self.turn(events);

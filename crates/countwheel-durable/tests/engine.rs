@@ -108,10 +108,7 @@ impl Bench {
 
     fn finish(&mut self, verdict: Verdict) -> Attempt {
         let attempt = self.started.pop_front().expect("an attempt runs");
-        let outcome = Outcome {
-            verdict,
-            detail: "said the test".to_owned(),
-        };
+        let outcome = Outcome::new(verdict, "said the test");
         self.turn(vec![Event::Outcome {
             revision: attempt.revision,
             outcome,

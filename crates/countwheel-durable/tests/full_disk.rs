@@ -149,10 +149,7 @@ fn remove(key: &str) -> Request {
 fn done(attempt: &Attempt) -> Event {
     Event::Outcome {
         revision: attempt.revision,
-        outcome: Outcome {
-            verdict: Verdict::Done,
-            detail: String::new(),
-        },
+        outcome: Outcome::new(Verdict::Done, ""),
     }
 }
 

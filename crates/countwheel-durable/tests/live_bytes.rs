@@ -98,10 +98,7 @@ impl Service {
             let verdict = Verdict::Done;
             let ended = started.into_iter().map(|attempt| Event::Outcome {
                 revision: attempt.revision,
-                outcome: Outcome {
-                    verdict,
-                    detail: String::new(),
-                },
+                outcome: Outcome::new(verdict, ""),
             });
             done.extend(ended);
         }

@@ -89,10 +89,7 @@ impl Bench {
     /// All that run come to their end.
     fn end_all(&mut self, verdict: Verdict) {
         let ended = self.running.drain(..).map(|revision| {
-            let outcome = Outcome {
-                verdict,
-                detail: String::new(),
-            };
+            let outcome = Outcome::new(verdict, "");
             Event::Outcome { revision, outcome }
         });
         let ended = ended.collect();

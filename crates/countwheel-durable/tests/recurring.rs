@@ -144,7 +144,7 @@ impl Bench {
         let detail = "said the test".to_owned();
         self.turn(vec![Event::Outcome {
             revision: attempt.revision,
-            outcome: Outcome { verdict, detail },
+            outcome: Outcome::new(verdict, detail),
         }]);
         attempt
     }
@@ -460,10 +460,7 @@ fn runs_that_end_all_at_once_are_followed_by_all_the_next() {
             assert_eq!(attempt.run.unwrap().nominal, at(point));
             Event::Outcome {
                 revision: attempt.revision,
-                outcome: Outcome {
-                    verdict: Verdict::Done,
-                    detail: String::new(),
-                },
+                outcome: Outcome::new(Verdict::Done, ""),
             }
         });
         let ended = ended.collect();
@@ -523,10 +520,7 @@ fn overlapped_runs_of_many_calendars_are_counted_in_many_turns() {
     bench.clock.advance(seconds(20_000));
     let ends = bench.started.drain(..).map(|attempt| Event::Outcome {
         revision: attempt.revision,
-        outcome: Outcome {
-            verdict: Verdict::Done,
-            detail: String::new(),
-        },
+        outcome: Outcome::new(Verdict::Done, ""),
     });
     let ends = ends.collect();
     bench.turn(ends);

@@ -120,10 +120,7 @@ fn set(key: &str, delay: Duration) -> Request {
 }
 
 fn done() -> Outcome {
-    Outcome {
-        verdict: Verdict::Done,
-        detail: String::new(),
-    }
+    Outcome::new(Verdict::Done, "")
 }
 
 /// Submits and gives the end of a channel on which the answer comes.
@@ -413,10 +410,7 @@ fn a_flood_of_outcomes_keeps_no_request_out() {
         max_batch: 16,
         ..Config::default()
     };
-    let failing = |_: &Attempt| Outcome {
-        verdict: Verdict::Failed { retry_after: None },
-        detail: String::new(),
-    };
+    let failing = |_: &Attempt| Outcome::new(Verdict::Failed { retry_after: None }, "");
     let clock = Arc::new(SystemClock::new());
     let timers = Timers::open(MemoryStore::new(1), failing, clock, config).unwrap();
     let keys: Vec<_> = (0..256).map(|i| format!("{i}")).collect();

@@ -703,10 +703,7 @@ impl Bench {
 }
 
 fn ended(attempt: &Attempt) -> Event {
-    let outcome = Outcome {
-        verdict: Verdict::Done,
-        detail: String::new(),
-    };
+    let outcome = Outcome::new(Verdict::Done, "");
     Event::Outcome {
         revision: attempt.revision,
         outcome,

@@ -107,10 +107,7 @@ impl Run {
                 && at <= now
             {
                 self.ends.pop();
-                let outcome = Outcome {
-                    verdict: Verdict::Done,
-                    detail: String::new(),
-                };
+                let outcome = Outcome::new(Verdict::Done, "");
                 events.push(Event::Outcome { revision, outcome });
             }
             let (ends, started) = (&mut self.ends, &mut self.started);

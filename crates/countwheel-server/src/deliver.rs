@@ -193,12 +193,7 @@ impl Sender {
         attempt: &Attempt,
         target: &mut Option<Authority>,
     ) -> Result<Outcome, NoAnswer> {
-        let stopped = |detail: &str| {
-            Ok(Outcome {
-                verdict: Verdict::Stopped,
-                detail: detail.to_owned(),
-            })
-        };
+        let stopped = |detail: &str| Ok(Outcome::new(Verdict::Stopped, detail));
         let Ok(job) = Job::decode(&attempt.payload) else {
             return stopped("the stored request cannot be read");
         };
@@ -253,15 +248,12 @@ impl Sender {
             _ => Verdict::Failed { retry_after: None },
         };
         let detail = head.status.as_str().to_owned();
-        Ok((Outcome { verdict, detail }, body))
+        Ok((Outcome::new(verdict, detail), body))
     }
 }
 
 fn failed(detail: String) -> Outcome {
-    Outcome {
-        verdict: Verdict::Failed { retry_after: None },
-        detail,
-    }
+    Outcome::new(Verdict::Failed { retry_after: None }, detail)
 }
 
 /// The request of one attempt. `None` if the job holds what was never accepted.

@@ -456,10 +456,7 @@ impl Life<'_> {
         }
         Event::Outcome {
             revision: Revision(revision),
-            outcome: Outcome {
-                verdict,
-                detail: String::new(),
-            },
+            outcome: Outcome::new(verdict, ""),
         }
     }
 

@@ -319,10 +319,7 @@ impl World {
         let ended = std::mem::take(&mut self.running);
         let outcomes = ended.iter().map(|attempt| Event::Outcome {
             revision: attempt.revision,
-            outcome: Outcome {
-                verdict: Verdict::Done,
-                detail: String::new(),
-            },
+            outcome: Outcome::new(Verdict::Done, ""),
         });
         let asked = (0..).zip(&requests);
         let asked = asked.map(|(ticket, request)| Event::Request(Ticket(ticket), request.clone()));

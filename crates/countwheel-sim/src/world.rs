@@ -1324,10 +1324,7 @@ impl Happening {
             Self::Batch(ticket, requests) => Event::Batch(*ticket, requests.clone()),
             Self::Outcome(attempt, verdict) => Event::Outcome {
                 revision: attempt.revision,
-                outcome: Outcome {
-                    verdict: *verdict,
-                    detail: String::new(),
-                },
+                outcome: Outcome::new(*verdict, ""),
             },
         }
     }

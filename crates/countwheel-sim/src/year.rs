@@ -75,10 +75,7 @@ pub fn run(flights: &[Flight], store: Arc<dyn Store>, window: usize) -> Result<Y
         let now = clock.timestamp();
         let done = |attempt: Attempt| Event::Outcome {
             revision: attempt.revision,
-            outcome: Outcome {
-                verdict: Verdict::Done,
-                detail: String::new(),
-            },
+            outcome: Outcome::new(Verdict::Done, ""),
         };
         let mut events: Vec<_> = outcomes.drain(..).map(done).collect();
         while let Some((_, operation, flight)) = next.next_if(|next| next.0 <= now) {

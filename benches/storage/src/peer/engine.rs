@@ -31,10 +31,7 @@ pub(crate) fn open(directory: &Path, kind: Kind) -> anyhow::Result<Engine> {
         max_waiting: 2 * CALLERS_MAX,
         ..Config::default()
     };
-    let done = Inline(|_: &Attempt| Outcome {
-        verdict: Verdict::Done,
-        detail: String::new(),
-    });
+    let done = Inline(|_: &Attempt| Outcome::new(Verdict::Done, ""));
     let timers = ours::open(kind, directory)?.timers(done, config)?;
     let (answered, answers) = channel();
     Ok(Engine {
