@@ -238,7 +238,7 @@ impl Engine {
         for (clock, mut attempt) in step.starts {
             // The commit took time. The wall clock may have been set back during it.
             attempt.started = self.now().by(clock).max(attempt.started);
-            self.scheduler.note_started(attempt.lateness());
+            self.scheduler.note_started(&attempt);
             sink(Effect::Start(attempt));
         }
         Ok(())

@@ -102,6 +102,9 @@ pub struct Attempt {
     pub deadline: Timestamp,
     /// When it was handed over. Never before `due`.
     pub started: Timestamp,
+    /// How much of the time between the two a limit took: all places of attempts that run were taken,
+    /// or those of its queue, or what was overdue at the opening had not come to it at its rate.
+    pub held: Duration,
     /// Which run, of a timer that comes again.
     pub run: Option<Run>,
     /// Under which ownership. A receiver that remembers the highest one it saw can refuse
@@ -121,10 +124,11 @@ pub struct Run {
 }
 
 impl Attempt {
-    /// How much later than due it was handed over.
+    /// How much later than due it was handed over, without the time for which a limit
+    /// [held](Self::held) it.
     #[must_use]
     pub fn lateness(&self) -> Duration {
-        self.started.saturating_since(self.due)
+        self.started.saturating_since(self.due + self.held)
     }
 }
 
@@ -135,6 +139,10 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// What to remember of it, such as `503`. Cut to 200 bytes.
     pub detail: String,
+    /// When the receiver had the attempt, if that was later than
+    /// [`Attempt::started`]: after a connection was made, say. On the same time line as that. `None`
+    /// if it was at once, or never.
+    pub started: Option<Timestamp>,
 }
 
 impl Outcome {
@@ -150,7 +158,24 @@ impl Outcome {
         Self {
             verdict,
             detail: detail.into(),
+            started: None,
         }
+    }
+
+    /// The same of an attempt that its receiver had at this time.
+    ///
+    /// ```
+    /// use countwheel::Timestamp;
+    /// use countwheel_durable::{Outcome, Verdict};
+    ///
+    /// let sent = Timestamp::from_micros(1_000_250);
+    /// let outcome = Outcome::new(Verdict::Done, "200").started_at(sent);
+    /// assert_eq!(outcome.started, Some(sent));
+    /// ```
+    #[must_use]
+    pub fn started_at(mut self, started: Timestamp) -> Self {
+        self.started = Some(started);
+        self
     }
 }
 

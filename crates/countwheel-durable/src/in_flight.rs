@@ -2,13 +2,25 @@
 
 use std::collections::BTreeMap;
 
+use countwheel::Timestamp;
+
 use crate::planted::planted;
 use crate::{Config, QueueName, Revision, TimerName};
+
+/// An attempt that runs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) name: TimerName,
+    /// From when on it is late: its deadline, and as long after that as it was held.
+    pub(crate) late_from: Timestamp,
+    /// When it was handed over.
+    pub(crate) started: Timestamp,
+}
 
 /// The attempts that run, and who may have more.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    names: BTreeMap<Revision, TimerName>,
+    attempts: BTreeMap<Revision, Running>,
     by_queue: BTreeMap<QueueName, usize>,
     bytes: usize,
     most: usize,
@@ -19,7 +31,7 @@ pub(crate) struct InFlight {
 impl InFlight {
     pub(crate) fn new(config: &Config, most_bytes: usize) -> Self {
         Self {
-            names: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             by_queue: BTreeMap::new(),
             bytes: 0,
             most: config.max_in_flight.max(1),
@@ -29,7 +41,7 @@ impl InFlight {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.names.len()
+        self.attempts.len()
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -37,21 +49,36 @@ impl InFlight {
     }
 
     pub(crate) fn contains(&self, revision: Revision) -> bool {
-        self.names.contains_key(&revision)
+        self.attempts.contains_key(&revision)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Revision, &TimerName)> {
-        self.names.iter().map(|(revision, name)| (*revision, name))
+        let attempts = self.attempts.iter();
+        attempts.map(|(revision, running)| (*revision, &running.name))
     }
 
-    pub(crate) fn get(&self, revision: Revision) -> Option<&TimerName> {
-        self.names.get(&revision)
+    /// An attempt was handed over at this time.
+    pub(crate) fn handed_over(&mut self, revision: Revision, started: Timestamp) {
+        if let Some(running) = self.attempts.get_mut(&revision) {
+            running.started = started;
+        }
+    }
+
+    /// The queues that have attempts.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = &QueueName> {
+        self.by_queue.keys()
+    }
+
+    /// Whether so many places are taken that a queue can have its share: not while one that had
+    /// all that run could have one more.
+    pub(crate) fn is_scarce(&self) -> bool {
+        !self.has_room_for(self.attempts.len())
     }
 
     /// Whether no attempt can start before one ends.
     pub(crate) fn is_full(&self) -> bool {
-        let fits = self.bytes + Self::longest() <= self.most_bytes || self.names.is_empty();
-        self.names.len() >= self.most || !fits
+        let fits = self.bytes + Self::longest() <= self.most_bytes || self.attempts.is_empty();
+        self.attempts.len() >= self.most || !fits
     }
 
     /// Whether a queue may have one more, if there is one to have: while it has less than its
@@ -61,20 +88,26 @@ impl InFlight {
     /// gets three quarters, two get three sevenths each, and so on. So some are always left
     /// for the next queue, however many do not give theirs back.
     pub(crate) fn may(&self, queue: &QueueName) -> bool {
-        let has = self.by_queue.get(queue).copied().unwrap_or(0);
-        let free = self.most.saturating_sub(self.names.len());
+        self.has_room_for(self.by_queue.get(queue).copied().unwrap_or(0))
+    }
+
+    /// Whether a queue that has so many may have one more.
+    fn has_room_for(&self, has: usize) -> bool {
+        let free = self.most.saturating_sub(self.attempts.len());
         has == 0 || has.saturating_mul(100 - self.percent) < free.saturating_mul(self.percent)
     }
 
-    pub(crate) fn insert(&mut self, revision: Revision, name: TimerName) {
-        self.bytes += Self::entry_bytes(&name);
+    pub(crate) fn insert(&mut self, revision: Revision, running: Running) {
+        let name = &running.name;
+        self.bytes += Self::entry_bytes(name);
         *self.by_queue.entry(name.queue.clone()).or_default() += 1;
-        self.names.insert(revision, name);
+        self.attempts.insert(revision, running);
     }
 
-    pub(crate) fn remove(&mut self, revision: Revision) -> Option<TimerName> {
-        let name = self.names.remove(&revision)?;
-        self.bytes -= Self::entry_bytes(&name);
+    pub(crate) fn remove(&mut self, revision: Revision) -> Option<Running> {
+        let running = self.attempts.remove(&revision)?;
+        let name = &running.name;
+        self.bytes -= Self::entry_bytes(name);
         if let Some(count) = self.by_queue.get_mut(&name.queue)
             && !planted!(LeakPlace)
         {
@@ -83,7 +116,7 @@ impl InFlight {
                 self.by_queue.remove(&name.queue);
             }
         }
-        Some(name)
+        Some(running)
     }
 
     /// What an attempt takes: its place in two sorted maps that may be half empty, and its
@@ -93,7 +126,7 @@ impl InFlight {
     }
 
     const fn bytes_of(name: usize) -> usize {
-        2 * (size_of::<Revision>() + size_of::<TimerName>())
+        2 * (size_of::<Revision>() + size_of::<Running>())
             + 2 * (size_of::<QueueName>() + size_of::<usize>())
             + 64
             + name

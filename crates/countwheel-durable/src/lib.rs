@@ -96,6 +96,7 @@ mod config;
 mod draft;
 mod engine;
 mod handler;
+mod held;
 mod in_flight;
 mod name;
 mod notes;

@@ -19,6 +19,8 @@ pub(crate) struct Overdue {
     /// The virtual scheduling time of the generic cell rate algorithm (ITU-T I.371), by the
     /// boot clock: the next start is allowed from here on.
     next_start: Timestamp,
+    /// Since when, by the boot clock, it is what it is.
+    pub(crate) since: Timestamp,
 }
 
 impl Overdue {
@@ -38,11 +40,13 @@ impl Overdue {
             window: Window::new(from, until, room),
             interval: Duration::from_secs(1) / per_second.max(1),
             next_start: opened.boot,
+            since: opened.boot,
         }
     }
 
     /// Begins anew with what is overdue by `clock` now.
     pub(crate) fn restart(&mut self, clock: DueClock, now: Now) {
+        self.since = now.boot;
         self.window
             .restart(clock, Timestamp::EPOCH, just_before(now.by(clock)));
     }

@@ -122,6 +122,13 @@ bugs! {
     RetentionEndsLate,
     /// A time that has passed when it is asked for is taken for now.
     PassedTimeForgotten,
+    /// A queue that has had its share of the attempts that run counts as held for good.
+    HoldsNeverEnd,
+    /// What waits for a place counts as late.
+    HeldCountsAsLate,
+    /// What is stored of an attempt that has ended says when it was claimed, not when its receiver
+    /// had it.
+    HandOverForgotten,
     /// An attempt whose receiver ended the timer is in no count of how attempts ended.
     StopsUncounted,
     /// What waits for the end of its retention counts as overdue.

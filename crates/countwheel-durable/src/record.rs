@@ -1,6 +1,7 @@
 //! One timer as it is stored: what is due, when, what has been tried.
 
 use std::fmt;
+use std::time::Duration;
 
 use countwheel::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -210,10 +211,23 @@ pub struct AttemptRecord {
     pub number: u32,
     /// The deadline it belongs to.
     pub due: Timestamp,
-    /// When it was claimed. Never before `due`.
+    /// When it was claimed; once it has ended, when its receiver had it. Never before `due`.
     pub started: Timestamp,
+    /// For how long of the time in between a limit held it: see
+    /// [`Attempt::held`](crate::Attempt::held).
+    pub held: Duration,
     /// How it ended. `None` while it runs.
     pub ended: Option<AttemptEnd>,
+}
+
+impl AttemptRecord {
+    /// How late its receiver had it, without the time for which a limit held it. `None` while it runs,
+    /// and is not known yet.
+    #[must_use]
+    pub fn lateness(&self) -> Option<Duration> {
+        self.ended.as_ref()?;
+        Some(self.started.saturating_since(self.due + self.held))
+    }
 }
 
 /// How an attempt ended.
@@ -257,6 +271,7 @@ impl AttemptResult {
 /// A timer as it is stored.
 ///
 /// ```
+/// use std::time::Duration;
 /// use countwheel::Timestamp;
 /// use countwheel_durable::{
 ///     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Missed, Record,
@@ -280,7 +295,7 @@ impl AttemptResult {
 ///     failures: 1,
 ///     interruptions: 0,
 ///     attempt: 1,
-///     attempts: vec![AttemptRecord { number: 1, due: at(10), started: at(12), ended: Some(end) }],
+///     attempts: vec![AttemptRecord { number: 1, due: at(10), started: at(12), held: Duration::ZERO, ended: Some(end) }],
 ///     payload: b"unpaid".to_vec(),
 /// };
 /// assert_eq!(record.wake(), None); // it waits for nothing

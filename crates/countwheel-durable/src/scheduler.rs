@@ -14,7 +14,8 @@ use countwheel::Timestamp;
 use crate::backlog::{Backlog, ByQueue, Correction};
 use crate::clocks::{Now, Steps};
 use crate::draft::{Draft, Replaced};
-use crate::in_flight::InFlight;
+use crate::held::Holds;
+use crate::in_flight::{InFlight, Running};
 use crate::overdue::Overdue;
 use crate::planted::planted;
 use crate::random::Random;
@@ -26,8 +27,7 @@ use crate::window::{Room, Window};
 use crate::{
     Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason, Due,
     DueClock, Missed, Outcome, Precondition, QueueName, Record, Recurrence, Recurring, Request,
-    Response, Revision, Run, Shift, State, Stats, TimerError, TimerId, TimerName, Verdict, Wake,
-    Was, policy,
+    Response, Revision, Run, Shift, State, Stats, TimerError, TimerId, Verdict, Wake, Was, policy,
 };
 
 mod batch;
@@ -88,7 +88,7 @@ pub(crate) struct Step {
     /// By which clock each was due, and the attempt.
     pub(crate) starts: Vec<(DueClock, Attempt)>,
     /// The outcomes it took, and whose they are.
-    outcomes: Vec<(Revision, TimerName, Outcome)>,
+    outcomes: Vec<(Revision, Running, Outcome)>,
     /// What had been counted before it.
     before: Stats,
     /// What changes of the backlog; `None` if that has to be counted anew.
@@ -117,6 +117,7 @@ pub(crate) struct Scheduler {
     /// How many missed points of calendars this step has counted.
     points: u64,
     in_flight: InFlight,
+    holds: Holds,
     suspects: Suspects,
     /// Starts of others since the last one of a suspect.
     ahead_of_suspects: usize,
@@ -156,6 +157,7 @@ impl Scheduler {
             ahead_of_overdue: 0,
             points: 0,
             overdue: Overdue::new(now, overdue, config.catch_up_per_second),
+            holds: Holds::default(),
             in_flight: InFlight::new(&config, bytes / 16 * 3),
             suspects: Suspects::new(&config, now.boot, bytes / 16),
             ahead_of_suspects: 0,
@@ -252,8 +254,9 @@ impl Scheduler {
         self.stats.refused += 1;
     }
 
-    pub(crate) fn note_started(&mut self, lateness: Duration) {
-        self.stats.lateness.record(lateness);
+    pub(crate) fn note_started(&mut self, attempt: &Attempt) {
+        self.in_flight
+            .handed_over(attempt.revision, attempt.started);
     }
 
     /// How long to wait with the next step if nothing happens before: never longer than until
@@ -278,8 +281,8 @@ impl Scheduler {
         }
         let answers = (step.answers.len() + step.batches.len()) as u64;
         let outcomes = step.outcomes.into_iter();
-        let outcomes = outcomes.map(|(revision, name, outcome)| {
-            self.in_flight.insert(revision, name);
+        let outcomes = outcomes.map(|(revision, running, outcome)| {
+            self.in_flight.insert(revision, running);
             Event::Outcome { revision, outcome }
         });
         let outcomes = outcomes.collect();
@@ -295,6 +298,7 @@ impl Scheduler {
 
     /// The step was committed, or had nothing to commit: what it changed counts.
     pub(crate) fn settle(&mut self, corrections: Option<&[Correction]>) {
+        self.holds.look(&self.in_flight, self.now.boot);
         match corrections {
             Some(corrections) => self.backlog.correct(corrections),
             None => self.backlog.restart(),
@@ -421,11 +425,14 @@ impl Scheduler {
                     step.batches.push((ticket, answer));
                 }
                 Event::Outcome { revision, outcome } => {
-                    if let Some(name) = self.in_flight.get(revision) {
-                        let kept = (revision, name.clone(), outcome.clone());
-                        step.outcomes.push(kept);
-                    }
-                    if let Err(error) = self.outcome(now.wall, revision, outcome, &mut draft) {
+                    let Some(running) = self.in_flight.remove(revision) else {
+                        debug_assert!(false, "an outcome belongs to an attempt in flight");
+                        continue;
+                    };
+                    let taken =
+                        self.outcome(now.wall, revision, &running, outcome.clone(), &mut draft);
+                    step.outcomes.push((revision, running, outcome));
+                    if let Err(error) = taken {
                         failure = Some(error);
                         break;
                     }
@@ -673,17 +680,18 @@ impl Scheduler {
         &mut self,
         now: Timestamp,
         revision: Revision,
+        running: &Running,
         outcome: Outcome,
         draft: &mut Draft<'_>,
     ) -> Result<(), StoreError> {
-        let Some(name) = self.in_flight.remove(revision) else {
-            debug_assert!(false, "an outcome belongs to an attempt in flight");
-            return Ok(());
-        };
         self.suspects.ended(revision);
-        let current = match draft.read(&name) {
+        let name = &running.name;
+        let started = outcome.started.unwrap_or_default().max(running.started);
+        let late = started.saturating_since(running.late_from);
+        self.stats.lateness.record(late);
+        let current = match draft.read(name) {
             Err(error) if error.is_unreadable() && !planted!(StepEndsAtDamage) => {
-                self.put_aside(&name, &error);
+                self.put_aside(name, &error);
                 return Ok(());
             }
             current => current?,
@@ -699,6 +707,11 @@ impl Scheduler {
             Verdict::Failed { .. } => AttemptResult::Failed,
             Verdict::Stopped => AttemptResult::Stopped,
         };
+        if let Some(attempt) = record.attempts.last_mut()
+            && !planted!(HandOverForgotten)
+        {
+            attempt.started = started;
+        }
         end_attempt(&mut record, now, result, outcome.detail);
         record.interruptions = 0;
         match outcome.verdict {
@@ -788,7 +801,8 @@ impl Scheduler {
             let Some(entry) = self.window.take(reach, |queue| in_flight.may(queue)) else {
                 break;
             };
-            match self.attend(self.now.wall, &entry, draft, starts)? {
+            let since = self.holds.since(&entry.name.queue);
+            match self.attend(&entry, since, draft, starts)? {
                 Attended::Started => {
                     self.ahead_of_overdue += 1;
                     self.ahead_of_suspects += 1;
@@ -816,7 +830,8 @@ impl Scheduler {
             let Some(entry) = taken else {
                 break;
             };
-            match self.attend(self.now.wall, &entry, draft, starts)? {
+            let since = self.rated_since(&entry.name.queue);
+            match self.attend(&entry, since, draft, starts)? {
                 Attended::Started => {
                     self.ahead_of_suspects += 1;
                     self.overdue.started(self.now);
@@ -831,14 +846,22 @@ impl Scheduler {
         Ok(done)
     }
 
-    /// Does what the record behind `entry` needs, if it still is what the entry says.
+    /// Since when nothing of this queue could start that starts at the rate of what was overdue.
+    fn rated_since(&self, queue: &QueueName) -> Option<Timestamp> {
+        let places = self.holds.since(queue);
+        Some(places.map_or(self.overdue.since, |since| since.min(self.overdue.since)))
+    }
+
+    /// Does what the record behind `entry` needs, if it still is what the entry says. It could not
+    /// start `since` that time of the boot clock.
     fn attend(
         &mut self,
-        now: Timestamp,
         entry: &DueEntry,
+        since: Option<Timestamp>,
         draft: &mut Draft<'_>,
         starts: &mut Vec<(DueClock, Attempt)>,
     ) -> Result<Attended, StoreError> {
+        let now = self.now.wall;
         let record = match draft.read(&entry.name) {
             Err(error) if error.is_unreadable() && !planted!(StepEndsAtDamage) => {
                 self.put_aside(&entry.name, &error);
@@ -919,6 +942,18 @@ impl Scheduler {
             record.due <= by || early || moved,
             "nothing starts before its deadline"
         );
+        let held = since.map_or(Duration::ZERO, |since| {
+            let waited = by.saturating_since(record.due);
+            self.now.boot.saturating_since(since).min(waited)
+        });
+        let held = if planted!(HeldCountsAsLate) {
+            Duration::ZERO
+        } else {
+            held
+        };
+        if !held.is_zero() {
+            self.stats.held.record(held);
+        }
         record.state = State::Delivering;
         record.attempt += 1;
         if record.attempts.len() >= Record::ATTEMPTS_KEPT {
@@ -928,6 +963,7 @@ impl Scheduler {
             number: record.attempt,
             due: record.due,
             started: by,
+            held,
             ended: None,
         });
         let attempt = Attempt {
@@ -942,6 +978,7 @@ impl Scheduler {
                 record.due
             },
             started: by,
+            held,
             run: record.recurring.as_ref().map(|recurring| Run {
                 number: recurring.run,
                 nominal: recurring.nominal,
@@ -951,7 +988,12 @@ impl Scheduler {
         };
         starts.push((record.clock, attempt));
         self.stats.attempts += 1;
-        self.in_flight.insert(record.revision, record.name.clone());
+        let running = Running {
+            name: record.name.clone(),
+            late_from: record.due + held,
+            started: by,
+        };
+        self.in_flight.insert(record.revision, running);
         self.suspects.started(record.revision, record.interruptions);
         draft.write(record);
         Ok(Attended::Started)

@@ -93,8 +93,10 @@ pub struct Stats {
     pub suspects: usize,
     /// How many timers are overdue now.
     pub overdue: OverdueCount,
-    /// How late attempts were handed over.
+    /// How late receivers had the attempts that have ended.
     pub lateness: Lateness,
+    /// For how long limits held the attempts that were held at all.
+    pub held: Lateness,
 }
 
 /// How many timers pend although their time has come: a count that each commit corrects, not a look
@@ -172,7 +174,7 @@ pub struct QueueOverview {
     pub overdue: u64,
 }
 
-/// A histogram of lateness: handed over minus due.
+/// A histogram of spans, such as how late attempts were.
 ///
 /// ```
 /// use countwheel_durable::Lateness;

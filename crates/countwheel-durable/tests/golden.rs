@@ -3,7 +3,7 @@
 //! `format-1` was made by the version that had one database; `format-2`, with a log of version 4,
 //! `format-2-log-5`, `format-2-log-6`, which has notes of the clocks, `format-2-manifest-3`, whose
 //! manifest names a commit, and `format-2-table-3`, whose tables say in which state is what wakes and whose log has the counts
-//! in pieces, by `cargo test -p countwheel-durable --test golden -- --ignored
+//! in pieces, and `format-2-record-3`, whose attempts say for how long they were held, by `cargo test -p countwheel-durable --test golden -- --ignored
 //! make_the_newest`, which is for when a format is new: what is there is never made anew. Beside
 //! them are listings, in the words of the program that made each format first.
 #![expect(clippy::unwrap_used, reason = "a test may")]
@@ -12,7 +12,7 @@
 mod kept;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::Read as _;
 use std::num::NonZeroU32;
@@ -33,12 +33,13 @@ use countwheel_durable::{
 use kept::files_of;
 
 /// Those of a log and tables, oldest first.
-const LOGS_AND_TABLES: [&str; 5] = [
+const LOGS_AND_TABLES: [&str; 6] = [
     "format-2",
     "format-2-log-5",
     "format-2-log-6",
     "format-2-manifest-3",
     "format-2-table-3",
+    "format-2-record-3",
 ];
 const STORE: u64 = 0x0123_4567_89ab_cdef;
 
@@ -58,6 +59,26 @@ fn options() -> DiskOptions {
     options
 }
 
+/// What every version has had of attempts.
+struct Attempts<'a>(&'a [AttemptRecord]);
+
+impl fmt::Debug for Attempts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut list = f.debug_list();
+        for attempt in self.0 {
+            list.entry(&fmt::from_fn(|f| {
+                f.debug_struct("AttemptRecord")
+                    .field("number", &attempt.number)
+                    .field("due", &attempt.due)
+                    .field("started", &attempt.started)
+                    .field("ended", &attempt.ended)
+                    .finish()
+            }));
+        }
+        list.finish()
+    }
+}
+
 /// What every version has had.
 fn line(record: &Record) -> String {
     format!(
@@ -73,7 +94,7 @@ fn line(record: &Record) -> String {
         record.failures,
         record.interruptions,
         record.attempt,
-        record.attempts,
+        Attempts(&record.attempts),
         record.payload,
         record.policy,
     )
@@ -86,6 +107,10 @@ fn long_line(record: &Record) -> String {
     write!(line, " clock={clock:?} missed={missed:?}").unwrap();
     if let Some(recurring) = &record.recurring {
         write!(line, " {recurring:?}").unwrap();
+    }
+    let held: Vec<_> = record.attempts.iter().map(|attempt| attempt.held).collect();
+    if held.iter().any(|held| !held.is_zero()) {
+        write!(line, " held={held:?}").unwrap();
     }
     line
 }
@@ -219,12 +244,22 @@ fn the_tables_of_version_3_say_in_which_state_is_what_wakes() {
                 None => unknown += 1,
             }
         }
-        assert_eq!(unknown > 0, name != "format-2-table-3", "{name}, {unknown}");
+        let is_new = ["format-2-table-3", "format-2-record-3"].contains(&name);
+        assert_eq!(unknown > 0, !is_new, "{name}, {unknown}");
     }
 }
 
+/// The listing of a directory.
+fn listed(name: &str) -> String {
+    expected(if name == "format-2-record-3" {
+        "format-2-record-3.txt"
+    } else {
+        "format-2.txt"
+    })
+}
+
 fn is_read(name: &str) {
-    let expected = expected("format-2.txt");
+    let expected = listed(name);
     let directory = copy(name);
     let report = DiskStore::check(directory.path()).unwrap();
     assert_eq!(report.problems, []);
@@ -374,10 +409,10 @@ fn a_manifest_of_version_3_needs_the_commit_that_it_names() {
 #[test]
 fn an_older_log_is_carried_on_in_a_segment_of_this_version() {
     let version = |path: &Path| fs::read(newest_segment(path)).unwrap()[8];
-    for (name, old) in LOGS_AND_TABLES.into_iter().zip([4, 5, 6, 6, 7]) {
+    for (name, old) in LOGS_AND_TABLES.into_iter().zip([4, 5, 6, 6, 7, 7]) {
         let directory = copy(name);
         assert_eq!(version(directory.path()), old, "{name}");
-        let expected = expected("format-2.txt");
+        let expected = listed(name);
         for round in 0..3 {
             let store = DiskStore::open(directory.path(), 0, options()).unwrap();
             let ownership = store.acquire(Shard::ONLY).unwrap();
@@ -423,6 +458,7 @@ fn made(number: u64) -> Record {
         number: nth,
         due: at(number + 100),
         started: at(number + 100),
+        held: Duration::from_micros(number * 1_001),
         ended,
     };
     let over = at(number + 101);
@@ -591,5 +627,7 @@ fn make_the_newest() {
     let own = model.acquire(Shard::ONLY).unwrap().lease;
     let puts: Vec<_> = now.into_values().map(Change::put).collect();
     model.commit(own, &puts).unwrap();
-    assert_eq!(listing(&model, long_line), expected("format-2.txt"));
+    let listing = listing(&model, long_line);
+    let path = path.with_extension("txt");
+    fs::write(path, listing).unwrap();
 }

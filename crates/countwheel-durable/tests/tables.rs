@@ -19,6 +19,7 @@ use countwheel_durable::{
     RetryPolicy, Revision, State, StateKind, TimerId, TimerName, Wake,
 };
 use disk::Random;
+use std::time::Duration;
 
 // ---- records of all forms ----
 
@@ -109,6 +110,7 @@ impl Maker {
                     number: u32::try_from(number).unwrap(),
                     due: at,
                     started: at,
+                    held: Duration::ZERO,
                     ended: Some(AttemptEnd {
                         at,
                         result: AttemptResult::Failed,

@@ -626,12 +626,15 @@ pub struct TimerAttempt {
     /// The deadline it belongs to.
     #[serde(deserialize_with = "time")]
     pub due: Timestamp,
-    /// When it started.
+    /// When it was claimed; once it has ended, when its receiver had it.
     #[serde(deserialize_with = "time")]
     pub started: Timestamp,
-    /// How late that was, in microseconds.
+    /// How late that was, in microseconds, without what it was held; `None` while it runs.
     #[serde(default)]
-    pub late_us: u64,
+    pub late_us: Option<u64>,
+    /// For how many of them a limit held it.
+    #[serde(default)]
+    pub held_us: u64,
     /// When its outcome arrived; `None` while it runs.
     #[serde(default, deserialize_with = "maybe_time")]
     pub ended: Option<Timestamp>,

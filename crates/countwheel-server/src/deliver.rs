@@ -7,33 +7,30 @@ use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::http::uri::Authority;
+use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use countwheel::{Clock, Instant, Timestamp};
 use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
+use hyper_rustls::ConfigBuilderExt;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rustls::ClientConfig;
 use tokio::runtime::Handle;
 
 use crate::descriptors::{IDLE_OF_A_TARGET, POOLED_TARGETS};
 use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
+use crate::pool::{Connection, IDLE, Phases, Pool, Sent};
 use crate::resolver::{NotResolved, Resolver};
 use crate::time::{format_duration, format_time};
 
 /// How much of an answer is read.
 const ANSWER_MAX_BYTES: usize = 64 << 10;
-/// How long an idle connection is kept for the next attempt.
-const IDLE: Duration = Duration::from_secs(30);
-/// How long after its last attempt began a target may have connections: an attempt, and twice as
-/// long as they are kept.
-const KEPT_FOR: Duration = Duration::from_secs(600);
+/// How long after its last attempt a target may have connections: twice as long as they are kept.
+const KEPT_FOR: Duration = Duration::from_secs(2 * IDLE.as_secs());
 const USER_AGENT: &str = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
 /// What stands unencoded in `timer-key`: the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -49,14 +46,11 @@ pub struct HttpHandler {
     sender: Sender,
 }
 
-type HttpClient = Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>;
-
 #[derive(Clone, Debug)]
 struct Sender {
-    /// Keeps connections, of a bounded number of targets.
-    keeping: Option<(HttpClient, Arc<Kept>)>,
-    /// Keeps none.
-    client: HttpClient,
+    pool: Pool,
+    /// The targets to which connections are kept, if any are.
+    kept: Option<Arc<Kept>>,
     targets: Targets,
     clock: Arc<dyn Clock>,
     failures: Arc<Failures>,
@@ -87,29 +81,24 @@ impl HttpHandler {
         if !is_ample {
             connector.set_happy_eyeballs_timeout(None);
         }
-        let connector = HttpsConnectorBuilder::new()
-            .with_webpki_roots()
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(connector);
-        let client = |idle: usize| {
-            Client::builder(TokioExecutor::new())
-                .pool_idle_timeout(IDLE)
-                .pool_max_idle_per_host(idle)
-                .pool_timer(TokioTimer::new())
-                .build(connector.clone())
-        };
-        let keeping = is_ample.then(|| (client(IDLE_OF_A_TARGET), Arc::default()));
+        let tls = ClientConfig::builder().with_webpki_roots();
+        let tls = tls.with_no_client_auth();
+        let pool = Pool::new(connector, tls, IDLE_OF_A_TARGET, Arc::clone(&clock));
         Self {
             runtime,
             sender: Sender {
-                keeping,
-                client: client(0),
+                pool,
+                kept: is_ample.then(Arc::default),
                 targets,
                 clock,
                 failures: Arc::default(),
             },
         }
+    }
+
+    /// How long the phases took of connections that were made.
+    pub(crate) fn phases(&self) -> Arc<Mutex<Phases>> {
+        self.sender.pool.phases()
     }
 }
 
@@ -138,15 +127,44 @@ impl Kept {
 impl Handler for HttpHandler {
     fn start(&self, attempt: Attempt, done: Completion) {
         let sender = self.sender.clone();
+        let mut delivery = Delivery {
+            began: sender.clock.now(),
+            attempt,
+            target: None,
+            sent: None,
+        };
         self.runtime.spawn(async move {
-            let mut target = None;
-            let (outcome, reason) = match sender.attempt(&attempt, &mut target).await {
+            let (mut outcome, reason) = match sender.attempt(&mut delivery).await {
                 Ok(outcome) => (outcome, String::new()),
                 Err(NoAnswer { detail, reason }) => (failed(detail), reason),
             };
-            sender.log(&attempt, target.as_ref(), &outcome, &reason);
+            outcome.started = delivery.sent;
+            let target = delivery.target.as_ref();
+            sender.log(&delivery.attempt, target, &outcome, &reason);
             done.complete(outcome);
         });
+    }
+}
+
+/// An attempt that is carried out.
+struct Delivery {
+    attempt: Attempt,
+    /// When it came from the scheduler.
+    began: Instant,
+    target: Option<Authority>,
+    /// When its head was handed to an open connection, on the time line of the attempt.
+    sent: Option<Timestamp>,
+}
+
+impl Delivery {
+    /// The head is handed over now. How late that is.
+    fn sends(&mut self, now: Instant) -> Duration {
+        let Attempt {
+            due, held, started, ..
+        } = self.attempt;
+        let sent = started + now.saturating_since(self.began);
+        self.sent = Some(sent);
+        sent.saturating_since(due + held)
     }
 }
 
@@ -187,33 +205,36 @@ impl Sender {
         }
     }
 
-    /// What came of the attempt, and at which target it was. An error is a failure without an answer.
-    async fn attempt(
-        &self,
-        attempt: &Attempt,
-        target: &mut Option<Authority>,
-    ) -> Result<Outcome, NoAnswer> {
+    /// What came of the attempt. An error is a failure without an answer.
+    async fn attempt(&self, delivery: &mut Delivery) -> Result<Outcome, NoAnswer> {
         let stopped = |detail: &str| Ok(Outcome::new(Verdict::Stopped, detail));
-        let Ok(job) = Job::decode(&attempt.payload) else {
+        let Ok(job) = Job::decode(&delivery.attempt.payload) else {
             return stopped("the stored request cannot be read");
         };
         let timeout = job.timeout;
         let ends = tokio::time::Instant::now() + timeout;
-        let Some(request) = request(attempt, job, self.clock.timestamp()) else {
+        let Some((url, request)) = request(&delivery.attempt, job) else {
             return stopped("the stored request cannot be made");
         };
-        *target = request.uri().authority().cloned();
+        delivery.target = url.authority().cloned();
         // A timer may have been set when the service was started with other options.
         self.targets
-            .check(request.uri())
+            .check(&url)
             .map_err(|refused| describe(&refused))?;
-        match tokio::time::timeout_at(ends, self.exchange(request)).await {
+        match tokio::time::timeout_at(ends, self.exchange(&url, request, delivery)).await {
             Ok(answered) => {
-                let (outcome, body) = answered?;
+                let (outcome, body, connection) = answered?;
                 // The status has decided. The rest is read so that the connection can be used
                 // again, for as long as the attempt may take.
                 let rest = Limited::new(body, ANSWER_MAX_BYTES).collect();
-                drop(tokio::time::timeout_at(ends, rest).await);
+                let rest = tokio::time::timeout_at(ends, rest).await;
+                let is_kept = delivery
+                    .target
+                    .as_ref()
+                    .is_some_and(|target| self.keeps(target));
+                if is_kept && rest.is_ok_and(|rest| rest.is_ok()) {
+                    self.pool.keep(connection);
+                }
                 Ok(outcome)
             }
             Err(_) => Ok(failed(format!(
@@ -223,18 +244,35 @@ impl Sender {
         }
     }
 
+    /// Whether connections to this target are kept.
+    fn keeps(&self, target: &Authority) -> bool {
+        let now = self.clock.now();
+        self.kept.as_ref().is_some_and(|kept| kept.has(target, now))
+    }
+
     /// Sends the request, and judges by the status of the answer.
     async fn exchange(
         &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<(Outcome, Incoming), NoAnswer> {
-        let keeping = self.keeping.as_ref().filter(|(_, kept)| {
-            let target = request.uri().authority();
-            target.is_some_and(|target| kept.has(target, self.clock.now()))
-        });
-        let client = keeping.map_or(&self.client, |(client, _)| client);
-        let answer = client.request(request).await;
-        let answer = answer.map_err(|error| describe(&error))?;
+        url: &Uri,
+        mut request: Request<Full<Bytes>>,
+        delivery: &mut Delivery,
+    ) -> Result<(Outcome, Incoming, Connection), NoAnswer> {
+        let (answer, connection) = loop {
+            let connection = self.pool.take(url).await;
+            let mut connection = connection.map_err(|error| describe(&*error))?;
+            // Receivers compare this time with their own clock, so it is one by the wall clock.
+            let wall = self.clock.timestamp().saturating_since(Timestamp::EPOCH);
+            let late = delivery.sends(self.clock.now());
+            let headers = request.headers_mut();
+            headers.insert("webhook-timestamp", wall.as_secs().into());
+            let late_us = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+            headers.insert("timer-late-us", late_us.into());
+            match connection.send(request).await {
+                Ok(Sent::Answered(answer)) => break (answer, connection),
+                Ok(Sent::Closed(unsent)) => request = unsent,
+                Err(error) => return Err(describe(&error)),
+            }
+        };
         let (head, body) = answer.into_parts();
         let verdict = match head.status {
             status if status.is_success() => Verdict::Done,
@@ -248,7 +286,7 @@ impl Sender {
             _ => Verdict::Failed { retry_after: None },
         };
         let detail = head.status.as_str().to_owned();
-        Ok((Outcome::new(verdict, detail), body))
+        Ok((Outcome::new(verdict, detail), body, connection))
     }
 }
 
@@ -256,14 +294,10 @@ fn failed(detail: String) -> Outcome {
     Outcome::new(Verdict::Failed { retry_after: None }, detail)
 }
 
-/// The request of one attempt. `None` if the job holds what was never accepted.
-///
-/// Receivers compare its time with their own clock, so it is a `wall` time; that at which the attempt
-/// of a delay started is on the time line of delays.
-fn request(attempt: &Attempt, job: Job, wall: Timestamp) -> Option<Request<Full<Bytes>>> {
-    let uri = check_url(&job.url).ok()?;
-    let late_us = attempt.lateness().as_micros();
-    let sent = wall.saturating_since(Timestamp::EPOCH).as_secs();
+/// The request of one attempt, and to where, but for the headers that say when it was sent. `None` if
+/// the job holds what was never accepted.
+fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
+    let url = check_url(&job.url).ok()?;
     let key = utf8_percent_encode(attempt.name.key.as_str(), ENCODED);
     // Each run of a recurring timer is another delivery to those who remember what they had.
     let id = match attempt.run {
@@ -272,19 +306,19 @@ fn request(attempt: &Attempt, job: Job, wall: Timestamp) -> Option<Request<Full<
     };
     let own = [
         ("webhook-id", id),
-        ("webhook-timestamp", sent.to_string()),
         ("timer-queue", attempt.name.queue.to_string()),
         ("timer-key", key.to_string()),
         ("timer-attempt", attempt.number.to_string()),
         ("timer-due", format_time(attempt.deadline)),
-        ("timer-late-us", late_us.to_string()),
+        ("timer-held-us", attempt.held.as_micros().to_string()),
         ("timer-fence", attempt.fence.0.to_string()),
     ];
-    let mut request = Request::post(uri)
+    let mut request = Request::post(url.path_and_query()?.as_str())
         .body(Full::new(Bytes::from(job.body)))
         .ok()?;
     let is_empty = request.body().size_hint().exact() == Some(0);
     let headers = request.headers_mut();
+    headers.insert(header::HOST, host_of(&url)?);
     if is_empty {
         // Left to itself, the client says nothing of a body that is not there, and some receivers
         // then answer 411.
@@ -307,7 +341,23 @@ fn request(attempt: &Attempt, job: Job, wall: Timestamp) -> Option<Request<Full<
     for (name, value) in own.into_iter().chain(run.into_iter().flatten()) {
         headers.insert(HeaderName::from_static(name), value.try_into().ok()?);
     }
-    Some(request)
+    Some((url, request))
+}
+
+/// The host that a request names: without a port that is the usual one.
+fn host_of(url: &Uri) -> Option<HeaderValue> {
+    let authority = url.authority()?;
+    let usual = if url.scheme() == Some(&Scheme::HTTPS) {
+        443
+    } else {
+        80
+    };
+    let host = if authority.port_u16() == Some(usual) {
+        authority.host()
+    } else {
+        authority.as_str()
+    };
+    host.parse().ok()
 }
 
 /// Reads a target's URL by its syntax alone: where it leads is seen at each attempt.

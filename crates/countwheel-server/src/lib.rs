@@ -24,6 +24,7 @@ pub mod maintain;
 pub mod memory;
 mod metrics;
 mod places;
+mod pool;
 mod resolver;
 mod scrub;
 pub mod server;

@@ -17,6 +17,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::VERSION;
+use crate::pool::Phases;
 use crate::scrub::Progress;
 
 /// So many queues have series of their own: first those of which most is overdue, then those with the
@@ -81,6 +82,7 @@ pub(crate) fn text(
     overview: Option<Overview>,
     requests: &Requests,
     scrub: Arc<Progress>,
+    phases: Phases,
     form: Form,
 ) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("countwheel");
@@ -91,6 +93,7 @@ pub(crate) fn text(
         healthy: timers.health() == Health::Running,
         troubles: timers.troubles(),
         scrub,
+        phases,
         overview: overview.unwrap_or_default(),
     }));
     let mut text = String::new();
@@ -141,6 +144,7 @@ struct Engine {
     healthy: bool,
     troubles: Vec<Trouble>,
     scrub: Arc<Progress>,
+    phases: Phases,
     overview: Overview,
 }
 
@@ -340,7 +344,30 @@ impl Collector for Engine {
         let metric =
             encoder.encode_descriptor("overdue_age_seconds", help, None, gauge.metric_type())?;
         gauge.encode(metric)?;
-        encode_lateness(&stats.lateness, &mut encoder)?;
+        for (name, help, spans) in [
+            (
+                "lateness",
+                "How late the heads of attempts were handed to an open connection, without what held them",
+                &stats.lateness,
+            ),
+            (
+                "held",
+                "For how long limits held the attempts that were held",
+                &stats.held,
+            ),
+            (
+                "connect",
+                "How long it took from a target's name to an open connection",
+                &self.phases.connect,
+            ),
+            (
+                "tls",
+                "How long the handshake of TLS took on it",
+                &self.phases.tls,
+            ),
+        ] {
+            encode_spans(name, help, spans, &mut encoder)?;
+        }
         encode_degraded(&self.troubles, &mut encoder)?;
 
         encode_timers(&self.overview, &mut encoder)?;
@@ -424,8 +451,10 @@ fn encode_degraded(
     Ok(())
 }
 
-fn encode_lateness(
-    lateness: &Lateness,
+fn encode_spans(
+    name: &str,
+    help: &str,
+    spans: &Lateness,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> Result<(), fmt::Error> {
     #[expect(clippy::cast_precision_loss, reason = "the bounds are small")]
@@ -433,20 +462,10 @@ fn encode_lateness(
         .iter()
         .map(|&micros| micros as f64 / 1e6)
         .chain([f64::INFINITY]);
-    let buckets: Vec<(f64, u64)> = bounds.zip(lateness.buckets().iter().copied()).collect();
+    let buckets: Vec<(f64, u64)> = bounds.zip(spans.buckets().iter().copied()).collect();
     encoder
-        .encode_descriptor(
-            "lateness",
-            "How late attempts started: handed over minus due",
-            Some(&Unit::Seconds),
-            MetricType::Histogram,
-        )?
-        .encode_histogram::<NoLabelSet>(
-            lateness.sum().as_secs_f64(),
-            lateness.count(),
-            &buckets,
-            None,
-        )
+        .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?
+        .encode_histogram::<NoLabelSet>(spans.sum().as_secs_f64(), spans.count(), &buckets, None)
 }
 
 #[cfg(test)]

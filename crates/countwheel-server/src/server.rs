@@ -249,6 +249,7 @@ impl Service {
             budget.lookups,
             budget.is_ample,
         );
+        let phases = handler.phases();
         let limits = Config {
             max_in_flight: budget.attempts,
             ..self.limits.clone()
@@ -268,7 +269,7 @@ impl Service {
             self.dev.is_some(),
         );
         let (allowed, may_snapshot) = (self.targets.to_string(), self.snapshots.is_some());
-        let app = app.with_snapshots(self.snapshots);
+        let app = app.with_phases(phases).with_snapshots(self.snapshots);
         let app = app.with_body_bytes(self.front.body_bytes());
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.

@@ -293,9 +293,9 @@ impl Model {
                 ensure!(asked == done, "a batch of {asked} has {done} responses");
                 let mut bytes = 0;
                 for (index, (request, response)) in requests.iter().zip(responses).enumerate() {
-                    let found = self.payload_len(request);
+                    let found = self.payload_len(now, request);
                     self.answered(now, request, &Ok(response.clone()))?;
-                    bytes += found.max(self.payload_len(request));
+                    bytes += found.max(self.payload_len(now, request));
                     self.is_short(index, bytes).map_err(|e| e.to_string())?;
                 }
                 Ok(())
@@ -333,17 +333,18 @@ impl Model {
     fn first_refusal(&mut self, now: Now, requests: &[Request]) -> Option<(usize, TimerError)> {
         let mut bytes = 0;
         requests.iter().enumerate().find_map(|(index, request)| {
-            let found = self.payload_len(request);
+            let found = self.payload_len(now, request);
             let applied = self.apply(now, request).map(drop);
-            bytes += found.max(self.payload_len(request));
+            bytes += found.max(self.payload_len(now, request));
             let refusal = applied.and_then(|()| self.is_short(index, bytes));
             refusal.err().map(|error| (index, error))
         })
     }
 
     /// How long the payload is of the timer that a request is about.
-    fn payload_len(&self, request: &Request) -> usize {
+    fn payload_len(&self, now: Now, request: &Request) -> usize {
         let timer = self.timers.get(request.name());
+        let timer = timer.filter(|timer| !timer.is_over(now, self.keep_done));
         timer.map_or(0, |timer| timer.tag.len())
     }
 
@@ -375,9 +376,8 @@ impl Model {
     fn apply(&mut self, now: Now, request: &Request) -> Result<Expected, TimerError> {
         let name = request.name();
         let keep_done = self.keep_done;
-        // It is forgotten soon, and gone for whoever asks.
-        let is_over = |timer: &&mut Timer| matches!(timer.state, Believed::Done { at } if now.wall >= at + keep_done);
-        let timer = self.timers.get_mut(name).filter(|timer| !is_over(timer));
+        let timer = self.timers.get_mut(name);
+        let timer = timer.filter(|timer| !timer.is_over(now, keep_done));
         let check = |precondition: Precondition, timer: Option<&Timer>| match (precondition, timer)
         {
             (Precondition::None, _) | (Precondition::Absent, None) => Ok(()),
@@ -951,6 +951,11 @@ impl Model {
 }
 
 impl Timer {
+    /// Whether it is done and its retention is over: it is forgotten soon, and gone for whoever asks.
+    fn is_over(&self, now: Now, keep_done: Duration) -> bool {
+        matches!(self.state, Believed::Done { at } if now.wall >= at + keep_done)
+    }
+
     fn is_known_as(&mut self, id: TimerId, name: &TimerName) -> Verdicts {
         if let Some(known) = self.id {
             ensure!(known == id, "{name}: is known as {id}, was {known}");

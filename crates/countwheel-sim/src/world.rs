@@ -6,6 +6,7 @@
 mod boots;
 mod crashing;
 mod drawing;
+mod places;
 mod shrinking;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,6 +23,7 @@ use countwheel_durable::{
 
 use self::boots::Boots;
 use self::crashing::{CrashingStore, Fault, NextCommit};
+use self::places::Places;
 pub use self::shrinking::{Part, Shrunk, shrink};
 use crate::failure::Failure as Failed;
 use crate::machine::{Kind, Machine};
@@ -206,6 +208,7 @@ struct World {
     struck: u64,
     /// Backlog starts of this process.
     caught_up: u64,
+    places: Places,
     /// The payloads that end the process, and when one does next.
     killers: BTreeSet<Vec<u8>>,
     killed_at: Option<Instant>,
@@ -417,6 +420,7 @@ impl World {
             room_since: Instant::ZERO,
             struck: 0,
             caught_up: 0,
+            places: Places::default(),
             killers: BTreeSet::new(),
             killed_at: None,
             next_ticket: 0,
@@ -728,6 +732,7 @@ impl World {
         told.extend(happened);
         let taken = told.len().saturating_sub(self.engine.left_over());
         let left_over = told.split_off(taken);
+        let mut ended = Vec::new();
         self.report.left_over += left_over.len() as u64;
         for event in told {
             match event {
@@ -784,6 +789,7 @@ impl World {
                     self.log.note(format!("{now:?} {name} ends: {verdict:?}"));
                     let model = survived.as_mut().unwrap_or(&mut self.model);
                     model.ended(now, &attempt, verdict);
+                    ended.push(attempt);
                 }
             }
         }
@@ -796,7 +802,11 @@ impl World {
             Ok(()) => {
                 self.machine.disk.heal();
                 self.settle_unheard_of(now)?;
+                for attempt in &ended {
+                    self.check_handed_over(attempt)?;
+                }
                 self.check_limits()?;
+                self.look_at_places(now);
                 if !limited && !self.is_short() {
                     self.check_note(now, commits)?;
                 }
@@ -879,7 +889,9 @@ impl World {
             attempt.fence,
             attempt.payload.get(..8)
         ));
+        let is_suspect = self.model.is_suspect(&attempt.name);
         self.model.started(claimed, &attempt)?;
+        self.check_held(claimed, &attempt, is_suspect)?;
         if attempt.due < self.opened.by(self.model.clock_of(&attempt.name)) {
             self.caught_up += 1;
             let open_for = claimed.boot.saturating_since(self.opened.boot);
@@ -1008,12 +1020,73 @@ impl World {
         }
         // Each attempt runs, or is in one count of how it ended; or its record could not be read.
         let counted = stats.done + stats.failed + stats.stopped + stats.outdated;
+        let measured = stats.lateness.count();
+        if measured < counted || measured > counted + stats.unreadable {
+            return Err(format!(
+                "{counted} attempts have ended, {measured} are measured"
+            ));
+        }
         let counted = counted + stats.in_flight as u64;
         if counted > stats.attempts || counted + stats.unreadable < stats.attempts {
             let attempts = stats.attempts;
             return Err(format!("{attempts} attempts, {counted} of them counted"));
         }
         Ok(())
+    }
+
+    /// What waited for a place was held for as long as there was none, and what was overdue at the
+    /// opening, or is a suspect, for as long as that takes.
+    fn check_held(&self, claimed: Now, attempt: &Attempt, is_suspect: bool) -> Result<(), String> {
+        let clock = self.model.clock_of(&attempt.name);
+        let waited = claimed.by(clock).saturating_since(attempt.due);
+        let since = self.places.since(&attempt.name.queue);
+        let least = since.map_or(Duration::ZERO, |since| claimed.boot.saturating_since(since));
+        let least = least.min(waited);
+        // At the rate of the opening, or of one from when the engine began anew.
+        let is_rated = attempt.due < self.opened.by(clock) || is_suspect;
+        let is_right = if is_rated || self.is_cramped() {
+            (least..=waited).contains(&attempt.held)
+        } else {
+            attempt.held == least
+        };
+        if is_right {
+            return Ok(());
+        }
+        let Attempt {
+            name, due, held, ..
+        } = attempt;
+        Err(format!(
+            "{name}, due at {due:?}, started at {claimed:?}, was held for {held:?}, and not for {least:?}"
+        ))
+    }
+
+    /// What is stored of an attempt that has ended says when its receiver had it.
+    fn check_handed_over(&self, attempt: &Attempt) -> Result<(), String> {
+        let record = self.store.get(Shard::ONLY, &attempt.name);
+        let record = record.map_err(|error| error.to_string())?;
+        let record = record.filter(|record| record.id == attempt.id);
+        let mut stored = record.iter().flat_map(|record| &record.attempts);
+        let Some(stored) = stored.find(|stored| stored.number == attempt.number) else {
+            return Ok(());
+        };
+        let started = handed_over(attempt).unwrap_or(attempt.started);
+        let late = started.saturating_since(attempt.due + attempt.held);
+        if stored.started == started && stored.lateness() == Some(late) {
+            return Ok(());
+        }
+        Err(format!(
+            "{attempt:?} was late by {late:?}, and is stored as {stored:?}"
+        ))
+    }
+
+    fn look_at_places(&mut self, now: Now) {
+        let running = self.running.values().map(|(attempt, _)| attempt);
+        let kept = self.kept.iter().filter_map(|kept| match kept {
+            Happening::Outcome(attempt, _) => Some(attempt),
+            _ => None,
+        });
+        let queues = running.chain(kept).map(|attempt| &attempt.name.queue);
+        self.places.look(&self.config, queues, now.boot);
     }
 
     /// The next turn is asked for in time, and whatever is due now was started.
@@ -1151,6 +1224,7 @@ impl World {
         self.opened = self.now();
         self.steps_back = 0;
         self.stepped_since_opened = false;
+        self.places = Places::default();
         self.caught_up = 0;
         self.audit(survived)?;
         self.model.opened(self.opened);
@@ -1300,6 +1374,13 @@ fn queue_name(number: u64) -> String {
     }
 }
 
+/// When the receiver of an attempt had it: one in three at once.
+fn handed_over(attempt: &Attempt) -> Option<Timestamp> {
+    let number = attempt.revision.0 + u64::from(attempt.number);
+    let took = Duration::from_micros(number * 37 % 1_000);
+    (!number.is_multiple_of(3)).then(|| attempt.started + took)
+}
+
 /// Something that happens to the engine, kept to be told to the model as well.
 enum Happening {
     Request(Ticket, Request),
@@ -1324,7 +1405,10 @@ impl Happening {
             Self::Batch(ticket, requests) => Event::Batch(*ticket, requests.clone()),
             Self::Outcome(attempt, verdict) => Event::Outcome {
                 revision: attempt.revision,
-                outcome: Outcome::new(*verdict, ""),
+                outcome: Outcome {
+                    started: handed_over(attempt),
+                    ..Outcome::new(*verdict, "")
+                },
             },
         }
     }

@@ -111,7 +111,8 @@ impl Scheduler {
                 self.admit(clock, entry);
                 continue;
             }
-            match self.attend(self.now.wall, &entry, draft, starts)? {
+            let since = self.rated_since(&entry.name.queue);
+            match self.attend(&entry, since, draft, starts)? {
                 Attended::Started => self.overdue.started(self.now),
                 Attended::Settled => share.left -= 1,
                 Attended::Nothing => continue,

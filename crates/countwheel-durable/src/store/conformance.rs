@@ -1127,6 +1127,7 @@ pub(super) fn varied_records() -> Vec<Record> {
                 number,
                 due: micros(1),
                 started: micros(2),
+                held: Duration::from_nanos(u64::from(number) * 1_001),
                 ended: (number != 2).then(|| AttemptEnd {
                     at: micros(u64::MAX),
                     result,

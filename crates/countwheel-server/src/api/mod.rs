@@ -15,8 +15,8 @@ pub(crate) mod timers;
 use std::any::Any;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Body;
@@ -42,6 +42,7 @@ use crate::echo::{self, Echo};
 use crate::framing::{Fault, HEAD_MAX_BYTES, HEADERS_MAX};
 use crate::guard::Targets;
 use crate::metrics::{RequestLabels, Requests};
+use crate::pool::Phases;
 use crate::scrub::Progress;
 
 /// The longest path with query, in bytes.
@@ -96,6 +97,8 @@ pub struct App {
     pub(crate) requests: Requests,
     pub(crate) echo: Echo,
     pub(crate) scrub: Arc<Progress>,
+    /// How long connections to targets take.
+    pub(crate) phases: Arc<Mutex<Phases>>,
     token: Option<Token>,
     dev: bool,
     reads: Arc<Semaphore>,
@@ -162,6 +165,7 @@ impl App {
             requests: Requests::default(),
             echo: Echo::default(),
             scrub: Arc::default(),
+            phases: Arc::default(),
             token,
             dev,
             reads: Arc::new(Semaphore::new(READS_MAX)),
@@ -194,6 +198,13 @@ impl App {
     #[must_use]
     pub fn with_body_bytes(mut self, bytes: usize) -> Self {
         self.bodies = Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)));
+        self
+    }
+
+    /// The same API, which shows how long connections take to targets.
+    #[must_use]
+    pub(crate) fn with_phases(mut self, phases: Arc<Mutex<Phases>>) -> Self {
+        self.phases = phases;
         self
     }
 

@@ -393,6 +393,7 @@ mod tests {
                 number,
                 due: at(1),
                 started: at(1),
+                held: Duration::ZERO,
                 ended: result.map(|result| AttemptEnd {
                     at: at(2),
                     result,

@@ -585,7 +585,9 @@ struct AttemptBody {
     run: Option<u32>,
     due: String,
     started: String,
-    late_us: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    late_us: Option<u64>,
+    held_us: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -667,13 +669,14 @@ fn attempts(record: &Record) -> Vec<AttemptBody> {
 
 impl AttemptBody {
     fn of(attempt: &durable::AttemptRecord, run: Option<u32>) -> Self {
-        let late = attempt.started.saturating_since(attempt.due);
+        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         Self {
             number: attempt.number,
             run,
             due: format_time(attempt.due),
             started: format_time(attempt.started),
-            late_us: u64::try_from(late.as_micros()).unwrap_or(u64::MAX),
+            late_us: attempt.lateness().map(micros),
+            held_us: micros(attempt.held),
             ended: attempt.ended.as_ref().map(|end| format_time(end.at)),
             result: attempt.ended.as_ref().map(|end| end.result),
             detail: attempt.ended.as_ref().map(|end| end.detail.clone()),

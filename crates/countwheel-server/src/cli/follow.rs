@@ -71,7 +71,8 @@ impl Follower {
             if attempt.number > seen.ended && attempt.ended.is_some() {
                 seen.ended = attempt.number;
                 let name = format!("attempt {}", attempt.number);
-                let words = format!("{:<14}  {}", outcome(attempt), follows(timer, i));
+                let (late, follows) = (lateness(attempt), follows(timer, i));
+                let words = format!("{:<14}  {late:<13}  {follows}", outcome(attempt));
                 lines.push(line(&name, words.trim_end()));
             }
         }
@@ -120,6 +121,19 @@ pub(crate) fn line(name: &str, words: &str) -> String {
     format!("{name:<9}  {words}")
 }
 
+/// How late an attempt was: `late 0.3 ms`.
+pub(crate) fn lateness(attempt: &TimerAttempt) -> String {
+    let Some(late) = attempt.late_us else {
+        return String::new();
+    };
+    let span = |micros| text::span(Duration::from_micros(micros));
+    let late = format!("late {}", span(late));
+    match attempt.held_us {
+        0 => late,
+        held => format!("{late}, held {}", span(held)),
+    }
+}
+
 /// How an attempt went: `503 in 1.1 ms`.
 pub(crate) fn outcome(attempt: &TimerAttempt) -> String {
     let Some(ended) = attempt.ended else {
@@ -142,8 +156,7 @@ fn place(word: &str, timer: &Timer, due: Timestamp, now: Timestamp) -> String {
 
 fn fired(timer: &Timer, attempt: &TimerAttempt) -> String {
     let since_set = text::stopwatch(attempt.started.saturating_since(timer.created));
-    let late = text::span(Duration::from_micros(attempt.late_us));
-    line("fired", &format!("{since_set}  late {late}"))
+    line("fired", &since_set)
 }
 
 /// What comes after the attempt at this place in the list.
@@ -188,9 +201,10 @@ mod tests {
 
     fn attempt(number: u32, due: f64, code: Option<&str>) -> Value {
         let mut attempt = json!({
-            "number": number, "due": at(due), "started": at(due + 0.0003), "late_us": 300
+            "number": number, "due": at(due), "started": at(due + 0.0003), "held_us": 0
         });
         if let Some(code) = code {
+            attempt["late_us"] = 300.into();
             attempt["ended"] = at(due + 0.0014).into();
             attempt["detail"] = code.into();
             attempt["result"] = if code == "200" { "done" } else { "failed" }.into();
@@ -240,10 +254,10 @@ mod tests {
             lines,
             [
                 "set        order-42  due 12:00:05.000000  rev 1",
-                "fired      +5.000 s  late 0.3 ms",
-                "attempt 1  503 in 1.1 ms   next in 15 s (wechat 1/15)",
-                "attempt 2  503 in 1.1 ms   next in 15 s (wechat 2/15)",
-                "attempt 3  200 in 1.1 ms   done",
+                "fired      +5.000 s",
+                "attempt 1  503 in 1.1 ms   late 0.3 ms    next in 15 s (wechat 1/15)",
+                "attempt 2  503 in 1.1 ms   late 0.3 ms    next in 15 s (wechat 2/15)",
+                "attempt 3  200 in 1.1 ms   late 0.3 ms    done",
             ]
         );
     }
@@ -259,10 +273,10 @@ mod tests {
             see(&[timer("done", 4, 35.0, &attempts)]),
             [
                 "set        order-42  due 12:00:05.000000  rev 4",
-                "fired      +5.000 s  late 0.3 ms",
-                "attempt 1  503 in 1.1 ms   next in 15 s (wechat 1/15)",
-                "attempt 2  503 in 1.1 ms   next in 15 s (wechat 2/15)",
-                "attempt 3  200 in 1.1 ms   done",
+                "fired      +5.000 s",
+                "attempt 1  503 in 1.1 ms   late 0.3 ms    next in 15 s (wechat 1/15)",
+                "attempt 2  503 in 1.1 ms   late 0.3 ms    next in 15 s (wechat 2/15)",
+                "attempt 3  200 in 1.1 ms   late 0.3 ms    done",
             ]
         );
     }
@@ -282,8 +296,8 @@ mod tests {
             [
                 "set        order-42  due 12:00:05.000000  rev 1",
                 "moved      order-42  due 12:00:09.000000  rev 2",
-                "fired      +9.000 s  late 0.3 ms",
-                "attempt 1  410 in 1.1 ms   dead (stopped)",
+                "fired      +9.000 s",
+                "attempt 1  410 in 1.1 ms   late 0.3 ms    dead (stopped)",
                 "revived    order-42  due 12:00:30.000000  rev 4",
             ]
         );
@@ -309,9 +323,6 @@ mod tests {
         let now = set.due;
         assert!(follower.see(&timer("pending", 1, 5.0, &[]), now).is_empty());
         let running = timer("delivering", 1, 5.0, &[attempt(1, 5.0, None)]);
-        assert_eq!(
-            follower.see(&running, now),
-            ["fired      +5.000 s  late 0.3 ms"]
-        );
+        assert_eq!(follower.see(&running, now), ["fired      +5.000 s"]);
     }
 }

@@ -3,7 +3,7 @@
 use countwheel::{Clock, Timestamp};
 
 use super::connection::Connection;
-use super::follow::{line, outcome};
+use super::follow::{lateness, line, outcome};
 use super::{Exit, Failure, Terminal, repeat, retry, text};
 use crate::client::Timer;
 
@@ -65,10 +65,10 @@ fn lines(timer: &Timer, now: Timestamp) -> Vec<String> {
     let headers = timer.target.headers.iter();
     lines.extend(headers.map(|(name, value)| line("header", &format!("{name}: {value}"))));
     for attempt in &timer.attempts {
-        let late = text::span(std::time::Duration::from_micros(attempt.late_us));
         let words = format!(
-            "{:<14}  late {late}  at {}",
+            "{:<14}  {:<13}  at {}",
             outcome(attempt),
+            lateness(attempt),
             text::clock(attempt.started, now)
         );
         lines.push(line(&format!("attempt {}", attempt.number), &words));

@@ -101,6 +101,7 @@ struct Attempt {
     number: String,
     started: When,
     late: String,
+    held: String,
     took: String,
     result: &'static str,
     class: &'static str,
@@ -263,7 +264,12 @@ impl Attempt {
         Self {
             number: count(attempt.number.into()),
             started: When::of(attempt.started, now),
-            late: span(attempt.started.saturating_since(attempt.due)),
+            late: attempt.lateness().map_or(String::new(), span),
+            held: if attempt.held.is_zero() {
+                String::new()
+            } else {
+                span(attempt.held)
+            },
             took: end.map_or(String::new(), |end| {
                 span(end.at.saturating_since(attempt.started))
             }),

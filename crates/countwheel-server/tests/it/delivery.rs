@@ -1,15 +1,16 @@
 //! What receivers see, and what their answers mean.
 
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection};
 use serde_json::{Value, json};
+use tokio::net::TcpSocket;
 
-use crate::support::{Client, Directory, Server, Target, reply, wait_for_state};
+use crate::support::{Client, Delivery, Directory, Server, Target, reply, wait_for_state};
 
 const PATH: &str = "/v1/queues/default/timers/k";
 
@@ -53,7 +54,12 @@ fn a_delivery_carries_what_was_set_and_who_it_is() {
     ] {
         assert_eq!(delivery.header(name), value, "{name}");
     }
-    for name in ["webhook-timestamp", "timer-late-us", "timer-fence"] {
+    for name in [
+        "webhook-timestamp",
+        "timer-late-us",
+        "timer-held-us",
+        "timer-fence",
+    ] {
         assert!(delivery.header(name).parse::<u64>().is_ok(), "{name}");
     }
     assert!(!delivery.has("accept-encoding"));
@@ -180,6 +186,104 @@ fn a_receiver_can_put_off_the_next_attempt() {
     target.next();
 }
 
+/// The sum of a histogram, in microseconds, and how many it counts.
+fn histogram(client: &mut Client, name: &str) -> (u64, u64) {
+    let answer = client.get("/metrics");
+    let text = String::from_utf8(answer.body).unwrap();
+    let value = |suffix: &str| {
+        let begins = format!("countwheel_{name}_seconds_{suffix} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&begins));
+        line.unwrap().parse::<f64>().unwrap()
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "they are small"
+    )]
+    let whole = |value: f64| value.round() as u64;
+    (whole(value("sum") * 1e6), whole(value("count")))
+}
+
+fn micros(delivery: &Delivery, name: &str) -> u64 {
+    delivery.header(name).parse().unwrap()
+}
+
+/// What came between the scheduler and the open connection was in no figure.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "another process connects meanwhile"
+)]
+fn lateness_ends_at_the_open_connection_and_is_one_value_wherever_it_is_told() {
+    let (_directory, _server, mut client) = start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let listener = runtime.block_on(async {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        socket.listen(0).unwrap().into_std().unwrap()
+    });
+    listener.set_nonblocking(false).unwrap();
+    // With that, the system takes no other connection until it is accepted.
+    let address = listener.local_addr().unwrap();
+    let first = TcpStream::connect(address).unwrap();
+    let url = format!("http://{address}/");
+    set(&mut client, &json!({"in": 0, "target": {"url": url}}));
+    let running = wait_for_state(&mut client, PATH, "delivering");
+    assert_eq!(running["attempts"][0].get("late_us"), None);
+    std::thread::sleep(Duration::from_millis(300));
+    drop((first, listener.accept().unwrap()));
+    let target = Target::on(listener, |_| reply("200 OK", ""));
+    let delivery = target.next();
+    let late_us = micros(&delivery, "timer-late-us");
+    assert!(late_us >= 300_000, "{late_us}");
+    let done = wait_for_state(&mut client, PATH, "done");
+    assert_eq!(done["attempts"][0]["late_us"], late_us);
+    assert_eq!(histogram(&mut client, "lateness"), (late_us, 1));
+    let (connecting, count) = histogram(&mut client, "connect");
+    assert!(
+        (300_000..=late_us).contains(&connecting) && count == 1,
+        "{connecting}"
+    );
+    assert_eq!(histogram(&mut client, "tls"), (0, 0));
+    assert_eq!(histogram(&mut client, "held"), (0, 0));
+}
+
+/// It counted as late, although the operator had said how many attempts may run.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a target that takes its time")]
+fn what_waits_for_a_place_is_held_and_not_late() {
+    let directory = Directory::new();
+    let arguments = ["--allow-private-targets", "--max-in-flight", "1"];
+    let server = Server::with(&directory.0.join("data"), &arguments);
+    let mut client = server.client();
+    let target = Target::start(|_| {
+        std::thread::sleep(Duration::from_millis(400));
+        reply("200 OK", "")
+    });
+    for key in 0..3 {
+        let path = format!("/v1/queues/default/timers/{key}");
+        let body = json!({"in": "300ms", "target": {"url": target.url}});
+        client.json("PUT", &path, &body.to_string()).expect(201);
+    }
+    let (mut late, mut held) = (0, 0);
+    for number in 0..3 {
+        let delivery = target.next();
+        let (late_us, held_us) = (
+            micros(&delivery, "timer-late-us"),
+            micros(&delivery, "timer-held-us"),
+        );
+        assert!(late_us < 200_000, "{number}: {late_us}");
+        assert!(held_us >= number * 300_000, "{number}: {held_us}");
+        let path = format!("/v1/queues/default/timers/{}", delivery.header("timer-key"));
+        let done = wait_for_state(&mut client, &path, "done");
+        assert_eq!(done["attempts"][0]["late_us"], late_us, "{number}");
+        assert_eq!(done["attempts"][0]["held_us"], held_us, "{number}");
+        (late, held) = (late + late_us, held + held_us);
+    }
+    assert_eq!(histogram(&mut client, "lateness"), (late, 3));
+    assert_eq!(histogram(&mut client, "held"), (held, 2));
+}
+
 fn wait_for_failure(client: &mut Client) -> Value {
     for _ in 0..1_000 {
         let timer = wait_for_state(client, PATH, "pending");
@@ -249,7 +353,7 @@ fn tls_target(certificate: &'static [u8]) -> String {
 }
 
 /// Where `serve` is given each connection.
-fn serve_connections(serve: impl Fn(std::net::TcpStream) + Send + 'static) -> String {
+fn serve_connections(serve: impl Fn(TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(serve));

@@ -378,7 +378,14 @@ impl Target {
     /// Answers the n-th delivery, from 0, with what `answer` says: status line, headers and
     /// body as they are sent; nothing at all closes the connection.
     pub(crate) fn start(answer: impl Fn(usize) -> String + Send + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), answer)
+    }
+
+    /// The same on a socket that listens.
+    pub(crate) fn on(
+        listener: TcpListener,
+        answer: impl Fn(usize) -> String + Send + 'static,
+    ) -> Self {
         let url = format!("http://{}/hook", listener.local_addr().unwrap());
         let (send, deliveries) = channel();
         std::thread::spawn(move || {

@@ -5,18 +5,21 @@
 //! which neither a queue nor a key contains, so that no name reaches into the next field.
 
 use std::ops::Bound;
+use std::time::Duration;
 
 use countwheel::Timestamp;
 use serde::Deserialize;
 
 use crate::store::{Filter, Position, Shard};
 use crate::{
-    AttemptRecord, DueClock, Key, Missed, QueueName, Record, RetryPolicy, Revision, State,
-    StateKind, TimerId, TimerName, Wake,
+    AttemptEnd, AttemptRecord, DueClock, Key, Missed, QueueName, Record, Recurring, RetryPolicy,
+    Revision, State, StateKind, TimerId, TimerName, Wake,
 };
 
-/// The version of the record's bytes that this code writes. It reads [`VERSION_1`] as well.
-const VERSION: u8 = 2;
+/// The version of the record's bytes that this code writes. It reads those before as well.
+const VERSION: u8 = 3;
+/// In records of this version no attempt was held.
+const VERSION_2: u8 = 2;
 /// Records of this version have no clock, and none comes again: all are due one time, by the
 /// wall clock.
 const VERSION_1: u8 = 1;
@@ -92,6 +95,8 @@ pub(in crate::store) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
     let (record, rest) = match version {
         VERSION_1 => postcard::take_from_bytes::<RecordV1>(content)
             .map(|(record, rest)| (Record::from(record), rest)),
+        VERSION_2 => postcard::take_from_bytes::<RecordV2>(content)
+            .map(|(record, rest)| (Record::from(record), rest)),
         _ => postcard::take_from_bytes(content),
     }
     .map_err(CodecError::Content)?;
@@ -115,9 +120,75 @@ struct RecordV1 {
     failures: u32,
     interruptions: u32,
     attempt: u32,
-    attempts: Vec<AttemptRecord>,
+    attempts: Vec<AttemptRecordV2>,
     #[serde(with = "serde_bytes")]
     payload: Vec<u8>,
+}
+
+/// A record as version 2 wrote it.
+#[derive(Deserialize)]
+struct RecordV2 {
+    name: TimerName,
+    id: TimerId,
+    revision: Revision,
+    state: State,
+    created: Timestamp,
+    due: Timestamp,
+    clock: DueClock,
+    missed: Missed,
+    recurring: Option<Box<Recurring>>,
+    first_due: Timestamp,
+    policy: RetryPolicy,
+    failures: u32,
+    interruptions: u32,
+    attempt: u32,
+    attempts: Vec<AttemptRecordV2>,
+    #[serde(with = "serde_bytes")]
+    payload: Vec<u8>,
+}
+
+/// An attempt as versions 1 and 2 wrote it.
+#[derive(Deserialize)]
+struct AttemptRecordV2 {
+    number: u32,
+    due: Timestamp,
+    started: Timestamp,
+    ended: Option<AttemptEnd>,
+}
+
+impl From<AttemptRecordV2> for AttemptRecord {
+    fn from(old: AttemptRecordV2) -> Self {
+        Self {
+            number: old.number,
+            due: old.due,
+            started: old.started,
+            held: Duration::ZERO,
+            ended: old.ended,
+        }
+    }
+}
+
+impl From<RecordV2> for Record {
+    fn from(old: RecordV2) -> Self {
+        Self {
+            name: old.name,
+            id: old.id,
+            revision: old.revision,
+            state: old.state,
+            created: old.created,
+            due: old.due,
+            clock: old.clock,
+            missed: old.missed,
+            recurring: old.recurring,
+            first_due: old.first_due,
+            policy: old.policy,
+            failures: old.failures,
+            interruptions: old.interruptions,
+            attempt: old.attempt,
+            attempts: old.attempts.into_iter().map(AttemptRecord::from).collect(),
+            payload: old.payload,
+        }
+    }
 }
 
 impl From<RecordV1> for Record {
@@ -137,7 +208,7 @@ impl From<RecordV1> for Record {
             failures: old.failures,
             interruptions: old.interruptions,
             attempt: old.attempt,
-            attempts: old.attempts,
+            attempts: old.attempts.into_iter().map(AttemptRecord::from).collect(),
             payload: old.payload,
         }
     }
@@ -244,7 +315,7 @@ fn checked(bytes: &[u8]) -> Result<(u8, &[u8]), CodecError> {
 
 fn known(version: u8) -> Result<(), CodecError> {
     match version {
-        VERSION_1 | VERSION => Ok(()),
+        VERSION_1 | VERSION_2 | VERSION => Ok(()),
         version => Err(CodecError::LaterVersion { version }),
     }
 }

@@ -122,8 +122,16 @@ pub(crate) struct Arrival {
     pub(crate) attempt: u64,
     pub(crate) due_us: u64,
     pub(crate) late_us: u64,
+    pub(crate) held_us: u64,
     /// `None` if the body was cut off.
     pub(crate) body_bytes: Option<u64>,
+}
+
+impl Arrival {
+    /// When it was handed over, by its own account.
+    fn started_us(&self) -> u64 {
+        self.due_us + self.held_us + self.late_us
+    }
 }
 
 /// A promise that was broken.
@@ -675,7 +683,7 @@ impl Trial {
         // In the order in which they say that they started, which none can put after its arrival.
         // Who is kept waiting may read what a killed server sent after what the next one did.
         let mut arrived: Vec<_> = arrived.iter().map(|one| life.resolved(one)).collect();
-        arrived.sort_by_key(|arrival| arrival.due_us + arrival.late_us);
+        arrived.sort_by_key(Arrival::started_us);
         for arrival in &arrived {
             if let Some(fault) = life.fault_of(arrival) {
                 let what = format!("{arrival:?} of {life:?}");
@@ -742,11 +750,12 @@ impl Life {
         let due = arrival.due_us;
         let mut perhaps = self.perhaps.iter();
         let own_due = due == self.due_us || perhaps.any(|(from, to)| (*from..=*to).contains(&due));
-        let started_us = due + arrival.late_us;
+        let started_us = arrival.started_us();
         let foreign = match self.end {
+            // What was claimed by then may have been handed over later.
+            Some(End::Delivering(attempt)) => attempt.is_some_and(|last| arrival.attempt > last),
             _ if started_us > self.ended_us => true,
             Some(End::Pending) => true,
-            Some(End::Delivering(Some(attempt))) => arrival.attempt > attempt,
             _ => false,
         };
         let body = self.body_bytes.zip(arrival.body_bytes);
@@ -837,6 +846,7 @@ mod tests {
             attempt,
             due_us,
             late_us: 30,
+            held_us: 0,
             body_bytes: Some(7),
         }
     }
@@ -969,6 +979,7 @@ mod tests {
         let early = Arrival {
             at_us: DUE - 1,
             late_us: 0,
+            held_us: 0,
             ..arrival(1, DUE)
         };
         assert_eq!(faults(vec![set(1)], vec![early]), [Fault::Early]);

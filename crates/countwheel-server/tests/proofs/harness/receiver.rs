@@ -116,6 +116,7 @@ async fn receive(
         attempt: number(headers, "timer-attempt"),
         due_us: caller::time_us(&text(headers, "timer-due")).expect("a time"),
         late_us: number(headers, "timer-late-us"),
+        held_us: number(headers, "timer-held-us"),
         body_bytes: None,
     };
     let place = {
