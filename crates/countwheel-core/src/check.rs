@@ -11,9 +11,17 @@ impl<T> HierarchicalWheel<T> {
     #[doc(hidden)]
     pub fn check(&self) {
         let run = self.storage.way_out();
+        let cascading = (self.cascading > 0).then(|| self.cascading_place());
+        if let Some(place) = cascading {
+            assert_eq!(place.start(self.now), self.now, "the hand waits there");
+            assert!(self.levels_from <= self.now, "nobody passes by");
+        }
         self.storage.check(self.now, |slot, deadline| {
             let due = deadline.max(self.now);
-            if slot != run {
+            if cascading.is_some_and(|place| place.slot() == slot) {
+                let own = Place::of(self.now, due);
+                assert!(own.slot() < self.cascading, "what cascades leads downwards");
+            } else if slot != run {
                 let place = Place::of(self.now, due);
                 assert_eq!(place.slot(), slot, "an entry is filed in its own place");
                 assert!(place.is_ahead_of(self.now), "occupied slots lie ahead");

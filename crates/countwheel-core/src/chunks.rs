@@ -577,9 +577,10 @@ impl Chunks {
         }
     }
 
-    /// Releases the segments in which no chunk is in use.
-    pub(crate) fn shrink_to_fit(&mut self) {
-        for segment in self.indices.release_all() {
+    /// Releases segments in which no chunk is in use, so many at most, and tells how many.
+    pub(crate) fn shrink_by(&mut self, most: usize) -> usize {
+        let unused = self.indices.release_unused(most);
+        for &segment in &unused {
             drop(self.entries.release(segment));
         }
         let chunks = self.indices.end();
@@ -587,6 +588,7 @@ impl Chunks {
         self.live.shrink_to_fit();
         self.links.truncate(chunks);
         self.links.shrink_to_fit();
+        unused.len()
     }
 
     /// How many chunks are on chains.
@@ -656,6 +658,11 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
+    /// How many live entries it has.
+    pub(crate) fn len(&self) -> usize {
+        self.live.count_ones() as usize
+    }
+
     /// The live entries, first to last, with their whole deadlines.
     #[inline]
     pub(crate) fn iter(&self, now: u64) -> impl Iterator<Item = (u64, u32)> {

@@ -37,6 +37,12 @@ impl Place {
         Self(number)
     }
 
+    /// The slot of this place's level in which the hand stands.
+    pub(crate) fn entered(self, now: Tick) -> Self {
+        let level = self.level();
+        Self(level * SLOTS + digit(now, level))
+    }
+
     /// The number of the slot.
     #[inline]
     pub(crate) fn slot(self) -> usize {

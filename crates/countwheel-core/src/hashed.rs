@@ -421,6 +421,22 @@ impl<T> HashedWheel<T> {
         self.storage.shrink_to_fit();
     }
 
+    /// Gives back a part of that. See
+    /// [`HierarchicalWheel::shrink_by`](crate::HierarchicalWheel::shrink_by).
+    ///
+    /// ```
+    /// # use countwheel_core::{HashedWheel, Tick};
+    /// let mut wheel = HashedWheel::new();
+    /// let keys: Vec<_> = (0..100_000).map(|n| wheel.insert(Tick::new(n), n)).collect();
+    /// let at_the_peak = wheel.memory_bytes();
+    /// wheel.cancel_each(keys, |_, _| ());
+    /// while wheel.shrink_by(4) {}
+    /// assert!(wheel.memory_bytes() < at_the_peak / 10);
+    /// ```
+    pub fn shrink_by(&mut self, pieces: usize) -> bool {
+        self.storage.shrink_by(pieces)
+    }
+
     /// How the entries are spread over the slots. Those that have been taken out of their
     /// slots, because they come next, are not counted. For people who wonder whether a
     /// layout suits their delays.

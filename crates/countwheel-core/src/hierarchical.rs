@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::chunks::Entry;
+use crate::chunks::{CHUNK, Entry};
 use crate::geometry::{LEVELS, Place, SLOTS};
 #[cfg(feature = "planted-bugs")]
 use crate::planted::PlantedBug;
@@ -58,6 +58,9 @@ pub struct HierarchicalWheel<T> {
     pub(crate) run_from: Tick,
     /// No slot of the levels begins before this tick.
     pub(crate) levels_from: Tick,
+    /// The lowest slot of the level of which one cascades, from the call at which the hand has
+    /// entered that one until none of its entries is left there; 0 if none cascades.
+    pub(crate) cascading: usize,
     /// What is on its way out is the run. Its deadlines ascend, and all its entries were
     /// filed before any of equal deadline on the levels.
     pub(crate) storage: Storage<T>,
@@ -79,6 +82,7 @@ impl<T> HierarchicalWheel<T> {
             now,
             run_from: Tick::MAX,
             levels_from: Tick::MAX,
+            cascading: 0,
             storage: Storage::new(LEVELS * SLOTS),
             sorted: Vec::new(),
             spare: Vec::new(),
@@ -98,7 +102,11 @@ impl<T> HierarchicalWheel<T> {
     /// which deadlines are more than 2^32 ticks away.
     #[inline]
     pub fn insert(&mut self, deadline: Tick, value: T) -> TimerKey {
-        let place = self.place_of(deadline);
+        let place = self.own_place_of(deadline);
+        if self.cascades_above(place) {
+            let slot = self.cascading_place().slot();
+            return self.storage.insert(slot, deadline, self.now, value);
+        }
         let start = place.start_of(deadline.max(self.now));
         self.levels_from = self.levels_from.min(start);
         self.storage.insert(place.slot(), deadline, self.now, value)
@@ -170,7 +178,8 @@ impl<T> HierarchicalWheel<T> {
     /// An entry moves down at most seven times between insertion and expiry, once for
     /// each level it cascades through, and its share of sorting a slot is three steps at
     /// most; a call is O(1) besides. Empty ticks cost nothing. The call at which the hand
-    /// enters a slot moves all the slot's entries at once.
+    /// enters a slot moves all the slot's entries at once;
+    /// [`expire_within`](Self::expire_within) does not.
     #[inline]
     pub fn expire(&mut self, now: Tick) -> Option<Expired<T>> {
         let now = now.max(self.now);
@@ -178,10 +187,50 @@ impl<T> HierarchicalWheel<T> {
             self.now = now;
             return None;
         }
-        match self.advance(now) {
-            Some(due) => self.storage.pop(due.slot, self.now),
-            None => None,
+        let due = self.advance(now, &mut { usize::MAX })?;
+        self.storage.pop(due.slot, self.now)
+    }
+
+    /// Like [`expire`](Self::expire), but moves at most `moves` entries on their way down, and
+    /// takes those it has moved off that number. For those who must not be away for long:
+    /// a slot that holds a million entries cascades in as many calls as they like.
+    ///
+    /// After `None`, nothing more is due if there are `moves` left. With none left there may be
+    /// more to do: ask again, with as many as suit. Meanwhile everything may be called as
+    /// ever, the hand stands where the slot begins, and [`next_wake`](Self::next_wake) tells
+    /// that tick. Entries come in the same order as from `expire`, whatever is filed and
+    /// moved in between.
+    ///
+    /// O(moves).
+    ///
+    /// ```
+    /// # use countwheel_core::{HierarchicalWheel, Tick};
+    /// let mut wheel = HierarchicalWheel::new();
+    /// for n in 0..1_000 {
+    ///     wheel.insert(Tick::new(3_600), n);
+    /// }
+    /// let mut calls = 0;
+    /// let first = loop {
+    ///     let mut moves = 100;
+    ///     calls += 1;
+    ///     match wheel.expire_within(Tick::new(3_600), &mut moves) {
+    ///         Some(expired) => break expired,
+    ///         None => assert_eq!(moves, 0, "something is due"),
+    ///     }
+    ///     wheel.insert(Tick::new(3_600), 1_000 + calls);
+    /// };
+    /// assert_eq!((first.value, first.deadline), (0, Tick::new(3_600)));
+    /// assert_eq!(calls, 11, "ten for the thousand, one for what was filed meanwhile");
+    /// ```
+    #[inline]
+    pub fn expire_within(&mut self, now: Tick, moves: &mut usize) -> Option<Expired<T>> {
+        let now = now.max(self.now);
+        if now < self.run_from && now < self.levels_from {
+            self.now = now;
+            return None;
         }
+        let due = self.advance(now, moves)?;
+        self.storage.pop(due.slot, self.now)
     }
 
     /// Takes out up to `limit` entries that are due at `now`, appends them to `batch`, and
@@ -216,12 +265,13 @@ impl<T> HierarchicalWheel<T> {
 
     fn take_batch(&mut self, now: Tick, limit: usize, batch: &mut Vec<Expired<T>>) -> usize {
         let before = batch.len();
+        let mut moves = usize::MAX;
         loop {
             let rest = limit - (batch.len() - before);
             if rest == 0 {
                 break;
             }
-            let Some(due) = self.advance(now) else {
+            let Some(due) = self.advance(now, &mut moves) else {
                 break;
             };
             self.storage
@@ -240,12 +290,16 @@ impl<T> HierarchicalWheel<T> {
     /// (equal to the hand in all but the lowest byte). Further ahead it is a lower
     /// bound: the tick at which the slot of the earliest deadline cascades, which
     /// still lies ahead of the hand. Expiring there yields an entry or brings a later
-    /// answer, and after at most seven such wake-ups the answer is exact.
+    /// answer, and after at most seven such wake-ups the answer is exact. While a slot has
+    /// cascaded in part ([`expire_within`](Self::expire_within)), it is the hand.
     ///
     /// O(1).
     pub fn next_wake(&self) -> Option<Tick> {
         let first_of_run = self.first_of_run();
-        let first_place = self.first_place().map(|place| place.start(self.now));
+        let first_place = match self.half_cascaded() {
+            Some(_) => Some(self.now),
+            None => self.first_place().map(|place| place.start(self.now)),
+        };
         let wake = first_of_run.into_iter().chain(first_place).min()?;
         #[cfg(feature = "planted-bugs")]
         let wake = self.spoil_wake(wake);
@@ -258,11 +312,16 @@ impl<T> HierarchicalWheel<T> {
     /// O(1) within the hand's block of 256 ticks; beyond it, O(entries in the
     /// slot of the earliest deadline).
     pub fn next_deadline(&self) -> Option<Tick> {
-        let in_slot = self.first_place().and_then(|place| match place.level() {
+        let earliest_in = |place: Place| match place.level() {
             0 => Some(place.start(self.now)),
             _ => self.storage.earliest_deadline(place.slot(), self.now),
-        });
-        self.first_of_run().into_iter().chain(in_slot).min()
+        };
+        let in_slot = self.first_place().and_then(earliest_in);
+        let not_cascaded = self.half_cascaded().and_then(earliest_in);
+        let due = in_slot.into_iter().chain(not_cascaded).min();
+        // What was filed while its slot cascaded may have passed then.
+        let due = due.map(|deadline| deadline.max(self.now));
+        self.first_of_run().into_iter().chain(due).min()
     }
 
     /// The value of `key`; `None` if the key is stale. O(1).
@@ -412,6 +471,26 @@ impl<T> HierarchicalWheel<T> {
         self.spare = Vec::new();
     }
 
+    /// Like [`shrink_to_fit`](Self::shrink_to_fit), but gives back so many pieces of each kind at
+    /// most; whether there may be more. For those who must not be away for long.
+    ///
+    /// ```
+    /// # use countwheel_core::{HierarchicalWheel, Tick};
+    /// let mut wheel = HierarchicalWheel::new();
+    /// let keys: Vec<_> = (0..100_000).map(|n| wheel.insert(Tick::new(n), n)).collect();
+    /// let at_the_peak = wheel.memory_bytes();
+    /// wheel.cancel_each(keys, |_, _| ());
+    /// while wheel.shrink_by(4) {
+    ///     assert!(wheel.memory_bytes() > 0, "others may come in here");
+    /// }
+    /// assert!(wheel.memory_bytes() < at_the_peak / 10);
+    /// ```
+    pub fn shrink_by(&mut self, pieces: usize) -> bool {
+        self.sorted = Vec::new();
+        self.spare = Vec::new();
+        self.storage.shrink_by(pieces)
+    }
+
     /// How the entries are spread over the slots. Those that have been taken out of their
     /// slots, because they come next, are not counted. For people who wonder whether a
     /// layout suits their delays.
@@ -440,11 +519,42 @@ impl<T> HierarchicalWheel<T> {
     /// have moved since, because it never moves past an entry that is due.
     #[inline]
     fn place_of(&self, deadline: Tick) -> Place {
+        let place = self.own_place_of(deadline);
+        if self.cascades_above(place) {
+            return self.cascading_place();
+        }
+        place
+    }
+
+    /// Whether a place belongs to the slot that cascades: so do all below its level. What is
+    /// filed there goes to the end of that slot's chain, so that it comes behind its equals.
+    #[inline]
+    fn cascades_above(&self, place: Place) -> bool {
+        place.slot() < self.cascading && !self.is_cascade_overtaken()
+    }
+
+    /// Where a deadline belongs, whatever cascades.
+    #[inline]
+    fn own_place_of(&self, deadline: Tick) -> Place {
         #[cfg(feature = "planted-bugs")]
         if let Some(place) = self.spoilt_place(deadline) {
             return place;
         }
         Place::of(self.now, deadline.max(self.now))
+    }
+
+    /// The slot that cascades, if one does: the hand stands where it begins.
+    #[cold]
+    pub(crate) fn cascading_place(&self) -> Place {
+        Place::of_slot(self.cascading).entered(self.now)
+    }
+
+    /// The slot that has cascaded in part, if entries are left there.
+    fn half_cascaded(&self) -> Option<Place> {
+        if self.cascading == 0 {
+            return None;
+        }
+        Some(self.cascading_place()).filter(|place| !self.storage.slots.is_empty(place.slot()))
     }
 
     /// The place of the earliest slot that is occupied: since occupied slots lie ahead
@@ -461,10 +571,18 @@ impl<T> HierarchicalWheel<T> {
     }
 
     /// Moves the hand up to the next entry that is due, cascading on the way, or to `now`
-    /// if there is none.
-    fn advance(&mut self, now: Tick) -> Option<Due> {
+    /// if there is none; or less far, if there are no `moves` left.
+    fn advance(&mut self, now: Tick, moves: &mut usize) -> Option<Due> {
         self.storage.tidy_sometimes(self.now);
         loop {
+            if self.cascading > 0 && !self.cascade(moves) {
+                #[cfg(feature = "planted-bugs")]
+                if self.planted == Some(PlantedBug::HalfACascadeLeft) {
+                    self.cascading = 0;
+                    continue;
+                }
+                return None;
+            }
             let first_of_run = self.first_of_run();
             self.run_from = first_of_run.unwrap_or(Tick::MAX);
             if let Some(deadline) = first_of_run
@@ -524,10 +642,12 @@ impl<T> HierarchicalWheel<T> {
                 1 => true,
                 level => level <= SORTED_LEVEL_MAX && place.end(self.now) <= now,
             };
-            if is_sorted && first_of_run.is_none() {
-                self.sort_into_run(place);
+            if is_sorted && first_of_run.is_none() && self.fits(place, *moves) {
+                *moves -= self.sort_into_run(place);
             } else {
-                self.cascade(place);
+                #[cfg(feature = "planted-bugs")]
+                self.storage.spoil_order(place.slot());
+                self.cascading = place.level() * SLOTS;
             }
         }
         self.now = now;
@@ -549,27 +669,63 @@ impl<T> HierarchicalWheel<T> {
         return false;
     }
 
-    /// Files the entries of a slot again, first to last, now that the hand has
-    /// entered it. Their new slots are empty before, so the order is kept.
-    fn cascade(&mut self, from: Place) {
+    fn is_cascade_overtaken(&self) -> bool {
         #[cfg(feature = "planted-bugs")]
-        self.storage.spoil_order(from.slot());
+        return self.planted == Some(PlantedBug::CascadeOvertaken);
+        #[cfg(not(feature = "planted-bugs"))]
+        return false;
+    }
+
+    /// Files entries of the slot that cascades again, first to last, `moves` of them at most;
+    /// whether none is left. The slots below were empty when the hand entered this one, and
+    /// get what they get from here alone: so the order is kept.
+    fn cascade(&mut self, moves: &mut usize) -> bool {
         let now = self.now;
-        while let Some(taken) = self.storage.take_first(from.slot()) {
+        let from = self.cascading_place();
+        while *moves >= CHUNK as usize {
+            let Some(taken) = self.storage.take_first(from.slot()) else {
+                self.cascading = 0;
+                return true;
+            };
             self.storage
                 .nodes
                 .look_at(taken.iter(now.get()).map(|(_, node)| node));
             for (deadline, node) in taken.iter(now.get()) {
-                let place = self.place_of(Tick::new(deadline));
+                let place = self.own_place_of(Tick::new(deadline));
                 debug_assert!(place.level() < from.level(), "a cascade leads downwards");
                 self.storage.file(place.slot(), deadline, now.get(), node);
             }
+            *moves -= taken.len();
         }
+        self.cascade_one_by_one(from, moves)
+    }
+
+    /// The same for less than a chunk.
+    #[cold]
+    fn cascade_one_by_one(&mut self, from: Place, moves: &mut usize) -> bool {
+        while let Some((deadline, node, position)) = self.storage.first(from.slot(), self.now) {
+            if *moves == 0 {
+                return false;
+            }
+            *moves -= 1;
+            let place = self.own_place_of(deadline);
+            debug_assert!(place.level() < from.level(), "a cascade leads downwards");
+            self.storage
+                .refile(position, node, place.slot(), deadline, self.now);
+        }
+        self.cascading = 0;
+        true
+    }
+
+    /// Whether a slot has no more entries than that.
+    #[inline]
+    fn fits(&self, place: Place, moves: usize) -> bool {
+        moves == usize::MAX || self.storage.holds_at_most(place.slot(), moves)
     }
 
     /// Sorts the entries of a slot into the run, which is empty, now that the hand has
-    /// entered it. Nothing is on the levels below.
-    fn sort_into_run(&mut self, from: Place) {
+    /// entered it. Nothing is on the levels below. Returns how many they were.
+    fn sort_into_run(&mut self, from: Place) -> usize {
         #[cfg(feature = "planted-bugs")]
         self.storage.spoil_order(from.slot());
         let mut sorted = core::mem::take(&mut self.sorted);
@@ -578,12 +734,14 @@ impl<T> HierarchicalWheel<T> {
         }
         sort::by_deadline(&mut sorted, from.level(), &mut self.spare);
         self.storage.file_run(&sorted);
+        let moved = sorted.len();
         sorted.clear();
         if sorted.capacity() <= KEPT_FOR_SORTING {
             self.sorted = sorted;
         } else {
             self.spare = Vec::new();
         }
+        moved
     }
 }
 
@@ -648,6 +806,89 @@ mod tests {
             batch.iter().map(|e| e.value).collect::<Vec<_>>(),
             ['c', 'd']
         );
+    }
+
+    /// A slot with a million entries once cascaded under the lock of whoever owned the wheel,
+    /// all at once.
+    #[test]
+    fn a_crowd_of_one_tick_moves_in_pieces_of_any_size_and_fires_in_order() {
+        const CROWD: usize = 3_000;
+        let deadline = Tick::new(0x36_ee80);
+        for piece in [1, 2, 7, 31, 32, 33, 500, CROWD, usize::MAX] {
+            let mut wheel = HierarchicalWheel::new();
+            for n in 0..CROWD {
+                wheel.insert(deadline, n);
+            }
+            let (mut values, mut calls, mut moved) = (Vec::new(), 0, 0);
+            while values.len() < CROWD {
+                let mut moves = piece;
+                let fired = wheel.expire_within(deadline, &mut moves);
+                calls += 1;
+                moved += piece - moves;
+                assert!(fired.is_some() || moves == 0, "it is due");
+                values.extend(fired.map(|entry| entry.value));
+                if calls % 100 == 1 {
+                    wheel.check();
+                    let left = (values.len() < CROWD).then_some(deadline);
+                    assert_eq!(wheel.next_deadline(), left);
+                    assert!(wheel.next_wake() <= left);
+                }
+            }
+            assert!(values.into_iter().eq(0..CROWD));
+            assert_eq!(moved, 2 * CROWD, "from level 2 to 1, and from there out");
+        }
+    }
+
+    #[test]
+    fn a_slot_that_has_cascaded_in_part_takes_everything_that_may_be_called() {
+        let deadline = Tick::new(70_000); // in the slot that begins at 65,536
+        let mut wheel = HierarchicalWheel::new();
+        let keys: Vec<_> = (0..10).map(|n| wheel.insert(deadline, n)).collect();
+        let cut = |wheel: &mut HierarchicalWheel<i32>, moves: &mut usize| {
+            assert_eq!(wheel.expire_within(deadline, moves), None);
+            assert_eq!((*moves, wheel.now()), (0, Tick::new(65_536)));
+            assert_eq!(wheel.next_wake(), Some(wheel.now()));
+            wheel.check();
+        };
+        cut(&mut wheel, &mut 4);
+        assert_eq!(wheel.cancel(keys[1]), Some(1), "it has moved");
+        assert_eq!(wheel.cancel(keys[8]), Some(8), "it has not");
+        assert!(wheel.reschedule(keys[0], deadline), "behind all others now");
+        assert!(wheel.reschedule(keys[9], Tick::new(69_999)));
+        assert!(wheel.reschedule(keys[7], Tick::new(1 << 20)));
+        wheel.insert(Tick::new(3), 100); // has passed, so is due where the hand stands
+        assert_eq!(wheel.next_deadline(), Some(wheel.now()));
+        cut(&mut wheel, &mut 2);
+        wheel.insert(deadline, 101);
+        let mut order = Vec::new();
+        while let Some(entry) = wheel.expire(deadline) {
+            order.push(entry.value);
+        }
+        assert_eq!(order, [100, 9, 2, 3, 4, 5, 6, 0, 101]);
+        assert_eq!(wheel.len(), 1);
+        wheel.check();
+    }
+
+    #[test]
+    fn a_slot_may_lose_all_its_entries_while_it_cascades() {
+        let mut wheel = HierarchicalWheel::new();
+        let keys: Vec<_> = (0..50)
+            .map(|n| wheel.insert(Tick::new(70_000), n))
+            .collect();
+        assert_eq!(wheel.expire_within(Tick::new(90_000), &mut 20), None);
+        assert_eq!(wheel.cancel_each(keys, |_, _| ()), 50);
+        wheel.check();
+        assert_eq!((wheel.next_wake(), wheel.next_deadline()), (None, None));
+        wheel.insert(Tick::new(70_001), 50);
+        wheel.check();
+        assert_eq!(wheel.next_deadline(), Some(Tick::new(70_001)));
+        assert_eq!(
+            wheel.expire(Tick::new(90_000)).map(|e| e.value),
+            Some(50),
+            "the slot takes entries as long as the hand stands there"
+        );
+        assert_eq!(wheel.expire_within(Tick::new(u64::MAX), &mut 0), None);
+        assert_eq!(wheel.now(), Tick::new(u64::MAX));
     }
 
     #[test]

@@ -156,11 +156,12 @@ impl<const SEGMENT: usize> Indices<SEGMENT> {
         Some(found)
     }
 
-    /// Releases every segment in which nothing is in use.
-    pub(crate) fn release_all(&mut self) -> Vec<usize> {
+    /// Releases segments in which nothing is in use, the uppermost first, so many at most.
+    pub(crate) fn release_unused(&mut self, most: usize) -> Vec<usize> {
         self.put_by(self.recent_len);
-        let segments = 0..self.segments;
-        let unused: Vec<usize> = segments.filter(|&s| self.is_unused(s)).collect();
+        let segments = (0..self.segments).rev();
+        let unused = segments.filter(|&s| self.is_unused(s)).take(most);
+        let unused: Vec<usize> = unused.collect();
         for &segment in &unused {
             self.release(segment);
         }
@@ -273,7 +274,8 @@ mod tests {
         for index in 130..500 {
             indices.give(index);
         }
-        assert_eq!(indices.release_all(), [2, 3]);
+        assert_eq!(indices.release_unused(1), [3], "the uppermost");
+        assert_eq!(indices.release_unused(usize::MAX), [2]);
         indices.check(|index| Some(index < 130));
         let again: Vec<u32> = (0..200).map(|_| indices.take()).collect();
         assert!(again.iter().copied().eq(130..330));

@@ -265,11 +265,13 @@ impl<T> Nodes<T> {
         }
     }
 
-    /// Releases the segments in which no value lives.
-    pub(crate) fn shrink_to_fit(&mut self) {
-        for segment in self.indices.release_all() {
+    /// Releases segments in which no value lives, so many at most, and tells how many.
+    pub(crate) fn shrink_by(&mut self, most: usize) -> usize {
+        let unused = self.indices.release_unused(most);
+        for &segment in &unused {
             self.release(segment);
         }
+        unused.len()
     }
 
     /// Looks at nodes that are needed next, so that they come into the cache together:
@@ -390,7 +392,7 @@ mod tests {
         let mut nodes = Nodes::new();
         let old = insert(&mut nodes, 'a');
         nodes.take(old);
-        nodes.shrink_to_fit();
+        nodes.shrink_by(usize::MAX);
         assert!(nodes.bytes() < 1_024, "{}", nodes.bytes());
         assert_eq!(nodes.find(old), None);
         let new = insert(&mut nodes, 'b');

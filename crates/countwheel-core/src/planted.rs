@@ -36,11 +36,15 @@ pub enum PlantedBug {
     RunAfterItsEquals,
     /// The hand enters a slot with the run's first entry, and does not cascade it.
     RunBeforeItsSlotCascades,
+    /// What is filed while its slot cascades overtakes those of equal deadline still there.
+    CascadeOvertaken,
+    /// The hand goes on though the slot it has entered has not cascaded to the end.
+    HalfACascadeLeft,
 }
 
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::BorderOffByOne,
         Self::RescheduleKeepsItsPlaceInTheChain,
         Self::CancelLeavesOccupancy,
@@ -54,11 +58,19 @@ impl PlantedBug {
         Self::ReleaseForgetsGenerations,
         Self::RunAfterItsEquals,
         Self::RunBeforeItsSlotCascades,
+        Self::CascadeOvertaken,
+        Self::HalfACascadeLeft,
     ];
 
     /// Whether a hashed wheel can have it, too.
     pub fn concerns_hashed_wheels(self) -> bool {
-        self != Self::RunAfterItsEquals && self != Self::RunBeforeItsSlotCascades
+        !matches!(
+            self,
+            Self::RunAfterItsEquals
+                | Self::RunBeforeItsSlotCascades
+                | Self::CascadeOvertaken
+                | Self::HalfACascadeLeft
+        )
     }
 }
 

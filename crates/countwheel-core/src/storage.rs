@@ -255,6 +255,20 @@ impl<T> Storage<T> {
         first.map(|(deadline, ..)| Tick::new(deadline))
     }
 
+    /// The first entry of a slot: its deadline, its node, and its position.
+    pub(crate) fn first(&self, slot: usize, now: Tick) -> Option<(Tick, u32, Position)> {
+        let first = self.chunks.first(self.slots.slot(slot), now.get());
+        first.map(|(deadline, node, position)| (Tick::new(deadline), node, position))
+    }
+
+    /// Whether no more than `most` entries are in a slot. O(most).
+    pub(crate) fn holds_at_most(&self, slot: usize, most: usize) -> bool {
+        let slot = self.slots.slot(slot);
+        let chain = self.chunks.chain(slot);
+        let mut entries = chain.map(|chunk| self.chunks.live(slot, chunk).count_ones() as usize);
+        entries.try_fold(most, usize::checked_sub).is_some()
+    }
+
     /// The earliest deadline in a slot. O(entries in the slot).
     pub(crate) fn earliest_deadline(&self, slot: usize, now: Tick) -> Option<Tick> {
         let entries = self.chunks.iter(self.slots.slot(slot), now.get());
@@ -388,8 +402,13 @@ impl<T> Storage<T> {
     }
 
     pub(crate) fn shrink_to_fit(&mut self) {
-        self.nodes.shrink_to_fit();
-        self.chunks.shrink_to_fit();
+        self.shrink_by(usize::MAX);
+    }
+
+    /// Releases so many segments of each kind at most; whether there may be more.
+    pub(crate) fn shrink_by(&mut self, most: usize) -> bool {
+        let (nodes, chunks) = (self.nodes.shrink_by(most), self.chunks.shrink_by(most));
+        nodes.max(chunks) == most
     }
 
     /// How the entries are spread over the slots, the way out not included.

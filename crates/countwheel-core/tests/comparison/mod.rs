@@ -36,6 +36,8 @@ pub(crate) trait Wheel {
     fn cancel_each(&mut self, keys: &[TimerKey]) -> Vec<(TimerKey, Id)>;
     fn expire(&mut self, now: Tick) -> Option<Expired<Id>>;
     fn expire_batch(&mut self, now: Tick, limit: usize) -> Vec<Expired<Id>>;
+    /// Those that cannot stop half-way go all the way.
+    fn expire_within(&mut self, now: Tick, moves: &mut usize) -> Option<Expired<Id>>;
     fn next_wake(&self) -> Option<Tick>;
     fn next_deadline(&self) -> Option<Tick>;
     fn get(&self, key: TimerKey) -> Option<&Id>;
@@ -53,7 +55,7 @@ pub(crate) trait Wheel {
 }
 
 macro_rules! wheel {
-    ($wheel:ident) => {
+    ($wheel:ident, $within:expr) => {
         impl Wheel for $wheel<Id> {
             fn insert(&mut self, deadline: Tick, id: Id) -> TimerKey {
                 $wheel::insert(self, deadline, id)
@@ -79,6 +81,10 @@ macro_rules! wheel {
                 let count = $wheel::expire_batch(self, now, limit, &mut batch);
                 assert_eq!(count, batch.len());
                 batch
+            }
+            fn expire_within(&mut self, now: Tick, moves: &mut usize) -> Option<Expired<Id>> {
+                let within: fn(&mut Self, Tick, &mut usize) -> Option<Expired<Id>> = $within;
+                within(self, now, moves)
             }
             fn next_wake(&self) -> Option<Tick> {
                 $wheel::next_wake(self)
@@ -126,8 +132,8 @@ macro_rules! wheel {
     };
 }
 
-wheel!(HierarchicalWheel);
-wheel!(HashedWheel);
+wheel!(HierarchicalWheel, HierarchicalWheel::expire_within);
+wheel!(HashedWheel, |wheel, now, _| wheel.expire(now));
 
 /// Which wheel a run is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -335,6 +341,8 @@ enum Operation {
     /// At most this many entries.
     Expire(Tick, u64),
     ExpireBatch(Tick, usize),
+    /// In that many calls, each with so many moves; then the rest waits for the next operation.
+    ExpireWithin(Tick, usize, u64),
     Shrink,
     ExpireAtNextWake,
     NextDeadline,
@@ -447,6 +455,8 @@ struct Run {
     positions: Vec<usize>,
     operations: u64,
     last_operations: VecDeque<(u64, Operation)>,
+    /// Whether a slot may have cascaded in part: then the wheel wakes at its hand.
+    half_way: bool,
 }
 
 impl Run {
@@ -465,6 +475,7 @@ impl Run {
             positions: Vec::new(),
             operations: 0,
             last_operations: VecDeque::new(),
+            half_way: false,
         }
     }
 
@@ -514,6 +525,12 @@ impl Run {
             18 => {
                 let limit = [0, 1, 2, 10, 100, usize::MAX][small(self.random.below(6))];
                 Some(Operation::ExpireBatch(self.time(), limit))
+            }
+            // What comes next finds the slot as it is, and may be more of this.
+            19 => {
+                let moves = [0, 1, 2, 7, 31, 40, 100, 1_000][small(self.random.below(8))];
+                let calls = 1 + self.random.below(4);
+                Some(Operation::ExpireWithin(self.time(), moves, calls))
             }
             _ => None,
         }
@@ -611,6 +628,7 @@ impl Run {
             }
             Operation::ExpireBatch(now, limit) => {
                 let actual = self.wheel.expire_batch(now, limit);
+                self.half_way &= limit == 0;
                 self.operations += (actual.len() as u64).saturating_sub(1);
                 let mut expected = Vec::new();
                 while expected.len() < limit
@@ -621,6 +639,13 @@ impl Run {
                 }
                 let actual = actual.into_iter().map(|e| (e.key, e.deadline, e.value));
                 same("expire_batch", actual.collect(), expected)
+            }
+            Operation::ExpireWithin(now, moves, calls) => {
+                for call in 0..calls {
+                    self.operations += u64::from(call > 0);
+                    self.pull_within(now, moves)?;
+                }
+                Ok(())
             }
             Operation::Shrink => {
                 self.wheel.shrink_to_fit();
@@ -659,6 +684,7 @@ impl Run {
             Operation::StartAnew(now) => {
                 self.wheel = self.shape.build(now, self.bug);
                 self.map = SortedMap::starting_at(now);
+                self.half_way = false;
                 self.keys.clear();
                 self.live.clear();
                 self.positions.clear();
@@ -676,13 +702,41 @@ impl Run {
         }
     }
 
+    /// The same with so many moves: if they do not suffice, nothing leaves, and the hand is
+    /// somewhere on its way.
+    fn pull_within(&mut self, now: Tick, moves: usize) -> Result<(), String> {
+        let (mut rest, len) = (moves, self.wheel.len());
+        let actual = self.wheel.expire_within(now, &mut rest);
+        if rest > moves || moves - rest > 8 * len {
+            return Err(format!("expire_within: {rest} of {moves} moves are left"));
+        }
+        if actual.is_some() || rest > 0 {
+            self.half_way = false;
+            return self.pulled(now, actual).map(|_| ());
+        }
+        let hand = self.wheel.now();
+        let last = self.map.first_due().map_or(now, |due| due.min(now));
+        if hand < self.map.now || hand > last.max(self.map.now) {
+            return Err(format!("expire_within: the hand is at {hand:?}"));
+        }
+        self.map.now = hand;
+        self.half_way = true;
+        Ok(())
+    }
+
     /// Expires one entry on both sides; whether there was one.
     fn pull(&mut self, now: Tick) -> Result<bool, String> {
+        self.half_way = false;
+        let actual = self.wheel.expire(now);
+        self.pulled(now, actual)
+    }
+
+    /// The same, now that the wheel has been asked.
+    fn pulled(&mut self, now: Tick, actual: Option<Expired<Id>>) -> Result<bool, String> {
         let expected = self.map.expire(now);
         if let Some((id, _)) = expected {
             self.leave(id);
         }
-        let actual = self.wheel.expire(now);
         if let Some(expired) = &actual {
             same("key of expired", expired.key, self.keys[expired.value])?;
         }
@@ -712,7 +766,9 @@ impl Run {
         let Some(wake) = self.wheel.next_wake() else {
             return Err("next_wake: None, but the wheel is not empty".into());
         };
-        if self.shape.wake_is_exact(now, first_due, last_due) {
+        if self.half_way && wake == now {
+            Ok(())
+        } else if self.shape.wake_is_exact(now, first_due, last_due) {
             same("next_wake, promised to be exact,", wake, first_due)
         } else if wake > first_due {
             Err(format!("next_wake: {wake:?}, later than {first_due:?}"))
