@@ -249,13 +249,54 @@ impl<T> Driver<T> {
     /// assert_eq!(driver.expire(at(9)).unwrap().value, "second");
     /// ```
     pub fn expire_until(&mut self, now: Instant, until: Instant) -> Option<Fired<T>> {
+        let mut moves = usize::MAX;
+        self.expire_within(now, until, &mut moves)
+    }
+
+    /// Like [`expire_until`](Self::expire_until), but does at most so many `moves` of what is
+    /// pending, and takes those it has done off that number: for those who hold a lock
+    /// meanwhile. A million deadlines of one tick come nearer by a move each, three times or
+    /// so in all.
+    ///
+    /// After `None`, nothing more is due by `until` if there are `moves` left. With none left
+    /// there may be: ask again, with as many as suit. Everything may be called in between, and
+    /// [`next_wake`](Self::next_wake) says "now". With a hashed layout, the number is not
+    /// looked at.
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # use std::time::Duration;
+    /// # let start = Instant::ZERO;
+    /// # let mut driver = Driver::new(start, Resolution::MILLISECOND, Layout::default());
+    /// let hour = start + Duration::from_secs(3600);
+    /// for number in 0..10_000 {
+    ///     driver.schedule(start, hour, number);
+    /// }
+    /// let mut asked = 0;
+    /// let first = loop {
+    ///     let mut moves = 1_000;
+    ///     asked += 1;
+    ///     match driver.expire_within(hour, hour, &mut moves) {
+    ///         Some(fired) => break fired,
+    ///         None => assert_eq!((moves, driver.len()), (0, 10_000)),
+    ///     }
+    /// };
+    /// assert_eq!(first.value, 0);
+    /// assert_eq!(asked, 20, "each moves twice before it is due");
+    /// ```
+    pub fn expire_within(
+        &mut self,
+        now: Instant,
+        until: Instant,
+        moves: &mut usize,
+    ) -> Option<Fired<T>> {
         self.now = self.now.max(now);
         let tick = self.resolution.now(self.now.min(until));
         if tick < self.wheel.now() {
             // The hand is past `until`, and nothing is due before the hand.
             return None;
         }
-        let expired = self.wheel.expire(tick)?;
+        let expired = self.wheel.expire_within(tick, moves)?;
         let Asked { deadline, value } = expired.value;
         debug_assert!(deadline <= self.now, "nothing fires early");
         Some(Fired {
@@ -395,6 +436,24 @@ impl<T> Driver<T> {
     /// ```
     pub fn shrink_to_fit(&mut self) {
         either!(&mut self.wheel, wheel => wheel.shrink_to_fit());
+    }
+
+    /// Like [`shrink_to_fit`](Self::shrink_to_fit), but gives back so many pieces of each kind at
+    /// most; whether there may be more. For those who hold a lock meanwhile.
+    ///
+    /// ```
+    /// # use countwheel::{Driver, Instant, Layout, Resolution};
+    /// # let mut driver = Driver::<u64>::new(Instant::ZERO, Resolution::MILLISECOND, Layout::default());
+    /// for value in 0..10_000 {
+    ///     driver.schedule(Instant::ZERO, Instant::MAX, value);
+    /// }
+    /// let peak = driver.memory_bytes();
+    /// driver.drain();
+    /// while driver.shrink_by(1) {}
+    /// assert!(driver.memory_bytes() < peak / 4);
+    /// ```
+    pub fn shrink_by(&mut self, pieces: usize) -> bool {
+        either!(&mut self.wheel, wheel => wheel.shrink_by(pieces))
     }
 
     /// How much memory the wheel takes on the heap, in bytes, what its values own not included.
@@ -546,6 +605,13 @@ impl<T> Wheel<T> {
 
     fn expire(&mut self, now: Tick) -> Option<Expired<T>> {
         either!(self, wheel => wheel.expire(now))
+    }
+
+    fn expire_within(&mut self, now: Tick, moves: &mut usize) -> Option<Expired<T>> {
+        match self {
+            Self::Hierarchical(wheel) => wheel.expire_within(now, moves),
+            Self::Hashed(wheel) => wheel.expire(now),
+        }
     }
 
     fn now(&self) -> Tick {

@@ -116,8 +116,8 @@ impl Engine {
         }
     }
 
-    /// Does what is due at `now`, up to a batch. `None` if there was nothing to do, else how
-    /// many tasks it ran or handed out, which may be none.
+    /// Does what is due at `now`, up to a batch, or comes nearer to it. `None` if there was
+    /// nothing to do, else how many tasks it ran or handed out, which may be none.
     pub(crate) fn step(self: &Arc<Self>, now: Instant) -> Option<usize> {
         let inline = self.executor.is_none();
         // What was made ready otherwise comes first: it has waited longer.
@@ -132,9 +132,7 @@ impl Engine {
         let plan = lock(&self.plan);
         // What is due later than a closing timer waits is handed back, however late we are.
         let until = plan.give_up_at.map_or(now, |at| at.min(now));
-        if !plan.dropping {
-            self.shards.take_due(until, limit, &mut due);
-        }
+        let is_done = plan.dropping || self.shards.take_due(until, limit, &mut due);
         let took = due.len();
         for fired in due {
             if fired.value.is_short() {
@@ -154,6 +152,9 @@ impl Engine {
         // Until here nobody who stops the timer looks: a task is on its wheel, in the queue
         // or counted as running.
         drop(plan);
+        if !is_done {
+            self.shards.let_in();
+        }
         self.shards.hub().give_room(done as u64);
         for fired in short {
             self.run_short(fired);
@@ -162,7 +163,7 @@ impl Engine {
             self.perform(fired, run, name, Some(now));
         }
         done += self.hand_out(now);
-        if took == 0 && done == 0 {
+        if took == 0 && done == 0 && is_done {
             return self.gives_up(now).then_some(0);
         }
         Some(done)

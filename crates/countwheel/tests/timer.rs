@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use countwheel::{
     Executor, Instant, Layout, ManualClock, ManualHost, Overload, Pool, ScheduleError, Stop, Task,
-    Timeout, Timer, Work,
+    Timeout, Timer, Work, pretend_to_be_thread,
 };
 
 use support::{Journal, Random, layouts, manual, ns};
@@ -585,7 +585,9 @@ fn the_memory_of_a_peak_is_given_back_once_nothing_is_pending() {
         shards.iter().map(|shard| shard.memory_bytes).sum::<usize>()
     };
     for layout in layouts() {
-        for cancels in [false, true] {
+        // On the first shard, and on one that nobody looks at once it is empty.
+        for (cancels, thread) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+            pretend_to_be_thread(thread);
             let mut host = manual(Duration::from_millis(1), layout);
             let timer = host.timer().clone();
             let delay = |number| Duration::from_micros(number);
@@ -601,6 +603,37 @@ fn the_memory_of_a_peak_is_given_back_once_nothing_is_pending() {
             host.advance(Duration::from_secs(1));
             assert!(memory(&host) < 300_000, "{}", memory(&host));
         }
+    }
+}
+
+// The host held the lock of a wheel for as long as a million timers of one tick took to come
+// nearer; now it comes back to it many times.
+#[test]
+fn a_crowd_of_one_tick_fires_in_order_whatever_comes_in_between() {
+    const CROWD: usize = 20_000; // several times what is moved while the lock is held once
+    const HOUR: Duration = Duration::from_secs(3600);
+    for layout in layouts() {
+        let mut host = manual(Duration::from_millis(1), layout);
+        let timer = host.timer().clone();
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        let task = |number: usize| {
+            let ran = Arc::clone(&ran);
+            move || ran.lock().unwrap().push(number)
+        };
+        let schedule = |number| timer.schedule(HOUR, task(number)).unwrap();
+        let timeouts: Vec<_> = (0..CROWD).map(schedule).collect();
+        host.advance(HOUR - Duration::from_millis(1));
+        assert_eq!(timer.stats().ran, 0, "nothing is early");
+        timeouts.iter().step_by(3).for_each(|timeout| {
+            timeout.cancel();
+        });
+        let last = timer.schedule(Duration::from_millis(1), task(CROWD));
+        host.clock().advance(Duration::from_millis(1));
+        let expected: Vec<_> = (0..=CROWD).filter(|n| n % 3 != 0 || *n == CROWD).collect();
+        assert_eq!(host.run_due(), expected.len(), "in one go for the caller");
+        assert!(last.unwrap().is_expired());
+        assert_eq!(*ran.lock().unwrap(), expected);
+        assert_eq!(timer.pending(), 0);
     }
 }
 

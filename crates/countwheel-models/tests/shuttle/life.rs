@@ -32,7 +32,8 @@ const MAX_PENDING: u64 = 6;
 const WORK_ROOM: usize = 2;
 
 const STEPS: u64 = 3;
-const STEP: u64 = 10_000_000;
+/// Some hundred ticks, so that what is filed has to come nearer before it is due.
+const STEP: u64 = 200_000_000;
 /// When time ends.
 const END: Instant = Instant::from_nanos(STEPS * STEP);
 const AFTER_THE_END: Instant = Instant::from_nanos(10 * STEPS * STEP);

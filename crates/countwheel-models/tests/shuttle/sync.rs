@@ -5,3 +5,18 @@ pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use shuttle::thread;
 
 pub(crate) use crate::planting::is_planted;
+
+/// So few that nothing comes nearer in one go.
+pub(crate) const MOVES: usize = 1;
+
+/// The checker gives a lock to each who waits for it.
+#[derive(Default)]
+pub(crate) struct Queue(());
+
+impl Queue {
+    pub(crate) fn enter<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        mutex.lock().expect("a panic ends the model")
+    }
+
+    pub(crate) fn let_in(&self) {}
+}

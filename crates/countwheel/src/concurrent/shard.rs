@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::hub::{Hub, Refusal};
 use super::lock;
 use crate::planted::Bug;
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence, is_planted};
+use crate::sync::{AtomicU64, MOVES, Mutex, MutexGuard, Ordering, Queue, fence, is_planted};
 use crate::{Driver, Fired, Instant, ShardLoad, TimerKey, Unfired};
 
 /// A wheel behind a lock. On cache lines of its own: another shard's lock is no business of
@@ -17,6 +17,8 @@ pub(crate) struct Shard<T> {
     /// Nothing of the shard is due before this (nanoseconds). Written under the lock.
     pub(super) bound: AtomicU64,
     books: Mutex<Books<T>>,
+    /// The callers who want the books while the host has them.
+    callers: Queue,
 }
 
 struct Books<T> {
@@ -25,8 +27,7 @@ struct Books<T> {
     counts: Counts,
     /// The keys that a stop took out.
     returned: HashSet<TimerKey>,
-    /// The room of the wheel that could not be given back when that was last tried.
-    kept_room: usize,
+    room: Room,
 }
 
 /// What has become of the entries of a shard, or of all: at any moment, `added` is the sum of
@@ -62,8 +63,9 @@ impl<T> Shard<T> {
                 driver: None,
                 counts: Counts::default(),
                 returned: HashSet::new(),
-                kept_room: 0,
+                room: Room::default(),
             }),
+            callers: Queue::default(),
         }
     }
 
@@ -114,7 +116,7 @@ impl<T> Shard<T> {
         take_room: fn(&Hub) -> bool,
     ) -> Result<(TimerKey, bool), (Refusal, T)> {
         let too_early = is_planted(Bug::ClosedBeforeLock).then(|| self.hub.is_closed());
-        let mut books = lock(&self.books);
+        let mut books = self.callers.enter(&self.books);
         // Under the lock: who closes sets this first and then takes the lock to drain, so it
         // either is seen here or finds what is filed now.
         let closed = too_early.unwrap_or_else(|| self.hub.is_closed());
@@ -166,7 +168,7 @@ impl<T> Shard<T> {
         deadline: Instant,
         done: impl FnOnce(),
     ) -> Option<bool> {
-        let mut books = lock(&self.books);
+        let mut books = self.callers.enter(&self.books);
         let driver = books.driver.as_mut()?;
         if !driver.reschedule(now, key, deadline) {
             return None;
@@ -220,7 +222,7 @@ impl<T> Shard<T> {
             done();
             return Some((books.driver.as_mut()?.cancel(key)?, false));
         }
-        let mut books = lock(&self.books);
+        let mut books = self.callers.enter(&self.books);
         let value = books.driver.as_mut()?.cancel(key)?;
         books.counts.cancelled += 1;
         done();
@@ -236,12 +238,12 @@ impl<T> Shard<T> {
 
     /// Does something with a pending entry; `None` if it is not pending.
     pub(crate) fn with<R>(&self, key: TimerKey, look: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let mut books = lock(&self.books);
+        let mut books = self.callers.enter(&self.books);
         books.driver.as_mut()?.get_mut(key).map(look)
     }
 
     pub(crate) fn fate(&self, key: TimerKey) -> Fate {
-        let mut books = lock(&self.books);
+        let mut books = self.callers.enter(&self.books);
         let driver = books.driver.as_mut();
         if driver.is_some_and(|driver| driver.get_mut(key).is_some()) {
             Fate::Pending
@@ -256,27 +258,30 @@ impl<T> Shard<T> {
         &self.hub
     }
 
-    /// Takes out what is due by `until`, `limit` entries at most.
+    /// Takes out what is due by `until`, `limit` entries at most. False if it has held the lock
+    /// for long enough before it has found out what is: then the bound says "now".
     pub(super) fn take_due(
         &self,
         now: Instant,
         until: Instant,
         limit: usize,
         due: &mut Vec<Fired<T>>,
-    ) {
+    ) -> bool {
         let mut books = lock(&self.books);
         let books_mut = &mut *books;
         let Some(driver) = &mut books_mut.driver else {
-            return;
+            return true;
         };
         let before = due.len();
+        let mut moves = MOVES;
         while due.len() - before < limit
-            && let Some(fired) = driver.expire_until(now, until)
+            && let Some(fired) = driver.expire_within(now, until, &mut moves)
         {
             due.push(fired);
         }
+        let is_done = moves > 0 || due.len() - before == limit;
         let taken = (due.len() - before) as u64;
-        give_memory_back(driver, &mut books_mut.kept_room);
+        let is_leaving = books_mut.room.give_back(driver);
         let bound = driver.next_wake().map_or(u64::MAX, Instant::as_nanos);
         if is_planted(Bug::FiredCountedLate) {
             drop(books);
@@ -290,6 +295,28 @@ impl<T> Shard<T> {
             self.bound.store(bound, Ordering::Relaxed);
             drop(books);
         }
+        if is_leaving && is_done && due.len() - before < limit {
+            // The host may not come back for long.
+            drop(self.without_what_a_peak_left());
+        }
+        is_done
+    }
+
+    /// Gives back what a peak has left of the memory, and lets callers in after each piece.
+    fn without_what_a_peak_left(&self) -> MutexGuard<'_, Books<T>> {
+        loop {
+            let mut books = lock(&self.books);
+            if !books.give_memory_back() {
+                return books;
+            }
+            drop(books);
+            self.let_in();
+        }
+    }
+
+    /// Lets callers in, for the host that comes back at once.
+    pub(super) fn let_in(&self) {
+        self.callers.let_in();
     }
 
     /// Raises the bound to what is exactly the earliest deadline, if that is soon found.
@@ -300,14 +327,8 @@ impl<T> Shard<T> {
     /// the search is shorter than the wake-ups it saves, and a bound on both beyond.
     pub(super) fn refine_bound(&self) -> u64 {
         const EXACT_UP_TO_PENDING: usize = 1_024; // a few microseconds
-        let mut books = lock(&self.books);
-        let Books {
-            driver, kept_room, ..
-        } = &mut *books;
-        if let Some(driver) = driver {
-            give_memory_back(driver, kept_room);
-        }
-        let next = match driver {
+        let books = self.without_what_a_peak_left();
+        let next = match &books.driver {
             Some(driver) if driver.len() <= EXACT_UP_TO_PENDING => driver.next_due(),
             Some(driver) => driver.next_wake(),
             None => None,
@@ -395,20 +416,43 @@ impl<T> Look<'_, T> {
     }
 }
 
-/// What a peak has left, once nothing is pending or next to nothing; but not so little that a lone
-/// periodic task would allocate for each of its turns.
-fn give_memory_back<T>(driver: &mut Driver<T>, kept_room: &mut usize) {
-    const SHARE: usize = 16;
-    const KEPT_ROOM: usize = 1 << 13;
-    let room = driver.room();
-    // What was tried in vain is not tried again, until there is more.
-    if room > KEPT_ROOM && room != *kept_room && driver.len() < room / SHARE {
-        driver.shrink_to_fit();
-        *kept_room = driver.room();
+/// What a peak has left of a wheel's memory.
+#[derive(Default)]
+struct Room {
+    /// The room that could not be given back when that was last tried.
+    kept: usize,
+    /// Whether a part has been given back, and the rest is to follow.
+    is_leaving: bool,
+}
+
+impl Room {
+    /// Gives memory back once nothing is pending or next to nothing; but not so little that a
+    /// lone periodic task would allocate for each of its turns. A piece at a time, since
+    /// callers wait; whether there may be more.
+    fn give_back<T>(&mut self, driver: &mut Driver<T>) -> bool {
+        const SHARE: usize = 16;
+        const KEPT: usize = 1 << 13;
+        const PIECES: usize = 4;
+        let room = driver.room();
+        // What was tried in vain is not tried again, until there is more.
+        let begins = room > KEPT && room != self.kept && driver.len() < room / SHARE;
+        if !begins && !self.is_leaving {
+            return false;
+        }
+        self.is_leaving = driver.shrink_by(PIECES);
+        if !self.is_leaving {
+            self.kept = driver.room();
+        }
+        self.is_leaving
     }
 }
 
 impl<T> Books<T> {
+    fn give_memory_back(&mut self) -> bool {
+        let driver = self.driver.as_mut();
+        driver.is_some_and(|driver| self.room.give_back(driver))
+    }
+
     fn pending(&self) -> u64 {
         self.driver.as_ref().map_or(0, |driver| driver.len() as u64)
     }

@@ -36,25 +36,34 @@ impl<T> Shards<T> {
 
     /// Takes out what is due at `now`, `limit` entries at most, in order of deadline (in
     /// ticks) and, of those that one thread scheduled, as scheduled.
-    pub(crate) fn take_due(&self, now: Instant, limit: usize, due: &mut Vec<Fired<T>>) {
+    ///
+    /// No lock is held for long. False if that is why it ends here: more may be due, and who
+    /// goes on at once [lets callers in](Self::let_in) first.
+    pub(crate) fn take_due(&self, now: Instant, limit: usize, due: &mut Vec<Fired<T>>) -> bool {
         let limit = due.len() + limit;
         while due.len() < limit {
             let (first, second) = self.two_earliest();
             let (bound, shard) = first;
             if bound > now.as_nanos() {
-                return;
+                return true;
             }
             if bound == u64::MAX {
                 // Time has ended, for those who asked for that: a bound tells no more.
-                for shard in &self.shards {
-                    shard.take_due(now, now, limit - due.len(), due);
-                }
-                return;
+                let take = |shard: &Arc<Shard<T>>| shard.take_due(now, now, limit - due.len(), due);
+                return self.shards.iter().all(take);
             }
             // As far as this shard is ahead of all others.
             let until = now.min(Instant::from_nanos(second));
-            shard.take_due(now, until, limit - due.len(), due);
+            if !shard.take_due(now, until, limit - due.len(), due) {
+                return false;
+            }
         }
+        true
+    }
+
+    /// Lets those in who wait for a lock that the host has held.
+    pub(crate) fn let_in(&self) {
+        self.shards.iter().for_each(|shard| shard.let_in());
     }
 
     /// The lowest bound with its shard, and the second lowest.
