@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use countwheel::pattern::{
-    Dead, DelayQueue, DelayedOperation, DelayedOperations, HeartbeatConfig, Heartbeats, IdleLimits,
-    IdleWatch, LeaseConfig, Leases, Peer, Recovery, Step, Supervised, Watched, Worker,
+    Attempt, Backoff, Dead, DelayQueue, DelayedOperation, DelayedOperations, ExpiringMap, Failure,
+    HeartbeatConfig, Heartbeats, IdleLimits, IdleWatch, LeaseConfig, Leases, Peer, Recovery,
+    Requests, Retry, Step, Supervised, Ttl, Watched, Worker,
 };
 use countwheel::{ManualClock, ManualHost, Timer};
 
@@ -279,4 +280,34 @@ fn suspending_and_resuming_gathers_no_old_steps() {
     host.advance(SECOND);
     let waiting = host.timer().stats().waiting;
     assert!(waiting < 10, "{waiting} wait");
+}
+
+/// The lock of a pattern was held for as long as all its deadlines of one tick took to come
+/// nearer.
+#[test]
+fn what_comes_nearer_in_many_pieces_is_due_in_its_tick_all_the_same() {
+    const CROWD: u32 = 100_000; // for each lock several times what is moved while it is held once
+    let mut host = ManualHost::new();
+    let timer = host.timer().clone();
+    let map = ExpiringMap::new(timer.clone(), Ttl::after(HOUR));
+    let requests = Requests::<()>::new(timer.clone());
+    let tried = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&tried);
+    let retry = Retry::new(timer, Backoff::fixed(HOUR), move |_: &u32, _: &Attempt| {
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, Failure<()>>(())
+    });
+    let mut responses = Vec::new();
+    for number in 0..CROWD {
+        map.insert(number, ()).unwrap();
+        responses.push(requests.register(HOUR).unwrap());
+        retry.submit_failed(number, ()).unwrap();
+    }
+    host.advance(HOUR - MS);
+    let in_flight = requests.stats().in_flight;
+    assert_eq!((map.len(), in_flight), (CROWD as usize, u64::from(CROWD)));
+    assert_eq!(tried.load(Ordering::SeqCst), 0);
+    host.advance(MS);
+    assert_eq!((map.len(), requests.stats().in_flight), (0, 0));
+    assert_eq!(tried.load(Ordering::SeqCst), CROWD as usize);
 }

@@ -11,6 +11,7 @@ use super::cell::{ANEW, CALLED, Cell, ENDED};
 use super::stalls::Live;
 use super::table::Hub;
 use crate::pattern::bell::{Bell, Rung};
+use crate::sync::MOVES;
 use crate::task::returns;
 use crate::{Driver, Instant, Layout, Resolution, Timer};
 
@@ -248,8 +249,9 @@ impl<P: Policy> Rung for Shard<P> {
         let mut due = Vec::new();
         let mut looked = 0;
         let mut wheel = self.lock();
+        let mut moves = MOVES;
         while looked < SLICE
-            && let Some(fired) = wheel.expire(now)
+            && let Some(fired) = wheel.expire_within(now, Instant::MAX, &mut moves)
         {
             looked += 1;
             let cell = fired.value;

@@ -24,6 +24,7 @@ use super::results::{ExpiringEntry, ExpiringStats, InsertError};
 use super::ttl::Life;
 use crate::index::Index;
 use crate::pattern::bell::{Bell, Rung};
+use crate::sync::MOVES;
 use crate::task::returns;
 use crate::{Driver, Instant, Timer, TimerKey};
 
@@ -605,12 +606,13 @@ where
         // What is dropped without any code of its own is dropped at once.
         let is_plain = !self.outbox.has_listener() && !mem::needs_drop::<(K, V)>();
         let mut books = self.write();
-        let mut looked = 0;
+        let (mut looked, mut moves) = (0, MOVES);
         let next = loop {
             if looked == SLICE {
                 break Some(now);
             }
-            let Some(fired) = books.wheel.expire(now) else {
+            let next = books.wheel.expire_within(now, Instant::MAX, &mut moves);
+            let Some(fired) = next else {
                 break books.wheel.next_wake();
             };
             looked += 1;

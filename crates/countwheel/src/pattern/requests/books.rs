@@ -7,6 +7,7 @@ use super::handler::Start;
 use super::response::Call;
 use super::{RequestError, RequestId, RequestStats};
 use crate::concurrent::Outcome;
+use crate::sync::MOVES;
 use crate::{Driver, Fired, Instant, TimerKey};
 
 /// How a request ends, for the counters.
@@ -300,8 +301,9 @@ impl<T> Books<T> {
     /// Takes out what is due, `limit` at most.
     pub(super) fn take_due(&mut self, now: Instant, shard: u64, limit: usize) -> Due<T> {
         let mut due = Due::default();
+        let mut moves = MOVES;
         while due.len() < limit
-            && let Some(fired) = self.driver.expire(now)
+            && let Some(fired) = self.driver.expire_within(now, Instant::MAX, &mut moves)
         {
             self.take_fired(fired, now, shard, limit, &mut due);
         }

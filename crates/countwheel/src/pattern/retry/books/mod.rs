@@ -20,6 +20,7 @@ use super::numbered::Numbered;
 use super::results::RetryStats;
 use crate::index::{Index, give_memory_back};
 use crate::pattern::GiveUp;
+use crate::sync::MOVES;
 use crate::{Driver, Instant};
 
 pub(super) use self::entries::{Effects, Landing, Operation, Passage};
@@ -258,8 +259,10 @@ impl<K, T, E> Books<K, T, E> {
         effects: &mut Effects<K, T, E>,
     ) -> Option<Instant> {
         self.fill(effects);
+        let mut moves = MOVES;
         for _ in 0..most {
-            let Some(fired) = self.driver.expire(now) else {
+            let next = self.driver.expire_within(now, Instant::MAX, &mut moves);
+            let Some(fired) = next else {
                 return self.driver.next_wake();
             };
             let place = self.launch(fired.value, effects);
