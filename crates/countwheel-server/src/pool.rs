@@ -268,3 +268,95 @@ impl Service<Uri> for Timed {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::uri::PathAndQuery;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::DuplexStream;
+
+    use super::*;
+
+    fn target(number: usize) -> Target {
+        let authority = format!("target-{number}.example").parse();
+        (Scheme::HTTP, authority.expect("a host"))
+    }
+
+    fn idle(most: usize) -> Arc<Idle> {
+        let state = Mutex::default();
+        Arc::new(Idle { most, state })
+    }
+
+    /// A connection and its other end.
+    async fn connection() -> (Sending, DuplexStream) {
+        let (near, far) = tokio::io::duplex(1_024);
+        let (sending, connection) = http1::handshake(TokioIo::new(near)).await.expect("open");
+        tokio::spawn(connection);
+        (sending, far)
+    }
+
+    /// How many idle, and to how many targets.
+    fn kept(idle: &Idle) -> (usize, usize) {
+        let state = lock(&idle.state);
+        let all = state.targets.values().map(Vec::len);
+        (all.sum(), state.targets.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_idles_for_too_long_is_closed_and_then_nothing_sweeps() {
+        let idle = idle(10);
+        let mut others = Vec::new();
+        for number in 0..3 {
+            let (sending, far) = connection().await;
+            others.push(far);
+            idle.put(target(number), sending);
+            tokio::time::sleep(IDLE / 3).await;
+        }
+        assert_eq!(kept(&idle), (3, 3));
+        tokio::time::sleep(IDLE / 3).await;
+        assert!(kept(&idle).0 < 3);
+        assert!(idle.take(&target(0)).is_none() && idle.take(&target(2)).is_some());
+        tokio::time::sleep(2 * IDLE).await;
+        assert_eq!(kept(&idle), (0, 0));
+        assert!(!lock(&idle.state).is_swept);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_goes_and_the_newest_is_taken_and_what_was_closed_is_neither() {
+        let idle = idle(2);
+        let mut others = Vec::new();
+        for _ in 0..3 {
+            let (sending, far) = connection().await;
+            others.push(far);
+            idle.put(target(0), sending);
+        }
+        assert_eq!(kept(&idle), (2, 1));
+        drop(others.pop());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(idle.take(&target(1)).is_none());
+        let taken = idle.take(&target(0)).expect("the second");
+        assert!(!taken.is_closed());
+        assert_eq!(kept(&idle), (0, 0), "the third was closed by its other end");
+    }
+
+    /// The request comes back, and goes to another connection.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_not_sent_comes_back_from_a_connection_that_was_used_before() {
+        for is_reused in [true, false] {
+            let (sending, far) = connection().await;
+            drop(far);
+            let mut connection = Connection {
+                sending,
+                target: target(0),
+                is_reused,
+            };
+            let mut request = Request::new(Full::new(Bytes::from_static(b"7")));
+            *request.uri_mut() = PathAndQuery::from_static("/").into();
+            match connection.send(request).await {
+                Ok(Sent::Closed(_)) => assert!(is_reused),
+                Err(_) => assert!(!is_reused),
+                Ok(Sent::Answered(answer)) => panic!("{answer:?}"),
+            }
+        }
+    }
+}

@@ -1,8 +1,9 @@
 //! What receivers see, and what their answers mean.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
@@ -399,6 +400,41 @@ fn a_delivery_that_fails_in_tls_says_why() {
         let found = found.replace("connection reset", "connection closed before the answer");
         assert_eq!(found, detail, "{url}");
     }
+}
+
+/// One connection carries one attempt after the other; one that the target has closed meanwhile costs
+/// none.
+#[test]
+fn a_connection_is_used_again_until_the_target_closes_it() {
+    let (_directory, _server, mut client) = start();
+    let (connected, connections) = channel();
+    let serve = |mut stream: BufReader<TcpStream>| {
+        for _ in 0..3 {
+            let mut line = String::new();
+            while line != "\r\n" {
+                line.clear();
+                if stream.read_line(&mut line).unwrap_or_default() == 0 {
+                    return;
+                }
+            }
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            stream.get_mut().write_all(answer).unwrap_or_default();
+        }
+    };
+    let url = serve_connections(move |stream| {
+        connected.send(()).unwrap_or_default();
+        std::thread::spawn(move || serve(BufReader::new(stream)));
+    });
+    let url = url.replace("https", "http");
+    for number in 1..=7 {
+        set(&mut client, &json!({"in": 0, "target": {"url": url}}));
+        let done = wait_for_state(&mut client, PATH, "done");
+        assert_eq!(done["attempt"], 1, "{number}");
+        // Until it is kept, or known to be closed.
+        (0..5).for_each(|_| crate::support::pause());
+    }
+    let connections = connections.try_iter().count();
+    assert!((3..=4).contains(&connections), "{connections}");
 }
 
 #[test]
