@@ -17,6 +17,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::VERSION;
+use crate::places::Figures;
 use crate::pool::Phases;
 use crate::scrub::Progress;
 
@@ -82,7 +83,7 @@ pub(crate) fn text(
     overview: Option<Overview>,
     requests: &Requests,
     scrub: Arc<Progress>,
-    phases: Phases,
+    callers: Callers,
     form: Form,
 ) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("countwheel");
@@ -93,7 +94,7 @@ pub(crate) fn text(
         healthy: timers.health() == Health::Running,
         troubles: timers.troubles(),
         scrub,
-        phases,
+        callers,
         overview: overview.unwrap_or_default(),
     }));
     let mut text = String::new();
@@ -136,6 +137,15 @@ fn classic(text: &str) -> String {
     classic
 }
 
+/// What is open of callers and to targets at one moment.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    pub(crate) places: Figures,
+    /// Bytes that the bodies of requests take.
+    pub(crate) bodies: usize,
+    pub(crate) phases: Phases,
+}
+
 /// The engine's numbers at one moment.
 #[derive(Debug)]
 struct Engine {
@@ -144,7 +154,7 @@ struct Engine {
     healthy: bool,
     troubles: Vec<Trouble>,
     scrub: Arc<Progress>,
-    phases: Phases,
+    callers: Callers,
     overview: Overview,
 }
 
@@ -245,6 +255,11 @@ impl Collector for Engine {
                 stats.steps_backward,
             ),
             (
+                "connections_closed_for_room",
+                "Connections of callers that had to make room for others",
+                self.callers.places.told,
+            ),
+            (
                 "scrub_bytes",
                 "Bytes of which the scrub has read the checksums",
                 self.scrub.bytes(),
@@ -313,6 +328,21 @@ impl Collector for Engine {
                 stats.suspects as u64,
             ),
             (
+                "connections",
+                "Connections of callers that are open",
+                self.callers.places.open as u64,
+            ),
+            (
+                "connections_in_reserve",
+                "Those of them on which only health and metrics are answered",
+                self.callers.places.reserved as u64,
+            ),
+            (
+                "request_body_bytes",
+                "Memory that the bodies of requests take",
+                self.callers.bodies as u64,
+            ),
+            (
                 "scrub_files_left",
                 "About how many files this round of the scrub has still to read",
                 self.scrub.files_left(),
@@ -358,12 +388,12 @@ impl Collector for Engine {
             (
                 "connect",
                 "How long it took from a target's name to an open connection",
-                &self.phases.connect,
+                &self.callers.phases.connect,
             ),
             (
                 "tls",
                 "How long the handshake of TLS took on it",
-                &self.phases.tls,
+                &self.callers.phases.tls,
             ),
         ] {
             encode_spans(name, help, spans, &mut encoder)?;

@@ -42,6 +42,17 @@ impl Default for Limits {
     }
 }
 
+/// What there is, and what has been.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Figures {
+    /// Connections that are open.
+    pub(crate) open: usize,
+    /// Those of them that are in reserve.
+    pub(crate) reserved: usize,
+    /// How many had to make room since the start.
+    pub(crate) told: u64,
+}
+
 /// The places of one listener.
 #[derive(Debug)]
 pub(crate) struct Places {
@@ -58,6 +69,8 @@ struct State {
     reserve: usize,
     /// Were told to go, and are about to.
     leaving: usize,
+    /// Were told to go since the start.
+    told: u64,
     connections: HashMap<Id, Connection>,
     /// The most that there were since they ebbed.
     peak: usize,
@@ -128,6 +141,7 @@ impl Places {
             most: 0,
             reserve: 0,
             leaving: 0,
+            told: 0,
             connections: HashMap::new(),
             peak: 0,
             reserved: Group::default(),
@@ -152,6 +166,16 @@ impl Places {
             state.peak = left;
         }
         have_ebbed
+    }
+
+    /// What the operator sees of them.
+    pub(crate) fn figures(&self) -> Figures {
+        let state = lock(&self.state);
+        Figures {
+            open: state.connections.len(),
+            reserved: state.reserved.connections,
+            told: state.told,
+        }
     }
 
     /// From now on there are so many. Of those that are too many go who can.
@@ -339,6 +363,7 @@ impl State {
             && let Some(told) = told
         {
             self.leaving += 1;
+            self.told += 1;
             told.notify_one();
         }
     }

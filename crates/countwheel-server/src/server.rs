@@ -269,7 +269,9 @@ impl Service {
             self.dev.is_some(),
         );
         let (allowed, may_snapshot) = (self.targets.to_string(), self.snapshots.is_some());
-        let app = app.with_phases(phases).with_snapshots(self.snapshots);
+        let places = Places::new(budget.callers(files), callers);
+        let app = app.with_connections(phases, Arc::clone(&places));
+        let app = app.with_snapshots(self.snapshots);
         let app = app.with_body_bytes(self.front.body_bytes());
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
@@ -284,7 +286,6 @@ impl Service {
             ));
         }
         let (stop, stopped) = watch::channel(false);
-        let places = Places::new(budget.callers(files), callers);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
         let serving = tokio::spawn(accept::accept(
             listener,

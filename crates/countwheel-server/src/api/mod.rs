@@ -16,7 +16,7 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::Body;
@@ -41,7 +41,8 @@ use crate::dashboard;
 use crate::echo::{self, Echo};
 use crate::framing::{Fault, HEAD_MAX_BYTES, HEADERS_MAX};
 use crate::guard::Targets;
-use crate::metrics::{RequestLabels, Requests};
+use crate::metrics::{Callers, RequestLabels, Requests};
+use crate::places::{Figures, Places};
 use crate::pool::Phases;
 use crate::scrub::Progress;
 
@@ -98,7 +99,10 @@ pub struct App {
     pub(crate) echo: Echo,
     pub(crate) scrub: Arc<Progress>,
     /// How long connections to targets take.
-    pub(crate) phases: Arc<Mutex<Phases>>,
+    phases: Arc<Mutex<Phases>>,
+    /// The connections of callers.
+    places: Option<Arc<Places>>,
+    body_bytes: usize,
     token: Option<Token>,
     dev: bool,
     reads: Arc<Semaphore>,
@@ -166,6 +170,8 @@ impl App {
             echo: Echo::default(),
             scrub: Arc::default(),
             phases: Arc::default(),
+            places: None,
+            body_bytes: BODY_BYTES,
             token,
             dev,
             reads: Arc::new(Semaphore::new(READS_MAX)),
@@ -197,15 +203,36 @@ impl App {
     /// The same API, with so many bytes of bodies at a time.
     #[must_use]
     pub fn with_body_bytes(mut self, bytes: usize) -> Self {
-        self.bodies = Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)));
+        self.body_bytes = bytes.min(Semaphore::MAX_PERMITS);
+        self.bodies = Arc::new(Semaphore::new(self.body_bytes));
         self
     }
 
-    /// The same API, which shows how long connections take to targets.
+    /// The same API, which shows how long connections take to targets, and what callers have open.
     #[must_use]
-    pub(crate) fn with_phases(mut self, phases: Arc<Mutex<Phases>>) -> Self {
+    pub(crate) fn with_connections(
+        mut self,
+        phases: Arc<Mutex<Phases>>,
+        places: Arc<Places>,
+    ) -> Self {
         self.phases = phases;
+        self.places = Some(places);
         self
+    }
+
+    /// What is open of callers and to targets.
+    pub(crate) fn callers(&self) -> Callers {
+        let phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        Callers {
+            places: self
+                .places
+                .as_ref()
+                .map_or_else(Figures::default, |places| places.figures()),
+            bodies: self
+                .body_bytes
+                .saturating_sub(self.bodies.available_permits()),
+            phases: phases.clone(),
+        }
     }
 
     pub(crate) fn scrub(&self) -> Arc<Progress> {

@@ -1,6 +1,6 @@
 //! Health, readiness and metrics, for those who run the service.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -93,16 +93,12 @@ pub(super) async fn metrics(
     let form = Form::of(&headers);
     let http = app.requests.clone();
     let scrub = app.scrub();
-    let phases = Arc::clone(&app.phases);
+    let callers = app.callers();
     let wall = app.clock.timestamp();
     app.measure(move |timers| {
         // Without the store there are still the numbers of the process.
         let overview = timers.overview(metrics::QUEUES_MAX).ok();
-        let phases = phases
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let text = metrics::text(timers, wall, overview, &http, scrub, phases, form)
+        let text = metrics::text(timers, wall, overview, &http, scrub, callers, form)
             .map_err(|_| Problem::new(Code::Internal, "the metrics could not be written"))?;
         let content_type = HeaderValue::from_static(form.content_type());
         Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())

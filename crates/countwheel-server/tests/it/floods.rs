@@ -67,6 +67,14 @@ async fn ask(server: &str, from: IpAddr, head: &str, body: &[u8]) -> (String, Du
     (answer, began.elapsed())
 }
 
+/// A figure of the metrics.
+async fn figure(server: &str, name: &str) -> usize {
+    let (answer, _) = ask(server, address(900), "GET /metrics", b"").await;
+    let begins = format!("countwheel_{name} ");
+    let line = answer.lines().find_map(|line| line.strip_prefix(&begins));
+    line.and_then(|value| value.parse().ok()).unwrap()
+}
+
 /// What is still to be read.
 async fn all_of(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
@@ -295,6 +303,10 @@ async fn a_caller_behind_a_proxy_has_no_more_places_than_any_other() {
         }
         assert!(open <= 6, "{kind:?}: {open} are open");
     }
+    let figure = |name| figure(&server.address, name);
+    assert!(figure("connections_closed_for_room_total").await >= 500);
+    assert!((5..=12).contains(&figure("connections").await));
+    assert_eq!(figure("connections_in_reserve").await, 0);
     for mut stream in others {
         stream.write_all(b"{\"a\":").await.unwrap();
         let mut line = [0; 13];
@@ -380,6 +392,8 @@ async fn bodies_under_way_have_so_much_memory_in_all() {
         assert!(held.len() <= 4, "more is held than there is memory for");
     };
     assert_eq!(&refused, b"HTTP/1.1 429 ");
+    let taken = figure(&server.address, "request_body_bytes").await;
+    assert!((1 << 20..=4 << 20).contains(&taken), "{taken}");
     let set = |key, body| ask(&server.address, address(1), key, body);
     let (large, small) = (set_of(900_000), set_of(5_000));
     let (refused, _) = set("PUT /v1/queues/q/timers/large", &large).await;
@@ -391,6 +405,7 @@ async fn bodies_under_way_have_so_much_memory_in_all() {
     for _ in 0..100 {
         let (taken, _) = set("PUT /v1/queues/q/timers/large", &large).await;
         if is(&taken, 201) {
+            assert_eq!(figure(&server.address, "request_body_bytes").await, 0);
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
