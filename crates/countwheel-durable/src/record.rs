@@ -222,10 +222,13 @@ pub struct AttemptRecord {
 
 impl AttemptRecord {
     /// How late its receiver had it, without the time for which a limit held it. `None` while it runs,
-    /// and is not known yet.
+    /// and if the process ended during it: then nobody knows.
     #[must_use]
     pub fn lateness(&self) -> Option<Duration> {
-        self.ended.as_ref()?;
+        let ended = self.ended.as_ref()?;
+        if ended.result == AttemptResult::Interrupted {
+            return None;
+        }
         Some(self.started.saturating_since(self.due + self.held))
     }
 }

@@ -396,6 +396,10 @@ impl Scheduler {
         };
         let has_room = store.has_room();
         self.held_until = (!has_room).then(|| now.boot + ROOM_PAUSE);
+        if !has_room {
+            // It is the disk that it waits for, not the rate.
+            self.overdue.since = now.boot;
+        }
         self.points = 0;
         while draft.bytes() < self.config.max_batch_bytes
             && self.points < POINTS_MAX
