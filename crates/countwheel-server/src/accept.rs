@@ -178,6 +178,8 @@ impl Connection {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_DEADLINE)
+            // Who has sent all and closes that direction still wants the answer.
+            .half_close(true)
             .max_headers(HEADERS_MAX)
             .max_header_size(HEAD_MAX_BYTES)
             .max_buf_size(HEAD_MAX_BYTES + HEAD_MAX_BYTES / 4)
@@ -243,14 +245,21 @@ impl Answering {
     }
 
     /// Why the request goes no further than here.
-    fn bars<B>(&self, request: &Request<B>) -> Option<Barred> {
+    fn bars(&self, caller: Caller) -> Option<Barred> {
         if self.place().is_reserved() {
             return Some(Barred::NoPlace);
         }
-        let proxies = self.proxies.as_ref()?;
-        let caller = proxies.caller_of(request.headers(), self.source);
+        self.proxies.as_ref()?;
         // Of a proxy that says nothing of its callers, all have its address.
         (!self.place().is_for(caller)).then_some(Barred::NoPlace)
+    }
+
+    /// On whose behalf the request is.
+    fn caller_of<B>(&self, request: &Request<B>) -> Caller {
+        match &self.proxies {
+            Some(proxies) => proxies.caller_of(request.headers(), self.source),
+            None => self.source.into(),
+        }
     }
 }
 
@@ -265,7 +274,9 @@ impl Service<Request<Incoming>> for Answering {
             return Box::pin(std::future::poll_fn(|_| Poll::Pending));
         }
         let fault = self.exchange.begin();
-        if let Some(barred) = fault.map(Barred::Framing).or_else(|| self.bars(&request)) {
+        let caller = self.caller_of(&request);
+        request.extensions_mut().insert(caller);
+        if let Some(barred) = fault.map(Barred::Framing).or_else(|| self.bars(caller)) {
             request.extensions_mut().insert(barred);
         }
         // What else it may expect is refused, and sent along with the rest.

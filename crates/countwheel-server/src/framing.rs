@@ -363,7 +363,8 @@ fn after(head: &[u8]) -> Result<At, Fault> {
 /// That one drops what follows a `#`, and would act on the rest.
 fn is_target(method: &str, target: &str) -> bool {
     let has_form = match method {
-        "CONNECT" => true,
+        // A tunnel is nothing that anybody gets here.
+        "CONNECT" => false,
         "OPTIONS" if target == "*" => true,
         _ => {
             let scheme = target.split_once("://").map(|(scheme, _)| scheme);
@@ -555,6 +556,9 @@ mod tests {
             "GET http://x/a#b HTTP/1.1\r\nhost: x\r\n\r\n",
             "GET http:///a HTTP/1.1\r\nhost: x\r\n\r\n",
             "GET ftp://x/a HTTP/1.1\r\nhost: x\r\n\r\n",
+            "CONNECT x:80 HTTP/1.1\r\nhost: x:80\r\n\r\n",
+            "CONNECT * HTTP/1.1\r\nhost: x\r\n\r\n",
+            "CONNECT / HTTP/1.1\r\nhost: x\r\n\r\n",
             "GET x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
         ] {
             let (heads, passed, fault) = verdict_of(format!("{head}{NEXT}").as_bytes());

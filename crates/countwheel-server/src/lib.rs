@@ -5,6 +5,7 @@
 
 mod accept;
 pub mod api;
+mod bodies;
 pub mod callers;
 pub mod cli;
 pub mod client;

@@ -37,6 +37,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use self::problem::{Code, Problem};
 use self::snapshots::Snapshots;
+use crate::bodies::Bodies;
 use crate::dashboard;
 use crate::echo::{self, Echo};
 use crate::framing::{Fault, HEAD_MAX_BYTES, HEADERS_MAX};
@@ -102,13 +103,12 @@ pub struct App {
     phases: Arc<Mutex<Phases>>,
     /// The connections of callers.
     places: Option<Arc<Places>>,
-    body_bytes: usize,
     token: Option<Token>,
     dev: bool,
     reads: Arc<Semaphore>,
     metrics: Arc<Semaphore>,
-    /// Bytes that are free for bodies.
-    pub(crate) bodies: Arc<Semaphore>,
+    /// The memory for bodies.
+    pub(crate) bodies: Arc<Bodies>,
     snapshots: Option<Snapshots>,
     pub(crate) targets: Targets,
     next_request: AtomicU64,
@@ -171,12 +171,11 @@ impl App {
             scrub: Arc::default(),
             phases: Arc::default(),
             places: None,
-            body_bytes: BODY_BYTES,
             token,
             dev,
             reads: Arc::new(Semaphore::new(READS_MAX)),
             metrics: Arc::new(Semaphore::new(METRICS_MAX)),
-            bodies: Arc::new(Semaphore::new(BODY_BYTES)),
+            bodies: Bodies::new(BODY_BYTES),
             snapshots: None,
             targets: Targets::public(),
             next_request: AtomicU64::new(1),
@@ -203,8 +202,7 @@ impl App {
     /// The same API, with so many bytes of bodies at a time.
     #[must_use]
     pub fn with_body_bytes(mut self, bytes: usize) -> Self {
-        self.body_bytes = bytes.min(Semaphore::MAX_PERMITS);
-        self.bodies = Arc::new(Semaphore::new(self.body_bytes));
+        self.bodies = Bodies::new(bytes);
         self
     }
 
@@ -228,9 +226,7 @@ impl App {
                 .places
                 .as_ref()
                 .map_or_else(Figures::default, |places| places.figures()),
-            bodies: self
-                .body_bytes
-                .saturating_sub(self.bodies.available_permits()),
+            bodies: self.bodies.taken(),
             phases: phases.clone(),
         }
     }

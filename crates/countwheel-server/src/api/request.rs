@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,10 +11,11 @@ use countwheel_durable::{Key, Precondition, QueueName, Revision, TimerName};
 use http_body_util::BodyExt;
 use memmap2::MmapMut;
 use percent_encoding::percent_decode_str;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::App;
 use super::problem::{Code, Problem};
+use crate::bodies::Share;
+use crate::callers::Caller;
 
 /// The longest body, in bytes.
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
@@ -297,34 +297,6 @@ impl Deref for Held {
     }
 }
 
-/// What a body has taken of the memory for bodies.
-#[derive(Debug)]
-struct Share {
-    free: Arc<Semaphore>,
-    taken: Option<OwnedSemaphorePermit>,
-}
-
-impl Share {
-    fn of(app: &App) -> Self {
-        Self {
-            free: Arc::clone(&app.bodies),
-            taken: None,
-        }
-    }
-
-    /// Takes so much more.
-    fn take(&mut self, bytes: usize) -> Result<(), Problem> {
-        let more = u32::try_from(bytes).ok();
-        let more = more.and_then(|more| Arc::clone(&self.free).try_acquire_many_owned(more).ok());
-        let more = more.ok_or_else(full)?;
-        match &mut self.taken {
-            Some(taken) => taken.merge(more),
-            none => *none = Some(more),
-        }
-        Ok(())
-    }
-}
-
 /// The bytes of a body that must be JSON.
 pub(crate) async fn json_body(app: &App, request: Request<Body>) -> Result<Held, Problem> {
     let is_json = only(request.headers(), &header::CONTENT_TYPE)?.is_some_and(is_json);
@@ -364,7 +336,8 @@ pub(crate) async fn body(app: &App, request: Request<Body>) -> Result<Held, Prob
     if announced.is_some_and(|bytes| bytes > MAX_BODY_BYTES as u64) {
         return Err(too_large());
     }
-    let read = collect(request.into_body(), Share::of(app));
+    let caller = request.extensions().get::<Caller>().copied();
+    let read = collect(request.into_body(), app.bodies.share(caller));
     let late = |_| Problem::new(Code::Timeout, "the body took too long to arrive");
     tokio::time::timeout(BODY_DEADLINE, read)
         .await
@@ -388,8 +361,8 @@ async fn collect(mut body: Body, mut share: Share) -> Result<Held, Problem> {
             more => more.next_multiple_of(FREE_BODY_BYTES),
         };
         let (before, after) = (counted(bytes.len()), counted(length));
-        if after > before {
-            share.take(after - before)?;
+        if after > before && !share.take(after - before) {
+            return Err(full());
         }
         bytes.append(&piece)?;
     }

@@ -216,6 +216,32 @@ fn an_answer_without_a_length_says_to_http_1_0_that_it_is_the_last() {
     }
 }
 
+/// Who had sent all and closed that direction got no answer, and whether the request was done was left to
+/// chance.
+#[test]
+fn who_closes_one_direction_after_a_request_gets_the_answer() {
+    let directory = Directory::new();
+    let server = Server::with(&directory.0.join("data"), &["--allow-private-targets"]);
+    let set = r#"{"in":"1h","target":{"url":"http://127.0.0.1:9/"}}"#;
+    for number in 0..20 {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!(
+            "PUT /v1/queues/q/timers/{number} HTTP/1.1\r\nhost: localhost\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{set}",
+            set.len()
+        );
+        stream.write_all(request.repeat(2).as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut stream = BufReader::new(stream);
+        for status in [201, 200] {
+            assert_eq!(read_answer(&mut stream, false).unwrap().status, status);
+        }
+        let mut rest = Vec::new();
+        assert_eq!(stream.read_to_end(&mut rest).unwrap(), 0);
+    }
+}
+
 /// The request is known by then, and is what the refusal answers.
 #[test]
 fn what_is_smuggled_in_a_body_in_doubt_is_never_answered() {
