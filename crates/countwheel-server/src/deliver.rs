@@ -1,10 +1,9 @@
 //! Carries out attempts: one HTTP request each, under one deadline.
 
-use std::collections::HashMap;
 use std::error::Error;
 use std::io;
 use std::net::Ipv6Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::http::uri::{Authority, Scheme};
@@ -19,18 +18,15 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
 use tokio::runtime::Handle;
 
-use crate::descriptors::{IDLE_OF_A_TARGET, POOLED_TARGETS};
 use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
-use crate::pool::{Connection, IDLE, Phases, Pool, Sent};
+use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
 use crate::resolver::{NotResolved, Resolver};
 use crate::time::{format_duration, format_time};
 
 /// How much of an answer is read.
 const ANSWER_MAX_BYTES: usize = 64 << 10;
-/// How long after its last attempt a target may have connections: twice as long as they are kept.
-const KEPT_FOR: Duration = Duration::from_secs(2 * IDLE.as_secs());
 const USER_AGENT: &str = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
 /// What stands unencoded in `timer-key`: the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -49,8 +45,6 @@ pub struct HttpHandler {
 #[derive(Clone, Debug)]
 struct Sender {
     pool: Pool,
-    /// The targets to which connections are kept, if any are.
-    kept: Option<Arc<Kept>>,
     targets: Targets,
     clock: Arc<dyn Clock>,
     failures: Arc<Failures>,
@@ -61,7 +55,7 @@ impl HttpHandler {
     /// `Retry-After` is.
     #[must_use]
     pub fn new(runtime: Handle, targets: Targets, clock: Arc<dyn Clock>) -> Self {
-        Self::with(runtime, targets, clock, 64, true)
+        Self::with(runtime, targets, clock, 64, 512)
     }
 
     /// The same, with so many lookups of names at a time. Unless files are ample, it keeps no
@@ -72,23 +66,22 @@ impl HttpHandler {
         targets: Targets,
         clock: Arc<dyn Clock>,
         lookups: usize,
-        is_ample: bool,
+        kept: usize,
     ) -> Self {
         let mut connector =
             HttpConnector::new_with_resolver(Resolver::new(targets.clone(), lookups));
         connector.enforce_http(false);
         connector.set_nodelay(true);
-        if !is_ample {
+        if kept == 0 {
             connector.set_happy_eyeballs_timeout(None);
         }
         let tls = ClientConfig::builder().with_webpki_roots();
         let tls = tls.with_no_client_auth();
-        let pool = Pool::new(connector, tls, IDLE_OF_A_TARGET, Arc::clone(&clock));
+        let pool = Pool::new(connector, tls, kept, Arc::clone(&clock));
         Self {
             runtime,
             sender: Sender {
                 pool,
-                kept: is_ample.then(Arc::default),
                 targets,
                 clock,
                 failures: Arc::default(),
@@ -99,28 +92,6 @@ impl HttpHandler {
     /// How long the phases took of connections that were made.
     pub(crate) fn phases(&self) -> Arc<Mutex<Phases>> {
         self.sender.pool.phases()
-    }
-}
-
-/// The targets to which connections are kept: the number of files bounds how many. One leaves when
-/// its last connection is certain to be closed.
-#[derive(Debug, Default)]
-struct Kept(Mutex<HashMap<Authority, Instant>>);
-
-impl Kept {
-    /// Whether connections to this target are kept.
-    fn has(&self, target: &Authority, now: Instant) -> bool {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !kept.contains_key(target) && kept.len() >= POOLED_TARGETS {
-            kept.retain(|_, last| now.saturating_since(*last) <= KEPT_FOR);
-        }
-        let has_room = kept.len() < POOLED_TARGETS;
-        match kept.get_mut(target) {
-            Some(last) => *last = now,
-            None if has_room => drop(kept.insert(target.clone(), now)),
-            None => return false,
-        }
-        true
     }
 }
 
@@ -228,11 +199,7 @@ impl Sender {
                 // again, for as long as the attempt may take.
                 let rest = Limited::new(body, ANSWER_MAX_BYTES).collect();
                 let rest = tokio::time::timeout_at(ends, rest).await;
-                let is_kept = delivery
-                    .target
-                    .as_ref()
-                    .is_some_and(|target| self.keeps(target));
-                if is_kept && rest.is_ok_and(|rest| rest.is_ok()) {
+                if rest.is_ok_and(|rest| rest.is_ok()) {
                     self.pool.keep(connection);
                 }
                 Ok(outcome)
@@ -242,12 +209,6 @@ impl Sender {
                 format_duration(timeout)
             ))),
         }
-    }
-
-    /// Whether connections to this target are kept.
-    fn keeps(&self, target: &Authority) -> bool {
-        let now = self.clock.now();
-        self.kept.as_ref().is_some_and(|kept| kept.has(target, now))
     }
 
     /// Sends the request, and judges by the status of the answer.
@@ -313,7 +274,10 @@ fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
         ("timer-held-us", attempt.held.as_micros().to_string()),
         ("timer-fence", attempt.fence.0.to_string()),
     ];
-    let mut request = Request::post(url.path_and_query()?.as_str())
+    // A query may stand behind the host, without a path.
+    let query = url.query().map(|query| format!("?{query}"));
+    let path = format!("{}{}", url.path(), query.unwrap_or_default());
+    let mut request = Request::post(path)
         .body(Full::new(Bytes::from(job.body)))
         .ok()?;
     let is_empty = request.body().size_hint().exact() == Some(0);
@@ -447,6 +411,9 @@ fn detail_of(error: &(dyn Error + 'static)) -> Option<String> {
         return Some(UNREACHABLE.to_owned());
     }
     if let Some(error) = error.downcast_ref::<NotResolved>() {
+        return Some(error.to_string());
+    }
+    if let Some(error) = error.downcast_ref::<AnswerTooLong>() {
         return Some(error.to_string());
     }
     if let Some(error) = error.downcast_ref::<rustls::Error>() {

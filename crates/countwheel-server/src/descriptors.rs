@@ -11,15 +11,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use countwheel_durable::store::OpenFiles;
 
 /// How many names are looked up at a time.
-const LOOKUPS_MAX: usize = 64;
+const LOOKUPS_MAX: usize = 256;
 /// What the system's resolver opens for one name.
 const FILES_OF_A_LOOKUP: usize = 3;
 /// For moments: a connection that comes before the one has gone that makes room for it, a snapshot's
 /// copy, a directory that is read.
 const SPARE: usize = 6;
-/// Of targets that are kept connected, and of idle connections to each.
-pub(crate) const POOLED_TARGETS: usize = 16;
-pub(crate) const IDLE_OF_A_TARGET: usize = 32;
+/// Of idle connections to targets.
+const KEPT_MAX: usize = 512;
 /// With fewer for deliveries and callers nothing goes on.
 const WORKING_MIN: usize = 4;
 
@@ -62,7 +61,7 @@ impl Budget {
             return Err(TooLow { limit, needed });
         }
         let left = limit - taken;
-        let ample = 2 * attempts + POOLED_TARGETS * IDLE_OF_A_TARGET;
+        let ample = 2 * attempts + KEPT_MAX;
         let is_ample = left >= 2 * ample;
         Ok(Self {
             limit,
@@ -74,10 +73,15 @@ impl Budget {
         })
     }
 
+    /// How many connections to targets are kept while they idle.
+    pub(crate) fn kept(&self) -> usize {
+        if self.is_ample { KEPT_MAX } else { 0 }
+    }
+
     /// How many connections of callers may be open while the store has and needs as many.
     pub(crate) fn callers(&self, store: OpenFiles) -> usize {
         let deliveries = if self.is_ample {
-            2 * self.attempts + POOLED_TARGETS * IDLE_OF_A_TARGET
+            2 * self.attempts + KEPT_MAX
         } else {
             self.attempts
         };

@@ -4,12 +4,14 @@
 //! before; a client that takes a whole request and then connects for it says too little. So whoever
 //! sends first [takes](Pool::take) a connection, and then makes the request.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::error::Error;
+use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::http::uri::{Authority, Scheme};
@@ -21,17 +23,27 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::resolver::Resolver;
 
 /// How long an idle connection is kept for the next request.
-pub(crate) const IDLE: Duration = Duration::from_secs(30);
+const IDLE: Duration = Duration::from_secs(30);
+/// So much is read of an answer, with all that comes before it and what is not needed of its body.
+const READ_MAX_BYTES: usize = 256 << 10;
+
+/// A target has sent more than is read.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the answer is too long")]
+pub(crate) struct AnswerTooLong;
 
 type BoxError = Box<dyn Error + Send + Sync>;
-type Sending = SendRequest<Full<Bytes>>;
+/// What sends requests on a connection, and how much of an answer may still be read.
+type Sending = (SendRequest<Full<Bytes>>, Arc<AtomicUsize>);
 type Target = (Scheme, Authority);
 
 /// How long the phases took of connections that were made.
@@ -56,7 +68,8 @@ pub(crate) struct Pool {
 /// An open connection, on which nothing was sent that is not answered.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    sending: Sending,
+    sending: SendRequest<Full<Bytes>>,
+    left: Arc<AtomicUsize>,
     target: Target,
     /// It has carried a request before, so its other end may be about to close it.
     is_reused: bool,
@@ -72,20 +85,35 @@ pub(crate) enum Sent {
 
 #[derive(Debug)]
 struct Idle {
-    /// How many are kept for each target.
+    /// How many are kept.
     most: usize,
     state: Mutex<State>,
 }
 
 #[derive(Default, Debug)]
 struct State {
-    /// The one that has idled for the shortest time is the last.
-    targets: HashMap<Target, Vec<(Sending, Instant)>>,
+    /// Those that idle, the one that has for longest first.
+    all: BTreeMap<u64, (Target, Sending, Instant)>,
+    targets: HashMap<Target, BTreeSet<u64>>,
+    next: u64,
     is_swept: bool,
 }
 
+impl State {
+    fn remove(&mut self, number: u64) -> Option<(Sending, Instant)> {
+        let (target, sending, since) = self.all.remove(&number)?;
+        if let Entry::Occupied(mut kept) = self.targets.entry(target) {
+            kept.get_mut().remove(&number);
+            if kept.get().is_empty() {
+                kept.remove();
+            }
+        }
+        Some((sending, since))
+    }
+}
+
 impl Pool {
-    /// Keeps at most so many idle connections to each target.
+    /// Keeps at most so many idle connections, those that were used last.
     pub(crate) fn new(
         connector: HttpConnector<Resolver>,
         tls: ClientConfig,
@@ -111,9 +139,10 @@ impl Pool {
         let scheme = url.scheme().cloned().unwrap_or(Scheme::HTTP);
         let authority = url.authority().cloned().ok_or("the URL has no host")?;
         let target = (scheme, authority);
-        if let Some(sending) = self.idle.take(&target) {
+        if let Some((sending, left)) = self.idle.take(&target) {
             return Ok(Connection {
                 sending,
+                left,
                 target,
                 is_reused: true,
             });
@@ -126,18 +155,21 @@ impl Pool {
         };
         let began = self.clock.now();
         let mut connector = HttpsConnector::from((timed, Arc::clone(&self.tls)));
-        let stream = connector.call(url.clone()).await?;
-        let connected = connected.get().copied();
-        {
-            let mut phases = lock(&self.phases);
-            let now = self.clock.now();
-            let connected = connected.unwrap_or(now);
-            phases.connect.record(connected.saturating_since(began));
-            if target.0 == Scheme::HTTPS {
-                phases.tls.record(now.saturating_since(connected));
-            }
-        }
-        let (sending, connection) = http1::handshake(stream).await?;
+        let phases = Measured {
+            phases: &self.phases,
+            clock: &*self.clock,
+            began,
+            connected: &connected,
+            has_tls: target.0 == Scheme::HTTPS,
+        };
+        let stream = connector.call(url.clone()).await;
+        drop(phases);
+        let left = Arc::new(AtomicUsize::new(READ_MAX_BYTES));
+        let stream = Metered {
+            stream: TokioIo::new(stream?),
+            left: Arc::clone(&left),
+        };
+        let (sending, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::trace!(%error, "a connection to a target ended badly");
@@ -145,6 +177,7 @@ impl Pool {
         });
         Ok(Connection {
             sending,
+            left,
             target,
             is_reused: false,
         })
@@ -155,7 +188,7 @@ impl Pool {
         let idle = Arc::clone(&self.idle);
         tokio::spawn(async move {
             if connection.sending.ready().await.is_ok() {
-                idle.put(connection.target, connection.sending);
+                idle.put(connection.target, (connection.sending, connection.left));
             }
         });
     }
@@ -167,6 +200,7 @@ impl Connection {
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> Result<Sent, hyper::Error> {
+        self.left.store(READ_MAX_BYTES, Ordering::Relaxed);
         match self.sending.try_send_request(request).await {
             Ok(answer) => Ok(Sent::Answered(answer)),
             Err(mut error) => match error.take_message().filter(|_| self.is_reused) {
@@ -180,20 +214,13 @@ impl Connection {
 impl Idle {
     fn take(&self, target: &Target) -> Option<Sending> {
         let mut state = lock(&self.state);
-        let Entry::Occupied(mut kept) = state.targets.entry(target.clone()) else {
-            return None;
-        };
-        let taken = loop {
-            match kept.get_mut().pop() {
-                Some((sending, since)) if is_usable(&sending, since) => break Some(sending),
-                Some(_) => {}
-                None => break None,
+        loop {
+            let newest = *state.targets.get(target)?.last()?;
+            let (sending, since) = state.remove(newest)?;
+            if is_usable(&sending, since) {
+                return Some(sending);
             }
-        };
-        if kept.get().is_empty() {
-            kept.remove();
         }
-        taken
     }
 
     fn put(self: &Arc<Self>, target: Target, sending: Sending) {
@@ -201,11 +228,19 @@ impl Idle {
             return;
         }
         let mut state = lock(&self.state);
-        let kept = state.targets.entry(target).or_default();
-        kept.push((sending, Instant::now()));
-        if kept.len() > self.most {
-            kept.remove(0);
+        while state.all.len() >= self.most
+            && let Some(oldest) = state.all.keys().next().copied()
+        {
+            state.remove(oldest);
         }
+        state.next += 1;
+        let number = state.next;
+        state
+            .targets
+            .entry(target.clone())
+            .or_default()
+            .insert(number);
+        state.all.insert(number, (target, sending, Instant::now()));
         if !std::mem::replace(&mut state.is_swept, true) {
             tokio::spawn(sweep(Arc::downgrade(self)));
         }
@@ -214,11 +249,13 @@ impl Idle {
     /// Closes what has idled for too long. `false` if nothing idles any more.
     fn sweep(&self) -> bool {
         let mut state = lock(&self.state);
-        state.targets.retain(|_, kept| {
-            kept.retain(|(sending, since)| is_usable(sending, *since));
-            !kept.is_empty()
-        });
-        state.is_swept = !state.targets.is_empty();
+        let idle = state.all.iter();
+        let over = idle.filter(|(_, (_, sending, since))| !is_usable(sending, *since));
+        let over: Vec<_> = over.map(|(number, _)| *number).collect();
+        for number in over {
+            state.remove(number);
+        }
+        state.is_swept = !state.all.is_empty();
         state.is_swept
     }
 }
@@ -233,8 +270,90 @@ async fn sweep(idle: Weak<Idle>) {
     }
 }
 
-fn is_usable(sending: &Sending, since: Instant) -> bool {
+fn is_usable((sending, _): &Sending, since: Instant) -> bool {
     !sending.is_closed() && since.elapsed() < IDLE
+}
+
+/// How long the phases of a connection take, noted when it is made, or is not.
+struct Measured<'a> {
+    phases: &'a Mutex<Phases>,
+    clock: &'a dyn Clock,
+    began: countwheel::Instant,
+    connected: &'a OnceLock<countwheel::Instant>,
+    has_tls: bool,
+}
+
+impl Drop for Measured<'_> {
+    fn drop(&mut self) {
+        let Some(connected) = self.connected.get().copied() else {
+            return;
+        };
+        let mut phases = lock(self.phases);
+        phases
+            .connect
+            .record(connected.saturating_since(self.began));
+        if self.has_tls {
+            phases
+                .tls
+                .record(self.clock.now().saturating_since(connected));
+        }
+    }
+}
+
+/// A stream of which so much is read for an answer and no more: a target can send interim answers, or
+/// headers, for as long as an attempt may take.
+struct Metered<S> {
+    stream: S,
+    left: Arc<AtomicUsize>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            return Poll::Ready(Err(io::Error::other(AnswerTooLong)));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let read = buffer.filled().len() - before;
+        self.left
+            .store(left.saturating_sub(read), Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
 }
 
 /// A connector that notes when it has connected.
@@ -272,7 +391,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use axum::http::uri::PathAndQuery;
-    use hyper_util::rt::TokioIo;
     use tokio::io::DuplexStream;
 
     use super::*;
@@ -292,14 +410,13 @@ mod tests {
         let (near, far) = tokio::io::duplex(1_024);
         let (sending, connection) = http1::handshake(TokioIo::new(near)).await.expect("open");
         tokio::spawn(connection);
-        (sending, far)
+        ((sending, Arc::default()), far)
     }
 
     /// How many idle, and to how many targets.
     fn kept(idle: &Idle) -> (usize, usize) {
         let state = lock(&idle.state);
-        let all = state.targets.values().map(Vec::len);
-        (all.sum(), state.targets.len())
+        (state.all.len(), state.targets.len())
     }
 
     #[tokio::test(start_paused = true)]
@@ -321,6 +438,20 @@ mod tests {
         assert!(!lock(&idle.state).is_swept);
     }
 
+    /// Sixteen targets had places, and the others none.
+    #[tokio::test(start_paused = true)]
+    async fn every_target_is_kept_connected_as_far_as_there_is_room_for_all() {
+        let idle = idle(100);
+        let mut others = Vec::new();
+        for number in 0..150 {
+            let (sending, far) = connection().await;
+            others.push(far);
+            idle.put(target(number), sending);
+        }
+        assert_eq!(kept(&idle), (100, 100));
+        assert!(idle.take(&target(49)).is_none() && idle.take(&target(50)).is_some());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_oldest_goes_and_the_newest_is_taken_and_what_was_closed_is_neither() {
         let idle = idle(2);
@@ -335,7 +466,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert!(idle.take(&target(1)).is_none());
         let taken = idle.take(&target(0)).expect("the second");
-        assert!(!taken.is_closed());
+        assert!(!taken.0.is_closed());
         assert_eq!(kept(&idle), (0, 0), "the third was closed by its other end");
     }
 
@@ -343,10 +474,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_not_sent_comes_back_from_a_connection_that_was_used_before() {
         for is_reused in [true, false] {
-            let (sending, far) = connection().await;
+            let ((sending, left), far) = connection().await;
             drop(far);
             let mut connection = Connection {
                 sending,
+                left,
                 target: target(0),
                 is_reused,
             };

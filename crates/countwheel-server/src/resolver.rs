@@ -1,8 +1,8 @@
 //! Where names lead: the system's resolver, and the guard. The connection goes to one of the very
 //! addresses that were checked.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::future::Future;
 use std::io;
@@ -10,6 +10,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper_util::client::legacy::connect::dns::Name;
 use tokio::sync::{Semaphore, watch};
@@ -22,18 +23,33 @@ use crate::guard::Targets;
 #[error("name not resolved")]
 pub(crate) struct NotResolved;
 
+/// A look-up that takes longer is slow.
+const SLOW: Duration = Duration::from_secs(1);
+/// So many slow names are remembered.
+const KNOWN_MAX: usize = 4_096;
+
 type Addresses = Result<Vec<SocketAddr>, NotResolved>;
 
 /// Looks each name up once at a time, whoever waits for it. The system cannot be told to give up, so
 /// a name server that is silent holds a thread long after the attempts have ended: one for each of
 /// its names, and not one for each attempt.
+///
+/// A name that takes long has a thread for as long. So that those of one queue do not hold up the names
+/// of all others, a look-up that is not at its end after a second goes on among the **slow** ones, of which
+/// there are half as many as threads, and its place is free; a name that was slow begins among them.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
     targets: Targets,
     threads: Arc<Semaphore>,
+    slow: Arc<Semaphore>,
+    /// The names whose last look-up was slow.
+    known: Arc<Mutex<HashSet<Name>>>,
+    has_slow: bool,
     /// The names that are looked up, each with what will come of it.
     waiting: Arc<Mutex<HashMap<Name, watch::Receiver<Option<Addresses>>>>>,
     look_up: fn(&str) -> io::Result<Vec<SocketAddr>>,
+    /// When a look-up is slow.
+    after: Duration,
 }
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -51,11 +67,17 @@ impl Resolver {
         lookups: usize,
         look_up: fn(&str) -> io::Result<Vec<SocketAddr>>,
     ) -> Self {
+        // One thread is for both kinds, and a slow name then holds up the others.
+        let slow = lookups / 2;
         Self {
             targets,
-            threads: Arc::new(Semaphore::new(lookups)),
+            threads: Arc::new(Semaphore::new(lookups - slow)),
+            slow: Arc::new(Semaphore::new(slow)),
+            known: Arc::default(),
+            has_slow: slow > 0,
             waiting: Arc::default(),
             look_up,
+            after: SLOW,
         }
     }
 
@@ -79,6 +101,22 @@ impl Resolver {
         })
     }
 
+    fn is_known(&self, name: &Name) -> bool {
+        // Without any for them, slow names are like all others.
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.contains(name)
+    }
+
+    /// Notes how a look-up went.
+    fn learn(&self, name: Name, is_slow: bool) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_slow {
+            known.remove(&name);
+        } else if self.has_slow && known.len() < KNOWN_MAX {
+            known.insert(name);
+        }
+    }
+
     async fn find(self, name: Name, send: watch::Sender<Option<Addresses>>) {
         let found = self.on_a_thread(name.clone()).await;
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,9 +125,28 @@ impl Resolver {
     }
 
     async fn on_a_thread(&self, name: Name) -> Addresses {
-        let permit = self.threads.acquire().await;
-        let look_up = self.look_up;
-        let looked_up = tokio::task::spawn_blocking(move || look_up(name.as_str())).await;
+        let mut permit = if self.is_known(&name) {
+            self.slow.acquire().await
+        } else {
+            self.threads.acquire().await
+        };
+        let (look_up, looked_up) = (self.look_up, name.clone());
+        let looked_up = tokio::task::spawn_blocking(move || look_up(looked_up.as_str()));
+        tokio::pin!(looked_up);
+        let ended = tokio::time::timeout(self.after, looked_up.as_mut()).await;
+        self.learn(name, ended.is_err());
+        let looked_up = if let Ok(looked_up) = ended {
+            looked_up
+        } else {
+            tokio::select! {
+                biased;
+                looked_up = looked_up.as_mut() => looked_up,
+                slow = self.slow.acquire() => {
+                    permit = slow;
+                    looked_up.await
+                }
+            }
+        };
         drop(permit);
         let addresses = looked_up
             .map_err(|_| NotResolved)?
@@ -133,6 +190,7 @@ mod tests {
     const LOOKUPS_MAX: usize = 64;
 
     static SILENT: Mutex<()> = Mutex::new(());
+    static SLOW_NAMES: Mutex<()> = Mutex::new(());
     static ASKED: AtomicUsize = AtomicUsize::new(0);
 
     fn look_up(name: &str) -> io::Result<Vec<SocketAddr>> {
@@ -141,6 +199,10 @@ mod tests {
                 ASKED.fetch_add(1, Ordering::SeqCst);
                 drop(SILENT.lock());
                 Ok(vec![SocketAddr::from(([192, 0, 2, 1], 0))])
+            }
+            name if name.starts_with("slow-") => {
+                drop(SLOW_NAMES.lock());
+                Err(io::ErrorKind::NotFound.into())
             }
             "nowhere.example" => Err(io::ErrorKind::NotFound.into()),
             "empty.example" => Ok(Vec::new()),
@@ -154,8 +216,10 @@ mod tests {
 
     #[test]
     fn a_silent_name_holds_up_no_other() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        let runtime = runtime.unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
         let mut resolver = Resolver::with(Targets::any(), LOOKUPS_MAX, look_up);
         let mut ask = |name: &str| runtime.spawn(resolver.call(name.parse().unwrap()));
         let silence = SILENT.lock().unwrap();
@@ -182,10 +246,42 @@ mod tests {
         assert_eq!(ASKED.load(Ordering::SeqCst), 1);
     }
 
+    /// As many slow names of one queue as there were threads, and no name of another was looked up.
+    #[test]
+    fn slow_names_hold_up_the_others_once_and_not_for_long() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let mut resolver = Resolver::with(Targets::any(), 8, look_up);
+        resolver.after = Duration::from_millis(20);
+        let mut ask = |name: String| runtime.spawn(resolver.call(name.parse().unwrap()));
+        let silence = SLOW_NAMES.lock().unwrap();
+        let slow: Vec<_> = (0..8).map(|n| ask(format!("slow-{n}.example"))).collect();
+        // The first four have begun, and are slow by now; so are the next four, but they keep their places.
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
+        drop(silence);
+        for one in slow {
+            assert!(runtime.block_on(one).unwrap().is_err());
+        }
+        // Now they are known, and as many as there may be begin among themselves.
+        let silence = SLOW_NAMES.lock().unwrap();
+        let slow: Vec<_> = (0..8).map(|n| ask(format!("slow-{n}.example"))).collect();
+        let other = ask("other.example".to_owned());
+        let found: Vec<_> = runtime.block_on(other).unwrap().unwrap().collect();
+        assert_eq!(found, [SocketAddr::from(([127, 0, 0, 1], 0))]);
+        drop(silence);
+        for one in slow {
+            assert!(runtime.block_on(one).unwrap().is_err());
+        }
+    }
+
     #[test]
     fn a_name_without_an_address_is_not_resolved_and_one_refused_address_is_enough() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        let runtime = runtime.unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
         for (targets, name, refusal) in [
             (Targets::any(), "empty.example", "name not resolved"),
             (Targets::any(), "metadata.example", "metadata"),

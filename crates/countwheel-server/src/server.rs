@@ -247,7 +247,7 @@ impl Service {
             self.targets.clone(),
             Arc::clone(clock),
             budget.lookups,
-            budget.is_ample,
+            budget.kept(),
         );
         let phases = handler.phases();
         let limits = Config {
@@ -403,7 +403,15 @@ fn set_aside(
             "the limit of open files is low: fewer deliveries run at a time"
         );
     } else {
-        tracing::info!(limit, for_store, deliveries, callers, lookups, "open files");
+        tracing::info!(
+            limit,
+            for_store,
+            deliveries,
+            kept = budget.kept(),
+            callers,
+            lookups,
+            "open files"
+        );
     }
     Ok(budget)
 }

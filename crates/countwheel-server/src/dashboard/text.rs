@@ -60,13 +60,18 @@ pub(super) fn at_most(number: u64, is_exact: bool) -> String {
     }
 }
 
-/// A span of time in two units at most, cut: `3.1 ms`, `4 min 10 s`, `2 d 4 h`.
+/// A span of time in two units at most: below a minute rounded up, so that "at most" is true of it, and
+/// cut from there on: `3.1 ms`, `4 min 10 s`, `2 d 4 h`.
 pub(super) fn span(span: Duration) -> String {
     let micros = span.as_micros();
     let tenths = |unit: u128, name: &str| {
-        let tenths = micros * 10 / unit;
+        let tenths = if micros < 10 * unit {
+            (micros * 10).div_ceil(unit)
+        } else {
+            10 * micros.div_ceil(unit)
+        };
         let (whole, tenth) = (tenths / 10, tenths % 10);
-        if whole >= 10 || tenth == 0 {
+        if tenth == 0 {
             format!("{whole} {name}")
         } else {
             format!("{whole}.{tenth} {name}")
@@ -207,11 +212,12 @@ mod tests {
             (0, "0 s"),
             (300, "300 µs"),
             (1_000, "1 ms"),
-            (3_149, "3.1 ms"),
-            (41_900, "41 ms"),
-            (999_999, "999 ms"),
+            (3_149, "3.2 ms"),
+            (3_100, "3.1 ms"),
+            (41_900, "42 ms"),
+            (999_999, "1000 ms"),
             (8_200_000, "8.2 s"),
-            (59_999_999, "59 s"),
+            (59_999_999, "60 s"),
             (60_000_000, "1 min"),
             (250_000_000, "4 min 10 s"),
             (5_400_000_000, "1 h 30 min"),

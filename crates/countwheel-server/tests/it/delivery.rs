@@ -437,6 +437,51 @@ fn a_connection_is_used_again_until_the_target_closes_it() {
     assert!((3..=4).contains(&connections), "{connections}");
 }
 
+/// Interim answers without end were read for as long as the attempt may take, hundreds of megabytes.
+#[test]
+fn interim_answers_without_end_end_the_attempt() {
+    let (_directory, _server, mut client) = start();
+    let (sent, total) = channel();
+    let url = serve_connections(move |mut stream| {
+        let sent = sent.clone();
+        std::thread::spawn(move || {
+            let mut bytes = 0_usize;
+            let early = b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100);
+            while stream.write_all(&early).is_ok() {
+                bytes += early.len();
+            }
+            sent.send(bytes).unwrap_or_default();
+        });
+    });
+    let url = url.replace("https", "http");
+    set(
+        &mut client,
+        &json!({"in": 0, "target": {"url": url}, "retry": {"fixed": 1, "max_attempts": 1}}),
+    );
+    let dead = wait_for_state(&mut client, PATH, "dead");
+    assert_eq!(dead["attempts"][0]["detail"], "the answer is too long");
+    // With what the buffers of the system take.
+    assert!(total.recv().unwrap() < 16 << 20);
+}
+
+/// It was taken, and could not be delivered.
+#[test]
+fn a_url_may_have_a_query_and_no_path() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("200 OK");
+    for (end, line) in [
+        ("", "POST / HTTP/1.1"),
+        ("?a=b", "POST /?a=b HTTP/1.1"),
+        ("/?", "POST /? HTTP/1.1"),
+        ("?", "POST /? HTTP/1.1"),
+    ] {
+        let url = target.url.replace("/hook", end);
+        set(&mut client, &json!({"in": 0, "target": {"url": url}}));
+        assert_eq!(target.next().request_line, line);
+        wait_for_state(&mut client, PATH, "done");
+    }
+}
+
 #[test]
 fn an_answer_without_end_is_not_read_without_end() {
     let (_directory, _server, mut client) = start();
