@@ -422,6 +422,10 @@ impl Series {
             last = next;
             runs += 1;
         }
+        // A run that was moved to an earlier time ends earlier, and then one more may come before the end.
+        if let Some(until) = self.recurrence.until {
+            (last, runs) = (last.max(until), runs + 1);
+        }
         // The one after a delay waits for the end of the one before, its jitter included.
         let each = slack + self.recurrence.jitter;
         (runs, last + each * u32::try_from(runs).unwrap_or(u32::MAX))
