@@ -80,7 +80,12 @@ fn run(directory: &Path, timers: u64) -> Result<(), Box<dyn Error>> {
         ..Config::default()
     };
     let open = |store: &Arc<DiskStore>| {
-        Engine::open(store.clone(), Arc::new(clock.clone()), config.clone())
+        Engine::open(
+            store.clone(),
+            Shard::ONLY,
+            Arc::new(clock.clone()),
+            config.clone(),
+        )
     };
     let store = Arc::new(DiskStore::open(directory, 7, DiskOptions::default())?);
     let mut engine = open(&store)?;

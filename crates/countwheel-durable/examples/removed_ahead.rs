@@ -136,7 +136,7 @@ fn open(directory: &Path, max_scanned: usize) -> Result<Opened, Box<dyn Error>> 
         max_scanned,
         ..Config::default()
     };
-    let engine = Engine::open(store.clone(), clock.clone(), config)?;
+    let engine = Engine::open(store.clone(), Shard::ONLY, clock.clone(), config)?;
     Ok(Opened {
         store,
         engine,

@@ -2,20 +2,26 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::convert::Infallible;
 use std::mem;
 
 use countwheel::Timestamp;
 
 use crate::backlog::{Backlog, Correction, Pends, pends};
+use crate::kept::Kept;
 use crate::planted::planted;
-use crate::store::{Before, Change, Shard, Store, StoreError};
+use crate::store::{Before, Change, Found, Shard, Store, StoreError};
 use crate::{Record, TimerError, TimerName};
 
 /// Reads each record once, and keeps what became of it.
 pub(crate) struct Draft<'a> {
     store: &'a dyn Store,
     shard: Shard,
+    /// The records of attempts in flight.
+    kept: Kept,
+    /// What was read before the step.
+    found: Found,
+    /// The store could not be asked: nothing that the step comes to may count.
+    unavailable: Option<String>,
     /// The time by the wall clock.
     wall: Timestamp,
     /// Where each name's record stands below.
@@ -45,23 +51,44 @@ struct Drafted {
     /// In a box as a change has it, since it moves often.
     record: Option<Box<Record>>,
     changed: bool,
+    /// It was kept in memory.
+    was_kept: bool,
+    /// Whether the payload is the one that the store has.
+    same_payload: bool,
     before: Before,
     /// Where the store's record pends.
     pended: Pends,
+}
+
+impl Drafted {
+    /// Whether the store's record could not be read, and nothing has taken its place.
+    fn is_unread(&self) -> bool {
+        self.before == Before::Unreadable && !self.changed
+    }
 }
 
 struct Undo {
     place: usize,
     record: Option<Box<Record>>,
     changed: bool,
+    same_payload: bool,
 }
 
 impl<'a> Draft<'a> {
     /// Room for so many records is made at once; there may be more.
-    pub(crate) fn new(store: &'a dyn Store, shard: Shard, wall: Timestamp, records: usize) -> Self {
+    pub(crate) fn new(
+        store: &'a dyn Store,
+        shard: Shard,
+        wall: Timestamp,
+        (kept, found): (Kept, Found),
+        records: usize,
+    ) -> Self {
         Self {
             store,
             shard,
+            kept,
+            found,
+            unavailable: None,
             wall,
             places: HashMap::with_capacity(records),
             drafted: Vec::with_capacity(records),
@@ -73,23 +100,60 @@ impl<'a> Draft<'a> {
     }
 
     pub(crate) fn read(&mut self, name: &TimerName) -> Result<Option<&Record>, StoreError> {
-        let (store, shard) = (self.store, self.shard);
-        let mut read = 0;
-        let place = self.enter(name, || {
-            let record = store.get(shard, name)?;
-            read = record.as_ref().map_or(0, |record| record.payload.len());
-            Ok((Before::of(record.as_ref()), record))
-        })?;
-        self.read += read;
-        let drafted = &mut self.drafted[place];
-        if drafted.before == Before::Unreadable && !drafted.changed {
-            let record = store.get(shard, name)?;
-            self.read += record.as_ref().map_or(0, |record| record.payload.len());
-            drafted.before = Before::of(record.as_ref());
-            drafted.pended = record.as_ref().and_then(pends);
-            drafted.record = record.map(Box::new);
-        }
+        let place = match self.known(name) {
+            Some(place) if !self.drafted[place].is_unread() => place,
+            // It is there already, unread.
+            Some(place) => {
+                let record = self.get(name)?.map(Box::new);
+                let drafted = &mut self.drafted[place];
+                drafted.before = Before::of(record.as_deref());
+                drafted.pended = record.as_deref().and_then(pends);
+                drafted.same_payload = record.is_some();
+                drafted.record = record;
+                place
+            }
+            None => {
+                let kept = self.kept.take(name);
+                let was_kept = kept.is_some();
+                if let Some(record) = &kept
+                    && planted!(KeptThoughChanged)
+                {
+                    self.kept.keep(record.clone());
+                }
+                let record = match kept.map(Some).or_else(|| self.take_found(name)) {
+                    Some(record) => record,
+                    None => self.get(name)?.map(Box::new),
+                };
+                let before = Before::of(record.as_deref());
+                let place = self.enter(name, before, record);
+                self.drafted[place].was_kept = was_kept;
+                place
+            }
+        };
         Ok(self.drafted[place].record.as_deref())
+    }
+
+    /// Asks the store.
+    fn get(&mut self, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        let record = self.store.get(self.shard, name).inspect_err(|error| {
+            if let StoreError::Unavailable { reason } = error {
+                self.unavailable = Some(reason.clone());
+            }
+        })?;
+        self.read += record.as_ref().map_or(0, |record| record.payload.len());
+        Ok(record)
+    }
+
+    /// What was read of a name before the step.
+    fn take_found(&mut self, name: &TimerName) -> Option<Option<Box<Record>>> {
+        let record = self.found.take(name)?;
+        self.read += record.as_ref().map_or(0, |record| record.payload.len());
+        Some(record.map(Box::new))
+    }
+
+    /// Why the store could not be asked, if it could not.
+    pub(crate) fn unavailable(&self) -> Option<&str> {
+        self.unavailable.as_deref()
     }
 
     /// The same for a request, for which a done timer is gone at the end of its retention.
@@ -109,7 +173,7 @@ impl<'a> Draft<'a> {
     pub(crate) fn replaced(&mut self, name: &TimerName) -> Result<Replaced<'_>, TimerError> {
         match self.find(name).map(|_| ()) {
             Err(TimerError::Unreadable { .. }) if !planted!(ChangeReadsFirst) => {
-                let Ok(_) = self.enter(name, || Ok::<_, Infallible>((Before::Unreadable, None)));
+                self.enter(name, Before::Unreadable, None);
                 Ok(Replaced::Unreadable)
             }
             found => {
@@ -130,6 +194,14 @@ impl<'a> Draft<'a> {
             *self.places.get(name)?
         };
         self.drafted[place].record.as_deref()
+    }
+
+    /// Where a name's record stands, if it is there.
+    fn known(&mut self, name: &TimerName) -> Option<usize> {
+        if !self.is_last(name) {
+            self.last = *self.places.get(name)?;
+        }
+        Some(self.last)
     }
 
     pub(crate) fn existing(&mut self, name: &TimerName) -> Result<&Record, TimerError> {
@@ -173,6 +245,7 @@ impl<'a> Draft<'a> {
         for undo in self.undo.take().into_iter().flatten().rev() {
             let drafted = &mut self.drafted[undo.place];
             (drafted.record, drafted.changed) = (undo.record, undo.changed);
+            drafted.same_payload = undo.same_payload;
         }
     }
 
@@ -196,17 +269,24 @@ impl<'a> Draft<'a> {
         Some(corrections)
     }
 
-    pub(crate) fn into_changes(self) -> Vec<Change> {
-        let changed = self.drafted.into_iter().filter(|d| d.changed);
-        changed
-            .map(|drafted| {
-                let Drafted { name, before, .. } = drafted;
-                match drafted.record {
-                    Some(record) => Change::Put { record, before },
-                    None => Change::Remove { name, before },
+    /// The changes, and what is kept of the attempts that were in flight before them.
+    pub(crate) fn into_changes(self) -> (Vec<Change>, Kept) {
+        let mut kept = self.kept;
+        let mut changes = Vec::with_capacity(self.drafted.len());
+        for drafted in self.drafted {
+            let Drafted { name, before, .. } = drafted;
+            match drafted.record {
+                Some(record) if drafted.changed && drafted.same_payload => {
+                    let before = before.with_same_payload();
+                    changes.push(Change::Put { record, before });
                 }
-            })
-            .collect()
+                Some(record) if drafted.changed => changes.push(Change::Put { record, before }),
+                None if drafted.changed => changes.push(Change::Remove { name, before }),
+                Some(record) if drafted.was_kept => kept.keep(record),
+                _ => {}
+            }
+        }
+        (changes, kept)
     }
 
     fn is_last(&self, name: &TimerName) -> bool {
@@ -215,41 +295,43 @@ impl<'a> Draft<'a> {
     }
 
     fn place(&mut self, name: &TimerName) -> usize {
-        let Ok(place) = self.enter(name, || Ok::<_, Infallible>((Before::Unknown, None)));
-        place
+        match self.known(name) {
+            Some(place) => place,
+            None => self.enter(name, Before::Unknown, None),
+        }
     }
 
-    /// Where a name's record stands; one that is not there yet is as `first` says.
-    fn enter<E>(
-        &mut self,
-        name: &TimerName,
-        first: impl FnOnce() -> Result<(Before, Option<Record>), E>,
-    ) -> Result<usize, E> {
-        if !self.is_last(name) {
-            self.last = match self.places.entry(name.clone()) {
-                Entry::Occupied(place) => *place.get(),
-                Entry::Vacant(place) => {
-                    let (before, record) = first()?;
-                    self.drafted.push(Drafted {
-                        name: name.clone(),
-                        pended: record.as_ref().and_then(pends),
-                        record: record.map(Box::new),
-                        changed: false,
-                        before,
-                    });
-                    *place.insert(self.drafted.len() - 1)
-                }
-            };
-        }
-        Ok(self.last)
+    /// Takes in what stands under a name, unless something is there of it. Says where.
+    fn enter(&mut self, name: &TimerName, before: Before, record: Option<Box<Record>>) -> usize {
+        self.last = match self.places.entry(name.clone()) {
+            Entry::Occupied(place) => *place.get(),
+            Entry::Vacant(place) => {
+                self.drafted.push(Drafted {
+                    name: name.clone(),
+                    pended: record.as_deref().and_then(pends),
+                    same_payload: record.is_some(),
+                    record,
+                    changed: false,
+                    was_kept: false,
+                    before,
+                });
+                *place.insert(self.drafted.len() - 1)
+            }
+        };
+        self.last
     }
 
     fn change(&mut self, place: usize, record: Option<Box<Record>>) {
         let drafted = &mut self.drafted[place];
+        let is_same = match (&drafted.record, &record) {
+            (Some(old), Some(new)) => drafted.same_payload && old.payload == new.payload,
+            _ => false,
+        };
         let undo = Undo {
             place,
             record: mem::replace(&mut drafted.record, record),
             changed: mem::replace(&mut drafted.changed, true),
+            same_payload: mem::replace(&mut drafted.same_payload, is_same),
         };
         if let Some(undone) = &mut self.undo {
             undone.push(undo);

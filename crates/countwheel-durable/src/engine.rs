@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use crate::backlog::ByQueue;
 use crate::clocks::Now;
 use crate::notes::Notes;
 use crate::planted::planted;
-use crate::scheduler::{Event, Scheduler, Ticket};
-use crate::store::{Change, ClockNote, Shard, Store, StoreError};
+use crate::scheduler::{Event, Scheduler, Step, Ticket};
+use crate::store::{self, Change, ClockNote, Lease, Shard, Store, StoreError};
 use crate::trouble::Noticed;
 use crate::{Attempt, BatchError, Config, Response, Stats, TimerError, Trouble, TroubleReason};
 
@@ -27,7 +28,7 @@ use crate::{Attempt, BatchError, Config, Response, Stats, TimerError, Trouble, T
 /// use std::sync::Arc;
 /// use std::time::Duration;
 /// use countwheel::{Clock, ManualClock};
-/// use countwheel_durable::store::MemoryStore;
+/// use countwheel_durable::store::{MemoryStore, Shard};
 /// use countwheel_durable::{
 ///     Config, Due, Effect, Engine, Event, Outcome, Precondition, Request, RetryPolicy,
 ///     SetOptions, Ticket, TimerName, Verdict,
@@ -35,7 +36,7 @@ use crate::{Attempt, BatchError, Config, Response, Stats, TimerError, Trouble, T
 ///
 /// let clock = ManualClock::new();
 /// let store = Arc::new(MemoryStore::new(1));
-/// let mut engine = Engine::open(store, Arc::new(clock.clone()), Config::default())?;
+/// let mut engine = Engine::open(store, Shard::ONLY, Arc::new(clock.clone()), Config::default())?;
 ///
 /// let set = Request::Set {
 ///     name: TimerName::new("orders", "order-42")?,
@@ -72,7 +73,41 @@ pub struct Engine {
     left_over: VecDeque<Event>,
     /// Why there is no other turn: the last could not read the store, and let out what it had.
     ending: Option<StoreError>,
+    /// A turn was begun that has not ended.
+    is_within: bool,
     failed: bool,
+}
+
+/// A turn that was begun: what it would change, and what it lets out once that is durable. See
+/// [`Engine::begin`].
+#[derive(Debug)]
+#[must_use = "an engine whose turn was begun and not ended takes no other"]
+pub struct Turn {
+    lease: Lease,
+    now: Now,
+    step: Step,
+    /// Why the store could not be asked while this was decided: nothing of it counts.
+    unavailable: Option<String>,
+    /// Whether there is more to commit than a note of the clocks.
+    has_changes: bool,
+    note: Option<ClockNote>,
+}
+
+impl Turn {
+    /// The right under which the changes are to be committed.
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        self.lease
+    }
+
+    /// What is to be committed, all or nothing. Often empty: then there is nothing to commit.
+    #[must_use]
+    pub fn changes(&self) -> &[Change] {
+        match self.unavailable {
+            Some(_) => &[],
+            None => &self.step.changes,
+        }
+    }
 }
 
 /// What a turn lets out, after everything it rests on is durable.
@@ -86,18 +121,25 @@ pub enum Effect {
     Start(Attempt),
 }
 
-impl Effect {
-    fn no_room(ticket: Ticket) -> Self {
-        Self::Answer(ticket, Err(TimerError::StorageFull))
-    }
+/// Why nothing of a turn is done, although the store goes on.
+enum Refusal {
+    Full,
+    Unavailable(String),
+}
 
-    fn no_room_for_batch(ticket: Ticket) -> Self {
-        Self::BatchAnswer(ticket, Err(BatchError::of_all(TimerError::StorageFull)))
+impl Refusal {
+    fn error(&self) -> TimerError {
+        match self {
+            Self::Full => TimerError::StorageFull,
+            Self::Unavailable(reason) => TimerError::Unavailable {
+                reason: reason.clone(),
+            },
+        }
     }
 }
 
 impl Engine {
-    /// Takes ownership of the store's shard and begins with what it holds. What is overdue
+    /// Takes ownership of a shard of the store and begins with what it holds. What is overdue
     /// follows in turns by queue, in each in deadline order, at the rate of the configuration.
     ///
     /// Reads the first of it before it returns: a place that cannot be read is one of
@@ -107,10 +149,11 @@ impl Engine {
     /// If the store cannot be taken, or nothing that is due can be read of it.
     pub fn open(
         store: Arc<dyn Store>,
+        shard: Shard,
         clock: Arc<dyn Clock>,
         config: Config,
     ) -> Result<Self, StoreError> {
-        let ownership = store.acquire(Shard::ONLY)?;
+        let ownership = store.acquire(shard)?;
         let notes = Notes::open(&*clock, ownership.clock);
         let mut scheduler = Scheduler::new(ownership, notes.origin().now(&*clock), config);
         scheduler.read_ahead(&*store)?;
@@ -124,6 +167,7 @@ impl Engine {
             kept: Vec::new(),
             left_over: VecDeque::new(),
             ending: None,
+            is_within: false,
             failed: false,
         };
         engine.look_at_clock(engine.clock.timestamp());
@@ -131,29 +175,131 @@ impl Engine {
     }
 
     /// Takes `events` in order, starts what is due, commits once, and then hands every
-    /// answer and every attempt to `sink`. What is more than one commit takes
-    /// ([`Config::max_batch_bytes`]) is left over for the next turn, which is due at once.
-    ///
-    /// If the store has no room for the commit, nothing starts, each request is answered with
-    /// [`TimerError::StorageFull`], and the outcomes are kept for the next turn.
-    ///
-    /// A record that cannot be read is left out, and nothing else: see [`Engine::troubles`].
+    /// answer and every attempt to `sink`: [`begin`](Self::begin), the commit, and
+    /// [`end`](Self::end).
     ///
     /// # Errors
-    /// If the store failed: what became of the changes is unknown, nothing was let out, and
-    /// the engine is of no more use; open the store again. Every later turn fails too.
+    /// As [`end`](Self::end).
     pub fn turn(
         &mut self,
         events: Vec<Event>,
         sink: &mut dyn FnMut(Effect),
     ) -> Result<(), StoreError> {
-        if self.failed {
+        let mut turn = self.begin(events)?;
+        if planted!(AnswerBeforeCommit) {
+            for (ticket, answer) in turn.step.answers.drain(..) {
+                sink(Effect::Answer(ticket, answer));
+            }
+        }
+        if planted!(StartBeforeCommit) {
+            let starts = turn.step.starts.drain(..);
+            starts.for_each(|(_, attempt)| sink(Effect::Start(attempt)));
+        }
+        let committed = match turn.changes() {
+            [] => Ok(()),
+            changes => self.store.commit(turn.lease(), changes),
+        };
+        self.end(turn, committed, sink)
+    }
+
+    /// The first half of a turn: takes `events` in order and decides what is done and what starts.
+    /// Nothing is let out. [`Turn::changes`] are to be committed under [`Turn::lease`], in one
+    /// commit, and [`end`](Self::end) takes the result.
+    ///
+    /// What is more than one commit takes ([`Config::max_batch_bytes`]) is left over for the next
+    /// turn, which is due at once. A record that cannot be read is left out, and nothing else: see
+    /// [`Engine::troubles`].
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel::ManualClock;
+    /// # use countwheel_durable::store::{MemoryStore, Shard, Store};
+    /// # use countwheel_durable::{Config, Engine, Event, Request, Ticket, TimerName};
+    /// # let clock = Arc::new(ManualClock::new());
+    /// # let request = Request::Fire { name: TimerName::new("orders", "order-42")? };
+    /// let store = Arc::new(MemoryStore::new(1));
+    /// let mut engine = Engine::open(store.clone(), Shard::ONLY, clock, Config::default())?;
+    /// let turn = engine.begin(vec![Event::Request(Ticket(1), request)])?;
+    /// // Others may act between the two.
+    /// let committed = store.commit(turn.lease(), turn.changes());
+    /// engine.end(turn, committed, &mut |effect| println!("{effect:?}"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError::Poisoned`] if an earlier turn failed, or was begun and not ended. What the
+    /// store could not read, if the turn before let out what it had in spite of it.
+    pub fn begin(&mut self, events: Vec<Event>) -> Result<Turn, StoreError> {
+        if self.failed || self.is_within {
+            self.failed = true;
             return Err(StoreError::Poisoned);
         }
-        let result = match self.ending.take() {
-            Some(error) => Err(error),
-            None => self.try_turn(events, sink),
+        if let Some(error) = self.ending.take() {
+            return self.ended(Err(error));
+        }
+        self.is_within = true;
+        let now = self.now();
+        let mut events: VecDeque<_> = if self.kept.is_empty() && self.left_over.is_empty() {
+            events.into()
+        } else {
+            let kept = self.kept.drain(..).chain(self.left_over.drain(..));
+            kept.chain(events).collect()
         };
+        let mut step = self.scheduler.step(now, &mut events, &*self.store);
+        self.left_over = events;
+        if planted!(LeftOverForgotten) {
+            self.left_over.clear();
+        }
+        let unavailable = match step.failure.take() {
+            Some(StoreError::Unavailable { reason }) => Some(reason),
+            failure => {
+                self.ending = failure;
+                None
+            }
+        };
+        if planted!(OutcomesEndWithReads)
+            && let Some(error) = self.ending.take()
+        {
+            return self.ended(Err(error));
+        }
+        let has_changes = !step.changes.is_empty();
+        let note = self.note(now, has_changes);
+        let note = note.filter(|_| unavailable.is_none());
+        step.changes.extend(note.map(Change::Clock));
+        Ok(Turn {
+            unavailable,
+            lease: self.scheduler.ownership().lease,
+            now,
+            step,
+            has_changes,
+            note,
+        })
+    }
+
+    /// The second half of a turn: takes the result of its commit, and hands every answer and every
+    /// attempt to `sink`.
+    ///
+    /// If the store had no room for the commit, or was not available, nothing starts, each request is
+    /// answered with [`TimerError::StorageFull`] or [`TimerError::Unavailable`], and the outcomes are
+    /// kept for the next turn.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`] or [`StoreError::Lost`] if the shard is not owned any more: another
+    /// opening goes on with it. Attempts that were claimed and did not leave are interrupted then.
+    /// Another error if the store failed: what became of the changes is unknown, nothing was let out, and
+    /// the engine is of no more use; open the store again. Every later turn fails too.
+    pub fn end(
+        &mut self,
+        turn: Turn,
+        committed: Result<(), StoreError>,
+        sink: &mut dyn FnMut(Effect),
+    ) -> Result<(), StoreError> {
+        let result = self.let_out(turn, committed, sink);
+        self.ended(result)
+    }
+
+    fn ended<T>(&mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        self.is_within = false;
         self.failed = result.is_err();
         let wall = self.clock.timestamp();
         self.look_at_clock(wall);
@@ -171,64 +317,48 @@ impl Engine {
         }
     }
 
-    fn try_turn(
+    fn let_out(
         &mut self,
-        events: Vec<Event>,
+        turn: Turn,
+        committed: Result<(), StoreError>,
         sink: &mut dyn FnMut(Effect),
     ) -> Result<(), StoreError> {
-        let now = self.now();
-        let mut events: VecDeque<_> = if self.kept.is_empty() && self.left_over.is_empty() {
-            events.into()
-        } else {
-            let kept = self.kept.drain(..).chain(self.left_over.drain(..));
-            kept.chain(events).collect()
+        let Turn {
+            lease,
+            now,
+            mut step,
+            unavailable,
+            has_changes,
+            note,
+        } = turn;
+        let refusal = match (unavailable, committed) {
+            (Some(reason), _) => Some(Refusal::Unavailable(reason)),
+            (None, Err(StoreError::Full { .. })) => Some(Refusal::Full),
+            (None, Err(StoreError::Unavailable { reason })) => Some(Refusal::Unavailable(reason)),
+            (None, committed) => {
+                committed?;
+                note.into_iter().for_each(|note| self.notes.committed(note));
+                None
+            }
         };
-        let mut step = self.scheduler.step(now, &mut events, &*self.store);
-        self.left_over = events;
-        if planted!(LeftOverForgotten) {
-            self.left_over.clear();
-        }
-        self.ending = step.failure.take();
-        if planted!(OutcomesEndWithReads)
-            && let Some(error) = self.ending.take()
-        {
-            return Err(error);
-        }
-        if planted!(AnswerBeforeCommit) {
-            for (ticket, answer) in step.answers.drain(..) {
-                sink(Effect::Answer(ticket, answer));
+        match refusal {
+            // Nothing else rests on it.
+            Some(Refusal::Full) | Some(Refusal::Unavailable(_))
+                if note.is_some() && !has_changes =>
+            {
+                self.notes.refused(now);
             }
-        }
-        if planted!(StartBeforeCommit) {
-            let starts = step.starts.drain(..);
-            starts.for_each(|(_, attempt)| sink(Effect::Start(attempt)));
-        }
-        let has_changes = !step.changes.is_empty();
-        let note = self.note(now, has_changes);
-        step.changes.extend(note.map(Change::Clock));
-        if !step.changes.is_empty() {
-            let lease = self.scheduler.ownership().lease;
-            match self.store.commit(lease, &step.changes) {
-                // Nothing else rests on it.
-                Err(StoreError::Full { .. }) if !has_changes => self.notes.refused(now),
-                Err(StoreError::Full { .. }) => {
-                    for (ticket, _) in &step.answers {
-                        sink(Effect::no_room(*ticket));
-                    }
-                    for (ticket, _) in &step.batches {
-                        sink(Effect::no_room_for_batch(*ticket));
-                    }
-                    self.kept = self.scheduler.undo(now, step);
-                    self.refuse_left_over(sink);
-                    return Ok(());
+            Some(refusal) => {
+                if let Refusal::Unavailable(_) = refusal {
+                    self.notes.refused(now); // it waits as everything does
                 }
-                committed => {
-                    committed?;
-                    note.into_iter().for_each(|note| self.notes.committed(note));
-                }
+                self.refuse(now, step, &refusal, sink);
+                return Ok(());
             }
+            None => {}
         }
-        self.scheduler.settle(step.corrections.as_deref());
+        let changes = mem::take(&mut step.changes);
+        self.scheduler.settle(step.corrections.as_deref(), changes);
         for (ticket, answer) in step.answers {
             sink(Effect::Answer(ticket, answer));
         }
@@ -236,6 +366,11 @@ impl Engine {
             sink(Effect::BatchAnswer(ticket, answer));
         }
         for (clock, mut attempt) in step.starts {
+            if !self.store.may_start(lease) && !planted!(StartsWithoutLease) {
+                let shard = lease.shard;
+                let reason = "the lease ended before an attempt left".to_owned();
+                return Err(StoreError::Lost { shard, reason });
+            }
             // The commit took time. The wall clock may have been set back during it.
             attempt.started = self.now().by(clock).max(attempt.started);
             self.scheduler.note_started(&attempt);
@@ -244,18 +379,27 @@ impl Engine {
         Ok(())
     }
 
-    /// What was left over finds no room either, and nobody shall wait for it to come: requests are
-    /// refused, outcomes kept.
-    fn refuse_left_over(&mut self, sink: &mut dyn FnMut(Effect)) {
+    /// The step could not be committed, and is void: requests are refused, outcomes kept. So is what
+    /// was left over, since nobody shall wait for it to come.
+    fn refuse(&mut self, now: Now, step: Step, refusal: &Refusal, sink: &mut dyn FnMut(Effect)) {
+        for (ticket, _) in &step.answers {
+            sink(Effect::Answer(*ticket, Err(refusal.error())));
+        }
+        for (ticket, _) in &step.batches {
+            let refused = BatchError::of_all(refusal.error());
+            sink(Effect::BatchAnswer(*ticket, Err(refused)));
+        }
+        self.kept = self.scheduler.undo(now, step);
         for event in self.left_over.drain(..) {
             match event {
                 Event::Request(ticket, _) => {
                     self.scheduler.note_refused();
-                    sink(Effect::no_room(ticket));
+                    sink(Effect::Answer(ticket, Err(refusal.error())));
                 }
                 Event::Batch(ticket, _) => {
                     self.scheduler.note_refused();
-                    sink(Effect::no_room_for_batch(ticket));
+                    let refused = BatchError::of_all(refusal.error());
+                    sink(Effect::BatchAnswer(ticket, Err(refused)));
                 }
                 Event::Outcome { .. } => self.kept.push(event),
             }
@@ -290,7 +434,7 @@ impl Engine {
 
     /// The note of the clocks that is due now, with a commit or by itself.
     fn note(&self, now: Now, has_changes: bool) -> Option<ClockNote> {
-        let waits = || self.store.has_room() && self.scheduler.wait(now).is_some();
+        let waits = || store::has_room(&*self.store) && self.scheduler.wait(now).is_some();
         self.notes.due(now, has_changes, waits)
     }
 
@@ -343,11 +487,11 @@ impl Engine {
     /// ```
     /// # use std::sync::Arc;
     /// # use countwheel::ManualClock;
-    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::store::{MemoryStore, Shard};
     /// # use countwheel_durable::{Config, Engine};
     /// # let store = Arc::new(MemoryStore::new(1));
     /// # let clock = Arc::new(ManualClock::new());
-    /// let mut engine = Engine::open(store, clock, Config::default())?;
+    /// let mut engine = Engine::open(store, Shard::ONLY, clock, Config::default())?;
     /// engine.pause();
     /// engine.abandon()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -356,7 +500,7 @@ impl Engine {
     /// # Errors
     /// If the store failed, or has no room: then the attempts count as interrupted by a crash.
     pub fn abandon(&mut self) -> Result<(), StoreError> {
-        if std::mem::replace(&mut self.failed, true) {
+        if mem::replace(&mut self.failed, true) {
             return Err(StoreError::Poisoned);
         }
         let now = self.now();

@@ -52,6 +52,15 @@ impl InFlight {
         self.attempts.contains_key(&revision)
     }
 
+    pub(crate) fn name(&self, revision: Revision) -> Option<&TimerName> {
+        self.attempts.get(&revision).map(|running| &running.name)
+    }
+
+    /// How many more can run.
+    pub(crate) fn free(&self) -> usize {
+        self.most.saturating_sub(self.attempts.len())
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Revision, &TimerName)> {
         let attempts = self.attempts.iter();
         attempts.map(|(revision, running)| (*revision, &running.name))

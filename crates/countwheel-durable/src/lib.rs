@@ -98,6 +98,7 @@ mod engine;
 mod handler;
 mod held;
 mod in_flight;
+mod kept;
 mod name;
 mod notes;
 mod overdue;
@@ -117,7 +118,7 @@ mod trouble;
 mod window;
 
 pub use config::Config;
-pub use engine::{Effect, Engine};
+pub use engine::{Effect, Engine, Turn};
 pub use handler::{Attempt, Completion, Handler, Inline, Outcome, Run, Verdict};
 pub use name::{Key, NameError, QueueName, TimerName};
 #[cfg(feature = "planted-bugs")]

@@ -46,6 +46,14 @@ bugs! {
     WakeLate,
     /// A retry gets an id of its own, so that receivers take it for another timer.
     NewIdForRetry,
+    /// What was read in one piece before a step is believed in the next one.
+    ReadBelievedTwice,
+    /// What is kept of an attempt in flight stays when the record has changed.
+    KeptThoughChanged,
+    /// An attempt leaves without a look at the lease.
+    StartsWithoutLease,
+    /// The timers of all shards begin their ids with the store's.
+    OneIdForAllShards,
     /// Attempts start before the commit that claims them.
     StartBeforeCommit,
     /// What a refused batch had changed before the request that was refused stays.

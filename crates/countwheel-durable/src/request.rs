@@ -313,6 +313,12 @@ pub enum TimerError {
     /// taken. It passes when there is room again.
     #[error("the disk is full, or too many files are open")]
     StorageFull,
+    /// The store cannot be reached or is busy. Nothing was done; ask again.
+    #[error("the store is not available: {reason}")]
+    Unavailable {
+        /// What the store said.
+        reason: String,
+    },
     /// The scheduler has stopped or is stopping. Nothing was done.
     #[error("the scheduler has stopped")]
     Closed,

@@ -16,8 +16,8 @@ use countwheel::{Clock, Timestamp};
 use crate::backlog::{self, ByQueue};
 use crate::pool::Pool;
 use crate::store::{
-    Filter, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard, Snapshot, Store, StoreError,
-    Summary,
+    Filter, OnDisk, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard, Snapshot, Store,
+    StoreError, Summary,
 };
 use crate::trouble::Noticed;
 use crate::{
@@ -195,7 +195,7 @@ impl Timers {
         let max_batch = config.max_batch.max(2);
         let (max_waiting, max_waiting_bytes) = (config.max_waiting, config.max_waiting_bytes);
         let handler_threads = config.handler_threads;
-        let engine = Engine::open(Arc::clone(&store), Arc::clone(&clock), config)?;
+        let engine = Engine::open(Arc::clone(&store), Shard::ONLY, Arc::clone(&clock), config)?;
         let (noticed, overdue) = (engine.noticed(), engine.overdue());
         let seen_by = Arc::clone(&clock);
         let pool = handler.blocks().then(|| Pool::new(handler_threads));
@@ -216,11 +216,13 @@ impl Timers {
             stats: Mutex::new(engine.stats()),
         });
         let told = Arc::clone(&mailbox);
-        store.on_failure(Box::new(move |reason| {
-            let mut inbox = lock(&told.inbox);
-            inbox.store_failure = Some(reason.to_owned());
-            told.wake(inbox);
-        }));
+        if let Some(disk) = store.on_disk() {
+            disk.on_failure(Box::new(move |reason| {
+                let mut inbox = lock(&told.inbox);
+                inbox.store_failure = Some(reason.to_owned());
+                told.wake(inbox);
+            }));
+        }
         let mut runner = Runner {
             engine,
             handler: Arc::new(handler),
@@ -565,7 +567,13 @@ impl Timers {
     /// # Errors
     /// As there; [`StoreError::NotAStore`] if the store is one that makes none.
     pub fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
-        self.shared.store.snapshot(into)
+        match self.shared.store.on_disk() {
+            Some(disk) => disk.snapshot(into),
+            None => Err(StoreError::NotAStore {
+                path: into.to_owned(),
+                problem: "this store is on no disk, and makes no snapshots".to_owned(),
+            }),
+        }
     }
 
     /// Reads on in a round through all checksums of what the store has on the disk, until about
@@ -588,13 +596,15 @@ impl Timers {
     /// ```
     #[must_use]
     pub fn scrub_step(&self, budget: u64) -> Scrubbed {
-        self.shared.store.scrub_step(budget)
+        let disk = self.shared.store.on_disk();
+        disk.map_or(Scrubbed::NOTHING, |disk| disk.scrub_step(budget))
     }
 
     /// How many files the store has open and may need besides.
     #[must_use]
     pub fn open_files(&self) -> OpenFiles {
-        self.shared.store.open_files()
+        let disk = self.shared.store.on_disk();
+        disk.map_or_else(OpenFiles::default, OnDisk::open_files)
     }
 
     /// What the scheduler has done and holds, as of its last turn.

@@ -6,6 +6,7 @@
 //! or attempt of that step out; see [`Engine`](crate::Engine), which does.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,11 +17,12 @@ use crate::clocks::{Now, Steps};
 use crate::draft::{Draft, Replaced};
 use crate::held::Holds;
 use crate::in_flight::{InFlight, Running};
+use crate::kept::Kept;
 use crate::overdue::Overdue;
 use crate::planted::planted;
 use crate::random::Random;
 use crate::recurrence::{self, Ended};
-use crate::store::{Change, DueEntry, Ownership, Store, StoreError};
+use crate::store::{self, Change, DueEntry, Found, Ownership, Store, StoreError};
 use crate::suspects::Suspects;
 use crate::trouble::Noticed;
 use crate::window::{Room, Window};
@@ -52,6 +54,13 @@ const POINTS_MAX: u64 = 65_536;
 /// for being read and once for being written, and the last of them in full: a commit has each of
 /// them again.
 const STARTED_MAX_BYTES: usize = 32 << 20;
+
+/// The payloads of what is read before a step are at most so long together, in bytes. What is not
+/// read then is read when the step comes to it.
+const READ_BEFORE_MAX_BYTES: usize = 8 << 20;
+
+/// So many timers that are due are read before a step at the most.
+const DUE_READ_BEFORE: usize = 1_024;
 
 /// After so many starts of what is due now, one of what was overdue at the start goes first.
 const OVERDUE_SHARE: usize = 8;
@@ -117,6 +126,8 @@ pub(crate) struct Scheduler {
     /// How many missed points of calendars this step has counted.
     points: u64,
     in_flight: InFlight,
+    /// The records of those in flight.
+    kept: Kept,
     holds: Holds,
     suspects: Suspects,
     /// Starts of others since the last one of a suspect.
@@ -124,6 +135,8 @@ pub(crate) struct Scheduler {
     paused: bool,
     /// The store has no room: nothing starts before this time of the boot clock.
     held_until: Option<Timestamp>,
+    /// What was read before the last step: only a planted mistake believes it once more.
+    read: Found,
     /// What a batch does to the window, until it is certain that it does it.
     put_off: Option<Vec<Put>>,
     aside: Aside,
@@ -137,8 +150,8 @@ impl Scheduler {
     /// `now` is overdue.
     pub(crate) fn new(ownership: Ownership, now: Now, config: Config) -> Self {
         let config = config.bounded();
-        // Half for the window, a quarter for attempts and the suspects that wait for theirs, an
-        // eighth for the overdue; the last eighth is for pages on their way from the store.
+        // Half for the window, a quarter for attempts with their records and the suspects that wait
+        // for theirs, an eighth for the overdue; the last eighth is for pages on their way from the store.
         let bytes = config.window_bytes.max(128 << 10);
         let overdue = Room::new(bytes / 8, usize::MAX);
         let end = Now {
@@ -158,11 +171,13 @@ impl Scheduler {
             points: 0,
             overdue: Overdue::new(now, overdue, config.catch_up_per_second),
             holds: Holds::default(),
-            in_flight: InFlight::new(&config, bytes / 16 * 3),
+            in_flight: InFlight::new(&config, bytes / 16 * 2),
+            kept: Kept::new(bytes / 16),
             suspects: Suspects::new(&config, now.boot, bytes / 16),
             ahead_of_suspects: 0,
             paused: false,
             held_until: None,
+            read: Found::default(),
             put_off: None,
             aside: Aside::default(),
             backlog: Backlog::new(),
@@ -232,6 +247,7 @@ impl Scheduler {
             window_bytes: self.window.bytes()
                 + overdue.bytes()
                 + self.in_flight.bytes()
+                + self.kept.bytes()
                 + self.suspects.bytes(),
             capped_queues: self.window.capped() + overdue.capped(),
             catching_up: !self.overdue.is_done(),
@@ -271,7 +287,7 @@ impl Scheduler {
         Some(until.saturating_since(now.boot))
     }
 
-    /// The step could not be committed for want of room, and is void: as if it had not been,
+    /// The step could not be committed, and is void: as if it had not been,
     /// but that its revisions are used up. Returns the outcomes, for a later step.
     pub(crate) fn undo(&mut self, now: Now, step: Step) -> Vec<Event> {
         let started = step.starts.iter().map(|(_, attempt)| attempt.revision);
@@ -297,7 +313,8 @@ impl Scheduler {
     }
 
     /// The step was committed, or had nothing to commit: what it changed counts.
-    pub(crate) fn settle(&mut self, corrections: Option<&[Correction]>) {
+    pub(crate) fn settle(&mut self, corrections: Option<&[Correction]>, changes: Vec<Change>) {
+        self.kept.settle(changes);
         self.holds.look(&self.in_flight, self.now.boot);
         match corrections {
             Some(corrections) => self.backlog.correct(corrections),
@@ -389,12 +406,31 @@ impl Scheduler {
         }
         self.suspects.begin();
         let next_before = self.next_revision;
-        let mut draft = Draft::new(store, shard, now.wall, events.len());
         let mut step = Step {
             before: self.stats.clone(),
             ..Step::default()
         };
-        let has_room = store.has_room();
+        let has_room = store::has_room(store);
+        let found = match failure {
+            Some(_) => Found::default(),
+            None => self
+                .read_before(events, has_room, store)
+                .unwrap_or_else(|error| {
+                    failure = Some(error).filter(|error| !error.is_unreadable());
+                    Found::default()
+                }),
+        };
+        if matches!(failure, Some(StoreError::Unavailable { .. })) {
+            step.failure = failure;
+            return step;
+        }
+        let found = if planted!(ReadBelievedTwice) {
+            mem::replace(&mut self.read, found)
+        } else {
+            found
+        };
+        let known = (mem::take(&mut self.kept), found);
+        let mut draft = Draft::new(store, shard, now.wall, known, events.len());
         self.held_until = (!has_room).then(|| now.boot + ROOM_PAUSE);
         if !has_room {
             // It is the disk that it waits for, not the rate.
@@ -403,6 +439,7 @@ impl Scheduler {
         self.points = 0;
         while draft.bytes() < self.config.max_batch_bytes
             && self.points < POINTS_MAX
+            && draft.unavailable().is_none()
             && let Some(event) = events.pop_front()
         {
             match event {
@@ -444,12 +481,16 @@ impl Scheduler {
             }
         }
         // What starts has to be recorded twice: that is not for the last of the room.
-        if !self.paused && has_room && failure.is_none() {
+        if !self.paused && has_room && failure.is_none() && draft.unavailable().is_none() {
             failure = self.start_due(&mut draft, &mut step.starts).err();
+        }
+        if let Some(reason) = draft.unavailable() {
+            let reason = reason.to_owned();
+            failure = Some(StoreError::Unavailable { reason });
         }
         step.failure = failure;
         step.corrections = draft.corrections(&self.backlog);
-        step.changes = draft.into_changes();
+        (step.changes, self.kept) = draft.into_changes();
         let given = Revision(self.next_revision.0 - 1);
         let shown = |change: &Change| matches!(change, Change::Put { record: r, .. } if r.revision == given);
         let is_shown = step.changes.iter().rev().any(shown) || planted!(ForgetGiven);
@@ -459,6 +500,37 @@ impl Scheduler {
         self.stats.commits += u64::from(!step.changes.is_empty());
         self.stats.changes += step.changes.len() as u64;
         step
+    }
+
+    /// Reads in one piece what a step with these events is going to look at, as far as that is known.
+    fn read_before(
+        &self,
+        events: &VecDeque<Event>,
+        has_room: bool,
+        store: &dyn Store,
+    ) -> Result<Found, StoreError> {
+        let asked = events.iter().flat_map(|event| {
+            let (one, more, outcome) = match event {
+                Event::Request(_, request) => (Some(request.name()), &[][..], None),
+                Event::Batch(_, requests) => (None, requests.as_slice(), None),
+                Event::Outcome { revision, .. } => {
+                    let name = self.in_flight.name(*revision);
+                    (None, &[][..], name.filter(|name| !self.kept.has(name)))
+                }
+            };
+            let more = more.iter().map(Request::name);
+            one.into_iter().chain(more).chain(outcome).cloned()
+        });
+        let most = if self.paused || !has_room {
+            0
+        } else {
+            self.in_flight.free().min(DUE_READ_BEFORE)
+        };
+        let due = self.window.due_names(self.now, most);
+        let overdue = self.overdue.window.due_names(self.now, most);
+        let shard = self.ownership.lease.shard;
+        let mut names = asked.chain(due).chain(overdue);
+        store.get_many(shard, &mut names, READ_BEFORE_MAX_BYTES)
     }
 
     fn answer(&mut self, request: Request, draft: &mut Draft<'_>) -> Result<Response, TimerError> {

@@ -105,10 +105,10 @@ pub struct Stats {
 /// ```
 /// # use std::sync::Arc;
 /// # use countwheel::ManualClock;
-/// # use countwheel_durable::store::MemoryStore;
+/// # use countwheel_durable::store::{MemoryStore, Shard};
 /// # use countwheel_durable::{Config, Engine, OverdueCount};
 /// # let (store, clock) = (Arc::new(MemoryStore::new(1)), Arc::new(ManualClock::new()));
-/// let mut engine = Engine::open(store, clock, Config::default())?;
+/// let mut engine = Engine::open(store, Shard::ONLY, clock, Config::default())?;
 /// engine.turn(vec![], &mut |_| {})?;
 /// let OverdueCount { count, is_exact, oldest, .. } = engine.stats().overdue;
 /// assert!(count == 0 && is_exact && oldest.is_none());

@@ -27,7 +27,7 @@ impl Bench {
     fn with(config: Config) -> Self {
         let (clock, store) = (ManualClock::new(), MemoryStore::new(7));
         let shared = Arc::new(clock.clone());
-        let engine = Engine::open(Arc::new(store.clone()), shared, config).unwrap();
+        let engine = Engine::open(Arc::new(store.clone()), Shard::ONLY, shared, config).unwrap();
         Self {
             clock,
             store,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use countwheel::{BootId, Clock, Instant, ManualClock, Timestamp};
 use countwheel_durable::store::simulated::Disk;
-use countwheel_durable::store::{LogOptions, LogStore, MemorySorted, MemoryStore, Store};
+use countwheel_durable::store::{LogOptions, LogStore, MemorySorted, MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, Config, Delays, Due, Effect, Engine, Event, Jitter, Outcome, Precondition, Recurrence,
     Request, RetryPolicy, Schedule, SetOptions, Stats, Ticket, TimerName, TroubleReason, Verdict,
@@ -97,7 +97,7 @@ impl Bench {
 
     fn open(&mut self) {
         let clock = Arc::new(self.clock.clone());
-        let engine = Engine::open(self.kept.store(), clock, Config::default());
+        let engine = Engine::open(self.kept.store(), Shard::ONLY, clock, Config::default());
         self.engine = Some(engine.unwrap());
         self.changed = self.clock.now();
         self.look();

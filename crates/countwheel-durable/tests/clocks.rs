@@ -106,7 +106,13 @@ impl Bench {
 
 fn open(store: &MemoryStore, clock: &ManualClock) -> Engine {
     let clock = Arc::new(clock.clone());
-    Engine::open(Arc::new(store.clone()), clock, Config::default()).unwrap()
+    Engine::open(
+        Arc::new(store.clone()),
+        Shard::ONLY,
+        clock,
+        Config::default(),
+    )
+    .unwrap()
 }
 
 fn name(key: &str) -> TimerName {

@@ -224,7 +224,7 @@ impl Loop {
 
 fn open(store: &MemoryStore, clock: &ManualClock, config: &Config) -> Engine {
     let clock = Arc::new(clock.clone());
-    Engine::open(Arc::new(store.clone()), clock, config.clone()).unwrap()
+    Engine::open(Arc::new(store.clone()), Shard::ONLY, clock, config.clone()).unwrap()
 }
 
 fn set(key: &str, receiver: Receiver) -> Request {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::unchanged::unchanged;
 use countwheel_durable::store::{
-    Change, DiskOptions, DiskStore, EmbeddedStore, Filter, Shard, Store, StoreError,
+    Change, DiskOptions, DiskStore, EmbeddedStore, Filter, OnDisk, Shard, Store, StoreError,
 };
 use countwheel_durable::{QueueName, Record, Revision, TimerName, TroubleReason};
 

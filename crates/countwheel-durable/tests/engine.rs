@@ -127,7 +127,7 @@ impl Bench {
 
 fn open(store: &MemoryStore, clock: &ManualClock, config: &Config) -> Result<Engine, StoreError> {
     let clock = Arc::new(clock.clone());
-    Engine::open(Arc::new(store.clone()), clock, config.clone())
+    Engine::open(Arc::new(store.clone()), Shard::ONLY, clock, config.clone())
 }
 
 fn name(key: &str) -> TimerName {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{
-    Change, DuePage, DueScan, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts, Shard,
-    Store, StoreError,
+    Change, DuePage, DueScan, Filter, Lease, MemoryStore, OnDisk, Ownership, Page, QueueCounts,
+    Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record,
@@ -54,6 +54,12 @@ impl Store for Scarce {
         self.store.counts(shard)
     }
 
+    fn on_disk(&self) -> Option<&dyn OnDisk> {
+        Some(self)
+    }
+}
+
+impl OnDisk for Scarce {
     fn has_room(&self) -> bool {
         !self.low.load(Ordering::SeqCst)
     }
@@ -80,7 +86,7 @@ impl Bench {
             full: AtomicBool::new(false),
         });
         let shared = Arc::clone(&store);
-        let engine = Engine::open(shared, Arc::new(clock.clone()), config);
+        let engine = Engine::open(shared, Shard::ONLY, Arc::new(clock.clone()), config);
         Self {
             clock,
             store,

@@ -42,7 +42,13 @@ impl Service {
             keep_done: Duration::from_secs(1),
             ..Config::default()
         };
-        let engine = Engine::open(Arc::clone(&store), Arc::new(clock.clone()), config).unwrap();
+        let engine = Engine::open(
+            Arc::clone(&store),
+            Shard::ONLY,
+            Arc::new(clock.clone()),
+            config,
+        )
+        .unwrap();
         Self {
             clock,
             store,

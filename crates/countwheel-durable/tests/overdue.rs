@@ -39,7 +39,7 @@ impl Bench {
             ..Config::default()
         };
         let shared = Arc::new(clock.clone());
-        let engine = Engine::open(Arc::clone(&store), shared, config.clone()).unwrap();
+        let engine = Engine::open(Arc::clone(&store), Shard::ONLY, shared, config.clone()).unwrap();
         Self {
             clock,
             store,
@@ -53,7 +53,13 @@ impl Bench {
     fn restart(&mut self) {
         self.running.clear();
         let clock = Arc::new(self.clock.clone());
-        self.engine = Engine::open(Arc::clone(&self.store), clock, self.config.clone()).unwrap();
+        self.engine = Engine::open(
+            Arc::clone(&self.store),
+            Shard::ONLY,
+            clock,
+            self.config.clone(),
+        )
+        .unwrap();
     }
 
     fn turn(&mut self, events: Vec<Event>) {

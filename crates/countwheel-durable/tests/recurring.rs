@@ -54,7 +54,7 @@ impl Bench {
 
     fn open(store: &MemoryStore, clock: &ManualClock, config: &Config) -> Engine {
         let (store, clock) = (Arc::new(store.clone()), Arc::new(clock.clone()));
-        Engine::open(store, clock, config.clone()).unwrap()
+        Engine::open(store, Shard::ONLY, clock, config.clone()).unwrap()
     }
 
     /// Ends the process, and begins another one that much later.

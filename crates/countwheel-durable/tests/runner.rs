@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use countwheel::SystemClock;
 use countwheel_durable::store::{
-    Change, DuePage, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, OnFailure, Ownership,
-    Page, QueueCounts, Shard, Store, StoreError,
+    Change, DuePage, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, OnDisk, OnFailure,
+    Ownership, Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Attempt, Completion, Config, Delays, Due, Handler, Health, Jitter, Outcome, Record, Request,
@@ -79,6 +79,12 @@ impl Store for Gate {
         self.inner.counts(shard)
     }
 
+    fn on_disk(&self) -> Option<&dyn OnDisk> {
+        Some(self)
+    }
+}
+
+impl OnDisk for Gate {
     fn on_failure(&self, f: OnFailure) {
         self.listeners.lock().unwrap().push(f);
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::simulated::Disk;
-use countwheel_durable::store::{LogOptions, LogStore, Store, TableOptions, TableStore};
+use countwheel_durable::store::{
+    LogOptions, LogStore, OnDisk, Shard, Store, TableOptions, TableStore,
+};
 use countwheel_durable::{
     Config, Due, Engine, Event, Precondition, Request, RetryPolicy, SetOptions, Ticket, TimerName,
     TroubleReason,
@@ -34,7 +36,7 @@ fn filled(disk: &Disk) -> Arc<Log> {
     let log = open(disk);
     let clock = ManualClock::at(Timestamp::from_micros(1_772_366_400_000_000));
     let clock: Arc<dyn Clock> = Arc::new(clock);
-    let mut engine = Engine::open(log.clone(), clock, Config::default()).unwrap();
+    let mut engine = Engine::open(log.clone(), Shard::ONLY, clock, Config::default()).unwrap();
     let mut set = |key: u64| {
         let length = if key.is_multiple_of(20) {
             3_000

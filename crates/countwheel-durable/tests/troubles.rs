@@ -75,6 +75,6 @@ fn a_store_of_which_nothing_can_be_read_is_refused_at_the_opening() {
     let clock = ManualClock::at(Timestamp::from_micros(1_772_366_400_000_000));
     let store = Arc::new(Unreadable(MemoryStore::new(7)));
     let clock: Arc<dyn Clock> = Arc::new(clock);
-    let refused = Engine::open(store, clock, Config::default()).unwrap_err();
+    let refused = Engine::open(store, Shard::ONLY, clock, Config::default()).unwrap_err();
     assert!(refused.to_string().contains("dead"), "{refused}");
 }

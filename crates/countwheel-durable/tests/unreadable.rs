@@ -11,8 +11,8 @@ use std::time::Duration;
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
-    Before, Change, DueScan, Filter, Gaps, Lease, LogOptions, LogStore, Loss, MemorySorted, Shard,
-    Sorted, Store, StoreError, TableOptions, TableStore, check_files, repair_files,
+    Before, Change, DueScan, Filter, Gaps, Lease, LogOptions, LogStore, Loss, MemorySorted, OnDisk,
+    Shard, Sorted, Store, StoreError, TableOptions, TableStore, check_files, repair_files,
 };
 use countwheel_durable::{
     Attempt, Config, Due, DueClock, Effect, Engine, Event, Outcome, Precondition, QueueName,
@@ -628,7 +628,13 @@ impl Bench {
     fn new() -> Self {
         let (clock, disk) = (ManualClock::at(NOON), Disk::default());
         let store = Arc::new(log(&disk));
-        let engine = Engine::open(store.clone(), Arc::new(clock.clone()), config()).unwrap();
+        let engine = Engine::open(
+            store.clone(),
+            Shard::ONLY,
+            Arc::new(clock.clone()),
+            config(),
+        )
+        .unwrap();
         Self {
             clock,
             disk,
@@ -642,7 +648,7 @@ impl Bench {
         self.started.clear();
         self.store = Arc::new(log(&self.disk));
         let clock = Arc::new(self.clock.clone());
-        self.engine = Engine::open(self.store.clone(), clock, config()).unwrap();
+        self.engine = Engine::open(self.store.clone(), Shard::ONLY, clock, config()).unwrap();
     }
 
     fn turn(&mut self, events: Vec<Event>) -> Vec<Result<Response, TimerError>> {
@@ -1028,7 +1034,8 @@ fn a_read_that_ends_the_engine_leaves_the_outcomes_of_its_turn() {
     });
     let mut config = config();
     config.window = 2;
-    let mut engine = Engine::open(store.clone(), Arc::new(clock.clone()), config).unwrap();
+    let mut engine =
+        Engine::open(store.clone(), Shard::ONLY, Arc::new(clock.clone()), config).unwrap();
     let mut started = Vec::new();
     let mut turn = |engine: &mut Engine, events: Vec<Event>| {
         engine.turn(events, &mut |effect| {

@@ -69,7 +69,8 @@ impl Run {
     fn new(store: &MemoryStore, config: Config) -> Self {
         let clock = ManualClock::at(NOON);
         let shared = Arc::new(clock.clone());
-        let engine = Engine::open(Arc::new(store.clone()), shared, config.clone()).unwrap();
+        let engine =
+            Engine::open(Arc::new(store.clone()), Shard::ONLY, shared, config.clone()).unwrap();
         Self {
             clock,
             engine,

@@ -326,7 +326,7 @@ impl Life<'_> {
         let store = self.machine.open().map_err(|error| error.to_string())?;
         let store: Arc<dyn Kept> = Arc::from(store);
         let clock = Arc::new(self.clock.clone());
-        let engine = Engine::open(store.clone(), clock, self.config.clone());
+        let engine = Engine::open(store.clone(), Shard::ONLY, clock, self.config.clone());
         self.process = Some((engine.map_err(|error| error.to_string())?, store));
         Ok(())
     }

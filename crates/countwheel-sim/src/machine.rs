@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
-    EmbeddedStore, Files, LogOptions, LogStore, MemorySorted, MemoryStore, Sorted, Store,
+    EmbeddedStore, Files, LogOptions, LogStore, MemorySorted, MemoryStore, OnDisk, Sorted, Store,
     StoreError, TableOptions, TableStore,
 };
 

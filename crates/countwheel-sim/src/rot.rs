@@ -217,7 +217,12 @@ impl World {
             kept: machine.open().map_err(text)?,
             is_mute: AtomicBool::new(false),
         });
-        let engine = Engine::open(store.clone(), Arc::new(clock.clone()), config.clone());
+        let engine = Engine::open(
+            store.clone(),
+            Shard::ONLY,
+            Arc::new(clock.clone()),
+            config.clone(),
+        );
         let queues = draw.between(1, 3);
         let keys = *draw.pick(&[12, 60, 200]);
         let name =
@@ -602,7 +607,7 @@ impl World {
             is_mute: AtomicBool::new(false),
         });
         let clock = Arc::new(self.clock.clone());
-        let opened = Engine::open(self.store.clone(), clock, self.config.clone());
+        let opened = Engine::open(self.store.clone(), Shard::ONLY, clock, self.config.clone());
         self.engine = opened.map_err(text)?;
         // What ran is delivered again.
         for attempt in std::mem::take(&mut self.running) {

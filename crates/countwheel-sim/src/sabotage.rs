@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use countwheel_durable::store::{
-    Change, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, Moved, Ownership, Page,
+    Change, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, Moved, OnDisk, Ownership, Page,
     QueueCounts, Reached, Scrubbed, Shard, Sorted, Store, StoreError, StoreFile,
 };
 use countwheel_durable::{Record, StateKind, TimerName, Trouble};
@@ -444,15 +444,11 @@ impl Store for MisusedStore {
         self.store.gaps()
     }
 
-    fn scrub_step(&self, budget: u64) -> Scrubbed {
-        self.store.scrub_step(budget)
-    }
-
     fn troubles(&self) -> Vec<Trouble> {
         self.store.troubles()
     }
 
-    fn has_room(&self) -> bool {
-        self.store.has_room()
+    fn on_disk(&self) -> Option<&dyn OnDisk> {
+        self.store.on_disk()
     }
 }

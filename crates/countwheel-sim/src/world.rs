@@ -185,6 +185,7 @@ struct World {
     latest: Timestamp,
     machine: Machine,
     store: Arc<CrashingStore>,
+    in_bulk: bool,
     engine: Engine,
     opened: Now,
     /// Where the engine's second time line stood, and by which reading of the clock it counts.
@@ -204,6 +205,9 @@ struct World {
     asked: Vec<Happening>,
     /// Since when there is room again, as far as that is known.
     room_since: Instant,
+    /// Of which time the last count of what is overdue was, and when that was first told, by the boot
+    /// clock.
+    counted: Option<(Timestamp, Timestamp)>,
     /// How many calls had failed when that was looked at.
     struck: u64,
     /// Backlog starts of this process.
@@ -391,12 +395,18 @@ impl World {
         }
         let machine = Machine::new(kind, seed).with(options.sabotage);
         machine.disk.ignore_syncs(options.lying_disk);
+        let in_bulk = Random::new(seed, "reads of many names").one_in(2);
         let store = Arc::new(
-            CrashingStore::new(&machine, &clock)
+            CrashingStore::new(&machine, &clock, in_bulk)
                 .unwrap_or_else(|error| unreachable!("a healthy disk opens: {error}")),
         );
-        let engine = Engine::open(store.clone(), Arc::new(clock.clone()), config.clone())
-            .unwrap_or_else(|error| unreachable!("a healthy store opens: {error}"));
+        let engine = Engine::open(
+            store.clone(),
+            Shard::ONLY,
+            Arc::new(clock.clone()),
+            config.clone(),
+        )
+        .unwrap_or_else(|error| unreachable!("a healthy store opens: {error}"));
         Self {
             options: options.clone(),
             latest: START,
@@ -418,6 +428,7 @@ impl World {
             kept: Vec::new(),
             asked: Vec::new(),
             room_since: Instant::ZERO,
+            counted: None,
             struck: 0,
             caught_up: 0,
             places: Places::default(),
@@ -434,6 +445,7 @@ impl World {
             clock,
             machine,
             store,
+            in_bulk,
             engine,
             config,
             plan,
@@ -1115,7 +1127,13 @@ impl World {
     /// As much is counted as overdue as the store has, if the engine says that it knows.
     fn check_overdue(&mut self, now: Now) -> Result<(), String> {
         let told = self.engine.stats().overdue;
-        if !told.is_exact || told.as_of != now.wall {
+        // The wall clock may show the same time twice.
+        let counted_at = match self.counted {
+            Some((as_of, boot)) if as_of == told.as_of => boot,
+            _ => now.boot,
+        };
+        self.counted = Some((told.as_of, counted_at));
+        if !told.is_exact || told.as_of != now.wall || counted_at != now.boot {
             return Ok(());
         }
         let (mut count, mut oldest) = (0, None);
@@ -1190,14 +1208,16 @@ impl World {
             } else if tries > 1 {
                 self.machine.disk.set_capacity(None);
             }
-            let opened = CrashingStore::new(&self.machine, &self.clock).and_then(|store| {
-                self.store = Arc::new(store);
-                Engine::open(
-                    self.store.clone(),
-                    Arc::new(self.clock.clone()),
-                    self.config.clone(),
-                )
-            });
+            let opened =
+                CrashingStore::new(&self.machine, &self.clock, self.in_bulk).and_then(|store| {
+                    self.store = Arc::new(store);
+                    Engine::open(
+                        self.store.clone(),
+                        Shard::ONLY,
+                        Arc::new(self.clock.clone()),
+                        self.config.clone(),
+                    )
+                });
             let limited = self.machine.disk.is_limited();
             let opened = opened.map_err(|error| {
                 self.log.note(format!("an opening fails: {error}"));

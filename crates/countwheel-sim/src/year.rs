@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel::{Clock, ManualClock, Timestamp};
-use countwheel_durable::store::Store;
+use countwheel_durable::store::{Shard, Store};
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request, Response,
     RetryPolicy, SetOptions, Shift, Stats, Ticket, TimerName, Verdict, Was,
@@ -56,8 +56,8 @@ pub fn run(flights: &[Flight], store: Arc<dyn Store>, window: usize) -> Result<Y
         keep_done: Duration::from_secs(3600),
         ..Config::default()
     };
-    let mut engine =
-        Engine::open(store, Arc::new(clock.clone()), config).map_err(|error| error.to_string())?;
+    let mut engine = Engine::open(store, Shard::ONLY, Arc::new(clock.clone()), config)
+        .map_err(|error| error.to_string())?;
     let mut seen = Seen::default();
     let mut window_peak = 0;
     let mut next = operations.iter().peekable();

@@ -1,11 +1,12 @@
 //! What a scheduler does with suspects: it holds them back, and starts them in their turn.
 
+use std::mem;
 use std::time::Duration;
 
 use super::{Attended, Scheduler, Share, end_attempt};
 use crate::clocks::Now;
 use crate::draft::Draft;
-use crate::store::{Change, DueEntry, Store, StoreError};
+use crate::store::{Change, DueEntry, Found, Store, StoreError};
 use crate::{Attempt, AttemptResult, DueClock, Record, State};
 
 /// For so long a suspect is put off that there is no room for in memory: so many holds, and no less
@@ -63,6 +64,7 @@ impl Scheduler {
             store,
             self.ownership.lease.shard,
             now.wall,
+            (mem::take(&mut self.kept), Found::default()),
             self.in_flight.len(),
         );
         for (revision, name) in self.in_flight.iter() {
@@ -82,7 +84,7 @@ impl Scheduler {
             record.interruptions = record.interruptions.max(1);
             draft.write(record);
         }
-        Ok(draft.into_changes())
+        Ok(draft.into_changes().0)
     }
 
     /// Starts at most `most` of the suspects that wait, at the rate of what was overdue: all of

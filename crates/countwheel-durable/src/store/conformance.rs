@@ -31,8 +31,8 @@ use std::time::Duration;
 use countwheel::{BootId, Instant, Timestamp};
 
 use super::{
-    Change, ClockNote, DueEntry, DueScan, Filter, Lease, Ownership, Page, Position, QueueCounts,
-    Shard, Store, StoreError, Summary,
+    Before, Change, ClockNote, DueEntry, DueScan, Filter, Lease, Ownership, Page, Position,
+    QueueCounts, Shard, Store, StoreError, Summary,
 };
 use crate::random::Random;
 use crate::{
@@ -128,6 +128,22 @@ pub const PROPERTIES: &[Property] = &[
     Property {
         sentence: "Shards know nothing of each other.",
         check: shards_are_apart,
+    },
+    Property {
+        sentence: "Each shard has an id of its own, and keeps it.",
+        check: each_shard_has_an_id_of_its_own,
+    },
+    Property {
+        sentence: "A read of many names gives what reads of each give.",
+        check: a_read_of_many_names_gives_what_reads_of_each_give,
+    },
+    Property {
+        sentence: "A put that says that the payload stays leaves what the whole put leaves.",
+        check: a_put_of_the_same_payload_leaves_what_the_whole_put_leaves,
+    },
+    Property {
+        sentence: "A shard that is taken again goes on, and the others do not notice.",
+        check: a_shard_is_taken_again_while_the_others_go_on,
     },
     Property {
         sentence: "Random changes give what a plain map gives.",
@@ -713,6 +729,120 @@ fn shards_are_apart(tested: &mut dyn Reopen) {
     let empty = Shard(2);
     Model::default().assert_same_in(tested.store(), empty);
     assert_eq!(acquire(tested.store(), empty).last_revision, Revision(0));
+}
+
+fn each_shard_has_an_id_of_its_own(tested: &mut dyn Reopen) {
+    let shards = [0, 1, 2, 255, 256, 1_023].map(Shard);
+    let ids = shards.map(|shard| acquire(tested.store(), shard).store_id);
+    let distinct: BTreeSet<_> = ids.iter().collect();
+    // Their revisions are the same, and the ids of their timers must not be.
+    assert_eq!(distinct.len(), ids.len(), "{ids:x?}");
+    tested.reopen();
+    let again = shards.map(|shard| acquire(tested.store(), shard).store_id);
+    assert_eq!(again, ids, "a shard keeps its id");
+}
+
+fn a_read_of_many_names_gives_what_reads_of_each_give(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let mut records = varied_records();
+    commit(tested.store(), lease, &puts(&records));
+    for _ in 0..2 {
+        let mut names: Vec<_> = records.iter().map(|record| record.name.clone()).collect();
+        names.extend([name("all", "absent"), name("absent", "0")]);
+        names.extend(names.clone());
+        for bytes in [usize::MAX, 1_000, 0] {
+            let mut asked = names.clone().into_iter();
+            let found = tested.store().get_many(Shard::ONLY, &mut asked, bytes);
+            let mut found = found.expect("many names are read");
+            for name in &names {
+                if let Some(record) = found.take(name) {
+                    assert_eq!(record, get(tested.store(), name), "{name}");
+                }
+            }
+            let mut asked = names.clone().into_iter();
+            let other = tested.store().get_many(Shard(1), &mut asked, bytes);
+            let mut other = other.expect("many names are read");
+            assert!(
+                names
+                    .iter()
+                    .all(|name| other.take(name).flatten().is_none())
+            );
+        }
+        // What is read is what was committed last.
+        let gone = records.remove(0);
+        records[0].payload.push(7);
+        let changes = [Change::remove(gone.name.clone()), put(&records[0])];
+        commit(tested.store(), lease, &changes);
+        let changed = [gone.name, records[0].name.clone()];
+        let mut asked = changed.clone().into_iter();
+        let found = tested.store().get_many(Shard::ONLY, &mut asked, usize::MAX);
+        let mut found = found.expect("many names are read");
+        for (name, record) in changed.iter().zip([None, Some(records[0].clone())]) {
+            assert!(found.take(name).is_none_or(|it| it == record), "{name}");
+        }
+        tested.reopen();
+    }
+}
+
+fn a_put_of_the_same_payload_leaves_what_the_whole_put_leaves(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let states = [State::Delivering, done(50), dead(60), State::Pending];
+    let mut records: Vec<_> = [0, 1, 300, 70_000]
+        .into_iter()
+        .zip(1..)
+        .map(|(bytes, i)| {
+            let mut record = record("q", &format!("{bytes}"), i, 10 * i);
+            record.payload = vec![u8::try_from(i).unwrap_or(0); bytes];
+            record
+        })
+        .collect();
+    commit(tested.store(), lease, &puts(&records));
+    let mut revision = 10;
+    for state in &states {
+        for record in &mut records {
+            let before = Before::SamePayload(record.state.kind());
+            revision += 1;
+            (record.state, record.revision) = (state.clone(), Revision(revision));
+            record.attempt += 1;
+            let record = Box::new(record.clone());
+            commit(tested.store(), lease, &[Change::Put { record, before }]);
+        }
+        Model::of(records.clone()).assert_same(tested.store());
+        tested.reopen();
+        Model::of(records.clone()).assert_same(tested.store());
+    }
+    // The payload changes, and stays from there on.
+    let changed = &mut records[2];
+    changed.payload = b"another".to_vec();
+    commit(tested.store(), lease, &[put(changed)]);
+    changed.state = State::Delivering;
+    let before = Before::SamePayload(StateKind::Pending);
+    let record = Box::new(changed.clone());
+    commit(tested.store(), lease, &[Change::Put { record, before }]);
+    Model::of(records).assert_same(tested.store());
+}
+
+fn a_shard_is_taken_again_while_the_others_go_on(tested: &mut dyn Reopen) {
+    let mut leases = [0, 1, 2].map(|shard| acquire(tested.store(), Shard(shard)).lease);
+    let mut kept: [Vec<Record>; 3] = Default::default();
+    for round in 0..9 {
+        let taken = bounded(round % 3);
+        let lost = leases[taken];
+        let ownership = acquire(tested.store(), lost.shard);
+        let last = kept[taken].last().map_or(0, |record| record.revision.0);
+        assert_eq!(ownership.last_revision, Revision(last));
+        leases[taken] = ownership.lease;
+        assert_fenced(tested.store(), lost);
+        for (lease, kept) in leases.iter().zip(&mut kept) {
+            let record = record("q", &format!("{round}"), round + 1, 100 - round);
+            commit(tested.store(), *lease, &[put(&record)]);
+            kept.push(record);
+            Model::of(kept.clone()).assert_same_in(tested.store(), lease.shard);
+        }
+        if round % 4 == 3 {
+            tested.reopen();
+        }
+    }
 }
 
 fn random_changes_agree_with_a_plain_map(tested: &mut dyn Reopen) {

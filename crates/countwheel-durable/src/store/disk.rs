@@ -22,9 +22,9 @@ use super::files::cannot_open;
 use super::place::{FileSystem, Place as _};
 use super::scrub::{Piece, Scrub};
 use super::{
-    Change, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, MovingLog, OnFailure,
-    OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed, Shard, Store, StoreError, Summary,
-    TableOptions, TableStore,
+    Change, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, MovingLog, OnDisk,
+    OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed, Shard, Store,
+    StoreError, Summary, TableOptions, TableStore,
 };
 use crate::{QueueName, Record, TimerName, Trouble, Troubles};
 
@@ -414,10 +414,6 @@ impl Store for DiskStore {
         self.log.summary(shard, first, limit)
     }
 
-    fn has_room(&self) -> bool {
-        self.log.has_room()
-    }
-
     fn gaps(&self) -> Gaps {
         self.log.gaps()
     }
@@ -429,10 +425,18 @@ impl Store for DiskStore {
         troubles
     }
 
-    fn open_files(&self) -> OpenFiles {
-        let mut files = self.log.open_files();
-        files.open += 1; // the lock
-        files
+    fn on_disk(&self) -> Option<&dyn OnDisk> {
+        Some(self)
+    }
+}
+
+impl OnDisk for DiskStore {
+    fn has_room(&self) -> bool {
+        self.log.has_room()
+    }
+
+    fn on_failure(&self, f: OnFailure) {
+        self.log.on_failure(f);
     }
 
     fn scrub_step(&self, budget: u64) -> Scrubbed {
@@ -443,8 +447,10 @@ impl Store for DiskStore {
         scrubbed
     }
 
-    fn on_failure(&self, f: OnFailure) {
-        self.log.on_failure(f);
+    fn open_files(&self) -> OpenFiles {
+        let mut files = self.log.open_files();
+        files.open += 1; // the lock
+        files
     }
 
     fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {

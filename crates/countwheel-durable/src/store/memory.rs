@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::page::{DueBuilder, PageBuilder, begins_with, position};
 use super::{
-    Change, ClockNote, DueEntry, DuePage, DueScan, Fence, Filter, Lease, Ownership, Page, Position,
-    QueueCounts, Shard, Store, StoreError,
+    Before, Change, ClockNote, DueEntry, DuePage, DueScan, Fence, Filter, Found, Lease, Ownership,
+    Page, Position, QueueCounts, Shard, Store, StoreError,
 };
 use crate::{DueClock, QueueName, Record, Revision, TimerName, Wake};
 
@@ -73,7 +73,7 @@ impl Store for MemoryStore {
                 shard,
                 fence: content.fence,
             },
-            store_id: self.store_id,
+            store_id: shard.id(self.store_id),
             last_revision: content.last_revision,
             clock: content.clock,
         })
@@ -94,8 +94,8 @@ impl Store for MemoryStore {
         };
         for change in changes {
             match change {
-                Change::Put { record, .. } => content.put(record),
-                Change::Remove { name, .. } => content.remove(name),
+                Change::Put { record, before } => content.put(record, *before),
+                Change::Remove { name, .. } => drop(content.remove(name)),
                 Change::Given(revision) => {
                     content.last_revision = content.last_revision.max(*revision);
                 }
@@ -108,6 +108,27 @@ impl Store for MemoryStore {
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
         let shards = self.shards();
         Ok(shards.get(&shard).and_then(|c| c.timers.get(name)).cloned())
+    }
+
+    fn get_many(
+        &self,
+        shard: Shard,
+        names: &mut dyn Iterator<Item = TimerName>,
+        bytes: usize,
+    ) -> Result<Found, StoreError> {
+        let shards = self.shards();
+        let content = shards.get(&shard);
+        let mut found = Found::default();
+        let mut left = Some(bytes);
+        while left.is_some()
+            && let Some(name) = names.next()
+        {
+            let record = content.and_then(|content| content.timers.get(&name));
+            let payload = record.map_or(0, |record| record.payload.len());
+            left = left.and_then(|left| left.checked_sub(payload));
+            found.add(name, record.cloned());
+        }
+        Ok(found)
     }
 
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
@@ -190,8 +211,13 @@ impl Default for Content {
 }
 
 impl Content {
-    fn put(&mut self, record: &Record) {
-        self.remove(&record.name);
+    fn put(&mut self, record: &Record, before: Before) {
+        let mut record = record.clone();
+        let old = self.remove(&record.name);
+        if let (Before::SamePayload(_), Some(old)) = (before, old) {
+            record.payload = old.payload;
+        }
+        let record = &record;
         let queue = self.queues.entry(record.name.queue.clone()).or_default();
         queue.by_state[record.state.kind() as usize] += 1;
         let listed = queue.list.insert(position(record), record.name.clone());
@@ -207,20 +233,18 @@ impl Content {
         self.timers.insert(record.name.clone(), record.clone());
     }
 
-    fn remove(&mut self, name: &TimerName) {
-        let Some(old) = self.timers.remove(name) else {
-            return;
-        };
+    fn remove(&mut self, name: &TimerName) -> Option<Record> {
+        let old = self.timers.remove(name)?;
         if let Some(wake) = old.wake() {
             self.due.remove(&(old.wake_clock(), wake));
         }
-        let Some(queue) = self.queues.get_mut(&name.queue) else {
-            return;
-        };
-        queue.list.remove(&position(&old));
-        queue.by_state[old.state.kind() as usize] -= 1;
-        if queue.list.is_empty() {
-            self.queues.remove(&name.queue);
+        if let Some(queue) = self.queues.get_mut(&name.queue) {
+            queue.list.remove(&position(&old));
+            queue.by_state[old.state.kind() as usize] -= 1;
+            if queue.list.is_empty() {
+                self.queues.remove(&name.queue);
+            }
         }
+        Some(old)
     }
 }

@@ -25,10 +25,13 @@ mod table;
 pub mod unchanged;
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use countwheel::Timestamp;
+
+use crate::planted::planted;
 
 pub use check::{AtRisk, CheckReport, CheckedFile, FileKind, Problem, check_files};
 pub use clock_note::ClockNote;
@@ -54,6 +57,26 @@ pub struct Shard(pub u16);
 impl Shard {
     /// The one shard of a store that is not divided.
     pub const ONLY: Self = Self(0);
+
+    /// The id of this shard of the store with that id: what a timer's [`id`](crate::TimerId) begins
+    /// with. Revisions are given by each shard for itself, so two timers of two shards may have the
+    /// same; with an id of each shard's own, no two timers of a store have the same id. That of
+    /// [`Shard::ONLY`] is the store's.
+    ///
+    /// ```
+    /// use countwheel_durable::store::Shard;
+    ///
+    /// assert_eq!(Shard::ONLY.id(7), 7);
+    /// assert_ne!(Shard(1).id(7), Shard(2).id(7));
+    /// ```
+    #[must_use]
+    pub fn id(self, store_id: u64) -> u64 {
+        if planted!(OneIdForAllShards) {
+            return store_id;
+        }
+        // An odd factor: no two numbers of shards come to the same.
+        store_id ^ u64::from(self.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
 }
 
 /// Who may write: a number that grows each time a shard changes hands, checked in every
@@ -92,7 +115,8 @@ pub struct Lease {
 pub struct Ownership {
     /// The right to write.
     pub lease: Lease,
-    /// Drawn at random when the store was made; part of every timer's id.
+    /// [Of the shard](Shard::id), from what was drawn at random when the store was made; part of
+    /// every timer's id.
     pub store_id: u64,
     /// The highest revision ever put or given in the shard; zero if there is none.
     pub last_revision: Revision,
@@ -165,6 +189,9 @@ pub enum Before {
     Absent,
     /// A record in this state.
     Present(StateKind),
+    /// A record in this state, with the payload that the new one has: a store may leave that where
+    /// it is, and write the rest.
+    SamePayload(StateKind),
     /// Something that cannot be read: the change is made without reading it. The counts are right
     /// after it if an index still says the state of what was there.
     Unreadable,
@@ -175,6 +202,15 @@ impl Before {
     #[must_use]
     pub fn of(record: Option<&Record>) -> Self {
         record.map_or(Self::Absent, |record| Self::Present(record.state.kind()))
+    }
+
+    /// The same of a put of the payload that is there.
+    #[must_use]
+    pub(crate) fn with_same_payload(self) -> Self {
+        match self {
+            Self::Present(kind) => Self::SamePayload(kind),
+            other => other,
+        }
     }
 }
 
@@ -196,7 +232,9 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Fenced`]: nothing was changed and nothing ever will be under this
-    /// lease. [`StoreError::Full`]: nothing was changed. Any other error: whether the changes survive is unknown until the store is
+    /// lease. [`StoreError::Full`] and [`StoreError::Unavailable`]: nothing was changed, and it can be
+    /// tried again. [`StoreError::Lost`]: the lease is over, and whether the changes survive is known
+    /// to the next owner. Any other error: whether the changes survive is unknown until the store is
     /// opened again, and no later commit of this opening may succeed.
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError>;
 
@@ -205,6 +243,33 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`StoreError`] if the store failed.
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError>;
+
+    /// The records of all these names, or of as many as the store likes: what is not in the answer
+    /// is asked for with [`get`](Self::get), which gives the same. A scheduler asks once before a
+    /// step for what the step is going to look at. For a store that is far away that is one question
+    /// in place of many; one that reads fast answers with nothing and looks at none of the names.
+    ///
+    /// The payloads in the answer are at most `bytes` long together, but for the last of them.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store failed.
+    fn get_many(
+        &self,
+        shard: Shard,
+        names: &mut dyn Iterator<Item = TimerName>,
+        bytes: usize,
+    ) -> Result<Found, StoreError> {
+        let _they_are_read_one_by_one = (shard, names, bytes);
+        Ok(Found::default())
+    }
+
+    /// Whether the lease may still be in force, as far as the store knows without asking anybody: no
+    /// later than when another owner may have taken the shard it says no, for good. Asked before each
+    /// attempt is let out, since its claim may have become durable long ago.
+    fn may_start(&self, lease: Lease) -> bool {
+        let _nobody_takes_it_by_time = lease;
+        true
+    }
 
     /// A page of the records that need attention, as `scan` asks, first come first. As long as
     /// [`DuePage::next`] is there, the page need not be full: see [`DueScan::scan_limit`].
@@ -265,19 +330,6 @@ pub trait Store: Send + Sync {
         Ok(Summary { totals, queues })
     }
 
-    /// Whether there is room for what is not urgent. If not, what is left is for removals and
-    /// for the outcomes of attempts.
-    fn has_room(&self) -> bool {
-        true
-    }
-
-    /// Has `f` called with the reason if the store fails in what it does by itself, or at once if
-    /// it has: it takes no more commits then. What a call of the store's runs into, that call says.
-    /// A store that does nothing by itself never calls it.
-    fn on_failure(&self, f: OnFailure) {
-        drop(f);
-    }
-
     /// Which parts of the store's indexes are passed over, because they cannot be read. A store that
     /// has none of its own, or fails instead, says that there are no gaps.
     fn gaps(&self) -> Gaps {
@@ -290,9 +342,50 @@ pub trait Store: Send + Sync {
         Vec::new()
     }
 
+    /// What only a store on a disk of this machine has; `None` for one that is elsewhere.
+    fn on_disk(&self) -> Option<&dyn OnDisk> {
+        None
+    }
+}
+
+/// What a store on a disk of this machine has beside a [`Store`]. Every method may be called from any
+/// thread.
+///
+/// ```
+/// use countwheel_durable::store::{
+///     DiskOptions, DiskStore, MemoryStore, OnDisk, OpenFiles, Store,
+/// };
+///
+/// let mut options = DiskOptions::default();
+/// options.log.segment_bytes = 1 << 16; // for a test
+/// let directory = tempfile::tempdir()?;
+/// let store = DiskStore::open(directory.path(), 7, options)?;
+/// let disk: &dyn OnDisk = store.on_disk().expect("it is on one");
+/// assert!(disk.has_room());
+/// disk.on_failure(Box::new(|reason| eprintln!("{reason}")));
+/// let OpenFiles { open, .. } = disk.open_files();
+/// assert!(open > 0);
+///
+/// assert!(MemoryStore::new(7).on_disk().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait OnDisk: Send + Sync {
+    /// Whether there is room for what is not urgent. If not, what is left is for removals and
+    /// for the outcomes of attempts.
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    /// Calls `f` with the reason if the store fails in what it does by itself, or at once if
+    /// it has: it takes no more commits then. What a call of the store's runs into, that call says.
+    /// A store that does nothing by itself never calls it.
+    fn on_failure(&self, f: OnFailure) {
+        drop(f);
+    }
+
     /// Reads on in a round through all checksums of what the store has on the disk, until about
     /// `budget` bytes were read or the round is over. What is damaged is one of the
-    /// [`troubles`](Self::troubles) then, as long as its file is needed. A store without checksums
+    /// [`troubles`](Store::troubles) then, as long as its file is needed. A store without checksums
     /// reads nothing.
     fn scrub_step(&self, budget: u64) -> Scrubbed {
         let _nothing_to_read = budget;
@@ -318,6 +411,41 @@ pub trait Store: Send + Sync {
     }
 }
 
+/// Whether a store has room for what is not urgent: only a disk can have none.
+pub(crate) fn has_room(store: &dyn Store) -> bool {
+    store.on_disk().is_none_or(OnDisk::has_room)
+}
+
+/// What a read of many names found. See [`Store::get_many`].
+///
+/// ```
+/// use countwheel_durable::TimerName;
+/// use countwheel_durable::store::{Found, MemoryStore, Shard, Store};
+///
+/// let name = TimerName::new("orders", "order-42")?;
+/// let store = MemoryStore::new(7);
+/// let mut found = store.get_many(Shard::ONLY, &mut [name.clone()].into_iter(), 1 << 20)?;
+/// assert_eq!(found.take(&name), Some(None)); // looked for, and not there
+/// assert_eq!(found.take(&name), None); // not looked for, as far as this says
+/// found.add(name.clone(), None);
+/// assert_eq!(found.take(&name), Some(None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Found(HashMap<TimerName, Option<Record>>);
+
+impl Found {
+    /// Adds what there is under a name.
+    pub fn add(&mut self, name: TimerName, record: Option<Record>) {
+        self.0.insert(name, record);
+    }
+
+    /// Takes out what there is under a name; `None` if nobody looked.
+    pub fn take(&mut self, name: &TimerName) -> Option<Option<Record>> {
+        self.0.remove(name)
+    }
+}
+
 /// Parts of the indexes of a store that it passes over, since they cannot be read.
 ///
 /// ```
@@ -336,14 +464,7 @@ pub struct Gaps {
     pub closed: u64,
 }
 
-/// How many files a store needs. See [`Store::open_files`].
-///
-/// ```
-/// use countwheel_durable::store::{MemoryStore, OpenFiles, Store};
-///
-/// let OpenFiles { open, ahead } = MemoryStore::new(7).open_files();
-/// assert_eq!((open, ahead), (0, 0));
-/// ```
+/// How many files a store needs. See [`OnDisk::open_files`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenFiles {
     /// Open now.
@@ -352,7 +473,7 @@ pub struct OpenFiles {
     pub ahead: usize,
 }
 
-/// What is called if a store fails. See [`Store::on_failure`].
+/// What is called if a store fails. See [`OnDisk::on_failure`].
 pub type OnFailure = Box<dyn FnOnce(&str) + Send>;
 
 /// Which records that need attention to read.
@@ -613,6 +734,21 @@ pub enum StoreError {
     Full {
         /// The directory.
         path: PathBuf,
+    },
+    /// The store cannot be reached or is busy. Nothing was changed: ask again.
+    #[error("the store is not available: {reason}")]
+    Unavailable {
+        /// Why.
+        reason: String,
+    },
+    /// This ownership is over, and the shard may be free: take it again. What became of the last
+    /// commit is known only then.
+    #[error("shard {} was lost: {reason}", shard.0)]
+    Lost {
+        /// The shard.
+        shard: Shard,
+        /// Why.
+        reason: String,
     },
     /// A commit failed before. Whether it survives is unknown: open the store again.
     #[error("the store failed earlier and must be opened again")]

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::Files;
 use crate::{Trouble, TroubleReason, Troubles};
 
-/// What a step of a scrub did. See [`Store::scrub_step`](super::Store::scrub_step).
+/// What a step of a scrub did. See [`OnDisk::scrub_step`](super::OnDisk::scrub_step).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Scrubbed {
@@ -24,7 +24,7 @@ pub struct Scrubbed {
 
 impl Scrubbed {
     /// Of one that had nothing to read.
-    pub(super) const NOTHING: Self = Self {
+    pub(crate) const NOTHING: Self = Self {
         bytes: 0,
         files_left: 0,
         ended: true,

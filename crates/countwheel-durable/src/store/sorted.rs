@@ -125,12 +125,12 @@ pub trait Sorted: Send + Sync {
         false
     }
 
-    /// As [`Store::open_files`].
+    /// As [`OnDisk::open_files`](super::OnDisk::open_files).
     fn open_files(&self) -> OpenFiles {
         OpenFiles::default()
     }
 
-    /// As [`Store::scrub_step`].
+    /// As [`OnDisk::scrub_step`](super::OnDisk::scrub_step).
     fn scrub_step(&self, budget: u64) -> Scrubbed {
         let _nothing_to_read = budget;
         Scrubbed::NOTHING

@@ -18,7 +18,7 @@ pub(crate) use refill::LOOK_MIN;
 
 use crate::clocks::Now;
 use crate::store::DueEntry;
-use crate::{DueClock, Key, QueueName, Wake};
+use crate::{DueClock, Key, QueueName, TimerName, Wake};
 
 /// How many queues at a time are held to their share: each costs some memory of its own.
 const CAPPED_MAX: usize = 1_024;
@@ -205,7 +205,7 @@ impl Window {
             } else {
                 self.leave_ring(&name);
             }
-            let name = crate::TimerName { queue: name, key };
+            let name = TimerName { queue: name, key };
             return Some(DueEntry {
                 wake,
                 name,
@@ -241,6 +241,31 @@ impl Window {
         let side = &self.sides[clock as usize];
         let head = side.heads.keys().next().map(|wake| wake.at);
         head.into_iter().chain(self.next_read(side)).min()
+    }
+
+    /// About `most` of the timers that are due, of each queue as many: those that
+    /// [`take`](Self::take) gives next, unless a limit is in their way.
+    pub(crate) fn due_names(&self, now: Now, most: usize) -> impl Iterator<Item = TimerName> {
+        let heads = self.sides.iter().flat_map(move |side| {
+            let due = side.heads.range(..=Wake::end_of(now.by(side.clock)));
+            due.map(|(_, name)| name)
+        });
+        let ready: Vec<_> = self.ring.iter().chain(heads).take(most).collect();
+        let each = most.div_ceil(ready.len().max(1));
+        let of_queue = move |name: &QueueName| {
+            let lanes = self.queues.get(name).map(|queue| &queue.lanes);
+            let lanes = DueClock::ALL.into_iter().zip(lanes.into_iter().flatten());
+            let due = lanes.flat_map(|(clock, lane)| {
+                let due = lane.entries.range(..=Wake::end_of(now.by(clock)));
+                due.take(each)
+            });
+            let named = due.map(|(_, key)| TimerName {
+                queue: name.clone(),
+                key: key.clone(),
+            });
+            named.collect::<Vec<_>>()
+        };
+        ready.into_iter().flat_map(of_queue).take(most)
     }
 
     /// Has the queues that have something due wait for their turn.

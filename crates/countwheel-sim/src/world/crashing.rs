@@ -8,8 +8,8 @@ use std::time::Duration;
 use countwheel::ManualClock;
 use countwheel_durable::store::simulated::{self, Disk};
 use countwheel_durable::store::{
-    Change, ClockNote, DuePage, DueScan, Filter, Gaps, Lease, Ownership, Page, QueueCounts, Shard,
-    Store, StoreError,
+    Change, ClockNote, DuePage, DueScan, Filter, Found, Gaps, Lease, OnDisk, Ownership, Page,
+    QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{Record, TimerName, Trouble};
 
@@ -20,6 +20,8 @@ pub(super) struct CrashingStore {
     inner: Box<dyn Kept>,
     clock: ManualClock,
     disk: Disk,
+    /// Whether it reads many names in one piece.
+    in_bulk: bool,
     next: Mutex<NextCommit>,
     /// The last commit was refused for want of room.
     was_full: AtomicBool,
@@ -47,10 +49,15 @@ pub(super) enum Fault {
 }
 
 impl CrashingStore {
-    pub(super) fn new(machine: &Machine, clock: &ManualClock) -> Result<Self, StoreError> {
+    pub(super) fn new(
+        machine: &Machine,
+        clock: &ManualClock,
+        in_bulk: bool,
+    ) -> Result<Self, StoreError> {
         Ok(Self {
             inner: machine.open()?,
             disk: machine.disk.clone(),
+            in_bulk,
             clock: clock.clone(),
             next: Mutex::default(),
             was_full: AtomicBool::new(false),
@@ -77,6 +84,10 @@ impl CrashingStore {
     /// What is known of the notes since.
     pub(super) fn noted(&self) -> Noted {
         *self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.on_disk().is_none_or(OnDisk::has_room)
     }
 
     pub(super) fn upkeep(&self, which: u64) -> Result<(), StoreError> {
@@ -132,6 +143,24 @@ impl Store for CrashingStore {
         self.inner.get(shard, name)
     }
 
+    fn get_many(
+        &self,
+        shard: Shard,
+        names: &mut dyn Iterator<Item = TimerName>,
+        bytes: usize,
+    ) -> Result<Found, StoreError> {
+        let mut found = self.inner.as_store().get_many(shard, names, bytes)?;
+        if self.in_bulk {
+            for name in names {
+                // What cannot be read is asked for again.
+                if let Ok(record) = self.get(shard, &name) {
+                    found.add(name, record);
+                }
+            }
+        }
+        Ok(found)
+    }
+
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.inner.due(shard, scan)
     }
@@ -152,7 +181,7 @@ impl Store for CrashingStore {
         self.inner.troubles()
     }
 
-    fn has_room(&self) -> bool {
-        self.inner.has_room()
+    fn on_disk(&self) -> Option<&dyn OnDisk> {
+        self.inner.on_disk()
     }
 }

@@ -295,7 +295,7 @@ impl Store for EmbeddedStore {
                     shard,
                     fence: Fence(fence),
                 },
-                store_id: self.store_id,
+                store_id: shard.id(self.store_id),
                 last_revision: Revision(last_revision),
                 clock,
             })

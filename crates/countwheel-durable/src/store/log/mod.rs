@@ -89,8 +89,8 @@ use self::young::{Place, Table};
 use super::embedded::codec::{CodecError, Indexed};
 use super::scrub::Scrub;
 use super::{
-    Before, Change, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, OnFailure, OpenFiles,
-    Ownership, Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
+    Before, Change, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, OnDisk, OnFailure,
+    OpenFiles, Ownership, Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
 };
 use crate::planted::planted;
 use crate::{QueueName, Record, StateKind, TimerName, Trouble, Troubles};
@@ -439,7 +439,7 @@ impl<B: Sorted> LogStore<B> {
         self.state_mut().shards.entry(shard).or_default().fence = fence;
         Ok(Ownership {
             lease: Lease { shard, fence },
-            store_id: writer.supply.store_id,
+            store_id: shard.id(writer.supply.store_id),
             last_revision,
             clock,
         })
@@ -547,7 +547,9 @@ impl<B: Sorted> LogStore<B> {
                 let young = written.slot.map(|slot| table.slot(slot));
                 let earlier = here.get(name).copied();
                 let (known, is_sure) = match (before(change), earlier, young) {
-                    (Some(Before::Present(kind)), ..) => (Some(kind), true),
+                    (Some(Before::Present(kind) | Before::SamePayload(kind)), ..) => {
+                        (Some(kind), true)
+                    }
                     (Some(Before::Absent), ..) => (None, true),
                     (_, Some(kind), _) => (kind, true),
                     (_, None, Some(young)) => (young.kind, true),
@@ -745,10 +747,6 @@ impl<B: Sorted> Store for LogStore<B> {
         Ok(table.map_or_else(Summary::default, |table| table.summary(first, limit)))
     }
 
-    fn has_room(&self) -> bool {
-        self.has_room_left()
-    }
-
     fn gaps(&self) -> Gaps {
         self.base.gaps()
     }
@@ -767,6 +765,24 @@ impl<B: Sorted> Store for LogStore<B> {
         troubles
     }
 
+    fn on_disk(&self) -> Option<&dyn OnDisk> {
+        Some(self)
+    }
+}
+
+impl<B: Sorted> OnDisk for LogStore<B> {
+    fn has_room(&self) -> bool {
+        self.has_room_left()
+    }
+
+    fn on_failure(&self, f: OnFailure) {
+        self.listen(f);
+    }
+
+    fn scrub_step(&self, budget: u64) -> Scrubbed {
+        self.scrub_all(budget)
+    }
+
     fn open_files(&self) -> OpenFiles {
         let segments = self.young().1;
         // One that is begun, those of the reserve, and a spare that is made.
@@ -776,14 +792,6 @@ impl<B: Sorted> Store for LogStore<B> {
             open: base.open + segments + 1, // and the directory
             ahead: base.ahead + most.saturating_sub(segments),
         }
-    }
-
-    fn scrub_step(&self, budget: u64) -> Scrubbed {
-        self.scrub_all(budget)
-    }
-
-    fn on_failure(&self, f: OnFailure) {
-        self.listen(f);
     }
 }
 

@@ -11,7 +11,7 @@ use super::LogStore;
 use super::moving::Step;
 use crate::store::sorted::share;
 use crate::store::{
-    Change, DuePage, DueScan, Filter, Gaps, Lease, OnFailure, OpenFiles, Ownership, Page,
+    Change, DuePage, DueScan, Filter, Gaps, Lease, OnDisk, OnFailure, OpenFiles, Ownership, Page,
     QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
 };
 use crate::{QueueName, Record, TimerName, Trouble};
@@ -512,10 +512,6 @@ impl<B: Sorted + 'static> Store for MovingLog<B> {
         self.log.summary(shard, first, limit)
     }
 
-    fn has_room(&self) -> bool {
-        self.log.has_room()
-    }
-
     fn gaps(&self) -> Gaps {
         self.log.gaps()
     }
@@ -524,16 +520,26 @@ impl<B: Sorted + 'static> Store for MovingLog<B> {
         self.log.troubles()
     }
 
-    fn open_files(&self) -> OpenFiles {
-        self.log.open_files()
+    fn on_disk(&self) -> Option<&dyn OnDisk> {
+        Some(self)
+    }
+}
+
+impl<B: Sorted + 'static> OnDisk for MovingLog<B> {
+    fn has_room(&self) -> bool {
+        self.log.has_room()
+    }
+
+    fn on_failure(&self, f: OnFailure) {
+        self.log.on_failure(f);
     }
 
     fn scrub_step(&self, budget: u64) -> Scrubbed {
         self.log.scrub_step(budget)
     }
 
-    fn on_failure(&self, f: OnFailure) {
-        self.log.on_failure(f);
+    fn open_files(&self) -> OpenFiles {
+        self.log.open_files()
     }
 }
 
