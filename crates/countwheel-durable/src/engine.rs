@@ -10,12 +10,15 @@ use countwheel::{Clock, Timestamp};
 
 use crate::backlog::ByQueue;
 use crate::clocks::Now;
+use crate::in_flight::InFlight;
 use crate::notes::Notes;
 use crate::planted::planted;
 use crate::scheduler::{Event, Scheduler, Step, Ticket};
 use crate::store::{self, Change, ClockNote, Lease, Shard, Store, StoreError};
 use crate::trouble::Noticed;
-use crate::{Attempt, BatchError, Config, Response, Stats, TimerError, Trouble, TroubleReason};
+use crate::{
+    Attempt, BatchError, Budget, Config, Response, Stats, TimerError, Trouble, TroubleReason,
+};
 
 /// A scheduler with its store and its clock, but without a thread: whoever holds it calls
 /// [`turn`](Engine::turn) when something happened or [`next_wake`](Engine::next_wake) has
@@ -153,9 +156,23 @@ impl Engine {
         clock: Arc<dyn Clock>,
         config: Config,
     ) -> Result<Self, StoreError> {
+        Self::open_within(&Budget::new(&config), store, shard, clock, config)
+    }
+
+    /// The same, of several engines in a process that share a [`Budget`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_within(
+        budget: &Budget,
+        store: Arc<dyn Store>,
+        shard: Shard,
+        clock: Arc<dyn Clock>,
+        config: Config,
+    ) -> Result<Self, StoreError> {
         let ownership = store.acquire(shard)?;
         let notes = Notes::open(&*clock, ownership.clock);
-        let mut scheduler = Scheduler::new(ownership, notes.origin().now(&*clock), config);
+        let mut scheduler = Scheduler::new(ownership, notes.origin().now(&*clock), config, budget);
         scheduler.read_ahead(&*store)?;
         let noticed = Arc::clone(scheduler.noticed());
         let engine = Self {
@@ -332,9 +349,10 @@ impl Engine {
             note,
         } = turn;
         let refusal = match (unavailable, committed) {
-            (Some(reason), _) => Some(Refusal::Unavailable(reason)),
+            (Some(reason), _) | (None, Err(StoreError::Unavailable { reason })) => {
+                Some(Refusal::Unavailable(reason))
+            }
             (None, Err(StoreError::Full { .. })) => Some(Refusal::Full),
-            (None, Err(StoreError::Unavailable { reason })) => Some(Refusal::Unavailable(reason)),
             (None, committed) => {
                 committed?;
                 note.into_iter().for_each(|note| self.notes.committed(note));
@@ -343,9 +361,7 @@ impl Engine {
         };
         match refusal {
             // Nothing else rests on it.
-            Some(Refusal::Full) | Some(Refusal::Unavailable(_))
-                if note.is_some() && !has_changes =>
-            {
+            Some(Refusal::Full | Refusal::Unavailable(_)) if note.is_some() && !has_changes => {
                 self.notes.refused(now);
             }
             Some(refusal) => {
@@ -457,6 +473,19 @@ impl Engine {
         let committed = self.store.commit(lease, &[Change::Clock(note)]);
         self.failed = !matches!(committed, Ok(()) | Err(StoreError::Full { .. }));
         committed.map(|()| self.notes.committed(note))
+    }
+
+    /// Calls `wake` when this engine waits for a place of an attempt that another engine of its budget
+    /// has given back: [`next_wake`](Self::next_wake) may have changed. It is called on the other
+    /// engine's thread, and must neither block for long nor call an engine.
+    pub(crate) fn on_room(&self, wake: impl Fn() + Send + Sync + 'static) {
+        self.scheduler.on_room(Arc::new(wake));
+    }
+
+    /// The attempts that run, of an engine that is of no more use. Their places stay taken until they
+    /// are removed there, or that is dropped.
+    pub(crate) fn leave(&mut self) -> InFlight {
+        self.scheduler.leave()
     }
 
     /// Starts no attempt from now on. Requests and outcomes are still taken.

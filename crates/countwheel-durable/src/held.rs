@@ -5,6 +5,7 @@
 //! **held**. A place that becomes free and is taken again in one step does not end it.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use countwheel::Timestamp;
 
@@ -23,18 +24,14 @@ impl Holds {
     /// A step was committed, and left these attempts.
     pub(crate) fn look(&mut self, in_flight: &InFlight, boot: Timestamp) {
         self.all = in_flight.is_full().then(|| self.all.unwrap_or(boot));
-        if !in_flight.is_scarce() {
-            if !planted!(HoldsNeverEnd) {
-                self.queues.clear();
-            }
+        let held = in_flight.held_queues();
+        if held.is_empty() && planted!(HoldsNeverEnd) {
             return;
         }
-        self.queues.retain(|queue, _| !in_flight.may(queue));
-        for queue in in_flight.queues().filter(|queue| !in_flight.may(queue)) {
-            if !self.queues.contains_key(queue) {
-                self.queues.insert(queue.clone(), boot);
-            }
-        }
+        let before = mem::take(&mut self.queues);
+        let since = |queue| before.get(&queue).copied().map(|since| (queue, since));
+        let since = |queue: QueueName| since(queue.clone()).unwrap_or((queue, boot));
+        self.queues = held.into_iter().map(since).collect();
     }
 
     /// Since when nothing of this queue could start.

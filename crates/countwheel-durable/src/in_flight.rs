@@ -1,11 +1,13 @@
-//! The attempts that run, by timer and by queue.
+//! The attempts of one scheduler that run.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use countwheel::Timestamp;
 
+use crate::budget::{Budget, Places};
 use crate::planted::planted;
-use crate::{Config, QueueName, Revision, TimerName};
+use crate::{QueueName, Revision, TimerName};
 
 /// An attempt that runs.
 #[derive(Debug)]
@@ -17,27 +19,40 @@ pub(crate) struct Running {
     pub(crate) started: Timestamp,
 }
 
-/// The attempts that run, and who may have more.
+/// The attempts of a scheduler that run, and whether it may have more. The places are those of all
+/// schedulers of a process; what is left of them is given back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     attempts: BTreeMap<Revision, Running>,
-    by_queue: BTreeMap<QueueName, usize>,
+    places: Places,
     bytes: usize,
-    most: usize,
     most_bytes: usize,
-    percent: usize,
 }
 
 impl InFlight {
-    pub(crate) fn new(config: &Config, most_bytes: usize) -> Self {
+    pub(crate) fn new(budget: &Budget, most_bytes: usize) -> Self {
         Self {
             attempts: BTreeMap::new(),
-            by_queue: BTreeMap::new(),
+            places: budget.places(),
             bytes: 0,
-            most: config.max_in_flight.max(1),
             most_bytes,
-            percent: usize::from(config.queue_share_percent.clamp(1, 100)),
         }
+    }
+
+    /// From now on it may take so many bytes.
+    pub(crate) fn resize(&mut self, most_bytes: usize) {
+        self.most_bytes = most_bytes;
+    }
+
+    /// What runs, for who waits until it ends; nothing is left here.
+    pub(crate) fn leave(&mut self) -> Self {
+        let rest = Self {
+            attempts: BTreeMap::new(),
+            places: self.places.clone(),
+            bytes: 0,
+            most_bytes: self.most_bytes,
+        };
+        mem::replace(self, rest)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -58,7 +73,7 @@ impl InFlight {
 
     /// How many more can run.
     pub(crate) fn free(&self) -> usize {
-        self.most.saturating_sub(self.attempts.len())
+        self.places.free()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Revision, &TimerName)> {
@@ -73,57 +88,45 @@ impl InFlight {
         }
     }
 
-    /// The queues that have attempts.
-    pub(crate) fn queues(&self) -> impl Iterator<Item = &QueueName> {
-        self.by_queue.keys()
-    }
-
-    /// Whether so many places are taken that a queue can have its share: not while one that had
-    /// all that run could have one more.
-    pub(crate) fn is_scarce(&self) -> bool {
-        !self.has_room_for(self.attempts.len())
+    /// The queues that may not have one more place now.
+    pub(crate) fn held_queues(&self) -> Vec<QueueName> {
+        self.places.held_queues()
     }
 
     /// Whether no attempt can start before one ends.
     pub(crate) fn is_full(&self) -> bool {
         let fits = self.bytes + Self::longest() <= self.most_bytes || self.attempts.is_empty();
-        self.attempts.len() >= self.most || !fits
+        self.places.free() == 0 || !fits
     }
 
-    /// Whether a queue may have one more, if there is one to have: while it has less than its
-    /// share of what would be left to it alone.
-    ///
-    /// With a share of three quarters that is three times what is free: one queue by itself
-    /// gets three quarters, two get three sevenths each, and so on. So some are always left
-    /// for the next queue, however many do not give theirs back.
+    /// Whether a queue may have one more place, if there is one to have.
     pub(crate) fn may(&self, queue: &QueueName) -> bool {
-        self.has_room_for(self.by_queue.get(queue).copied().unwrap_or(0))
+        self.places.may(queue)
     }
 
-    /// Whether a queue that has so many may have one more.
-    fn has_room_for(&self, has: usize) -> bool {
-        let free = self.most.saturating_sub(self.attempts.len());
-        has == 0 || has.saturating_mul(100 - self.percent) < free.saturating_mul(self.percent)
+    /// Takes a place for an attempt of this queue, which is to be [noted](Self::note) then. Another
+    /// scheduler may have taken the last one since it was there.
+    pub(crate) fn take_place(&self, queue: &QueueName) -> bool {
+        self.places.take(queue)
     }
 
-    pub(crate) fn insert(&mut self, revision: Revision, running: Running) {
-        let name = &running.name;
-        self.bytes += Self::entry_bytes(name);
-        *self.by_queue.entry(name.queue.clone()).or_default() += 1;
+    /// Notes an attempt that has its place.
+    pub(crate) fn note(&mut self, revision: Revision, running: Running) {
+        self.bytes += Self::entry_bytes(&running.name);
         self.attempts.insert(revision, running);
+    }
+
+    /// Puts an attempt back whose outcome could not be committed.
+    pub(crate) fn put_back(&mut self, revision: Revision, running: Running) {
+        self.places.take_again(&running.name.queue);
+        self.note(revision, running);
     }
 
     pub(crate) fn remove(&mut self, revision: Revision) -> Option<Running> {
         let running = self.attempts.remove(&revision)?;
-        let name = &running.name;
-        self.bytes -= Self::entry_bytes(name);
-        if let Some(count) = self.by_queue.get_mut(&name.queue)
-            && !planted!(LeakPlace)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.by_queue.remove(&name.queue);
-            }
+        self.bytes -= Self::entry_bytes(&running.name);
+        if !planted!(LeakPlace) {
+            self.places.give_back(&running.name.queue);
         }
         Some(running)
     }
@@ -135,13 +138,18 @@ impl InFlight {
     }
 
     const fn bytes_of(name: usize) -> usize {
-        2 * (size_of::<Revision>() + size_of::<Running>())
-            + 2 * (size_of::<QueueName>() + size_of::<usize>())
-            + 64
-            + name
+        2 * (size_of::<Revision>() + size_of::<Running>()) + 64 + name
     }
 
     const fn longest() -> usize {
         Self::bytes_of(QueueName::MAX_BYTES + crate::Key::MAX_BYTES)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        for running in self.attempts.values() {
+            self.places.give_back(&running.name.queue);
+        }
     }
 }

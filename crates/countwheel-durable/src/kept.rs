@@ -26,6 +26,15 @@ impl Kept {
         }
     }
 
+    /// From now on it may take so many bytes.
+    pub(crate) fn resize(&mut self, most_bytes: usize) {
+        self.most_bytes = most_bytes;
+        if self.bytes > most_bytes {
+            self.records.clear(); // they are read then
+            self.bytes = 0;
+        }
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -91,6 +91,7 @@
 //! [`store::EmbeddedStore`] is the plain reference.
 
 mod backlog;
+mod budget;
 mod clocks;
 mod config;
 mod draft;
@@ -111,12 +112,15 @@ mod recurrence;
 mod request;
 mod runner;
 mod scheduler;
+mod shards;
 mod stats;
 pub mod store;
 mod suspects;
+mod timers;
 mod trouble;
 mod window;
 
+pub use budget::Budget;
 pub use config::Config;
 pub use engine::{Effect, Engine, Turn};
 pub use handler::{Attempt, Completion, Handler, Inline, Outcome, Run, Verdict};
@@ -135,7 +139,8 @@ pub use recurrence::{
 pub use request::{
     BatchError, Due, Precondition, Request, Response, SetOptions, Shift, TimerError, Was,
 };
-pub use runner::{Health, Timers};
 pub use scheduler::{Event, Ticket};
+pub use shards::Shards;
 pub use stats::{Lateness, OverdueCount, Overview, QueueOverview, Stats};
+pub use timers::{Health, Timers};
 pub use trouble::{Trouble, TroubleReason, Troubles};

@@ -87,9 +87,11 @@ impl Overdue {
     }
 
     /// Notes that the entry last taken was started.
-    pub(crate) fn started(&mut self, now: Now) {
+    /// The rate is divided among so many.
+    pub(crate) fn started(&mut self, now: Now, among: usize) {
         let earliest = now.boot.saturating_sub(Self::BURST);
-        self.next_start = self.next_start.max(earliest) + self.interval;
+        let among = u32::try_from(among).unwrap_or(u32::MAX);
+        self.next_start = self.next_start.max(earliest) + self.interval.saturating_mul(among);
     }
 
     /// How long until the rate allows a start.

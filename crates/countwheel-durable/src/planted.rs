@@ -46,6 +46,8 @@ bugs! {
     WakeLate,
     /// A retry gets an id of its own, so that receivers take it for another timer.
     NewIdForRetry,
+    /// Each scheduler of a process has all of the memory and of the rate.
+    BudgetForEach,
     /// What was read in one piece before a step is believed in the next one.
     ReadBelievedTwice,
     /// What is kept of an attempt in flight stays when the record has changed.

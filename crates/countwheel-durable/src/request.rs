@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use countwheel::Timestamp;
 
-use crate::store::StoreError;
+use crate::store::{Shard, StoreError};
 use crate::{
     Missed, NameError, PolicyError, Recurrence, RecurrenceError, RetryPolicy, Revision, StateKind,
     TimerId, TimerName,
@@ -319,6 +319,15 @@ pub enum TimerError {
         /// What the store said.
         reason: String,
     },
+    /// This process does not own the shard of the timer. Nothing was done; ask the owner.
+    #[error("shard {} of the timer is not owned here", shard.0)]
+    NotOwned {
+        /// The shard.
+        shard: Shard,
+    },
+    /// A batch is about timers of more than one shard. Nothing was done.
+    #[error("a batch is about timers of one shard")]
+    SeveralShards,
     /// The scheduler has stopped or is stopping. Nothing was done.
     #[error("the scheduler has stopped")]
     Closed,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use countwheel::Timestamp;
 
 use crate::backlog::{Backlog, ByQueue, Correction};
+use crate::budget::{Budget, Member};
 use crate::clocks::{Now, Steps};
 use crate::draft::{Draft, Replaced};
 use crate::held::Holds;
@@ -107,6 +108,32 @@ pub(crate) struct Step {
     pub(crate) failure: Option<StoreError>,
 }
 
+/// How much each part of a scheduler may hold, in bytes but for the windows.
+struct Rooms {
+    window: Room,
+    overdue: Room,
+    in_flight: usize,
+    kept: usize,
+    suspects: usize,
+}
+
+impl Rooms {
+    /// Of so many schedulers that share the configured memory.
+    fn new(config: &Config, among: usize) -> Self {
+        // Half for the window, a quarter for attempts with their records and the suspects that wait
+        // for theirs, an eighth for the overdue; the last eighth is for pages on their way from the
+        // store.
+        let bytes = (config.window_bytes / among).max(128 << 10);
+        Self {
+            window: Room::new(bytes / 2, config.window / among),
+            overdue: Room::new(bytes / 8, usize::MAX),
+            in_flight: bytes / 16 * 2,
+            kept: bytes / 16,
+            suspects: bytes / 16,
+        }
+    }
+}
+
 /// The scheduler of one shard.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
@@ -126,6 +153,9 @@ pub(crate) struct Scheduler {
     /// How many missed points of calendars this step has counted.
     points: u64,
     in_flight: InFlight,
+    /// The part in what all schedulers of the process share, and among how many that is divided.
+    member: Member,
+    among: usize,
     /// The records of those in flight.
     kept: Kept,
     holds: Holds,
@@ -148,17 +178,21 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     /// A scheduler that begins at `now` with what the store holds. What was due before
     /// `now` is overdue.
-    pub(crate) fn new(ownership: Ownership, now: Now, config: Config) -> Self {
+    pub(crate) fn new(ownership: Ownership, now: Now, config: Config, budget: &Budget) -> Self {
         let config = config.bounded();
-        // Half for the window, a quarter for attempts with their records and the suspects that wait
-        // for theirs, an eighth for the overdue; the last eighth is for pages on their way from the store.
-        let bytes = config.window_bytes.max(128 << 10);
-        let overdue = Room::new(bytes / 8, usize::MAX);
+        let member = budget.join();
+        let among = member.of();
+        let Rooms {
+            window: room,
+            overdue,
+            in_flight,
+            kept,
+            suspects,
+        } = Rooms::new(&config, among);
         let end = Now {
             wall: Timestamp::MAX,
             boot: Timestamp::MAX,
         };
-        let room = Room::new(bytes / 2, config.window);
         Self {
             ownership,
             next_revision: Revision(ownership.last_revision.0 + 1),
@@ -171,9 +205,11 @@ impl Scheduler {
             points: 0,
             overdue: Overdue::new(now, overdue, config.catch_up_per_second),
             holds: Holds::default(),
-            in_flight: InFlight::new(&config, bytes / 16 * 2),
-            kept: Kept::new(bytes / 16),
-            suspects: Suspects::new(&config, now.boot, bytes / 16),
+            in_flight: InFlight::new(budget, in_flight),
+            kept: Kept::new(kept),
+            member,
+            among,
+            suspects: Suspects::new(&config, now.boot, suspects),
             ahead_of_suspects: 0,
             paused: false,
             held_until: None,
@@ -270,6 +306,16 @@ impl Scheduler {
         self.stats.refused += 1;
     }
 
+    /// Calls `wake`, from another thread, when it waits for a place that another scheduler had.
+    pub(crate) fn on_room(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.member.on_room(wake);
+    }
+
+    /// The attempts that run: their places stay taken until they have ended.
+    pub(crate) fn leave(&mut self) -> InFlight {
+        self.in_flight.leave()
+    }
+
     pub(crate) fn note_started(&mut self, attempt: &Attempt) {
         self.in_flight
             .handed_over(attempt.revision, attempt.started);
@@ -298,7 +344,7 @@ impl Scheduler {
         let answers = (step.answers.len() + step.batches.len()) as u64;
         let outcomes = step.outcomes.into_iter();
         let outcomes = outcomes.map(|(revision, running, outcome)| {
-            self.in_flight.insert(revision, running);
+            self.in_flight.put_back(revision, running);
             Event::Outcome { revision, outcome }
         });
         let outcomes = outcomes.collect();
@@ -315,6 +361,7 @@ impl Scheduler {
     /// The step was committed, or had nothing to commit: what it changed counts.
     pub(crate) fn settle(&mut self, corrections: Option<&[Correction]>, changes: Vec<Change>) {
         self.kept.settle(changes);
+        self.member.catch_up(!self.overdue.is_done());
         self.holds.look(&self.in_flight, self.now.boot);
         match corrections {
             Some(corrections) => self.backlog.correct(corrections),
@@ -353,6 +400,7 @@ impl Scheduler {
         if self.paused {
             return None;
         }
+        self.member.waits(true);
         if self.window.wants_refill(now) || self.overdue.window.wants_refill(now) {
             return Some(Duration::ZERO);
         }
@@ -367,6 +415,10 @@ impl Scheduler {
         let aside = self.aside.wait(now);
         let suspect = self.suspects.next_start(now.boot, may);
         let suspect = suspect.map(|wait| wait.max(self.overdue.pause(now)));
+        let held = self.window.is_ready(|queue| !may(queue))
+            || self.overdue.window.is_ready(|queue| !may(queue))
+            || self.suspects.has_waiting();
+        self.member.waits(held);
         let waits = [next, ready, overdue, aside, suspect, count];
         let wait = waits.into_iter().flatten().min();
         if planted!(WakeLate) {
@@ -404,6 +456,7 @@ impl Scheduler {
             // The outcomes of this turn are committed all the same.
             failure = refilled.err();
         }
+        self.keep_to_part();
         self.suspects.begin();
         let next_before = self.next_revision;
         let mut step = Step {
@@ -500,6 +553,21 @@ impl Scheduler {
         self.stats.commits += u64::from(!step.changes.is_empty());
         self.stats.changes += step.changes.len() as u64;
         step
+    }
+
+    /// Takes as much of what is shared as it may: schedulers have come or gone.
+    fn keep_to_part(&mut self) {
+        let among = self.member.of();
+        if among == self.among {
+            return;
+        }
+        self.among = among;
+        let rooms = Rooms::new(&self.config, among);
+        self.window.resize(rooms.window);
+        self.overdue.window.resize(rooms.overdue);
+        self.in_flight.resize(rooms.in_flight);
+        self.kept.resize(rooms.kept);
+        self.suspects.resize(rooms.suspects);
     }
 
     /// Reads in one piece what a step with these events is going to look at, as far as that is known.
@@ -910,7 +978,8 @@ impl Scheduler {
             match self.attend(&entry, since, draft, starts)? {
                 Attended::Started => {
                     self.ahead_of_suspects += 1;
-                    self.overdue.started(self.now);
+                    let among = self.member.catch_up(true);
+                    self.overdue.started(self.now, among);
                     self.stats.caught_up_to = Some(entry.wake.at);
                 }
                 Attended::Settled => share.left -= 1,
@@ -1012,6 +1081,11 @@ impl Scheduler {
         if self.has_to_wait(&record) {
             return Ok(self.hold_back(record, draft));
         }
+        if !self.in_flight.take_place(&record.name.queue) {
+            // Another scheduler was faster: it waits for the next place.
+            self.admit(record.wake_clock(), entry.clone());
+            return Ok(Attended::Nothing);
+        }
         let early = planted!(FireEarly);
         let moved = planted!(MoveKeepsOldDeadline);
         assert!(
@@ -1069,7 +1143,7 @@ impl Scheduler {
             late_from: record.due + held,
             started: by,
         };
-        self.in_flight.insert(record.revision, running);
+        self.in_flight.note(record.revision, running);
         self.suspects.started(record.revision, record.interruptions);
         draft.write(record);
         Ok(Attended::Started)

@@ -131,6 +131,67 @@ pub struct OverdueCount {
 }
 
 impl Stats {
+    /// The sum of the counts of two schedulers. What is not a count is that of the one that is further
+    /// behind or off.
+    pub(crate) fn with(self, other: &Self) -> Self {
+        let both_ends = |one: Option<Timestamp>, other: Option<Timestamp>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        Self {
+            set: self.set + other.set,
+            moved: self.moved + other.moved,
+            removed: self.removed + other.removed,
+            fired_by_request: self.fired_by_request + other.fired_by_request,
+            revived: self.revived + other.revived,
+            refused: self.refused + other.refused,
+            attempts: self.attempts + other.attempts,
+            done: self.done + other.done,
+            failed: self.failed + other.failed,
+            stopped: self.stopped + other.stopped,
+            dead: self.dead + other.dead,
+            runs_dead: self.runs_dead + other.runs_dead,
+            missed: self.missed + other.missed,
+            overlapped: self.overlapped + other.overlapped,
+            interrupted: self.interrupted + other.interrupted,
+            outdated: self.outdated + other.outdated,
+            unreadable: self.unreadable + other.unreadable,
+            forgotten: self.forgotten + other.forgotten,
+            commits: self.commits + other.commits,
+            changes: self.changes + other.changes,
+            refills: self.refills + other.refills,
+            scanned: self.scanned + other.scanned,
+            rebuilds: self.rebuilds + other.rebuilds,
+            in_window: self.in_window + other.in_window,
+            window_bytes: self.window_bytes + other.window_bytes,
+            capped_queues: self.capped_queues + other.capped_queues,
+            caught_up_to: both_ends(self.caught_up_to, other.caught_up_to),
+            catching_up: self.catching_up || other.catching_up,
+            steps_forward: self.steps_forward.max(other.steps_forward),
+            steps_backward: self.steps_backward.max(other.steps_backward),
+            last_step_micros: if self.last_step_micros == 0 {
+                other.last_step_micros
+            } else {
+                self.last_step_micros
+            },
+            committed_before: self.committed_before.max(other.committed_before),
+            line_skew_micros: [self.line_skew_micros, other.line_skew_micros]
+                .into_iter()
+                .max_by_key(|skew| skew.unsigned_abs())
+                .unwrap_or(0),
+            in_flight: self.in_flight + other.in_flight,
+            suspects: self.suspects + other.suspects,
+            overdue: OverdueCount {
+                count: self.overdue.count + other.overdue.count,
+                as_of: self.overdue.as_of.min(other.overdue.as_of),
+                is_exact: self.overdue.is_exact && other.overdue.is_exact,
+                oldest: both_ends(self.overdue.oldest, other.overdue.oldest),
+            },
+            lateness: self.lateness.with(&other.lateness),
+            held: self.held.with(&other.held),
+        }
+    }
+
     /// By how much a wall clock that shows `wall` is behind what an earlier process committed: it
     /// is wrong then, or was wrong before. Zero if it was not behind when the scheduler was opened,
     /// or is not any more.
@@ -225,6 +286,16 @@ impl Lateness {
         self.counts[bucket] += 1;
         self.sum_micros = self.sum_micros.saturating_add(micros);
         self.max_micros = self.max_micros.max(micros);
+    }
+
+    /// Both together.
+    fn with(mut self, other: &Self) -> Self {
+        for (sum, count) in self.counts.iter_mut().zip(other.counts) {
+            *sum += count;
+        }
+        self.sum_micros = self.sum_micros.saturating_add(other.sum_micros);
+        self.max_micros = self.max_micros.max(other.max_micros);
+        self
     }
 
     /// How many were recorded.

@@ -108,6 +108,11 @@ impl Suspects {
         }
     }
 
+    /// From now on those that wait may take so many bytes.
+    pub(crate) fn resize(&mut self, most_bytes: usize) {
+        self.most_bytes = most_bytes;
+    }
+
     /// How many wait or run.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len() + self.running.len()

@@ -84,7 +84,7 @@ const PROMPT: [(&str, Call); 14] = [
     ("list", |timers| {
         let queue = QueueName::new("q").unwrap();
         timers
-            .list(&Filter::queue(queue))
+            .list(&Filter::queue(queue), None)
             .map(drop)
             .unwrap_or_default();
         Said::Something

@@ -1,5 +1,6 @@
 //! A turn in its two halves, and stores that are far away: read in one piece, not always there, and
 //! lost at times.
+#![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -115,7 +115,10 @@ impl Scheduler {
             }
             let since = self.rated_since(&entry.name.queue);
             match self.attend(&entry, since, draft, starts)? {
-                Attended::Started => self.overdue.started(self.now),
+                Attended::Started => {
+                    let among = self.member.catch_up(true);
+                    self.overdue.started(self.now, among);
+                }
                 Attended::Settled => share.left -= 1,
                 Attended::Nothing => continue,
             }

@@ -319,15 +319,7 @@ pub trait Store: Send + Sync {
         first: &[QueueName],
         limit: usize,
     ) -> Result<Summary, StoreError> {
-        let mut queues = self.counts(shard)?;
-        let totals = Totals::of_all(&queues);
-        queues.sort_by_cached_key(|counts| {
-            let place = first.iter().position(|queue| *queue == counts.queue);
-            let place = place.unwrap_or(usize::MAX);
-            (place, Reverse(counts.of(StateKind::Dead)))
-        });
-        queues.truncate(limit);
-        Ok(Summary { totals, queues })
+        Ok(Summary::of(self.counts(shard)?, first, limit))
     }
 
     /// Which parts of the store's indexes are passed over, because they cannot be read. A store that
@@ -608,9 +600,55 @@ pub struct Position {
     pub revision: Revision,
 }
 
+/// A position in the list of a queue whose timers are in several shards: by due time, then by
+/// revision, then by shard, since two shards may give the same revision.
+///
+/// ```
+/// use countwheel::Timestamp;
+/// use countwheel_durable::Revision;
+/// use countwheel_durable::store::{Cursor, Position, Shard};
+///
+/// let position = Position { due: Timestamp::from_micros(5), revision: Revision(3) };
+/// let cursor = Cursor { position, shard: Shard(2) };
+/// // In its own shard and those before it, the list goes on behind the position.
+/// assert_eq!(cursor.of(Shard(1)), Some(position));
+/// assert_eq!(cursor.of(Shard(2)), Some(position));
+/// // In those after it, what stands there is still to come.
+/// assert_eq!(cursor.of(Shard(3)), Some(Position { revision: Revision(2), ..position }));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Cursor {
+    /// In its shard.
+    pub position: Position,
+    /// The shard.
+    pub shard: Shard,
+}
+
+impl Cursor {
+    /// Behind which position the list of `shard` goes on; `None` if at its beginning.
+    #[must_use]
+    pub fn of(&self, shard: Shard) -> Option<Position> {
+        let Position { due, revision } = self.position;
+        if shard <= self.shard {
+            return Some(self.position);
+        }
+        match (revision.0, due.as_micros()) {
+            (0, 0) => None,
+            (0, micros) => Some(Position {
+                due: Timestamp::from_micros(micros - 1),
+                revision: Revision(u64::MAX),
+            }),
+            (before, _) => Some(Position {
+                due,
+                revision: Revision(before - 1),
+            }),
+        }
+    }
+}
+
 /// A page of a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Page {
+pub struct Page<P = Position> {
     /// The records, in order.
     pub records: Vec<Record>,
     /// How many records were left out because they cannot be read. Those at the page's end may be
@@ -618,7 +656,36 @@ pub struct Page {
     pub unreadable: usize,
     /// Where the next page begins; `None` after the last. It is there also when the next page
     /// turns out to be empty.
-    pub next: Option<Position>,
+    pub next: Option<P>,
+}
+
+impl Page<Cursor> {
+    /// One page of at most `limit` records of a page of each shard, whose records come in order.
+    pub(crate) fn merged(pages: Vec<(Shard, Page)>, limit: usize) -> Self {
+        let unreadable = pages.iter().map(|(_, page)| page.unreadable).sum();
+        let at = |shard, position| Cursor { position, shard };
+        // Of a shard whose page says that there is more, nothing is known behind it.
+        let ends = pages
+            .iter()
+            .filter_map(|(shard, page)| Some(at(*shard, page.next?)));
+        let mut next = ends.min();
+        let mut records: Vec<_> = pages
+            .into_iter()
+            .flat_map(|(shard, page)| page.records.into_iter().map(move |record| (shard, record)))
+            .map(|(shard, record)| (at(shard, page::position(&record)), record))
+            .filter(|(cursor, _)| next.is_none_or(|next| *cursor <= next))
+            .collect();
+        records.sort_by_key(|(cursor, _)| *cursor);
+        if records.len() > limit {
+            records.truncate(limit);
+            next = records.last().map(|(cursor, _)| *cursor).or(next);
+        }
+        Self {
+            records: records.into_iter().map(|(_, record)| record).collect(),
+            unreadable,
+            next,
+        }
+    }
 }
 
 /// How many records a queue has in each state.
@@ -635,6 +702,26 @@ impl QueueCounts {
     #[must_use]
     pub fn of(&self, state: StateKind) -> u64 {
         self.by_state[state as usize]
+    }
+
+    /// Adds what another shard has of the queue.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sum, count) in self.by_state.iter_mut().zip(other.by_state) {
+            *sum += count;
+        }
+    }
+
+    /// The sum for each queue, in order of name.
+    pub(crate) fn summed(mut counts: Vec<Self>) -> Vec<Self> {
+        counts.sort_by(|one, other| one.queue.cmp(&other.queue));
+        counts.dedup_by(|next, sum| {
+            let is_same = next.queue == sum.queue;
+            if is_same {
+                sum.add(next);
+            }
+            is_same
+        });
+        counts
     }
 }
 
@@ -674,6 +761,20 @@ pub struct Summary {
     pub totals: Totals,
     /// Some of them, at the same moment.
     pub queues: Vec<QueueCounts>,
+}
+
+impl Summary {
+    /// As [`Store::summary`], of these counts.
+    pub(crate) fn of(mut queues: Vec<QueueCounts>, first: &[QueueName], limit: usize) -> Self {
+        let totals = Totals::of_all(&queues);
+        queues.sort_by_cached_key(|counts| {
+            let place = first.iter().position(|queue| *queue == counts.queue);
+            let place = place.unwrap_or(usize::MAX);
+            (place, Reverse(counts.of(StateKind::Dead)))
+        });
+        queues.truncate(limit);
+        Self { totals, queues }
+    }
 }
 
 /// What can go wrong with a store.

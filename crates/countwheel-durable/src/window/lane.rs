@@ -129,6 +129,12 @@ impl Lane {
         Some(key)
     }
 
+    /// Counts anew what it costs, in other room.
+    pub(super) fn count_cost(&mut self, room: Room) -> usize {
+        self.cost = self.entries.values().map(|key| room.cost(key)).sum();
+        self.cost
+    }
+
     /// Leaves the last entry to the store.
     pub(super) fn give_up_last(&mut self, room: Room) -> Option<Wake> {
         let (_, wake) = self.ends?;

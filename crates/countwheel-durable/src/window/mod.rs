@@ -142,6 +142,22 @@ impl Window {
         self.filling = true;
     }
 
+    /// Has room for so much from now on. What does not fit any more is left to the store, the latest
+    /// first.
+    pub(crate) fn resize(&mut self, room: Room) {
+        self.room = room;
+        self.held.cost = 0;
+        for (name, queue) in &mut self.queues {
+            self.held.cost += Queue::bytes(name);
+            for lane in &mut queue.lanes {
+                self.held.cost += lane.count_cost(room);
+            }
+        }
+        self.stuck = false;
+        self.filling = true;
+        self.keep_to_room();
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.held.entries
     }

@@ -69,7 +69,9 @@ pub(super) async fn healthz(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     match app.timers.health() {
-        Health::Failed(reason) => Err(Problem::new(Code::Unavailable, reason)),
+        Health::Lost(reason) | Health::Failed(reason) => {
+            Err(Problem::new(Code::Unavailable, reason))
+        }
         Health::Running | Health::Stopping | Health::Stopped => Ok(works(&app, &headers, "ok")),
     }
 }
@@ -80,7 +82,9 @@ pub(super) async fn readyz(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     match app.timers.health() {
-        Health::Failed(reason) => Err(Problem::new(Code::Unavailable, reason)),
+        Health::Lost(reason) | Health::Failed(reason) => {
+            Err(Problem::new(Code::Unavailable, reason))
+        }
         Health::Running => Ok(works(&app, &headers, "ready")),
         _ => Err(Problem::new(Code::Unavailable, "shutting down")),
     }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use axum::body::{Body, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use countwheel_durable::store::{Filter, Page};
+use countwheel_durable::store::{Cursor, Filter, Page};
 use hyper::body::{Bytes, Frame};
 
 use super::App;
@@ -24,8 +24,12 @@ const PIECE: usize = 32;
 
 /// The page that `filter` asks for, with a length if it is one piece. Once the first has left, what
 /// fails can only break it off.
-pub(super) async fn answer(app: Arc<App>, filter: Filter) -> Result<Response, Problem> {
-    let (text, rest) = Rest::of(filter).piece(&app).await?;
+pub(super) async fn answer(
+    app: Arc<App>,
+    filter: Filter,
+    after: Option<Cursor>,
+) -> Result<Response, Problem> {
+    let (text, rest) = Rest::of(filter, after).piece(&app).await?;
     let body = match rest {
         None => Body::from(text),
         Some(rest) => Body::new(Pieces {
@@ -41,6 +45,7 @@ pub(super) async fn answer(app: Arc<App>, filter: Filter) -> Result<Response, Pr
 struct Rest {
     /// Asks for so many as the page still may have.
     filter: Filter,
+    after: Option<Cursor>,
     is_begun: bool,
     payload_bytes: usize,
     unreadable: usize,
@@ -50,9 +55,10 @@ type Piece = Result<(Vec<u8>, Option<Rest>), Problem>;
 type Reading = Pin<Box<dyn Future<Output = (Piece, Arc<App>)> + Send>>;
 
 impl Rest {
-    fn of(filter: Filter) -> Self {
+    fn of(filter: Filter, after: Option<Cursor>) -> Self {
         Self {
             filter,
+            after,
             is_begun: false,
             payload_bytes: 0,
             unreadable: 0,
@@ -71,7 +77,7 @@ impl Rest {
                 limit,
                 ..self.filter.clone()
             };
-            let page = timers.list(&filter);
+            let page = timers.list(&filter, self.after);
             let page = page.map_err(|error| Problem::from(&error))?;
             let mut text = self.write(&page).map_err(|error| {
                 tracing::error!(%error, "a page could not be written");
@@ -84,7 +90,7 @@ impl Rest {
                 && self.payload_bytes < Filter::PAGE_MAX_BYTES;
             let next = page.next;
             if goes_on && next.is_some() {
-                self.filter.after = next;
+                self.after = next;
                 return Ok((text, Some(self)));
             }
             let next = serde_json::json!(next.map(cursor));
@@ -98,7 +104,7 @@ impl Rest {
         .await
     }
 
-    fn write(&mut self, page: &Page) -> serde_json::Result<Vec<u8>> {
+    fn write(&mut self, page: &Page<Cursor>) -> serde_json::Result<Vec<u8>> {
         let mut text = Vec::new();
         if !self.is_begun {
             text.extend_from_slice(b"{\"items\":[");

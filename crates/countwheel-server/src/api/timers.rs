@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use countwheel::Timestamp;
-use countwheel_durable::store::{Filter, Position};
+use countwheel_durable::store::{Cursor, Filter, Position, Shard};
 use countwheel_durable::{
     self as durable, DeadReason, Due, Precondition, Record, RetryPolicy, Revision, SetOptions,
     Shift, StateKind, TimerError, Was,
@@ -509,7 +509,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         prefix: query.get("prefix").map(str::to_owned),
         due_from: query.read("due_after", a_time, parse_time)?,
         due_before: query.read("due_before", a_time, parse_time)?,
-        after: query.read("after", "the cursor of the page before", read_cursor)?,
+        after: None,
         limit: query
             .read("limit", "a number from 1 to 1000", |text| {
                 text.parse()
@@ -519,21 +519,35 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
             .unwrap_or(100),
         scan_limit: Filter::SCAN_LIMIT,
     };
-    pages::answer(app, filter).await
+    let after = query.read("after", "the cursor of the page before", read_cursor)?;
+    pages::answer(app, filter, after).await
 }
 
-pub(crate) fn cursor(position: Position) -> String {
-    format!("{:x}-{:x}", position.due.as_micros(), position.revision.0)
+pub(crate) fn cursor(cursor: Cursor) -> String {
+    let Position { due, revision } = cursor.position;
+    let position = format!("{:x}-{:x}", due.as_micros(), revision.0);
+    match cursor.shard {
+        Shard::ONLY => position,
+        Shard(shard) => format!("{position}-{shard:x}"),
+    }
 }
 
-pub(crate) fn read_cursor(text: &str) -> Option<Position> {
-    let (due, revision) = text.split_once('-')?;
+pub(crate) fn read_cursor(text: &str) -> Option<Cursor> {
+    let mut parts = text.splitn(3, '-');
+    let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
     let position = Position {
-        due: Timestamp::from_micros(u64::from_str_radix(due, 16).ok()?),
-        revision: Revision(u64::from_str_radix(revision, 16).ok()?),
+        due: Timestamp::from_micros(number()?),
+        revision: Revision(number()?),
+    };
+    let shard = parts
+        .next()
+        .map_or(Some(0), |shard| u16::from_str_radix(shard, 16).ok());
+    let found = Cursor {
+        position,
+        shard: Shard(shard?),
     };
     // Only what we wrote: no sign, no zeros in front, no capitals.
-    (cursor(position) == text).then_some(position)
+    (cursor(found) == text).then_some(found)
 }
 
 /// A timer as it is shown.
@@ -706,18 +720,25 @@ mod tests {
 
     #[test]
     fn a_cursor_reads_back_and_nothing_else_does() {
-        let position = Position {
-            due: Timestamp::from_micros(1_700_000_000_000_000),
-            revision: Revision(42),
-        };
-        assert_eq!(read_cursor(&cursor(position)), Some(position));
+        for shard in [0, 1, 63, u16::MAX].map(Shard) {
+            let position = Position {
+                due: Timestamp::from_micros(1_700_000_000_000_000),
+                revision: Revision(42),
+            };
+            let at = Cursor { position, shard };
+            assert_eq!(read_cursor(&cursor(at)), Some(at));
+        }
         for text in [
             "",
             "-",
             "1",
             "+1-1",
             "01-1",
-            "1-1-1",
+            "1-1-0",
+            "1-1-",
+            "1-1-01",
+            "1-1-1-1",
+            "1-1-10000",
             "g-1",
             "A-1",
             "1-10000000000000000",

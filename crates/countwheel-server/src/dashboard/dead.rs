@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use countwheel::Timestamp;
-use countwheel_durable::store::{Filter, Position};
+use countwheel_durable::store::{Cursor, Filter, Position, Shard};
 use countwheel_durable::{
     self as durable, Due, QueueName, Record, Revision, State as TimerState, StateKind, TimerName,
     Timers,
@@ -155,7 +155,7 @@ pub(super) fn revive_link(name: &TimerName) -> String {
 /// Where a page of dead letters begins: in which queue, and after which of its timers.
 pub(super) struct Place {
     queue: QueueName,
-    after: Option<Position>,
+    after: Option<Cursor>,
 }
 
 impl Place {
@@ -214,9 +214,12 @@ pub(super) fn find(timers: &Timers, place: Option<&Place>, limit: usize) -> Resu
         }
         if search.looks == 0 {
             // Behind all that is of this queue.
-            let end = Position {
-                due: Timestamp::MAX,
-                revision: Revision(u64::MAX),
+            let end = Cursor {
+                position: Position {
+                    due: Timestamp::MAX,
+                    revision: Revision(u64::MAX),
+                },
+                shard: Shard::ONLY,
             };
             search.found.next = last.map(|queue| Place {
                 queue,
@@ -239,7 +242,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Takes what is dead in a queue after `after`. False if the search ends with that.
-    fn queue(&mut self, queue: &QueueName, mut after: Option<Position>) -> Result<bool, Problem> {
+    fn queue(&mut self, queue: &QueueName, mut after: Option<Cursor>) -> Result<bool, Problem> {
         loop {
             if self.found.records.len() >= self.limit || self.looks == 0 {
                 self.found.next = Some(Place {
@@ -251,11 +254,10 @@ impl Search<'_> {
             self.looks -= 1;
             let filter = Filter {
                 state: Some(StateKind::Dead),
-                after,
                 limit: self.limit - self.found.records.len(),
                 ..Filter::queue(queue.clone())
             };
-            let page = self.timers.list(&filter);
+            let page = self.timers.list(&filter, after);
             let page = page.map_err(|error| Problem::from(&error))?;
             self.found.records.extend(page.records);
             self.found.unreadable += page.unreadable;

@@ -153,7 +153,9 @@ fn failure(health: &Health) -> Option<String> {
     match health {
         Health::Running => None,
         Health::Stopping | Health::Stopped => Some("The service is stopping.".to_owned()),
-        Health::Failed(reason) => Some(format!("The store failed: {reason}")),
+        Health::Lost(reason) | Health::Failed(reason) => {
+            Some(format!("The store failed: {reason}"))
+        }
     }
 }
 

@@ -57,11 +57,10 @@ async fn page(app: &App, uri: &Uri) -> Result<QueuePage, Problem> {
         }
         let filter = Filter {
             state,
-            after,
             limit: SHOWN,
             ..Filter::queue(queue)
         };
-        let found = timers.list(&filter).map_err(error)?;
+        let found = timers.list(&filter, after).map_err(error)?;
         page.lines = found.records.iter().map(|one| Line::of(one, now)).collect();
         page.has_unreadable = found.unreadable > 0;
         page.unreadable = size(found.unreadable);

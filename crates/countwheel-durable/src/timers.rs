@@ -1,0 +1,858 @@
+//! Durable timers as a program has them: one scheduler on a thread of its own for each shard that the
+//! program owns, and one name for all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use countwheel::Clock;
+use parking_lot::{Mutex, RwLock};
+
+use crate::backlog;
+use crate::pool::Pool;
+use crate::runner::{Asked, Common, Ended, Owned, is_handling, is_own_thread, lock, shielded};
+use crate::store::{
+    Cursor, Filter, OnDisk, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard, Snapshot,
+    Store, StoreError, Summary,
+};
+use crate::{
+    BatchError, Budget, Config, Due, Engine, Handler, Overview, Precondition, QueueName,
+    QueueOverview, Record, Request, Response, RetryPolicy, SetOptions, Shards, Stats, TimerError,
+    TimerName, Trouble,
+};
+
+/// Durable timers, running. Clones share one scheduler, which stops when the last of them
+/// is dropped.
+///
+/// ```
+/// use std::sync::{Arc, mpsc};
+/// use std::time::Duration;
+/// use countwheel::SystemClock;
+/// use countwheel_durable::store::MemoryStore;
+/// use countwheel_durable::{
+///     Attempt, Config, Due, Outcome, RetryPolicy, TimerError, TimerName, Timers, Verdict,
+/// };
+///
+/// let (fired, receive) = mpsc::channel();
+/// let handler = move |attempt: &Attempt| {
+///     fired.send(attempt.name.to_string()).expect("the test listens");
+///     Outcome::new(Verdict::Done, "")
+/// };
+/// let store = MemoryStore::new(1);
+/// let timers = Timers::open(store, handler, Arc::new(SystemClock::new()), Config::default())?;
+///
+/// let name = TimerName::new("orders", "order-42")?;
+/// timers.set(name.clone(), Due::In(Duration::from_millis(5)), RetryPolicy::default(), vec![])?;
+/// assert_eq!(receive.recv()?, "orders/order-42");
+///
+/// timers.stop(Duration::from_secs(1));
+/// assert!(matches!(timers.remove(name), Err(TimerError::Closed)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Timers {
+    hub: Arc<Hub>,
+    /// Stops the threads when the last clone goes.
+    _last: Arc<StopOnDrop>,
+}
+
+/// Whether a scheduler works.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// It works.
+    Running,
+    /// It was told to stop and waits for the attempts that run.
+    Stopping,
+    /// It has stopped.
+    Stopped,
+    /// Another owner has its shard, or may take it: see [`Timers::take`]. Only of a shard of several.
+    Lost(String),
+    /// The store failed, or an assertion did. What was acknowledged is safe; open the
+    /// store again to go on.
+    Failed(String),
+}
+
+struct Hub {
+    store: Arc<dyn Store>,
+    shards: Shards,
+    config: Config,
+    common: Common,
+    owned: RwLock<BTreeMap<Shard, Arc<Owned>>>,
+    ends: Arc<Mutex<Ends>>,
+}
+
+/// Who is told when a scheduler has ended that was not told to.
+#[derive(Default)]
+struct Ends {
+    on_failure: Vec<OnFailure>,
+    on_lost: Vec<OnLost>,
+    /// Why the first of them failed.
+    failed: Option<String>,
+    /// Why the store takes no more commits, if it said so by itself.
+    store_failed: Option<String>,
+    is_stopping: bool,
+}
+
+/// What is called when a shard is lost. See [`Timers::on_lost`].
+type OnLost = Arc<dyn Fn(Shard, &str) + Send + Sync>;
+
+impl Timers {
+    /// Takes ownership of what an undivided store holds and starts the scheduler's thread.
+    ///
+    /// What was overdue before follows in turns by queue, in each in deadline order, at a bounded
+    /// rate; what an earlier process was delivering is delivered again under the next attempt
+    /// number.
+    ///
+    /// # Errors
+    /// If the store cannot be taken, or nothing that is due can be read of it: the first of that is
+    /// read before this returns.
+    pub fn open(
+        store: impl Store + 'static,
+        handler: impl Handler,
+        clock: Arc<dyn Clock>,
+        config: Config,
+    ) -> Result<Self, StoreError> {
+        let shards = Shards::ONE;
+        Self::open_divided(store, shards, shards.all(), handler, clock, config)
+    }
+
+    /// The same of a store that is divided into `shards`, of which this process takes those that are
+    /// `owned`: each has a scheduler and a thread of its own, and all of them share one [`Budget`].
+    ///
+    /// A request about a timer of another shard is refused with [`TimerError::NotOwned`]. Reads see
+    /// all shards. A shard can be [taken](Self::take) and [handed over](Self::hand_over) later.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use countwheel::SystemClock;
+    /// use countwheel_durable::store::{MemoryStore, Shard};
+    /// use countwheel_durable::{
+    ///     Attempt, Config, Due, Health, Outcome, RetryPolicy, Shards, TimerError, TimerName, Timers,
+    ///     Verdict,
+    /// };
+    ///
+    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// # let clock = Arc::new(SystemClock::new());
+    /// let shards = Shards::new(8).expect("from 1 to 1024");
+    /// let (store, config) = (MemoryStore::new(7), Config::default());
+    /// let timers = Timers::open_divided(store, shards, shards.all(), handler, clock, config)?;
+    /// let name = TimerName::new("orders", "order-42")?;
+    /// let set = || {
+    ///     let due = Due::In(Duration::from_secs(60));
+    ///     timers.set(name.clone(), due, RetryPolicy::default(), vec![])
+    /// };
+    /// set()?;
+    ///
+    /// let shard: Shard = shards.of(&name);
+    /// timers.on_lost(|shard, reason| eprintln!("shard {}: {reason}", shard.0));
+    /// timers.hand_over(shard, Duration::from_secs(1));
+    /// assert!(matches!(set(), Err(TimerError::NotOwned { .. })));
+    /// assert!(timers.get(&name)?.is_some());
+    /// timers.take(shard)?;
+    /// assert_eq!(timers.owned().get(&shard), Some(&Health::Running));
+    /// set()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_divided(
+        store: impl Store + 'static,
+        shards: Shards,
+        owned: impl IntoIterator<Item = Shard>,
+        handler: impl Handler,
+        clock: Arc<dyn Clock>,
+        config: Config,
+    ) -> Result<Self, StoreError> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let ends = Arc::new(Mutex::new(Ends::default()));
+        let told = Arc::clone(&ends);
+        let is_divided = shards != Shards::ONE;
+        let common = Common {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            pool: handler
+                .blocks()
+                .then(|| Arc::new(Pool::new(config.handler_threads))),
+            handler: Arc::new(handler),
+            clock,
+            budget: Budget::new(&config),
+            max_batch: config.max_batch.max(2),
+            failed: Arc::new(move |shard, ended| tell(&told, is_divided, shard, ended)),
+        };
+        let hub = Arc::new(Hub {
+            store: Arc::new(store),
+            shards,
+            config,
+            common,
+            owned: RwLock::default(),
+            ends,
+        });
+        if let Some(disk) = hub.store.on_disk() {
+            let hub: Weak<Hub> = Arc::downgrade(&hub);
+            disk.on_failure(Box::new(move |reason| {
+                let Some(hub) = hub.upgrade() else { return };
+                hub.ends.lock().store_failed = Some(reason.to_owned());
+                for owned in hub.owned.read().values() {
+                    owned.store_failed(reason);
+                }
+            }));
+        }
+        let _last = Arc::new(StopOnDrop(Arc::clone(&hub)));
+        let timers = Self { hub, _last };
+        for shard in owned {
+            timers.take(shard)?;
+        }
+        Ok(timers)
+    }
+
+    /// Takes a shard, also from another owner: a scheduler for it starts, with what the shard holds.
+    /// Takes it again if it was lost or has failed. A shard that this one owns and that works stays
+    /// as it is.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`StoreError::Lost`] if these timers have stopped or are stopping, or
+    /// if the store has no such shard.
+    pub fn take(&self, shard: Shard) -> Result<(), StoreError> {
+        let hub = &*self.hub;
+        let refused = |reason: &str| StoreError::Lost {
+            shard,
+            reason: reason.to_owned(),
+        };
+        if shard.0 >= hub.shards.count() {
+            return Err(refused("the store has no such shard"));
+        }
+        let mut owned = hub.owned.write();
+        if hub.ends.lock().is_stopping {
+            return Err(refused("the timers have stopped"));
+        }
+        if let Some(before) = owned.get(&shard) {
+            match before.health() {
+                Health::Running => return Ok(()),
+                Health::Stopping => return Err(refused("it is being handed over")),
+                Health::Stopped | Health::Lost(_) | Health::Failed(_) => {}
+            }
+            before.wait();
+        }
+        let common = hub.common.clone();
+        let engine = Engine::open_within(
+            &common.budget,
+            Arc::clone(&hub.store),
+            shard,
+            Arc::clone(&common.clock),
+            hub.config.clone(),
+        )?;
+        let started = Owned::start(engine, shard, common)?;
+        // It may have failed while nothing was owned.
+        if let Some(reason) = &hub.ends.lock().store_failed {
+            started.store_failed(reason);
+        }
+        owned.insert(shard, started);
+        Ok(())
+    }
+
+    /// Ends the scheduler of a shard so that another owner can take it: takes no more requests for it,
+    /// answers those it took, starts nothing, waits up to `grace` for the outcomes of attempts that
+    /// run, and notes where the clocks stand. Attempts that run longer are made again by the next owner
+    /// under the next number, and do not count as [interrupted](Config::max_interruptions). Says how
+    /// many.
+    ///
+    /// Of a shard that is not owned nothing is ended. From a scheduler's own thread and from a handler
+    /// it does not wait.
+    pub fn hand_over(&self, shard: Shard, grace: Duration) -> usize {
+        let Some(owned) = self.hub.owned.read().get(&shard).cloned() else {
+            return 0;
+        };
+        owned.tell_to_stop(grace);
+        if self.hub.must_not_wait() {
+            return 0;
+        }
+        let left = owned.wait();
+        let mut all = self.hub.owned.write();
+        if all.get(&shard).is_some_and(|it| Arc::ptr_eq(it, &owned)) {
+            all.remove(&shard);
+        }
+        left
+    }
+
+    /// The shards that this process has taken and not handed over, and how each is.
+    #[must_use]
+    pub fn owned(&self) -> BTreeMap<Shard, Health> {
+        let owned = self.hub.owned.read();
+        let health = owned.iter().map(|(shard, owned)| (*shard, owned.health()));
+        health.collect()
+    }
+
+    /// Into how many shards the store is divided.
+    #[must_use]
+    pub fn shards(&self) -> Shards {
+        self.hub.shards
+    }
+
+    /// Calls `f` with the shard and the reason whenever one of several shards is lost: another owner
+    /// took it, or the store says that this ownership is over. The other shards go on. It is called on
+    /// the thread that ends, and must not block.
+    pub fn on_lost(&self, f: impl Fn(Shard, &str) + Send + Sync + 'static) {
+        self.hub.ends.lock().on_lost.push(Arc::new(f));
+    }
+
+    /// Hands in a request and returns at once. `answer` is called exactly once: from the
+    /// scheduler's thread after what the request changed is durable, or right here with
+    /// [`TimerError::Full`] or [`TimerError::Closed`] if it was not taken. It must not
+    /// block.
+    pub fn submit(
+        &self,
+        request: Request,
+        answer: impl FnOnce(Result<Response, TimerError>) + Send + 'static,
+    ) {
+        self.take_in(Asked::One(request, Box::new(answer)));
+    }
+
+    /// Hands in requests that shall be done all together or not at all, in order and in one
+    /// commit. Returns at once; `answer` is called as that of [`Timers::submit`].
+    ///
+    /// If one of them is refused, nothing of the batch is done, and the answer says which. A
+    /// batch has at most [`Config::max_batch`] requests, all about timers of one shard.
+    ///
+    /// ```
+    /// use std::sync::{Arc, mpsc};
+    /// use std::time::Duration;
+    /// use countwheel::SystemClock;
+    /// use countwheel_durable::store::MemoryStore;
+    /// use countwheel_durable::{
+    ///     Attempt, Config, Due, Outcome, Precondition, Request, RetryPolicy, SetOptions, TimerError,
+    ///     TimerName, Timers, Verdict,
+    /// };
+    ///
+    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// # let (clock, config) = (Arc::new(SystemClock::new()), Config::default());
+    /// # let timers = Timers::open(MemoryStore::new(1), handler, clock, config)?;
+    /// let set = |key: &str| Request::Set {
+    ///     name: TimerName::new("orders", key).expect("a good name"),
+    ///     due: Due::In(Duration::from_secs(60)),
+    ///     policy: RetryPolicy::default(),
+    ///     payload: vec![],
+    ///     options: SetOptions::default(),
+    ///     precondition: Precondition::Absent,
+    /// };
+    /// let (send, answers) = mpsc::channel();
+    /// let ask = |keys: [&str; 2]| {
+    ///     let send = send.clone();
+    ///     timers.submit_batch(keys.map(set).into(), move |answer| {
+    ///         send.send(answer).expect("somebody listens");
+    ///     });
+    /// };
+    /// ask(["a", "b"]);
+    /// assert_eq!(answers.recv()?.expect("both are new").len(), 2);
+    ///
+    /// ask(["c", "b"]);
+    /// let refused = answers.recv()?.expect_err("b is not");
+    /// assert_eq!(refused.index, Some(1));
+    /// assert!(matches!(refused.error, TimerError::Exists { .. }));
+    /// assert!(timers.get(&TimerName::new("orders", "c")?)?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn submit_batch(
+        &self,
+        requests: Vec<Request>,
+        answer: impl FnOnce(Result<Vec<Response>, BatchError>) + Send + 'static,
+    ) {
+        self.take_in(Asked::Batch(requests, Box::new(answer)));
+    }
+
+    fn take_in(&self, asked: Asked) {
+        let hub = &*self.hub;
+        let (requests, limit) = (asked.count(), hub.common.max_batch);
+        if requests > limit {
+            asked.refuse(TimerError::BatchTooLarge { requests, limit });
+            return;
+        }
+        let shard = match hub.shard_of(asked.requests()) {
+            Ok(shard) => shard,
+            Err(error) => return asked.refuse(error),
+        };
+        let owned = hub.owned.read().get(&shard).cloned();
+        let Some(owned) = owned else {
+            return asked.refuse(TimerError::NotOwned { shard });
+        };
+        if let Err(refused) = owned.take_in(asked) {
+            let (asked, error) = *refused;
+            asked.refuse(match error {
+                TimerError::Closed if hub.is_lost(&owned) => TimerError::NotOwned { shard },
+                error => error,
+            });
+        }
+    }
+
+    /// Hands in a request and waits for the answer: for at least one sync of the disk.
+    ///
+    /// On the scheduler's own thread, where an answer's receiver and a handler that does not
+    /// [block](Handler::blocks) are called, that is refused with [`TimerError::OwnThread`]:
+    /// [`submit`](Self::submit) there.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use countwheel::SystemClock;
+    /// use countwheel_durable::store::{
+    ///     Cursor, Filter, MemoryStore, Page, Position, QueueCounts, Shard,
+    /// };
+    /// use countwheel_durable::{
+    ///     Attempt, Config, Due, Health, Outcome, Precondition, Request, Response, RetryPolicy, Shift,
+    ///     StateKind, Stats, TimerName, Timers, Verdict, Was,
+    /// };
+    ///
+    /// let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// let clock = Arc::new(SystemClock::new());
+    /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// let hour = Duration::from_secs(3_600);
+    /// let name = TimerName::new("orders", "order-42")?;
+    /// timers.set(name.clone(), Due::In(hour), RetryPolicy::default(), vec![])?;
+    ///
+    /// let shift = Shift::Later(hour);
+    /// let precondition = Precondition::None;
+    /// let moved = timers.call(Request::Move { name: name.clone(), shift, precondition })?;
+    /// let Response::Moved { old_due, due, revision } = moved else { panic!("{moved:?}") };
+    /// assert_eq!(due, old_due + hour);
+    ///
+    /// let all: Vec<QueueCounts> = timers.counts()?;
+    /// assert_eq!(all[0].of(StateKind::Pending), 1);
+    /// let first = Filter { limit: 1, ..Filter::queue(name.queue.clone()) };
+    /// let Page { records, .. } = timers.list(&first, None)?;
+    /// assert_eq!(records[0].due, due);
+    /// let position = Position { due, revision };
+    /// let after = Some(Cursor { position, shard: Shard::ONLY });
+    /// assert!(timers.list(&first, after)?.records.is_empty());
+    ///
+    /// assert_eq!(timers.remove(name)?, Response::Removed(Was::Pending { due }));
+    /// let stats: Stats = timers.stats();
+    /// println!("{} commits, {} timers in memory", stats.commits, stats.in_window);
+    /// assert_eq!(timers.health(), Health::Running);
+    /// assert!(timers.troubles().is_empty()); // nothing is unreadable
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What [`TimerError`] says; the request did nothing, but for [`TimerError::Unknown`].
+    pub fn call(&self, request: Request) -> Result<Response, TimerError> {
+        if is_own_thread(self.hub.common.id) {
+            return Err(TimerError::OwnThread);
+        }
+        let (send, receive) = std::sync::mpsc::sync_channel(1);
+        self.submit(request, move |answer| {
+            send.send(answer).unwrap_or_default();
+        });
+        receive.recv().unwrap_or(Err(TimerError::Closed))
+    }
+
+    /// Sets a timer, in place of whatever has its name.
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn set(
+        &self,
+        name: TimerName,
+        due: Due,
+        policy: RetryPolicy,
+        payload: Vec<u8>,
+    ) -> Result<Response, TimerError> {
+        self.call(Request::Set {
+            name,
+            due,
+            policy,
+            payload,
+            precondition: Precondition::None,
+            options: SetOptions::default(),
+        })
+    }
+
+    /// Removes a timer and says what it was doing.
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn remove(&self, name: TimerName) -> Result<Response, TimerError> {
+        self.call(Request::Remove {
+            name,
+            precondition: Precondition::None,
+            only_pending: false,
+        })
+    }
+
+    /// The timer of that name, as it was last made durable; one that is done is gone at the end of its
+    /// retention. Reads the store; blocks.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn get(&self, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        let hub = &*self.hub;
+        let found = hub.store.get(hub.shards.of(name), name)?;
+        let wall = hub.common.clock.timestamp();
+        Ok(found.filter(|record| !record.is_over(wall)))
+    }
+
+    /// A page of a queue's timers behind `after`, in order of (due, revision, shard), without the done
+    /// ones whose retention has ended. Reads the store; blocks.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn list(&self, filter: &Filter, after: Option<Cursor>) -> Result<Page<Cursor>, StoreError> {
+        let hub = &*self.hub;
+        let mut pages = Vec::with_capacity(hub.shards.count().into());
+        for shard in hub.shards.all() {
+            let filter = Filter {
+                after: after.and_then(|after| after.of(shard)),
+                ..filter.clone()
+            };
+            pages.push((shard, hub.store.list(shard, &filter)?));
+        }
+        let mut page = Page::merged(pages, filter.limit);
+        let wall = hub.common.clock.timestamp();
+        page.records.retain(|record| !record.is_over(wall));
+        Ok(page)
+    }
+
+    /// How many timers each queue has in each state. Reads the store; blocks.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
+        let mut sums = Vec::new();
+        for shard in self.hub.shards.all() {
+            sums.extend(self.hub.store.counts(shard)?);
+        }
+        Ok(QueueCounts::summed(sums))
+    }
+
+    /// The same of at most `limit` queues whose names come after `after`. There are more if the page is
+    /// full. However many queues there are, nobody waits for such a page for long.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn counts_after(
+        &self,
+        after: Option<&QueueName>,
+        limit: usize,
+    ) -> Result<Vec<QueueCounts>, StoreError> {
+        let mut sums = Vec::new();
+        // Nothing is known of a shard behind the last queue of a full page.
+        let mut end: Option<QueueName> = None;
+        for shard in self.hub.shards.all() {
+            let page = self.hub.store.counts_after(shard, after, limit)?;
+            if let Some(last) = page.last().filter(|_| page.len() >= limit)
+                && end.as_ref().is_none_or(|end| last.queue < *end)
+            {
+                end = Some(last.queue.clone());
+            }
+            sums.extend(page);
+        }
+        let mut sums = QueueCounts::summed(sums);
+        sums.retain(|counts| end.as_ref().is_none_or(|end| counts.queue <= *end));
+        sums.truncate(limit);
+        Ok(sums)
+    }
+
+    /// How many timers there are in each state and how many are overdue, in all and in at most `limit`
+    /// queues: those of which most is overdue come first, then those with the most dead timers, then the
+    /// others in order of name.
+    ///
+    /// Everything is a count that commits keep: neither the timers nor the queues are looked through.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel::SystemClock;
+    /// # use countwheel_durable::store::{MemoryStore, QueueCounts, Totals};
+    /// # use countwheel_durable::{
+    /// #     Attempt, Config, Due, Outcome, Overview, QueueOverview, RetryPolicy, StateKind, TimerName,
+    /// #     Timers, Verdict,
+    /// # };
+    /// # use std::time::Duration;
+    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// let due = Due::In(Duration::from_secs(3_600));
+    /// timers.set(TimerName::new("orders", "order-42")?, due, RetryPolicy::default(), vec![])?;
+    /// let Overview { totals, queues, overdue } = timers.overview(50)?;
+    /// assert_eq!((totals.queues, totals.of(StateKind::Pending)), (1, 1));
+    /// assert_eq!((queues[0].counts.queue.as_str(), queues[0].overdue), ("orders", 0));
+    /// assert_eq!(overdue.count, 0);
+    /// assert_eq!(timers.queue_overview(&queues[0].counts.queue)?, queues[0]);
+    /// assert!(timers.counts_after(Some(&queues[0].counts.queue), 1_000)?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn overview(&self, limit: usize) -> Result<Overview, StoreError> {
+        let hub = &*self.hub;
+        let owned: Vec<_> = hub.owned.read().values().cloned().collect();
+        let mut most = Vec::new();
+        for owned in &owned {
+            let overdue = backlog::lock(&owned.overdue);
+            most.extend(overdue.most().take(limit).cloned());
+        }
+        if owned.len() > 1 {
+            let mut by_count: Vec<_> = BTreeSet::from_iter(most)
+                .into_iter()
+                .map(|queue| (std::cmp::Reverse(hub.overdue_of(&queue)), queue))
+                .collect();
+            by_count.sort();
+            most = by_count
+                .into_iter()
+                .map(|(_, queue)| queue)
+                .take(limit)
+                .collect();
+        }
+        let Summary { totals, queues } = if hub.shards == Shards::ONE {
+            let shard = Shard::ONLY;
+            hub.store.summary(shard, &most, limit)?
+        } else {
+            Summary::of(self.counts()?, &most, limit)
+        };
+        let queues = queues.into_iter().map(|counts| QueueOverview {
+            overdue: hub.overdue_of(&counts.queue),
+            counts,
+        });
+        Ok(Overview {
+            totals,
+            queues: queues.collect(),
+            overdue: self.stats().overdue,
+        })
+    }
+
+    /// The same of one queue.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn queue_overview(&self, queue: &QueueName) -> Result<QueueOverview, StoreError> {
+        let hub = &*self.hub;
+        let mut counts = QueueCounts {
+            queue: queue.clone(),
+            by_state: [0; 4],
+        };
+        for shard in hub.shards.all() {
+            let found = hub.store.summary(shard, std::slice::from_ref(queue), 1)?;
+            for found in found.queues.iter().filter(|it| it.queue == *queue) {
+                counts.add(found);
+            }
+        }
+        Ok(QueueOverview {
+            counts,
+            overdue: hub.overdue_of(queue),
+        })
+    }
+
+    /// Makes a snapshot of the store in the empty directory `into`, while timers fire and requests
+    /// are taken: see [`DiskStore::snapshot`](crate::store::DiskStore::snapshot). Blocks until it
+    /// is durable.
+    ///
+    /// # Errors
+    /// As there; [`StoreError::NotAStore`] if the store is one that makes none.
+    pub fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
+        match self.hub.store.on_disk() {
+            Some(disk) => disk.snapshot(into),
+            None => Err(StoreError::NotAStore {
+                path: into.to_owned(),
+                problem: "this store is on no disk, and makes no snapshots".to_owned(),
+            }),
+        }
+    }
+
+    /// Reads on in a round through all checksums of what the store has on the disk, until about
+    /// `budget` bytes were read or the round is over. Blocks. What is damaged is one of the
+    /// [`troubles`](Self::troubles) then.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use countwheel::SystemClock;
+    /// use countwheel_durable::store::{MemoryStore, Scrubbed};
+    /// use countwheel_durable::{Attempt, Config, Outcome, Timers, Verdict};
+    ///
+    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// # let clock = Arc::new(SystemClock::new());
+    /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// let Scrubbed { bytes, ended, .. } = timers.scrub_step(1 << 20);
+    /// assert_eq!((bytes, ended), (0, true)); // nothing is on a disk
+    /// assert_eq!(timers.open_files().open, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn scrub_step(&self, budget: u64) -> Scrubbed {
+        let disk = self.hub.store.on_disk();
+        disk.map_or(Scrubbed::NOTHING, |disk| disk.scrub_step(budget))
+    }
+
+    /// How many files the store has open and may need besides.
+    #[must_use]
+    pub fn open_files(&self) -> OpenFiles {
+        let disk = self.hub.store.on_disk();
+        disk.map_or_else(OpenFiles::default, OnDisk::open_files)
+    }
+
+    /// What the schedulers have done and hold, as of the last turn of each.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let owned = self.hub.owned.read();
+        let all = owned
+            .values()
+            .map(|owned| lock(&owned.mailbox.stats).clone());
+        all.reduce(|sum, other| sum.with(&other))
+            .unwrap_or_default()
+    }
+
+    /// What the schedulers or their store cannot read or do, while everything else goes on: a bounded
+    /// number of places. Empty unless something is damaged or full.
+    #[must_use]
+    pub fn troubles(&self) -> Vec<Trouble> {
+        let hub = &*self.hub;
+        let (says, now) = (hub.store.troubles(), hub.common.clock.timestamp());
+        let mut all: Vec<Trouble> = Vec::new();
+        for owned in hub.owned.read().values() {
+            owned.noticed.look(says.clone(), now);
+            for trouble in owned.noticed.list() {
+                if !all.contains(&trouble) {
+                    all.push(trouble);
+                }
+            }
+        }
+        all
+    }
+
+    /// Whether all of it works. One lost shard of several does not make a difference: see
+    /// [`owned`](Self::owned).
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let is_divided = self.hub.shards != Shards::ONE;
+        let mut runs = false;
+        for health in self.owned().into_values() {
+            match health {
+                Health::Lost(reason) if !is_divided => return Health::Failed(reason),
+                Health::Failed(reason) => return Health::Failed(reason),
+                Health::Running | Health::Stopping => runs = true,
+                Health::Stopped | Health::Lost(_) => {}
+            }
+        }
+        match (self.hub.ends.lock().is_stopping, runs) {
+            (false, _) => Health::Running,
+            (true, true) => Health::Stopping,
+            (true, false) => Health::Stopped,
+        }
+    }
+
+    /// Calls `f` with the reason if a scheduler fails, or at once if one has.
+    pub fn on_failure(&self, f: impl FnOnce(&str) + Send + 'static) {
+        let mut ends = self.hub.ends.lock();
+        if let Some(reason) = ends.failed.clone() {
+            drop(ends);
+            f(&reason);
+        } else {
+            ends.on_failure.push(Box::new(f));
+        }
+    }
+
+    /// Stops: takes no more requests, answers those it took, starts nothing, waits up to
+    /// `grace` for the outcomes of attempts that run, and ends the threads. Returns how many
+    /// attempts were left running: they are repeated when the store is opened again.
+    ///
+    /// May be called from any thread, also twice; every call returns after the end. From
+    /// a scheduler's own thread and from a handler it does not wait.
+    pub fn stop(&self, grace: Duration) -> usize {
+        self.hub.stop(grace)
+    }
+}
+
+impl fmt::Debug for Timers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timers")
+            .field("health", &self.health())
+            .finish_non_exhaustive()
+    }
+}
+
+struct StopOnDrop(Arc<Hub>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop(Duration::ZERO);
+    }
+}
+
+impl Hub {
+    /// The one shard that all of these are about.
+    fn shard_of(&self, requests: &[Request]) -> Result<Shard, TimerError> {
+        if self.shards == Shards::ONE {
+            return Ok(Shard::ONLY);
+        }
+        let mut shards = requests
+            .iter()
+            .map(|request| self.shards.of(request.name()));
+        let first = shards.next().unwrap_or(Shard::ONLY);
+        if shards.all(|shard| shard == first) {
+            Ok(first)
+        } else {
+            Err(TimerError::SeveralShards)
+        }
+    }
+
+    /// Whether a shard of several is not owned any more, while these timers go on.
+    fn is_lost(&self, owned: &Owned) -> bool {
+        self.shards != Shards::ONE
+            && !self.ends.lock().is_stopping
+            && !matches!(owned.health(), Health::Failed(_))
+    }
+
+    fn overdue_of(&self, queue: &QueueName) -> u64 {
+        let owned = self.owned.read();
+        let overdue = owned
+            .values()
+            .map(|owned| backlog::lock(&owned.overdue).of(queue));
+        overdue.sum()
+    }
+
+    /// Whether who waits for a scheduler's end may wait for itself.
+    fn must_not_wait(&self) -> bool {
+        is_own_thread(self.common.id) || is_handling(self.common.id)
+    }
+
+    fn stop(&self, grace: Duration) -> usize {
+        self.ends.lock().is_stopping = true;
+        let all: Vec<_> = self.owned.read().values().cloned().collect();
+        for owned in &all {
+            owned.tell_to_stop(grace);
+        }
+        let waits = !self.must_not_wait();
+        let left = all.iter().map(|owned| {
+            if waits {
+                owned.wait()
+            } else {
+                lock(&owned.mailbox.inbox).left_running
+            }
+        });
+        left.sum()
+    }
+}
+
+/// A scheduler has ended that was not told to.
+fn tell(ends: &Mutex<Ends>, is_divided: bool, shard: Shard, ended: &Ended) {
+    match ended {
+        Ended::Lost(reason) if is_divided => {
+            tracing::warn!(shard = shard.0, reason, "a shard was lost");
+            let told = ends.lock().on_lost.clone();
+            for f in told {
+                shielded("a lost shard's receiver", || f(shard, reason));
+            }
+        }
+        Ended::Lost(reason) | Ended::Failed(reason) => {
+            tracing::error!(reason, "the scheduler failed");
+            let mut ends = ends.lock();
+            ends.failed.get_or_insert_with(|| reason.clone());
+            let told = std::mem::take(&mut ends.on_failure);
+            drop(ends);
+            for f in told {
+                shielded("a failure's receiver", || f(reason));
+            }
+        }
+    }
+}
