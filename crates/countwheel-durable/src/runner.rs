@@ -202,10 +202,7 @@ impl Owned {
                     Err(panic) => Err(Ended::Failed(panic_text(&*panic))),
                 });
             })
-            .map_err(|source| StoreError::Io {
-                path: "the scheduler's thread".into(),
-                source,
-            })?;
+            .map_err(|source| StoreError::Thread { source })?;
         Ok(Arc::new(Self {
             noticed,
             overdue,

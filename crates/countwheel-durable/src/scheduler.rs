@@ -30,7 +30,8 @@ use crate::window::{Room, Window};
 use crate::{
     Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason, Due,
     DueClock, Missed, Outcome, Precondition, QueueName, Record, Recurrence, Recurring, Request,
-    Response, Revision, Run, Shift, State, Stats, TimerError, TimerId, Verdict, Wake, Was, policy,
+    Response, Revision, Run, Shift, State, StateKind, Stats, TimerError, TimerId, Verdict, Wake,
+    Was, policy,
 };
 
 mod batch;
@@ -1246,7 +1247,8 @@ impl Scheduler {
         {
             self.forget(old);
         }
-        if let Some(wake) = record.wake() {
+        let is_left = record.state.kind() == StateKind::Done && self.ownership.forgets_done;
+        if let Some(wake) = record.wake().filter(|_| !is_left) {
             let (name, kind) = (record.name.clone(), Some(record.state.kind()));
             self.admit(record.wake_clock(), DueEntry { wake, name, kind });
         }

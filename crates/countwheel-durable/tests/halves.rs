@@ -336,6 +336,47 @@ fn a_store_that_is_not_available_is_asked_again() {
 }
 
 #[test]
+fn a_store_may_forget_done_timers_by_itself() {
+    let clock = ManualClock::at(Timestamp::from_micros(1_772_366_400_000_000));
+    let store = Arc::new(MemoryStore::new(7).forgetting(Arc::new(clock.clone())));
+    let open = || {
+        let (store, clock) = (store.clone(), Arc::new(clock.clone()));
+        Engine::open(store, Shard::ONLY, clock, Config::default()).unwrap()
+    };
+    let mut engine = open();
+    let mut started = Vec::new();
+    let mut sink = |effect| {
+        if let Effect::Start(attempt) = effect {
+            started.push(attempt);
+        }
+    };
+    engine
+        .turn(vec![set(1, "a", 5, vec![])], &mut sink)
+        .unwrap();
+    clock.advance(Duration::from_secs(5));
+    engine.turn(vec![], &mut sink).unwrap();
+    let outcome = done(&started[0]);
+    engine.turn(vec![outcome], &mut |_| ()).unwrap();
+    let get = || store.get(Shard::ONLY, &name("a")).unwrap();
+    assert!(matches!(get().unwrap().state, State::Done { .. }));
+    // Nobody has to wake for it, now and after another opening.
+    assert_eq!(engine.stats().in_window, 0);
+    assert_eq!(engine.next_wake(), None);
+    drop(engine);
+    let mut engine = open();
+    engine
+        .turn(vec![], &mut |effect| panic!("{effect:?}"))
+        .unwrap();
+    assert_eq!((engine.stats().in_window, engine.next_wake()), (0, None));
+    clock.advance(Config::default().keep_done);
+    assert!(get().is_none());
+    engine
+        .turn(vec![], &mut |effect| panic!("{effect:?}"))
+        .unwrap();
+    assert_eq!(engine.stats().forgotten, 0);
+}
+
+#[test]
 fn nothing_leaves_once_the_lease_has_ended() {
     let mut bench = Bench::new(true);
     bench.turn(vec![set(1, "a", 5, vec![])]);

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use countwheel::{Clock, Timestamp};
+
 use super::page::{DueBuilder, PageBuilder, begins_with, position};
 use super::{
     Before, Change, ClockNote, DueEntry, DuePage, DueScan, Fence, Filter, Found, Lease, Ownership,
     Page, Position, QueueCounts, Shard, Store, StoreError,
 };
-use crate::{DueClock, QueueName, Record, Revision, TimerName, Wake};
+use crate::{DueClock, QueueName, Record, Revision, StateKind, TimerName, Wake};
 
 /// Keeps timers in memory. Nothing survives the process; a clone shares the content, so a
 /// test can drop one owner and let the next one find what it left.
@@ -27,6 +29,8 @@ use crate::{DueClock, QueueName, Record, Revision, TimerName, Wake};
 #[derive(Clone, Debug)]
 pub struct MemoryStore {
     store_id: u64,
+    /// By which it forgets done records by itself.
+    forgets_by: Option<Arc<dyn Clock>>,
     shards: Arc<Mutex<BTreeMap<Shard, Content>>>,
 }
 
@@ -54,12 +58,36 @@ impl MemoryStore {
     pub fn new(store_id: u64) -> Self {
         Self {
             store_id,
+            forgets_by: None,
             shards: Arc::default(),
         }
     }
 
+    /// The same, of a store that forgets done records by itself at the end of their retention, as a
+    /// database may.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use countwheel::ManualClock;
+    /// use countwheel_durable::store::{MemoryStore, Shard, Store};
+    ///
+    /// let store = MemoryStore::new(7).forgetting(Arc::new(ManualClock::new()));
+    /// assert!(store.acquire(Shard::ONLY)?.forgets_done);
+    /// # Ok::<(), countwheel_durable::store::StoreError>(())
+    /// ```
+    #[must_use]
+    pub fn forgetting(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.forgets_by = Some(clock);
+        self
+    }
+
     fn shards(&self) -> MutexGuard<'_, BTreeMap<Shard, Content>> {
-        self.shards.lock().expect("no panic under the lock")
+        let mut shards = self.shards.lock().expect("no panic under the lock");
+        if let Some(clock) = &self.forgets_by {
+            let wall = clock.timestamp();
+            shards.values_mut().for_each(|content| content.forget(wall));
+        }
+        shards
     }
 }
 
@@ -76,6 +104,7 @@ impl Store for MemoryStore {
             store_id: shard.id(self.store_id),
             last_revision: content.last_revision,
             clock: content.clock,
+            forgets_done: self.forgets_by.is_some(),
         })
     }
 
@@ -149,6 +178,7 @@ impl Store for MemoryStore {
             let name = name.clone();
             let record = content.timers.get(&name);
             let kind = record.map(|record| record.state.kind());
+            let wanted = wanted && !(self.forgets_by.is_some() && kind == Some(StateKind::Done));
             if wanted && !page.take(DueEntry { wake, name, kind }) {
                 break;
             }
@@ -231,6 +261,19 @@ impl Content {
         );
         self.last_revision = self.last_revision.max(record.revision);
         self.timers.insert(record.name.clone(), record.clone());
+    }
+
+    /// Forgets what is done and was kept for long enough.
+    fn forget(&mut self, wall: Timestamp) {
+        let end = (DueClock::Wall, Wake::end_of(wall));
+        let past = self.due.range(..=end).map(|(_, name)| name);
+        let over = past.filter(|name| {
+            let record = self.timers.get(*name);
+            record.is_some_and(|record| record.state.kind() == StateKind::Done)
+        });
+        for name in over.cloned().collect::<Vec<_>>() {
+            self.remove(&name);
+        }
     }
 
     fn remove(&mut self, name: &TimerName) -> Option<Record> {

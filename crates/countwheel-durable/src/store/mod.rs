@@ -122,6 +122,9 @@ pub struct Ownership {
     pub last_revision: Revision,
     /// Where the clocks stood at the last commit that said so, if one did.
     pub clock: Option<ClockNote>,
+    /// Whether the store forgets done records by itself once they have been kept for long enough. Then
+    /// [`Store::due`] does not give them, and their owner neither files nor removes them.
+    pub forgets_done: bool,
 }
 
 /// One change of one record.
@@ -826,6 +829,12 @@ pub enum StoreError {
     Io {
         /// The file or directory.
         path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gave no thread.
+    #[error("no thread could be started: {source}")]
+    Thread {
         /// What the system said.
         source: io::Error,
     },

@@ -298,6 +298,7 @@ impl Store for EmbeddedStore {
                 store_id: shard.id(self.store_id),
                 last_revision: Revision(last_revision),
                 clock,
+                forgets_done: false,
             })
         })
     }

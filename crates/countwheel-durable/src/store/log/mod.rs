@@ -442,6 +442,7 @@ impl<B: Sorted> LogStore<B> {
             store_id: shard.id(writer.supply.store_id),
             last_revision,
             clock,
+            forgets_done: false,
         })
     }
 
