@@ -319,10 +319,7 @@ fn config(parameters: &Parameters) -> Config {
 }
 
 fn done() -> Delivered {
-    Delivered {
-        verdict: Verdict::Done,
-        detail: String::new(),
-    }
+    Delivered::new(Verdict::Done, "")
 }
 
 /// A request that changes nothing: its answer comes from the first turn.

@@ -161,14 +161,14 @@ impl Peer for Ours {
                 ..DueScan::all(DueClock::Wall)
             };
             let page = self.opened.store().due(Shard::ONLY, &scan)?;
-            for entry in &page {
+            for entry in &page.entries {
                 if !visit(entry.wake.at.as_micros() / 1_000) {
                     return Ok(());
                 }
             }
-            match page.last() {
-                Some(last) if page.len() == PAGE => after = Some(last.wake),
-                _ => return Ok(()),
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(()),
             }
         }
     }
