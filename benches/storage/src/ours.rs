@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use countwheel::SystemClock;
-use countwheel_durable::store::{DiskOptions, DiskStore, EmbeddedStore, Store};
+use countwheel_durable::store::{DiskOptions, DiskStats, DiskStore, EmbeddedStore, Store};
 use countwheel_durable::{Config, Handler, Timers};
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,24 @@ impl Opened {
             Self::Embedded(store) => store,
             Self::Log(store) => store,
         }
+    }
+
+    /// Bytes written since it was opened, by what for; nothing of a store that does not count.
+    pub(crate) fn written(&self) -> Vec<(&'static str, u64)> {
+        let Self::Log(store) = self else {
+            return Vec::new();
+        };
+        let DiskStats { log, tables, .. } = store.stats();
+        let merged = tables.written - tables.taken_in - tables.purged;
+        vec![
+            ("commits", log.commits),
+            ("commit_pages", log.commit_pages),
+            ("beginnings", log.beginnings),
+            ("zeros", log.zeros),
+            ("taken_in", tables.taken_in),
+            ("merged", merged),
+            ("purged", tables.purged),
+        ]
     }
 
     /// An engine on it.

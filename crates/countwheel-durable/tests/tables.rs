@@ -1047,6 +1047,31 @@ fn runs_stay_few_and_each_record_is_written_seldom() {
     assert_eq!(store.stats().tables, 0);
 }
 
+#[test]
+fn what_is_written_is_counted_by_what_for() {
+    let disk = Disk::default();
+    let mut options = TableOptions::default();
+    options.fan_in = 2;
+    let store = TableStore::open(disk.files("tables"), 7, options).unwrap();
+    store.ingest(1, some(0..300).into()).unwrap();
+    store.ingest(2, some(300..400).into()).unwrap();
+    let ingested = store.stats();
+    assert_eq!(ingested.written, ingested.bytes);
+    assert_eq!((ingested.taken_in, ingested.purged), (ingested.bytes, 0));
+    while store.merge_step().unwrap() {}
+    let merged = store.stats();
+    assert_eq!(merged.written, ingested.bytes + merged.bytes);
+    assert_eq!((merged.taken_in, merged.purged), (ingested.bytes, 0));
+    let removals = (0..300).map(|number| (Shard(0), Change::remove(plain(number, 1).name)));
+    store.ingest(3, removals.collect()).unwrap();
+    let taken_in = store.stats().taken_in;
+    assert!(taken_in > merged.taken_in);
+    while store.merge_step().unwrap() {}
+    let purged = store.stats();
+    assert_eq!((purged.records, purged.purged), (100, purged.bytes));
+    assert_eq!(purged.written, merged.bytes + taken_in + purged.bytes);
+}
+
 /// Records of about 120 bytes.
 fn some(numbers: std::ops::Range<u64>) -> Vec<(Shard, Change)> {
     let puts = numbers.map(|number| (Shard(0), Change::put(plain(number, number + 1))));

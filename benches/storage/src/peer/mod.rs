@@ -265,6 +265,11 @@ pub(crate) trait Peer {
         }
     }
 
+    /// Bytes written since it was opened, by what for, as it counts them itself.
+    fn written(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// The process whose memory counts.
     fn process(&self) -> u32 {
         std::process::id()

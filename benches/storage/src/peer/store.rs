@@ -148,6 +148,10 @@ impl Peer for Ours {
         }))
     }
 
+    fn written(&self) -> Vec<(&'static str, u64)> {
+        self.opened.written()
+    }
+
     fn scan(&mut self, from_ms: u64, visit: Visit<'_>) -> anyhow::Result<()> {
         let micros = (from_ms * 1_000).checked_sub(1);
         let mut after = micros.map(|micros| Wake {

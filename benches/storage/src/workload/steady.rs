@@ -23,6 +23,7 @@ pub(crate) fn measure(
     system::sync_file_system(directory)?;
     let device = system::device_written(directory);
     let process = system::process_written(peer.process());
+    let written = peer.written();
     let mut durations = Durations::default();
     let mut ops = Vec::with_capacity(BATCH);
     let mut count = 0_usize;
@@ -50,6 +51,11 @@ pub(crate) fn measure(
     let of_process = amplification(process, system::process_written(peer.process()));
     figures.extend(of_device.map(|wa| (format!("{prefix}_device_wa"), wa)));
     figures.extend(of_process.map(|wa| (format!("{prefix}_process_wa"), wa)));
+    // For each source its share, whoever else writes to the device.
+    for ((name, before), (_, after)) in written.iter().zip(peer.written()) {
+        let share = after.saturating_sub(*before) as f64 / logical;
+        figures.insert(format!("{prefix}_wa_of_{name}"), share);
+    }
     figures.insert(format!("{prefix}_per_s"), count as f64 / took);
     add_quantiles(figures, prefix, durations.quantiles());
     Ok(())

@@ -22,9 +22,9 @@ use super::files::cannot_open;
 use super::place::{FileSystem, Place as _};
 use super::scrub::{Piece, Scrub};
 use super::{
-    Change, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, MovingLog, OnDisk,
-    OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed, Shard, Store,
-    StoreError, Summary, TableOptions, TableStore,
+    Change, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, LogStats, MovingLog,
+    OnDisk, OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed, Shard, Store,
+    StoreError, Summary, TableOptions, TableStats, TableStore,
 };
 use crate::{QueueName, Record, TimerName, Trouble, Troubles};
 
@@ -46,6 +46,17 @@ pub struct DiskOptions {
     pub log: LogOptions,
     /// The tables.
     pub tables: TableOptions,
+}
+
+/// What a [`DiskStore`] has written since it was opened, and what it holds. See
+/// [`DiskStore::stats`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct DiskStats {
+    /// The log.
+    pub log: LogStats,
+    /// The tables.
+    pub tables: TableStats,
 }
 
 /// Keeps timers in a data directory: what is young in a log, the rest in sorted tables. A commit
@@ -245,6 +256,29 @@ impl DiskStore {
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         self.log.log().recovery()
+    }
+
+    /// What was written since it was opened, and what it holds. Waits for the commit that is under
+    /// way.
+    ///
+    /// ```
+    /// use countwheel_durable::store::{DiskOptions, DiskStore};
+    ///
+    /// let mut options = DiskOptions::default();
+    /// options.log.segment_bytes = 1 << 16; // for a test
+    /// let directory = tempfile::tempdir()?;
+    /// let store = DiskStore::open(directory.path(), 7, options)?;
+    /// let stats = store.stats();
+    /// assert!(stats.log.zeros >= 2 << 16 && stats.tables.written == 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> DiskStats {
+        let log = self.log.log();
+        DiskStats {
+            log: log.stats(),
+            tables: log.base().stats(),
+        }
     }
 
     /// Why the store takes no more commits, if it was not a commit that failed.

@@ -35,10 +35,10 @@ use crate::planted::planted;
 
 pub use check::{AtRisk, CheckReport, CheckedFile, FileKind, Problem, check_files};
 pub use clock_note::ClockNote;
-pub use disk::{DiskOptions, DiskStore, Snapshot};
+pub use disk::{DiskOptions, DiskStats, DiskStore, Snapshot};
 pub use embedded::EmbeddedStore;
 pub use files::{Files, StoreFile, SystemFiles};
-pub use log::{LogOptions, LogStore, MovingLog, Recovery};
+pub use log::{LogOptions, LogStats, LogStore, MovingLog, Recovery};
 pub use memory::MemoryStore;
 pub use repair::{Loss, Repaired, repair_files};
 pub use scrub::Scrubbed;

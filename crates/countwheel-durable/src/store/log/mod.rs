@@ -170,6 +170,22 @@ pub struct Recovery {
     pub freed: u64,
 }
 
+/// What a log has written since it was opened, in bytes. See [`LogStore::stats`].
+///
+/// The device gets whole pages, so what is at the edge of a commit goes there twice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct LogStats {
+    /// Commits, as they stand in the segments.
+    pub commits: u64,
+    /// The pages of 4 KiB in which each of these commits stands.
+    pub commit_pages: u64,
+    /// Beginnings of segments: their headers, and what they know of the segments before.
+    pub beginnings: u64,
+    /// Zeros, for segments that were made.
+    pub zeros: u64,
+}
+
 /// Keeps what is young in a log, and the rest in a sorted store.
 ///
 /// A commit costs one write and one sync of a file whose length never changes. What fires or is
@@ -289,12 +305,14 @@ impl<B: Sorted> LogStore<B> {
             keeps_reserve: false,
             has_maker: false,
             next_name: 0,
+            zeros: 0,
         };
         recovery::recycle(&mut supply, found)?;
         let mut state = recovered.state;
         let mut snapshot = Vec::new();
         let mut unsure = false;
         let mut copied = recovered.copied;
+        let mut stats = LogStats::default();
         let (active, begins_at, offset) = match recovered.end {
             Some((active, begins_at, offset))
                 if offset > begins_at || planted!(LogKeepsUnsureName) =>
@@ -313,6 +331,7 @@ impl<B: Sorted> LogStore<B> {
                 }
                 match supply.next_segment(number, recovered.next_commit, &mut snapshot, 0) {
                     Ok((begun, begins_at)) => {
+                        stats.beginnings += begins_at;
                         state.segments.insert(number, begun.clone());
                         one_header.retain(|(of, _)| *of != number);
                         (begun, begins_at, begins_at)
@@ -345,6 +364,7 @@ impl<B: Sorted> LogStore<B> {
             snapshot,
             places: Vec::new(),
             notes: false,
+            stats,
         };
         let log = Self {
             base,
@@ -409,6 +429,36 @@ impl<B: Sorted> LogStore<B> {
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         self.recovery
+    }
+
+    /// What was written since it was opened. Waits for the commit that is under way.
+    ///
+    /// ```
+    /// use countwheel_durable::store::simulated::Disk;
+    /// use countwheel_durable::store::{LogOptions, LogStore, MemorySorted, Shard, Store};
+    ///
+    /// let mut options = LogOptions::default();
+    /// options.segment_bytes = 1 << 16; // for a test
+    /// let files = Disk::default().files("log");
+    /// let log = LogStore::open(MemorySorted::default(), files, 7, options)?;
+    /// let before = log.stats();
+    /// assert_eq!((before.commits, before.zeros), (0, 2 << 16)); // one segment, one in reserve
+    /// log.acquire(Shard::ONLY)?;
+    /// assert!(log.stats().commits > 0 && log.stats().commit_pages == 4_096);
+    /// # Ok::<(), countwheel_durable::store::StoreError>(())
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        let writer = self.writer_whatever();
+        LogStats {
+            zeros: writer.supply.zeros,
+            ..writer.stats
+        }
+    }
+
+    /// What is behind it.
+    pub(super) fn base(&self) -> &B {
+        &self.base
     }
 
     /// How many names are young, and how many segments the log has.

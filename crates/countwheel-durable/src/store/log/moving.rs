@@ -314,6 +314,7 @@ impl<B: Sorted> LogStore<B> {
             self.full_disk.made(made.as_ref().is_err_and(is_full));
             made.map_err(|error| Trouble::from(error).error(&*self.files))?;
             writer.supply.spares.push(name);
+            writer.supply.zeros += len;
             any = true;
         }
     }

@@ -29,6 +29,8 @@ pub(super) struct Supply {
     /// Somebody else makes spares, and tries again when the disk was full.
     pub(super) has_maker: bool,
     pub(super) next_name: u64,
+    /// How many bytes of files were made.
+    pub(super) zeros: u64,
 }
 
 /// Why no segment could be begun.
@@ -154,7 +156,10 @@ impl Supply {
             let made = make(&*self.files, &name, len).map_err(Trouble::from);
             self.full_disk.made(matches!(made, Err(Trouble::Full)));
             match made {
-                Ok(()) => return Ok(name),
+                Ok(()) => {
+                    self.zeros += len;
+                    return Ok(name);
+                }
                 Err(Trouble::Full) => {}
                 Err(error) => return Err(error),
             }

@@ -2,10 +2,10 @@
 
 use std::io;
 
-use super::State;
 use super::batch::{self, Form, Replaces};
 use super::segment::{FRAME_HEADER, Segment, sealed_len};
 use super::supply::{Supply, Trouble};
+use super::{LogStats, State};
 use crate::planted::planted;
 use crate::store::Reached;
 use crate::store::files::is_full;
@@ -13,6 +13,9 @@ use crate::store::sorted::share;
 
 /// A buffer that is larger than this is not kept for the next commit.
 const BUFFER_KEPT: usize = 4 << 20;
+
+/// What a device gets at least of what is written.
+const PAGE_BYTES: u64 = 4_096;
 
 /// The end of the log.
 pub(super) struct Writer {
@@ -42,6 +45,8 @@ pub(super) struct Writer {
     pub(super) places: Vec<Written>,
     /// Whether it says how far the sorted store was passed.
     pub(super) notes: bool,
+    /// But for the zeros, which the supply counts.
+    pub(super) stats: LogStats,
 }
 
 /// What stands in a frame for one change.
@@ -84,6 +89,7 @@ impl Writer {
             self.supply
                 .next_segment(number, self.next_commit, &mut self.snapshot, needed)?;
         (self.begins_at, self.offset) = (begins_at, begins_at);
+        self.stats.beginnings += begins_at;
         self.changes = 0;
         if form == Form::Whole {
             self.copied = number;
@@ -118,7 +124,11 @@ impl Writer {
         if !planted!(LogCommitUnsynced) {
             file.sync().map_err(Trouble::Io)?;
         }
+        let begin = self.offset;
         self.offset += self.frame.len() as u64;
+        self.stats.commits += self.offset - begin;
+        let pages = begin / PAGE_BYTES..self.offset.div_ceil(PAGE_BYTES);
+        self.stats.commit_pages += (pages.end - pages.start) * PAGE_BYTES;
         self.next_commit += 1;
         if self.frame.capacity() > BUFFER_KEPT {
             self.frame = Vec::new();

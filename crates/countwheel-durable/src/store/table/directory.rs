@@ -19,11 +19,26 @@ pub(super) struct Directory {
     pub(super) options: TableOptions,
     pub(super) cache: Cache,
     next_file: AtomicU64,
-    written: AtomicU64,
+    written: [AtomicU64; Purpose::COUNT],
     poisoned: AtomicBool,
     /// What cannot be read of tables that are still there.
     pub(super) troubles: Troubles,
     pub(super) gaps: OpenGaps,
+}
+
+/// What a table is written for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// An ingest.
+    TakeIn,
+    /// A merge of one tier into the next, or of a run by itself.
+    Merge,
+    /// A merge of everything, since too much was removed.
+    Purge,
+}
+
+impl Purpose {
+    const COUNT: usize = 3;
 }
 
 /// How many tables have an index of which a part cannot be read.
@@ -91,7 +106,7 @@ impl Directory {
             options,
             cache: Cache::new(options.cache_bytes),
             next_file: AtomicU64::new(next_file),
-            written: AtomicU64::new(0),
+            written: Default::default(),
             poisoned: AtomicBool::new(false),
             troubles: Troubles::default(),
             gaps: OpenGaps::default(),
@@ -108,13 +123,14 @@ impl Directory {
         self.next_file.load(Ordering::Relaxed)
     }
 
-    /// Counts bytes of a table that was written.
-    pub(super) fn count_written(&self, bytes: u64) {
-        self.written.fetch_add(bytes, Ordering::Relaxed);
+    /// Counts bytes of a table that were written.
+    pub(super) fn count_written(&self, purpose: Purpose, bytes: u64) {
+        self.written[purpose as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
+    /// How many bytes of tables were written for this.
+    pub(super) fn written(&self, purpose: Purpose) -> u64 {
+        self.written[purpose as usize].load(Ordering::Relaxed)
     }
 
     pub(super) fn table_name(number: u64) -> String {

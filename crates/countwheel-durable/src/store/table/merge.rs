@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::TableOptions;
-use super::directory::Directory;
+use super::directory::{Directory, Purpose};
 use super::format::{Value, restore_unchecked};
 use super::reader::{Cursor, Section, Table};
 use super::version::{Run, Version};
@@ -46,6 +46,7 @@ pub(super) struct Wanted {
     tier: u32,
     /// What is of a lower tier need not wait for it.
     first: u32,
+    purpose: Purpose,
 }
 
 /// The next merge that is worth it. One that is `under_way` has its runs for itself, and what is
@@ -87,6 +88,7 @@ fn wanted_of(
             runs: at..at + 1,
             tier: runs[at].tier,
             first: runs[at].tier,
+            purpose: Purpose::Merge,
         });
     }
     let tombstones = |run: &Arc<Run>| run.sum(|table| table.footer.tombstones);
@@ -101,6 +103,7 @@ fn wanted_of(
                 runs: 0..runs.len(),
                 tier: oldest.tier,
                 first: oldest.tier,
+                purpose: Purpose::Purge,
             });
         }
     }
@@ -119,6 +122,7 @@ fn wanted_of(
                 runs: end - options.fan_in..end,
                 tier: tier + 1,
                 first: tier,
+                purpose: Purpose::Merge,
             });
         }
         begin = end;
@@ -180,7 +184,7 @@ impl Merge {
             sources.extend(Source::first(age, run)?);
         }
         Ok(Self {
-            writer: RunWriter::new(directory, newest),
+            writer: RunWriter::new(directory, wanted.purpose, newest),
             version,
             wanted,
             sources,

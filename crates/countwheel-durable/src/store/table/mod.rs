@@ -79,7 +79,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use self::check::{TableCheck, TableProblem};
 pub(super) use self::check::{has_reached, ingested};
-use self::directory::{Directory, FileName, io_error, not_a_store};
+use self::directory::{Directory, FileName, Purpose, io_error, not_a_store};
 use self::format::strip;
 use self::manifest::Manifest;
 use self::mark::Marks;
@@ -153,8 +153,14 @@ pub struct TableStats {
     pub tombstones: u64,
     /// The length of all tables' files.
     pub bytes: u64,
-    /// Bytes of tables written since the store was opened, by ingests and merges.
+    /// Bytes of tables written since the store was opened, by ingests and merges, those of tables
+    /// that are not finished included.
     pub written: u64,
+    /// Of these, those by ingests.
+    pub taken_in: u64,
+    /// And those by merges of everything, because too much was removed. The others are by merges of
+    /// a tier.
+    pub purged: u64,
     /// Blocks of these tables that are in memory, in bytes: at most
     /// [`TableOptions::cache_bytes`].
     pub cached: usize,
@@ -434,7 +440,12 @@ impl TableStore {
             records: sum(|table| table.footer.records),
             tombstones: sum(|table| table.footer.tombstones),
             bytes: sum(|table| table.entry.length),
-            written: self.directory.written(),
+            written: [Purpose::TakeIn, Purpose::Merge, Purpose::Purge]
+                .map(|purpose| self.directory.written(purpose))
+                .iter()
+                .sum(),
+            taken_in: self.directory.written(Purpose::TakeIn),
+            purged: self.directory.written(Purpose::Purge),
             cached: self.directory.cache.bytes(),
         }
     }
@@ -590,7 +601,7 @@ impl TableStore {
 
     fn write_run(&self, sequence: u64, moved: &Moved) -> Result<Run, StoreError> {
         let version = self.version();
-        let mut writer = RunWriter::new(&self.directory, sequence);
+        let mut writer = RunWriter::new(&self.directory, Purpose::TakeIn, sequence);
         if let Some(listener) = moved.listener() {
             writer.tell(listener, moved.len());
         }

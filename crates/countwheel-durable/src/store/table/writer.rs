@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::block::Builder;
-use super::directory::Directory;
+use super::directory::{Directory, Purpose};
 use super::filter::{self, Filter};
 use super::format::{
     Footer, Kind, LARGE_BYTES, Malformed, Packer, Place, Pointer, SHARD_BYTES, Tree, Value,
@@ -41,6 +41,7 @@ pub(super) enum Content<'a> {
 /// it is finished.
 pub(super) struct RunWriter {
     directory: Arc<Directory>,
+    purpose: Purpose,
     newest: u64,
     current: Option<TableWriter>,
     finished: Vec<Arc<Table>>,
@@ -70,9 +71,10 @@ impl Told {
 
 impl RunWriter {
     /// `newest` is the last segment of which something is written.
-    pub(super) fn new(directory: &Arc<Directory>, newest: u64) -> Self {
+    pub(super) fn new(directory: &Arc<Directory>, purpose: Purpose, newest: u64) -> Self {
         Self {
             directory: Arc::clone(directory),
+            purpose,
             newest,
             current: None,
             finished: Vec::new(),
@@ -97,7 +99,7 @@ impl RunWriter {
             self.finish_table()?;
         }
         if self.current.is_none() {
-            self.current = Some(TableWriter::begin(&self.directory)?);
+            self.current = Some(TableWriter::begin(&self.directory, self.purpose)?);
         }
         self.told.one_more();
         match &mut self.current {
@@ -164,7 +166,7 @@ struct Entry {
 }
 
 impl TableWriter {
-    fn begin(directory: &Arc<Directory>) -> Result<Self, StoreError> {
+    fn begin(directory: &Arc<Directory>, purpose: Purpose) -> Result<Self, StoreError> {
         let number = directory.next_file();
         let name = Directory::table_name(number);
         let file = directory.files.begin(&name).map_err(|error| {
@@ -177,6 +179,8 @@ impl TableWriter {
         Ok(Self {
             number,
             out: Out {
+                directory: Arc::clone(directory),
+                purpose,
                 file,
                 place: Place {
                     store_id: directory.store_id,
@@ -284,7 +288,6 @@ impl TableWriter {
             .map_err(|error| directory.write_failed(error))?;
         let synced = self.out.file.sync();
         synced.map_err(|error| directory.write_failed(error))?;
-        directory.count_written(length);
         let entry = super::manifest::TableEntry {
             number: self.number,
             length,
@@ -512,6 +515,8 @@ fn only_pointer(body: Vec<u8>) -> Result<Pointer, Malformed> {
 
 /// The end of a file that grows.
 struct Out {
+    directory: Arc<Directory>,
+    purpose: Purpose,
     file: Arc<dyn StoreFile>,
     place: Place,
     written: u64,
@@ -546,7 +551,9 @@ impl Out {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.write_at(self.written, &self.buffer)?;
-        self.written += self.buffer.len() as u64;
+        let written = self.buffer.len() as u64;
+        self.directory.count_written(self.purpose, written);
+        self.written += written;
         self.buffer.clear();
         if self.written - self.synced >= SYNC_BYTES {
             self.file.sync()?;
