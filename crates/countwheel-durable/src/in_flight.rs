@@ -142,7 +142,7 @@ impl InFlight {
     }
 
     const fn longest() -> usize {
-        Self::bytes_of(QueueName::MAX_BYTES + crate::Key::MAX_BYTES)
+        Self::bytes_of(QueueName::TEXT_MAX_BYTES + crate::Key::MAX_BYTES)
     }
 }
 

@@ -124,7 +124,7 @@ pub use budget::Budget;
 pub use config::Config;
 pub use engine::{Effect, Engine, Turn};
 pub use handler::{Attempt, Completion, Handler, Inline, Outcome, Run, Verdict};
-pub use name::{Key, NameError, QueueName, TimerName};
+pub use name::{Key, NameError, Namespace, QueueName, TimerName};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};
 pub use policy::{Delays, Jitter, PolicyError, Preset, RetryPolicy, RetryStep};

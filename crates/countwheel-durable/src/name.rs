@@ -1,25 +1,28 @@
-//! What a timer is called: a queue and the caller's own key in it.
+//! What a timer is called: a queue in a namespace, and the caller's own key in it.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A queue's name: 1 to 128 bytes of ASCII letters, digits and `.` `_` `:` `-`.
+/// A namespace: 1 to 64 bytes of ASCII letters, digits and `.` `_` `:` `-`. Queues of the same name
+/// in two namespaces have nothing in common.
 ///
 /// ```
-/// use countwheel_durable::{NameError, QueueName};
+/// use countwheel_durable::{NameError, Namespace};
 ///
-/// let queue = QueueName::new("orders.eu-west")?;
-/// assert_eq!(queue.as_str(), "orders.eu-west");
-/// assert_eq!(QueueName::new("a b"), Err(NameError::QueueCharacter { found: ' ' }));
+/// assert_eq!(Namespace::new("tenant-7")?.as_str(), "tenant-7");
+/// assert_eq!(Namespace::default().as_str(), Namespace::DEFAULT_NAME);
+/// assert_eq!(Namespace::new("a/b"), Err(NameError::NamespaceCharacter { found: '/' }));
 /// # Ok::<(), NameError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
 #[serde(try_from = "String")]
-pub struct QueueName(Arc<str>);
+pub struct Namespace(Arc<str>);
 
-impl QueueName {
-    /// The longest name, in bytes.
-    pub const MAX_BYTES: usize = 128;
+impl Namespace {
+    /// The longest namespace, in bytes.
+    pub const MAX_BYTES: usize = 64;
+    /// The namespace of every queue that names none.
+    pub const DEFAULT_NAME: &str = "default";
 
     /// Checks and takes `name`.
     ///
@@ -28,22 +31,156 @@ impl QueueName {
     pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
         let name = name.as_ref();
         if name.is_empty() {
+            return Err(NameError::NamespaceEmpty);
+        }
+        if name.len() > Self::MAX_BYTES {
+            return Err(NameError::NamespaceTooLong { bytes: name.len() });
+        }
+        match stranger(name) {
+            Some(found) => Err(NameError::NamespaceCharacter { found }),
+            None => Ok(Self(name.into())),
+        }
+    }
+
+    /// The namespace as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is the one of every queue that names none.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        &*self.0 == Self::DEFAULT_NAME
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self(Self::DEFAULT_NAME.into())
+    }
+}
+
+/// The first character that is in the name of no queue and of no namespace.
+fn stranger(name: &str) -> Option<char> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
+    // What is allowed has one byte each, so whatever precedes it is whole characters.
+    let at = name.bytes().position(|b| !allowed(b))?;
+    Some(name[at..].chars().next().unwrap_or_default())
+}
+
+/// A queue's name, 1 to 128 bytes of ASCII letters, digits and `.` `_` `:` `-`, in a [`Namespace`].
+///
+/// As text it is the name alone in the namespace `default`, and `namespace/name` in any other. So
+/// each queue has one text, and what was stored before there were namespaces is of `default`.
+///
+/// ```
+/// use countwheel_durable::{NameError, Namespace, QueueName};
+///
+/// let queue = QueueName::new("orders.eu-west")?;
+/// assert_eq!(queue.as_str(), "orders.eu-west");
+/// assert_eq!((queue.namespace(), queue.name()), ("default", "orders.eu-west"));
+/// assert_eq!(QueueName::new("a b"), Err(NameError::QueueCharacter { found: ' ' }));
+///
+/// let theirs = QueueName::in_namespace(&Namespace::new("tenant-7")?, "orders.eu-west")?;
+/// assert_eq!(theirs.as_str(), "tenant-7/orders.eu-west");
+/// assert_eq!((theirs.namespace(), theirs.name()), ("tenant-7", "orders.eu-west"));
+/// assert_ne!(theirs, queue);
+///
+/// let same = QueueName::in_namespace(&Namespace::default(), "orders.eu-west")?;
+/// assert_eq!(same, queue);
+/// # Ok::<(), NameError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+#[serde(try_from = "String")]
+pub struct QueueName(Arc<str>);
+
+impl QueueName {
+    /// The longest name without its namespace, in bytes.
+    pub const MAX_BYTES: usize = 128;
+    /// The longest text of a name, in bytes: with its namespace, and what stands between them.
+    pub const TEXT_MAX_BYTES: usize = Namespace::MAX_BYTES + 1 + Self::MAX_BYTES;
+    /// What stands between a namespace and a name.
+    const BETWEEN: char = '/';
+
+    /// Checks and takes `name`, of a queue in the namespace `default`.
+    ///
+    /// # Errors
+    /// [`NameError`] says which rule it breaks.
+    pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
+        let name = name.as_ref();
+        Self::check(name)?;
+        Ok(Self(name.into()))
+    }
+
+    /// Checks and takes `name`, of a queue in `namespace`.
+    ///
+    /// # Errors
+    /// [`NameError`] says which rule it breaks.
+    pub fn in_namespace(namespace: &Namespace, name: impl AsRef<str>) -> Result<Self, NameError> {
+        let name = name.as_ref();
+        if namespace.is_default() {
+            return Self::new(name);
+        }
+        Self::check(name)?;
+        Ok(Self(format!("{namespace}{}{name}", Self::BETWEEN).into()))
+    }
+
+    /// The name whose text this is, with its namespace unless that is `default`.
+    ///
+    /// ```
+    /// use countwheel_durable::{NameError, QueueName};
+    ///
+    /// assert_eq!(QueueName::from_text("tenant-7/orders")?.namespace(), "tenant-7");
+    /// assert_eq!(QueueName::from_text("orders")?, QueueName::new("orders")?);
+    /// // One name, one text.
+    /// let refused = QueueName::from_text("default/orders");
+    /// assert_eq!(refused, Err(NameError::NamespaceDefault));
+    /// # Ok::<(), NameError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NameError`] says which rule it breaks.
+    pub fn from_text(text: impl AsRef<str>) -> Result<Self, NameError> {
+        let text = text.as_ref();
+        let Some((namespace, name)) = text.split_once(Self::BETWEEN) else {
+            return Self::new(text);
+        };
+        if Namespace::new(namespace)?.is_default() {
+            return Err(NameError::NamespaceDefault);
+        }
+        Self::check(name)?;
+        Ok(Self(text.into()))
+    }
+
+    fn check(name: &str) -> Result<(), NameError> {
+        if name.is_empty() {
             return Err(NameError::QueueEmpty);
         }
         if name.len() > Self::MAX_BYTES {
             return Err(NameError::QueueTooLong { bytes: name.len() });
         }
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
-        // What is allowed has one byte each, so whatever precedes it is whole characters.
-        match name.bytes().position(|b| !allowed(b)) {
-            Some(at) => Err(NameError::QueueCharacter {
-                found: name[at..].chars().next().unwrap_or_default(),
-            }),
-            None => Ok(Self(name.into())),
-        }
+        stranger(name).map_or(Ok(()), |found| Err(NameError::QueueCharacter { found }))
     }
 
-    /// The name as text.
+    fn parts(&self) -> (&str, &str) {
+        let parts = self.0.split_once(Self::BETWEEN);
+        parts.unwrap_or((Namespace::DEFAULT_NAME, &self.0))
+    }
+
+    /// The namespace of the queue.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.parts().0
+    }
+
+    /// The name without its namespace.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.parts().1
+    }
+
+    /// The name as text, as it is stored and shown.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -101,7 +238,7 @@ impl Key {
     }
 }
 
-/// Why a text is not a queue's name or a timer's key.
+/// Why a text is not a namespace, a queue's name or a timer's key.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
@@ -120,6 +257,24 @@ pub enum NameError {
         /// The first character that is none of these.
         found: char,
     },
+    /// A namespace has at least one byte.
+    #[error("a namespace has at least one byte")]
+    NamespaceEmpty,
+    /// A namespace has at most 64 bytes.
+    #[error("a namespace has at most {max} bytes, not {bytes}", max = Namespace::MAX_BYTES)]
+    NamespaceTooLong {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// A namespace is made of ASCII letters, digits and `.` `_` `:` `-`.
+    #[error("a namespace is made of ASCII letters, digits and . _ : - and not of {found:?}")]
+    NamespaceCharacter {
+        /// The first character that is none of these.
+        found: char,
+    },
+    /// The text of a queue's name does not say the namespace `default`.
+    #[error("a queue of the namespace {name:?} is named without it", name = Namespace::DEFAULT_NAME)]
+    NamespaceDefault,
     /// A key has at least one byte.
     #[error("a key has at least one byte")]
     KeyEmpty,
@@ -155,13 +310,21 @@ pub struct TimerName {
 }
 
 impl TimerName {
-    /// Checks and takes both parts.
+    /// Checks and takes both parts, of a queue in the namespace `default`.
     ///
     /// # Errors
     /// [`NameError`] says which rule which part breaks.
     pub fn new(queue: impl AsRef<str>, key: impl AsRef<str>) -> Result<Self, NameError> {
         Ok(Self {
             queue: QueueName::new(queue)?,
+            key: Key::new(key)?,
+        })
+    }
+
+    /// The same of a queue in any namespace, by [its text](QueueName::from_text).
+    pub(crate) fn from_text(queue: &str, key: &str) -> Result<Self, NameError> {
+        Ok(Self {
+            queue: QueueName::from_text(queue)?,
             key: Key::new(key)?,
         })
     }
@@ -181,7 +344,7 @@ impl fmt::Debug for TimerName {
 
 /// What a checked text has in common: it reads as text and is made from text.
 macro_rules! checked_text {
-    ($name:ident) => {
+    ($name:ident, $check:ident) => {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
@@ -210,14 +373,15 @@ macro_rules! checked_text {
             type Error = NameError;
 
             fn try_from(text: String) -> Result<Self, NameError> {
-                Self::new(text)
+                Self::$check(text)
             }
         }
     };
 }
 
-checked_text!(QueueName);
-checked_text!(Key);
+checked_text!(Namespace, new);
+checked_text!(QueueName, from_text);
+checked_text!(Key, new);
 
 #[cfg(test)]
 mod tests {
@@ -234,5 +398,55 @@ mod tests {
             assert_eq!(Key::new(key), Err(NameError::KeyControl { code_point }));
         }
         assert!(Key::new(" ~é\u{a0}").is_ok());
+    }
+
+    #[test]
+    fn a_queue_has_one_text_in_each_namespace() {
+        let namespace = |name: &str| Namespace::new(name).unwrap();
+        let longest = namespace(&"n".repeat(Namespace::MAX_BYTES));
+        let queue = "q".repeat(QueueName::MAX_BYTES);
+        let named = QueueName::in_namespace(&longest, &queue).unwrap();
+        assert_eq!(named.as_str().len(), QueueName::TEXT_MAX_BYTES);
+        assert_eq!(
+            (named.namespace(), named.name()),
+            (longest.as_str(), &*queue)
+        );
+        for (space, name, text) in [("default", "q", "q"), ("a", "q", "a/q"), ("q", "q", "q/q")] {
+            let named = QueueName::in_namespace(&namespace(space), name).unwrap();
+            assert_eq!((named.namespace(), named.name()), (space, name));
+            assert_eq!((named.as_str(), named.to_string().as_str()), (text, text));
+            assert_eq!(QueueName::from_text(text), Ok(named.clone()));
+            let stored = postcard::to_allocvec(&named).unwrap();
+            assert_eq!(postcard::from_bytes(&stored), Ok(named));
+        }
+    }
+
+    #[test]
+    fn a_text_that_no_queue_has_is_refused() {
+        let slash = NameError::QueueCharacter { found: '/' };
+        assert_eq!(QueueName::new("a/q"), Err(slash.clone()));
+        assert_eq!(TimerName::new("a/q", "k"), Err(slash.clone()));
+        let long = "n".repeat(Namespace::MAX_BYTES + 1);
+        let too_long = NameError::NamespaceTooLong { bytes: long.len() };
+        for (text, error) in [
+            ("default/q", NameError::NamespaceDefault),
+            ("/q", NameError::NamespaceEmpty),
+            ("a/", NameError::QueueEmpty),
+            ("a/b/q", slash),
+            ("a b/q", NameError::NamespaceCharacter { found: ' ' }),
+            (&format!("{long}/q"), too_long),
+            ("", NameError::QueueEmpty),
+        ] {
+            assert_eq!(QueueName::from_text(text), Err(error), "{text:?}");
+            let stored = postcard::to_allocvec(text).unwrap();
+            assert!(
+                postcard::from_bytes::<QueueName>(&stored).is_err(),
+                "{text:?}"
+            );
+        }
+        let queue = "q".repeat(QueueName::MAX_BYTES + 1);
+        let bytes = queue.len();
+        let error = NameError::QueueTooLong { bytes };
+        assert_eq!(QueueName::from_text(format!("a/{queue}")), Err(error));
     }
 }

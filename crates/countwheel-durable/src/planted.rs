@@ -155,6 +155,8 @@ bugs! {
     LogListsHidden,
     /// After an error, the log goes on.
     LogGoesOn,
+    /// The log looks a name up by its queue and its key alone, whatever its namespace.
+    LogIgnoresNamespace,
     /// An owner that was replaced may commit.
     LogIgnoresFence,
     /// The tables do not sync their directory after the manifest got its name, so that a

@@ -31,6 +31,7 @@ use crate::model::{Model, Now};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::stores::Answers;
+use crate::stores::script::in_other_namespace;
 
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(1_000 * 366 * 86_400);
@@ -269,6 +270,8 @@ struct Plan {
     killers: usize,
     /// Whether nearly all that is set is removed again.
     removing: bool,
+    /// Every other queue has the name of the one before, in another namespace.
+    namespaces: bool,
 }
 
 /// The last things that happened, for the one who looks for the cause.
@@ -331,6 +334,7 @@ impl World {
                 .collect(),
             killers: 0,
             removing: false,
+            namespaces: Random::new(seed, "namespaces").one_in(3),
         };
         let mut many = Random::new(seed, "many queues");
         // So many that they do not fit into the window together, and each is held to its share.
@@ -1364,7 +1368,7 @@ impl World {
     fn everything(&self) -> Result<Vec<Record>, String> {
         let mut records = Vec::new();
         for queue in 0..self.plan.queues {
-            let queue = QueueName::new(queue_name(queue)).map_err(|e| e.to_string())?;
+            let queue = self.plan.queue(queue)?;
             let mut filter = Filter::queue(queue);
             filter.limit = 7;
             loop {
@@ -1382,6 +1386,24 @@ impl World {
             }
         }
         Ok(records)
+    }
+}
+
+impl Plan {
+    /// The queue of that number. With namespaces, every other one is the one before in another
+    /// namespace.
+    fn queue(&self, number: u64) -> Result<QueueName, String> {
+        let of = number - self.twin_of(number);
+        let queue = QueueName::new(queue_name(of)).map_err(|e| e.to_string())?;
+        Ok(match number - of {
+            0 => queue,
+            _ => in_other_namespace(&queue),
+        })
+    }
+
+    /// How far before a queue stands the one that has its name, in another namespace.
+    fn twin_of(&self, number: u64) -> u64 {
+        if self.namespaces { number % 2 } else { 0 }
     }
 }
 

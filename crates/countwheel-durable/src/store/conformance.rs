@@ -37,8 +37,8 @@ use super::{
 use crate::random::Random;
 use crate::{
     AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Jitter,
-    Missed, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision,
-    Schedule, State, StateKind, TimerId, TimerName, Wake, Zone,
+    Missed, Namespace, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy,
+    Revision, Schedule, State, StateKind, TimerId, TimerName, Wake, Zone,
 };
 
 /// A store that can be closed and opened again.
@@ -120,6 +120,10 @@ pub const PROPERTIES: &[Property] = &[
     Property {
         sentence: "Names of any permitted form are told apart.",
         check: names_are_told_apart,
+    },
+    Property {
+        sentence: "Names of two namespaces are told apart everywhere, also after reopening.",
+        check: namespaces_are_told_apart,
     },
     Property {
         sentence: "Times and revisions work up to the last one.",
@@ -652,7 +656,8 @@ fn names_are_told_apart(tested: &mut dyn Reopen) {
         &long[1..],
         &umlauts,
     ];
-    let longest_queue = "q".repeat(128);
+    let longest_queue = "q".repeat(QueueName::MAX_BYTES);
+    let longest_of_all = format!("{}/{longest_queue}", "n".repeat(Namespace::MAX_BYTES));
     let queues = [
         "a",
         "aa",
@@ -662,6 +667,11 @@ fn names_are_told_apart(tested: &mut dyn Reopen) {
         "0",
         &longest_queue,
         &longest_queue[1..],
+        // Keys have such texts as well.
+        "a/b",
+        "a/a",
+        "aa/a",
+        &longest_of_all,
     ];
     let mut records = Vec::new();
     for queue in queues {
@@ -685,6 +695,51 @@ fn names_are_told_apart(tested: &mut dyn Reopen) {
         }
     }
     model.assert_same(tested.store());
+}
+
+/// The same queue with the same keys in three namespaces, each in another state.
+fn namespaces_are_told_apart(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let queues = ["q", "a/q", "b/q"];
+    let mut records = Vec::new();
+    for key in 0..6 {
+        for (queue, state) in queues.into_iter().zip([State::Pending, done(70), dead(80)]) {
+            let revision = records.len() as u64 + 1;
+            let mut record = record(queue, &key.to_string(), revision, key % 3);
+            record.state = state;
+            record.clock = DueClock::ALL[bounded(key % 2)];
+            records.push(record);
+        }
+    }
+    commit(tested.store(), lease, &puts(&records));
+    let mut model = Model::of(records.clone());
+    for round in 0..3 {
+        model.assert_same(tested.store());
+        for (text, number) in queues.into_iter().zip(0_u64..) {
+            let queue = queue(text);
+            let key = (round + number).to_string();
+            // What goes, or changes, in one namespace stays in the others.
+            let changes = [
+                Change::remove(name(text, &key)),
+                put(&record(text, "new", 100 + 3 * round + number, 9)),
+            ];
+            commit(tested.store(), lease, &model.apply(&changes));
+            assert_eq!(get(tested.store(), &name(text, &key)), None);
+            model.assert_same(tested.store());
+            let page = list(tested.store(), &Filter::queue(queue.clone()));
+            assert!(page.records.iter().all(|found| found.name.queue == queue));
+        }
+        tested.reopen();
+        let counts = tested.store().counts(Shard::ONLY);
+        let counted: Vec<_> = counts
+            .expect("a store that works")
+            .into_iter()
+            .map(|counts| counts.queue)
+            .collect();
+        let mut expected = queues.map(queue);
+        expected.sort();
+        assert_eq!(counted, expected);
+    }
 }
 
 fn extreme_times_and_revisions_work(tested: &mut dyn Reopen) {
@@ -1154,11 +1209,11 @@ fn position(due: u64, revision: u64) -> Position {
 }
 
 fn queue(queue: &str) -> QueueName {
-    QueueName::new(queue).expect("a name within the rules")
+    QueueName::from_text(queue).expect("a name within the rules")
 }
 
 fn name(queue: &str, key: &str) -> TimerName {
-    TimerName::new(queue, key).expect("a name within the rules")
+    TimerName::from_text(queue, key).expect("a name within the rules")
 }
 
 fn done(keep_until: u64) -> State {
@@ -1314,7 +1369,7 @@ fn bounded_u32(number: u64) -> u32 {
 }
 
 fn random_change(random: &mut Random, revision: &mut u64) -> Change {
-    let queue = ["q", "qq", "r"][bounded(below(random, 3))];
+    let queue = ["q", "qq", "r/q"][bounded(below(random, 3))];
     let key = format!("key-{}", below(random, 12));
     if below(random, 4) == 0 {
         return Change::remove(name(queue, &key));

@@ -35,6 +35,8 @@ use super::{
 use crate::{DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName};
 
 const ID: u64 = 7;
+/// The queues of what real stores are filled with: two of them of one name.
+const QUEUES: [&str; 3] = ["a", "b", "other/b"];
 /// So many pages of what a small file can hold are not read without an end.
 const PAGES_MAX: usize = 10_000;
 
@@ -155,10 +157,8 @@ fn table_options() -> TableOptions {
 
 pub(super) fn sample(number: u64, payload: usize) -> Record {
     let due = Timestamp::from_micros(1_000_000 + number / 2);
-    let name = TimerName::new(
-        if number.is_multiple_of(3) { "a" } else { "b" },
-        format!("k{number}"),
-    );
+    let queue = QUEUES[usize::try_from(number % 3).unwrap_or(0)];
+    let name = TimerName::from_text(queue, &format!("k{number}"));
     Record {
         name: name.expect("a good name"),
         id: TimerId {
@@ -394,8 +394,8 @@ fn ask(store: &dyn Store) -> Result<u64, StoreError> {
 
 fn ask_sorted(store: &TableStore) -> Result<(), StoreError> {
     use super::Sorted as _;
-    for queue in ["a", "b"] {
-        let queue = crate::QueueName::new(queue).expect("a good name");
+    for queue in QUEUES {
+        let queue = crate::QueueName::from_text(queue).expect("a good name");
         let mut filter = Filter {
             limit: 5,
             ..Filter::queue(queue)

@@ -22,7 +22,7 @@ pub(crate) struct Room {
 impl Room {
     const PAGE: usize = 1_024;
     /// What the longest entry takes while it is on its way from the store.
-    const LONGEST: usize = 2 * lane_bytes(Key::MAX_BYTES) + QueueName::MAX_BYTES;
+    const LONGEST: usize = 2 * lane_bytes(Key::MAX_BYTES) + QueueName::TEXT_MAX_BYTES;
 
     /// Room for so many bytes and so many entries, whichever is less.
     pub(crate) fn new(bytes: usize, entries: usize) -> Self {

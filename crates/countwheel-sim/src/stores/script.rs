@@ -4,7 +4,8 @@ use countwheel::{BootId, Instant, Timestamp};
 use countwheel_durable::store::simulated::{Calls, Failure, Fault, Operation};
 use countwheel_durable::store::{Change, ClockNote};
 use countwheel_durable::{
-    DeadReason, DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName,
+    DeadReason, DueClock, Missed, Namespace, QueueName, Record, RetryPolicy, Revision, State,
+    TimerId, TimerName,
 };
 
 use super::life::Event;
@@ -232,12 +233,17 @@ pub fn life(seed: u64, faults: u64) -> Vec<Event> {
             .filter(|_| draw.one_in(2))
             .collect(),
     };
+    let has_namespaces = Random::new(seed, "namespaces").one_in(2);
     let mut random = Random::new(seed, "life");
     let mut left = faults;
     let mut revision = 0;
     let mut events = Vec::new();
     for _ in 0..draw.between(10, 60) {
-        events.push(commit(&mut random, &dangers, &mut revision));
+        let mut commit = commit(&mut random, &dangers, &mut revision);
+        if has_namespaces {
+            move_every_third(&mut commit);
+        }
+        events.push(commit);
         if random.one_in(dangers.upkeep) {
             events.push(Event::Upkeep(random.below(5)));
         }
@@ -324,6 +330,33 @@ fn commit(random: &mut Random, dangers: &Dangers, revision: &mut u64) -> Event {
         changes,
         hinted: random.one_in(2),
     }
+}
+
+/// Every third key is the one before in the same queue of another namespace.
+fn move_every_third(event: &mut Event) {
+    let Event::Commit { changes, .. } = event else {
+        return;
+    };
+    for change in changes {
+        let moved = match change {
+            Change::Put { record, .. } => &mut record.name,
+            Change::Remove { name, .. } => name,
+            Change::Given(_) | Change::Clock(_) => continue,
+        };
+        let key = moved.key.as_str().strip_prefix("key-");
+        let key = key.and_then(|key| key.parse().ok()).unwrap_or(0_u64);
+        if key % 3 == 1 {
+            *moved = name(key - 1);
+            moved.queue = in_other_namespace(&moved.queue);
+        }
+    }
+}
+
+/// The queue of the same name in the one other namespace that there is.
+pub(crate) fn in_other_namespace(queue: &QueueName) -> QueueName {
+    Namespace::new("other")
+        .and_then(|namespace| QueueName::in_namespace(&namespace, queue.name()))
+        .unwrap_or_else(|error| unreachable!("the names are good: {error}"))
 }
 
 /// A note of the clocks, each of another reading.

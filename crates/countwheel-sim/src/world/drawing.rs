@@ -6,7 +6,7 @@ use std::time::Duration;
 use countwheel::{Clock, Timestamp};
 use countwheel_durable::store::{Shard, Store};
 use countwheel_durable::{
-    CronExpression, Delays, Due, Jitter, Missed, Overlap, Precondition, Record, Recurrence,
+    CronExpression, Delays, Due, Jitter, Key, Missed, Overlap, Precondition, Record, Recurrence,
     Request, RetryPolicy, Revision, Schedule, SetOptions, Shift, TimerName, Zone,
 };
 
@@ -40,8 +40,11 @@ impl World {
     pub(super) fn draw_request(&mut self) -> Result<Request, String> {
         let number = self.clients.below(self.plan.keys);
         let queue_number = number % self.plan.queues;
-        let queue = queue_name(queue_number);
-        let name = TimerName::new(queue, format!("key-{number}")).map_err(|e| e.to_string())?;
+        // Queues of one name have the same keys.
+        let number = number - self.plan.twin_of(queue_number);
+        let key = Key::new(format!("key-{number}")).map_err(|e| e.to_string())?;
+        let queue = self.plan.queue(queue_number)?;
+        let name = TimerName { queue, key };
         // A client may look before it asks.
         let record = self.look(&name)?;
         let precondition = match (self.clients.below(6), &record) {

@@ -42,13 +42,15 @@ pub enum Part {
     FailingReceivers,
     /// More than one queue.
     Queues,
+    /// Queues of the same name in two namespaces.
+    Namespaces,
     /// More than three names.
     Names,
 }
 
 impl Part {
     /// All of them; what most can do without first.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::FullDisks,
         Self::Failures,
         Self::CommitCrashes,
@@ -65,6 +67,7 @@ impl Part {
         Self::Bursts,
         Self::LongPayloads,
         Self::FailingReceivers,
+        Self::Namespaces,
         Self::Queues,
         Self::Names,
     ];
@@ -94,6 +97,7 @@ impl Part {
             Self::Bursts => plan.bursts = vec![1],
             Self::LongPayloads => plan.long = 0,
             Self::FailingReceivers => (plan.failing, plan.stopping) = (0, 0),
+            Self::Namespaces => plan.namespaces = false,
             Self::Queues => plan.queues = 1,
             Self::Names => plan.keys = plan.keys.min(3),
         }

@@ -365,7 +365,7 @@ pub(in crate::store) fn name_value(name: &TimerName) -> Vec<u8> {
 pub(in crate::store) fn name_of(value: &[u8]) -> Result<TimerName, CodecError> {
     let text = std::str::from_utf8(value).map_err(|_| CodecError::Name)?;
     let (queue, key) = text.split_once('\0').ok_or(CodecError::Name)?;
-    TimerName::new(queue, key).map_err(|_| CodecError::Name)
+    TimerName::from_text(queue, key).map_err(|_| CodecError::Name)
 }
 
 /// The key of a value that is a key alone.
@@ -443,7 +443,7 @@ pub(in crate::store) fn count_of(key: &[u8]) -> Result<(QueueName, StateKind), C
         .get(usize::from(kind))
         .ok_or(CodecError::Key)?;
     let queue = std::str::from_utf8(queue).map_err(|_| CodecError::Name)?;
-    let queue = QueueName::new(queue).map_err(|_| CodecError::Name)?;
+    let queue = QueueName::from_text(queue).map_err(|_| CodecError::Name)?;
     Ok((queue, *kind))
 }
 

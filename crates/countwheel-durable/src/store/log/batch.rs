@@ -141,7 +141,7 @@ impl Piece<'_> {
         let decoded: Vec<(&str, [u64; 4])> =
             postcard::from_bytes(self.counts).map_err(CodecError::Content)?;
         let counts = decoded.into_iter().map(|(queue, by_state)| {
-            let queue = QueueName::new(queue).map_err(|_| CodecError::Name)?;
+            let queue = QueueName::from_text(queue).map_err(|_| CodecError::Name)?;
             Ok(QueueCounts { queue, by_state })
         });
         let counts: Vec<_> = counts.collect::<Result<_, CodecError>>()?;
@@ -354,7 +354,7 @@ pub(super) fn decode_snapshot(body: &[u8]) -> Result<Vec<ShardSnapshot>, CodecEr
             let mut counts = Vec::new();
             // As many as it says, or until the bytes end: nothing is set aside for them.
             for _ in 0..queues {
-                let queue = QueueName::new(rest.text()?).map_err(|_| CodecError::Name)?;
+                let queue = QueueName::from_text(rest.text()?).map_err(|_| CodecError::Name)?;
                 let by_state = rest.counts()?;
                 counts.push(QueueCounts { queue, by_state });
             }

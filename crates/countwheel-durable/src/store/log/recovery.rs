@@ -398,7 +398,7 @@ impl Replay<'_> {
             offset: frame.body_at + at as u64,
             len: u32::try_from(len).unwrap_or(u32::MAX),
         };
-        let named = |queue, key| TimerName::new(queue, key).map_err(|_| CodecError::Name);
+        let named = |queue, key| TimerName::from_text(queue, key).map_err(|_| CodecError::Name);
         while let Some(change) = changes.next()? {
             match change {
                 Logged::Put {

@@ -612,10 +612,12 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
                         },
                     },
                 },
-                Ok(Some(Logged::Remove { queue, key, .. })) => match TimerName::new(queue, key) {
-                    Err(_) => return Ok(Some(CodecError::Name)),
-                    Ok(name) => Seen::Removed { shard, name },
-                },
+                Ok(Some(Logged::Remove { queue, key, .. })) => {
+                    match TimerName::from_text(queue, key) {
+                        Err(_) => return Ok(Some(CodecError::Name)),
+                        Ok(name) => Seen::Removed { shard, name },
+                    }
+                }
                 Ok(Some(Logged::Given(revision))) => Seen::Given(shard, revision),
                 Ok(Some(Logged::Fence(fence))) => Seen::Owned(shard, fence),
                 Ok(Some(Logged::Clock(note))) => Seen::Clock(shard, note),
