@@ -174,6 +174,11 @@ impl QueueName {
         self.parts().0
     }
 
+    /// Whether the namespace is `default`.
+    pub(crate) fn is_in_default(&self) -> bool {
+        !self.0.contains(Self::BETWEEN)
+    }
+
     /// The name without its namespace.
     #[must_use]
     pub fn name(&self) -> &str {

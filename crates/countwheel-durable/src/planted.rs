@@ -100,6 +100,8 @@ bugs! {
     MakingPassesOverParentSync,
     /// A sync of the directory above is believed after one that failed.
     MakingBelievesSecondSync,
+    /// A directory of an older format keeps it, whatever is written into it.
+    MakingLeavesFormat,
     /// The log does not sync a commit.
     LogCommitUnsynced,
     /// The log does not sync the directory when a segment got its name.

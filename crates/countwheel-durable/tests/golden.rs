@@ -258,13 +258,22 @@ fn listed(name: &str) -> String {
     })
 }
 
+fn format_of(directory: &Path) -> String {
+    fs::read_to_string(directory.join("FORMAT")).unwrap()
+}
+
 fn is_read(name: &str) {
     let expected = listed(name);
     let directory = copy(name);
     let report = DiskStore::check(directory.path()).unwrap();
     assert_eq!(report.problems, []);
+    let says = fs::read_to_string(golden(name).join("FORMAT")).unwrap();
+    assert_eq!(format_of(directory.path()), says, "a check changed it");
     let store = DiskStore::open(directory.path(), 0, options()).unwrap();
     assert_eq!(listing(&store, long_line), expected);
+    // Whatever it was, an earlier program refuses it from here on.
+    let newest = says.replace("\nformat 2\n", "\nformat 3\n");
+    assert_eq!(format_of(directory.path()), newest);
     let ownership = store.acquire(Shard::ONLY).unwrap();
     assert_eq!(ownership.store_id, STORE);
     assert_eq!(ownership.last_revision, Revision(500));
@@ -303,7 +312,7 @@ fn a_directory_of_a_later_format_is_refused_and_not_touched() {
         let path = directory.path().join("FORMAT");
         let text = fs::read_to_string(&path).unwrap();
         let number = name.rsplit('-').next().unwrap();
-        let later = text.replace(&format!("format {number}\n"), "format 3\n");
+        let later = text.replace(&format!("format {number}\n"), "format 4\n");
         // Whatever else a later version may say.
         fs::write(&path, later + "more\n").unwrap();
         is_refused(directory.path());

@@ -660,11 +660,62 @@ type Damage = fn(Vec<u8>) -> Option<Vec<u8>>;
 /// Each file of a store damaged, cut or gone.
 #[test]
 fn whatever_a_start_is_refused_for_it_changes_nothing() {
+    must_change_nothing(&Made::with(300));
+}
+
+/// The same of a store of the format before, which becomes one of the newest only if it is opened.
+#[test]
+fn a_start_that_is_refused_raises_no_format() {
     let made = Made::with(300);
+    make_older(&made.data());
+    must_change_nothing(&made);
+}
+
+/// What the version before says of its directories.
+fn make_older(directory: &Path) {
+    let format = directory.join("FORMAT");
+    let newest = fs::read_to_string(&format).unwrap();
+    let older = newest.replace("\nformat 3\n", "\nformat 2\n");
+    assert_ne!(newest, older);
+    fs::write(format, older).unwrap();
+}
+
+fn format_of(directory: &Path) -> String {
+    let text = fs::read_to_string(directory.join("FORMAT")).unwrap();
+    text.lines().nth(1).unwrap().to_owned()
+}
+
+#[test]
+fn a_directory_of_the_format_before_is_raised_once_it_is_open() {
+    let made = Made::with(20);
+    assert_eq!(format_of(&made.data()), "format 3");
+    make_older(&made.data());
+    assert!(DiskStore::check(&made.data()).unwrap().is_sound());
+    assert_eq!(format_of(&made.data()), "format 2");
+    drop(DiskStore::open_existing(&made.data(), options()).unwrap());
+    assert_eq!(format_of(&made.data()), "format 3");
+    made.must_be_complete();
+}
+
+#[test]
+fn a_snapshot_of_the_format_before_is_restored_into_the_newest() {
+    let made = Made::with(20);
+    let (snapshot, restored) = (made.at("snapshot"), made.at("restored"));
+    open(&made.data()).unwrap().snapshot(&snapshot).unwrap();
+    make_older(&snapshot);
+    assert!(DiskStore::verify(&snapshot).unwrap().is_sound());
+    let store = DiskStore::restore(&snapshot, &restored, options()).unwrap();
+    assert_eq!(count(&store), made.records);
+    assert_eq!(format_of(&restored), "format 3");
+    assert_eq!(format_of(&snapshot), "format 2");
+}
+
+fn must_change_nothing(made: &Made) {
     let whole = made.at("whole");
     copy(&made.data(), &whole);
     let (mut refused, mut opened) = (0, 0);
-    for path in files(&made.data()) {
+    let all = files(&made.data());
+    for path in all {
         let sound = fs::read(&path).unwrap();
         let damages: [Damage; 5] = [
             |_| None,

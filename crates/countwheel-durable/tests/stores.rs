@@ -319,7 +319,7 @@ fn a_later_format_is_refused() {
     let directory = directory_with_a_store();
     let path = directory.path().join("FORMAT");
     let text = fs::read_to_string(&path).unwrap();
-    fs::write(&path, text.replace("format 1", "format 3") + "more of it\n").unwrap();
+    fs::write(&path, text.replace("format 1", "format 4") + "more of it\n").unwrap();
     let refused = EmbeddedStore::open(directory.path(), 1).unwrap_err();
     assert!(
         matches!(&refused, StoreError::NotAStore { .. }),
@@ -341,7 +341,7 @@ fn a_database_of_a_later_version_is_refused() {
     transaction
         .open_table(meta)
         .unwrap()
-        .insert("format", 2)
+        .insert("format", 3)
         .unwrap();
     transaction.commit().unwrap();
     drop(database);

@@ -29,8 +29,10 @@ const LOST_AND_FOUND: &str = "lost+found";
 const TITLE: &str = "countwheel data directory";
 /// The version of a directory with the embedded database.
 pub(super) const EMBEDDED: u64 = 1;
-/// The version of a directory with a log and tables.
-pub(super) const LOG_AND_TABLES: u64 = 2;
+/// The version of a directory with a log and tables, as it is made.
+pub(super) const LOG_AND_TABLES: u64 = 3;
+/// The version before: no queue has a namespace. It is opened, and becomes the one above.
+pub(super) const LOG_AND_TABLES_2: u64 = 2;
 
 /// What `FORMAT` says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +116,25 @@ impl Claim {
     }
 }
 
+impl Format {
+    /// The same of the version that is written.
+    fn raised(self) -> Self {
+        match self.version {
+            LOG_AND_TABLES_2 if !planted!(MakingLeavesFormat) => Self {
+                version: LOG_AND_TABLES,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    /// Whether it is of a version that earlier programs open, which do not know all that this one
+    /// writes.
+    pub(super) fn is_older(self) -> bool {
+        self.version == LOG_AND_TABLES_2
+    }
+}
+
 impl Lock {
     fn take(place: &dyn Place, directory: &Path) -> Result<Self, StoreError> {
         if !place.is_shared() {
@@ -178,15 +199,18 @@ fn lock_of(
 /// rename and its sync, or because that failed; and then another sync says nothing. What is
 /// acknowledged from here on must not depend on it: with `creating` in its place the store would
 /// be made anew.
+///
+/// An older version becomes the newest, so that no earlier program reads what it does not know.
+/// Says what there is then: a full disk must not keep a store shut, so it may be as it was.
 pub(super) fn settle_format(
     place: &dyn Place,
     directory: &Path,
     format: Format,
-) -> Result<(), StoreError> {
-    match write_format(place, directory, format) {
-        // A full disk must not keep a store shut.
-        Err(StoreError::Full { .. }) => sync_directory(place, directory),
-        written => written,
+) -> Result<Format, StoreError> {
+    let raised = format.raised();
+    match write_format(place, directory, raised) {
+        Err(StoreError::Full { .. }) => sync_directory(place, directory).map(|()| format),
+        written => written.map(|()| raised),
     }
 }
 
@@ -485,6 +509,8 @@ fn format_text(format: Format) -> String {
     format!("{TITLE}\nformat {version}\nstore {store_id:016x}\nstate {state}\n")
 }
 
+/// What a text says of a directory that should be of `version`, or of one before that is still
+/// opened.
 fn parse_format(text: &str, version: u64) -> Result<Format, Refusal> {
     let mut lines = text.lines();
     if lines.next() != Some(TITLE) {
@@ -502,11 +528,14 @@ fn parse_format(text: &str, version: u64) -> Result<Format, Refusal> {
             .map(|(_, value)| value);
         value.ok_or_else(|| Refusal::Corrupt(format!("it has no line `{name}` in its place")))
     };
+    let mut found = version;
     match field("format")?.parse::<u64>() {
         Ok(found) if found == version => {}
-        Ok(LOG_AND_TABLES) => {
-            let problem = "holds a log and tables (directory format 2), not one database";
-            return Err(Refusal::NotAStore(problem.to_owned()));
+        Ok(LOG_AND_TABLES_2) if version == LOG_AND_TABLES => found = LOG_AND_TABLES_2,
+        Ok(other @ (LOG_AND_TABLES | LOG_AND_TABLES_2)) => {
+            let problem =
+                format!("holds a log and tables (directory format {other}), not one database");
+            return Err(Refusal::NotAStore(problem));
         }
         Ok(EMBEDDED) => {
             let problem = "holds one database (directory format 1): it has to be converted to a \
@@ -526,7 +555,7 @@ fn parse_format(text: &str, version: u64) -> Result<Format, Refusal> {
     let store_id = u64::from_str_radix(field("store")?, 16)
         .map_err(|_| Refusal::Corrupt("its store is not 16 hex digits".to_owned()))?;
     let format = Format {
-        version,
+        version: found,
         store_id,
         ready: field("state")? == "ready",
     };
@@ -572,7 +601,11 @@ mod tests {
 
     #[test]
     fn a_format_is_read_as_it_was_written() {
-        for version in [EMBEDDED, LOG_AND_TABLES] {
+        for (version, read_as) in [
+            (EMBEDDED, EMBEDDED),
+            (LOG_AND_TABLES_2, LOG_AND_TABLES),
+            (LOG_AND_TABLES, LOG_AND_TABLES),
+        ] {
             for ready in [false, true] {
                 for store_id in [0, 0xfeed, u64::MAX] {
                     let format = Format {
@@ -581,11 +614,26 @@ mod tests {
                         ready,
                     };
                     let text = format_text(format);
-                    assert_eq!(parse_format(&text, version), Ok(format));
-                    let other = parse_format(&text, EMBEDDED + LOG_AND_TABLES - version);
+                    assert_eq!(parse_format(&text, read_as), Ok(format));
+                    let other = parse_format(&text, EMBEDDED + LOG_AND_TABLES - read_as);
                     assert!(matches!(other, Err(Refusal::NotAStore(_))), "{other:?}");
                 }
             }
+        }
+    }
+
+    /// What the program that knew version 2 alone says of version 3.
+    #[test]
+    fn a_later_version_is_said_to_be_one() {
+        for (version, later) in [(LOG_AND_TABLES, LOG_AND_TABLES + 1), (EMBEDDED, 9)] {
+            let text = format_text(Format {
+                version: later,
+                store_id: 0xfeed,
+                ready: true,
+            });
+            let expected = format!("written by a later version (directory format {later})");
+            let refused = parse_format(&text, version);
+            assert_eq!(refused, Err(Refusal::NotAStore(expected)));
         }
     }
 

@@ -11,13 +11,17 @@ mod rescue;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use self::backup::Snapshot;
 #[cfg(feature = "planted-bugs")]
 pub(super) use self::backup::is_list;
 pub(super) use self::opened::Opened;
 use self::opened::{making, must_have, refuse_snapshot};
-use super::directory::{Claim, EMBEDDED, FORMAT, Format, LOG_AND_TABLES, Lock, inspect, io_error};
+use super::directory::{
+    Claim, EMBEDDED, FORMAT, Format, LOG_AND_TABLES, Lock, inspect, io_error, settle_format,
+};
 use super::files::cannot_open;
 use super::place::{FileSystem, Place as _};
 use super::scrub::{Piece, Scrub};
@@ -88,7 +92,7 @@ pub struct DiskStats {
 pub struct DiskStore {
     log: MovingLog<TableStore>,
     directory: PathBuf,
-    format: Format,
+    format: RaisedFormat,
     was_made: bool,
     /// The round of what is in neither the log nor the tables.
     scrub: Scrub,
@@ -311,7 +315,7 @@ impl DiskStore {
         Ok(Self {
             log,
             directory: directory.to_owned(),
-            format: opened.format,
+            format: RaisedFormat::new(opened.format),
             was_made: opened.was_made,
             scrub: Scrub::default(),
             _lock: opened.lock,
@@ -360,8 +364,65 @@ impl DiskStore {
     fn format_on_disk(&self) -> Format {
         Format {
             ready: true,
-            ..self.format
+            ..self.format.get()
         }
+    }
+
+    /// Sees to it that no earlier program opens the directory before there is in it what such a one
+    /// takes for damage. The opening has done so, unless the disk was full.
+    fn raise_format(&self, changes: &[Change]) -> Result<(), StoreError> {
+        if !self.format.is_older.load(Ordering::Acquire) || !changes.iter().any(is_of_newest) {
+            return Ok(());
+        }
+        let mut format = self.format.lock();
+        if !format.is_older() {
+            return Ok(());
+        }
+        let settled =
+            settle_format(&FileSystem, &self.directory, *format).inspect_err(|error| {
+                // What the directory says is not known.
+                self.log.log().end(&error.to_string());
+            })?;
+        if settled.is_older() {
+            let path = self.directory.clone();
+            return Err(StoreError::Full { path });
+        }
+        *format = settled;
+        self.format.is_older.store(false, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// What `FORMAT` says, which is raised once.
+#[derive(Debug)]
+struct RaisedFormat {
+    format: Mutex<Format>,
+    is_older: AtomicBool,
+}
+
+impl RaisedFormat {
+    fn new(format: Format) -> Self {
+        Self {
+            format: Mutex::new(format),
+            is_older: AtomicBool::new(format.is_older()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Format> {
+        self.format.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self) -> Format {
+        *self.lock()
+    }
+}
+
+/// Whether a change is one that programs do not know which know only an older format.
+fn is_of_newest(change: &Change) -> bool {
+    match change {
+        Change::Put { record, .. } => !record.name.queue.is_in_default(),
+        Change::Remove { name, .. } => !name.queue.is_in_default(),
+        Change::Given(_) | Change::Clock(_) => false,
     }
 }
 
@@ -411,6 +472,7 @@ impl Store for DiskStore {
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        self.raise_format(changes)?;
         self.log.commit(lease, changes)
     }
 
@@ -489,5 +551,70 @@ impl OnDisk for DiskStore {
 
     fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
         Self::snapshot(self, into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::conformance::varied_records;
+    use crate::{Namespace, Revision};
+
+    fn options() -> DiskOptions {
+        let mut options = DiskOptions::default();
+        options.log.segment_bytes = 1 << 16;
+        options
+    }
+
+    /// As if the disk had been full when it was opened.
+    fn older(directory: &Path) -> DiskStore {
+        drop(DiskStore::open(directory, 7, options()).unwrap());
+        let mut store = DiskStore::open(directory, 7, options()).unwrap();
+        let format = Format {
+            version: LOG_AND_TABLES - 1,
+            ..store.format.get()
+        };
+        super::super::directory::write_format(&FileSystem, directory, format).unwrap();
+        store.format = RaisedFormat::new(format);
+        store
+    }
+
+    fn version(directory: &Path) -> u64 {
+        let format = inspect(&FileSystem, directory, LOG_AND_TABLES).unwrap();
+        format.unwrap().version
+    }
+
+    fn put_in(namespace: &str) -> Change {
+        let mut record = varied_records().swap_remove(1);
+        let namespace = Namespace::new(namespace).unwrap();
+        record.name.queue = QueueName::in_namespace(&namespace, "q").unwrap();
+        Change::put(record)
+    }
+
+    #[test]
+    fn a_format_that_a_full_disk_kept_is_raised_before_anything_new_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = older(directory.path());
+        let lease = store.acquire(Shard::ONLY).unwrap().lease;
+        store.commit(lease, &[put_in("default")]).unwrap();
+        store.commit(lease, &[Change::Given(Revision(5))]).unwrap();
+        assert_eq!(version(directory.path()), LOG_AND_TABLES - 1);
+        store.commit(lease, &[put_in("other")]).unwrap();
+        assert_eq!(version(directory.path()), LOG_AND_TABLES);
+        assert!(!store.format.get().is_older());
+    }
+
+    #[test]
+    fn a_format_that_cannot_be_raised_ends_the_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = older(directory.path());
+        let lease = store.acquire(Shard::ONLY).unwrap().lease;
+        // In the way of the new one.
+        fs::create_dir_all(directory.path().join("FORMAT.new/x")).unwrap();
+        let refused = store.commit(lease, &[put_in("other")]);
+        assert!(matches!(refused, Err(StoreError::Io { .. })), "{refused:?}");
+        let refused = store.commit(lease, &[Change::Given(Revision(5))]);
+        assert!(matches!(refused, Err(StoreError::Poisoned)), "{refused:?}");
+        assert_eq!(version(directory.path()), LOG_AND_TABLES - 1);
     }
 }

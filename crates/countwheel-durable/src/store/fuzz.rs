@@ -119,6 +119,7 @@ impl Target {
                 let texts = [
                     format(1, "ready"),
                     format(2, "creating"),
+                    format(3, "ready"),
                     format!("{listed}sum {sum:08x}\n"),
                 ];
                 texts.map(String::into_bytes).to_vec()

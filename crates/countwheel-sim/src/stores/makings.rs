@@ -4,6 +4,9 @@
 //! Each call that makes something durable fails once, or from then on, for the process that makes
 //! the store or for those after it as well; or the power goes. Whoever starts the service tries
 //! again. A sync that succeeds after one that failed says nothing of what that one was for.
+//!
+//! The same of stores of an older format, which become such of the newest before they acknowledge
+//! anything.
 
 use countwheel_durable::Revision;
 use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
@@ -12,12 +15,16 @@ use countwheel_durable::store::{Change, DiskOptions, Shard, Store, StoreError};
 use crate::random::Random;
 
 /// What is there before, and what is made in it.
-const DIRECTORIES: [(&str, &str); 4] = [
+const DIRECTORIES: [(&str, &str); 5] = [
     ("", "data"),
     ("srv", "srv/data"),
     ("srv", "srv/timers/data"),
     ("srv/data", "srv/data"),
+    (OLDER, OLDER),
 ];
+/// Where a store of the format before is.
+const OLDER: &str = "srv/older";
+const FORMATS: [&str; 2] = ["\nformat 2\n", "\nformat 3\n"];
 /// More calls than a making makes.
 const CALLS_MAX: u64 = 200;
 /// Whoever starts a service tries again so often.
@@ -117,13 +124,18 @@ impl Making {
         let mut random = Random::new(self.seed, "making");
         let (there, directory) = self.directory;
         let disk = Disk::new(random.draw());
+        let said = |error: StoreError| error.to_string();
         disk.make_directory(there);
+        if there == OLDER {
+            drop(disk.open_store(OLDER, ID, options()).map_err(said)?);
+            make_older(&disk)?;
+            disk.restart();
+        }
         disk.fail(self.fault);
         let mut tally = Tally {
             makings: 1,
             ..Tally::default()
         };
-        let said = |error: StoreError| error.to_string();
         let mut acknowledged = false;
         for number in 1..=TRIES {
             let result = self.start(&disk, directory);
@@ -150,6 +162,10 @@ impl Making {
             return Err("no start succeeds, although nothing fails any more".to_owned());
         }
         disk.cut(random.draw());
+        let says = format_of(&disk, directory)?;
+        if !says.contains(FORMATS[1]) {
+            return Err(format!("it is written, and FORMAT says {says:?}"));
+        }
         let (store, was_made) = disk
             .open_store(directory, OTHER_ID, options())
             .map_err(said)?;
@@ -170,6 +186,19 @@ impl Making {
         let lease = store.acquire(Shard::ONLY)?.lease;
         store.commit(lease, &[Change::Given(ACKNOWLEDGED)])
     }
+}
+
+fn format_of(disk: &Disk, directory: &str) -> Result<String, String> {
+    let format = disk.content(&format!("{directory}/FORMAT"));
+    String::from_utf8(format.ok_or("there is no FORMAT")?).map_err(|error| error.to_string())
+}
+
+/// Makes the store look as the version before left it.
+fn make_older(disk: &Disk) -> Result<(), String> {
+    let newest = format_of(disk, OLDER)?;
+    let older = newest.replace(FORMATS[1], FORMATS[0]);
+    disk.set_content(&format!("{OLDER}/FORMAT"), older.into_bytes());
+    Ok(())
 }
 
 fn options() -> DiskOptions {

@@ -104,7 +104,7 @@ impl DiskStore {
     /// room for it, [`StoreError::Poisoned`] if the store failed before, [`StoreError::Io`].
     pub fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
         Self::must_be_outside(into, &self.directory)?;
-        let (lock, format) = empty(into, self.format.store_id)?;
+        let (lock, format) = empty(into, self.format.get().store_id)?;
         let made = self.snapshot_into(into, format);
         if made.is_err() {
             give_up(&FileSystem, into);
@@ -160,7 +160,7 @@ impl DiskStore {
         };
         write(
             &into.join(SNAPSHOT),
-            text(self.format.store_id, reached.commit, &files).as_bytes(),
+            text(self.format.get().store_id, reached.commit, &files).as_bytes(),
         )?;
         sync_directory(&FileSystem, into)?;
         format.ready = true;

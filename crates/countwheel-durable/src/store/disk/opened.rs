@@ -69,7 +69,11 @@ impl Opened {
         let log = LogStore::open(tables, log, store_id, options.log)?;
         // Sound: whoever is refused from here on is refused by the system.
         lock.with_file(directory)?;
-        settle_format(place, directory, format)?;
+        let format = settle_format(place, directory, format)?;
+        if format.is_older() {
+            let directory = directory.display();
+            tracing::warn!(%directory, version = format.version, "the disk is full: the directory keeps its format for now");
+        }
         Ok(Self {
             log,
             format,

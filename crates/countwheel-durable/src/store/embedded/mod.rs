@@ -13,6 +13,7 @@ use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use redb::{
@@ -50,8 +51,11 @@ const LIST: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("list");
 /// By [`codec::count_key`]: how many, never zero.
 const COUNTS: TableDefinition<'_, Bytes, u64> = TableDefinition::new("counts");
 
-/// The version of the tables that this code reads and writes.
-const FORMAT: u64 = 1;
+/// The version of the tables that this code writes.
+const FORMAT: u64 = 2;
+/// The version before: no queue has a namespace. It is read, and becomes the one above with the
+/// first thing that is written.
+const FORMAT_1: u64 = 1;
 /// What redb may keep of the file in memory, beside what the system keeps.
 const CACHE_BYTES: usize = 256 << 20;
 
@@ -89,6 +93,8 @@ pub struct EmbeddedStore {
     /// Locked by the one writer. True once a commit failed: what is on disk is unknown until
     /// the store is opened again.
     failed: Mutex<bool>,
+    /// Whether the tables are of the version that this code writes. Changed by the one writer.
+    is_newest: AtomicBool,
     /// Held as long as the database is open: declared after it, so dropped after it.
     _lock: Option<Lock>,
 }
@@ -179,7 +185,7 @@ impl EmbeddedStore {
             transaction.commit()?;
             Ok(database)
         })?;
-        Ok(Self::of(database, path, store_id, lock))
+        Ok(Self::of(database, path, store_id, lock, true))
     }
 
     /// Opens the store on a backend that has one, of the id `expected` if that is known.
@@ -202,26 +208,35 @@ impl EmbeddedStore {
         })?;
         // Outside of what may panic: a database that is dropped by a panic may panic again,
         // which nothing could catch.
-        let mut store = Self::of(database, path.to_owned(), 0, lock);
-        store.store_id = guarded(path, || {
+        let mut store = Self::of(database, path.to_owned(), 0, lock, false);
+        let (store_id, format) = guarded(path, || {
             let database = store.database.as_mut().expect("open until dropped");
             // A repair has compared every checksum already.
             if !repaired && !database.check_integrity()? {
                 return Err(Problem::Damage("its free space does not add up".to_owned()));
             }
-            let store_id = read_meta(database, expected)?;
+            let meta = read_meta(database, expected)?;
             backend.release()?;
-            Ok(store_id)
+            Ok(meta)
         })?;
+        store.store_id = store_id;
+        store.is_newest = AtomicBool::new(format == FORMAT);
         Ok(store)
     }
 
-    fn of(database: Database, path: PathBuf, store_id: u64, lock: Option<Lock>) -> Self {
+    fn of(
+        database: Database,
+        path: PathBuf,
+        store_id: u64,
+        lock: Option<Lock>,
+        is_newest: bool,
+    ) -> Self {
         Self {
             database: Some(database),
             path,
             store_id,
             failed: Mutex::new(false),
+            is_newest: AtomicBool::new(is_newest),
             _lock: lock,
         }
     }
@@ -250,7 +265,11 @@ impl EmbeddedStore {
         let result = guarded(&self.path, || {
             let transaction = self.database().begin_write()?;
             let value = work(&transaction)?;
+            if !self.is_newest.load(Ordering::Relaxed) {
+                transaction.open_table(META)?.insert("format", FORMAT)?;
+            }
             transaction.commit()?;
+            self.is_newest.store(true, Ordering::Relaxed);
             Ok(value)
         });
         *failed = !matches!(result, Ok(_) | Err(StoreError::Fenced { .. }));
@@ -677,8 +696,8 @@ fn open_logged<B: StorageBackend>(
     Ok((database, repaired.get()))
 }
 
-/// Gives the store's id, which is `expected` if that is known.
-fn read_meta(database: &Database, expected: Option<u64>) -> Result<u64, Problem> {
+/// Gives the store's id, which is `expected` if that is known, and the version of its tables.
+fn read_meta(database: &Database, expected: Option<u64>) -> Result<(u64, u64), Problem> {
     let transaction = database.begin_read()?;
     let meta = match transaction.open_table(META) {
         Err(redb::TableError::TableDoesNotExist(_)) => {
@@ -690,8 +709,9 @@ fn read_meta(database: &Database, expected: Option<u64>) -> Result<u64, Problem>
         Some(row) => Ok(row.value()),
         None => Err(Problem::Damage(format!("its {name} is missing"))),
     };
-    match number("format")? {
-        FORMAT => {}
+    let format = number("format")?;
+    match format {
+        FORMAT | FORMAT_1 => {}
         later if later > FORMAT => return Err(Problem::later(format!("table format {later}"))),
         other => return Err(Problem::Damage(format!("there is no table format {other}"))),
     }
@@ -700,7 +720,7 @@ fn read_meta(database: &Database, expected: Option<u64>) -> Result<u64, Problem>
         Some(expected) if expected != store_id => Err(Problem::NotAStore(format!(
             "of store {store_id:016x}, where the directory is of store {expected:016x}"
         ))),
-        _ => Ok(store_id),
+        _ => Ok((store_id, format)),
     }
 }
 

@@ -336,6 +336,11 @@ impl<B: Sorted> LogStore<B> {
         self.full_disk.wants_look() || supply.spares.len() < supply.wanted() && !supply.capped
     }
 
+    /// Takes no more commits, for a reason that is not the log's own.
+    pub(in crate::store) fn end(&self, reason: &str) {
+        self.fail(reason.to_owned());
+    }
+
     fn fail(&self, reason: String) {
         tracing::error!(reason, "the log can be kept short no more");
         self.writer_whatever().poisoned = true;
