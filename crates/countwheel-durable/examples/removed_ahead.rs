@@ -20,7 +20,7 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Config, Due, Effect, Engine, Event, Outcome, Precondition, Record, Request, RetryPolicy,
-    SetOptions, Ticket, TimerName, Verdict,
+    SetOptions, Settings, SettingsVersion, Ticket, TimerName, Verdict,
 };
 
 /// So far ahead are those that are removed.
@@ -46,6 +46,10 @@ impl Store for Timed {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.nanos.store(took, Ordering::Relaxed);
         committed
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.store.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

@@ -112,6 +112,7 @@ mod recurrence;
 mod request;
 mod runner;
 mod scheduler;
+mod setting;
 mod shards;
 mod stats;
 pub mod store;
@@ -140,6 +141,7 @@ pub use request::{
     BatchError, Due, Precondition, Request, Response, SetOptions, Shift, TimerError, Was,
 };
 pub use scheduler::{Event, Ticket};
+pub use setting::{Setting, SettingError, SettingName, SettingValue, Settings, SettingsVersion};
 pub use shards::Shards;
 pub use stats::{Lateness, OverdueCount, Overview, QueueOverview, Stats};
 pub use timers::{Health, Timers};

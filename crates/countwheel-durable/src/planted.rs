@@ -157,6 +157,10 @@ bugs! {
     LogListsHidden,
     /// After an error, the log goes on.
     LogGoesOn,
+    /// A setting that moves with a segment is forgotten.
+    LogForgetsSettingsAtMove,
+    /// Settings have a commit of their own before that of the timers with which they come.
+    LogCommitsSettingsApart,
     /// The log looks a name up by its queue and its key alone, whatever its namespace.
     LogIgnoresNamespace,
     /// An owner that was replaced may commit.
@@ -186,6 +190,8 @@ bugs! {
     GapNotReadAgain,
     /// A step that fails takes the outcomes of its turn along.
     OutcomesEndWithReads,
+    /// A repair leaves out the settings.
+    RepairForgetsSettings,
     /// A scrub does not look at what a table says of what is due.
     ScrubLooksAway,
 }

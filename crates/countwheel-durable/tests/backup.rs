@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use countwheel_durable::store::{
     Change, DiskOptions, DiskStore, Shard, Snapshot, Store, StoreError,
 };
-use countwheel_durable::{Record, TimerName};
+use countwheel_durable::{Record, Setting, SettingName, Settings, SettingsVersion, TimerName};
 
 use kept::{content, files_of};
 use sample::pending;
@@ -34,9 +34,17 @@ fn record(number: u64) -> Record {
     pending(name, number, vec![7; 200])
 }
 
-/// The commit of this number: two records, and one that goes.
+fn setting_name(number: u64) -> SettingName {
+    SettingName::new(format!("setting-{}", number % 7)).unwrap()
+}
+
+/// The commit of this number: two records, one that goes, and a setting, which may go.
 fn changes(number: u64) -> Vec<Change> {
     vec![
+        Change::Setting(Setting {
+            name: setting_name(number),
+            value: (number % 5 > 0).then(|| number.to_le_bytes().to_vec()),
+        }),
         Change::put(record(2 * number)),
         Change::put(record(2 * number + 1)),
         Change::remove(record(number / 2 + 3).name),
@@ -50,10 +58,37 @@ fn after(commits: u64) -> BTreeMap<TimerName, Record> {
         match change {
             Change::Put { record, .. } => drop(now.insert(record.name.clone(), *record)),
             Change::Remove { name, .. } => drop(now.remove(&name)),
-            Change::Given(_) | Change::Clock(_) => {}
+            Change::Given(_) | Change::Clock(_) | Change::Setting(_) => {}
         }
     }
     now
+}
+
+/// Which settings are there after so many commits, each with the commit that made it so.
+fn settings_after(commits: u64) -> BTreeMap<SettingName, SettingsVersion> {
+    let mut now = BTreeMap::new();
+    for number in 1..=commits {
+        match number % 5 {
+            0 => drop(now.remove(&setting_name(number))),
+            _ => drop(now.insert(setting_name(number), SettingsVersion(number))),
+        }
+    }
+    now
+}
+
+fn settings(store: &DiskStore) -> Settings {
+    let settings = store.settings(SettingsVersion::default()).unwrap();
+    settings.unwrap_or_default()
+}
+
+/// The same of a store, whose values say the commit as well.
+fn settings_of(store: &DiskStore) -> BTreeMap<SettingName, SettingsVersion> {
+    let settings = settings(store);
+    let settings = settings.iter().map(|(name, value)| {
+        assert_eq!(value.value, value.version.0.to_le_bytes());
+        (name.clone(), value.version)
+    });
+    settings.collect()
 }
 
 /// A store with so many commits behind that of its owner, and a snapshot of it.
@@ -107,7 +142,9 @@ fn snapshots_of_a_store_at_work_are_each_what_it_was_after_one_commit() {
         assert_eq!(report.problems, []);
         let restored = DiskStore::restore(&path, &at(format!("restored-{n}")), options());
         // The first commit is the owner's.
-        assert_eq!(content(&restored.unwrap()), after(snapshot.commit - 1));
+        let restored = restored.unwrap();
+        assert_eq!(content(&restored), after(snapshot.commit - 1));
+        assert_eq!(settings_of(&restored), settings_after(snapshot.commit - 1));
         assert!(files_of(&path) == before, "the snapshot was changed");
     }
     let last = snapshots.last().unwrap();
@@ -134,12 +171,16 @@ fn what_is_restored_goes_on_above_everything_that_was_given_after_the_snapshot()
     let known = repaired.acquire(Shard::ONLY).unwrap();
     assert!(known.last_revision.0 > record(121).revision.0 + (1 << 39));
     assert!(known.lease.fence.0 > lease.fence.0 + (1 << 31));
+    assert!(settings(&repaired).version().0 > 60 + (1 << 39));
+    assert_eq!(settings_of(&repaired), settings_after(40));
     let restored = DiskStore::restore(&snapshot, &into, options()).unwrap();
     let ownership = restored.acquire(Shard::ONLY).unwrap();
     assert_eq!(ownership.store_id, STORE);
     assert!(ownership.lease.fence.0 > lease.fence.0 + (1 << 31));
     assert!(ownership.last_revision.0 > record(121).revision.0 + (1 << 39));
     assert_eq!(content(&restored), after(40));
+    assert!(settings(&restored).version().0 > 60 + (1 << 39));
+    assert_eq!(settings_of(&restored), settings_after(40));
     drop(restored);
     assert!(DiskStore::check(&into).unwrap().is_sound());
     let again = DiskStore::open(&into, 0, options()).unwrap();

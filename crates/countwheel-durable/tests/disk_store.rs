@@ -11,7 +11,9 @@ use countwheel_durable::store::unchanged::unchanged;
 use countwheel_durable::store::{
     Change, DiskOptions, DiskStore, EmbeddedStore, Filter, OnDisk, Shard, Store, StoreError,
 };
-use countwheel_durable::{QueueName, Record, Revision, TimerName, TroubleReason};
+use countwheel_durable::{
+    QueueName, Record, Revision, Setting, SettingName, SettingsVersion, TimerName, TroubleReason,
+};
 
 use sample::pending;
 
@@ -135,6 +137,17 @@ fn an_embedded_store_is_converted_with_all_it_has() {
     old.commit(lease, &puts).unwrap();
     old.commit(lease, &[Change::Given(Revision(2_000))])
         .unwrap();
+    for number in 0..100 {
+        // The last change leaves nothing, and counts.
+        let change = Setting {
+            name: SettingName::new((number % 60).to_string()).unwrap(),
+            value: (number < 99).then(|| vec![number; 100]),
+        };
+        old.commit(lease, &[Change::Setting(change)]).unwrap();
+    }
+    let none = SettingsVersion::default();
+    let settings = old.settings(none).unwrap().unwrap();
+    assert_eq!(settings.version(), SettingsVersion(100));
     let counts = old.counts(Shard::ONLY).unwrap();
     drop(old);
     // A conversion that ended before its time leaves nothing that counts.
@@ -147,6 +160,7 @@ fn an_embedded_store_is_converted_with_all_it_has() {
         let found = new.get(Shard::ONLY, &record(number).name).unwrap();
         assert_eq!(found, Some(record(number)));
     }
+    assert_eq!(new.settings(none).unwrap(), Some(settings));
     let ownership = new.acquire(Shard::ONLY).unwrap();
     assert_eq!(ownership.store_id, 9);
     assert_eq!(ownership.last_revision, Revision(2_000));

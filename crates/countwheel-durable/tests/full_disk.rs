@@ -12,8 +12,8 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record,
-    Request, Response, RetryPolicy, SetOptions, Shift, StateKind, Ticket, TimerError, TimerName,
-    Verdict,
+    Request, Response, RetryPolicy, SetOptions, Settings, SettingsVersion, Shift, StateKind,
+    Ticket, TimerError, TimerName, Verdict,
 };
 
 /// A store that has no room when it is told so.
@@ -36,6 +36,10 @@ impl Store for Scarce {
             return Err(StoreError::Full { path });
         }
         self.store.commit(lease, changes)
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.store.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

@@ -3,7 +3,8 @@
 //! `format-1` was made by the version that had one database; `format-2`, with a log of version 4,
 //! `format-2-log-5`, `format-2-log-6`, which has notes of the clocks, `format-2-manifest-3`, whose
 //! manifest names a commit, and `format-2-table-3`, whose tables say in which state is what wakes and whose log has the counts
-//! in pieces, and `format-2-record-3`, whose attempts say for how long they were held, by `cargo test -p countwheel-durable --test golden -- --ignored
+//! in pieces, `format-2-record-3`, whose attempts say for how long they were held, and `format-3`, with
+//! queues of a namespace and settings, by `cargo test -p countwheel-durable --test golden -- --ignored
 //! make_the_newest`, which is for when a format is new: what is there is never made anew. Beside
 //! them are listings, in the words of the program that made each format first.
 #![expect(clippy::unwrap_used, reason = "a test may")]
@@ -27,19 +28,20 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Key,
-    Missed, Overlap, Preset, Record, Recurrence, Recurring, RetryPolicy, Revision, Schedule, State,
-    TimerId, TimerName, Zone,
+    Missed, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision,
+    Schedule, Setting, SettingName, SettingValue, SettingsVersion, State, TimerId, TimerName, Zone,
 };
 use kept::files_of;
 
 /// Those of a log and tables, oldest first.
-const LOGS_AND_TABLES: [&str; 6] = [
+const LOGS_AND_TABLES: [&str; 7] = [
     "format-2",
     "format-2-log-5",
     "format-2-log-6",
     "format-2-manifest-3",
     "format-2-table-3",
     "format-2-record-3",
+    "format-3",
 ];
 const STORE: u64 = 0x0123_4567_89ab_cdef;
 
@@ -149,6 +151,10 @@ fn listing(store: &dyn Store, line: fn(&Record) -> String) -> String {
             lines.push(format!("due {clock:?} {at} {} {name}", entry.wake.revision));
         }
     }
+    let settings = store.settings(SettingsVersion::default()).unwrap();
+    for (name, SettingValue { version, value }) in settings.unwrap_or_default().iter() {
+        lines.push(format!("setting {name} {} {value:?}", version.0));
+    }
     lines.push(String::new());
     lines.join("\n")
 }
@@ -244,17 +250,17 @@ fn the_tables_of_version_3_say_in_which_state_is_what_wakes() {
                 None => unknown += 1,
             }
         }
-        let is_new = ["format-2-table-3", "format-2-record-3"].contains(&name);
+        let is_new = ["format-2-table-3", "format-2-record-3", "format-3"].contains(&name);
         assert_eq!(unknown > 0, !is_new, "{name}, {unknown}");
     }
 }
 
 /// The listing of a directory.
 fn listed(name: &str) -> String {
-    expected(if name == "format-2-record-3" {
-        "format-2-record-3.txt"
-    } else {
-        "format-2.txt"
+    expected(match name {
+        "format-2-record-3" => "format-2-record-3.txt",
+        "format-3" => "format-3.txt",
+        _ => "format-2.txt",
     })
 }
 
@@ -418,7 +424,7 @@ fn a_manifest_of_version_3_needs_the_commit_that_it_names() {
 #[test]
 fn an_older_log_is_carried_on_in_a_segment_of_this_version() {
     let version = |path: &Path| fs::read(newest_segment(path)).unwrap()[8];
-    for (name, old) in LOGS_AND_TABLES.into_iter().zip([4, 5, 6, 6, 7, 7]) {
+    for (name, old) in LOGS_AND_TABLES.into_iter().zip([4, 5, 6, 6, 7, 7, 8]) {
         let directory = copy(name);
         assert_eq!(version(directory.path()), old, "{name}");
         let expected = listed(name);
@@ -432,7 +438,7 @@ fn an_older_log_is_carried_on_in_a_segment_of_this_version() {
                 .unwrap();
             assert_eq!(listing(&store, long_line), expected, "{name}, {round}");
             drop(store);
-            assert_eq!(version(directory.path()), 7, "{name}, {round}");
+            assert_eq!(version(directory.path()), 8, "{name}, {round}");
             assert!(DiskStore::check(directory.path()).unwrap().is_sound());
         }
         // A repair keeps what was noted.
@@ -452,9 +458,12 @@ fn at(seconds: u64) -> Timestamp {
 /// Records of every kind.
 fn made(number: u64) -> Record {
     let pick = |n: u64| usize::try_from(number % n).unwrap();
-    let queue = ["orders", "reports", "others"][pick(3)];
+    let queue = ["orders", "reports", "customer-7/orders"][pick(3)];
     let key = ["key", "key", "ключ"][pick(3)];
-    let name = TimerName::new(queue, format!("{key}-{number}")).unwrap();
+    let name = TimerName {
+        queue: QueueName::from_text(queue).unwrap(),
+        key: Key::new(format!("{key}-{number}")).unwrap(),
+    };
     let end = |result| {
         let detail = "503".to_owned();
         Some(AttemptEnd {
@@ -574,6 +583,15 @@ fn made(number: u64) -> Record {
     }
 }
 
+/// One of five, of which the last is removed.
+fn setting(round: u64) -> Change {
+    let number = round % 5;
+    Change::Setting(Setting {
+        name: SettingName::new(format!("setting-{number}")).unwrap(),
+        value: (number < 4).then(|| vec![round.to_le_bytes()[0]; 20]),
+    })
+}
+
 #[test]
 #[ignore = "makes the directory that the others read"]
 fn make_the_newest() {
@@ -589,6 +607,7 @@ fn make_the_newest() {
     log.acquire(Shard::ONLY).unwrap();
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     let mut now: BTreeMap<TimerName, Record> = BTreeMap::new();
+    let mut settings: Vec<Setting> = Vec::new();
     let mut commit = |changes: Vec<Change>| {
         for change in &changes {
             match change {
@@ -596,6 +615,7 @@ fn make_the_newest() {
                     now.insert(record.name.clone(), Record::clone(record));
                 }
                 Change::Remove { name, .. } => drop(now.remove(name)),
+                Change::Setting(change) => settings.push(change.clone()),
                 Change::Given(_) | Change::Clock(_) => {}
             }
         }
@@ -605,7 +625,8 @@ fn make_the_newest() {
     commit(vec![Change::Clock(ClockNote { wall, ..noted() })]);
     for round in 0..8 {
         let numbers = round * 8 + 1..round * 8 + 9;
-        commit(numbers.map(|n| Change::put(made(n))).collect());
+        let puts = numbers.map(|n| Change::put(made(n)));
+        commit(puts.chain([setting(round)]).collect());
         if round % 2 == 1 && round < 7 {
             // An older one again, and one that goes: in the tables both are known.
             let mut again = made(round * 2);
@@ -636,6 +657,8 @@ fn make_the_newest() {
     let own = model.acquire(Shard::ONLY).unwrap().lease;
     let puts: Vec<_> = now.into_values().map(Change::put).collect();
     model.commit(own, &puts).unwrap();
+    let settings: Vec<_> = settings.into_iter().map(Change::Setting).collect();
+    model.commit(own, &settings).unwrap();
     let listing = listing(&model, long_line);
     let path = path.with_extension("txt");
     fs::write(path, listing).unwrap();

@@ -14,7 +14,8 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record, Request, Response,
-    RetryPolicy, SetOptions, State, Ticket, TimerError, TimerName, Verdict,
+    RetryPolicy, SetOptions, Settings, SettingsVersion, State, Ticket, TimerError, TimerName,
+    Verdict,
 };
 
 /// A store that counts how it is read, and fails as it is told to.
@@ -58,6 +59,11 @@ impl Store for Far {
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.call("commit")?;
         self.store.commit(lease, changes)
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.call("settings")?;
+        self.store.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

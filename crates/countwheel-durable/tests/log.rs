@@ -22,7 +22,10 @@ use countwheel_durable::store::{
     MemorySorted, MemoryStore, Moved, MovingLog, OnDisk, Ownership, Page, QueueCounts, Shard,
     Sorted, Store, StoreError, StoreFile, Summary, SystemFiles, TableOptions, TableStore,
 };
-use countwheel_durable::{DueClock, QueueName, Record, Revision, State, TimerName, TroubleReason};
+use countwheel_durable::{
+    DueClock, QueueName, Record, Revision, Settings, SettingsVersion, State, TimerName,
+    TroubleReason,
+};
 use disk::Random;
 use sample::pending;
 
@@ -60,6 +63,10 @@ impl<S: Store> Store for Meddled<S> {
         (self.before)(&self.store)?;
         self.store.commit(lease, changes)?;
         (self.after)(&self.store)
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.store.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
@@ -302,7 +309,7 @@ fn changes(random: &mut Random, revision: &mut u64, model: &MemoryStore) -> Vec<
                 (record.name.clone(), before, Before::of(Some(record)))
             }
             Change::Remove { name, before } => (name.clone(), before, Before::Absent),
-            Change::Given(_) | Change::Clock(_) => continue,
+            Change::Given(_) | Change::Clock(_) | Change::Setting(_) => continue,
         };
         if looks {
             let found = model.get(Shard::ONLY, &name).unwrap();

@@ -13,7 +13,8 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Config, Due, DueClock, Effect, Engine, Event, Outcome, OverdueCount, Precondition, Record,
-    Request, Response, RetryPolicy, Revision, SetOptions, Shift, State, Ticket, TimerName, Verdict,
+    Request, Response, RetryPolicy, Revision, SetOptions, Settings, SettingsVersion, Shift, State,
+    Ticket, TimerName, Verdict,
 };
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
@@ -265,6 +266,10 @@ fn a_store_that_has_to_read_each_record_is_counted_as_well() {
 
         fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
             self.0.commit(lease, changes)
+        }
+
+        fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+            self.0.settings(after)
         }
 
         fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

@@ -12,7 +12,8 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Attempt, Completion, Config, Delays, Due, Handler, Health, Jitter, Outcome, Record, Request,
-    Response, RetryPolicy, StateKind, TimerError, TimerName, Timers, Verdict,
+    Response, RetryPolicy, Settings, SettingsVersion, StateKind, TimerError, TimerName, Timers,
+    Verdict,
 };
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -61,6 +62,10 @@ impl Store for Gate {
             });
         }
         self.inner.commit(lease, changes)
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.inner.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

@@ -23,7 +23,7 @@ use countwheel_durable::{
     TimerName,
 };
 use disk::{FILE, Random, crash, damage, fail_after, image};
-use redb::ReadableTable;
+use redb::{ReadableDatabase as _, ReadableTable};
 
 struct Memory(MemoryStore);
 
@@ -353,6 +353,30 @@ fn a_database_of_a_later_version_is_refused() {
     assert!(refused.to_string().contains("later version"), "{refused}");
     fs::write(&path, kept).unwrap();
     assert_kept(directory.path());
+}
+
+/// The tables of the version before become those of this one with the first thing that is written.
+#[test]
+fn a_database_of_the_version_before_is_raised_when_it_is_written() {
+    let directory = directory_with_a_store();
+    let path = directory.path().join("timers.redb");
+    let meta = redb::TableDefinition::<&str, u64>::new("meta");
+    let database = redb::Database::open(&path).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let mut table = transaction.open_table(meta).unwrap();
+    assert_eq!(table.insert("format", 1).unwrap().unwrap().value(), 2);
+    drop(table);
+    transaction.commit().unwrap();
+    drop(database);
+    let format = || {
+        let database = redb::Database::open(&path).unwrap();
+        let table = database.begin_read().unwrap().open_table(meta).unwrap();
+        table.get("format").unwrap().unwrap().value()
+    };
+    drop(EmbeddedStore::open(directory.path(), 1).unwrap());
+    assert_eq!(format(), 1);
+    assert_kept(directory.path()); // takes the shard
+    assert_eq!(format(), 2);
 }
 
 #[test]

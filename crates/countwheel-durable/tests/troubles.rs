@@ -9,7 +9,9 @@ use countwheel_durable::store::{
     Change, DuePage, DueScan, Filter, Lease, LogOptions, LogStore, MemorySorted, MemoryStore,
     Ownership, Page, QueueCounts, Shard, Store, StoreError,
 };
-use countwheel_durable::{Config, Engine, Record, Revision, TimerName, TroubleReason};
+use countwheel_durable::{
+    Config, Engine, Record, Revision, Settings, SettingsVersion, TimerName, TroubleReason,
+};
 
 fn options() -> LogOptions {
     let mut options = LogOptions::default();
@@ -47,6 +49,10 @@ impl Store for Unreadable {
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.0.commit(lease, changes)
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.0.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

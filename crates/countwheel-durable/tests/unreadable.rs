@@ -16,8 +16,8 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Attempt, Config, Due, DueClock, Effect, Engine, Event, Outcome, Precondition, QueueName,
-    Record, Request, Response, RetryPolicy, Revision, SetOptions, Shift, StateKind, Ticket,
-    TimerError, TimerName, Trouble, TroubleReason, Verdict, Was,
+    Record, Request, Response, RetryPolicy, Revision, SetOptions, Settings, SettingsVersion, Shift,
+    StateKind, Ticket, TimerError, TimerName, Trouble, TroubleReason, Verdict, Was,
 };
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
@@ -990,6 +990,10 @@ impl<S: Store> Store for Mute<S> {
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.store.commit(lease, changes)
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.store.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

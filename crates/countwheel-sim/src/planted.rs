@@ -4,7 +4,7 @@ use countwheel_durable::{PlantedBug, plant};
 
 use crate::machine::{Kind, Machine};
 use crate::rot;
-use crate::stores::{calls, makings, meanwhile, mixes, recipes, scrub, starts};
+use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, scrub, starts};
 use crate::world::{self, Options};
 
 /// Those that show only where something cannot be read.
@@ -44,7 +44,7 @@ impl Drop for Planted {
 
 /// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it moves, a
 /// start that has to be refused, files of two times, a store that is made, files made of changed
-/// recipes, or everything together.
+/// recipes, damaged files and their repair, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
     let name = format!("{bug:?}");
@@ -66,6 +66,9 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     if name.starts_with("Making") {
         return "makings";
     }
+    if name.starts_with("Repair") {
+        return "bytes";
+    }
     if IN_ROT.contains(&bug) {
         return "rot";
     }
@@ -86,6 +89,9 @@ pub fn find(bug: PlantedBug, seed: u64) -> Option<String> {
             let machine = || Machine::new(Kind::Tables, seed);
             calls::find_on(&machine, seed).err()
         }
+        "bytes" => bytes::run(Kind::Tables, seed)
+            .err()
+            .map(|failure| failure.what),
         "rot" => rot::run(seed).err().map(|failure| failure.what),
         "meanwhile" => meanwhile::run(seed).err(),
         "recipes" => recipes::run(seed).err(),

@@ -22,8 +22,8 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, QueueName, Record, Request,
-    Response, RetryPolicy, SetOptions, Shift, Ticket, TimerError, TimerId, TimerName, Trouble,
-    Verdict, Was,
+    Response, RetryPolicy, SetOptions, Settings, SettingsVersion, Shift, Ticket, TimerError,
+    TimerId, TimerName, Trouble, Verdict, Was,
 };
 
 use crate::failure::Failure;
@@ -133,6 +133,10 @@ impl Store for Mutable {
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.kept.commit(lease, changes)
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.kept.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

@@ -11,7 +11,7 @@ use countwheel_durable::store::{
     Change, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, Moved, OnDisk, Ownership, Page,
     QueueCounts, Reached, Scrubbed, Shard, Sorted, Store, StoreError, StoreFile,
 };
-use countwheel_durable::{Record, StateKind, TimerName, Trouble};
+use countwheel_durable::{Record, Settings, SettingsVersion, StateKind, TimerName, Trouble};
 
 use crate::machine::Kept;
 
@@ -392,13 +392,17 @@ impl Store for MisusedStore {
                         Change::Put { record, .. } => {
                             owned.removed.remove(&record.name);
                         }
-                        Change::Given(_) | Change::Clock(_) => {}
+                        Change::Given(_) | Change::Clock(_) | Change::Setting(_) => {}
                     }
                 }
                 Ok(())
             }
             _ => self.store.commit(lease, changes),
         }
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.store.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

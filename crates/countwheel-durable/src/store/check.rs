@@ -334,6 +334,7 @@ fn count(
     if differ_in_all > lost.saturating_mul(2) {
         report.problems.extend(different);
     }
-    report.timers = Some(counts.values().flatten().sum());
+    let timers = counts.iter().filter(|((shard, _), _)| !shard.is_reserved());
+    report.timers = Some(timers.flat_map(|(_, counts)| counts).sum());
     Ok(())
 }

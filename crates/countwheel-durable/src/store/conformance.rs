@@ -31,14 +31,15 @@ use std::time::Duration;
 use countwheel::{BootId, Instant, Timestamp};
 
 use super::{
-    Before, Change, ClockNote, DueEntry, DueScan, Filter, Lease, Ownership, Page, Position,
+    Before, Change, ClockNote, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page, Position,
     QueueCounts, Shard, Store, StoreError, Summary,
 };
 use crate::random::Random;
 use crate::{
     AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Jitter,
     Missed, Namespace, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy,
-    Revision, Schedule, State, StateKind, TimerId, TimerName, Wake, Zone,
+    Revision, Schedule, Setting, SettingName, Settings, SettingsVersion, State, StateKind, TimerId,
+    TimerName, Wake, Zone,
 };
 
 /// A store that can be closed and opened again.
@@ -150,6 +151,23 @@ pub const PROPERTIES: &[Property] = &[
         check: a_shard_is_taken_again_while_the_others_go_on,
     },
     Property {
+        sentence: "A setting is read back as it was put, and a removed one is gone, also after \
+                   reopening.",
+        check: a_setting_is_read_back_as_it_was_put,
+    },
+    Property {
+        sentence: "The version of the settings only grows, and says whether one was changed.",
+        check: the_version_of_the_settings_only_grows,
+    },
+    Property {
+        sentence: "Settings and timers of one commit come together or not at all.",
+        check: settings_come_with_their_timers,
+    },
+    Property {
+        sentence: "Settings are no timers, and nobody owns their shard.",
+        check: settings_are_no_timers,
+    },
+    Property {
         sentence: "Random changes give what a plain map gives.",
         check: random_changes_agree_with_a_plain_map,
     },
@@ -244,7 +262,7 @@ fn a_removed_timer_is_gone_everywhere(tested: &mut dyn Reopen) {
 fn a_wrong_lease_changes_nothing(tested: &mut dyn Reopen) {
     let never = Lease {
         shard: Shard(9),
-        fence: super::Fence(0),
+        fence: Fence(0),
     };
     assert_fenced(tested.store(), never);
     let old = own(tested.store()).lease;
@@ -331,7 +349,7 @@ fn the_last_note_of_the_clocks_stays(tested: &mut dyn Reopen) {
     commit(tested.store(), lease, &[Change::Clock(note(5))]);
     let refused = tested.store().commit(
         Lease {
-            fence: super::Fence(lease.fence.0 - 1),
+            fence: Fence(lease.fence.0 - 1),
             ..lease
         },
         &[Change::Clock(note(6))],
@@ -765,7 +783,7 @@ fn extreme_times_and_revisions_work(tested: &mut dyn Reopen) {
 }
 
 fn shards_are_apart(tested: &mut dyn Reopen) {
-    let shards = [Shard(0), Shard(1), Shard(255), Shard(256), Shard(u16::MAX)];
+    let shards = [0, 1, 255, 256, u16::MAX - 1].map(Shard);
     let records: Vec<_> = (0..5)
         .map(|i| record("q", "same", 100 - i, 10 + i))
         .collect();
@@ -900,6 +918,139 @@ fn a_shard_is_taken_again_while_the_others_go_on(tested: &mut dyn Reopen) {
     }
 }
 
+fn a_setting_is_read_back_as_it_was_put(tested: &mut dyn Reopen) {
+    let mut lease = own(tested.store()).lease;
+    assert_eq!(settings(tested.store()), Settings::default());
+    let longest = "s".repeat(SettingName::MAX_BYTES);
+    let names = ["a", "a/b", "\u{fc} \u{1f600}", &longest];
+    let sizes = [0, 1, 300, Setting::VALUE_MAX_BYTES];
+    let mut expected = Settings::default();
+    for round in 0..5_u8 {
+        for (at, name) in (0..).zip(names) {
+            let size = sizes[(at + usize::from(round)) % sizes.len()];
+            // One goes, comes again, and goes at last.
+            let is_gone = at == 0 && round % 2 == 0;
+            let change = Setting {
+                name: setting_name(name),
+                value: (!is_gone).then(|| vec![round; size]),
+            };
+            expected.apply(&change);
+            commit(tested.store(), lease, &[Change::Setting(change)]);
+            assert_eq!(settings(tested.store()), expected);
+        }
+        tested.reopen();
+        assert_eq!(settings(tested.store()), expected);
+        lease = own(tested.store()).lease;
+    }
+    assert_eq!(expected.get(&setting_name("a")), None);
+}
+
+fn the_version_of_the_settings_only_grows(tested: &mut dyn Reopen) {
+    let (shard, other) = (own(tested.store()).lease, Shard(9));
+    let mut last = SettingsVersion::default();
+    assert_eq!(tested.store().settings(last).expect("a store"), None);
+    commit(tested.store(), shard, &[put(&record("q", "a", 1, 2))]);
+    assert_eq!(tested.store().settings(last).expect("a store"), None);
+    // The owner of another shard changes them as well; and what is not there can be removed.
+    for (shard, value) in [
+        (Shard::ONLY, Some(vec![1])),
+        (other, Some(vec![1])),
+        (other, None),
+        (Shard::ONLY, None),
+        (other, None),
+        (Shard::ONLY, Some(vec![])),
+    ] {
+        let lease = acquire(tested.store(), shard).lease;
+        let name = setting_name("only");
+        let change = Setting { name, value };
+        commit(tested.store(), lease, &[Change::Setting(change)]);
+        let changed = tested.store().settings(last).expect("a store");
+        let now = changed.expect("a change").version();
+        assert!(now > last, "{now:?} after {last:?}");
+        for after in [now, SettingsVersion(u64::MAX)] {
+            let unchanged = tested.store().settings(after).expect("a store");
+            assert_eq!(unchanged, None);
+        }
+        last = now;
+        tested.reopen();
+        assert_eq!(settings(tested.store()).version(), last);
+    }
+}
+
+fn settings_come_with_their_timers(tested: &mut dyn Reopen) {
+    let mut old = own(tested.store()).lease;
+    let mut model = Model::default();
+    let mut expected = Settings::default();
+    let mut random = Random::new(7);
+    for round in 0..60_u64 {
+        // Some of each, in any order, also of one name.
+        let mut changes = Vec::new();
+        for _ in 0..1 + below(&mut random, 5) {
+            let key = below(&mut random, 3).to_string();
+            changes.push(match below(&mut random, 4) {
+                0 => Change::remove(name("q", &key)),
+                1 => put(&record(
+                    "q",
+                    &key,
+                    10 * round + changes.len() as u64 + 1,
+                    round,
+                )),
+                kind => Change::Setting(Setting {
+                    name: setting_name(&key),
+                    value: (kind == 2).then(|| vec![0; bounded(below(&mut random, 3_000))]),
+                }),
+            });
+        }
+        if round % 7 == 3 {
+            let lease = own(tested.store()).lease;
+            let refused = tested.store().commit(old, &changes);
+            assert!(matches!(refused, Err(StoreError::Fenced { .. })));
+            old = lease;
+        } else {
+            commit(tested.store(), old, &model.apply(&changes));
+            for change in &changes {
+                if let Change::Setting(setting) = change {
+                    expected.apply(setting);
+                }
+            }
+        }
+        if round % 10 == 9 {
+            tested.reopen();
+            old = own(tested.store()).lease;
+        }
+        assert_eq!(settings(tested.store()), expected);
+        model.assert_same(tested.store());
+    }
+}
+
+fn settings_are_no_timers(tested: &mut dyn Reopen) {
+    let reserved = tested.store().acquire(Shard::SETTINGS);
+    assert!(
+        matches!(reserved, Err(StoreError::Reserved { .. })),
+        "{reserved:?}"
+    );
+    let lease = own(tested.store()).lease;
+    let change = |name: &str| {
+        Change::Setting(Setting {
+            name: setting_name(name),
+            value: Some(vec![7; 10]),
+        })
+    };
+    commit(tested.store(), lease, &[change("a"), change("settings")]);
+    for fence in [0, 1, 2].map(Fence) {
+        let shard = Shard::SETTINGS;
+        assert_fenced(tested.store(), Lease { shard, fence });
+    }
+    Model::default().assert_same(tested.store());
+    let record = record("settings", "a", 1, 5);
+    commit(tested.store(), lease, &[put(&record), change("b")]);
+    let model = Model::of([record]);
+    model.assert_same(tested.store());
+    tested.reopen();
+    model.assert_same(tested.store());
+    assert_eq!(settings(tested.store()).iter().len(), 3);
+}
+
 fn random_changes_agree_with_a_plain_map(tested: &mut dyn Reopen) {
     let mut random = Random::new(42);
     let shards = [Shard(0), Shard(7)];
@@ -1014,7 +1165,7 @@ impl Model {
                     self.0.insert(record.name.clone(), (**record).clone())
                 }
                 Change::Remove { name, .. } => self.0.remove(name),
-                Change::Given(_) | Change::Clock(_) => None,
+                Change::Given(_) | Change::Clock(_) | Change::Setting(_) => None,
             };
         }
         changes.to_vec()
@@ -1171,6 +1322,16 @@ fn own(store: &dyn Store) -> Ownership {
 
 fn commit(store: &dyn Store, lease: Lease, changes: &[Change]) {
     store.commit(lease, changes).expect("a store that works");
+}
+
+/// All settings that there are.
+fn settings(store: &dyn Store) -> Settings {
+    let settings = store.settings(SettingsVersion::default());
+    settings.expect("a store that works").unwrap_or_default()
+}
+
+fn setting_name(name: &str) -> SettingName {
+    SettingName::new(name).expect("a name within the rules")
 }
 
 fn get(store: &dyn Store, name: &TimerName) -> Option<Record> {

@@ -25,12 +25,13 @@ use super::directory::{
 use super::files::cannot_open;
 use super::place::{FileSystem, Place as _};
 use super::scrub::{Piece, Scrub};
+use super::settings;
 use super::{
     Change, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, LogStats, MovingLog,
     OnDisk, OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed, Shard, Store,
     StoreError, Summary, TableOptions, TableStats, TableStore,
 };
-use crate::{QueueName, Record, TimerName, Trouble, Troubles};
+use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble, Troubles};
 
 const LOG: &str = "log";
 const TABLES: &str = "tables";
@@ -423,6 +424,7 @@ fn is_of_newest(change: &Change) -> bool {
         Change::Put { record, .. } => !record.name.queue.is_in_default(),
         Change::Remove { name, .. } => !name.queue.is_in_default(),
         Change::Given(_) | Change::Clock(_) => false,
+        Change::Setting(_) => true,
     }
 }
 
@@ -433,7 +435,7 @@ impl Drop for DiskStore {
 }
 
 /// Puts all that `old` has into `new`.
-fn copy(old: &EmbeddedStore, known: Ownership, new: &dyn Store) -> Result<(), StoreError> {
+fn copy(old: &EmbeddedStore, known: Ownership, new: &DiskStore) -> Result<(), StoreError> {
     let mut lease = new.acquire(Shard::ONLY)?.lease;
     while lease.fence < known.lease.fence {
         lease = new.acquire(Shard::ONLY)?.lease;
@@ -463,7 +465,16 @@ fn copy(old: &EmbeddedStore, known: Ownership, new: &dyn Store) -> Result<(), St
     }
     let mut last = vec![Change::Given(known.last_revision)];
     last.extend(known.clock.map(Change::Clock));
-    new.commit(lease, &last)
+    let settings = old
+        .settings(SettingsVersion::default())?
+        .unwrap_or_default();
+    // Each commit has a bounded part of them.
+    for (name, value) in settings.iter() {
+        let put = settings::put_anew(name, value.clone());
+        new.log.log().commit_beside(lease, &[], vec![put])?;
+    }
+    let version = settings::given(settings.version());
+    new.log.log().commit_beside(lease, &last, vec![version])
 }
 
 impl Store for DiskStore {
@@ -474,6 +485,10 @@ impl Store for DiskStore {
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.raise_format(changes)?;
         self.log.commit(lease, changes)
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.log.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

@@ -32,7 +32,10 @@ use super::{
     Change, ClockNote, DueScan, Filter, LogOptions, LogStore, MemorySorted, Shard, Store,
     StoreError, TableOptions, TableStore, check_files, repair_files,
 };
-use crate::{DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName};
+use crate::{
+    DueClock, Missed, Record, RetryPolicy, Revision, Setting, SettingName, SettingsVersion, State,
+    TimerId, TimerName,
+};
 
 const ID: u64 = 7;
 /// The queues of what real stores are filled with: two of them of one name.
@@ -229,6 +232,14 @@ fn clocks(number: u64) -> Change {
     })
 }
 
+/// A change of one of three settings.
+fn setting(number: u64, payload: usize) -> Change {
+    Change::Setting(Setting {
+        name: SettingName::new(format!("s{}", number % 3)).expect("a good name"),
+        value: (number % 4 > 0).then(|| vec![number.to_le_bytes()[0]; payload]),
+    })
+}
+
 fn put_some(
     store: &dyn Store,
     payload: usize,
@@ -245,6 +256,7 @@ fn put_some(
                 first,
                 second,
                 Change::Given(Revision(number + 30)),
+                setting(number, payload),
             ],
         )?;
         if number % 4 == 0 {
@@ -354,6 +366,13 @@ fn seen<S: Store>(
 /// Asks for everything. How many timers there are.
 fn ask(store: &dyn Store) -> Result<u64, StoreError> {
     let mut there = 0;
+    let settings = store.settings(SettingsVersion::default())?;
+    if let Some(settings) = settings {
+        assert!(
+            store.settings(settings.version())?.is_none(),
+            "{settings:?}"
+        );
+    }
     for counts in store.counts(Shard::ONLY)? {
         let mut filter = Filter {
             limit: 5,

@@ -11,7 +11,9 @@ use super::{
     Before, Change, ClockNote, DueEntry, DuePage, DueScan, Fence, Filter, Found, Lease, Ownership,
     Page, Position, QueueCounts, Shard, Store, StoreError,
 };
-use crate::{DueClock, QueueName, Record, Revision, StateKind, TimerName, Wake};
+use crate::{
+    DueClock, QueueName, Record, Revision, Settings, SettingsVersion, StateKind, TimerName, Wake,
+};
 
 /// Keeps timers in memory. Nothing survives the process; a clone shares the content, so a
 /// test can drop one owner and let the next one find what it left.
@@ -31,7 +33,9 @@ pub struct MemoryStore {
     store_id: u64,
     /// By which it forgets done records by itself.
     forgets_by: Option<Arc<dyn Clock>>,
+    /// Taken before the settings.
     shards: Arc<Mutex<BTreeMap<Shard, Content>>>,
+    settings: Arc<Mutex<Settings>>,
 }
 
 /// One shard.
@@ -60,6 +64,7 @@ impl MemoryStore {
             store_id,
             forgets_by: None,
             shards: Arc::default(),
+            settings: Arc::default(),
         }
     }
 
@@ -81,6 +86,27 @@ impl MemoryStore {
         self
     }
 
+    /// Takes a shard, also the one that no owner has.
+    pub(super) fn take(&self, shard: Shard) -> Ownership {
+        let mut shards = self.shards();
+        let content = shards.entry(shard).or_default();
+        content.fence.0 += 1;
+        Ownership {
+            lease: Lease {
+                shard,
+                fence: content.fence,
+            },
+            store_id: shard.id(self.store_id),
+            last_revision: content.last_revision,
+            clock: content.clock,
+            forgets_done: self.forgets_by.is_some(),
+        }
+    }
+
+    fn settings_now(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().expect("no panic under the lock")
+    }
+
     fn shards(&self) -> MutexGuard<'_, BTreeMap<Shard, Content>> {
         let mut shards = self.shards.lock().expect("no panic under the lock");
         if let Some(clock) = &self.forgets_by {
@@ -93,19 +119,10 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        let mut shards = self.shards();
-        let content = shards.entry(shard).or_default();
-        content.fence.0 += 1;
-        Ok(Ownership {
-            lease: Lease {
-                shard,
-                fence: content.fence,
-            },
-            store_id: shard.id(self.store_id),
-            last_revision: content.last_revision,
-            clock: content.clock,
-            forgets_done: self.forgets_by.is_some(),
-        })
+        if shard.is_reserved() {
+            return Err(StoreError::Reserved { shard });
+        }
+        Ok(self.take(shard))
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
@@ -129,9 +146,17 @@ impl Store for MemoryStore {
                     content.last_revision = content.last_revision.max(*revision);
                 }
                 Change::Clock(note) => content.clock = Some(*note),
+                Change::Setting(setting) => self.settings_now().apply(setting),
             }
         }
         Ok(())
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        // A commit that changes more than one holds the shards.
+        let _no_commit = self.shards();
+        let settings = self.settings_now();
+        Ok((settings.version() > after).then(|| settings.clone()))
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

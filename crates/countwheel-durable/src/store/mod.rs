@@ -19,6 +19,7 @@ mod page;
 mod place;
 mod repair;
 mod scrub;
+mod settings;
 pub mod simulated;
 mod sorted;
 mod table;
@@ -47,7 +48,10 @@ pub use table::{
     Salvaged, TableCheck, TableOptions, TableProblem, TableSnapshot, TableStats, TableStore,
 };
 
-use crate::{DueClock, QueueName, Record, Revision, StateKind, TimerName, Trouble, Wake};
+use crate::{
+    DueClock, QueueName, Record, Revision, Setting, Settings, SettingsVersion, StateKind,
+    TimerName, Trouble, Wake,
+};
 
 /// A part of the timers that one owner schedules at a time. A store of a single process
 /// has one, [`Shard::ONLY`].
@@ -57,6 +61,9 @@ pub struct Shard(pub u16);
 impl Shard {
     /// The one shard of a store that is not divided.
     pub const ONLY: Self = Self(0);
+
+    /// Reserved: no owner has it, and no timer is in it. A store may keep its settings there.
+    pub const SETTINGS: Self = Self(u16::MAX);
 
     /// The id of this shard of the store with that id: what a timer's [`id`](crate::TimerId) begins
     /// with. Revisions are given by each shard for itself, so two timers of two shards may have the
@@ -159,6 +166,8 @@ pub enum Change {
     Given(Revision),
     /// Remember where the clocks stand, in place of what the shard remembered before.
     Clock(ClockNote),
+    /// Change a setting, which is of no shard: see [`Store::settings`].
+    Setting(Setting),
 }
 
 impl Change {
@@ -225,7 +234,7 @@ pub trait Store: Send + Sync {
     /// Takes the shard: from now on the owner before is fenced out. Durable on return.
     ///
     /// # Errors
-    /// [`StoreError`] if the store failed.
+    /// [`StoreError::Reserved`] if it is [`Shard::SETTINGS`], any other if the store failed.
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError>;
 
     /// Applies `changes` in order, all or none, and returns when they are durable.
@@ -324,6 +333,17 @@ pub trait Store: Send + Sync {
     ) -> Result<Summary, StoreError> {
         Ok(Summary::of(self.counts(shard)?, first, limit))
     }
+
+    /// All settings, if one was changed after the change `after`; `None` if none was. They belong to
+    /// the whole store: the owner of any shard changes them, in a commit with its timers, and sees
+    /// what others have changed. A change made by somebody who has since lost its lease is no change.
+    ///
+    /// Before the first change their version is zero. They are read whole, so that what is stored
+    /// should be bounded: see [`Settings::MAX_BYTES`].
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store failed, or if one of them cannot be read.
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError>;
 
     /// Which parts of the store's indexes are passed over, because they cannot be read. A store that
     /// has none of its own, or fails instead, says that there are no gaps.
@@ -793,6 +813,12 @@ pub enum StoreError {
         ours: Fence,
         /// The fence that holds now.
         current: Fence,
+    },
+    /// Nobody owns this shard, and no timer is in it. Use another.
+    #[error("shard {} is reserved", shard.0)]
+    Reserved {
+        /// The shard.
+        shard: Shard,
     },
     /// Another process has the data directory. Stop that one, or use another directory.
     #[error("{} is locked by another process", path.display())]

@@ -10,9 +10,10 @@ use super::log::{self, Kept, Seen};
 use super::table::Found;
 use super::{
     Before, Change, CheckReport, ClockNote, Fence, Lease, LogStore, Problem, Shard, Sorted, Store,
-    StoreError, TableStore, check, table,
+    StoreError, TableStore, check, settings, table,
 };
-use crate::{Record, Revision, TimerName};
+use crate::planted::planted;
+use crate::{Record, Revision, SettingName, SettingsVersion, TimerName};
 
 /// A commit of a repair is about this long, in bytes and in changes.
 const COMMIT_BYTES: usize = 1 << 20;
@@ -36,6 +37,13 @@ pub enum Loss {
         /// The revision that was kept.
         revision: Revision,
     },
+    /// The same of a setting.
+    StaleSetting {
+        /// Its name.
+        name: SettingName,
+        /// The change that was kept.
+        version: SettingsVersion,
+    },
 }
 
 impl fmt::Display for Loss {
@@ -43,6 +51,9 @@ impl fmt::Display for Loss {
         match self {
             Self::Damage(problem) => problem.fmt(f),
             Self::Stale { name, revision } => write!(f, "{name}: revision {revision} may be stale"),
+            Self::StaleSetting { name, version } => {
+                write!(f, "setting {name}: version {} may be stale", version.0)
+            }
         }
     }
 }
@@ -53,7 +64,9 @@ impl fmt::Display for Loss {
 pub struct Repaired {
     /// How many timers the new store has.
     pub timers: u64,
-    /// How many of them may be stale.
+    /// How many settings it has.
+    pub settings: u64,
+    /// How many of all these may be stale.
     pub stale: u64,
     /// In how many places something could not be read.
     pub problems: u64,
@@ -134,6 +147,8 @@ pub fn repair_files<B: Sorted>(
         shards: BTreeMap::new(),
         shard: Shard::ONLY,
         changes: Vec::new(),
+        settings: Vec::new(),
+        last_setting: Revision::default(),
         bytes: 0,
         repaired: Repaired::default(),
         lost,
@@ -141,7 +156,8 @@ pub fn repair_files<B: Sorted>(
     for problem in report.problems {
         writer.problem(problem)?;
     }
-    for shard in salvage.shards.keys().copied().chain([Shard::ONLY]) {
+    let taken = salvage.shards.keys().copied().chain([Shard::ONLY]);
+    for shard in taken.filter(|shard| !shard.is_reserved()) {
         writer.target(shard)?;
     }
     let mut overtaken = BTreeSet::new();
@@ -198,6 +214,12 @@ pub fn repair_files<B: Sorted>(
         0 => 0,
         _ => REVISIONS_LEFT_OUT.saturating_add(salvage.bytes_lost),
     };
+    let known = salvage.shards.get(&Shard::SETTINGS);
+    let version = writer.last_setting;
+    let version = version.max(known.map(|owned| owned.revision).unwrap_or_default());
+    let version = SettingsVersion(version.0.saturating_add(left_out));
+    let lease = writer.target(Shard::ONLY)?.lease;
+    into.commit_beside(lease, &[], vec![settings::given(version)])?;
     for (shard, Target { lease, highest }) in writer.shards {
         let known = salvage.shards.get(&shard);
         let given = highest.max(known.map(|owned| owned.revision).unwrap_or_default());
@@ -313,6 +335,9 @@ struct Writer<'a, B> {
     /// Of which shard the changes are.
     shard: Shard,
     changes: Vec<Change>,
+    /// Changes of the shard of the settings, and the last version among them.
+    settings: Vec<Change>,
+    last_setting: Revision,
     bytes: usize,
     repaired: Repaired,
     lost: &'a mut dyn FnMut(Loss) -> Result<(), StoreError>,
@@ -342,7 +367,36 @@ impl<B: Sorted> Writer<'_, B> {
         (self.lost)(Loss::Damage(problem))
     }
 
+    fn put_setting(&mut self, record: Record, stale: bool) -> Result<(), StoreError> {
+        // In this shard nothing else was ever written.
+        let Some(name) = settings::name_of_record(&record.name) else {
+            return Ok(());
+        };
+        if planted!(RepairForgetsSettings) {
+            return Ok(());
+        }
+        self.repaired.settings += 1;
+        if stale {
+            self.repaired.stale += 1;
+            let version = SettingsVersion(record.revision.0);
+            (self.lost)(Loss::StaleSetting { name, version })?;
+        }
+        self.last_setting = self.last_setting.max(record.revision);
+        self.bytes += record.payload.len();
+        self.settings.push(Change::Put {
+            record: Box::new(record),
+            before: Before::Absent,
+        });
+        if self.settings.len() >= COMMIT_CHANGES || self.bytes >= COMMIT_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
     fn put(&mut self, shard: Shard, record: Record, stale: bool) -> Result<(), StoreError> {
+        if shard.is_reserved() {
+            return self.put_setting(record, stale);
+        }
         self.repaired.timers += 1;
         if stale {
             self.repaired.stale += 1;
@@ -368,7 +422,12 @@ impl<B: Sorted> Writer<'_, B> {
 
     fn flush(&mut self) -> Result<(), StoreError> {
         let changes = std::mem::take(&mut self.changes);
+        let settings = std::mem::take(&mut self.settings);
         self.bytes = 0;
+        if !settings.is_empty() {
+            let lease = self.target(Shard::ONLY)?.lease;
+            self.into.commit_beside(lease, &[], settings)?;
+        }
         if changes.is_empty() {
             return Ok(());
         }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::embedded::codec::{self, CodecError, Indexed};
 use super::{
-    Change, DuePage, DueScan, Filter, Gaps, Lease, MemoryStore, OpenFiles, Page, Scrubbed, Shard,
-    Store, StoreError,
+    Change, DuePage, DueScan, Filter, Gaps, MemoryStore, OpenFiles, Page, Scrubbed, Shard, Store,
+    StoreError,
 };
 use crate::{Record, StateKind, TimerName, Trouble};
 
@@ -412,14 +412,14 @@ impl From<Vec<(Shard, Change)>> for Moved {
 }
 
 impl FromIterator<(Shard, Change)> for Moved {
-    /// Revisions that were given and notes of the clocks are left out: the log knows them.
+    /// Revisions that were given, notes of the clocks and settings are left out: the log knows them.
     fn from_iter<I: IntoIterator<Item = (Shard, Change)>>(changes: I) -> Self {
         let mut moved = Self::default();
         for (shard, change) in changes {
             let (name, record) = match &change {
                 Change::Put { record, .. } => (&record.name, Some(codec::encode(record))),
                 Change::Remove { name, .. } => (name, None),
-                Change::Given(_) | Change::Clock(_) => continue,
+                Change::Given(_) | Change::Clock(_) | Change::Setting(_) => continue,
             };
             let name = (name.queue.as_str(), name.key.as_str());
             moved.push(shard, name, record.as_deref());
@@ -485,18 +485,18 @@ impl Sorted for MemorySorted {
             let name = match &change {
                 Change::Put { record, .. } => Some(&record.name),
                 Change::Remove { name, .. } => Some(name),
-                Change::Given(_) | Change::Clock(_) => None,
+                Change::Given(_) | Change::Clock(_) | Change::Setting(_) => None,
             };
             if let Some(name) = name {
                 unreadable.remove(&(shard, name.clone()));
             }
-            let fence = self.records.acquire(shard)?.lease.fence;
-            self.records.commit(Lease { shard, fence }, &[change])?;
+            let lease = self.records.take(shard).lease;
+            self.records.commit(lease, &[change])?;
         }
         for (shard, name) in moved.unreadable() {
-            let fence = self.records.acquire(shard)?.lease.fence;
+            let lease = self.records.take(shard).lease;
             let removal = Change::remove(name.clone());
-            self.records.commit(Lease { shard, fence }, &[removal])?;
+            self.records.commit(lease, &[removal])?;
             unreadable.insert((shard, name));
         }
         *ingested = segment;

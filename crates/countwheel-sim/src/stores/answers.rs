@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use countwheel::Timestamp;
 use countwheel_durable::store::{DueEntry, DueScan, Filter, QueueCounts, Shard, Store, StoreError};
-use countwheel_durable::{DueClock, QueueName, Record, TimerName};
+use countwheel_durable::{
+    DueClock, QueueName, Record, SettingName, SettingValue, Settings, SettingsVersion, TimerName,
+};
 
 /// Everything that a store says of some names, asked in pages, so that their borders are met.
 #[derive(Clone, PartialEq, Debug)]
@@ -19,6 +21,8 @@ pub struct Answers {
     pub listed: Vec<Vec<Record>>,
     /// The counts.
     pub counts: Vec<QueueCounts>,
+    /// All settings.
+    pub settings: Settings,
 }
 
 impl Answers {
@@ -51,6 +55,7 @@ impl Answers {
                 .map(|queue| listed(store, queue))
                 .collect::<Result<_, _>>()?,
             counts: store.counts(Shard::ONLY)?,
+            settings: settings(store)?,
         };
         // What it passes over it says.
         let gaps = store.gaps();
@@ -90,7 +95,11 @@ impl Answers {
         let known = |(place, record): (usize, &Option<Record>)| {
             record.is_none() || states.iter().any(|state| state.records[place] == *record)
         };
-        self.records.iter().enumerate().all(known)
+        let was_set = |(name, value): (&SettingName, &SettingValue)| {
+            let was = |state: &Self| state.settings.get(name) == Some(value);
+            states.iter().any(was)
+        };
+        self.records.iter().enumerate().all(known) && self.settings.iter().all(was_set)
     }
 
     /// Whether they agree among themselves.
@@ -165,6 +174,21 @@ fn unreadable(what: &str) -> StoreError {
 /// When the middle one is due.
 fn middle(due: &[DueEntry]) -> Option<Timestamp> {
     due.get(due.len() / 2).map(|entry| entry.wake.at)
+}
+
+/// All settings that there are.
+fn settings(store: &dyn Store) -> Result<Settings, StoreError> {
+    let settings = match store.settings(SettingsVersion::default()) {
+        // As of a record of a list: perhaps for a moment.
+        Err(StoreError::Corrupt { problem, .. }) if problem == "a setting cannot be read" => {
+            return Err(unreadable("a setting"));
+        }
+        settings => settings?.unwrap_or_default(),
+    };
+    match store.settings(settings.version())? {
+        None => Ok(settings),
+        Some(_) => Err(unreadable("the version of the settings")),
+    }
 }
 
 fn due(store: &dyn Store, clock: DueClock) -> Result<Vec<DueEntry>, StoreError> {

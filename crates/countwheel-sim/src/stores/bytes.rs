@@ -198,7 +198,7 @@ fn fill(machine: &Machine, seed: u64) -> Result<(BTreeSet<TimerName>, Vec<Answer
             names.extend(changes.iter().filter_map(|change| match change {
                 Change::Put { record, .. } => Some(record.name.clone()),
                 Change::Remove { name, .. } => Some(name.clone()),
-                Change::Given(_) | Change::Clock(_) => None,
+                Change::Given(_) | Change::Clock(_) | Change::Setting(_) => None,
             }));
         }
     }

@@ -61,6 +61,7 @@ impl fmt::Display for Event {
                 Change::Remove { name, .. } => write!(f, " remove {name},")?,
                 Change::Given(revision) => write!(f, " given {revision},")?,
                 Change::Clock(_) => write!(f, " clock,")?,
+                Change::Setting(setting) => write!(f, " {setting:?},")?,
             }
         }
         Ok(())
@@ -456,6 +457,12 @@ impl<'a> Life<'a> {
                 return Ok(format!("{name}: {found:?}, acknowledged {expected:?}"));
             }
         }
+        if found.settings != expected.settings {
+            return Ok(format!(
+                "{:?}, expected {:?}",
+                found.settings, expected.settings
+            ));
+        }
         if found.counts != expected.counts {
             return Ok(format!(
                 "{:?}, expected {:?}",
@@ -566,7 +573,7 @@ impl<'a> Life<'a> {
                     (record.name.clone(), Before::Present(record.state.kind()))
                 }
                 Change::Remove { name, .. } => (name.clone(), Before::Absent),
-                Change::Given(_) | Change::Clock(_) => {
+                Change::Given(_) | Change::Clock(_) | Change::Setting(_) => {
                     hinted.push(change);
                     continue;
                 }
@@ -590,7 +597,7 @@ fn name_of(change: &Change) -> Option<&TimerName> {
     match change {
         Change::Put { record, .. } => Some(&record.name),
         Change::Remove { name, .. } => Some(name),
-        Change::Given(_) | Change::Clock(_) => None,
+        Change::Given(_) | Change::Clock(_) | Change::Setting(_) => None,
     }
 }
 

@@ -7,7 +7,7 @@ use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
     LogStore, Loss, Shard, Store, StoreError, TableStore, check_files, repair_files,
 };
-use countwheel_durable::{Record, TimerName};
+use countwheel_durable::{Record, SettingName, TimerName};
 
 use super::answers::Answers;
 use crate::machine::Machine;
@@ -52,9 +52,11 @@ pub(super) fn run(
     };
     let into = open().map_err(|error| text("a new store", &error))?;
     let (mut stale, mut said) = (BTreeSet::new(), String::new());
+    let mut stale_settings = BTreeSet::new();
     let repaired = repair_files(&log, &tables, id, &into, &mut |loss| {
         match loss {
             Loss::Stale { name, .. } => drop(stale.insert(name)),
+            Loss::StaleSetting { name, .. } => drop(stale_settings.insert(name)),
             other => said.push_str(&format!("{other}; ")),
         }
         Ok(())
@@ -77,6 +79,19 @@ pub(super) fn run(
     if (there, report.timers) != (repaired.timers, Some(there)) {
         return Err(format!("{there} timers, and {} repaired", repaired.timers));
     }
+    let settings = kept.settings.iter().len() as u64;
+    if settings != repaired.settings {
+        let said = repaired.settings;
+        return Err(format!("{settings} settings, and {said} repaired"));
+    }
+    let version = kept.settings.version();
+    if kept
+        .settings
+        .iter()
+        .any(|(_, value)| value.version > version)
+    {
+        return Err("a version of the settings would be given twice".to_owned());
+    }
     let owner = made.acquire(Shard::ONLY);
     let owner = owner.map_err(|error| text("a repaired store", &error))?;
     let highest = kept.records.iter().flatten().map(|record| record.revision);
@@ -86,6 +101,10 @@ pub(super) fn run(
     {
         return Err("a revision would be given twice".to_owned());
     }
+    let stale = Stale {
+        timers: stale,
+        settings: stale_settings,
+    };
     let judged = judge(&kept, names, states, shows_end, &said, &stale);
     judged.map_err(|wrong| format!("{wrong}; a check said: {found}"))?;
     Ok(if is_sound {
@@ -95,13 +114,19 @@ pub(super) fn run(
     })
 }
 
+/// What a repair is not sure of.
+struct Stale {
+    timers: BTreeSet<TimerName>,
+    settings: BTreeSet<SettingName>,
+}
+
 fn judge(
     kept: &Answers,
     names: &BTreeSet<TimerName>,
     states: &[Answers],
     shows_end: bool,
     problems: &str,
-    stale: &BTreeSet<TimerName>,
+    stale: &Stale,
 ) -> Result<(), String> {
     let mut ever: BTreeMap<&TimerName, Vec<&Record>> = BTreeMap::new();
     for record in states
@@ -118,25 +143,38 @@ fn judge(
             return Err(format!("{} was never written so", record.name));
         }
     }
+    let was = |state: &Answers, name, value| state.settings.get(name) == Some(value);
+    for (name, value) in kept.settings.iter() {
+        if !states.iter().any(|state| was(state, name, value)) {
+            return Err(format!("setting {name} was never written so"));
+        }
+    }
     if !shows_end {
         // What had moved by then is as it was later, and what a lost commit replaced had not moved.
         return Ok(());
     }
+    let settings_fit = |state: &Answers| {
+        let as_then = |(name, value)| stale.settings.contains(name) || was(state, name, value);
+        let is_there = |(name, _): (&SettingName, _)| kept.settings.get(name).is_some();
+        kept.settings.iter().all(as_then)
+            && (state.settings.iter().all(is_there) || !problems.is_empty())
+    };
     let fits = |state: &Answers| {
         let pairs = kept.records.iter().zip(&state.records);
         names
             .iter()
             .zip(pairs)
             .all(|(name, (kept, was))| match kept {
-                Some(_) => kept == was || stale.contains(name),
+                Some(_) => kept == was || stale.timers.contains(name),
                 None => was.is_none() || !problems.is_empty(),
             })
+            && settings_fit(state)
     };
     // Without the last commit, which looks like one that was torn: the documented limit.
     if !states.iter().rev().take(2).any(fits) {
         return Err(format!(
             "what is kept, but for {} stale ones, was never there at one time: {problems}",
-            stale.len()
+            stale.timers.len() + stale.settings.len()
         ));
     }
     Ok(())

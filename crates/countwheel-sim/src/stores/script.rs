@@ -4,8 +4,8 @@ use countwheel::{BootId, Instant, Timestamp};
 use countwheel_durable::store::simulated::{Calls, Failure, Fault, Operation};
 use countwheel_durable::store::{Change, ClockNote};
 use countwheel_durable::{
-    DeadReason, DueClock, Missed, Namespace, QueueName, Record, RetryPolicy, Revision, State,
-    TimerId, TimerName,
+    DeadReason, DueClock, Missed, Namespace, QueueName, Record, RetryPolicy, Revision, Setting,
+    SettingName, State, TimerId, TimerName,
 };
 
 use super::life::Event;
@@ -234,6 +234,9 @@ pub fn life(seed: u64, faults: u64) -> Vec<Event> {
             .collect(),
     };
     let has_namespaces = Random::new(seed, "namespaces").one_in(2);
+    let mut settings = Random::new(seed, "settings");
+    // Some lives have none, and some have little else.
+    let one_in = *settings.pick(&[0, 0, 2, 6]);
     let mut random = Random::new(seed, "life");
     let mut left = faults;
     let mut revision = 0;
@@ -242,6 +245,13 @@ pub fn life(seed: u64, faults: u64) -> Vec<Event> {
         let mut commit = commit(&mut random, &dangers, &mut revision);
         if has_namespaces {
             move_every_third(&mut commit);
+        }
+        if let Event::Commit { changes, .. } = &mut commit {
+            while settings.one_in(one_in) {
+                // Before, behind and between those of timers.
+                let at = settings.below(changes.len() as u64 + 1);
+                changes.insert(usize::try_from(at).unwrap_or(0), setting(&mut settings));
+            }
         }
         events.push(commit);
         if random.one_in(dangers.upkeep) {
@@ -341,7 +351,7 @@ fn move_every_third(event: &mut Event) {
         let moved = match change {
             Change::Put { record, .. } => &mut record.name,
             Change::Remove { name, .. } => name,
-            Change::Given(_) | Change::Clock(_) => continue,
+            Change::Given(_) | Change::Clock(_) | Change::Setting(_) => continue,
         };
         let key = moved.key.as_str().strip_prefix("key-");
         let key = key.and_then(|key| key.parse().ok()).unwrap_or(0_u64);
@@ -357,6 +367,18 @@ pub(crate) fn in_other_namespace(queue: &QueueName) -> QueueName {
     Namespace::new("other")
         .and_then(|namespace| QueueName::in_namespace(&namespace, queue.name()))
         .unwrap_or_else(|error| unreachable!("the names are good: {error}"))
+}
+
+/// A change of one of a few settings.
+fn setting(random: &mut Random) -> Change {
+    let number = random.below(5);
+    let value = u8::try_from(random.below(251)).unwrap_or(0);
+    let bytes = *random.pick(&[0, 9, 700, 5_000]);
+    Change::Setting(Setting {
+        name: SettingName::new(format!("setting-{number}"))
+            .unwrap_or_else(|error| unreachable!("the names are good: {error}")),
+        value: (!random.one_in(4)).then(|| vec![value; bytes]),
+    })
 }
 
 /// A note of the clocks, each of another reading.

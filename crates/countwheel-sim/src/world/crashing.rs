@@ -11,7 +11,7 @@ use countwheel_durable::store::{
     Change, ClockNote, DuePage, DueScan, Filter, Found, Gaps, Lease, OnDisk, Ownership, Page,
     QueueCounts, Shard, Store, StoreError,
 };
-use countwheel_durable::{Record, TimerName, Trouble};
+use countwheel_durable::{Record, Settings, SettingsVersion, TimerName, Trouble};
 
 use super::boots::Noted;
 use crate::machine::{Kept, Machine};
@@ -137,6 +137,10 @@ impl Store for CrashingStore {
             Fault::After => Err(gone()),
             _ => Ok(()),
         }
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.inner.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

@@ -28,14 +28,15 @@ use super::super::directory::{
 };
 use super::super::log::Frozen;
 use super::super::place::FileSystem;
+use super::super::settings;
 use super::super::{
-    AtRisk, Change, CheckReport, DiskOptions, DiskStore, Fence, Problem, Shard, Store, StoreError,
+    AtRisk, Change, CheckReport, DiskOptions, DiskStore, Fence, Problem, Shard, StoreError,
     TableSnapshot, TableStore, table,
 };
 use super::opened::{Opened, begin, give_up, making};
 use super::rescue::Closed;
 use super::{LOG, SNAPSHOT, TABLES};
-use crate::Revision;
+use crate::{Revision, SettingsVersion};
 
 const TITLE: &str = "countwheel snapshot\nformat 1\n";
 const NO_SUM: &str = "--------";
@@ -243,18 +244,27 @@ impl DiskStore {
         Ok(store)
     }
 
-    /// Leaves out the revisions and fences that the store may have given after the snapshot that
+    /// Leaves out the revisions, fences and versions of settings that the store may have given after the snapshot that
     /// this one was made of.
     pub(super) fn leave_out(&self) -> Result<(), StoreError> {
         let log = self.log.log();
         // One that nobody ever took has no numbers, but may come to have.
         let shards: BTreeSet<_> = log.shards().into_iter().chain([Shard::ONLY]).collect();
         for shard in shards {
+            if shard.is_reserved() {
+                continue;
+            }
             let known = log.take(shard, Fence(0))?;
             let fence = Fence(known.lease.fence.0.saturating_add(FENCES_LEFT_OUT));
             let lease = log.take(shard, fence)?.lease;
             let given = known.last_revision.0.saturating_add(REVISIONS_LEFT_OUT);
-            self.commit(lease, &[Change::Given(Revision(given))])?;
+            let mut beside = Vec::new();
+            if shard == Shard::ONLY {
+                let SettingsVersion(version) = log.settings_version();
+                let version = version.saturating_add(REVISIONS_LEFT_OUT);
+                beside.push(settings::given(SettingsVersion(version)));
+            }
+            log.commit_beside(lease, &[Change::Given(Revision(given))], beside)?;
         }
         Ok(())
     }

@@ -30,11 +30,14 @@ use super::{
     Change, ClockNote, DueEntry, DuePage, DueScan, Fence, Filter, Lease, Ownership, Page, Position,
     QueueCounts, Shard, Store, StoreError,
 };
-use crate::{DueClock, Key, Record, Revision, StateKind, TimerName, Wake};
+use crate::{
+    DueClock, Key, Record, Revision, Setting, SettingName, SettingValue, Settings, SettingsVersion,
+    StateKind, TimerName, Wake,
+};
 
 type Bytes = &'static [u8];
 
-/// By name: `format` and `store`.
+/// By name: `format`, `store` and `settings`, which is the version of these.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 /// By shard: its fence and its last revision.
 const SHARDS: TableDefinition<'_, u16, (u64, u64)> = TableDefinition::new("shards");
@@ -50,6 +53,10 @@ const DUE_BOOT: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("due-bo
 const LIST: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("list");
 /// By [`codec::count_key`]: how many, never zero.
 const COUNTS: TableDefinition<'_, Bytes, u64> = TableDefinition::new("counts");
+
+/// By name: a setting, behind the version of the change that made it. Not there before format 2
+/// had any.
+const SETTINGS: TableDefinition<'_, &str, Bytes> = TableDefinition::new("settings");
 
 /// The version of the tables that this code writes.
 const FORMAT: u64 = 2;
@@ -297,6 +304,9 @@ impl Drop for EmbeddedStore {
 
 impl Store for EmbeddedStore {
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        if shard.is_reserved() {
+            return Err(StoreError::Reserved { shard });
+        }
         self.write(|transaction| {
             let mut shards = transaction.open_table(SHARDS)?;
             let (fence, last_revision) = shards.get(shard.0)?.map_or((0, 0), |row| row.value());
@@ -348,11 +358,28 @@ impl Store for EmbeddedStore {
                         let mut clocks = transaction.open_table(CLOCKS)?;
                         clocks.insert(lease.shard.0, note.to_bytes().as_slice())?;
                     }
+                    Change::Setting(setting) => change_setting(transaction, setting)?,
                 }
             }
             tables.finish()?;
             shards.insert(lease.shard.0, (lease.fence.0, last_revision.0))?;
             Ok(())
+        })
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.read(|transaction| {
+            let meta = transaction.open_table(META)?;
+            let version = SettingsVersion(meta.get("settings")?.map_or(0, |row| row.value()));
+            if version <= after {
+                return Ok(None);
+            }
+            let mut values = Vec::new();
+            for row in transaction.open_table(SETTINGS)?.iter()? {
+                let (name, value) = row?;
+                values.push(setting_of(name.value(), value.value())?);
+            }
+            Ok(Some(Settings::new(version, values)))
         })
     }
 
@@ -457,6 +484,34 @@ impl Store for EmbeddedStore {
             Ok(queues)
         })
     }
+}
+
+/// Makes the change, and counts it.
+fn change_setting(transaction: &WriteTransaction, setting: &Setting) -> Result<(), Problem> {
+    let mut meta = transaction.open_table(META)?;
+    let version = meta.get("settings")?.map_or(0, |row| row.value());
+    let version = version.saturating_add(1);
+    meta.insert("settings", version)?;
+    let mut settings = transaction.open_table(SETTINGS)?;
+    let name = setting.name.as_str();
+    match &setting.value {
+        Some(value) => {
+            let bytes = [&version.to_be_bytes()[..], value].concat();
+            settings.insert(name, bytes.as_slice())?;
+        }
+        None => drop(settings.remove(name)?),
+    }
+    Ok(())
+}
+
+/// The setting of a row.
+fn setting_of(name: &str, bytes: &[u8]) -> Result<(SettingName, SettingValue), Problem> {
+    let damage = || Problem::Damage("a setting cannot be read".to_owned());
+    let name = SettingName::new(name).map_err(|_| damage())?;
+    let (version, value) = bytes.split_first_chunk().ok_or_else(damage)?;
+    let version = SettingsVersion(u64::from_be_bytes(*version));
+    let value = value.to_vec();
+    Ok((name, SettingValue { version, value }))
 }
 
 fn due_table(clock: DueClock) -> TableDefinition<'static, Bytes, Bytes> {

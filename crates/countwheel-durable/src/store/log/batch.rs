@@ -4,8 +4,9 @@
 //! byte that says which, and what it needs. In that byte are
 //!
 //! - in the lowest three bits, which: a put, a removal, a revision given, a new owner, how far
-//!   the sorted store was passed, see [`passed`](super::passed), where the clocks stand, or a piece of
-//!   a copy of the counts;
+//!   the sorted store was passed, see [`passed`](super::passed), where the clocks stand, a piece of
+//!   a copy of the counts, or that what follows is of another shard, whose two bytes follow. So
+//!   settings are in the frame of the timers with which they were committed;
 //! - in the next, whether the sorted store may have the name;
 //! - in the three above, what the change replaces: 0 for nothing, or 1 more than the state.
 //!
@@ -30,6 +31,7 @@ const SNAPSHOT_WITHOUT_CLOCKS: u8 = 2;
 const SNAPSHOT: u8 = 3;
 const SNAPSHOT_WITH_SUMS: u8 = 4;
 
+const SHARD: u8 = 0;
 const PUT: u8 = 1;
 const REMOVE: u8 = 2;
 const GIVEN: u8 = 3;
@@ -207,7 +209,15 @@ pub(super) fn encode(frame: &mut Vec<u8>, change: &Change, replaces: Replaces) -
             frame.extend_from_slice(&note.to_bytes());
             (begins_at - FRAME_HEADER, 0)
         }
+        // What it changes stands behind the others, as of its own shard.
+        Change::Setting(_) => (begins_at - FRAME_HEADER, 0),
     }
+}
+
+/// Appends that what follows is of this shard.
+pub(super) fn encode_shard(frame: &mut Vec<u8>, shard: Shard) {
+    frame.push(SHARD);
+    frame.extend_from_slice(&shard.0.to_le_bytes());
 }
 
 /// Appends that the shard has another owner.
@@ -374,6 +384,7 @@ pub(super) fn decode_snapshot(body: &[u8]) -> Result<Vec<ShardSnapshot>, CodecEr
 /// Reads the changes of a commit's body.
 #[derive(Debug)]
 pub(super) struct Changes<'a> {
+    /// The shard of the change that was read last, or of the first if none was.
     pub(super) shard: Shard,
     rest: Rest<'a>,
 }
@@ -392,11 +403,17 @@ impl<'a> Changes<'a> {
 
     pub(super) fn next(&mut self) -> Result<Option<Logged<'a>>, CodecError> {
         let rest = &mut self.rest;
-        let begins_at = rest.at;
-        if begins_at == rest.body.len() {
-            return Ok(None);
-        }
-        let [bits] = rest.array()?;
+        let (begins_at, bits) = loop {
+            let begins_at = rest.at;
+            if begins_at == rest.body.len() {
+                return Ok(None);
+            }
+            let [bits] = rest.array()?;
+            if bits != SHARD {
+                break (begins_at, bits);
+            }
+            self.shard = Shard(u16::from_le_bytes(rest.array()?));
+        };
         Ok(Some(match bits & 7 {
             PUT => {
                 let length = u32::from_le_bytes(rest.array()?);

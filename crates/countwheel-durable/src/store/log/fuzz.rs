@@ -135,6 +135,7 @@ fn seal_records(body: &mut [u8]) {
             Some(usize::from(u16::from_le_bytes(*bytes)) + 2)
         };
         match what & 7 {
+            0 => at += 2,
             1 => {
                 let long = body.get(at..).and_then(|rest| rest.first_chunk::<4>());
                 let Some(long) = long.map(|long| u32::from_le_bytes(*long) as usize) else {
@@ -234,6 +235,7 @@ mod tests {
         let put = Change::put(record.clone());
         let before = [Change::Clock(note), Change::remove(name), put];
         let mut place = (0, 0);
+        batch::encode_shard(&mut frame, Shard::SETTINGS);
         for change in &before {
             place = batch::encode(&mut frame, change, Replaces::default());
         }

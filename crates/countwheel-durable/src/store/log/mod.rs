@@ -65,6 +65,7 @@ mod recovery;
 mod rescue;
 mod scrub;
 mod segment;
+mod setting;
 mod short;
 mod supply;
 mod walk;
@@ -88,12 +89,15 @@ use self::writer::{Writer, Written};
 use self::young::{Place, Table};
 use super::embedded::codec::{CodecError, Indexed};
 use super::scrub::Scrub;
+use super::settings;
 use super::{
     Before, Change, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, OnDisk, OnFailure,
     OpenFiles, Ownership, Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
 };
 use crate::planted::planted;
-use crate::{QueueName, Record, StateKind, TimerName, Trouble, Troubles};
+use crate::{
+    QueueName, Record, Settings, SettingsVersion, StateKind, TimerName, Trouble, Troubles,
+};
 
 pub(super) use self::freeze::Frozen;
 pub use self::mover::MovingLog;
@@ -363,6 +367,7 @@ impl<B: Sorted> LogStore<B> {
             frame: Vec::new(),
             snapshot,
             places: Vec::new(),
+            beside: Vec::new(),
             notes: false,
             stats,
         };
@@ -511,51 +516,64 @@ impl<B: Sorted> LogStore<B> {
         })
     }
 
-    fn try_commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+    /// Commits changes of the lease's shard, and with them what the settings among them change in
+    /// [`Shard::SETTINGS`], and `beside`, which are changes of that shard.
+    pub(super) fn commit_beside(
+        &self,
+        lease: Lease,
+        changes: &[Change],
+        beside: Vec<Change>,
+    ) -> Result<(), StoreError> {
+        let committed = self.try_commit(lease, changes, beside);
+        if let Err(error) = &committed
+            && !matches!(error, StoreError::Fenced { .. } | StoreError::Full { .. })
+        {
+            // Whatever it was that failed: the store's promise knows no exception.
+            self.writer_whatever().poisoned |= !planted!(LogGoesOn);
+        }
+        committed
+    }
+
+    fn try_commit(
+        &self,
+        lease: Lease,
+        changes: &[Change],
+        mut beside: Vec<Change>,
+    ) -> Result<(), StoreError> {
         let capped = self.make_way()?;
         let mut writer = self.writer()?;
         writer.supply.capped = capped;
         self.check_lease(lease)?;
-        if changes.is_empty() {
+        if changes
+            .iter()
+            .any(|change| matches!(change, Change::Setting(_)))
+        {
+            beside.extend(settings::changes(changes, self.settings_version()));
+        }
+        if changes.is_empty() && beside.is_empty() {
             return Ok(());
         }
-        self.encode(&mut writer, lease.shard, changes)?;
+        self.encode(&mut writer, lease.shard, changes, &beside)?;
         let (segment, body_at) = self.append(&mut writer)?;
-        writer.changes += changes.len();
+        writer.changes += changes.len() + beside.len();
         let mut state = self.state_mut();
         let table = state.shards.entry(lease.shard).or_default();
         if writer.notes {
             (table.unnoted, table.noted_in) = (0, segment);
         }
-        for (change, written) in changes.iter().zip(&writer.places) {
-            let &Written {
-                replaces,
-                hash,
-                slot,
-                ..
-            } = written;
-            let at = Place {
-                segment,
-                offset: body_at + written.at as u64,
-                len: u32::try_from(written.len).unwrap_or(u32::MAX),
-            };
-            match change {
-                Change::Put { record, .. } => {
-                    let indexed = Some(Indexed::of(record));
-                    table.apply_to((&record.name, hash, slot), indexed, replaces, at);
-                }
-                Change::Remove { name, .. } => {
-                    table.apply_to((name, hash, slot), None, replaces, at);
-                }
-                Change::Given(revision) => {
-                    table.last_revision = table.last_revision.max(*revision);
-                }
-                Change::Clock(note) => table.clock = Some(*note),
-            }
-        }
+        apply(table, changes, &writer.places, (segment, body_at));
         let hid = table.hid >= LOOK_EVERY;
         if hid {
             table.hid = 0;
+        }
+        if !beside.is_empty() {
+            let table = state.shards.entry(Shard::SETTINGS).or_default();
+            for (change, written) in beside.iter().zip(&mut writer.beside) {
+                // It may have been another table: there is none before the first setting.
+                written.hash = name_of(change).map_or(0, |name| table.hash(name));
+                written.slot = None;
+            }
+            apply(table, &beside, &writer.beside, (segment, body_at));
         }
         drop(state);
         self.is_mended(changes.iter().filter_map(name_of));
@@ -574,6 +592,7 @@ impl<B: Sorted> LogStore<B> {
         writer: &mut Writer,
         shard: Shard,
         changes: &[Change],
+        beside: &[Change],
     ) -> Result<(), StoreError> {
         let state = self.state();
         // Who has a lease has a table.
@@ -586,13 +605,44 @@ impl<B: Sorted> LogStore<B> {
         for note in notes {
             batch::encode_passed(&mut writer.frame, note);
         }
-        find(table, changes, &mut writer.places);
+        let Writer { frame, places, .. } = writer;
+        self.encode_changes(frame, places, (shard, table), changes)?;
+        if !beside.is_empty() {
+            let shard = Shard::SETTINGS;
+            let none = Table::default();
+            let table = state.shards.get(&shard).unwrap_or(&none);
+            batch::encode_shard(&mut writer.frame, shard);
+            let Writer {
+                frame,
+                beside: places,
+                ..
+            } = writer;
+            self.encode_changes(frame, places, (shard, Some(table)), beside)?;
+        }
+        if writer.frame.len() > COMMIT_MAX_BYTES {
+            writer.frame = Vec::new();
+            let problem = "a commit has at most 2 GiB";
+            let source = io::Error::new(io::ErrorKind::InvalidInput, problem);
+            return Err(io_error(&*self.files, source));
+        }
+        Ok(())
+    }
+
+    /// Puts changes of a shard into a frame, each with what it replaces.
+    fn encode_changes(
+        &self,
+        frame: &mut Vec<u8>,
+        places: &mut Vec<Written>,
+        (shard, table): (Shard, Option<&Table>),
+        changes: &[Change],
+    ) -> Result<(), StoreError> {
+        find(table, changes, places);
         // Of a name of which nobody knows what is under it, what this commit did to it before.
         let mut here = HashMap::new();
         let is_unknown =
             |change: &Change| matches!(before(change), Some(Before::Unknown | Before::Unreadable));
         let careful = changes.iter().any(is_unknown);
-        for (change, written) in changes.iter().zip(&mut writer.places) {
+        for (change, written) in changes.iter().zip(places) {
             if let Some((name, table)) = name_of(change).zip(table) {
                 let replaces = &mut written.replaces;
                 let young = written.slot.map(|slot| table.slot(slot));
@@ -615,14 +665,7 @@ impl<B: Sorted> LogStore<B> {
                     here.insert(name, kind_after(change));
                 }
             }
-            let encoded = batch::encode(&mut writer.frame, change, written.replaces);
-            (written.at, written.len) = encoded;
-        }
-        if writer.frame.len() > COMMIT_MAX_BYTES {
-            writer.frame = Vec::new();
-            let problem = "a commit has at most 2 GiB";
-            let source = io::Error::new(io::ErrorKind::InvalidInput, problem);
-            return Err(io_error(&*self.files, source));
+            (written.at, written.len) = batch::encode(frame, change, written.replaces);
         }
         Ok(())
     }
@@ -737,18 +780,27 @@ impl State {
 
 impl<B: Sorted> Store for LogStore<B> {
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        if shard.is_reserved() {
+            return Err(StoreError::Reserved { shard });
+        }
         self.take(shard, Fence(0))
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        let committed = self.try_commit(lease, changes);
-        if let Err(error) = &committed
-            && !matches!(error, StoreError::Fenced { .. } | StoreError::Full { .. })
-        {
-            // Whatever it was that failed: the store's promise knows no exception.
-            self.writer_whatever().poisoned |= !planted!(LogGoesOn);
+        if planted!(LogCommitsSettingsApart) {
+            let is_setting = |change: &Change| matches!(change, Change::Setting(_));
+            let apart = changes.iter().cloned().partition(is_setting);
+            let (apart, changes): (Vec<_>, Vec<_>) = apart;
+            if !apart.is_empty() && !changes.is_empty() {
+                self.commit_beside(lease, &apart, Vec::new())?;
+                return self.commit_beside(lease, &changes, Vec::new());
+            }
         }
-        committed
+        self.commit_beside(lease, changes, Vec::new())
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.read_settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
@@ -876,19 +928,55 @@ fn find(table: Option<&Table>, changes: &[Change], places: &mut Vec<Written>) {
     }
 }
 
+/// Notes changes of a table whose frame is in the log: in which segment, and where its body stands.
+fn apply(
+    table: &mut Table,
+    changes: &[Change],
+    places: &[Written],
+    (segment, body_at): (u64, u64),
+) {
+    for (change, written) in changes.iter().zip(places) {
+        let &Written {
+            replaces,
+            hash,
+            slot,
+            ..
+        } = written;
+        let at = Place {
+            segment,
+            offset: body_at + written.at as u64,
+            len: u32::try_from(written.len).unwrap_or(u32::MAX),
+        };
+        match change {
+            Change::Put { record, .. } => {
+                let indexed = Some(Indexed::of(record));
+                table.apply_to((&record.name, hash, slot), indexed, replaces, at);
+            }
+            Change::Remove { name, .. } => {
+                table.apply_to((name, hash, slot), None, replaces, at);
+            }
+            Change::Given(revision) => {
+                table.last_revision = table.last_revision.max(*revision);
+            }
+            Change::Clock(note) => table.clock = Some(*note),
+            Change::Setting(_) => {}
+        }
+    }
+}
+
 /// The name that a change is about.
 fn name_of(change: &Change) -> Option<&TimerName> {
     match change {
         Change::Put { record, .. } => Some(&record.name),
         Change::Remove { name, .. } => Some(name),
-        Change::Given(_) | Change::Clock(_) => None,
+        Change::Given(_) | Change::Clock(_) | Change::Setting(_) => None,
     }
 }
 
 fn before(change: &Change) -> Option<Before> {
     match change {
         Change::Put { before, .. } | Change::Remove { before, .. } => Some(*before),
-        Change::Given(_) | Change::Clock(_) => None,
+        Change::Given(_) | Change::Clock(_) | Change::Setting(_) => None,
     }
 }
 
@@ -896,7 +984,7 @@ fn before(change: &Change) -> Option<Before> {
 fn kind_after(change: &Change) -> Option<StateKind> {
     match change {
         Change::Put { record, .. } => Some(record.state.kind()),
-        Change::Remove { .. } | Change::Given(_) | Change::Clock(_) => None,
+        Change::Remove { .. } | Change::Given(_) | Change::Clock(_) | Change::Setting(_) => None,
     }
 }
 

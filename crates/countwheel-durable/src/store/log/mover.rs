@@ -14,7 +14,7 @@ use crate::store::{
     Change, DuePage, DueScan, Filter, Gaps, Lease, OnDisk, OnFailure, OpenFiles, Ownership, Page,
     QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
 };
-use crate::{QueueName, Record, TimerName, Trouble};
+use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble};
 
 /// After the disk was full, it is looked at again after so long, then after twice as long, and
 /// so on.
@@ -481,6 +481,10 @@ impl<B: Sorted + 'static> Store for MovingLog<B> {
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.log.commit(lease, changes)
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.log.settings(after)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

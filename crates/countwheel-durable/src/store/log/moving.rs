@@ -369,7 +369,6 @@ impl<B: Sorted> LogStore<B> {
         current: &mut Current,
     ) -> Result<(), CodecError> {
         let mut changes = Changes::of(body)?;
-        let shard = changes.shard;
         let place = |at: usize, len: usize| Place {
             segment: segment.number,
             offset: frame.body_at + at as u64,
@@ -378,14 +377,18 @@ impl<B: Sorted> LogStore<B> {
         let mut is_left = true;
         while is_left {
             let state = self.state();
-            let Some(table) = state.shards.get(&shard) else {
-                return Ok(());
-            };
             for _ in 0..MARKED_AT_ONCE {
                 let Some(change) = changes.next()? else {
                     is_left = false;
                     break;
                 };
+                let shard = changes.shard;
+                let Some(table) = state.shards.get(&shard) else {
+                    continue;
+                };
+                if shard.is_reserved() && planted!(LogForgetsSettingsAtMove) {
+                    continue;
+                }
                 let (name, at, record, wake) = match change {
                     Logged::Put { record, at, .. } => {
                         let (name, indexed) = Indexed::named(record)?;

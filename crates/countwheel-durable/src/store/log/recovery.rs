@@ -392,7 +392,6 @@ impl Replay<'_> {
 
     fn apply(&mut self, segment: &Segment, frame: Frame) -> Result<(), CodecError> {
         let mut changes = Changes::of(&self.body)?;
-        let table = self.state.shards.entry(changes.shard).or_default();
         let place = |at: usize, len: usize| Place {
             segment: segment.number,
             offset: frame.body_at + at as u64,
@@ -400,6 +399,7 @@ impl Replay<'_> {
         };
         let named = |queue, key| TimerName::from_text(queue, key).map_err(|_| CodecError::Name);
         while let Some(change) = changes.next()? {
+            let table = self.state.shards.entry(changes.shard).or_default();
             match change {
                 Logged::Put {
                     record,

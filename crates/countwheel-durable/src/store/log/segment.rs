@@ -16,8 +16,8 @@
 //! nobody who does not know the nonce, a random number that each segment has of its own.
 //!
 //! Segments of version 4 have no nonce, and no second header; those before version 6 have no notes of
-//! the clocks. They are read; what is begun is of version 6, and what is written goes there if there
-//! is room to begin one.
+//! the clocks, and those before version 8 no settings. They are read; what is begun is of version 8,
+//! and what is written goes there if there is room to begin one.
 //!
 //! The first frame is a snapshot: what the commits before came to, as far as it is not in the
 //! sorted store. Header and snapshot are synced before the file gets the name of a segment, so
@@ -44,7 +44,7 @@ const HEADER_BYTES: usize = 64;
 pub(super) const FRAME_HEADER: usize = 16;
 const ALIGNMENT: usize = 8;
 const MAGIC: [u8; 8] = *b"cwheelog";
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
 /// The earliest that is read: without a nonce, which is zero there.
 const VERSION_MIN: u32 = 4;
 /// So much of a tail is looked through at a time.

@@ -592,9 +592,10 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
             Ok(changes) => changes,
             Err(error) => return Ok(Some(error)),
         };
-        let shard = changes.shard;
         loop {
-            let seen = match changes.next() {
+            let next = changes.next();
+            let shard = changes.shard;
+            let seen = match next {
                 Err(error) => return Ok(Some(error)),
                 Ok(None) => return Ok(None),
                 Ok(Some(Logged::Put { record, at, .. })) => match codec::decode(record) {

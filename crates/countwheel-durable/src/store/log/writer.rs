@@ -43,6 +43,8 @@ pub(super) struct Writer {
     pub(super) snapshot: Vec<u8>,
     /// For each change of that commit.
     pub(super) places: Vec<Written>,
+    /// For each change of it in the shard of the settings.
+    pub(super) beside: Vec<Written>,
     /// Whether it says how far the sorted store was passed.
     pub(super) notes: bool,
     /// But for the zeros, which the supply counts.

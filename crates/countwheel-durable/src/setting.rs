@@ -1,0 +1,238 @@
+//! What is configured beside the timers: a small map that belongs to the whole store.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// What a setting is called: 1 to 256 bytes of UTF-8 without control characters, otherwise opaque.
+///
+/// ```
+/// use countwheel_durable::{SettingError, SettingName};
+///
+/// assert_eq!(SettingName::new("queue/orders")?.as_str(), "queue/orders");
+/// assert_eq!(SettingName::new(""), Err(SettingError::NameEmpty));
+/// assert_eq!(SettingName::new("a\nb"), Err(SettingError::NameControl { code_point: 0x0a }));
+/// # Ok::<(), SettingError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SettingName(Arc<str>);
+
+impl SettingName {
+    /// The longest name, in bytes.
+    pub const MAX_BYTES: usize = 256;
+
+    /// Checks and takes `name`.
+    ///
+    /// # Errors
+    /// [`SettingError`] says which rule it breaks.
+    pub fn new(name: impl AsRef<str>) -> Result<Self, SettingError> {
+        let name = name.as_ref();
+        if name.is_empty() {
+            return Err(SettingError::NameEmpty);
+        }
+        if name.len() > Self::MAX_BYTES {
+            return Err(SettingError::NameTooLong { bytes: name.len() });
+        }
+        match name.chars().find(|c| c.is_control()) {
+            Some(found) => Err(SettingError::NameControl {
+                code_point: found.into(),
+            }),
+            None => Ok(Self(name.into())),
+        }
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SettingName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for SettingName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// Why something is no setting, or one too many.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingError {
+    /// A name has at least one byte.
+    #[error("the name of a setting has at least one byte")]
+    NameEmpty,
+    /// A name has at most 256 bytes.
+    #[error(
+        "the name of a setting has at most {max} bytes, not {bytes}",
+        max = SettingName::MAX_BYTES
+    )]
+    NameTooLong {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// A name has no control characters.
+    #[error("the name of a setting has no control characters, such as U+{code_point:04X}")]
+    NameControl {
+        /// The first one found.
+        code_point: u32,
+    },
+    /// A value has at most 64 KiB.
+    #[error("a setting has at most {max} bytes, not {bytes}", max = Setting::VALUE_MAX_BYTES)]
+    ValueTooLong {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// All settings together have at most 16 MiB.
+    #[error("all settings have at most {max} bytes together, not {bytes}", max = Settings::MAX_BYTES)]
+    TooMany {
+        /// How many they would have.
+        bytes: usize,
+    },
+}
+
+/// A change of one setting.
+///
+/// ```
+/// use countwheel_durable::store::{Change, MemoryStore, Shard, Store};
+/// use countwheel_durable::{Setting, SettingName, SettingsVersion};
+///
+/// let store = MemoryStore::new(7);
+/// let lease = store.acquire(Shard::ONLY)?.lease;
+/// let setting = Setting {
+///     name: SettingName::new("queue/orders")?,
+///     value: Some(b"{}".to_vec()),
+/// };
+/// store.commit(lease, &[Change::Setting(setting.clone())])?;
+///
+/// let settings = store.settings(SettingsVersion::default())?.expect("one has changed");
+/// let found = settings.get(&setting.name).expect("it is there");
+/// assert_eq!((found.value.as_slice(), found.version), (&b"{}"[..], settings.version()));
+/// assert_eq!(store.settings(settings.version())?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name.
+    pub name: SettingName,
+    /// What it is from now on; `None` removes it. Removing nothing is no error.
+    pub value: Option<Vec<u8>>,
+}
+
+impl Setting {
+    /// The longest value, in bytes.
+    pub const VALUE_MAX_BYTES: usize = 64 << 10;
+}
+
+/// How long the value is, since it may be a secret.
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.value.as_ref().map(Vec::len);
+        f.debug_struct("Setting")
+            .field("name", &self.name)
+            .field("bytes", &bytes)
+            .finish()
+    }
+}
+
+/// How often a setting was changed, of all the settings that a store ever had. Only grows, also when
+/// the last one is removed; each change makes it one greater, and a store that was repaired or
+/// restored leaves some out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct SettingsVersion(pub u64);
+
+/// What a setting is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SettingValue {
+    /// The change that made it so.
+    pub version: SettingsVersion,
+    /// The bytes.
+    pub value: Vec<u8>,
+}
+
+/// How long the value is, since it may be a secret.
+impl fmt::Debug for SettingValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SettingValue")
+            .field("version", &self.version)
+            .field("bytes", &self.value.len())
+            .finish()
+    }
+}
+
+/// All settings of a store at one moment. See [`Setting`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Settings {
+    version: SettingsVersion,
+    values: BTreeMap<SettingName, SettingValue>,
+}
+
+impl Settings {
+    /// All settings together, names and values, have at most so many bytes.
+    pub const MAX_BYTES: usize = 16 << 20;
+
+    /// Those of a store, in `version`.
+    ///
+    /// ```
+    /// use countwheel_durable::{Settings, SettingsVersion};
+    ///
+    /// let settings = Settings::new(SettingsVersion(3), []);
+    /// assert_eq!(settings, Settings::new(SettingsVersion(3), []));
+    /// assert_eq!((settings.version(), settings.bytes()), (SettingsVersion(3), 0));
+    /// ```
+    #[must_use]
+    pub fn new(
+        version: SettingsVersion,
+        values: impl IntoIterator<Item = (SettingName, SettingValue)>,
+    ) -> Self {
+        Self {
+            version,
+            values: values.into_iter().collect(),
+        }
+    }
+
+    /// The last change that is in it.
+    #[must_use]
+    pub fn version(&self) -> SettingsVersion {
+        self.version
+    }
+
+    /// The setting of that name.
+    #[must_use]
+    pub fn get(&self, name: &SettingName) -> Option<&SettingValue> {
+        self.values.get(name)
+    }
+
+    /// All of them, in order of name.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&SettingName, &SettingValue)> {
+        self.values.iter()
+    }
+
+    /// How many bytes they have, names and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let bytes = self
+            .values
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.value.len());
+        bytes.sum()
+    }
+
+    /// Makes a change, as a store does.
+    pub(crate) fn apply(&mut self, change: &Setting) {
+        self.version.0 = self.version.0.saturating_add(1);
+        let version = self.version;
+        match change.value.clone() {
+            Some(value) => drop(
+                self.values
+                    .insert(change.name.clone(), SettingValue { version, value }),
+            ),
+            None => drop(self.values.remove(&change.name)),
+        }
+    }
+}
