@@ -6,6 +6,8 @@
 //! cargo run --release -p countwheel-durable --example submit_rate -- disk:DIRECTORY 256 5
 //! ```
 //!
+//! A fourth argument divides the store into so many shards, all of them owned here.
+//!
 //! A number of callers with a `+`, such as `1+`, is of callers that wait for none of their
 //! last thousand answers: what the engine does when it has always something to do.
 
@@ -17,7 +19,7 @@ use std::time::Duration;
 use countwheel::{Clock, SystemClock};
 use countwheel_durable::store::{DiskOptions, DiskStore, MemoryStore};
 use countwheel_durable::{
-    Attempt, Config, Due, Inline, Outcome, Precondition, Request, RetryPolicy, SetOptions,
+    Attempt, Config, Due, Inline, Outcome, Precondition, Request, RetryPolicy, SetOptions, Shards,
     TimerName, Timers, Verdict,
 };
 
@@ -26,6 +28,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let store = arguments.next().unwrap_or_else(|| "memory".to_owned());
     let callers = arguments.next().unwrap_or_else(|| "16".to_owned());
     let seconds: u64 = arguments.next().map_or(Ok(5), |text| text.parse())?;
+    let shards: u16 = arguments.next().map_or(Ok(1), |text| text.parse())?;
+    let shards = Shards::new(shards).ok_or("there are 1 to 1024 shards")?;
     let ahead = if callers.ends_with('+') { 1_000 } else { 1 };
     let callers: usize = callers.trim_end_matches('+').parse()?;
 
@@ -35,9 +39,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let timers = match store.strip_prefix("disk:") {
         Some(directory) => {
             let store = DiskStore::open(directory.as_ref(), 7, DiskOptions::default())?;
-            Timers::open(store, handler, shared, config)?
+            Timers::open_divided(store, shards, shards.all(), handler, shared, config)?
         }
-        None => Timers::open(MemoryStore::new(7), handler, shared, config)?,
+        None => {
+            let store = MemoryStore::new(7);
+            Timers::open_divided(store, shards, shards.all(), handler, shared, config)?
+        }
     };
 
     let stop = Arc::new(AtomicBool::new(false));
@@ -67,8 +74,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     #[expect(clippy::cast_precision_loss, reason = "a rate needs no more")]
     {
         println!(
-            "{store} {callers} callers, {ahead} ahead: {:.0} requests/s, {:.0} commits/s, {:.1} \
+            "{store} {callers} callers, {ahead} ahead, {} shards: {:.0} requests/s, {:.0} commits/s, {:.1} \
              requests a commit, {:.2} us of processor time each",
+            shards.count(),
             count as f64 / passed.as_secs_f64(),
             commits as f64 / passed.as_secs_f64(),
             count as f64 / commits.max(1) as f64,
