@@ -81,6 +81,8 @@ struct Hub {
     config: Config,
     common: Common,
     owned: RwLock<BTreeMap<Shard, Arc<Owned>>>,
+    /// Held while a shard is taken.
+    taking: Mutex<()>,
     ends: Arc<Mutex<Ends>>,
 }
 
@@ -189,6 +191,7 @@ impl Timers {
             config,
             common,
             owned: RwLock::default(),
+            taking: Mutex::default(),
             ends,
         });
         if let Some(disk) = hub.store.on_disk() {
@@ -225,17 +228,16 @@ impl Timers {
         if shard.0 >= hub.shards.count() {
             return Err(refused("the store has no such shard"));
         }
-        let mut owned = hub.owned.write();
+        // One at a time; the others go on meanwhile.
+        let _taking = hub.taking.lock();
         if hub.ends.lock().is_stopping {
             return Err(refused("the timers have stopped"));
         }
-        if let Some(before) = owned.get(&shard) {
-            match before.health() {
-                Health::Running => return Ok(()),
-                Health::Stopping => return Err(refused("it is being handed over")),
-                Health::Stopped | Health::Lost(_) | Health::Failed(_) => {}
-            }
-            before.wait();
+        let before = hub.owned.read().get(&shard).map(|owned| owned.health());
+        match before {
+            Some(Health::Running) => return Ok(()),
+            Some(Health::Stopping) => return Err(refused("it is being handed over")),
+            Some(Health::Stopped | Health::Lost(_) | Health::Failed(_)) | None => {}
         }
         let common = hub.common.clone();
         let engine = Engine::open_within(
@@ -250,7 +252,12 @@ impl Timers {
         if let Some(reason) = &hub.ends.lock().store_failed {
             started.store_failed(reason);
         }
-        owned.insert(shard, started);
+        hub.owned.write().insert(shard, Arc::clone(&started));
+        if hub.ends.lock().is_stopping {
+            // Who stops may have come too early to see it.
+            started.tell_to_stop(Duration::ZERO);
+            return Err(refused("the timers have stopped"));
+        }
         Ok(())
     }
 

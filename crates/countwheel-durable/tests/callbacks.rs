@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use countwheel::{Clock as _, SystemClock};
 use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
-use countwheel_durable::store::{Filter, LogOptions, LogStore, MemorySorted, MemoryStore};
+use countwheel_durable::store::{Filter, LogOptions, LogStore, MemorySorted, MemoryStore, Shard};
 use countwheel_durable::{
     Attempt, Config, Due, Handler, Inline, Outcome, Precondition, QueueName, Request, RetryPolicy,
     SetOptions, TimerError, TimerName, Timers, Verdict,
@@ -103,6 +103,22 @@ const PROMPT: [(&str, Call); 14] = [
     }),
     ("troubles", |timers| {
         let _troubles = timers.troubles();
+        Said::Something
+    }),
+    ("take", |timers| {
+        timers.take(Shard::ONLY).unwrap_or_default();
+        Said::Something
+    }),
+    ("hand_over", |timers| {
+        let _left = timers.hand_over(Shard(1), Duration::ZERO);
+        Said::Something
+    }),
+    ("owned", |timers| {
+        let _owned = (timers.owned(), timers.shards());
+        Said::Something
+    }),
+    ("on_lost", |timers| {
+        timers.on_lost(|_, _| ());
         Said::Something
     }),
     ("open_files", |timers| {

@@ -244,6 +244,37 @@ fn a_lost_shard_ends_alone_and_can_be_taken_again() {
     ));
 }
 
+/// Whoever is told of a loss may take the shard again at once, and ask for what it likes.
+#[test]
+fn a_shard_is_taken_again_by_who_is_told_that_it_is_lost() {
+    let store = MemoryStore::new(7);
+    let timers = open(&store, idle, Config::default());
+    let (send, taken) = mpsc::channel();
+    let (send, again) = (Mutex::new(send), timers.clone());
+    timers.on_lost(move |shard, _| {
+        again.submit(set(name("asked"), HOUR), |_| ());
+        let result = again.take(shard);
+        send.lock().unwrap().send((shard, result.is_ok())).unwrap();
+    });
+    for round in 0..20 {
+        for shard in [Shard(3), SHARDS.of(&name("a"))] {
+            let _other_owner = store.acquire(shard).unwrap();
+            // Its next commit is refused: the names of all shards are asked for.
+            for i in 0..64 {
+                let lost = timers.call(set(name(format!("{i}")), HOUR)).is_err();
+                if lost {
+                    break;
+                }
+            }
+            let told = taken.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!(told, (shard, true), "{round}");
+            assert_eq!(timers.owned()[&shard], Health::Running, "{round}");
+        }
+    }
+    // A handle in a callback keeps the threads, so they are ended by name.
+    timers.stop(Duration::ZERO);
+}
+
 #[test]
 fn the_places_of_attempts_outlive_the_loss_of_their_shard() {
     let (send, started) = mpsc::channel();
