@@ -3,14 +3,19 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::mem;
+use std::sync::Arc;
 
 use countwheel::Timestamp;
 
 use crate::backlog::{Backlog, Correction, Pends, pends};
 use crate::kept::Kept;
 use crate::planted::planted;
+use crate::setting::SettingsDraft;
 use crate::store::{Before, Change, Found, Shard, Store, StoreError};
-use crate::{Record, TimerError, TimerName};
+use crate::{
+    Record, Setting, SettingError, SettingPrecondition, Settings, SettingsVersion, TimerError,
+    TimerName,
+};
 
 /// Reads each record once, and keeps what became of it.
 pub(crate) struct Draft<'a> {
@@ -36,6 +41,7 @@ pub(crate) struct Draft<'a> {
     written: usize,
     /// What was there before each change, while it may have to be undone.
     undo: Option<Vec<Undo>>,
+    settings: SettingsDraft,
 }
 
 /// What a change takes the place of.
@@ -96,7 +102,25 @@ impl<'a> Draft<'a> {
             read: 0,
             written: 0,
             undo: None,
+            settings: SettingsDraft::new(Arc::default()),
         }
+    }
+
+    /// These are the settings before the step.
+    pub(crate) fn knows(&mut self, settings: &Arc<Settings>) {
+        self.settings = SettingsDraft::new(Arc::clone(settings));
+    }
+
+    /// Changes a setting. Says the version that it gets if nobody else changes one meanwhile.
+    pub(crate) fn configure(
+        &mut self,
+        change: Setting,
+        precondition: SettingPrecondition,
+    ) -> Result<SettingsVersion, SettingError> {
+        let bytes = change.value.as_ref().map_or(0, Vec::len);
+        let version = self.settings.change(change, precondition)?;
+        self.written += bytes;
+        Ok(version)
     }
 
     pub(crate) fn read(&mut self, name: &TimerName) -> Result<Option<&Record>, StoreError> {
@@ -233,15 +257,18 @@ impl<'a> Draft<'a> {
     /// From here on, changes can be undone.
     pub(crate) fn begin(&mut self) {
         self.undo = Some(Vec::new());
+        self.settings.begin();
     }
 
     /// Keeps the changes since [`Draft::begin`].
     pub(crate) fn keep(&mut self) {
         self.undo = None;
+        self.settings.keep();
     }
 
     /// Undoes the changes since [`Draft::begin`].
     pub(crate) fn undo(&mut self) {
+        self.settings.undo();
         for undo in self.undo.take().into_iter().flatten().rev() {
             let drafted = &mut self.drafted[undo.place];
             (drafted.record, drafted.changed) = (undo.record, undo.changed);
@@ -286,6 +313,8 @@ impl<'a> Draft<'a> {
                 _ => {}
             }
         }
+        let settings = self.settings.into_changes();
+        changes.extend(settings.into_iter().map(Change::Setting));
         (changes, kept)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
@@ -17,7 +17,8 @@ use crate::scheduler::{Event, Scheduler, Step, Ticket};
 use crate::store::{self, Change, ClockNote, Lease, Shard, Store, StoreError};
 use crate::trouble::Noticed;
 use crate::{
-    Attempt, BatchError, Budget, Config, Response, Stats, TimerError, Trouble, TroubleReason,
+    Attempt, BatchError, Budget, Config, Request, Response, Settings, SettingsVersion, Stats,
+    TimerError, Trouble, TroubleReason,
 };
 
 /// A scheduler with its store and its clock, but without a thread: whoever holds it calls
@@ -79,7 +80,18 @@ pub struct Engine {
     /// A turn was begun that has not ended.
     is_within: bool,
     failed: bool,
+    settings: SeenSettings,
+    /// When they are looked at again, by the boot clock, if nobody asks before.
+    settings_due: Timestamp,
+    /// They could not be read when they were looked at last.
+    settings_unread: bool,
 }
+
+/// The settings as an engine saw them last.
+pub(crate) type SeenSettings = Arc<Mutex<Arc<Settings>>>;
+
+/// So often a turn looks whether somebody else has changed a setting.
+const SETTINGS_PAUSE: Duration = Duration::from_millis(500);
 
 /// A turn that was begun: what it would change, and what it lets out once that is durable. See
 /// [`Engine::begin`].
@@ -141,15 +153,20 @@ impl Refusal {
     }
 }
 
+/// What somebody has who reads the settings.
+pub(crate) fn lock(settings: &Mutex<Arc<Settings>>) -> MutexGuard<'_, Arc<Settings>> {
+    settings.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Engine {
     /// Takes ownership of a shard of the store and begins with what it holds. What is overdue
     /// follows in turns by queue, in each in deadline order, at the rate of the configuration.
     ///
     /// Reads the first of it before it returns: a place that cannot be read is one of
-    /// [`troubles`](Self::troubles) then.
+    /// [`troubles`](Self::troubles) then. Reads all settings.
     ///
     /// # Errors
-    /// If the store cannot be taken, or nothing that is due can be read of it.
+    /// If the store cannot be taken, if its settings cannot be read, or nothing that is due.
     pub fn open(
         store: Arc<dyn Store>,
         shard: Shard,
@@ -173,7 +190,11 @@ impl Engine {
         let ownership = store.acquire(shard)?;
         let notes = Notes::open(&*clock, ownership.clock);
         let mut scheduler = Scheduler::new(ownership, notes.origin().now(&*clock), config, budget);
+        let settings = store.settings(SettingsVersion::default())?;
+        scheduler.knows(Arc::new(settings.unwrap_or_default()));
         scheduler.read_ahead(&*store)?;
+        let settings = Arc::new(Mutex::new(Arc::clone(scheduler.settings())));
+        let settings_due = notes.origin().now(&*clock).boot + SETTINGS_PAUSE;
         let noticed = Arc::clone(scheduler.noticed());
         let engine = Self {
             store,
@@ -186,6 +207,9 @@ impl Engine {
             ending: None,
             is_within: false,
             failed: false,
+            settings,
+            settings_due,
+            settings_unread: false,
         };
         engine.look_at_clock(engine.clock.timestamp());
         Ok(engine)
@@ -262,6 +286,15 @@ impl Engine {
             let kept = self.kept.drain(..).chain(self.left_over.drain(..));
             kept.chain(events).collect()
         };
+        let asks = |request: &Request| matches!(request, Request::Configure { .. });
+        let asks = events.iter().any(|event| match event {
+            Event::Request(_, request) => asks(request),
+            Event::Batch(_, requests) => requests.iter().any(asks),
+            Event::Outcome { .. } => false,
+        });
+        if asks || now.boot >= self.settings_due {
+            self.look_at_settings(now);
+        }
         let mut step = self.scheduler.step(now, &mut events, &*self.store);
         self.left_over = events;
         if planted!(LeftOverForgotten) {
@@ -324,6 +357,84 @@ impl Engine {
         result
     }
 
+    /// Sees what others have changed of the settings. If that cannot be read, those that are known
+    /// stay.
+    fn look_at_settings(&mut self, now: Now) {
+        self.settings_due = now.boot + SETTINGS_PAUSE;
+        let known = self.scheduler.settings().version();
+        match self.store.settings(known) {
+            Ok(None) => self.settings_unread = false,
+            Ok(Some(settings)) => {
+                self.settings_unread = false;
+                self.see_settings(settings);
+            }
+            Err(error) => {
+                if !mem::replace(&mut self.settings_unread, true) {
+                    tracing::warn!(%error, "the settings cannot be read; they stay as they were");
+                }
+            }
+        }
+    }
+
+    fn see_settings(&mut self, settings: Settings) {
+        let settings = Arc::new(settings);
+        self.scheduler.knows(Arc::clone(&settings));
+        *lock(&self.settings) = settings;
+    }
+
+    /// The settings as of the last turn: what was committed is in them, and what others have changed
+    /// up to half a second before it.
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(self.scheduler.settings())
+    }
+
+    /// The same for whoever reads them beside the engine.
+    pub(crate) fn seen_settings(&self) -> SeenSettings {
+        Arc::clone(&self.settings)
+    }
+
+    /// Sees what the turn has changed of the settings, which is durable, and makes the versions right
+    /// that its answers say, if somebody else has changed some as well.
+    fn settings_changed(&mut self, now: Now, step: &mut Step) {
+        let mut expected = Settings::clone(self.scheduler.settings());
+        let mut any = false;
+        for change in &step.changes {
+            if let Change::Setting(setting) = change {
+                expected.apply(setting);
+                any = true;
+            }
+        }
+        if !any {
+            return;
+        }
+        self.look_at_settings(now);
+        let seen = self.scheduler.settings();
+        if seen.version() == expected.version() {
+            return;
+        }
+        if seen.version() < expected.version() {
+            // They cannot be read just now, and this much is known.
+            self.see_settings(expected);
+            return;
+        }
+        let seen = Arc::clone(seen);
+        let one = step
+            .answers
+            .iter_mut()
+            .filter_map(|(_, it)| it.as_mut().ok());
+        let batches = step
+            .batches
+            .iter_mut()
+            .filter_map(|(_, it)| it.as_mut().ok());
+        for response in one.chain(batches.flatten()) {
+            if let Response::Configured { name, version } = response {
+                let found = seen.get(name).map(|value| value.version);
+                *version = found.unwrap_or(seen.version());
+            }
+        }
+    }
+
     fn look_at_clock(&self, wall: Timestamp) {
         match self.notes.trouble(wall) {
             Some(mut trouble) => {
@@ -373,6 +484,7 @@ impl Engine {
             }
             None => {}
         }
+        self.settings_changed(now, &mut step);
         let changes = mem::take(&mut step.changes);
         self.scheduler.settle(step.corrections.as_deref(), changes);
         for (ticket, answer) in step.answers {

@@ -141,7 +141,10 @@ pub use request::{
     BatchError, Due, Precondition, Request, Response, SetOptions, Shift, TimerError, Was,
 };
 pub use scheduler::{Event, Ticket};
-pub use setting::{Setting, SettingError, SettingName, SettingValue, Settings, SettingsVersion};
+pub use setting::{
+    Setting, SettingError, SettingName, SettingPrecondition, SettingValue, Settings,
+    SettingsVersion,
+};
 pub use shards::Shards;
 pub use stats::{Lateness, OverdueCount, Overview, QueueOverview, Stats};
 pub use timers::{Health, Timers};

@@ -6,8 +6,8 @@ use countwheel::Timestamp;
 
 use crate::store::{Shard, StoreError};
 use crate::{
-    Missed, NameError, PolicyError, Recurrence, RecurrenceError, RetryPolicy, Revision, StateKind,
-    TimerId, TimerName,
+    Missed, NameError, PolicyError, Recurrence, RecurrenceError, RetryPolicy, Revision,
+    SettingError, SettingName, SettingPrecondition, SettingsVersion, StateKind, TimerId, TimerName,
 };
 
 /// When something shall be due.
@@ -147,18 +147,31 @@ pub enum Request {
         /// When it is due.
         due: Due,
     },
+    /// Change a setting, or remove it.
+    ///
+    /// What must hold is compared with the settings as they are when the request is taken up. An
+    /// owner of another shard may change the same setting between that and the commit.
+    Configure {
+        /// Its name.
+        name: SettingName,
+        /// What it is from now on; `None` removes it. Removing nothing is no error.
+        value: Option<Vec<u8>>,
+        /// What must hold.
+        precondition: SettingPrecondition,
+    },
 }
 
 impl Request {
-    /// The timer it is about.
+    /// The timer it is about; `None` if it is about a setting.
     #[must_use]
-    pub fn name(&self) -> &TimerName {
+    pub fn name(&self) -> Option<&TimerName> {
         match self {
             Self::Set { name, .. }
             | Self::Move { name, .. }
             | Self::Remove { name, .. }
             | Self::Fire { name }
-            | Self::Revive { name, .. } => name,
+            | Self::Revive { name, .. } => Some(name),
+            Self::Configure { .. } => None,
         }
     }
 }
@@ -188,6 +201,13 @@ pub enum Response {
     },
     /// The timer was removed.
     Removed(Was),
+    /// The setting was changed.
+    Configured {
+        /// Its name.
+        name: SettingName,
+        /// The version of it, or of all settings if it was removed.
+        version: SettingsVersion,
+    },
 }
 
 /// What a removed timer was doing.
@@ -279,6 +299,9 @@ pub enum TimerError {
     /// The name breaks a rule.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// A setting breaks a rule, or is not as it was asked for.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// The retry policy breaks a rule.
     #[error(transparent)]
     Policy(#[from] PolicyError),

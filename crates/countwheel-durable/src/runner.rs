@@ -12,13 +12,14 @@ use std::time::Duration;
 use countwheel::{Clock, Timestamp};
 
 use crate::backlog::ByQueue;
+use crate::engine::{self, SeenSettings};
 use crate::in_flight::InFlight;
 use crate::pool::Pool;
 use crate::store::{Shard, StoreError};
 use crate::trouble::Noticed;
 use crate::{
     Attempt, BatchError, Budget, Completion, Effect, Engine, Event, Handler, Health, Outcome,
-    Request, Response, Revision, Stats, Ticket, TimerError,
+    Request, Response, Revision, Settings, Stats, Ticket, TimerError,
 };
 
 /// The longest wait while anything is pending: a deadline is a wall time and the wait is
@@ -32,6 +33,7 @@ pub(crate) type BatchAnswer = Box<dyn FnOnce(Result<Vec<Response>, BatchError>) 
 pub(crate) struct Owned {
     pub(crate) noticed: Arc<Noticed>,
     pub(crate) overdue: Arc<Mutex<ByQueue>>,
+    settings: SeenSettings,
     pub(crate) mailbox: Arc<Mailbox>,
     budget: Budget,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -159,6 +161,7 @@ impl Owned {
         common: Common,
     ) -> Result<Arc<Self>, StoreError> {
         let (noticed, overdue) = (engine.noticed(), engine.overdue());
+        let settings = engine.seen_settings();
         let mailbox = Arc::new(Mailbox {
             inbox: Mutex::new(Inbox {
                 asked: VecDeque::new(),
@@ -206,6 +209,7 @@ impl Owned {
         Ok(Arc::new(Self {
             noticed,
             overdue,
+            settings,
             mailbox,
             budget,
             thread: Mutex::new(Some(thread)),
@@ -227,6 +231,11 @@ impl Owned {
         inbox.asked.push_back(asked);
         self.mailbox.wake(inbox);
         Ok(())
+    }
+
+    /// The settings as its engine knows them.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&engine::lock(&self.settings))
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -298,6 +307,7 @@ impl Mailbox {
 fn payload_bytes(request: &Request) -> usize {
     match request {
         Request::Set { payload, .. } => payload.len(),
+        Request::Configure { value, .. } => value.as_ref().map_or(0, Vec::len),
         _ => 0,
     }
 }

@@ -30,8 +30,8 @@ use crate::window::{Room, Window};
 use crate::{
     Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason, Due,
     DueClock, Missed, Outcome, Precondition, QueueName, Record, Recurrence, Recurring, Request,
-    Response, Revision, Run, Shift, State, StateKind, Stats, TimerError, TimerId, Verdict, Wake,
-    Was, policy,
+    Response, Revision, Run, Setting, Settings, Shift, State, StateKind, Stats, TimerError,
+    TimerId, Verdict, Wake, Was, policy,
 };
 
 mod batch;
@@ -173,6 +173,8 @@ pub(crate) struct Scheduler {
     aside: Aside,
     backlog: Backlog,
     noticed: Arc<Noticed>,
+    /// As they were last looked at.
+    settings: Arc<Settings>,
     stats: Stats,
 }
 
@@ -219,6 +221,7 @@ impl Scheduler {
             aside: Aside::default(),
             backlog: Backlog::new(),
             noticed: Arc::default(),
+            settings: Arc::default(),
             stats: Stats::default(),
             config,
         }
@@ -258,6 +261,15 @@ impl Scheduler {
         self.aside.look(store);
         left += counted;
         refilled.and_then(|()| self.backlog.look(self.now, store, shard, &mut left))
+    }
+
+    /// These are the settings from now on.
+    pub(crate) fn knows(&mut self, settings: Arc<Settings>) {
+        self.settings = settings;
+    }
+
+    pub(crate) fn settings(&self) -> &Arc<Settings> {
+        &self.settings
     }
 
     pub(crate) fn ownership(&self) -> Ownership {
@@ -485,6 +497,7 @@ impl Scheduler {
         };
         let known = (mem::take(&mut self.kept), found);
         let mut draft = Draft::new(store, shard, now.wall, known, events.len());
+        draft.knows(&self.settings);
         self.held_until = (!has_room).then(|| now.boot + ROOM_PAUSE);
         if !has_room {
             // It is the disk that it waits for, not the rate.
@@ -580,14 +593,14 @@ impl Scheduler {
     ) -> Result<Found, StoreError> {
         let asked = events.iter().flat_map(|event| {
             let (one, more, outcome) = match event {
-                Event::Request(_, request) => (Some(request.name()), &[][..], None),
+                Event::Request(_, request) => (request.name(), &[][..], None),
                 Event::Batch(_, requests) => (None, requests.as_slice(), None),
                 Event::Outcome { revision, .. } => {
                     let name = self.in_flight.name(*revision);
                     (None, &[][..], name.filter(|name| !self.kept.has(name)))
                 }
             };
-            let more = more.iter().map(Request::name);
+            let more = more.iter().filter_map(Request::name);
             one.into_iter().chain(more).chain(outcome).cloned()
         });
         let most = if self.paused || !has_room {
@@ -761,6 +774,19 @@ impl Scheduler {
                 }
                 self.stats.fired_by_request += 1;
                 Ok(self.rearm(draft, record, due, clock))
+            }
+            Request::Configure {
+                name,
+                value,
+                precondition,
+            } => {
+                let setting = name.clone();
+                let change = Setting {
+                    name: setting,
+                    value,
+                };
+                let version = draft.configure(change, precondition)?;
+                Ok(Response::Configured { name, version })
             }
             Request::Revive { name, due } => {
                 let mut record = Box::new(draft.existing(&name)?.clone());

@@ -88,12 +88,39 @@ pub enum SettingError {
         /// How many it has.
         bytes: usize,
     },
+    /// There is a setting of that name, and the request asked for a new one.
+    #[error("a setting of that name exists, with version {}", version.0)]
+    Exists {
+        /// The change that made it what it is.
+        version: SettingsVersion,
+    },
+    /// The setting has another version than the one asked for.
+    #[error("the setting has version {}, another than asked for", current.0)]
+    Changed {
+        /// The change that made it what it is.
+        current: SettingsVersion,
+    },
+    /// There is no setting of that name, and the request asked for a version of it.
+    #[error("there is no setting of that name")]
+    NotFound,
     /// All settings together have at most 16 MiB.
     #[error("all settings have at most {max} bytes together, not {bytes}", max = Settings::MAX_BYTES)]
     TooMany {
         /// How many they would have.
         bytes: usize,
     },
+}
+
+/// What must hold of a setting for a request to change it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SettingPrecondition {
+    /// Nothing.
+    #[default]
+    None,
+    /// There is none of that name.
+    Absent,
+    /// It was changed last by this change.
+    Version(SettingsVersion),
 }
 
 /// A change of one setting.
@@ -234,5 +261,102 @@ impl Settings {
             ),
             None => drop(self.values.remove(&change.name)),
         }
+    }
+}
+
+/// The settings of one step: as they are known, then as the step changes them.
+#[derive(Debug)]
+pub(crate) struct SettingsDraft {
+    known: Arc<Settings>,
+    changes: Vec<Setting>,
+    /// How many bytes all of them have; counted once it is asked for.
+    bytes: Option<usize>,
+    /// What there was when changes became such as can be undone.
+    undo: Option<(usize, Option<usize>)>,
+}
+
+impl SettingsDraft {
+    pub(crate) fn new(known: Arc<Settings>) -> Self {
+        Self {
+            known,
+            changes: Vec::new(),
+            bytes: None,
+            undo: None,
+        }
+    }
+
+    /// The version of a setting and how long it is; `None` if there is none of that name.
+    fn current(&self, name: &SettingName) -> Option<(SettingsVersion, usize)> {
+        let drafted = self.changes.iter().rposition(|it| it.name == *name);
+        match drafted {
+            Some(at) => {
+                let bytes = self.changes[at].value.as_ref()?.len();
+                let version = self.known.version.0 + at as u64 + 1;
+                Some((SettingsVersion(version), bytes))
+            }
+            None => {
+                let known = self.known.get(name)?;
+                Some((known.version, known.value.len()))
+            }
+        }
+    }
+
+    /// Takes in a change, unless it breaks a rule or its precondition does not hold. Says the version
+    /// that it gives if nobody else changes a setting meanwhile.
+    pub(crate) fn change(
+        &mut self,
+        change: Setting,
+        precondition: SettingPrecondition,
+    ) -> Result<SettingsVersion, SettingError> {
+        let current = self.current(&change.name);
+        match (precondition, current) {
+            (SettingPrecondition::Absent, Some((version, _))) => {
+                return Err(SettingError::Exists { version });
+            }
+            (SettingPrecondition::Version(_), None) => return Err(SettingError::NotFound),
+            (SettingPrecondition::Version(asked), Some((current, _))) if asked != current => {
+                return Err(SettingError::Changed { current });
+            }
+            _ => {}
+        }
+        let name = change.name.as_str().len();
+        let before = current.map_or(0, |(_, bytes)| name + bytes);
+        let known = self.bytes.unwrap_or_else(|| self.known.bytes());
+        let mut bytes = known.saturating_sub(before);
+        if let Some(value) = &change.value {
+            let most = Setting::VALUE_MAX_BYTES;
+            if value.len() > most {
+                let bytes = value.len();
+                return Err(SettingError::ValueTooLong { bytes });
+            }
+            bytes += name + value.len();
+            if bytes > Settings::MAX_BYTES {
+                return Err(SettingError::TooMany { bytes });
+            }
+        }
+        self.bytes = Some(bytes);
+        self.changes.push(change);
+        Ok(SettingsVersion(
+            self.known.version.0 + self.changes.len() as u64,
+        ))
+    }
+
+    pub(crate) fn begin(&mut self) {
+        self.undo = Some((self.changes.len(), self.bytes));
+    }
+
+    pub(crate) fn keep(&mut self) {
+        self.undo = None;
+    }
+
+    pub(crate) fn undo(&mut self) {
+        if let Some((changes, bytes)) = self.undo.take() {
+            self.changes.truncate(changes);
+            self.bytes = bytes;
+        }
+    }
+
+    pub(crate) fn into_changes(self) -> Vec<Setting> {
+        self.changes
     }
 }

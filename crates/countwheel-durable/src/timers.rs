@@ -20,8 +20,8 @@ use crate::store::{
 };
 use crate::{
     BatchError, Budget, Config, Due, Engine, Handler, Overview, Precondition, QueueName,
-    QueueOverview, Record, Request, Response, RetryPolicy, SetOptions, Shards, Stats, TimerError,
-    TimerName, Trouble,
+    QueueOverview, Record, Request, Response, RetryPolicy, SetOptions, Settings, Shards, Stats,
+    TimerError, TimerName, Trouble,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -521,6 +521,44 @@ impl Timers {
         Ok(page)
     }
 
+    /// All settings: those that were there at the opening, with what was acknowledged since, and with
+    /// what owners of other shards have changed, as of half a second before the last turn. Reads no
+    /// store.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel::SystemClock;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{
+    /// #     Attempt, Config, Outcome, Request, Response, SettingError, SettingName,
+    /// #     SettingPrecondition, TimerError, Timers, Verdict,
+    /// # };
+    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// # let clock = Arc::new(SystemClock::new());
+    /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// let name = SettingName::new("queue/orders")?;
+    /// let configure = |value: &str, precondition| Request::Configure {
+    ///     name: name.clone(),
+    ///     value: Some(value.into()),
+    ///     precondition,
+    /// };
+    /// let made = timers.call(configure("paused", SettingPrecondition::Absent))?;
+    /// let Response::Configured { version, .. } = made else { panic!("{made:?}") };
+    /// assert_eq!(timers.settings().get(&name).expect("it is there").version, version);
+    ///
+    /// timers.call(configure("resumed", SettingPrecondition::Version(version)))?;
+    /// let late = timers.call(configure("paused", SettingPrecondition::Version(version)));
+    /// assert!(matches!(late, Err(TimerError::Setting(SettingError::Changed { .. }))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        let owned = self.hub.owned.read();
+        let known = owned.values().map(|owned| owned.settings());
+        let newest = known.max_by_key(|settings| settings.version());
+        newest.unwrap_or_default()
+    }
+
     /// How many timers each queue has in each state. Reads the store; blocks.
     ///
     /// # Errors
@@ -787,15 +825,20 @@ impl Drop for StopOnDrop {
 }
 
 impl Hub {
-    /// The one shard that all of these are about.
+    /// The one shard that all of these are about. Settings are of all shards: they go with the timers
+    /// beside them, or to any shard that is owned.
     fn shard_of(&self, requests: &[Request]) -> Result<Shard, TimerError> {
         if self.shards == Shards::ONE {
             return Ok(Shard::ONLY);
         }
-        let mut shards = requests
-            .iter()
-            .map(|request| self.shards.of(request.name()));
-        let first = shards.next().unwrap_or(Shard::ONLY);
+        let names = requests.iter().filter_map(Request::name);
+        let mut shards = names.map(|name| self.shards.of(name));
+        let Some(first) = shards.next() else {
+            let owned = self.owned.read();
+            let works = |owned: &&Arc<Owned>| owned.health() == Health::Running;
+            let running = owned.iter().find(|(_, owned)| works(owned));
+            return Ok(running.map_or(Shard::ONLY, |(shard, _)| *shard));
+        };
         if shards.all(|shard| shard == first) {
             Ok(first)
         } else {

@@ -68,7 +68,7 @@ const WAITING: [(&str, Call); 3] = [
 ];
 
 /// The others.
-const PROMPT: [(&str, Call); 14] = [
+const PROMPT: [(&str, Call); 18] = [
     ("submit", |timers| {
         timers.submit(setting("submitted"), drop);
         Said::Something

@@ -248,7 +248,7 @@ impl Model {
         request: &Request,
         answer: &Result<Response, TimerError>,
     ) -> Verdicts {
-        let name = request.name().clone();
+        let name = timer_of(request).clone();
         let expected = self.apply(now, request);
         match (answer, expected) {
             (Ok(response), Ok(expected)) => self.check_response(&name, response, expected),
@@ -270,7 +270,7 @@ impl Model {
     pub fn unanswered(&mut self, now: Now, request: &Request) {
         // A refusal changes nothing, and that is all there is to know of it.
         if self.apply(now, request).is_ok()
-            && let Some(timer) = self.timers.get_mut(request.name())
+            && let Some(timer) = self.timers.get_mut(timer_of(request))
         {
             timer.revision = None;
         }
@@ -305,7 +305,7 @@ impl Model {
                 let index = index.ok_or_else(|| format!("refused as a whole: {refusal}"))?;
                 let request = requests.get(index);
                 let request = request.ok_or_else(|| format!("{index} is no request"))?;
-                let name = request.name();
+                let name = timer_of(request);
                 let expected = self.clone().first_refusal(now, requests);
                 let same = expected.as_ref().is_some_and(|(at, expected)| {
                     let error = std::mem::discriminant(&refusal.error);
@@ -343,7 +343,7 @@ impl Model {
 
     /// How long the payload is of the timer that a request is about.
     fn payload_len(&self, now: Now, request: &Request) -> usize {
-        let timer = self.timers.get(request.name());
+        let timer = self.timers.get(timer_of(request));
         let timer = timer.filter(|timer| !timer.is_over(now, self.keep_done));
         timer.map_or(0, |timer| timer.tag.len())
     }
@@ -374,7 +374,7 @@ impl Model {
     }
 
     fn apply(&mut self, now: Now, request: &Request) -> Result<Expected, TimerError> {
-        let name = request.name();
+        let name = timer_of(request);
         let keep_done = self.keep_done;
         let timer = self.timers.get_mut(name);
         let timer = timer.filter(|timer| !timer.is_over(now, keep_done));
@@ -544,6 +544,7 @@ impl Model {
                 self.accepted += 1;
                 Ok(timer.rearm((due, due)))
             }
+            Request::Configure { .. } => unreachable!("no world asks for a setting"),
         }
     }
 
@@ -555,7 +556,7 @@ impl Model {
     ) -> Verdicts {
         let fresh = match response {
             Response::Set { revision, .. } | Response::Moved { revision, .. } => Some(*revision),
-            Response::Removed(_) => None,
+            Response::Removed(_) | Response::Configured { .. } => None,
         };
         if let Some(revision) = fresh {
             let last = self.last_revision;
@@ -1194,4 +1195,10 @@ enum Expected {
 
 fn within(at: Timestamp, (low, high): (Timestamp, Timestamp)) -> bool {
     low <= at && at <= high
+}
+
+/// The timer that a request is about.
+pub(crate) fn timer_of(request: &Request) -> &TimerName {
+    let name = request.name();
+    name.unwrap_or_else(|| unreachable!("no world asks for a setting"))
 }

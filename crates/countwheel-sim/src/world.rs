@@ -1438,7 +1438,7 @@ impl Happening {
             Self::Batch(_, requests) => requests,
             Self::Outcome(..) => &[],
         };
-        requests.iter().map(Request::name)
+        requests.iter().filter_map(Request::name)
     }
 
     fn event(&self) -> Event {

@@ -132,7 +132,7 @@ impl Seen {
                 self.wrong
                     .get_or_insert(format!("line {line}: removed while {was:?}"));
             }
-            Response::Set { .. } | Response::Moved { .. } => {}
+            Response::Set { .. } | Response::Moved { .. } | Response::Configured { .. } => {}
         }
     }
 

@@ -71,9 +71,12 @@ impl Scheduler {
         bytes: &mut usize,
         draft: &mut Draft<'_>,
     ) -> Result<Response, TimerError> {
-        let found = match draft.replaced(request.name())? {
-            Replaced::Record(record) => record.map_or(0, |record| record.payload.len()),
-            Replaced::Unreadable => 0,
+        let found = match request.name().map(|name| draft.replaced(name)) {
+            None => 0,
+            Some(found) => match found? {
+                Replaced::Record(record) => record.map_or(0, |record| record.payload.len()),
+                Replaced::Unreadable => 0,
+            },
         };
         let written_before = draft.written();
         let response = self.answer(request, draft)?;
