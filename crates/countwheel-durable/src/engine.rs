@@ -470,6 +470,8 @@ impl Engine {
                 None
             }
         };
+        // A commit shows that the shard was owned; without one, only the lease can.
+        let is_committed = refusal.is_none() && (has_changes || note.is_some());
         match refusal {
             // Nothing else rests on it.
             Some(Refusal::Full | Refusal::Unavailable(_)) if note.is_some() && !has_changes => {
@@ -484,6 +486,10 @@ impl Engine {
             }
             None => {}
         }
+        let answers = step.answers.len() + step.batches.len();
+        if !is_committed && answers > 0 {
+            self.check_lease(lease, "an answer")?;
+        }
         self.settings_changed(now, &mut step);
         let changes = mem::take(&mut step.changes);
         self.scheduler.settle(step.corrections.as_deref(), changes);
@@ -494,10 +500,8 @@ impl Engine {
             sink(Effect::BatchAnswer(ticket, answer));
         }
         for (clock, mut attempt) in step.starts {
-            if !self.store.may_start(lease) && !planted!(StartsWithoutLease) {
-                let shard = lease.shard;
-                let reason = "the lease ended before an attempt left".to_owned();
-                return Err(StoreError::Lost { shard, reason });
+            if !planted!(StartsWithoutLease) {
+                self.check_lease(lease, "an attempt")?;
             }
             // The commit took time. The wall clock may have been set back during it.
             attempt.started = self.now().by(clock).max(attempt.started);
@@ -505,6 +509,17 @@ impl Engine {
             sink(Effect::Start(attempt));
         }
         Ok(())
+    }
+
+    /// Whether `what` may leave: not once the lease has ended.
+    fn check_lease(&self, lease: Lease, what: &str) -> Result<(), StoreError> {
+        if self.store.may_start(lease) {
+            return Ok(());
+        }
+        Err(StoreError::Lost {
+            shard: lease.shard,
+            reason: format!("the lease ended before {what} left"),
+        })
     }
 
     /// The step could not be committed, and is void: requests are refused, outcomes kept. So is what
@@ -574,8 +589,8 @@ impl Engine {
     /// process: a turn does so by itself, now and then.
     ///
     /// # Errors
-    /// As [`turn`](Self::turn); [`StoreError::Full`] if there is no room for it, and nothing was
-    /// changed.
+    /// As [`turn`](Self::turn); [`StoreError::Full`] if there is no room for it, or
+    /// [`StoreError::Unavailable`], and nothing was changed.
     pub fn note_clocks(&mut self) -> Result<(), StoreError> {
         if self.failed {
             return Err(StoreError::Poisoned);
@@ -583,7 +598,10 @@ impl Engine {
         let note = self.notes.note(self.now());
         let lease = self.scheduler.ownership().lease;
         let committed = self.store.commit(lease, &[Change::Clock(note)]);
-        self.failed = !matches!(committed, Ok(()) | Err(StoreError::Full { .. }));
+        self.failed = !matches!(
+            committed,
+            Ok(()) | Err(StoreError::Full { .. } | StoreError::Unavailable { .. })
+        );
         committed.map(|()| self.notes.committed(note))
     }
 

@@ -398,3 +398,42 @@ fn nothing_leaves_once_the_lease_has_ended() {
     bench.turn(vec![]);
     assert_eq!(bench.started[0].number, 2);
 }
+
+/// An owner that was replaced said that a timer was being delivered, since it kept the record of an
+/// attempt in memory: the next owner had long removed it. A refusal changes nothing, so there was no
+/// commit that the store could refuse.
+#[test]
+fn no_answer_without_a_commit_leaves_once_the_lease_has_ended() {
+    let mut bench = Bench::new(true);
+    bench.turn(vec![set(1, "a", 5, vec![])]);
+    bench.clock.advance(Duration::from_secs(5));
+    bench.turn(vec![]);
+    assert_eq!(bench.started.len(), 1);
+
+    let fire = |ticket| Event::Request(Ticket(ticket), Request::Fire { name: name("a") });
+    let answers = bench.turn(vec![fire(2)]);
+    assert!(matches!(&answers[..], [Err(TimerError::Conflict { .. })]));
+    bench.store.lease_ended.store(true, Ordering::SeqCst);
+    let turned = bench
+        .engine
+        .turn(vec![fire(3)], &mut |effect| panic!("{effect:?}"));
+    assert!(matches!(turned, Err(StoreError::Lost { .. })));
+}
+
+/// A note of the clocks that could not be made ended the engine, and with it the hand-over: each
+/// attempt that ran counted as interrupted by a crash.
+#[test]
+fn a_note_that_cannot_be_made_does_not_end_a_hand_over() {
+    let mut bench = Bench::new(true);
+    bench.turn(vec![set(1, "a", 5, vec![])]);
+    bench.clock.advance(Duration::from_secs(5));
+    bench.turn(vec![]);
+    bench.engine.pause();
+    bench.store.fail(&["commit"]);
+    let noted = bench.engine.note_clocks();
+    assert!(matches!(noted, Err(StoreError::Unavailable { .. })));
+    bench.engine.note_clocks().unwrap();
+    bench.engine.abandon().unwrap();
+    let stored = bench.stored("a");
+    assert_eq!((stored.state, stored.interruptions), (State::Pending, 1));
+}

@@ -277,7 +277,8 @@ pub trait Store: Send + Sync {
 
     /// Whether the lease may still be in force, as far as the store knows without asking anybody: no
     /// later than when another owner may have taken the shard it says no, for good. Asked before each
-    /// attempt is let out, since its claim may have become durable long ago.
+    /// attempt is let out, since its claim may have become durable long ago, and before answers that
+    /// rest on no commit, such as that there is no timer of a name.
     fn may_start(&self, lease: Lease) -> bool {
         let _nobody_takes_it_by_time = lease;
         true
