@@ -43,7 +43,7 @@ fn changes(number: u64) -> Vec<Change> {
     vec![
         Change::Setting(Setting {
             name: setting_name(number),
-            value: (number % 5 > 0).then(|| number.to_le_bytes().to_vec()),
+            value: (!number.is_multiple_of(5)).then(|| number.to_le_bytes().to_vec()),
         }),
         Change::put(record(2 * number)),
         Change::put(record(2 * number + 1)),

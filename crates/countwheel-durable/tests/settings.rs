@@ -11,9 +11,10 @@ use countwheel_durable::store::{
     Store, StoreError,
 };
 use countwheel_durable::{
-    BatchError, Config, Due, Effect, Engine, Event, Precondition, Record, Request, Response,
-    RetryPolicy, SetOptions, Setting, SettingError, SettingName, SettingPrecondition, Settings,
-    SettingsVersion, Ticket, TimerError, TimerName,
+    Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record,
+    Request, Response, RetryPolicy, SetOptions, Setting, SettingError, SettingName,
+    SettingPrecondition, Settings, SettingsVersion, Shards, Ticket, TimerError, TimerName, Timers,
+    Verdict,
 };
 
 /// A store in memory that has no room, or cannot read its settings, when it is told so.
@@ -363,4 +364,26 @@ fn settings_that_cannot_be_read_any_more_stay_as_they_were() {
     let clock: Arc<dyn Clock> = Arc::new(bench.clock.clone());
     let refused = Engine::open(store, Shard(2), clock, Config::default());
     assert!(matches!(refused, Err(StoreError::Corrupt { .. })));
+}
+
+#[test]
+fn any_shard_that_a_process_owns_changes_settings() {
+    let shards = Shards::new(8).unwrap();
+    let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    let clock = Arc::new(ManualClock::new());
+    let timer = TimerName::new("q", "1").unwrap();
+    // Not the first one.
+    let owned = [shards.of(&timer), Shard(5), Shard(6)];
+    let store = MemoryStore::new(7);
+    let config = Config::default();
+    let timers = Timers::open_divided(store, shards, owned, handler, clock, config).unwrap();
+    let first = version(timers.call(put("a", "1")));
+    assert_eq!(timers.settings().get(&name("a")).unwrap().version, first);
+    let (send, answers) = std::sync::mpsc::channel();
+    let batch = vec![put("b", "2"), set("1", Precondition::Absent)];
+    timers.submit_batch(batch, move |answer| send.send(answer).unwrap());
+    assert_eq!(answers.recv().unwrap().unwrap().len(), 2);
+    assert!(timers.get(&timer).unwrap().is_some());
+    let settings = timers.settings();
+    assert!(settings.get(&name("a")).is_some() && settings.get(&name("b")).is_some());
 }

@@ -335,7 +335,7 @@ impl World {
         let asked = asked.map(|(ticket, request)| Event::Request(Ticket(ticket), request.clone()));
         let events = outcomes.chain(asked).collect();
         for request in &requests {
-            let is_lost = self.store.get(Shard::ONLY, timer_of(&request)).is_err();
+            let is_lost = self.store.get(Shard::ONLY, timer_of(request)).is_err();
             self.replaced += usize::from(is_lost && !matches!(request, Request::Move { .. }));
         }
         let answers = self.engine_turn(events)?;
@@ -416,7 +416,7 @@ impl World {
         request: &Request,
         answer: Result<Response, TimerError>,
     ) -> Result<(), String> {
-        let name = timer_of(&request).clone();
+        let name = timer_of(request).clone();
         let known = self.known(&name);
         let wrong = |answer| Err(format!("{request:?} of what is {known:?} -> {answer:?}"));
         if let Err(TimerError::Unreadable { .. }) = &answer {

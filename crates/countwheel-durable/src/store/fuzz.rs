@@ -236,7 +236,7 @@ fn clocks(number: u64) -> Change {
 fn setting(number: u64, payload: usize) -> Change {
     Change::Setting(Setting {
         name: SettingName::new(format!("s{}", number % 3)).expect("a good name"),
-        value: (number % 4 > 0).then(|| vec![number.to_le_bytes()[0]; payload]),
+        value: (!number.is_multiple_of(4)).then(|| vec![number.to_le_bytes()[0]; payload]),
     })
 }
 
