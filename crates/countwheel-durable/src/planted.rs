@@ -54,6 +54,10 @@ bugs! {
     KeptThoughChanged,
     /// An attempt leaves without a look at the lease.
     StartsWithoutLease,
+    /// An answer that rests on no commit leaves without a look at the lease.
+    AnswersWithoutLease,
+    /// A shard that is handed over counts as an end of the process for what was in flight.
+    HandOverCounts,
     /// The timers of all shards begin their ids with the store's.
     OneIdForAllShards,
     /// Attempts start before the commit that claims them.

@@ -1,5 +1,6 @@
 //! What a run says that went wrong.
 
+use std::collections::VecDeque;
 use std::fmt;
 
 /// A run that broke a rule.
@@ -21,6 +22,42 @@ impl fmt::Display for Failure {
             writeln!(f, "    {line}")?;
         }
         write!(f, "seed {} step {}: {}", self.seed, self.step, self.what)
+    }
+}
+
+/// How much of what happened a failure shows, a line.
+const LINE_BYTES: usize = 400;
+
+/// The last things that happened, for the one who looks for the cause.
+#[derive(Default)]
+pub(crate) struct Log {
+    pub(crate) lines: VecDeque<String>,
+    keep: usize,
+    /// Over everything that was noted, in order.
+    pub(crate) hash: u64,
+}
+
+impl Log {
+    /// Keeps so many.
+    pub(crate) fn new(keep: usize) -> Self {
+        Self {
+            keep: keep.max(1),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn note(&mut self, mut line: String) {
+        for byte in line.bytes() {
+            // FNV-1a
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        if self.lines.len() == self.keep {
+            self.lines.pop_front();
+        }
+        // Payloads are long, and of no interest.
+        let end = line.floor_char_boundary(LINE_BYTES);
+        line.truncate(end);
+        self.lines.push_back(line);
     }
 }
 

@@ -6,7 +6,8 @@
 //! every attempt: nothing early; accepted = done + removed + dead + pending, as sets;
 //! nothing starts after an accepted remove; an acknowledgement exists only for what
 //! survives a crash. [`world::run`] runs a seed, [`year::run`] a year of real departures,
-//! [`ages::run`] a day at full load and a hundred years.
+//! [`ages::run`] a day at full load and a hundred years, [`shards::run`] nodes that take the shards
+//! of one store from each other.
 //!
 //! Timers in a process have proofs of their own: [`timers`] simulates them against a sorted
 //! map, [`stress`] lets real threads loose on them, [`idle`] watches them do nothing.
@@ -29,6 +30,7 @@ pub mod planted;
 mod random;
 pub mod rot;
 pub mod sabotage;
+pub mod shards;
 pub mod stores;
 pub mod stress;
 pub mod timers;

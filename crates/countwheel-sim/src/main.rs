@@ -140,6 +140,9 @@ enum Command {
     /// Flip bits of tables and segments while an engine runs on them, and see that nobody but the
     /// timers there is touched.
     Rot(prove::Rots),
+    /// Let nodes take the shards of one store from each other, between the halves of their turns and
+    /// with clocks of their own, and see that nothing is lost, early or handed out twice.
+    Shards(prove::Shards),
     /// Put data directories together of copies of different times, and see that each is complete
     /// when it is opened, or refused and unchanged.
     Copies(prove::Copies),
@@ -285,6 +288,7 @@ fn main() -> ExitCode {
         Command::Calls(calls) => calls.run(),
         Command::Bytes(bytes) => bytes.run(),
         Command::Rot(rots) => rots.run(),
+        Command::Shards(shards) => shards.run(),
         Command::Copies(copies) => copies.run(),
         Command::Histories(histories) => histories.run(),
         Command::Sabotage(sabotages) => sabotages.run(),

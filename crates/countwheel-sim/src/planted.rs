@@ -4,6 +4,7 @@ use countwheel_durable::{PlantedBug, plant};
 
 use crate::machine::{Kind, Machine};
 use crate::rot;
+use crate::shards;
 use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, scrub, starts};
 use crate::world::{self, Options};
 
@@ -25,6 +26,22 @@ const IN_MIXES: [PlantedBug; 2] = [
     PlantedBug::MoveHidesNothing,
 ];
 
+/// Those that show only where shards change hands.
+const IN_SHARDS: [PlantedBug; 4] = [
+    PlantedBug::OneIdForAllShards,
+    PlantedBug::StartsWithoutLease,
+    PlantedBug::AnswersWithoutLease,
+    PlantedBug::HandOverCounts,
+];
+
+/// Those that have to be found there beside their own stage, and on which store.
+pub const ALSO_IN_SHARDS: [(PlantedBug, Option<Kind>); 4] = [
+    (PlantedBug::LineStartsAtWall, None),
+    (PlantedBug::ReadBelievedTwice, None),
+    (PlantedBug::LogIgnoresFence, Some(Kind::Log)),
+    (PlantedBug::LogIgnoresFence, Some(Kind::Tables)),
+];
+
 /// A bug on this thread, until this goes.
 #[must_use]
 pub(crate) struct Planted(());
@@ -44,7 +61,7 @@ impl Drop for Planted {
 
 /// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it moves, a
 /// start that has to be refused, files of two times, a store that is made, files made of changed
-/// recipes, damaged files and their repair, or everything together.
+/// recipes, damaged files and their repair, shards that change hands, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
     let name = format!("{bug:?}");
@@ -71,6 +88,9 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     }
     if IN_ROT.contains(&bug) {
         return "rot";
+    }
+    if IN_SHARDS.contains(&bug) {
+        return "shards";
     }
     let of_a_store = ["Log", "Tables", "Manifest"];
     if of_a_store.iter().any(|part| name.starts_with(part)) {
@@ -99,6 +119,7 @@ pub fn find(bug: PlantedBug, seed: u64) -> Option<String> {
         "mixes" => mixes::run(&Machine::new(Kind::Tables, seed), seed).err(),
         "makings" => makings::run(seed).err(),
         "scrub" => scrub::run(seed).err(),
+        "shards" => find_in_shards(bug, seed, None),
         _ => {
             let options = Options {
                 planted_bug: Some(bug),
@@ -107,4 +128,18 @@ pub fn find(bug: PlantedBug, seed: u64) -> Option<String> {
             world::run(seed, &options).err().map(|failure| failure.what)
         }
     }
+}
+
+/// Runs one seed of a world of shards with the bug, on a store of that kind. What is wrong, if that
+/// is seen.
+#[must_use]
+pub fn find_in_shards(bug: PlantedBug, seed: u64, kind: Option<Kind>) -> Option<String> {
+    let options = shards::Options {
+        planted_bug: Some(bug),
+        kind,
+        ..shards::Options::default()
+    };
+    shards::run(seed, &options)
+        .err()
+        .map(|failure| failure.what)
 }

@@ -1,4 +1,4 @@
-//! The commands about stores: calls, bytes, copies, histories, sabotage.
+//! The commands about stores: calls, bytes, rot, shards, copies, histories, sabotage.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
 use countwheel_sim::stores::{Tally, bytes, calls, copies, histories};
 use countwheel_sim::world::{self, Options};
-use countwheel_sim::{Failure, Random, panic_text, rot};
+use countwheel_sim::{Failure, Random, panic_text, rot, shards};
 
 use crate::{first, lock, on_all_cores};
 
@@ -64,6 +64,26 @@ pub(crate) struct Rots {
     /// The first seed; `fresh` for one that the clock gives.
     #[arg(long, default_value = "1")]
     first_seed: String,
+}
+
+/// What `sim shards` takes.
+#[derive(Args)]
+pub(crate) struct Shards {
+    /// How many seeds.
+    #[arg(long, default_value_t = 300)]
+    seeds: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+    /// How many steps each before everything works.
+    #[arg(long, default_value_t = 600)]
+    steps: u64,
+    /// How many of the last things that happened to show if one fails.
+    #[arg(long, default_value_t = 40)]
+    log: usize,
+    /// The store, by name, if it is not drawn.
+    #[arg(long)]
+    store: Option<String>,
 }
 
 /// What `sim copies` takes.
@@ -266,6 +286,37 @@ impl Rots {
     }
 }
 
+impl Shards {
+    pub(crate) fn run(&self) -> ExitCode {
+        let kind = self.store.as_deref().map(|name| kind(name, &Kind::ALL));
+        let (first, kind) = match (first(&self.first_seed), kind.transpose()) {
+            (Ok(first), Ok(kind)) => (first, kind),
+            (Err(code), _) | (_, Err(code)) => return code,
+        };
+        let options = shards::Options {
+            steps: self.steps,
+            log: self.log,
+            kind,
+            ..shards::Options::default()
+        };
+        report(self.prove(first, &options), "shards")
+    }
+
+    fn prove(&self, first: u64, options: &shards::Options) -> Result<String, Box<Failure>> {
+        let clock = SystemClock::new();
+        let start = clock.now();
+        let sum = Mutex::new(shards::Report::default());
+        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
+            let report = shards::run(seed, options)?;
+            lock(&sum).add(&report);
+            Ok(())
+        });
+        failure.map_or(Ok(()), Err)?;
+        let took = clock.now().saturating_since(start);
+        Ok(format!("From {first}: {}; {took:.1?}", *lock(&sum)))
+    }
+}
+
 /// The most address space that this process ever had, in bytes; 0 where that is not known.
 fn memory_peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -453,6 +504,15 @@ fn mistakes(within: u64) -> Vec<Mistake> {
             stage: countwheel_sim::planted::stage(bug),
             seeds: within,
             find: Box::new(move |seed| countwheel_sim::planted::find(bug, seed)),
+        });
+    }
+    #[cfg(feature = "planted-bugs")]
+    for (bug, kind) in countwheel_sim::planted::ALSO_IN_SHARDS {
+        all.push(Mistake {
+            name: format!("{bug:?}, among shards"),
+            stage: "shards",
+            seeds: within,
+            find: Box::new(move |seed| countwheel_sim::planted::find_in_shards(bug, seed, kind)),
         });
     }
     all

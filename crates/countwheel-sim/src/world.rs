@@ -9,7 +9,7 @@ mod drawing;
 mod places;
 mod shrinking;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use self::boots::Boots;
 use self::crashing::{CrashingStore, Fault, NextCommit};
 use self::places::Places;
 pub use self::shrinking::{Part, Shrunk, shrink};
-use crate::failure::Failure as Failed;
+use crate::failure::{Failure as Failed, Log};
 use crate::machine::{Kind, Machine};
 use crate::model::{Model, Now};
 use crate::random::Random;
@@ -176,9 +176,6 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failed>> {
     })
 }
 
-/// How much of what happened a failure shows, a line.
-const LINE_BYTES: usize = 400;
-
 struct World {
     options: Options,
     clock: ManualClock,
@@ -272,30 +269,6 @@ struct Plan {
     removing: bool,
     /// Every other queue has the name of the one before, in another namespace.
     namespaces: bool,
-}
-
-/// The last things that happened, for the one who looks for the cause.
-#[derive(Default)]
-struct Log {
-    lines: VecDeque<String>,
-    keep: usize,
-    hash: u64,
-}
-
-impl Log {
-    fn note(&mut self, mut line: String) {
-        for byte in line.bytes() {
-            // FNV-1a
-            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        if self.lines.len() == self.keep {
-            self.lines.pop_front();
-        }
-        // Payloads are long, and of no interest.
-        let end = line.floor_char_boundary(LINE_BYTES);
-        line.truncate(end);
-        self.lines.push_back(line);
-    }
 }
 
 impl World {
@@ -442,10 +415,7 @@ impl World {
             next_tag: 0,
             healing: false,
             report: Report::default(),
-            log: Log {
-                keep: options.log.max(1),
-                ..Log::default()
-            },
+            log: Log::new(options.log),
             clock,
             machine,
             store,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Attended, Scheduler, Share, end_attempt};
 use crate::clocks::Now;
 use crate::draft::Draft;
+use crate::planted::planted;
 use crate::store::{Change, DueEntry, Found, Store, StoreError};
 use crate::{Attempt, AttemptResult, DueClock, Record, State};
 
@@ -81,7 +82,11 @@ impl Scheduler {
             end_attempt(&mut record, now.wall, AttemptResult::Interrupted, detail);
             record.state = State::Pending;
             // It has been tried, and does not become a suspect by this.
-            record.interruptions = record.interruptions.max(1);
+            record.interruptions = if planted!(HandOverCounts) {
+                record.interruptions + 1
+            } else {
+                record.interruptions.max(1)
+            };
             draft.write(record);
         }
         Ok(draft.into_changes().0)

@@ -1,0 +1,743 @@
+//! Worlds of shards: a store that several nodes share, each with clocks of its own, and engines that
+//! take shards from each other.
+//!
+//! Each shard has one owner that works, and at times others that were replaced and do not know it.
+//! Between the two halves of a turn others act. Owners end in every place, shards are handed over on
+//! purpose, the store is away or does not answer, leases end. What was acknowledged is there for the
+//! next owner; nothing leaves an owner that was replaced; an attempt is handed out once, and not
+//! before its deadline by more than the clocks of two owners differ. In the end everything works, and
+//! every timer comes to its end.
+//!
+//! ```
+//! use countwheel_sim::shards::{self, Options};
+//!
+//! let report = shards::run(7, &Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+//! assert!(report.attempts > 0 && report.takings > 0);
+//! ```
+
+mod acting;
+mod model;
+mod seam;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use countwheel::{BootId, Clock, Instant, ManualClock, Timestamp};
+use countwheel_durable::store::{Fence, Shard, StoreError};
+use countwheel_durable::{
+    Attempt, Config, Delays, Due, Engine, Jitter, Precondition, Request, RetryPolicy, SetOptions,
+    Shift, TimerName, Turn,
+};
+
+use self::model::{Doubt, Item, Model, Now, RATE_MAX};
+use self::seam::{Seam, Shared};
+use crate::failure::{Failure, Log};
+use crate::machine::{Kind, Machine};
+use crate::random::Random;
+
+const START: Timestamp = Timestamp::from_micros(1_356_998_400_000_000); // 2013-01-01
+
+/// The wall clock of a node is at most so far from the time, in microseconds, when it is set.
+const SKEW_MAX: u64 = 3_000_000;
+
+/// The second phase has at most so many rounds.
+const ROUNDS_MAX: u64 = 20_000;
+
+/// What of a run is not drawn from its seed.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many steps the first phase has.
+    pub steps: u64,
+    /// How many of the last things that happened a failure shows.
+    pub log: usize,
+    /// The store, if it is not drawn as well.
+    pub kind: Option<Kind>,
+    /// A bug for the checkers to find.
+    #[cfg(feature = "planted-bugs")]
+    pub planted_bug: Option<countwheel_durable::PlantedBug>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            steps: 600,
+            log: 40,
+            kind: None,
+            #[cfg(feature = "planted-bugs")]
+            planted_bug: None,
+        }
+    }
+}
+
+/// What runs came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// Turns that were begun.
+    pub turns: u64,
+    /// Requests that were answered otherwise than that the store is not available.
+    pub requests: u64,
+    /// Attempts that left.
+    pub attempts: u64,
+    /// Openings of a shard.
+    pub takings: u64,
+    /// Of these, of a shard whose owner did not know.
+    pub takings_over: u64,
+    /// Of those, between the halves of a turn.
+    pub takings_within: u64,
+    /// Turns of owners that were replaced, and that let nothing out.
+    pub fenced: u64,
+    /// Turns that were refused because the store was not available.
+    pub unavailable: u64,
+    /// Commits whose answer was lost.
+    pub lost: u64,
+    /// Turns that let no attempt out, since the lease had ended.
+    pub leases: u64,
+    /// Owners that ended without notice.
+    pub killed: u64,
+    /// Commits of which the next owner had to learn.
+    pub adopted: u64,
+    /// Shards that were handed over on purpose.
+    pub hand_overs: u64,
+    /// Machines that started anew.
+    pub boots: u64,
+    /// Wall clocks that were set.
+    pub clock_steps: u64,
+    /// Timers done.
+    pub done: u64,
+    /// Timers removed or replaced before their end.
+    pub removed: u64,
+    /// Timers given up.
+    pub dead: u64,
+    /// A hash over everything that was let out, in order.
+    pub trace: u64,
+}
+
+impl Report {
+    /// Adds the counts of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.seeds += other.seeds;
+        self.turns += other.turns;
+        self.requests += other.requests;
+        self.attempts += other.attempts;
+        self.takings += other.takings;
+        self.takings_over += other.takings_over;
+        self.takings_within += other.takings_within;
+        self.fenced += other.fenced;
+        self.unavailable += other.unavailable;
+        self.lost += other.lost;
+        self.leases += other.leases;
+        self.killed += other.killed;
+        self.adopted += other.adopted;
+        self.hand_overs += other.hand_overs;
+        self.boots += other.boots;
+        self.clock_steps += other.clock_steps;
+        self.done += other.done;
+        self.removed += other.removed;
+        self.dead += other.dead;
+        self.trace = self.trace.wrapping_add(other.trace);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} seeds: {} turns, {} requests, {} attempts; shards taken {} times, {} of them from an \
+             owner that did not know, {} of those within its turn; {} turns fenced, {} refused, {} \
+             answers lost, {} leases ended before an attempt, {} owners killed, {} commits learned of \
+             by the next owner; {} hand-overs, {} boots, {} clock steps; {} done, {} removed, {} dead",
+            self.seeds,
+            self.turns,
+            self.requests,
+            self.attempts,
+            self.takings,
+            self.takings_over,
+            self.takings_within,
+            self.fenced,
+            self.unavailable,
+            self.lost,
+            self.leases,
+            self.killed,
+            self.adopted,
+            self.hand_overs,
+            self.boots,
+            self.clock_steps,
+            self.done,
+            self.removed,
+            self.dead,
+        )
+    }
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// The first rule broken.
+pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+    #[cfg(feature = "planted-bugs")]
+    let _planted = crate::planted::Planted::new(options.planted_bug);
+    let mut world = World::new(seed, options);
+    let result = world.live();
+    let World {
+        report, log, step, ..
+    } = world;
+    result.map(|()| report).map_err(|what| {
+        Box::new(Failure {
+            seed,
+            step,
+            what,
+            last: log.lines.into(),
+        })
+    })
+}
+
+/// What the seed draws for the whole run.
+struct Plan {
+    shards: u16,
+    names: u64,
+    /// The longest delay asked for, the longest time between two steps, and the longest an attempt
+    /// runs, in microseconds.
+    horizon: u64,
+    pace: u64,
+    service: u64,
+    /// Attempts in a hundred that fail, and that stop.
+    failing: u64,
+    stopping: u64,
+    in_bulk: bool,
+    /// One in so many steps.
+    takes: u64,
+    kills: u64,
+    unavailable: u64,
+    lost: u64,
+    lease_ends: u64,
+    hand_overs: u64,
+    clock_steps: u64,
+    upkeep: u64,
+}
+
+/// A machine with clocks of its own.
+struct Node {
+    clock: ManualClock,
+    /// Parts in a million by which its clocks are too fast.
+    rate: i64,
+    boots: u64,
+}
+
+/// An engine that has a shard, or had it and does not know.
+struct Owner {
+    node: usize,
+    shard: Shard,
+    fence: Fence,
+    engine: Engine,
+    seam: Arc<Seam>,
+    /// Where its second time line stood, by which reading of the boot clock.
+    origin: (Timestamp, Instant),
+    within: Option<Within>,
+    /// The outcomes that it keeps, since the store was not available.
+    kept: Vec<Item>,
+    /// The attempts that it let out, and when each ends.
+    running: Vec<(u64, Attempt)>,
+    /// It starts nothing any more, and goes after so many turns.
+    leaving: Option<u64>,
+}
+
+/// A turn between its halves.
+struct Within {
+    turn: Turn,
+    items: Vec<Item>,
+    now: Now,
+    /// What the commit came to, once it is made.
+    committed: Option<Result<(), StoreError>>,
+}
+
+struct World {
+    plan: Plan,
+    config: Config,
+    shared: Arc<Shared>,
+    nodes: Vec<Node>,
+    owners: Vec<Owner>,
+    /// By shard: a commit of which no owner knows, and how far openings may have moved the line.
+    doubts: Vec<Option<Doubt>>,
+    slack: Vec<u64>,
+    model: Model,
+    order: Random,
+    clients: Random,
+    receivers: Random,
+    faults: Random,
+    next_ticket: u64,
+    healing: bool,
+    steps: u64,
+    step: u64,
+    report: Report,
+    log: Log,
+}
+
+impl World {
+    fn new(seed: u64, options: &Options) -> Self {
+        let mut draw = Random::new(seed, "plan of shards");
+        let horizon = *draw.pick(&[10_000, 1_000_000, 60_000_000, 3_600_000_000]);
+        let plan = Plan {
+            shards: u16::try_from(draw.between(1, 8)).unwrap_or(1),
+            names: *draw.pick(&[2, 8, 24]),
+            horizon,
+            pace: (horizon / *draw.pick(&[10, 50, 300])).max(1),
+            service: *draw.pick(&[1, horizon / 20, horizon]),
+            failing: *draw.pick(&[0, 20, 60]),
+            stopping: *draw.pick(&[0, 2]),
+            in_bulk: draw.one_in(2),
+            takes: *draw.pick(&[0, 15, 60]),
+            kills: *draw.pick(&[0, 0, 20, 60]),
+            unavailable: *draw.pick(&[0, 10, 60]),
+            lost: *draw.pick(&[0, 0, 20]),
+            lease_ends: *draw.pick(&[0, 0, 30]),
+            hand_overs: *draw.pick(&[0, 3, 10, 40]),
+            clock_steps: *draw.pick(&[0, 0, 40]),
+            upkeep: *draw.pick(&[0, 10]),
+        };
+        let retry = Duration::from_micros(*draw.pick(&[1_000, 100_000, 5_000_000]));
+        let config = Config {
+            window: usize::try_from(*draw.pick(&[2, 8, 100_000])).unwrap_or(2),
+            max_in_flight: usize::try_from(*draw.pick(&[1, 3, 256])).unwrap_or(1),
+            catch_up_per_second: *draw.pick(&[10, 1_000]),
+            // Longer than any run.
+            keep_done: Duration::from_secs(1_000 * 86_400),
+            max_interruptions: *draw.pick(&[2, 3, 10]),
+            suspect_hold: Duration::from_micros(*draw.pick(&[0, 50_000, 1_000_000])),
+            seed: draw.draw(),
+            ..Config::default()
+        };
+        let mut clocks = Random::new(seed, "clocks of nodes");
+        let nodes = 0..draw.between(1, 3);
+        let nodes = nodes.map(|node| {
+            let clock = ManualClock::at(START + Duration::from_micros(clocks.below(SKEW_MAX)));
+            clock.reboot(boot_id(node, 0));
+            let rate = clocks.below(2 * RATE_MAX + 1);
+            Node {
+                clock,
+                rate: rate.cast_signed() - RATE_MAX.cast_signed(),
+                boots: 0,
+            }
+        });
+        let nodes = nodes.collect();
+        let kinds = [Kind::Memory, Kind::Memory, Kind::Log, Kind::Tables];
+        let kind = options.kind.unwrap_or(*draw.pick(&kinds));
+        let store = Machine::new(kind, seed).open();
+        let store = store.unwrap_or_else(|error| unreachable!("a healthy disk opens: {error}"));
+        let model = Model::new(config.max_interruptions, retry);
+        Self {
+            doubts: (0..plan.shards).map(|_| None).collect(),
+            slack: vec![0; usize::from(plan.shards)],
+            plan,
+            config,
+            shared: Arc::new(Shared::new(store)),
+            nodes,
+            owners: Vec::new(),
+            model,
+            order: Random::new(seed, "order of shards"),
+            clients: Random::new(seed, "clients of shards"),
+            receivers: Random::new(seed, "receivers of shards"),
+            faults: Random::new(seed, "faults of shards"),
+            next_ticket: 0,
+            healing: false,
+            steps: options.steps,
+            step: 0,
+            report: Report {
+                seeds: 1,
+                ..Report::default()
+            },
+            log: Log::new(options.log),
+        }
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        while self.step < self.steps {
+            self.step += 1;
+            let span = *self.order.pick(&[0, self.plan.pace / 20, self.plan.pace]);
+            let span = self.order.below(span + 1);
+            self.pass(span);
+            self.fail_something()?;
+            self.act()?;
+        }
+        self.heal()?;
+        let Model {
+            done,
+            removed,
+            dead,
+            ..
+        } = self.model;
+        (self.report.done, self.report.removed, self.report.dead) = (done, removed, dead);
+        self.report.trace = self.log.hash;
+        Ok(())
+    }
+
+    /// Time passes for all, and as each node's clocks have it.
+    fn pass(&mut self, micros: u64) {
+        self.shared.seen().time += micros;
+        for node in &self.nodes {
+            let nanos = i128::from(micros) * i128::from(1_000_000 + node.rate) / 1_000;
+            let nanos = u64::try_from(nanos).unwrap_or(0);
+            node.clock.advance(Duration::from_nanos(nanos));
+        }
+    }
+
+    fn time(&self) -> u64 {
+        self.shared.seen().time
+    }
+
+    /// Somebody goes on, or takes a shard that nobody has.
+    fn act(&mut self) -> Result<(), String> {
+        let free: Vec<_> = self
+            .shards()
+            .filter(|shard| self.owner_of(*shard).is_none())
+            .collect();
+        if !free.is_empty() && (self.owners.is_empty() || self.order.one_in(3)) {
+            let shard = *self.order.pick(&free);
+            let node = self.order.below(self.nodes.len() as u64);
+            return self.take(shard, usize::try_from(node).unwrap_or(0));
+        }
+        if self.owners.is_empty() {
+            return Ok(());
+        }
+        let index = self.order.below(self.owners.len() as u64);
+        self.go_on(usize::try_from(index).unwrap_or(0))
+    }
+
+    fn fail_something(&mut self) -> Result<(), String> {
+        if self.faults.one_in(self.plan.upkeep) {
+            let which = self.faults.draw();
+            let kept = self.shared.store.upkeep(which);
+            kept.map_err(|error| format!("upkeep: {error}"))?;
+        }
+        if self.faults.one_in(self.plan.clock_steps) {
+            let node = self.faults.below(self.nodes.len() as u64);
+            let to = START + Duration::from_micros(self.time() + self.faults.below(SKEW_MAX));
+            self.log.note(format!("node {node}: the wall clock is set"));
+            self.nodes[usize::try_from(node).unwrap_or(0)]
+                .clock
+                .set_timestamp(to);
+            self.report.clock_steps += 1;
+        }
+        if self.faults.one_in(self.plan.takes) {
+            let shard = self.faults.below(u64::from(self.plan.shards));
+            let shard = Shard(u16::try_from(shard).unwrap_or(0));
+            let node = self.faults.below(self.nodes.len() as u64);
+            self.take(shard, usize::try_from(node).unwrap_or(0))?;
+        }
+        if self.owners.is_empty() {
+            return Ok(());
+        }
+        let index = self.faults.below(self.owners.len() as u64);
+        let index = usize::try_from(index).unwrap_or(0);
+        if self.faults.one_in(self.plan.unavailable) {
+            let unavailable = (self.faults.below(4), self.faults.between(1, 3));
+            self.owners[index].seam.faults().unavailable = Some(unavailable);
+        }
+        if self.faults.one_in(self.plan.lost) {
+            self.owners[index].seam.faults().lost = Some(self.faults.one_in(2));
+        }
+        if self.faults.one_in(self.plan.lease_ends) {
+            self.note(index, "the lease ends");
+            self.owners[index].seam.faults().lease_ended = true;
+        }
+        let owner = &mut self.owners[index];
+        if self.faults.one_in(self.plan.hand_overs)
+            && owner.within.is_none()
+            && owner.leaving.is_none()
+        {
+            owner.engine.pause();
+            owner.leaving = Some(self.faults.below(3));
+            self.note(index, "pauses");
+        }
+        if self.faults.one_in(self.plan.kills) {
+            if self.faults.one_in(3) {
+                self.boot(self.owners[index].node);
+            } else {
+                self.note(index, "is killed");
+                self.owners.remove(index);
+                self.report.killed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A machine starts anew, after a while.
+    fn boot(&mut self, node: usize) {
+        self.log.note(format!("node {node} starts anew"));
+        let before = self.owners.len();
+        self.owners.retain(|owner| owner.node != node);
+        self.report.killed += (before - self.owners.len()) as u64;
+        self.report.boots += 1;
+        let off = self.faults.below(self.plan.pace + 1);
+        self.pass(off);
+        let node_id = node as u64;
+        let node = &mut self.nodes[node];
+        node.boots += 1;
+        node.clock.reboot(boot_id(node_id, node.boots));
+    }
+
+    /// Where engines are opened: what those of one node share is given to them here.
+    fn open_engine(
+        &self,
+        seam: &Arc<Seam>,
+        shard: Shard,
+        node: usize,
+    ) -> Result<Engine, StoreError> {
+        let clock = Arc::new(self.nodes[node].clock.clone());
+        Engine::open(seam.clone(), shard, clock, self.config.clone())
+    }
+
+    /// A node takes a shard, whoever has it.
+    fn take(&mut self, shard: Shard, node: usize) -> Result<(), String> {
+        let seam = Arc::new(Seam::new(self.shared.clone(), self.plan.in_bulk));
+        if !self.healing && self.faults.one_in(self.plan.unavailable) {
+            seam.faults().unavailable = Some((self.faults.below(4), 1));
+        }
+        let before = self.owner_of(shard);
+        let opened = self.open_engine(&seam, shard, node);
+        self.look()?;
+        self.log.note(format!(
+            "{} node {node} takes {shard:?}: {:?}",
+            self.time(),
+            opened.as_ref().map(drop)
+        ));
+        let engine = match opened {
+            Ok(engine) => engine,
+            Err(StoreError::Unavailable { .. }) if seam.faults().struck => return Ok(()),
+            Err(error) => return Err(format!("{shard:?} cannot be opened: {error}")),
+        };
+        self.report.takings += 1;
+        if let Some(before) = before {
+            self.report.takings_over += 1;
+            self.report.takings_within += u64::from(self.owners[before].within.is_some());
+        }
+        seam.faults().unavailable = None;
+        seam.faults().struck = false;
+        let origin = self.look_at_line(&engine, &seam, shard, node)?;
+        let fence = self.shared.seen().fences.get(&shard).copied();
+        self.owners.push(Owner {
+            node,
+            shard,
+            fence: fence.unwrap_or_default(),
+            engine,
+            seam,
+            origin,
+            within: None,
+            kept: Vec::new(),
+            running: Vec::new(),
+            leaving: None,
+        });
+        if let Some(doubt) = self.doubts[usize::from(shard.0)].take() {
+            self.model.adopt(&doubt)?;
+            self.report.adopted += 1;
+        }
+        for name in self.names_of(shard) {
+            self.model.taken(&name);
+            self.compare(shard, &name)?;
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, shard: Shard, name: &TimerName) -> Result<(), String> {
+        let record = self.shared.store.get(shard, name);
+        let record = record.map_err(|error| format!("{name} cannot be read: {error}"))?;
+        self.model.compare(name, record.as_ref())
+    }
+
+    /// A new owner carries the line of delays on: in the same boot exactly, else as far off as the two
+    /// wall clocks differ, that of the last note and its own. Says where its line begins.
+    fn look_at_line(
+        &mut self,
+        engine: &Engine,
+        seam: &Seam,
+        shard: Shard,
+        node: usize,
+    ) -> Result<(Timestamp, Instant), String> {
+        let clock = &self.nodes[node].clock;
+        let (wall, boot) = (clock.timestamp(), clock.boot());
+        let ahead = engine.stats().line_skew_micros;
+        let line = Timestamp::from_micros(wall.as_micros().saturating_add_signed(-ahead));
+        let Some(note) = seam.faults().acquired else {
+            return Ok((line, boot));
+        };
+        let went = signed(line) - signed(note.line);
+        if note.boot_id == clock.boot_id() && boot >= note.boot {
+            let passed = i128::from(boot.as_nanos() - note.boot.as_nanos()) / 1_000;
+            if went != passed {
+                return Err(format!(
+                    "the line of {shard:?} went on by {went} µs in {passed} µs of the same boot"
+                ));
+            }
+            return Ok((note.line, note.boot));
+        }
+        let seen = self.shared.seen();
+        let noted = seen.noted(shard, note);
+        let noted = noted.ok_or_else(|| format!("nobody noted {note:?} of {shard:?}"))?;
+        let passed = i128::from(seen.time - noted);
+        let differ = signed(wall) - signed(note.wall) - passed;
+        if (went - passed).abs() > differ.abs() + 2 {
+            return Err(format!(
+                "the line of {shard:?} went on by {went} µs in {passed} µs, and the wall clocks \
+                 differ by {differ} µs"
+            ));
+        }
+        let differ = u64::try_from(differ.unsigned_abs()).unwrap_or(u64::MAX);
+        self.slack[usize::from(shard.0)] += differ + 2;
+        Ok((line, boot))
+    }
+
+    /// From here on nothing fails, and everything comes to its end.
+    fn heal(&mut self) -> Result<(), String> {
+        self.log.note("everything works from here".to_owned());
+        self.healing = true;
+        let shared = self.shared.clone();
+        self.owners.retain(|owner| {
+            let mut faults = owner.seam.faults();
+            (faults.unavailable, faults.lost) = (None, None);
+            let is_current = shared.seen().fences.get(&owner.shard) == Some(&owner.fence);
+            is_current && !faults.lease_ended && owner.leaving.is_none()
+        });
+        // Every receiver answers now: one by one they may take longer than there are rounds.
+        let time = self.time();
+        for owner in &mut self.owners {
+            owner.running.iter_mut().for_each(|(end, _)| *end = time);
+        }
+        for _ in 0..ROUNDS_MAX {
+            self.step += 1;
+            for shard in self.shards() {
+                // Both halves of a turn, and the commit between them.
+                for _ in 0..3 {
+                    match self.owner_of(shard) {
+                        Some(index) => self.go_on(index)?,
+                        None => self.take(shard, usize::from(shard.0) % self.nodes.len())?,
+                    }
+                }
+            }
+            if self.model.unended().next().is_none() {
+                for shard in self.shards() {
+                    for name in self.names_of(shard) {
+                        self.compare(shard, &name)?;
+                    }
+                }
+                return Ok(());
+            }
+            let time = self.time();
+            let wakes = self.owners.iter().filter_map(|owner| {
+                let wall = self.nodes[owner.node].clock.timestamp();
+                let wait = owner.engine.next_wake()?.saturating_since(wall);
+                u64::try_from(wait.as_micros()).ok()
+            });
+            let ends = self.owners.iter().flat_map(|owner| &owner.running);
+            let ends = ends.map(|(end, _)| end.saturating_sub(time));
+            // As a runner does, which asks again.
+            let wait = wakes.chain(ends).min().unwrap_or(1_000_000);
+            self.pass(wait.clamp(1, 3_600_000_000));
+        }
+        let left: Vec<_> = self.model.unended().map(TimerName::to_string).collect();
+        Err(format!("no end of {}", left.join(", ")))
+    }
+
+    fn shards(&self) -> impl Iterator<Item = Shard> + use<> {
+        (0..self.plan.shards).map(Shard)
+    }
+
+    /// The names of a shard.
+    fn names_of(&self, shard: Shard) -> Vec<TimerName> {
+        let names = (0..self.plan.names).filter(|name| {
+            let of = name.wrapping_mul(7) % u64::from(self.plan.shards);
+            of == u64::from(shard.0)
+        });
+        let names =
+            names.map(|name| TimerName::new(format!("queue-{}", name % 3), name.to_string()));
+        names.filter_map(Result::ok).collect()
+    }
+
+    /// Who may work on a shard.
+    fn owner_of(&self, shard: Shard) -> Option<usize> {
+        let fence = self.shared.seen().fences.get(&shard).copied()?;
+        let mut owners = self.owners.iter();
+        owners.position(|owner| (owner.shard, owner.fence) == (shard, fence))
+    }
+
+    /// The time as an owner has it.
+    fn now(&self, index: usize) -> Now {
+        let owner = &self.owners[index];
+        let clock = &self.nodes[owner.node].clock;
+        let (line, boot) = owner.origin;
+        let passed = clock.boot().saturating_since(boot).as_micros();
+        Now {
+            time: self.time(),
+            wall: clock.timestamp(),
+            line: line + Duration::from_micros(u64::try_from(passed).unwrap_or(u64::MAX)),
+            slack: self.slack[usize::from(owner.shard.0)],
+        }
+    }
+
+    /// What the store must never do.
+    fn look(&self) -> Result<(), String> {
+        self.shared.seen().broken.take().map_or(Ok(()), Err)
+    }
+
+    fn note(&mut self, index: usize, what: impl fmt::Display) {
+        let time = self.time();
+        let owner = &self.owners[index];
+        let (shard, fence, node) = (owner.shard.0, owner.fence.0, owner.node);
+        self.log.note(format!(
+            "{time} shard {shard}, owner {fence} on node {node}: {what}"
+        ));
+    }
+
+    /// Something that a client asks of a shard.
+    fn draw_request(&mut self, shard: Shard, wall: Timestamp) -> Option<Request> {
+        let names = self.names_of(shard);
+        if names.is_empty() {
+            return None;
+        }
+        let name = self.clients.pick(&names).clone();
+        let span = Duration::from_micros(self.clients.below(self.plan.horizon + 1));
+        let due = match self.clients.below(3) {
+            0 => Due::At(wall + span),
+            _ => Due::In(span),
+        };
+        Some(match self.clients.below(9) {
+            0..=4 => Request::Set {
+                name,
+                due,
+                policy: RetryPolicy {
+                    delays: Delays::Fixed(self.model.retry),
+                    jitter: Jitter::None,
+                    max_attempts: None,
+                    max_age: None,
+                },
+                payload: self.clients.draw().to_string().into_bytes(),
+                precondition: Precondition::None,
+                options: SetOptions::default(),
+            },
+            5..=6 => Request::Move {
+                name,
+                shift: *self.clients.pick(&[
+                    Shift::To(due),
+                    Shift::Later(span),
+                    Shift::Sooner(span),
+                ]),
+                precondition: Precondition::None,
+            },
+            7 => Request::Remove {
+                name,
+                precondition: Precondition::None,
+                only_pending: false,
+            },
+            _ => Request::Fire { name },
+        })
+    }
+}
+
+fn boot_id(node: u64, boot: u64) -> BootId {
+    BootId::from_u128(u128::from(node + 1) << 64 | u128::from(boot + 1))
+}
+
+fn signed(timestamp: Timestamp) -> i128 {
+    i128::from(timestamp.as_micros())
+}

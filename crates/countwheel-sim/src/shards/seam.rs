@@ -1,0 +1,226 @@
+//! The store as one owner of a shard reaches it: away at times, lost at times, with a lease that ends.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use countwheel_durable::store::{
+    Change, ClockNote, DuePage, DueScan, Fence, Filter, Found, Gaps, Lease, OnDisk, Ownership,
+    Page, QueueCounts, Shard, Store, StoreError,
+};
+use countwheel_durable::{Record, Settings, SettingsVersion, TimerName, Trouble};
+
+use crate::machine::Kept;
+
+/// What all owners share.
+pub(super) struct Shared {
+    pub(super) store: Box<dyn Kept>,
+    seen: Mutex<Seen>,
+}
+
+/// What is seen at the store by somebody who misses nothing.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// The time that has really passed, in microseconds.
+    pub(super) time: u64,
+    /// Who took each shard last.
+    pub(super) fences: BTreeMap<Shard, Fence>,
+    /// The notes of the clocks of each shard, and when each was made.
+    notes: BTreeMap<Shard, Vec<(ClockNote, u64)>>,
+    /// What a store must never do.
+    pub(super) broken: Option<String>,
+}
+
+impl Shared {
+    pub(super) fn new(store: Box<dyn Kept>) -> Self {
+        Self {
+            store,
+            seen: Mutex::default(),
+        }
+    }
+
+    pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
+        lock(&self.seen)
+    }
+}
+
+impl Seen {
+    /// When this note of the clocks was made.
+    pub(super) fn noted(&self, shard: Shard, note: ClockNote) -> Option<u64> {
+        let notes = self.notes.get(&shard)?;
+        let noted = notes.iter().rev().find(|(other, _)| *other == note);
+        noted.map(|(_, time)| *time)
+    }
+
+    fn is_current(&self, lease: Lease) -> bool {
+        self.fences.get(&lease.shard) == Some(&lease.fence)
+    }
+}
+
+/// The store, for one opening of one shard.
+pub(super) struct Seam {
+    shared: Arc<Shared>,
+    /// Whether it reads many names in one piece.
+    in_bulk: bool,
+    faults: Mutex<Faults>,
+}
+
+/// What goes wrong next, and what went wrong.
+#[derive(Default)]
+pub(super) struct Faults {
+    /// After so many calls, so many are not available.
+    pub(super) unavailable: Option<(u64, u64)>,
+    /// Nobody learns what became of the next commit. Whether it is applied.
+    pub(super) lost: Option<bool>,
+    pub(super) lease_ended: bool,
+    /// A call was not available since that was asked last.
+    pub(super) struck: bool,
+    /// An answer of a commit was lost since that was asked last; whether it was applied.
+    pub(super) was_lost: Option<bool>,
+    /// The note of the clocks that was there when the shard was taken.
+    pub(super) acquired: Option<ClockNote>,
+}
+
+impl Seam {
+    pub(super) fn new(shared: Arc<Shared>, in_bulk: bool) -> Self {
+        Self {
+            shared,
+            in_bulk,
+            faults: Mutex::default(),
+        }
+    }
+
+    pub(super) fn faults(&self) -> MutexGuard<'_, Faults> {
+        lock(&self.faults)
+    }
+
+    fn call(&self) -> Result<(), StoreError> {
+        let mut faults = self.faults();
+        match &mut faults.unavailable {
+            None => return Ok(()),
+            Some((ahead, _)) if *ahead > 0 => {
+                *ahead -= 1;
+                return Ok(());
+            }
+            Some((_, times)) => {
+                *times -= 1;
+                if *times == 0 {
+                    faults.unavailable = None;
+                }
+            }
+        }
+        faults.struck = true;
+        let reason = "the simulated connection broke".to_owned();
+        Err(StoreError::Unavailable { reason })
+    }
+}
+
+impl Store for Seam {
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        self.call()?;
+        let ownership = self.shared.store.acquire(shard)?;
+        let fence = ownership.lease.fence;
+        let mut seen = self.shared.seen();
+        if seen
+            .fences
+            .insert(shard, fence)
+            .is_some_and(|last| last >= fence)
+        {
+            seen.broken = Some(format!("{fence:?} of {shard:?} is given again"));
+        }
+        self.faults().acquired = ownership.clock;
+        Ok(ownership)
+    }
+
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        self.call()?;
+        let lost = self.faults().lost.take();
+        let gone = || StoreError::Lost {
+            shard: lease.shard,
+            reason: "the simulated answer was lost".to_owned(),
+        };
+        if lost == Some(false) {
+            self.faults().was_lost = lost;
+            return Err(gone());
+        }
+        let committed = self.shared.store.commit(lease, changes);
+        let mut seen = self.shared.seen();
+        if committed.is_ok() != seen.is_current(lease) {
+            let owner = seen.fences.get(&lease.shard);
+            seen.broken = Some(format!("{committed:?} under {lease:?}, of {owner:?}"));
+        }
+        committed?;
+        let time = seen.time;
+        for change in changes {
+            if let Change::Clock(note) = change {
+                let notes = seen.notes.entry(lease.shard).or_default();
+                notes.push((*note, time));
+            }
+        }
+        if lost == Some(true) {
+            self.faults().was_lost = lost;
+            return Err(gone());
+        }
+        Ok(())
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.call()?;
+        self.shared.store.get(shard, name)
+    }
+
+    fn get_many(
+        &self,
+        shard: Shard,
+        names: &mut dyn Iterator<Item = TimerName>,
+        _bytes: usize,
+    ) -> Result<Found, StoreError> {
+        let mut found = Found::default();
+        if self.in_bulk {
+            self.call()?;
+            for name in names {
+                let record = self.shared.store.get(shard, &name)?;
+                found.add(name, record);
+            }
+        }
+        Ok(found)
+    }
+
+    fn may_start(&self, lease: Lease) -> bool {
+        !self.faults().lease_ended && self.shared.seen().is_current(lease)
+    }
+
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
+        self.call()?;
+        self.shared.store.due(shard, scan)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.call()?;
+        self.shared.store.list(shard, filter)
+    }
+
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        self.call()?;
+        self.shared.store.counts(shard)
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.shared.store.settings(after)
+    }
+
+    fn gaps(&self) -> Gaps {
+        self.shared.store.gaps()
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        self.shared.store.troubles()
+    }
+
+    fn on_disk(&self) -> Option<&dyn OnDisk> {
+        self.shared.store.on_disk()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
