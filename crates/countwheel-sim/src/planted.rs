@@ -27,7 +27,8 @@ const IN_MIXES: [PlantedBug; 2] = [
 ];
 
 /// Those that show only where shards change hands.
-const IN_SHARDS: [PlantedBug; 4] = [
+const IN_SHARDS: [PlantedBug; 5] = [
+    PlantedBug::BudgetForEach,
     PlantedBug::OneIdForAllShards,
     PlantedBug::StartsWithoutLease,
     PlantedBug::AnswersWithoutLease,

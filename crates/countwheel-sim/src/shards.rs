@@ -26,8 +26,8 @@ use std::time::Duration;
 use countwheel::{BootId, Clock, Instant, ManualClock, Timestamp};
 use countwheel_durable::store::{Fence, Shard, StoreError};
 use countwheel_durable::{
-    Attempt, Config, Delays, Due, Engine, Jitter, Precondition, Request, RetryPolicy, SetOptions,
-    Shift, TimerName, Turn,
+    Attempt, Budget, Config, Delays, Due, Engine, Jitter, Precondition, Request, RetryPolicy,
+    SetOptions, Shift, TimerName, Turn,
 };
 
 use self::model::{Doubt, Item, Model, Now, RATE_MAX};
@@ -221,6 +221,8 @@ struct Plan {
 /// A machine with clocks of its own.
 struct Node {
     clock: ManualClock,
+    /// What its engines share.
+    budget: Budget,
     /// Parts in a million by which its clocks are too fast.
     rate: i64,
     boots: u64,
@@ -317,6 +319,7 @@ impl World {
             let rate = clocks.below(2 * RATE_MAX + 1);
             Node {
                 clock,
+                budget: Budget::new(&config),
                 rate: rate.cast_signed() - RATE_MAX.cast_signed(),
                 boots: 0,
             }
@@ -485,8 +488,9 @@ impl World {
         shard: Shard,
         node: usize,
     ) -> Result<Engine, StoreError> {
-        let clock = Arc::new(self.nodes[node].clock.clone());
-        Engine::open(seam.clone(), shard, clock, self.config.clone())
+        let Node { clock, budget, .. } = &self.nodes[node];
+        let (clock, config) = (Arc::new(clock.clone()), self.config.clone());
+        Engine::open_within(budget, seam.clone(), shard, clock, config)
     }
 
     /// A node takes a shard, whoever has it.

@@ -208,6 +208,13 @@ impl World {
             let end = time + if self.healing { 0 } else { service };
             self.owners[index].running.push((end, attempt));
         }
+        // All owners of a node share the places.
+        let node = self.owners[index].node;
+        let of_node = self.owners.iter().filter(|owner| owner.node == node);
+        let running: usize = of_node.map(|owner| owner.running.len()).sum();
+        if running > self.config.max_in_flight {
+            return Err(format!("{running} attempts run on node {node}"));
+        }
         Ok(())
     }
 
