@@ -388,7 +388,7 @@ impl<B: Sorted> LogStore<B> {
 /// ```
 /// use std::sync::Arc;
 /// use countwheel_durable::store::{
-///     LogOptions, LogStore, MemorySorted, MovingLog, OnFailure, Shard, Store, SystemFiles,
+///     LogOptions, LogStore, MemorySorted, MovingLog, OnDisk, OnFailure, Shard, Store, SystemFiles,
 /// };
 ///
 /// let directory = tempfile::tempdir()?;
