@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::{Key, NameError};
+
 /// What a setting is called: 1 to 256 bytes of UTF-8 without control characters, otherwise opaque.
 ///
 /// ```
@@ -15,48 +17,49 @@ use std::sync::Arc;
 /// # Ok::<(), SettingError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SettingName(Arc<str>);
+pub struct SettingName(Key);
 
 impl SettingName {
     /// The longest name, in bytes.
-    pub const MAX_BYTES: usize = 256;
+    pub const MAX_BYTES: usize = Key::MAX_BYTES;
 
-    /// Checks and takes `name`.
+    /// Checks and takes `name`. The rules are those of a [`Key`].
     ///
     /// # Errors
     /// [`SettingError`] says which rule it breaks.
     pub fn new(name: impl AsRef<str>) -> Result<Self, SettingError> {
-        let name = name.as_ref();
-        if name.is_empty() {
-            return Err(SettingError::NameEmpty);
-        }
-        if name.len() > Self::MAX_BYTES {
-            return Err(SettingError::NameTooLong { bytes: name.len() });
-        }
-        match name.chars().find(|c| c.is_control()) {
-            Some(found) => Err(SettingError::NameControl {
-                code_point: found.into(),
-            }),
-            None => Ok(Self(name.into())),
-        }
+        Key::new(name).map(Self).map_err(|error| match error {
+            NameError::KeyTooLong { bytes } => SettingError::NameTooLong { bytes },
+            NameError::KeyControl { code_point } => SettingError::NameControl { code_point },
+            _ => SettingError::NameEmpty,
+        })
+    }
+
+    /// The setting of that key, where settings are kept as records.
+    pub(crate) fn of_key(key: Key) -> Self {
+        Self(key)
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.0
     }
 
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.as_str()
     }
 }
 
 impl fmt::Display for SettingName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for SettingName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 

@@ -8,8 +8,8 @@ use countwheel::Timestamp;
 
 use super::{Before, Change, Shard};
 use crate::{
-    DeadReason, DueClock, Key, Missed, QueueName, Record, RetryPolicy, Revision, Setting,
-    SettingName, SettingValue, SettingsVersion, State, TimerId, TimerName,
+    DeadReason, DueClock, Missed, QueueName, Record, RetryPolicy, Revision, Setting, SettingName,
+    SettingValue, SettingsVersion, State, TimerId, TimerName,
 };
 
 const QUEUE: &str = "settings";
@@ -21,11 +21,9 @@ pub(super) fn queue() -> QueueName {
 }
 
 fn name_of(setting: &SettingName) -> TimerName {
-    // The rules of both names are the same.
-    let key = Key::new(setting.as_str()).unwrap_or_else(|error| unreachable!("{error}"));
     TimerName {
         queue: queue(),
-        key,
+        key: setting.key().clone(),
     }
 }
 
@@ -72,9 +70,8 @@ pub(super) fn of_record(record: Record) -> Option<(SettingName, SettingValue)> {
 
 /// The name of the setting that a record of this name is.
 pub(super) fn name_of_record(name: &TimerName) -> Option<SettingName> {
-    SettingName::new(name.key.as_str())
-        .ok()
-        .filter(|_| name.queue.as_str() == QUEUE)
+    let is_setting = name.queue.as_str() == QUEUE;
+    is_setting.then(|| SettingName::of_key(name.key.clone()))
 }
 
 /// What becomes of the records of [`Shard::SETTINGS`] by the changes of settings among `changes`,
