@@ -3,6 +3,8 @@
 //! again and to find the first that is due once many were delivered.
 //! `cargo run --release -p countwheel-durable --example far_rate [DIRECTORY [RECORDS [BATCH]]]`
 
+mod noise;
+
 use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
@@ -11,45 +13,16 @@ use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_durable::store::{
     Before, Change, DiskOptions, DiskStore, DueScan, Lease, Shard, Store,
 };
-use countwheel_durable::{
-    DueClock, Missed, Record, RetryPolicy, Revision, State, StateKind, TimerId, TimerName,
-};
+use countwheel_durable::{DueClock, Record, StateKind};
 
-/// A key of 32 bytes in no order, 200 bytes of payload of which half is noise.
+/// What is not noise in a payload.
+const TEXT: &[u8] = br#"{"event":"order.payment_timeout","url":"https://shop.example/hooks/close-order"}                    "#;
+
+/// 200 bytes of payload.
 fn record(number: u64) -> Result<Record, Box<dyn Error>> {
-    let mut state = number;
-    let mut random = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
-    let key = format!("{:016x}{:016x}", random(), random());
-    let mut payload: Vec<u8> = (0..13).flat_map(|_| random().to_le_bytes()).collect();
-    payload.truncate(100);
-    payload.extend_from_slice(br#"{"event":"order.payment_timeout","url":"https://shop.example/hooks/close-order"}                    "#);
+    let created = Timestamp::from_micros(1_772_366_400_000_000);
     let due = Timestamp::from_micros(1_772_366_400_000_000 + 50_000 * number);
-    Ok(Record {
-        name: TimerName::new("orders", key)?,
-        id: TimerId {
-            store: 7,
-            set: Revision(number),
-        },
-        revision: Revision(number),
-        state: State::Pending,
-        created: Timestamp::from_micros(1_772_366_400_000_000),
-        due,
-        clock: DueClock::Wall,
-        missed: Missed::Fire,
-        recurring: None,
-        first_due: due,
-        policy: RetryPolicy::default(),
-        failures: 0,
-        interruptions: 0,
-        attempt: 0,
-        attempts: Vec::new(),
-        payload,
-    })
+    noise::record("orders", number, created, due, TEXT)
 }
 
 /// How long each commit took.

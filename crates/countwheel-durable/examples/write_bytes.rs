@@ -6,6 +6,8 @@
 //! `cargo run --release -p countwheel-durable --example write_bytes [DIRECTORY [TIMERS [CHANGES
 //! [SMALLER [FAN_IN]]]]]`
 
+mod noise;
+
 use std::collections::VecDeque;
 use std::error::Error;
 
@@ -13,49 +15,20 @@ use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_durable::store::{
     Before, Change, DiskOptions, DiskStats, DiskStore, DueScan, Lease, Shard, Store,
 };
-use countwheel_durable::{
-    DueClock, Missed, Record, RetryPolicy, Revision, State, StateKind, TimerId, TimerName,
-};
+use countwheel_durable::{DueClock, Record, StateKind};
 
 /// Key, payload and place in the order of deadlines, and key and place once more: what two tables
 /// of a plain store would hold.
 const LOGICAL_BYTES: u64 = 18 + 4 + 32 + 200 + 32 + 18;
 const BATCH: u64 = 256;
 
-/// A key of 32 hexadecimal digits, 200 bytes of payload of which half is noise.
+/// What is not noise in a payload.
+const TEXT: &[u8] = br#"{"event":"order.payment_timeout","url":"https://shop.example/hooks/close-order","retry":"default"}  "#;
+
+/// 200 bytes of payload.
 fn record(number: u64, due: Timestamp) -> Result<Record, Box<dyn Error>> {
-    let mut state = number;
-    let mut random = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
-    let key = format!("{:016x}{:016x}", random(), random());
-    let mut payload: Vec<u8> = (0..13).flat_map(|_| random().to_le_bytes()).collect();
-    payload.truncate(100);
-    payload.extend_from_slice(br#"{"event":"order.payment_timeout","url":"https://shop.example/hooks/close-order","retry":"default"}  "#);
-    Ok(Record {
-        name: TimerName::new("bench", key)?,
-        id: TimerId {
-            store: 7,
-            set: Revision(number),
-        },
-        revision: Revision(number),
-        state: State::Pending,
-        created: Timestamp::from_micros(1_700_000_000_000_000),
-        due,
-        clock: DueClock::Wall,
-        missed: Missed::default(),
-        recurring: None,
-        first_due: due,
-        policy: RetryPolicy::default(),
-        failures: 0,
-        interruptions: 0,
-        attempt: 0,
-        attempts: Vec::new(),
-        payload,
-    })
+    let created = Timestamp::from_micros(1_700_000_000_000_000);
+    noise::record("bench", number, created, due, TEXT)
 }
 
 /// Timers of one kind, delivered in the order in which they were inserted.
