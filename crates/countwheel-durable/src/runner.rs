@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
 
-use crate::backlog::ByQueue;
-use crate::engine::{self, SeenSettings};
+use crate::backlog::{ByQueue, lock};
+use crate::engine::SeenSettings;
 use crate::in_flight::InFlight;
 use crate::pool::Pool;
 use crate::store::{Shard, StoreError};
@@ -235,7 +235,7 @@ impl Owned {
 
     /// The settings as its engine knows them.
     pub(crate) fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&engine::lock(&self.settings))
+        Arc::clone(&lock(&self.settings))
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -592,8 +592,4 @@ fn describe(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -134,7 +134,7 @@ impl Stats {
     /// The sum of the counts of two schedulers. What is not a count is that of the one that is further
     /// behind or off.
     pub(crate) fn with(self, other: &Self) -> Self {
-        let both_ends = |one: Option<Timestamp>, other: Option<Timestamp>| match (one, other) {
+        let earlier = |one: Option<Timestamp>, other: Option<Timestamp>| match (one, other) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         };
@@ -165,7 +165,7 @@ impl Stats {
             in_window: self.in_window + other.in_window,
             window_bytes: self.window_bytes + other.window_bytes,
             capped_queues: self.capped_queues + other.capped_queues,
-            caught_up_to: both_ends(self.caught_up_to, other.caught_up_to),
+            caught_up_to: earlier(self.caught_up_to, other.caught_up_to),
             catching_up: self.catching_up || other.catching_up,
             steps_forward: self.steps_forward.max(other.steps_forward),
             steps_backward: self.steps_backward.max(other.steps_backward),
@@ -185,7 +185,7 @@ impl Stats {
                 count: self.overdue.count + other.overdue.count,
                 as_of: self.overdue.as_of.min(other.overdue.as_of),
                 is_exact: self.overdue.is_exact && other.overdue.is_exact,
-                oldest: both_ends(self.overdue.oldest, other.overdue.oldest),
+                oldest: earlier(self.overdue.oldest, other.overdue.oldest),
             },
             lateness: self.lateness.with(&other.lateness),
             held: self.held.with(&other.held),

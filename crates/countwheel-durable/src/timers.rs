@@ -11,12 +11,12 @@ use std::time::Duration;
 use countwheel::Clock;
 use parking_lot::{Mutex, RwLock};
 
-use crate::backlog;
+use crate::backlog::lock;
 use crate::pool::Pool;
-use crate::runner::{Asked, Common, Ended, Owned, is_handling, is_own_thread, lock, shielded};
+use crate::runner::{Asked, Common, Ended, Owned, is_handling, is_own_thread, shielded};
 use crate::store::{
     Cursor, Filter, OnDisk, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard, Snapshot,
-    Store, StoreError, Summary,
+    Store, StoreError, Summary, no_snapshots,
 };
 use crate::{
     BatchError, Budget, Config, Due, Engine, Handler, Overview, Precondition, QueueName,
@@ -86,13 +86,11 @@ struct Hub {
     ends: Arc<Mutex<Ends>>,
 }
 
-/// Who is told when a scheduler has ended that was not told to.
+/// The receivers of the end of a scheduler that nobody stopped.
 #[derive(Default)]
 struct Ends {
     on_failure: Vec<OnFailure>,
     on_lost: Vec<OnLost>,
-    /// Why the first of them failed.
-    failed: Option<String>,
     /// Why the store takes no more commits, if it said so by itself.
     store_failed: Option<String>,
     is_stopping: bool,
@@ -635,7 +633,7 @@ impl Timers {
         let owned: Vec<_> = hub.owned.read().values().cloned().collect();
         let mut most = Vec::new();
         for owned in &owned {
-            let overdue = backlog::lock(&owned.overdue);
+            let overdue = lock(&owned.overdue);
             most.extend(overdue.most().take(limit).cloned());
         }
         if owned.len() > 1 {
@@ -698,10 +696,7 @@ impl Timers {
     pub fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
         match self.hub.store.on_disk() {
             Some(disk) => disk.snapshot(into),
-            None => Err(StoreError::NotAStore {
-                path: into.to_owned(),
-                problem: "this store is on no disk, and makes no snapshots".to_owned(),
-            }),
+            None => Err(no_snapshots(into)),
         }
     }
 
@@ -769,27 +764,35 @@ impl Timers {
     /// [`owned`](Self::owned).
     #[must_use]
     pub fn health(&self) -> Health {
+        if let Some(reason) = self.failure() {
+            return Health::Failed(reason);
+        }
+        if !self.hub.ends.lock().is_stopping {
+            return Health::Running;
+        }
+        let runs = |health| matches!(health, Health::Running | Health::Stopping);
+        if self.owned().into_values().any(runs) {
+            Health::Stopping
+        } else {
+            Health::Stopped
+        }
+    }
+
+    /// Why a scheduler has failed, if one has. The loss of an undivided store is a failure.
+    fn failure(&self) -> Option<String> {
         let is_divided = self.hub.shards != Shards::ONE;
-        let mut runs = false;
-        for health in self.owned().into_values() {
-            match health {
-                Health::Lost(reason) if !is_divided => return Health::Failed(reason),
-                Health::Failed(reason) => return Health::Failed(reason),
-                Health::Running | Health::Stopping => runs = true,
-                Health::Stopped | Health::Lost(_) => {}
-            }
-        }
-        match (self.hub.ends.lock().is_stopping, runs) {
-            (false, _) => Health::Running,
-            (true, true) => Health::Stopping,
-            (true, false) => Health::Stopped,
-        }
+        self.owned().into_values().find_map(|health| match health {
+            Health::Failed(reason) => Some(reason),
+            Health::Lost(reason) if !is_divided => Some(reason),
+            _ => None,
+        })
     }
 
     /// Calls `f` with the reason if a scheduler fails, or at once if one has.
     pub fn on_failure(&self, f: impl FnOnce(&str) + Send + 'static) {
+        // Held meanwhile: who fails from here on finds `f`.
         let mut ends = self.hub.ends.lock();
-        if let Some(reason) = ends.failed.clone() {
+        if let Some(reason) = self.failure() {
             drop(ends);
             f(&reason);
         } else {
@@ -855,9 +858,7 @@ impl Hub {
 
     fn overdue_of(&self, queue: &QueueName) -> u64 {
         let owned = self.owned.read();
-        let overdue = owned
-            .values()
-            .map(|owned| backlog::lock(&owned.overdue).of(queue));
+        let overdue = owned.values().map(|owned| lock(&owned.overdue).of(queue));
         overdue.sum()
     }
 
@@ -884,7 +885,7 @@ impl Hub {
     }
 }
 
-/// A scheduler has ended that was not told to.
+/// Reports the end of a scheduler that nobody stopped.
 fn tell(ends: &Mutex<Ends>, is_divided: bool, shard: Shard, ended: &Ended) {
     match ended {
         Ended::Lost(reason) if is_divided => {
@@ -897,7 +898,6 @@ fn tell(ends: &Mutex<Ends>, is_divided: bool, shard: Shard, ended: &Ended) {
         Ended::Lost(reason) | Ended::Failed(reason) => {
             tracing::error!(reason, "the scheduler failed");
             let mut ends = ends.lock();
-            ends.failed.get_or_insert_with(|| reason.clone());
             let told = std::mem::take(&mut ends.on_failure);
             drop(ends);
             for f in told {

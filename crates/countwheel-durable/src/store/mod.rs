@@ -337,7 +337,7 @@ pub trait Store: Send + Sync {
 
     /// All settings, if one was changed after the change `after`; `None` if none was. They belong to
     /// the whole store: the owner of any shard changes them, in a commit with its timers, and sees
-    /// what others have changed. A change made by somebody who has since lost its lease is no change.
+    /// what others have changed. A commit under a lease that another owner has replaced changes none.
     ///
     /// Before the first change their version is zero. They are read whole, so that what is stored
     /// should be bounded: see [`Settings::MAX_BYTES`].
@@ -420,10 +420,15 @@ pub trait OnDisk: Send + Sync {
     /// [`StoreError::NotAStore`] if `into` is not empty, or if this store makes no snapshots; any
     /// other if the store failed.
     fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
-        Err(StoreError::NotAStore {
-            path: into.to_owned(),
-            problem: "this store makes no snapshots".to_owned(),
-        })
+        Err(no_snapshots(into))
+    }
+}
+
+/// What a store says that makes no snapshots.
+pub(crate) fn no_snapshots(into: &Path) -> StoreError {
+    StoreError::NotAStore {
+        path: into.to_owned(),
+        problem: "this store makes no snapshots".to_owned(),
     }
 }
 
