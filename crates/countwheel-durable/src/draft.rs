@@ -87,6 +87,7 @@ impl<'a> Draft<'a> {
         shard: Shard,
         wall: Timestamp,
         (kept, found): (Kept, Found),
+        settings: &Arc<Settings>,
         records: usize,
     ) -> Self {
         Self {
@@ -102,13 +103,8 @@ impl<'a> Draft<'a> {
             read: 0,
             written: 0,
             undo: None,
-            settings: SettingsDraft::new(Arc::default()),
+            settings: SettingsDraft::new(Arc::clone(settings)),
         }
-    }
-
-    /// These are the settings before the step.
-    pub(crate) fn knows(&mut self, settings: &Arc<Settings>) {
-        self.settings = SettingsDraft::new(Arc::clone(settings));
     }
 
     /// Changes a setting. Says the version that it gets if nobody else changes one meanwhile.
@@ -154,6 +150,7 @@ impl<'a> Draft<'a> {
                 place
             }
         };
+        self.last = place;
         Ok(self.drafted[place].record.as_deref())
     }
 
@@ -212,20 +209,15 @@ impl<'a> Draft<'a> {
     }
 
     pub(crate) fn cached(&self, name: &TimerName) -> Option<&Record> {
-        let place = if self.is_last(name) {
-            self.last
-        } else {
-            *self.places.get(name)?
-        };
-        self.drafted[place].record.as_deref()
+        self.drafted[self.known(name)?].record.as_deref()
     }
 
     /// Where a name's record stands, if it is there.
-    fn known(&mut self, name: &TimerName) -> Option<usize> {
-        if !self.is_last(name) {
-            self.last = *self.places.get(name)?;
+    fn known(&self, name: &TimerName) -> Option<usize> {
+        if self.is_last(name) {
+            return Some(self.last);
         }
-        Some(self.last)
+        self.places.get(name).copied()
     }
 
     pub(crate) fn existing(&mut self, name: &TimerName) -> Result<&Record, TimerError> {
@@ -302,15 +294,18 @@ impl<'a> Draft<'a> {
         let mut changes = Vec::with_capacity(self.drafted.len());
         for drafted in self.drafted {
             let Drafted { name, before, .. } = drafted;
-            match drafted.record {
-                Some(record) if drafted.changed && drafted.same_payload => {
-                    let before = before.with_same_payload();
+            match (drafted.changed, drafted.record) {
+                (true, Some(record)) => {
+                    let before = if drafted.same_payload {
+                        before.with_same_payload()
+                    } else {
+                        before
+                    };
                     changes.push(Change::Put { record, before });
                 }
-                Some(record) if drafted.changed => changes.push(Change::Put { record, before }),
-                None if drafted.changed => changes.push(Change::Remove { name, before }),
-                Some(record) if drafted.was_kept => kept.keep(record),
-                _ => {}
+                (true, None) => changes.push(Change::Remove { name, before }),
+                (false, Some(record)) if drafted.was_kept => kept.keep(record),
+                (false, _) => {}
             }
         }
         let settings = self.settings.into_changes();
@@ -324,10 +319,9 @@ impl<'a> Draft<'a> {
     }
 
     fn place(&mut self, name: &TimerName) -> usize {
-        match self.known(name) {
-            Some(place) => place,
-            None => self.enter(name, Before::Unknown, None),
-        }
+        let known = self.known(name);
+        self.last = known.unwrap_or_else(|| self.enter(name, Before::Unknown, None));
+        self.last
     }
 
     /// Takes in what stands under a name, unless something is there of it. Says where.

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
 
-use crate::backlog::ByQueue;
+use crate::backlog::{self, ByQueue};
 use crate::clocks::Now;
 use crate::in_flight::InFlight;
 use crate::notes::Notes;
@@ -143,6 +143,14 @@ enum Refusal {
 }
 
 impl Refusal {
+    fn answer(&self, ticket: Ticket) -> Effect {
+        Effect::Answer(ticket, Err(self.error()))
+    }
+
+    fn batch_answer(&self, ticket: Ticket) -> Effect {
+        Effect::BatchAnswer(ticket, Err(BatchError::of_all(self.error())))
+    }
+
     fn error(&self) -> TimerError {
         match self {
             Self::Full => TimerError::StorageFull,
@@ -151,11 +159,6 @@ impl Refusal {
             },
         }
     }
-}
-
-/// What somebody has who reads the settings.
-pub(crate) fn lock(settings: &Mutex<Arc<Settings>>) -> MutexGuard<'_, Arc<Settings>> {
-    settings.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
@@ -379,7 +382,7 @@ impl Engine {
     fn see_settings(&mut self, settings: Settings) {
         let settings = Arc::new(settings);
         self.scheduler.knows(Arc::clone(&settings));
-        *lock(&self.settings) = settings;
+        *backlog::lock(&self.settings) = settings;
     }
 
     /// The settings as of the last turn: what was committed is in them, and what others have changed
@@ -397,17 +400,16 @@ impl Engine {
     /// Sees what the turn has changed of the settings, which is durable, and makes the versions right
     /// that its answers say, if somebody else has changed some as well.
     fn settings_changed(&mut self, now: Now, step: &mut Step) {
-        let mut expected = Settings::clone(self.scheduler.settings());
-        let mut any = false;
-        for change in &step.changes {
-            if let Change::Setting(setting) = change {
-                expected.apply(setting);
-                any = true;
-            }
-        }
-        if !any {
+        let changed = step.changes.iter().filter_map(|change| match change {
+            Change::Setting(setting) => Some(setting),
+            _ => None,
+        });
+        let mut changed = changed.peekable();
+        if changed.peek().is_none() {
             return;
         }
+        let mut expected = Settings::clone(self.scheduler.settings());
+        changed.for_each(|setting| expected.apply(setting));
         self.look_at_settings(now);
         let seen = self.scheduler.settings();
         if seen.version() == expected.version() {
@@ -472,19 +474,16 @@ impl Engine {
         };
         // A commit shows that the shard was owned; without one, only the lease can.
         let is_committed = refusal.is_none() && (has_changes || note.is_some());
-        match refusal {
-            // Nothing else rests on it.
-            Some(Refusal::Full | Refusal::Unavailable(_)) if note.is_some() && !has_changes => {
+        if let Some(refusal) = refusal {
+            // Nothing else rests on a note.
+            let is_note_alone = note.is_some() && !has_changes;
+            if is_note_alone || matches!(refusal, Refusal::Unavailable(_)) {
                 self.notes.refused(now);
             }
-            Some(refusal) => {
-                if let Refusal::Unavailable(_) = refusal {
-                    self.notes.refused(now); // it waits as everything does
-                }
+            if !is_note_alone {
                 self.refuse(now, step, &refusal, sink);
                 return Ok(());
             }
-            None => {}
         }
         let answers = step.answers.len() + step.batches.len();
         if !is_committed && answers > 0 && !planted!(AnswersWithoutLease) {
@@ -526,23 +525,21 @@ impl Engine {
     /// was left over, since nobody shall wait for it to come.
     fn refuse(&mut self, now: Now, step: Step, refusal: &Refusal, sink: &mut dyn FnMut(Effect)) {
         for (ticket, _) in &step.answers {
-            sink(Effect::Answer(*ticket, Err(refusal.error())));
+            sink(refusal.answer(*ticket));
         }
         for (ticket, _) in &step.batches {
-            let refused = BatchError::of_all(refusal.error());
-            sink(Effect::BatchAnswer(*ticket, Err(refused)));
+            sink(refusal.batch_answer(*ticket));
         }
         self.kept = self.scheduler.undo(now, step);
         for event in self.left_over.drain(..) {
             match event {
                 Event::Request(ticket, _) => {
                     self.scheduler.note_refused();
-                    sink(Effect::Answer(ticket, Err(refusal.error())));
+                    sink(refusal.answer(ticket));
                 }
                 Event::Batch(ticket, _) => {
                     self.scheduler.note_refused();
-                    let refused = BatchError::of_all(refusal.error());
-                    sink(Effect::BatchAnswer(ticket, Err(refused)));
+                    sink(refusal.batch_answer(ticket));
                 }
                 Event::Outcome { .. } => self.kept.push(event),
             }

@@ -496,8 +496,8 @@ impl Scheduler {
             found
         };
         let known = (mem::take(&mut self.kept), found);
-        let mut draft = Draft::new(store, shard, now.wall, known, events.len());
-        draft.knows(&self.settings);
+        let (wall, records) = (now.wall, events.len());
+        let mut draft = Draft::new(store, shard, wall, known, &self.settings, records);
         self.held_until = (!has_room).then(|| now.boot + ROOM_PAUSE);
         if !has_room {
             // It is the disk that it waits for, not the rate.
@@ -608,10 +608,11 @@ impl Scheduler {
         } else {
             self.in_flight.free().min(DUE_READ_BEFORE)
         };
-        let due = self.window.due_names(self.now, most);
-        let overdue = self.overdue.window.due_names(self.now, most);
+        // Looked for only if the store asks.
+        let windows = [&self.window, &self.overdue.window].into_iter();
+        let due = windows.flat_map(|window| window.due_names(self.now, most));
         let shard = self.ownership.lease.shard;
-        let mut names = asked.chain(due).chain(overdue);
+        let mut names = asked.chain(due);
         store.get_many(shard, &mut names, READ_BEFORE_MAX_BYTES)
     }
 

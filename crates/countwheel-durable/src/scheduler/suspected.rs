@@ -66,6 +66,7 @@ impl Scheduler {
             self.ownership.lease.shard,
             now.wall,
             (mem::take(&mut self.kept), Found::default()),
+            &self.settings,
             self.in_flight.len(),
         );
         for (revision, name) in self.in_flight.iter() {
