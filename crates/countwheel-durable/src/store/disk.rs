@@ -27,9 +27,9 @@ use super::place::{FileSystem, Place as _};
 use super::scrub::{Piece, Scrub};
 use super::settings;
 use super::{
-    Change, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, LogStats, MovingLog,
-    OnDisk, OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed, Shard, Store,
-    StoreError, Summary, TableOptions, TableStats, TableStore,
+    Change, Commit, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, LogStats,
+    MovingLog, OnDisk, OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed,
+    Shard, Store, StoreError, Summary, TableOptions, TableStats, TableStore,
 };
 use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble, Troubles};
 
@@ -485,6 +485,17 @@ impl Store for DiskStore {
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.raise_format(changes)?;
         self.log.commit(lease, changes)
+    }
+
+    fn commit_all(&self, commits: &[Commit<'_>]) -> Vec<Result<(), StoreError>> {
+        let raised = |commit: &Commit<'_>| self.raise_format(commit.changes);
+        if commits.iter().all(|commit| raised(commit).is_ok()) {
+            return self.log.commit_all(commits);
+        }
+        // Each is refused by itself.
+        let each = commits.iter();
+        each.map(|commit| self.commit(commit.lease, commit.changes))
+            .collect()
     }
 
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {

@@ -190,6 +190,15 @@ impl Change {
     }
 }
 
+/// One commit of several. See [`Store::commit_all`].
+#[derive(Clone, Copy, Debug)]
+pub struct Commit<'a> {
+    /// The right to make it.
+    pub lease: Lease,
+    /// What it changes, in order.
+    pub changes: &'a [Change],
+}
+
 /// What the store holds under a name just before a change of it. Whoever has looked says what
 /// was there, which saves the store a look of its own; it has to be right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -249,6 +258,29 @@ pub trait Store: Send + Sync {
     /// to the next owner. Any other error: whether the changes survive is unknown until the store is
     /// opened again, and no later commit of this opening may succeed.
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError>;
+
+    /// Makes commits of several shards, each of them all or none, and says of each in their order what
+    /// became of it, as [`commit`](Self::commit) does. One that is refused keeps none of the others
+    /// out. A store that pays for each commit, with a sync or a round trip, may make one of all of
+    /// them.
+    ///
+    /// ```
+    /// # use countwheel_durable::Revision;
+    /// # use countwheel_durable::store::{Change, Commit, MemoryStore, Shard, Store, StoreError};
+    /// let store = MemoryStore::new(7);
+    /// let [one, other] = [store.acquire(Shard(0))?.lease, store.acquire(Shard(1))?.lease];
+    /// let taken = store.acquire(Shard(1))?.lease;
+    /// let changes = &[Change::Given(Revision(5))];
+    /// let commits = [one, other, taken].map(|lease| Commit { lease, changes });
+    /// let results = store.commit_all(&commits);
+    /// assert!(matches!(results[..], [Ok(()), Err(StoreError::Fenced { .. }), Ok(())]));
+    /// # Ok::<(), StoreError>(())
+    /// ```
+    fn commit_all(&self, commits: &[Commit<'_>]) -> Vec<Result<(), StoreError>> {
+        let each = commits.iter();
+        each.map(|commit| self.commit(commit.lease, commit.changes))
+            .collect()
+    }
 
     /// The record of that name.
     ///

@@ -51,6 +51,7 @@
 //! Behind what was delivered long ago. See [`passed`].
 
 mod batch;
+mod commit;
 mod due;
 mod freeze;
 mod full;
@@ -72,7 +73,7 @@ mod walk;
 mod writer;
 mod young;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,19 +86,16 @@ use self::mover::Watch;
 use self::passed::{Earliest, LOOK_EVERY};
 use self::segment::{Segment, VERSION};
 use self::supply::{Supply, Trouble as WriteTrouble};
-use self::writer::{Writer, Written};
-use self::young::{Place, Table};
-use super::embedded::codec::{CodecError, Indexed};
+use self::writer::Writer;
+use self::young::Table;
+use super::embedded::codec::CodecError;
 use super::scrub::Scrub;
-use super::settings;
 use super::{
-    Before, Change, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, OnDisk, OnFailure,
+    Change, Commit, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, OnDisk, OnFailure,
     OpenFiles, Ownership, Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
 };
 use crate::planted::planted;
-use crate::{
-    QueueName, Record, Settings, SettingsVersion, StateKind, TimerName, Trouble, Troubles,
-};
+use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble, Troubles};
 
 pub(super) use self::freeze::Frozen;
 pub use self::mover::MovingLog;
@@ -366,9 +364,8 @@ impl<B: Sorted> LogStore<B> {
             poisoned: false,
             frame: Vec::new(),
             snapshot,
-            places: Vec::new(),
-            beside: Vec::new(),
-            notes: false,
+            parts: Vec::new(),
+            parts_used: 0,
             stats,
         };
         let log = Self {
@@ -516,174 +513,6 @@ impl<B: Sorted> LogStore<B> {
         })
     }
 
-    /// Commits changes of the lease's shard, and with them what the settings among them change in
-    /// [`Shard::SETTINGS`], and `beside`, which are changes of that shard.
-    pub(super) fn commit_beside(
-        &self,
-        lease: Lease,
-        changes: &[Change],
-        beside: Vec<Change>,
-    ) -> Result<(), StoreError> {
-        let committed = self.try_commit(lease, changes, beside);
-        if let Err(error) = &committed
-            && !matches!(error, StoreError::Fenced { .. } | StoreError::Full { .. })
-        {
-            // Whatever it was that failed: the store's promise knows no exception.
-            self.writer_whatever().poisoned |= !planted!(LogGoesOn);
-        }
-        committed
-    }
-
-    fn try_commit(
-        &self,
-        lease: Lease,
-        changes: &[Change],
-        mut beside: Vec<Change>,
-    ) -> Result<(), StoreError> {
-        let capped = self.make_way()?;
-        let mut writer = self.writer()?;
-        writer.supply.capped = capped;
-        self.check_lease(lease)?;
-        if changes
-            .iter()
-            .any(|change| matches!(change, Change::Setting(_)))
-        {
-            beside.extend(settings::changes(changes, self.settings_version()));
-        }
-        if changes.is_empty() && beside.is_empty() {
-            return Ok(());
-        }
-        self.encode(&mut writer, lease.shard, changes, &beside)?;
-        let (segment, body_at) = self.append(&mut writer)?;
-        writer.changes += changes.len() + beside.len();
-        let mut state = self.state_mut();
-        let table = state.shards.entry(lease.shard).or_default();
-        if writer.notes {
-            (table.unnoted, table.noted_in) = (0, segment);
-        }
-        apply(table, changes, &writer.places, (segment, body_at));
-        let hid = table.hid >= LOOK_EVERY;
-        if hid {
-            table.hid = 0;
-        }
-        if !beside.is_empty() {
-            let table = state.shards.entry(Shard::SETTINGS).or_default();
-            for (change, written) in beside.iter().zip(&mut writer.beside) {
-                // It may have been another table: there is none before the first setting.
-                written.hash = name_of(change).map_or(0, |name| table.hash(name));
-                written.slot = None;
-            }
-            apply(table, &beside, &writer.beside, (segment, body_at));
-        }
-        drop(state);
-        self.is_mended(changes.iter().filter_map(name_of));
-        if hid {
-            self.may_pass();
-        }
-        if self.has_many_names() {
-            self.has_changed();
-        }
-        Ok(())
-    }
-
-    /// Puts the changes into the writer's frame.
-    fn encode(
-        &self,
-        writer: &mut Writer,
-        shard: Shard,
-        changes: &[Change],
-        beside: &[Change],
-    ) -> Result<(), StoreError> {
-        let state = self.state();
-        // Who has a lease has a table.
-        let table = state.shards.get(&shard);
-        batch::begin(&mut writer.frame, shard);
-        let ingested = self.base.ingested();
-        let notes = table.map(|table| table.notes(writer.active.number, ingested));
-        let notes = notes.unwrap_or_default();
-        writer.notes = !notes.is_empty();
-        for note in notes {
-            batch::encode_passed(&mut writer.frame, note);
-        }
-        let Writer { frame, places, .. } = writer;
-        self.encode_changes(frame, places, (shard, table), changes)?;
-        if !beside.is_empty() {
-            let shard = Shard::SETTINGS;
-            let none = Table::default();
-            let table = state.shards.get(&shard).unwrap_or(&none);
-            batch::encode_shard(&mut writer.frame, shard);
-            let Writer {
-                frame,
-                beside: places,
-                ..
-            } = writer;
-            self.encode_changes(frame, places, (shard, Some(table)), beside)?;
-        }
-        if writer.frame.len() > COMMIT_MAX_BYTES {
-            writer.frame = Vec::new();
-            let problem = "a commit has at most 2 GiB";
-            let source = io::Error::new(io::ErrorKind::InvalidInput, problem);
-            return Err(io_error(&*self.files, source));
-        }
-        Ok(())
-    }
-
-    /// Puts changes of a shard into a frame, each with what it replaces.
-    fn encode_changes(
-        &self,
-        frame: &mut Vec<u8>,
-        places: &mut Vec<Written>,
-        (shard, table): (Shard, Option<&Table>),
-        changes: &[Change],
-    ) -> Result<(), StoreError> {
-        find(table, changes, places);
-        // Of a name of which nobody knows what is under it, what this commit did to it before.
-        let mut here = HashMap::new();
-        let is_unknown =
-            |change: &Change| matches!(before(change), Some(Before::Unknown | Before::Unreadable));
-        let careful = changes.iter().any(is_unknown);
-        for (change, written) in changes.iter().zip(places) {
-            if let Some((name, table)) = name_of(change).zip(table) {
-                let replaces = &mut written.replaces;
-                let young = written.slot.map(|slot| table.slot(slot));
-                let earlier = here.get(name).copied();
-                let (known, is_sure) = match (before(change), earlier, young) {
-                    (Some(Before::Present(kind) | Before::SamePayload(kind)), ..) => {
-                        (Some(kind), true)
-                    }
-                    (Some(Before::Absent), ..) => (None, true),
-                    (_, Some(kind), _) => (kind, true),
-                    (_, None, Some(young)) => (young.kind, true),
-                    (Some(Before::Unreadable), None, None) => self.look(shard, name)?,
-                    (_, None, None) => (self.base.kind(shard, name)?, true),
-                };
-                replaces.kind = known;
-                // What is not young is in the sorted store, or nowhere.
-                let is_old = known.is_some() || !is_sure;
-                replaces.may_be_old = young.map_or(is_old, |young| young.may_be_old);
-                if careful {
-                    here.insert(name, kind_after(change));
-                }
-            }
-            (written.at, written.len) = batch::encode(frame, change, written.replaces);
-        }
-        Ok(())
-    }
-
-    /// The state of what the sorted store has under a name that cannot be read, and whether that
-    /// is sure.
-    fn look(
-        &self,
-        shard: Shard,
-        name: &TimerName,
-    ) -> Result<(Option<StateKind>, bool), StoreError> {
-        match self.base.kind(shard, name) {
-            // The change takes the place of whatever it was.
-            Err(error) if error.is_unreadable() && !planted!(ChangeReadsFirst) => Ok((None, false)),
-            found => found.map(|kind| (kind, true)),
-        }
-    }
-
     /// Appends the writer's frame, in the next segment if it has to. Says in which segment its
     /// body stands, and where.
     fn append(&self, writer: &mut Writer) -> Result<(u64, u64), StoreError> {
@@ -799,6 +628,10 @@ impl<B: Sorted> Store for LogStore<B> {
         self.commit_beside(lease, changes, Vec::new())
     }
 
+    fn commit_all(&self, commits: &[Commit<'_>]) -> Vec<Result<(), StoreError>> {
+        self.commit_together(commits)
+    }
+
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
         self.read_settings(after)
     }
@@ -903,88 +736,6 @@ impl<B> fmt::Debug for LogStore<B> {
         f.debug_struct("LogStore")
             .field("files", &self.files)
             .finish_non_exhaustive()
-    }
-}
-
-/// Looks up what the changes are about. In three rounds: what is not in the processor's cache is
-/// waited for once for several of them.
-fn find(table: Option<&Table>, changes: &[Change], places: &mut Vec<Written>) {
-    places.clear();
-    let Some(table) = table else {
-        places.resize_with(changes.len(), Written::default);
-        return;
-    };
-    places.extend(changes.iter().map(|change| Written {
-        hash: name_of(change).map_or(0, |name| table.hash(name)),
-        ..Written::default()
-    }));
-    for written in &mut *places {
-        written.slot = table.first(written.hash);
-    }
-    for (change, written) in changes.iter().zip(places) {
-        let first = written.slot.zip(name_of(change));
-        written.slot = first
-            .and_then(|(slot, name)| table.follow(slot, name.queue.as_str(), name.key.as_str()));
-    }
-}
-
-/// Notes changes of a table whose frame is in the log: in which segment, and where its body stands.
-fn apply(
-    table: &mut Table,
-    changes: &[Change],
-    places: &[Written],
-    (segment, body_at): (u64, u64),
-) {
-    for (change, written) in changes.iter().zip(places) {
-        let &Written {
-            replaces,
-            hash,
-            slot,
-            ..
-        } = written;
-        let at = Place {
-            segment,
-            offset: body_at + written.at as u64,
-            len: u32::try_from(written.len).unwrap_or(u32::MAX),
-        };
-        match change {
-            Change::Put { record, .. } => {
-                let indexed = Some(Indexed::of(record));
-                table.apply_to((&record.name, hash, slot), indexed, replaces, at);
-            }
-            Change::Remove { name, .. } => {
-                table.apply_to((name, hash, slot), None, replaces, at);
-            }
-            Change::Given(revision) => {
-                table.last_revision = table.last_revision.max(*revision);
-            }
-            Change::Clock(note) => table.clock = Some(*note),
-            Change::Setting(_) => {}
-        }
-    }
-}
-
-/// The name that a change is about.
-fn name_of(change: &Change) -> Option<&TimerName> {
-    match change {
-        Change::Put { record, .. } => Some(&record.name),
-        Change::Remove { name, .. } => Some(name),
-        Change::Given(_) | Change::Clock(_) | Change::Setting(_) => None,
-    }
-}
-
-fn before(change: &Change) -> Option<Before> {
-    match change {
-        Change::Put { before, .. } | Change::Remove { before, .. } => Some(*before),
-        Change::Given(_) | Change::Clock(_) | Change::Setting(_) => None,
-    }
-}
-
-/// What is under the name of a change after it.
-fn kind_after(change: &Change) -> Option<StateKind> {
-    match change {
-        Change::Put { record, .. } => Some(record.state.kind()),
-        Change::Remove { .. } | Change::Given(_) | Change::Clock(_) | Change::Setting(_) => None,
     }
 }
 

@@ -11,8 +11,8 @@ use super::LogStore;
 use super::moving::Step;
 use crate::store::sorted::share;
 use crate::store::{
-    Change, DuePage, DueScan, Filter, Gaps, Lease, OnDisk, OnFailure, OpenFiles, Ownership, Page,
-    QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
+    Change, Commit, DuePage, DueScan, Filter, Gaps, Lease, OnDisk, OnFailure, OpenFiles, Ownership,
+    Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
 };
 use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble};
 
@@ -481,6 +481,10 @@ impl<B: Sorted + 'static> Store for MovingLog<B> {
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.log.commit(lease, changes)
+    }
+
+    fn commit_all(&self, commits: &[Commit<'_>]) -> Vec<Result<(), StoreError>> {
+        self.log.commit_all(commits)
     }
 
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {

@@ -41,14 +41,24 @@ pub(super) struct Writer {
     /// The frame of the commit that is being made.
     pub(super) frame: Vec<u8>,
     pub(super) snapshot: Vec<u8>,
-    /// For each change of that commit.
+    /// The commits in it, and how many of these are.
+    pub(super) parts: Vec<Part>,
+    pub(super) parts_used: usize,
+    /// But for the zeros, which the supply counts.
+    pub(super) stats: LogStats,
+}
+
+/// What stands in a frame for one commit.
+#[derive(Default)]
+pub(super) struct Part {
+    /// Which of those that were asked for.
+    pub(super) asked: usize,
+    /// For each change.
     pub(super) places: Vec<Written>,
-    /// For each change of it in the shard of the settings.
+    /// For each change in the shard of the settings.
     pub(super) beside: Vec<Written>,
     /// Whether it says how far the sorted store was passed.
     pub(super) notes: bool,
-    /// But for the zeros, which the supply counts.
-    pub(super) stats: LogStats,
 }
 
 /// What stands in a frame for one change.
