@@ -118,6 +118,7 @@ mod stats;
 pub mod store;
 mod suspects;
 mod timers;
+mod together;
 mod trouble;
 mod window;
 

@@ -16,6 +16,7 @@ use crate::engine::SeenSettings;
 use crate::in_flight::InFlight;
 use crate::pool::Pool;
 use crate::store::{Shard, StoreError};
+use crate::together::Together;
 use crate::trouble::Noticed;
 use crate::{
     Attempt, BatchError, Budget, Completion, Effect, Engine, Event, Handler, Health, Outcome,
@@ -50,6 +51,7 @@ pub(crate) struct Common {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) budget: Budget,
     pub(crate) max_batch: usize,
+    pub(crate) together: Arc<Together>,
     /// Told when an engine has failed. Must not wait for anything.
     pub(crate) failed: OnEnd,
 }
@@ -483,7 +485,8 @@ impl Runner {
             let place = usize::try_from(ticket.0 - *first_ticket).ok()?;
             waiting.get_mut(place)?.take()
         };
-        let result = engine.turn(events, &mut |effect| match effect {
+        let (turn, committed) = common.together.commit(engine.begin(events)?);
+        let result = engine.end(turn, committed, &mut |effect| match effect {
             Effect::Answer(ticket, answer) => {
                 if let Some(Waiter::One(waiter)) = waiter(ticket) {
                     shielded("an answer's receiver", || waiter(answer));

@@ -18,6 +18,7 @@ use crate::store::{
     Cursor, Filter, OnDisk, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard, Snapshot,
     Store, StoreError, Summary, no_snapshots,
 };
+use crate::together::Together;
 use crate::{
     BatchError, Budget, Config, Due, Engine, Handler, Overview, Precondition, QueueName,
     QueueOverview, Record, Request, Response, RetryPolicy, SetOptions, Settings, Shards, Stats,
@@ -172,6 +173,8 @@ impl Timers {
         let ends = Arc::new(Mutex::new(Ends::default()));
         let told = Arc::clone(&ends);
         let is_divided = shards != Shards::ONE;
+        let store: Arc<dyn Store> = Arc::new(store);
+        let together = Arc::new(Together::of(Arc::clone(&store)));
         let common = Common {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             pool: handler
@@ -181,10 +184,11 @@ impl Timers {
             clock,
             budget: Budget::new(&config),
             max_batch: config.max_batch.max(2),
+            together,
             failed: Arc::new(move |shard, ended| tell(&told, is_divided, shard, ended)),
         };
         let hub = Arc::new(Hub {
-            store: Arc::new(store),
+            store,
             shards,
             config,
             common,
