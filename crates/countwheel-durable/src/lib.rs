@@ -96,6 +96,7 @@ mod clocks;
 mod config;
 mod draft;
 mod engine;
+mod gather;
 mod handler;
 mod held;
 mod in_flight;

@@ -13,6 +13,7 @@ use countwheel::{Clock, Timestamp};
 
 use crate::backlog::{ByQueue, lock};
 use crate::engine::SeenSettings;
+use crate::gather::Gather;
 use crate::in_flight::InFlight;
 use crate::pool::Pool;
 use crate::store::{Shard, StoreError};
@@ -196,6 +197,9 @@ impl Owned {
             mailbox: Arc::clone(&mailbox),
             first_ticket: 0,
             waiting: Vec::new(),
+            answered: 0,
+            lasted: Duration::ZERO,
+            gather: Gather::default(),
         };
         let thread = std::thread::Builder::new()
             .name("countwheel-durable".to_owned())
@@ -326,6 +330,11 @@ struct Runner {
     first_ticket: u64,
     /// Who waits for the answers to these, in the order of the tickets.
     waiting: Vec<Option<Waiter>>,
+    /// How many requests those are.
+    answered: usize,
+    /// How long the last turn took.
+    lasted: Duration,
+    gather: Gather,
 }
 
 impl Runner {
@@ -398,6 +407,10 @@ impl Runner {
         if self.engine.left_over() > 0 {
             return Vec::new();
         }
+        if stop_at.is_none() {
+            self.gather();
+        }
+        let clock = &self.common.clock;
         let mut inbox = lock(&self.mailbox.inbox);
         loop {
             let stopping = inbox.health == Health::Stopping && stop_at.is_none();
@@ -469,7 +482,34 @@ impl Runner {
         if requests > 0 {
             self.common.budget.waits_no_longer(requests, bytes);
         }
+        self.answered = requests;
         events
+    }
+
+    /// Lets requests gather that are about to come: see [`Gather`].
+    fn gather(&mut self) {
+        let clock = &self.common.clock;
+        let arrived = lock(&self.mailbox.inbox).requests;
+        let pause = self.gather.pause(self.lasted, self.answered, arrived);
+        let Some(pause) = pause else {
+            return;
+        };
+        if let Some(at) = self.engine.next_wake()
+            && wait_until(at, clock) <= pause.at_most
+        {
+            return;
+        }
+        let requests = pause.requests.min(self.common.max_batch);
+        let is_over = || {
+            let inbox = lock(&self.mailbox.inbox);
+            inbox.requests >= requests
+                || !inbox.outcomes.is_empty()
+                || inbox.health != Health::Running
+                || inbox.store_failure.is_some()
+        };
+        pause.wait(&**clock, is_over);
+        let is_full = lock(&self.mailbox.inbox).requests >= requests;
+        self.gather.ended(is_full);
     }
 
     fn turn(&mut self, events: Vec<Event>) -> Result<(), StoreError> {
@@ -485,6 +525,7 @@ impl Runner {
             let place = usize::try_from(ticket.0 - *first_ticket).ok()?;
             waiting.get_mut(place)?.take()
         };
+        let began = common.clock.now();
         let (turn, committed) = common.together.commit(engine.begin(events)?);
         let result = engine.end(turn, committed, &mut |effect| match effect {
             Effect::Answer(ticket, answer) => {
@@ -499,6 +540,7 @@ impl Runner {
             }
             Effect::Start(attempt) => start(common, attempt, mailbox),
         });
+        self.lasted = self.common.clock.now().saturating_since(began);
         *lock(&self.mailbox.stats) = self.engine.stats();
         result
     }
