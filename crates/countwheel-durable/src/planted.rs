@@ -169,6 +169,10 @@ bugs! {
     LogIgnoresNamespace,
     /// An owner that was replaced may commit.
     LogIgnoresFence,
+    /// What is committed together is all said to be of the first commit's shard.
+    LogTogetherInOneShard,
+    /// Of what is committed together the first commit alone is asked for its lease.
+    LogTogetherUnfenced,
     /// The tables do not sync their directory after the manifest got its name, so that a
     /// segment is used again before they have it for good.
     TablesUnsynced,

@@ -18,7 +18,7 @@ use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_durable::store::{
-    Before, Change, DueEntry, DuePage, DueScan, Files, Filter, Lease, LogOptions, LogStore,
+    Before, Change, Commit, DueEntry, DuePage, DueScan, Files, Filter, Lease, LogOptions, LogStore,
     MemorySorted, MemoryStore, Moved, MovingLog, OnDisk, Ownership, Page, QueueCounts, Shard,
     Sorted, Store, StoreError, StoreFile, Summary, SystemFiles, TableOptions, TableStore,
 };
@@ -63,6 +63,13 @@ impl<S: Store> Store for Meddled<S> {
         (self.before)(&self.store)?;
         self.store.commit(lease, changes)?;
         (self.after)(&self.store)
+    }
+
+    fn commit_all(&self, commits: &[Commit<'_>]) -> Vec<Result<(), StoreError>> {
+        (self.before)(&self.store).expect("what comes before a commit works");
+        let results = self.store.commit_all(commits);
+        (self.after)(&self.store).expect("what comes after a commit works");
+        results
     }
 
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {

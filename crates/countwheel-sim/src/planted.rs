@@ -27,12 +27,14 @@ const IN_MIXES: [PlantedBug; 2] = [
 ];
 
 /// Those that show only where shards change hands.
-const IN_SHARDS: [PlantedBug; 5] = [
+const IN_SHARDS: [PlantedBug; 7] = [
     PlantedBug::BudgetForEach,
     PlantedBug::OneIdForAllShards,
     PlantedBug::StartsWithoutLease,
     PlantedBug::AnswersWithoutLease,
     PlantedBug::HandOverCounts,
+    PlantedBug::LogTogetherInOneShard,
+    PlantedBug::LogTogetherUnfenced,
 ];
 
 /// Those that have to be found there beside their own stage, and on which store.

@@ -97,6 +97,8 @@ pub struct Report {
     pub leases: u64,
     /// Owners that ended without notice.
     pub killed: u64,
+    /// Times that several commits were made together.
+    pub together: u64,
     /// Commits of which the next owner had to learn.
     pub adopted: u64,
     /// Shards that were handed over on purpose.
@@ -130,6 +132,7 @@ impl Report {
         self.lost += other.lost;
         self.leases += other.leases;
         self.killed += other.killed;
+        self.together += other.together;
         self.adopted += other.adopted;
         self.hand_overs += other.hand_overs;
         self.boots += other.boots;
@@ -147,8 +150,8 @@ impl fmt::Display for Report {
             f,
             "{} seeds: {} turns, {} requests, {} attempts; shards taken {} times, {} of them from an \
              owner that did not know, {} of those within its turn; {} turns fenced, {} refused, {} \
-             answers lost, {} leases ended before an attempt, {} owners killed, {} commits learned of \
-             by the next owner; {} hand-overs, {} boots, {} clock steps; {} done, {} removed, {} dead",
+             answers lost, {} leases ended before an attempt, {} owners killed, {} times commits were made \
+             together, {} commits learned of by the next owner; {} hand-overs, {} boots, {} clock steps; {} done, {} removed, {} dead",
             self.seeds,
             self.turns,
             self.requests,
@@ -161,6 +164,7 @@ impl fmt::Display for Report {
             self.lost,
             self.leases,
             self.killed,
+            self.together,
             self.adopted,
             self.hand_overs,
             self.boots,
@@ -268,6 +272,8 @@ struct World {
     order: Random,
     clients: Random,
     receivers: Random,
+    /// Whose commits are made together.
+    groups: Random,
     faults: Random,
     next_ticket: u64,
     healing: bool,
@@ -342,6 +348,7 @@ impl World {
             order: Random::new(seed, "order of shards"),
             clients: Random::new(seed, "clients of shards"),
             receivers: Random::new(seed, "receivers of shards"),
+            groups: Random::new(seed, "groups of shards"),
             faults: Random::new(seed, "faults of shards"),
             next_ticket: 0,
             healing: false,

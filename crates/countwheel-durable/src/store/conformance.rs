@@ -31,8 +31,8 @@ use std::time::Duration;
 use countwheel::{BootId, Instant, Timestamp};
 
 use super::{
-    Before, Change, ClockNote, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page, Position,
-    QueueCounts, Shard, Store, StoreError, Summary,
+    Before, Change, ClockNote, Commit, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page,
+    Position, QueueCounts, Shard, Store, StoreError, Summary,
 };
 use crate::random::Random;
 use crate::{
@@ -166,6 +166,10 @@ pub const PROPERTIES: &[Property] = &[
     Property {
         sentence: "Settings are no timers, and nobody owns their shard.",
         check: settings_are_no_timers,
+    },
+    Property {
+        sentence: "Commits made together give what they give one by one.",
+        check: commits_made_together_give_what_they_give_one_by_one,
     },
     Property {
         sentence: "Random changes give what a plain map gives.",
@@ -1071,6 +1075,75 @@ fn random_changes_agree_with_a_plain_map(tested: &mut dyn Reopen) {
             for (model, shard) in models.iter().zip(shards) {
                 model.assert_same_in(tested.store(), shard);
             }
+        }
+    }
+}
+
+fn commits_made_together_give_what_they_give_one_by_one(tested: &mut dyn Reopen) {
+    let mut random = Random::new(43);
+    let shards = [0, 3, 5, 900].map(Shard);
+    let mut models = shards.map(|_| Model::default());
+    let mut known = Settings::default();
+    let take = |store: &dyn Store| shards.map(|shard| acquire(store, shard).lease);
+    let mut leases = take(tested.store());
+    let mut revision = 0;
+    for round in 0..120_u8 {
+        let store = tested.store();
+        // What is known of them before is no longer a right.
+        let replaced = leases[0];
+        if round % 5 == 4 {
+            leases[0] = acquire(store, shards[0]).lease;
+        }
+        let mut asked = Vec::new();
+        for _ in 0..below(&mut random, 7) {
+            let which = bounded(below(&mut random, 4));
+            let is_replaced = which == 0 && round % 5 == 4 && below(&mut random, 2) == 0;
+            let lease = if is_replaced { replaced } else { leases[which] };
+            let mut batch: Vec<_> = (0..below(&mut random, 4))
+                .map(|_| random_change(&mut random, &mut revision))
+                .collect();
+            if below(&mut random, 4) == 0 {
+                let name = setting_name(["a", "b"][bounded(below(&mut random, 2))]);
+                let value = (below(&mut random, 3) > 0).then(|| vec![round]);
+                batch.push(Change::Setting(Setting { name, value }));
+            }
+            if lease == leases[which] {
+                batch = models[which].apply(&batch);
+                for change in &batch {
+                    if let Change::Setting(setting) = change {
+                        known.apply(setting);
+                    }
+                }
+            }
+            asked.push((lease, batch, lease == leases[which]));
+        }
+        let commits: Vec<_> = asked
+            .iter()
+            .map(|(lease, changes, _)| Commit {
+                lease: *lease,
+                changes,
+            })
+            .collect();
+        let results = store.commit_all(&commits);
+        assert_eq!(results.len(), commits.len());
+        for (result, (lease, _, is_current)) in results.iter().zip(&asked) {
+            let is_right = match result {
+                Ok(()) => *is_current,
+                Err(StoreError::Fenced { .. }) => !is_current,
+                Err(_) => false,
+            };
+            assert!(is_right, "{lease:?}: {result:?}");
+        }
+        if round % 30 == 29 {
+            tested.reopen();
+            leases = take(tested.store());
+        }
+        if round % 10 == 9 {
+            for (model, shard) in models.iter().zip(shards) {
+                model.assert_same_in(tested.store(), shard);
+            }
+            let found = settings(tested.store());
+            assert!(found.iter().eq(known.iter()), "{found:?}, not {known:?}");
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use countwheel_durable::store::{Change, Store, StoreError};
+use countwheel_durable::store::{Change, Commit, Store, StoreError};
 use countwheel_durable::{Attempt, Effect, Event, Outcome, Ticket, TimerError, Verdict};
 
 use super::model::{Doubt, Item, last_of};
+use super::seam::Seam;
 use super::{Within, World};
 
 impl World {
@@ -69,13 +70,58 @@ impl World {
         Ok(())
     }
 
-    fn commit(&mut self, index: usize, mut within: Within) -> Result<(), String> {
+    /// A commit, at times with those of other owners of the same node.
+    fn commit(&mut self, index: usize, within: Within) -> Result<(), String> {
+        let node = self.owners[index].node;
+        self.owners[index].within = Some(within);
+        let mut some = vec![index];
+        if self.groups.one_in(2) {
+            let others = (0..self.owners.len()).filter(|other| {
+                let owner = &self.owners[*other];
+                let is_begun = |within: &Within| within.committed.is_none();
+                *other != index && owner.node == node && owner.within.as_ref().is_some_and(is_begun)
+            });
+            some.extend(others);
+        }
+        let mut withins = Vec::new();
+        for index in some {
+            if let Some(within) = self.owners[index].within.take() {
+                withins.push((index, within));
+            }
+        }
+        let have = |(_, within): &&(usize, Within)| !within.turn.changes().is_empty();
+        let asked: Vec<_> = withins
+            .iter()
+            .filter(have)
+            .map(|(index, within)| {
+                let (lease, changes) = (within.turn.lease(), within.turn.changes());
+                (&*self.owners[*index].seam, Commit { lease, changes })
+            })
+            .collect();
+        self.report.together += u64::from(asked.len() > 1);
+        let mut made = match asked[..] {
+            [(seam, Commit { lease, changes })] => vec![seam.commit(lease, changes)],
+            _ => Seam::commit_together(&asked),
+        }
+        .into_iter();
+        for (index, within) in withins {
+            let committed = match within.turn.changes() {
+                [] => Ok(()),
+                _ => made.next().ok_or("a commit has no result")?,
+            };
+            self.committed(index, within, committed)?;
+        }
+        Ok(())
+    }
+
+    fn committed(
+        &mut self,
+        index: usize,
+        mut within: Within,
+        committed: Result<(), StoreError>,
+    ) -> Result<(), String> {
         let is_current = self.is_current(index);
         let owner = &self.owners[index];
-        let committed = match within.turn.changes() {
-            [] => Ok(()),
-            changes => owner.seam.commit(within.turn.lease(), changes),
-        };
         let was_lost = owner.seam.faults().was_lost.take();
         let is_fine = match &committed {
             Ok(()) => true,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use countwheel_durable::store::{
-    Change, ClockNote, DuePage, DueScan, Fence, Filter, Found, Gaps, Lease, OnDisk, Ownership,
-    Page, QueueCounts, Shard, Store, StoreError,
+    Change, ClockNote, Commit, DuePage, DueScan, Fence, Filter, Found, Gaps, Lease, OnDisk,
+    Ownership, Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{Record, Settings, SettingsVersion, TimerName, Trouble};
 
@@ -112,6 +112,74 @@ impl Seam {
         let reason = "the simulated connection broke".to_owned();
         Err(StoreError::Unavailable { reason })
     }
+
+    /// What goes wrong with a commit before the store has it.
+    fn before_commit(&self, lease: Lease) -> Result<(), StoreError> {
+        self.call()?;
+        let mut faults = self.faults();
+        if faults.lost == Some(false) {
+            faults.was_lost = faults.lost.take();
+            return Err(gone(lease));
+        }
+        Ok(())
+    }
+
+    /// What the owner learns of a commit that the store had.
+    fn after_commit(
+        &self,
+        Commit { lease, changes }: Commit<'_>,
+        committed: Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut seen = self.shared.seen();
+        if committed.is_ok() != seen.is_current(lease) {
+            let owner = seen.fences.get(&lease.shard);
+            seen.broken = Some(format!("{committed:?} under {lease:?}, of {owner:?}"));
+        }
+        let mut faults = self.faults();
+        let lost = faults.lost.take();
+        committed?;
+        let time = seen.time;
+        for change in changes {
+            if let Change::Clock(note) = change {
+                let notes = seen.notes.entry(lease.shard).or_default();
+                notes.push((*note, time));
+            }
+        }
+        if lost == Some(true) {
+            faults.was_lost = lost;
+            return Err(gone(lease));
+        }
+        Ok(())
+    }
+
+    /// Makes commits of several owners together.
+    pub(super) fn commit_together(commits: &[(&Self, Commit<'_>)]) -> Vec<Result<(), StoreError>> {
+        let before: Vec<_> = commits
+            .iter()
+            .map(|(seam, commit)| seam.before_commit(commit.lease))
+            .collect();
+        let reach = commits.iter().zip(&before);
+        let reach = reach.filter(|(_, before)| before.is_ok());
+        let reach: Vec<_> = reach.map(|((_, commit), _)| *commit).collect();
+        let Some((first, _)) = commits.first() else {
+            return before;
+        };
+        let mut made = first.shared.store.commit_all(&reach).into_iter();
+        let ended = commits.iter().zip(before);
+        ended
+            .map(|((seam, commit), before)| {
+                before?;
+                seam.after_commit(*commit, made.next().unwrap_or(Err(StoreError::Poisoned)))
+            })
+            .collect()
+    }
+}
+
+fn gone(lease: Lease) -> StoreError {
+    StoreError::Lost {
+        shard: lease.shard,
+        reason: "the simulated answer was lost".to_owned(),
+    }
 }
 
 impl Store for Seam {
@@ -132,35 +200,9 @@ impl Store for Seam {
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        self.call()?;
-        let lost = self.faults().lost.take();
-        let gone = || StoreError::Lost {
-            shard: lease.shard,
-            reason: "the simulated answer was lost".to_owned(),
-        };
-        if lost == Some(false) {
-            self.faults().was_lost = lost;
-            return Err(gone());
-        }
+        self.before_commit(lease)?;
         let committed = self.shared.store.commit(lease, changes);
-        let mut seen = self.shared.seen();
-        if committed.is_ok() != seen.is_current(lease) {
-            let owner = seen.fences.get(&lease.shard);
-            seen.broken = Some(format!("{committed:?} under {lease:?}, of {owner:?}"));
-        }
-        committed?;
-        let time = seen.time;
-        for change in changes {
-            if let Change::Clock(note) = change {
-                let notes = seen.notes.entry(lease.shard).or_default();
-                notes.push((*note, time));
-            }
-        }
-        if lost == Some(true) {
-            self.faults().was_lost = lost;
-            return Err(gone());
-        }
-        Ok(())
+        self.after_commit(Commit { lease, changes }, committed)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

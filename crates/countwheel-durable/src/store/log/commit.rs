@@ -124,7 +124,8 @@ impl<B: Sorted> LogStore<B> {
             if writer.parts_used > 0 && is_full {
                 break;
             }
-            if let Err(fenced) = self.check_lease(asked.lease) {
+            let is_checked = writer.parts_used == 0 || !planted!(LogTogetherUnfenced);
+            if is_checked && let Err(fenced) = self.check_lease(asked.lease) {
                 asked.result = Some(Err(fenced));
                 continue;
             }
@@ -135,7 +136,8 @@ impl<B: Sorted> LogStore<B> {
                 asked.result = Some(Ok(()));
                 continue;
             }
-            if shards.contains(&shard) || changes_settings && shards.contains(&Shard::SETTINGS) {
+            let is_within = |shard| shards.contains(&shard);
+            if is_within(shard) || changes_settings && is_within(Shard::SETTINGS) {
                 // Nor may one behind it come before it.
                 break;
             }
@@ -169,7 +171,7 @@ impl<B: Sorted> LogStore<B> {
         } = writer;
         if *parts_used == 0 {
             batch::begin(frame, shard);
-        } else {
+        } else if !planted!(LogTogetherInOneShard) {
             batch::encode_shard(frame, shard);
         }
         if parts.len() == *parts_used {
