@@ -23,8 +23,8 @@ use countwheel_durable::store::{
     Sorted, Store, StoreError, StoreFile, Summary, SystemFiles, TableOptions, TableStore,
 };
 use countwheel_durable::{
-    DueClock, QueueName, Record, Revision, Settings, SettingsVersion, State, TimerName,
-    TroubleReason,
+    DueClock, QueueName, Record, Revision, Setting, SettingName, Settings, SettingsVersion, State,
+    TimerName, TroubleReason,
 };
 use disk::Random;
 use sample::pending;
@@ -1471,6 +1471,42 @@ fn a_commit_that_finds_no_room_in_its_own_segment_is_refused_and_made_later() {
         for (number, is_there) in [(1, true), (2, false), (3, true)] {
             let found = log.get(Shard::ONLY, &record(number, 1, 0).name);
             assert_eq!(found.unwrap().is_some(), is_there, "{number}");
+        }
+    }
+}
+
+/// There may be room for one of several.
+#[test]
+fn commits_that_find_no_room_together_are_made_one_by_one() {
+    for is_lasting in [false, true] {
+        let (disk, base) = (Disk::default(), MemorySorted::default());
+        let log = open(base.clone(), &disk).unwrap();
+        let leases = [1, 2].map(|shard| log.acquire(Shard(shard)).unwrap().lease);
+        let name = SettingName::new("a").unwrap();
+        let value = Some(vec![1]);
+        let setting = Change::Setting(Setting { name, value });
+        let changes = [vec![put(1, 1), setting], vec![put(2, 2)]];
+        let before = SettingsVersion::default();
+        disk.fail(Fault {
+            lasts: is_lasting,
+            ..lasting(Operation::Write, Failure::NoSpace)
+        });
+        let commits = [0, 1].map(|at| Commit {
+            lease: leases[at],
+            changes: &changes[at],
+        });
+        let results = log.commit_all(&commits);
+        let made = results.iter().filter(|result| result.is_ok()).count();
+        assert_eq!(made, if is_lasting { 0 } else { 2 }, "{results:?}");
+        disk.heal();
+        drop(log);
+        let log = open(base, &disk).unwrap();
+        let settings = log.settings(before).unwrap();
+        let version = settings.map_or(0, |settings| settings.version().0);
+        assert_eq!(version, u64::from(made > 0));
+        for (shard, number) in [(1, 1), (2, 2)] {
+            let found = log.get(Shard(shard), &record(number, 1, 0).name).unwrap();
+            assert_eq!(found.is_some(), made > 0);
         }
     }
 }

@@ -24,8 +24,9 @@ const FRAME_BYTES: usize = 8 << 20;
 struct Asked<'a> {
     lease: Lease,
     changes: &'a [Change],
-    /// Changes of [`Shard::SETTINGS`].
+    /// Changes of [`Shard::SETTINGS`], of which so many are no settings of `changes`.
     beside: Vec<Change>,
+    given: usize,
     /// What became of it, once that is known.
     result: Option<Result<(), StoreError>>,
 }
@@ -36,6 +37,7 @@ impl<'a> Asked<'a> {
             lease: commit.lease,
             changes: commit.changes,
             beside: Vec::new(),
+            given: 0,
             result: None,
         }
     }
@@ -51,6 +53,7 @@ impl<B: Sorted> LogStore<B> {
         beside: Vec<Change>,
     ) -> Result<(), StoreError> {
         let mut asked = [Asked {
+            given: beside.len(),
             beside,
             ..Asked::of(&Commit { lease, changes })
         }];
@@ -142,6 +145,8 @@ impl<B: Sorted> LogStore<B> {
                 break;
             }
             if changes_settings {
+                // It may have been in a frame that found no room.
+                asked.beside.truncate(asked.given);
                 let changes = settings::changes(asked.changes, self.settings_version());
                 asked.beside.extend(changes);
                 shards.push(Shard::SETTINGS);
