@@ -465,7 +465,7 @@ impl Engine {
             (Some(reason), _) | (None, Err(StoreError::Unavailable { reason })) => {
                 Some(Refusal::Unavailable(reason))
             }
-            (None, Err(StoreError::Full { .. })) => Some(Refusal::Full),
+            (None, Err(error)) if error.is_full() => Some(Refusal::Full),
             (None, committed) => {
                 committed?;
                 note.into_iter().for_each(|note| self.notes.committed(note));
@@ -586,7 +586,7 @@ impl Engine {
     /// process: a turn does so by itself, now and then.
     ///
     /// # Errors
-    /// As [`turn`](Self::turn); [`StoreError::Full`] if there is no room for it, or
+    /// As [`turn`](Self::turn); one that [is full](StoreError::is_full) if there is no room for it, or
     /// [`StoreError::Unavailable`], and nothing was changed.
     pub fn note_clocks(&mut self) -> Result<(), StoreError> {
         if self.failed {
@@ -595,10 +595,10 @@ impl Engine {
         let note = self.notes.note(self.now());
         let lease = self.scheduler.ownership().lease;
         let committed = self.store.commit(lease, &[Change::Clock(note)]);
-        self.failed = !matches!(
-            committed,
-            Ok(()) | Err(StoreError::Full { .. } | StoreError::Unavailable { .. })
-        );
+        self.failed = match &committed {
+            Ok(()) | Err(StoreError::Unavailable { .. }) => false,
+            Err(error) => !error.is_full(),
+        };
         committed.map(|()| self.notes.committed(note))
     }
 

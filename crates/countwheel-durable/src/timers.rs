@@ -696,7 +696,8 @@ impl Timers {
     /// is durable.
     ///
     /// # Errors
-    /// As there; [`StoreError::NotAStore`] if the store is one that makes none.
+    /// As there; [`DiskError::NotAStore`](crate::store::DiskError::NotAStore) if the store is one that
+    /// makes none.
     pub fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
         match self.hub.store.on_disk() {
             Some(disk) => disk.snapshot(into),

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use countwheel::Timestamp;
 
 use crate::TimerName;
-use crate::store::StoreError;
+use crate::store::{DiskError, StoreError};
 
 /// Something that a store or an engine cannot read or do, while it goes on with everything else.
 ///
@@ -48,10 +48,10 @@ impl Trouble {
     #[must_use]
     pub fn of(reason: TroubleReason, error: &StoreError) -> Self {
         match error {
-            StoreError::Corrupt { path, problem } => {
+            StoreError::Disk(DiskError::Corrupt { path, problem }) => {
                 Self::new(reason, Some(path.clone()), problem.clone())
             }
-            StoreError::Io { path, source } => {
+            StoreError::Disk(DiskError::Io { path, source }) => {
                 Self::new(reason, Some(path.clone()), source.to_string())
             }
             error => Self::new(reason, None, error.to_string()),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use countwheel_durable::store::{
-    Change, DiskOptions, DiskStore, Shard, Snapshot, Store, StoreError,
+    Change, DiskError, DiskOptions, DiskStore, Shard, Snapshot, Store, StoreError,
 };
 use countwheel_durable::{Record, Setting, SettingName, Settings, SettingsVersion, TimerName};
 
@@ -240,22 +240,28 @@ fn only_snapshots_are_restored_and_only_into_nothing() {
     let (data, snapshot, into) = (at("data"), at("snapshot"), at("into"));
     assert!(matches!(
         store.snapshot(&snapshot),
-        Err(StoreError::NotAStore { .. })
+        Err(StoreError::Disk(DiskError::NotAStore { .. }))
     ));
     assert!(matches!(
         store.snapshot(&data),
-        Err(StoreError::NotAStore { .. })
+        Err(StoreError::Disk(DiskError::NotAStore { .. }))
     ));
     drop(store);
     for no_snapshot in [&data, &at("nowhere")] {
         let refused = DiskStore::restore(no_snapshot, &into, options());
-        assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+        assert!(matches!(
+            refused,
+            Err(StoreError::Disk(DiskError::NotAStore { .. }))
+        ));
     }
     fs::create_dir(&into).unwrap();
     fs::write(into.join("notes"), "mine").unwrap();
     for taken in [&into, &data] {
         let refused = DiskStore::restore(&snapshot, taken, options());
-        assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+        assert!(matches!(
+            refused,
+            Err(StoreError::Disk(DiskError::NotAStore { .. }))
+        ));
     }
     // One that was not finished is none, and can be made anew in its place.
     let format = fs::read_to_string(snapshot.join("FORMAT")).unwrap();
@@ -263,7 +269,10 @@ fn only_snapshots_are_restored_and_only_into_nothing() {
     assert_ne!(unfinished, format);
     fs::write(snapshot.join("FORMAT"), unfinished).unwrap();
     let refused = DiskStore::restore(&snapshot, &at("other"), options());
-    assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+    assert!(matches!(
+        refused,
+        Err(StoreError::Disk(DiskError::NotAStore { .. }))
+    ));
     let store = DiskStore::open(&data, 0, options()).unwrap();
     store.snapshot(&snapshot).unwrap();
     assert!(DiskStore::verify(&snapshot).unwrap().is_sound());

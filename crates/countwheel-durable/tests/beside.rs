@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use countwheel_durable::TimerName;
 use countwheel_durable::store::{
-    Change, DiskOptions, DiskStore, FileKind, Lease, Shard, Store, StoreError,
+    Change, DiskError, DiskOptions, DiskStore, FileKind, Lease, Shard, Store, StoreError,
 };
 
 use sample::pending;
@@ -57,7 +57,7 @@ fn a_check_beside_a_store_that_moves_and_merges_finds_nothing_and_keeps_nobody_o
                     read += usize::from(is_read(FileKind::Table));
                     checked += 1;
                 }
-                Err(StoreError::Busy { .. }) => busy += 1,
+                Err(StoreError::Disk(DiskError::Busy { .. })) => busy += 1,
                 Err(error) => panic!("{error}"),
             }
         }

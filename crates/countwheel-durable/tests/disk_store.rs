@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::unchanged::unchanged;
 use countwheel_durable::store::{
-    Change, DiskOptions, DiskStore, EmbeddedStore, Filter, OnDisk, Shard, Store, StoreError,
+    Change, DiskError, DiskOptions, DiskStore, EmbeddedStore, Filter, OnDisk, Shard, Store,
+    StoreError,
 };
 use countwheel_durable::{
     QueueName, Record, Revision, Setting, SettingName, SettingsVersion, TimerName, TroubleReason,
@@ -107,19 +108,31 @@ fn another_store_s_directory_is_refused_both_ways() {
     drop(open(new).unwrap());
     fs::write(strange.join("letter"), "Dear all").unwrap();
     let refused = refusal(old);
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
     assert!(refused.to_string().contains("converted"), "{refused}");
     let refused = unchanged(new, || EmbeddedStore::open(new, 7))
         .unwrap()
         .unwrap_err();
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
     let refused = refusal(strange);
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
     assert_eq!(fs::read_dir(strange).unwrap().count(), 1);
     // Nor is a part that is missing made anew.
     fs::remove_dir_all(new.join("log")).unwrap();
     let refused = refusal(new);
-    assert!(matches!(refused, StoreError::Corrupt { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::Corrupt { .. })),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -167,7 +180,10 @@ fn an_embedded_store_is_converted_with_all_it_has() {
     assert!(ownership.lease.fence > lease.fence);
     drop(new);
     let again = DiskStore::convert(from, into, options()).unwrap_err();
-    assert!(matches!(again, StoreError::NotAStore { .. }), "{again}");
+    assert!(
+        matches!(again, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{again}"
+    );
     assert_eq!(open(into).unwrap().counts(Shard::ONLY).unwrap(), counts);
 }
 
@@ -183,14 +199,20 @@ fn a_store_that_lost_files_or_the_ends_of_files_does_not_begin_anew() {
         let sound = fs::read(&path).unwrap();
         fs::remove_file(&path).unwrap();
         let refused = refusal(directory.path());
-        assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+        assert!(
+            matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+            "{refused}"
+        );
         fs::write(&path, sound).unwrap();
     }
     let sound = fs::read(&segment).unwrap();
     for len in [sound.len() - 1, sound.len() / 2, 64, 63, 0] {
         fs::write(&segment, &sound[..len]).unwrap();
         let refused = refusal(directory.path());
-        assert!(matches!(refused, StoreError::Corrupt { .. }), "{refused}");
+        assert!(
+            matches!(refused, StoreError::Disk(DiskError::Corrupt { .. })),
+            "{refused}"
+        );
     }
     fs::write(&segment, sound).unwrap();
     let store = open(directory.path()).unwrap();

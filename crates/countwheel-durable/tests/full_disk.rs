@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{
-    Change, DuePage, DueScan, Filter, Lease, MemoryStore, OnDisk, Ownership, Page, QueueCounts,
-    Shard, Store, StoreError,
+    Change, DiskError, DuePage, DueScan, Filter, Lease, MemoryStore, OnDisk, Ownership, Page,
+    QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record,
@@ -33,7 +33,7 @@ impl Store for Scarce {
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         if self.full.load(Ordering::SeqCst) {
             let path = "scarce".into();
-            return Err(StoreError::Full { path });
+            return Err(DiskError::Full { path }.into());
         }
         self.store.commit(lease, changes)
     }

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use countwheel::{BootId, Instant, Timestamp};
 use countwheel_durable::store::{
-    Before, Change, ClockNote, DiskOptions, DiskStore, DueScan, EmbeddedStore, Filter, LogStore,
-    MemoryStore, Shard, Store, StoreError, SystemFiles, TableStore,
+    Before, Change, ClockNote, DiskError, DiskOptions, DiskStore, DueScan, EmbeddedStore, Filter,
+    LogStore, MemoryStore, Shard, Store, StoreError, SystemFiles, TableStore,
 };
 use countwheel_durable::{
     AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Key,
@@ -198,9 +198,15 @@ fn format_1_is_read_and_converted() {
     let expected = expected("format-1.txt");
     let directory = copy("format-1");
     let refused = DiskStore::open(directory.path(), 0, options());
-    assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+    assert!(matches!(
+        refused,
+        Err(StoreError::Disk(DiskError::NotAStore { .. }))
+    ));
     let refused = DiskStore::check(directory.path());
-    assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+    assert!(matches!(
+        refused,
+        Err(StoreError::Disk(DiskError::NotAStore { .. }))
+    ));
 
     let store = EmbeddedStore::open(directory.path(), 0).unwrap();
     let records = |store: &dyn Store| {
@@ -304,7 +310,10 @@ fn is_refused(path: &Path) {
     ];
     for refusal in refusals {
         let refusal = refusal.unwrap_err();
-        assert!(matches!(refusal, StoreError::NotAStore { .. }), "{refusal}");
+        assert!(
+            matches!(refusal, StoreError::Disk(DiskError::NotAStore { .. })),
+            "{refusal}"
+        );
     }
     assert!(files_of(path) == before, "something was touched");
     let made = DiskStore::open(into.path(), 9, options()).unwrap();
@@ -359,13 +368,13 @@ fn a_file_of_a_later_format_is_refused_and_not_touched() {
         fs::write(&path, bytes).unwrap();
         let is_it = DiskStore::check(directory.path());
         assert!(
-            matches!(is_it, Err(StoreError::NotAStore { .. })),
+            matches!(is_it, Err(StoreError::Disk(DiskError::NotAStore { .. }))),
             "{begins}"
         );
         let before = files_of(directory.path());
         let opened = DiskStore::open(directory.path(), 0, options());
         assert!(
-            matches!(opened, Err(StoreError::NotAStore { .. })),
+            matches!(opened, Err(StoreError::Disk(DiskError::NotAStore { .. }))),
             "{begins}"
         );
         assert!(files_of(directory.path()) == before, "{begins}");

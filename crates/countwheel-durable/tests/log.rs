@@ -18,9 +18,10 @@ use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_durable::store::{
-    Before, Change, Commit, DueEntry, DuePage, DueScan, Files, Filter, Lease, LogOptions, LogStore,
-    MemorySorted, MemoryStore, Moved, MovingLog, OnDisk, Ownership, Page, QueueCounts, Shard,
-    Sorted, Store, StoreError, StoreFile, Summary, SystemFiles, TableOptions, TableStore,
+    Before, Change, Commit, DiskError, DueEntry, DuePage, DueScan, Files, Filter, Lease,
+    LogOptions, LogStore, MemorySorted, MemoryStore, Moved, MovingLog, OnDisk, Ownership, Page,
+    QueueCounts, Shard, Sorted, Store, StoreError, StoreFile, Summary, SystemFiles, TableOptions,
+    TableStore,
 };
 use countwheel_durable::{
     DueClock, QueueName, Record, Revision, Setting, SettingName, Settings, SettingsVersion, State,
@@ -347,10 +348,10 @@ fn survives_power_cuts(seed: u64) {
             match LogStore::open(base.clone(), files, 7, options()) {
                 Ok(log) => match log.acquire(Shard::ONLY) {
                     Ok(ownership) => break (log, ownership),
-                    Err(StoreError::Io { .. }) => disk.cut(random.draw()),
+                    Err(StoreError::Disk(DiskError::Io { .. })) => disk.cut(random.draw()),
                     Err(error) => panic!("seed {seed}: {error}"),
                 },
-                Err(StoreError::Io { .. }) => disk.cut(random.draw()),
+                Err(StoreError::Disk(DiskError::Io { .. })) => disk.cut(random.draw()),
                 Err(error) => panic!("seed {seed}: {error}"),
             }
         };
@@ -373,7 +374,7 @@ fn survives_power_cuts(seed: u64) {
             let changes = changes(&mut random, &mut revision, &model);
             match log.commit(ownership.lease, &changes) {
                 Ok(()) => model.commit(lease, &changes).unwrap(),
-                Err(StoreError::Io { .. }) => {
+                Err(StoreError::Disk(DiskError::Io { .. })) => {
                     unsure = Some(changes);
                     let again = log.commit(ownership.lease, &[]);
                     assert!(matches!(again, Err(StoreError::Poisoned)), "seed {seed}");
@@ -451,7 +452,7 @@ fn damage_is_refused_or_harmless_but_for_the_last_commit() {
                     "seed {seed}: a bit at {at} of {name}"
                 );
             }
-            Err(StoreError::Corrupt { .. } | StoreError::NotAStore { .. }) => {
+            Err(StoreError::Disk(DiskError::Corrupt { .. } | DiskError::NotAStore { .. })) => {
                 assert!(
                     damaged.image() == before,
                     "seed {seed}: {at} of {name}: changed"
@@ -484,13 +485,16 @@ fn a_missing_segment_is_refused() {
         let refused = open(MemorySorted::default(), &damaged);
         // That the last one is missing shows only if the sorted store knows more.
         assert_eq!(
-            matches!(&refused, Err(StoreError::NotAStore { path, .. }) if path.ends_with(name.trim_start_matches("log/"))),
+            matches!(&refused, Err(StoreError::Disk(DiskError::NotAStore { path, .. })) if path.ends_with(name.trim_start_matches("log/"))),
             missing < 3,
             "{refused:?}"
         );
     }
     let stranger = LogStore::open(MemorySorted::default(), files(&disk), 8, options());
-    assert!(matches!(stranger, Err(StoreError::NotAStore { .. })));
+    assert!(matches!(
+        stranger,
+        Err(StoreError::Disk(DiskError::NotAStore { .. }))
+    ));
 }
 
 #[test]
@@ -855,9 +859,10 @@ impl Sorted for Interrupted {
         let deed = self.before.lock().unwrap().take();
         deed.into_iter().for_each(|deed| deed());
         if self.fails.load(Ordering::SeqCst) {
-            return Err(StoreError::Full {
+            return Err(DiskError::Full {
                 path: "base".into(),
-            });
+            }
+            .into());
         }
         self.base.ingest(segment, moved)
     }
@@ -879,9 +884,10 @@ impl Sorted for Interrupted {
             eventually(|| (!self.behind.load(Ordering::SeqCst)).then_some(()));
         }
         if self.starves {
-            return Err(StoreError::Full {
+            return Err(DiskError::Full {
                 path: "base".into(),
-            });
+            }
+            .into());
         }
         // There is a second piece after each first.
         Ok(self.tended.fetch_add(1, Ordering::SeqCst).is_multiple_of(2))
@@ -972,12 +978,12 @@ fn survives_a_failure(after: u64, failure: Failure) -> bool {
         let changes = changes(&mut random, &mut revision, &model);
         match log.commit(lease, &changes) {
             Ok(()) => model.commit(own, &changes).unwrap(),
-            Err(StoreError::Full { .. }) => {
+            Err(StoreError::Disk(DiskError::Full { .. })) => {
                 assert_eq!(answers(&log), answers(&model), "{case}");
                 log.commit(lease, &changes).unwrap();
                 model.commit(own, &changes).unwrap();
             }
-            Err(StoreError::Io { .. }) => {
+            Err(StoreError::Disk(DiskError::Io { .. })) => {
                 disk.restart();
                 disk.evict();
                 (log, lease) = reopened();
@@ -994,7 +1000,7 @@ fn survives_a_failure(after: u64, failure: Failure) -> bool {
             _ => Ok(true),
         };
         match kept_short {
-            Ok(_) | Err(StoreError::Full { .. }) => {}
+            Ok(_) | Err(StoreError::Disk(DiskError::Full { .. })) => {}
             Err(_) => {
                 disk.restart();
                 disk.evict();
@@ -1170,7 +1176,10 @@ fn a_full_disk_still_takes_removals_and_heals() {
             }
             urgent += 1;
         };
-        assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+        assert!(
+            matches!(refused, StoreError::Disk(DiskError::Full { .. })),
+            "{refused}"
+        );
         assert!(urgent >= 10, "round {round}: {urgent}");
         assert!(!log.has_room());
         assert_eq!(answers(&log), answers(&model), "nothing was changed");
@@ -1214,7 +1223,10 @@ fn the_thread_finds_out_that_there_is_room_again() {
             break error;
         }
     };
-    assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::Full { .. })),
+        "{refused}"
+    );
     assert!(!log.has_room());
     let is_full = || {
         let troubles = log.troubles();
@@ -1346,7 +1358,7 @@ fn a_sorted_store_without_room_bounds_the_log() {
             store.commit(lease, &[put(1, 1)]).err()
         });
         assert!(
-            matches!(refused, Some(StoreError::Full { .. })),
+            matches!(refused, Some(StoreError::Disk(DiskError::Full { .. }))),
             "{refused:?}"
         );
         assert!(had_room > 30 && !has_room(store), "{had_room}");
@@ -1369,10 +1381,11 @@ impl Sorted for Failing {
     }
 
     fn ingest(&self, _: u64, _: Moved) -> Result<(), StoreError> {
-        Err(StoreError::Corrupt {
+        Err(DiskError::Corrupt {
             path: "sorted".into(),
             problem: "said the test".to_owned(),
-        })
+        }
+        .into())
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
@@ -1444,14 +1457,17 @@ fn a_commit_that_finds_no_room_in_its_own_segment_is_refused_and_made_later() {
         for _ in 0..times {
             let refused = log.commit(lease, &[put(2, 2)]);
             assert!(
-                matches!(refused, Err(StoreError::Full { .. })),
+                matches!(refused, Err(StoreError::Disk(DiskError::Full { .. }))),
                 "{refused:?}"
             );
             assert!(!log.has_room());
             let full = log.troubles();
             assert_eq!(full[0].reason, TroubleReason::DiskFull, "{full:?}");
             // Whoever looks for room finds none, and that is no failure.
-            assert!(matches!(log.prepare(), Err(StoreError::Full { .. })));
+            assert!(matches!(
+                log.prepare(),
+                Err(StoreError::Disk(DiskError::Full { .. }))
+            ));
         }
         // The process may end now: of the commit nothing is there.
         let found = disk.copy();
@@ -1528,7 +1544,7 @@ fn a_commit_that_was_refused_for_want_of_room_is_not_there_after_a_loss_of_power
         });
         // So short that the disk writes all that is not padding now and then.
         let answer = log.commit(lease, &[Change::Given(Revision(77))]);
-        let is_full = matches!(answer, Err(StoreError::Full { .. }));
+        let is_full = matches!(answer, Err(StoreError::Disk(DiskError::Full { .. })));
         assert!(is_full || answer.is_err(), "seed {seed}: {answer:?}");
         let later = is_full && seed % 4 == 1;
         if later {
@@ -1562,7 +1578,7 @@ fn a_segment_without_room_for_its_name_is_begun_later() {
     disk.fail(lasting(Operation::Rename, Failure::NoSpace));
     let refused = (2..100).find_map(|number| log.commit(lease, &[put(number, number)]).err());
     assert!(
-        matches!(refused, Some(StoreError::Full { .. })),
+        matches!(refused, Some(StoreError::Disk(DiskError::Full { .. }))),
         "{refused:?}"
     );
     assert_eq!(log.troubles()[0].reason, TroubleReason::DiskFull);
@@ -1683,7 +1699,10 @@ fn a_segment_that_gives_nothing_back_is_kept_and_costs_nothing() {
         log.seal().unwrap();
     }
     let ended = log.move_oldest().unwrap_err();
-    assert!(matches!(ended, StoreError::Io { .. }), "{ended}");
+    assert!(
+        matches!(ended, StoreError::Disk(DiskError::Io { .. })),
+        "{ended}"
+    );
     let last = commit();
     disk.restart();
     disk.heal();
@@ -1943,7 +1962,7 @@ fn a_sound_record_in_the_place_of_another_is_found() {
     other.set_content(segment, content);
     let refused = open(base, &other);
     assert!(
-        matches!(refused, Err(StoreError::Corrupt { .. })),
+        matches!(refused, Err(StoreError::Disk(DiskError::Corrupt { .. }))),
         "{refused:?}"
     );
 }
@@ -2046,7 +2065,7 @@ fn a_commit_that_a_full_segment_lost_is_missed() {
     disk.set_content(segment, content);
     let refused = open(MemorySorted::default(), &disk);
     assert!(
-        matches!(&refused, Err(StoreError::Corrupt { path, .. }) if path.ends_with("segment-0000000000000001")),
+        matches!(&refused, Err(StoreError::Disk(DiskError::Corrupt { path, .. })) if path.ends_with("segment-0000000000000001")),
         "{refused:?}"
     );
 }

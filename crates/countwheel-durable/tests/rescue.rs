@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use countwheel_durable::store::unchanged::unchanged;
 use countwheel_durable::store::{
-    AtRisk, Before, Change, DiskOptions, DiskStore, FileKind, LogStore, Loss, Ownership, Shard,
-    Store, StoreError, SystemFiles, TableStore,
+    AtRisk, Before, Change, DiskError, DiskOptions, DiskStore, FileKind, LogStore, Loss, Ownership,
+    Shard, Store, StoreError, SystemFiles, TableStore,
 };
 use countwheel_durable::{QueueName, Record, Revision, StateKind, TimerName, TroubleReason};
 
@@ -272,7 +272,10 @@ fn a_directory_in_use_is_refused() {
     let store = DiskStore::open(directory.path(), STORE, options()).unwrap();
     let into = tempfile::tempdir().unwrap();
     let refused = DiskStore::repair(directory.path(), into.path(), options(), &mut |_| Ok(()));
-    assert!(matches!(refused, Err(StoreError::Locked { .. })));
+    assert!(matches!(
+        refused,
+        Err(StoreError::Disk(DiskError::Locked { .. }))
+    ));
     drop(store);
     assert!(DiskStore::check(directory.path()).unwrap().is_sound());
 }
@@ -286,7 +289,10 @@ fn what_is_no_store_is_refused() {
     for path in [empty.path(), &nowhere, strange.path()] {
         let before = path.is_dir().then(|| files_of(path));
         let refused = DiskStore::check(path);
-        assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+        assert!(matches!(
+            refused,
+            Err(StoreError::Disk(DiskError::NotAStore { .. }))
+        ));
         assert_eq!(path.is_dir().then(|| files_of(path)), before);
     }
     // A repair makes no store where there is one.
@@ -294,7 +300,10 @@ fn what_is_no_store_is_refused() {
     let other = live(3);
     let repair = || DiskStore::repair(life.path(), other.path(), options(), &mut |_| Ok(()));
     let refused = unchanged(other.path(), repair).unwrap();
-    assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+    assert!(matches!(
+        refused,
+        Err(StoreError::Disk(DiskError::NotAStore { .. }))
+    ));
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use countwheel::SystemClock;
 use countwheel_durable::store::{
-    Change, DuePage, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, OnDisk, OnFailure,
-    Ownership, Page, QueueCounts, Shard, Store, StoreError,
+    Change, DiskError, DuePage, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, OnDisk,
+    OnFailure, Ownership, Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Attempt, Completion, Config, Delays, Due, Handler, Health, Jitter, Outcome, Record, Request,
@@ -56,10 +56,11 @@ impl Store for Gate {
         let held = self.held.0.lock().unwrap();
         drop(self.held.1.wait_while(held, |held| *held).unwrap());
         if self.fails.load(Ordering::SeqCst) {
-            return Err(StoreError::Io {
+            return Err(DiskError::Io {
                 path: "the disk".into(),
                 source: std::io::Error::other("is gone"),
-            });
+            }
+            .into());
         }
         self.inner.commit(lease, changes)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
 use countwheel_durable::store::simulated::{Calls, Damage, Disk, Failure, Fault, Operation};
-use countwheel_durable::store::{DiskOptions, StoreError};
+use countwheel_durable::store::{DiskError, DiskOptions, StoreError};
 
 fn only(operation: Operation, failure: Failure) -> Fault {
     Fault {
@@ -363,7 +363,7 @@ fn a_store_that_finds_no_room_to_be_made_takes_none() {
                 assert!(refused > 5, "{refused}");
                 return;
             }
-            Err(StoreError::Full { .. }) => refused += 1,
+            Err(StoreError::Disk(DiskError::Full { .. })) => refused += 1,
             Err(error) => panic!("{after}: {error}"),
         }
         let left: Vec<String> = disk.paths();

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use countwheel_durable::store::unchanged::{Tree, unchanged};
 use countwheel_durable::store::{
-    Change, DiskOptions, DiskStore, EmbeddedStore, Filter, Lease, LogStore, Loss, Shard, Store,
-    StoreError, SystemFiles, TableStore,
+    Change, DiskError, DiskOptions, DiskStore, EmbeddedStore, Filter, Lease, LogStore, Loss, Shard,
+    Store, StoreError, SystemFiles, TableStore,
 };
 use countwheel_durable::{QueueName, Record, Revision, TimerName};
 
@@ -128,7 +128,10 @@ fn a_start_with_an_old_manifest_is_refused_and_removes_no_table() {
     assert_ne!(old, new);
     fs::write(&manifest, old).unwrap();
     let refused = refused_unchanged(&made.data(), || open(&made.data()));
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
     // Nor is anything lost to a repair: it reads the tables that the manifest does not name.
     let into = made.at("repaired");
     let mut stale = 0;
@@ -223,7 +226,10 @@ fn a_newest_segment_of_an_earlier_stop_is_refused() {
     let new = fs::read(&path).unwrap();
     fs::write(&path, old).unwrap();
     let refused = refused_unchanged(&made.data(), || open(&made.data()));
-    assert!(matches!(refused, StoreError::Corrupt { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::Corrupt { .. })),
+        "{refused}"
+    );
     assert!(!DiskStore::check(&made.data()).unwrap().is_sound());
     fs::write(&path, new).unwrap();
     made.must_be_complete();
@@ -463,7 +469,10 @@ fn of_several_marks_the_farthest_counts() {
     assert_eq!(made.marks().len(), 1);
     fs::write(tables.join("reached-00000000000000ff-0000000000000001"), "").unwrap();
     let refused = refused_unchanged(&made.data(), || open(&made.data()));
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
 }
 
 /// `FORMAT` of the moment at which the store was made, over what it became: the store was made
@@ -514,7 +523,10 @@ fn nothing_is_made_in_a_store_s_own_directory() {
     let before = Tree::of(&made.data()).unwrap();
     for part in ["", "log", "tables", "snapshots/1", "tables/../log/x"] {
         let refused = store.snapshot(&made.data().join(part)).unwrap_err();
-        assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+        assert!(
+            matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+            "{refused}"
+        );
         must_be_as(&before, &made.data());
     }
     drop(store);
@@ -522,16 +534,25 @@ fn nothing_is_made_in_a_store_s_own_directory() {
     let refused = refused_unchanged(&made.data(), || {
         DiskStore::repair(&made.data(), &inside, options(), &mut |_| Ok(()))
     });
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
     let snapshot = made.at("snapshot");
     let refused = refused_unchanged(&snapshot, || {
         DiskStore::restore(&snapshot, &snapshot.join("restored"), options())
     });
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
     let embedded = made.at("embedded");
     drop(EmbeddedStore::open(&embedded, 9).unwrap());
     let refused = DiskStore::convert(&embedded, &embedded.join("new"), options()).unwrap_err();
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
     assert!(!embedded.join("new").exists());
 }
 
@@ -564,8 +585,8 @@ fn a_conversion_makes_nothing_in_its_source() {
         });
         let is_io = into == "file" && from == "embedded";
         assert!(
-            is_io == matches!(refused, StoreError::Io { .. })
-                && is_io != matches!(refused, StoreError::NotAStore { .. }),
+            is_io == matches!(refused, StoreError::Disk(DiskError::Io { .. }))
+                && is_io != matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
             "{from} into {into}: {refused}"
         );
     }
@@ -612,7 +633,7 @@ fn a_directory_stays_locked_when_the_file_is_removed() {
         let refused = refused_unchanged(&made.data(), || open(&made.data()));
         // The file is not there: what is locked is the directory.
         assert!(
-            matches!(&refused, StoreError::Locked { path } if *path == made.data()),
+            matches!(&refused, StoreError::Disk(DiskError::Locked { path }) if *path == made.data()),
             "{refused}"
         );
         // Whoever only reads is let in.
@@ -642,16 +663,25 @@ fn a_start_that_needs_a_store_makes_nothing() {
     let missing = parent.path().join("a/b");
     let opened = || DiskStore::open_existing(&missing, options());
     let refused = refused_unchanged(parent.path(), opened);
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
     fs::create_dir_all(&missing).unwrap();
     let refused = refused_unchanged(parent.path(), opened);
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
     let made = DiskStore::init(&missing, 7, options()).unwrap();
     assert!(made.was_made());
     drop(made);
     assert!(!opened().unwrap().was_made());
     let refused = refused_unchanged(parent.path(), || DiskStore::init(&missing, 8, options()));
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
 }
 
 /// What becomes of a file's bytes; `None` if it is gone.

@@ -15,8 +15,8 @@ use countwheel::Timestamp;
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::simulated::{Disk, Failure, Fault};
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, Page, QueueCounts, Shard,
-    Store, StoreError,
+    Change, DiskError, DueEntry, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, Page,
+    QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Delays, DueClock, Jitter, Missed, QueueName, Record, RetryPolicy, Revision, State, TimerId,
@@ -131,7 +131,7 @@ fn a_second_opening_is_refused_while_the_first_lives() {
     let first = EmbeddedStore::open(directory.path(), 1).unwrap();
     let second = EmbeddedStore::open(directory.path(), 2);
     assert!(
-        matches!(&second, Err(StoreError::Locked { path }) if path == directory.path()),
+        matches!(&second, Err(StoreError::Disk(DiskError::Locked { path })) if path == directory.path()),
         "{second:?}"
     );
     first.acquire(Shard::ONLY).unwrap();
@@ -233,7 +233,7 @@ fn a_strangers_directory_is_refused_and_not_touched() {
         let before = contents(directory.path());
         let refused = EmbeddedStore::open(directory.path(), 1).unwrap_err();
         assert!(
-            matches!(&refused, StoreError::NotAStore { .. }),
+            matches!(&refused, StoreError::Disk(DiskError::NotAStore { .. })),
             "{refused}"
         );
         assert!(refused.to_string().contains(name), "{refused}");
@@ -244,7 +244,7 @@ fn a_strangers_directory_is_refused_and_not_touched() {
     let before = contents(directory.path());
     let refused = EmbeddedStore::open(directory.path(), 1).unwrap_err();
     assert!(
-        matches!(&refused, StoreError::NotAStore { .. }),
+        matches!(&refused, StoreError::Disk(DiskError::NotAStore { .. })),
         "{refused}"
     );
     assert_eq!(contents(directory.path()), before);
@@ -256,7 +256,10 @@ fn a_store_that_lost_its_format_file_is_not_taken_for_empty() {
     let format = fs::read(directory.path().join("FORMAT")).unwrap();
     fs::remove_file(directory.path().join("FORMAT")).unwrap();
     let refused = EmbeddedStore::open(directory.path(), 1).unwrap_err();
-    assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
+        "{refused}"
+    );
     fs::write(directory.path().join("FORMAT"), format).unwrap();
     assert_kept(directory.path());
 }
@@ -280,7 +283,7 @@ fn a_store_that_lost_its_database_is_not_taken_for_empty() {
         for _ in 0..2 {
             let refused = EmbeddedStore::open(directory.path(), 1).unwrap_err();
             assert!(
-                matches!(&refused, StoreError::Corrupt { path, .. } if path.ends_with("timers.redb")),
+                matches!(&refused, StoreError::Disk(DiskError::Corrupt { path, .. }) if path.ends_with("timers.redb")),
                 "{refused}"
             );
             let text = refused.to_string().to_lowercase();
@@ -304,7 +307,7 @@ fn a_database_of_another_store_is_refused() {
     let before = contents(ours.path());
     let refused = EmbeddedStore::open(ours.path(), 1).unwrap_err();
     assert!(
-        matches!(&refused, StoreError::NotAStore { path, .. } if path.ends_with("timers.redb")),
+        matches!(&refused, StoreError::Disk(DiskError::NotAStore { path, .. }) if path.ends_with("timers.redb")),
         "{refused}"
     );
     assert!(
@@ -322,7 +325,7 @@ fn a_later_format_is_refused() {
     fs::write(&path, text.replace("format 1", "format 4") + "more of it\n").unwrap();
     let refused = EmbeddedStore::open(directory.path(), 1).unwrap_err();
     assert!(
-        matches!(&refused, StoreError::NotAStore { .. }),
+        matches!(&refused, StoreError::Disk(DiskError::NotAStore { .. })),
         "{refused}"
     );
     assert!(refused.to_string().contains("later version"), "{refused}");
@@ -347,7 +350,7 @@ fn a_database_of_a_later_version_is_refused() {
     drop(database);
     let refused = EmbeddedStore::open(directory.path(), 1).unwrap_err();
     assert!(
-        matches!(&refused, StoreError::NotAStore { .. }),
+        matches!(&refused, StoreError::Disk(DiskError::NotAStore { .. })),
         "{refused}"
     );
     assert!(refused.to_string().contains("later version"), "{refused}");
@@ -403,7 +406,10 @@ fn a_record_that_does_not_check_out_is_refused_by_name() {
     let store = EmbeddedStore::open(directory.path(), 1).unwrap();
     let name = TimerName::new("q", "kept").unwrap();
     let refused = store.get(Shard::ONLY, &name).unwrap_err();
-    assert!(matches!(&refused, StoreError::Corrupt { .. }), "{refused}");
+    assert!(
+        matches!(&refused, StoreError::Disk(DiskError::Corrupt { .. })),
+        "{refused}"
+    );
     assert!(refused.to_string().contains("q/kept"), "{refused}");
     let queue = QueueName::new("q").unwrap();
     assert!(store.list(Shard::ONLY, &Filter::queue(queue)).is_err());
@@ -424,7 +430,7 @@ fn what_cannot_be_opened_is_named() {
     let io_at = |directory: &Path, named: &Path| {
         let refused = EmbeddedStore::open(directory, 1).unwrap_err();
         assert!(
-            matches!(&refused, StoreError::Io { path, .. } if path == named),
+            matches!(&refused, StoreError::Disk(DiskError::Io { path, .. }) if path == named),
             "{refused:?} does not name {}",
             named.display()
         );
@@ -464,8 +470,14 @@ fn after_a_failed_commit_nothing_more_is_written() {
             .commit(lease, &[put(record("q", "during", 2, 2))])
             .unwrap_err();
         match panics {
-            false => assert!(matches!(failed, StoreError::Io { .. }), "{failed}"),
-            true => assert!(matches!(failed, StoreError::Corrupt { .. }), "{failed}"),
+            false => assert!(
+                matches!(failed, StoreError::Disk(DiskError::Io { .. })),
+                "{failed}"
+            ),
+            true => assert!(
+                matches!(failed, StoreError::Disk(DiskError::Corrupt { .. })),
+                "{failed}"
+            ),
         }
         disk.heal();
         let later = [put(record("q", "after", 3, 3))];
@@ -687,7 +699,9 @@ fn a_crash_while_a_store_is_made_is_no_panic() {
                     assert!(
                         matches!(
                             error,
-                            StoreError::Corrupt { .. } | StoreError::NotAStore { .. }
+                            StoreError::Disk(
+                                DiskError::Corrupt { .. } | DiskError::NotAStore { .. }
+                            )
                         ),
                         "{error}"
                     );
@@ -741,7 +755,7 @@ fn damage_is_refused_or_harmless() {
             let what = damage(&damaged, &mut Random::new(seed));
             let before_opening = image(&damaged);
             match EmbeddedStore::open_backend(damaged.backend(FILE), 1) {
-                Err(StoreError::Corrupt { .. }) => {
+                Err(StoreError::Disk(DiskError::Corrupt { .. })) => {
                     at_open += 1;
                     assert!(
                         image(&damaged) == before_opening,
@@ -754,7 +768,7 @@ fn damage_is_refused_or_harmless() {
                     // The price of a commit with one sync: see `EmbeddedStore`.
                     Ok(found) if found == before && !closed => rolled_back += 1,
                     Ok(_) => panic!("{what} (seed {seed}): a wrong answer"),
-                    Err(StoreError::Corrupt { .. }) => later += 1,
+                    Err(StoreError::Disk(DiskError::Corrupt { .. })) => later += 1,
                     Err(error) => panic!("{what} (seed {seed}): {error}"),
                 },
             }
@@ -782,7 +796,7 @@ fn a_damaged_file_is_refused_or_harmless() {
         fs::write(&path, image(&damaged)).unwrap();
         match EmbeddedStore::open(directory.path(), 1) {
             Ok(store) => assert_eq!(answers(&store).unwrap(), all, "{what} (seed {seed})"),
-            Err(StoreError::Corrupt { path: named, .. }) => {
+            Err(StoreError::Disk(DiskError::Corrupt { path: named, .. })) => {
                 refused += 1;
                 assert_eq!(named, path);
                 assert!(

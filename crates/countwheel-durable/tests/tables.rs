@@ -11,8 +11,8 @@ use std::sync::Arc;
 use countwheel::Timestamp;
 use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_durable::store::{
-    Change, DueEntry, DueScan, Filter, MemorySorted, Moved, Page, Shard, Sorted, StoreError,
-    SystemFiles, TableOptions, TableSnapshot, TableStore,
+    Change, DiskError, DueEntry, DueScan, Filter, MemorySorted, Moved, Page, Shard, Sorted,
+    StoreError, SystemFiles, TableOptions, TableSnapshot, TableStore,
 };
 use countwheel_durable::{
     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Missed, QueueName, Record,
@@ -280,10 +280,11 @@ fn whole(store: &TableStore, left_out: usize) -> Result<(), StoreError> {
         return Ok(());
     }
     assert!(left_out > 0 || !store.troubles().is_empty());
-    Err(StoreError::Corrupt {
+    Err(DiskError::Corrupt {
         path: "tables".into(),
         problem: "something was passed over".to_owned(),
-    })
+    }
+    .into())
 }
 
 /// A check finds nothing wrong, and as much as there is.
@@ -424,7 +425,7 @@ impl Life {
                 let result = store.ingest(next, changes.clone().into());
                 match &result {
                     Ok(()) => self.model.ingest(next, changes.clone().into()).unwrap(),
-                    Err(StoreError::Full { .. }) => {}
+                    Err(StoreError::Disk(DiskError::Full { .. })) => {}
                     Err(_) => self.unknown = Some(changes.clone()),
                 }
                 result
@@ -571,7 +572,7 @@ fn every_call_may_fail_once() {
                     let unfinished = life.disk.paths().len() - store.stats().tables;
                     match life.apply(&store, step) {
                         Ok(()) => {}
-                        Err(StoreError::Full { .. }) => {
+                        Err(StoreError::Disk(DiskError::Full { .. })) => {
                             let others = life.disk.paths().len() - store.stats().tables;
                             match step {
                                 Step::Merge => assert_eq!(others, 1, "nothing is left over"),
@@ -656,7 +657,10 @@ fn a_full_disk_refuses_and_goes_on_with_room() {
         for step in script(&mut maker, 3) {
             let result = life.apply(&store, &step);
             if let Err(error) = result {
-                assert!(matches!(error, StoreError::Full { .. }), "{error}");
+                assert!(
+                    matches!(error, StoreError::Disk(DiskError::Full { .. })),
+                    "{error}"
+                );
                 full += 1;
             }
         }
@@ -671,7 +675,7 @@ fn a_full_disk_refuses_and_goes_on_with_room() {
     compare(&store, &life.model, &mut maker, 5);
     assert!(matches!(
         store.ingest(u64::MAX, maker.changes(9).into()),
-        Err(StoreError::Full { .. })
+        Err(StoreError::Disk(DiskError::Full { .. }))
     ));
     life.disk.set_capacity(None);
     while store.merge_step().unwrap() {}
@@ -720,7 +724,9 @@ fn damage_is_refused_or_does_not_matter() {
             };
             match everything() {
                 Ok(()) => survived += 1,
-                Err(StoreError::Corrupt { .. } | StoreError::NotAStore { .. }) => refused += 1,
+                Err(StoreError::Disk(DiskError::Corrupt { .. } | DiskError::NotAStore { .. })) => {
+                    refused += 1;
+                }
                 Err(error) => panic!("{seed} {round} {done:?}: {error}"),
             }
         }
@@ -871,7 +877,7 @@ fn bytes_from_elsewhere_are_refused() {
         disk.set_content(newer, bytes);
         let read = read_all(&disk);
         assert!(
-            matches!(read, Err(StoreError::Corrupt { .. })),
+            matches!(read, Err(StoreError::Disk(DiskError::Corrupt { .. }))),
             "{what}: {read:?}"
         );
     }
@@ -886,7 +892,7 @@ fn what_is_no_store_is_left_alone() {
         let before = disk.paths();
         let opened = TableStore::open(disk.files("tables"), 7, small());
         assert!(
-            matches!(opened, Err(StoreError::NotAStore { .. })),
+            matches!(opened, Err(StoreError::Disk(DiskError::NotAStore { .. }))),
             "{opened:?}"
         );
         assert_eq!(disk.paths(), before);
@@ -1174,7 +1180,7 @@ fn who_falls_behind_says_so_unless_there_is_no_room_to_catch_up() {
     disk.set_capacity(Some(disk.used()));
     while store.is_behind() {
         if let Err(error) = store.merge_step() {
-            assert!(matches!(error, StoreError::Full { .. }));
+            assert!(matches!(error, StoreError::Disk(DiskError::Full { .. })));
             assert_eq!(disk.paths().len(), 1 + store.stats().tables);
             break;
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
-    Change, DuePage, DueScan, Filter, Lease, LogOptions, LogStore, MemorySorted, MemoryStore,
-    Ownership, Page, QueueCounts, Shard, Store, StoreError,
+    Change, DiskError, DuePage, DueScan, Filter, Lease, LogOptions, LogStore, MemorySorted,
+    MemoryStore, Ownership, Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Config, Engine, Record, Revision, Settings, SettingsVersion, TimerName, TroubleReason,
@@ -27,7 +27,10 @@ fn a_full_disk_is_a_trouble_before_the_first_commit_is_refused() {
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     assert_eq!(log.troubles(), []);
     disk.set_capacity(Some(disk.used() + 100));
-    assert!(matches!(log.prepare(), Err(StoreError::Full { .. })));
+    assert!(matches!(
+        log.prepare(),
+        Err(StoreError::Disk(DiskError::Full { .. }))
+    ));
     log.commit(lease, &[Change::Given(Revision(1))]).unwrap();
     let reasons = || {
         let troubles = log.troubles().into_iter();
@@ -60,10 +63,11 @@ impl Store for Unreadable {
     }
 
     fn due(&self, _: Shard, _: &DueScan<'_>) -> Result<DuePage, StoreError> {
-        Err(StoreError::Io {
+        Err(DiskError::Io {
             path: "tables".into(),
             source: io::Error::other("a disk that is dead"),
-        })
+        }
+        .into())
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {

@@ -11,8 +11,9 @@ use std::time::Duration;
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
-    Before, Change, DueScan, Filter, Gaps, Lease, LogOptions, LogStore, Loss, MemorySorted, OnDisk,
-    Shard, Sorted, Store, StoreError, TableOptions, TableStore, check_files, repair_files,
+    Before, Change, DiskError, DueScan, Filter, Gaps, Lease, LogOptions, LogStore, Loss,
+    MemorySorted, OnDisk, Shard, Sorted, Store, StoreError, TableOptions, TableStore, check_files,
+    repair_files,
 };
 use countwheel_durable::{
     Attempt, Config, Due, DueClock, Effect, Engine, Event, Outcome, Precondition, QueueName,
@@ -103,7 +104,7 @@ fn unreadable(store: &dyn Sorted, all: u64) -> BTreeSet<u64> {
             assert_eq!(found.unwrap().name, name(*number));
             false
         }
-        Err(StoreError::Corrupt { .. }) => true,
+        Err(StoreError::Disk(DiskError::Corrupt { .. })) => true,
         Err(error) => panic!("{error}"),
     };
     (0..all).filter(lost).collect()

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use countwheel_durable::store::{
-    AtRisk, CheckReport, DiskOptions, DiskStore, Loss, Problem, StoreError,
+    AtRisk, CheckReport, DiskError, DiskOptions, DiskStore, Loss, Problem, StoreError,
 };
 use serde_json::{Value, json};
 
@@ -82,9 +82,12 @@ impl Anew {
 #[must_use]
 pub fn init(args: &Init) -> ExitCode {
     let path = &args.directory;
-    let id = getrandom::u64().map_err(|error| StoreError::Io {
-        path: path.clone(),
-        source: io::Error::other(error),
+    let id = getrandom::u64().map_err(|error| {
+        DiskError::Io {
+            path: path.clone(),
+            source: io::Error::other(error),
+        }
+        .into()
     });
     let made = id.and_then(|id| DiskStore::init(path, id, args.disk()));
     ended(made.map(|_| {
@@ -119,9 +122,12 @@ pub fn verify(args: &Verify) -> ExitCode {
 #[must_use]
 pub fn repair(args: &Anew) -> ExitCode {
     let path = args.into.join(LOSSES);
-    let on_error = |source| StoreError::Io {
-        path: path.clone(),
-        source,
+    let on_error = |source| {
+        DiskError::Io {
+            path: path.clone(),
+            source,
+        }
+        .into()
     };
     let mut list = None;
     let repaired = DiskStore::repair(&args.from, &args.into, args.disk(), &mut |loss| {
@@ -173,8 +179,8 @@ fn ended(is_sound: Result<bool, StoreError>) -> ExitCode {
         Err(error) => {
             eprintln!("countwheel: {error}");
             ExitCode::from(match error {
-                StoreError::Locked { .. } | StoreError::Busy { .. } => IN_USE,
-                StoreError::Corrupt { .. } => DAMAGED,
+                StoreError::Disk(DiskError::Locked { .. } | DiskError::Busy { .. }) => IN_USE,
+                StoreError::Disk(DiskError::Corrupt { .. }) => DAMAGED,
                 _ => FAILED,
             })
         }

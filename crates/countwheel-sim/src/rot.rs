@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{
-    Change, DuePage, DueScan, Filter, Gaps, Lease, Ownership, Page, QueueCounts, Shard, Store,
-    StoreError,
+    Change, DiskError, DuePage, DueScan, Filter, Gaps, Lease, Ownership, Page, QueueCounts, Shard,
+    Store, StoreError,
 };
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, QueueName, Record, Request,
@@ -668,7 +668,7 @@ impl World {
         for name in &self.names {
             let known = self.known(name);
             match (self.store.get(Shard::ONLY, name), known) {
-                (Err(StoreError::Corrupt { .. }), _) => lost.push(name.clone()),
+                (Err(StoreError::Disk(DiskError::Corrupt { .. })), _) => lost.push(name.clone()),
                 (Err(error), _) => return Err(format!("{name}: {error}")),
                 (Ok(None), Known::Gone | Known::Done) => {}
                 (Ok(Some(record)), Known::Done) if record.wake().is_some() => {}

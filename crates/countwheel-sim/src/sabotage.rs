@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use countwheel_durable::store::{
-    Change, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, Moved, OnDisk, Ownership, Page,
-    QueueCounts, Reached, Scrubbed, Shard, Sorted, Store, StoreError, StoreFile,
+    Change, DiskError, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, Moved, OnDisk,
+    Ownership, Page, QueueCounts, Reached, Scrubbed, Shard, Sorted, Store, StoreError, StoreFile,
 };
 use countwheel_durable::{Record, Settings, SettingsVersion, StateKind, TimerName, Trouble};
 
@@ -378,7 +378,8 @@ impl Store for MisusedStore {
                     return Ok(());
                 }
                 let result = self.store.commit(lease, changes);
-                self.owned().failed |= matches!(result, Err(StoreError::Io { .. }));
+                self.owned().failed |=
+                    matches!(result, Err(StoreError::Disk(DiskError::Io { .. })));
                 result
             }
             Sabotage::CountsDrift => {

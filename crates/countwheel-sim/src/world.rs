@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use countwheel::{Clock, Instant, ManualClock, Timestamp};
 use countwheel_durable::store::simulated::{Calls, Failure, Fault as DiskFault, Operation};
-use countwheel_durable::store::{DueScan, Filter, Shard, Store, StoreError};
+use countwheel_durable::store::{DueScan, Filter, Shard, Store};
 use countwheel_durable::{
     Attempt, BatchError, Config, DeadReason, DueClock, Effect, Engine, Event, Outcome,
     Precondition, QueueName, Record, Request, State, Ticket, TimerError, TimerName, Verdict,
@@ -561,7 +561,7 @@ impl World {
                 Ok(())
             }
             // Then it is tried again later.
-            Err(StoreError::Full { .. }) if !fails && self.is_short() => Ok(()),
+            Err(error) if error.is_full() && !fails && self.is_short() => Ok(()),
             Err(_) if fails || self.machine.disk.is_limited() => self.restart(None),
             Err(error) => Err(format!("upkeep failed without a cause: {error}")),
         }

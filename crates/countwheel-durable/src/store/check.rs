@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use super::files::Files;
 use super::log::{self, Looked};
-use super::{QueueCounts, Shard, StoreError, TableProblem, TableSnapshot, TableStore, table};
+use super::{
+    DiskError, QueueCounts, Shard, StoreError, TableProblem, TableSnapshot, TableStore, table,
+};
 use crate::{QueueName, StateKind};
 
 /// What a check of a store found. See [`DiskStore::check`](super::DiskStore::check).
@@ -124,16 +126,18 @@ impl Problem {
     /// The problem that an opening would refuse the store for.
     pub(super) fn of(error: &StoreError, files: &dyn Files) -> Self {
         let path = match error {
-            StoreError::Corrupt { path, .. }
-            | StoreError::NotAStore { path, .. }
-            | StoreError::Io { path, .. } => path.clone(),
+            StoreError::Disk(
+                DiskError::Corrupt { path, .. }
+                | DiskError::NotAStore { path, .. }
+                | DiskError::Io { path, .. },
+            ) => path.clone(),
             _ => files.path(),
         };
         let problem = match error {
-            StoreError::Corrupt { problem, .. } | StoreError::NotAStore { problem, .. } => {
-                problem.clone()
-            }
-            StoreError::Io { source, .. } => source.to_string(),
+            StoreError::Disk(
+                DiskError::Corrupt { problem, .. } | DiskError::NotAStore { problem, .. },
+            ) => problem.clone(),
+            StoreError::Disk(DiskError::Io { source, .. }) => source.to_string(),
             other => other.to_string(),
         };
         Self::new(path, 0, problem, AtRisk::Unknown)
@@ -214,7 +218,7 @@ impl fmt::Display for AtRisk {
 /// ```
 ///
 /// # Errors
-/// [`StoreError::Io`] if a directory cannot be read, [`StoreError::NotAStore`] if a file is of
+/// [`DiskError::Io`] if a directory cannot be read, [`DiskError::NotAStore`] if a file is of
 /// another version. Whatever else is wrong with a file is a problem of the report.
 pub fn check_files(
     log: &Arc<dyn Files>,
@@ -260,7 +264,7 @@ pub(super) fn compare(
 /// not.
 ///
 /// # Errors
-/// [`StoreError::NotAStore`] if the manifest is whole, and of a later version or of another store:
+/// [`DiskError::NotAStore`] if the manifest is whole, and of a later version or of another store:
 /// that is no damage.
 pub(super) fn ingested(
     tables: &dyn Files,
@@ -274,7 +278,7 @@ pub(super) fn ingested(
             let problem = "is missing".to_owned();
             Problem::new(path, 0, problem, AtRisk::Unknown)
         }
-        Err(error @ StoreError::NotAStore { .. }) => return Err(error),
+        Err(error @ StoreError::Disk(DiskError::NotAStore { .. })) => return Err(error),
         Err(error) => Problem::of(&error, tables),
     };
     report.problems.push(problem);

@@ -14,9 +14,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::StoreError;
 use super::files::is_full;
 use super::place::Place;
+use super::{DiskError, StoreError};
 use crate::planted::planted;
 
 const LOCK: &str = "LOCK";
@@ -83,9 +83,12 @@ impl Claim {
         directory: &Path,
         version: u64,
     ) -> Result<(Lock, Format), StoreError> {
-        let none = || StoreError::NotAStore {
-            path: directory.to_owned(),
-            problem: "holds no store".to_owned(),
+        let none = || {
+            DiskError::NotAStore {
+                path: directory.to_owned(),
+                problem: "holds no store".to_owned(),
+            }
+            .into()
         };
         let ready = || {
             let format = inspect(place, directory, version)?;
@@ -107,10 +110,11 @@ impl Claim {
     ) -> Result<Self, StoreError> {
         let claim = Self::of(place, directory, version)?;
         if claim.format.is_some_and(|format| format.ready) {
-            return Err(StoreError::NotAStore {
+            return Err(DiskError::NotAStore {
                 path: directory.to_owned(),
                 problem: "holds a store already".to_owned(),
-            });
+            }
+            .into());
         }
         Ok(claim)
     }
@@ -185,9 +189,10 @@ fn lock_of(
     let file = File::open(directory).map_err(|source| io_error(directory, source))?;
     match lock(&file) {
         Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Locked {
+        Err(TryLockError::WouldBlock) => Err(DiskError::Locked {
             path: directory.to_owned(),
-        }),
+        }
+        .into()),
         Err(TryLockError::Error(error)) => {
             tracing::debug!(%error, "the file system has no locks of directories");
             Ok(None)
@@ -209,7 +214,7 @@ pub(super) fn settle_format(
 ) -> Result<Format, StoreError> {
     let raised = format.raised();
     match write_format(place, directory, raised) {
-        Err(StoreError::Full { .. }) => sync_directory(place, directory).map(|()| format),
+        Err(error) if error.is_full() => sync_directory(place, directory).map(|()| format),
         written => written.map(|()| raised),
     }
 }
@@ -233,7 +238,7 @@ pub(super) fn look(
     match File::open(&path) {
         Ok(file) => match file.try_lock_shared() {
             Ok(()) => lock.file = Some(file),
-            Err(TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
+            Err(TryLockError::WouldBlock) => return Err(DiskError::Locked { path }.into()),
             Err(TryLockError::Error(source)) => return Err(io_error(&path, source)),
         },
         // Nobody has the directory who knows of nothing else.
@@ -253,7 +258,7 @@ fn parent_of(directory: &Path) -> &Path {
 /// Makes `directory` and what leads to it, each durable.
 pub(super) fn create_directory(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
     // Another process that makes a store beside may renew a directory on the way just now.
-    let is_gone = |error: &StoreError| matches!(error, StoreError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound);
+    let is_gone = |error: &StoreError| matches!(error, StoreError::Disk(DiskError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound);
     match try_create(place, directory) {
         Err(error) if is_gone(&error) => try_create(place, directory),
         made => made,
@@ -290,7 +295,7 @@ fn try_create(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
 /// directory and gave it to this process answers for its name.
 fn sync_parent(place: &dyn Place, parent: &Path) -> Result<(), StoreError> {
     match sync_above(place, parent) {
-        Err(StoreError::Io { path, source })
+        Err(StoreError::Disk(DiskError::Io { path, source }))
             if source.kind() == io::ErrorKind::PermissionDenied =>
         {
             let path = path.display();
@@ -420,10 +425,11 @@ pub(super) fn inspect(
     }
     match stranger {
         None => Ok(None),
-        Some(name) => Err(StoreError::NotAStore {
+        Some(name) => Err(DiskError::NotAStore {
             path: directory.to_owned(),
             problem: format!("it has no file {FORMAT}, but it has {}", name.display()),
-        }),
+        }
+        .into()),
     }
 }
 
@@ -435,9 +441,10 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
         .map_err(|source| io_error(path, source))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Locked {
+        Err(TryLockError::WouldBlock) => Err(DiskError::Locked {
             path: path.to_owned(),
-        }),
+        }
+        .into()),
         Err(TryLockError::Error(source)) => Err(io_error(path, source)),
     }
 }
@@ -456,8 +463,8 @@ fn read_format(place: &dyn Place, directory: &Path, version: u64) -> Result<Form
     };
     let text = read().map_err(|source| io_error(&path, source))?;
     parse_format(&String::from_utf8_lossy(&text), version).map_err(|refusal| match refusal {
-        Refusal::NotAStore(problem) => StoreError::NotAStore { path, problem },
-        Refusal::Corrupt(problem) => StoreError::Corrupt { path, problem },
+        Refusal::NotAStore(problem) => DiskError::NotAStore { path, problem }.into(),
+        Refusal::Corrupt(problem) => DiskError::Corrupt { path, problem }.into(),
     })
 }
 
@@ -583,16 +590,17 @@ pub(super) fn sync_directory(place: &dyn Place, directory: &Path) -> Result<(), 
 pub(super) fn write_failed(path: &Path, source: io::Error) -> StoreError {
     if is_full(&source) {
         let path = path.to_owned();
-        return StoreError::Full { path };
+        return DiskError::Full { path }.into();
     }
     io_error(path, source)
 }
 
 pub(super) fn io_error(path: &Path, source: io::Error) -> StoreError {
-    StoreError::Io {
+    DiskError::Io {
         path: path.to_owned(),
         source,
     }
+    .into()
 }
 
 #[cfg(test)]

@@ -27,9 +27,9 @@ use super::place::{FileSystem, Place as _};
 use super::scrub::{Piece, Scrub};
 use super::settings;
 use super::{
-    Change, Commit, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions, LogStats,
-    MovingLog, OnDisk, OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed,
-    Shard, Store, StoreError, Summary, TableOptions, TableStats, TableStore,
+    Change, Commit, DiskError, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions,
+    LogStats, MovingLog, OnDisk, OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery,
+    Scrubbed, Shard, Store, StoreError, Summary, TableOptions, TableStats, TableStore,
 };
 use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble, Troubles};
 
@@ -72,7 +72,7 @@ pub struct DiskStats {
 /// the options are.
 ///
 /// ```
-/// use countwheel_durable::store::{DiskOptions, DiskStore, Shard, Store, StoreError};
+/// use countwheel_durable::store::{DiskOptions, DiskStore, Shard, Store, DiskError, StoreError};
 ///
 /// let mut options = DiskOptions::default();
 /// options.log.segment_bytes = 1 << 16; // for a test
@@ -81,7 +81,7 @@ pub struct DiskStats {
 /// assert_eq!(store.acquire(Shard::ONLY)?.store_id, 0xfeed);
 ///
 /// let second = DiskStore::open(directory.path(), 0xbeef, options);
-/// assert!(matches!(second, Err(StoreError::Locked { .. })));
+/// assert!(matches!(second, Err(StoreError::Disk(DiskError::Locked { .. }))));
 ///
 /// drop(store);
 /// let again = DiskStore::open(directory.path(), 0xbeef, options)?;
@@ -113,7 +113,7 @@ impl DiskStore {
     /// [`StoreError`], every kind but `Fenced` and `Poisoned`. After `NotAStore`, `Corrupt` and
     /// `Locked` the directory is as it was, to the byte. A directory is never taken for
     /// empty because part of it is missing. One with an [`EmbeddedStore`] is refused as
-    /// [`StoreError::NotAStore`]: see [`convert`](Self::convert). So is a snapshot: see
+    /// [`DiskError::NotAStore`]: see [`convert`](Self::convert). So is a snapshot: see
     /// [`restore`](Self::restore).
     pub fn open(
         directory: &Path,
@@ -127,25 +127,25 @@ impl DiskStore {
     /// Opens the store in `directory`, which has to be there.
     ///
     /// ```
-    /// use countwheel_durable::store::{DiskOptions, DiskStore, StoreError};
+    /// use countwheel_durable::store::{DiskOptions, DiskStore, DiskError, StoreError};
     ///
     /// let mut options = DiskOptions::default();
     /// options.log.segment_bytes = 1 << 16; // for a test
     /// let directory = tempfile::tempdir()?;
     /// let refused = DiskStore::open_existing(directory.path(), options);
-    /// assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+    /// assert!(matches!(refused, Err(StoreError::Disk(DiskError::NotAStore { .. }))));
     ///
     /// let made = DiskStore::init(directory.path(), 7, options)?;
     /// assert!(made.was_made());
     /// drop(made);
     /// assert!(!DiskStore::open_existing(directory.path(), options)?.was_made());
     /// let again = DiskStore::init(directory.path(), 7, options);
-    /// assert!(matches!(again, Err(StoreError::NotAStore { .. })));
+    /// assert!(matches!(again, Err(StoreError::Disk(DiskError::NotAStore { .. }))));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`StoreError::NotAStore`] if there is none.
+    /// As [`open`](Self::open), and [`DiskError::NotAStore`] if there is none.
     pub fn open_existing(directory: &Path, options: DiskOptions) -> Result<Self, StoreError> {
         refuse_snapshot(&FileSystem, directory)?;
         let (lock, format) = Claim::existing(&FileSystem, directory, LOG_AND_TABLES)?;
@@ -157,7 +157,7 @@ impl DiskStore {
     /// Makes a store with the id `store_id` in `directory`, which is empty or not there.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`StoreError::NotAStore`] if there is a store.
+    /// As [`open`](Self::open), and [`DiskError::NotAStore`] if there is a store.
     pub fn init(directory: &Path, store_id: u64, options: DiskOptions) -> Result<Self, StoreError> {
         refuse_snapshot(&FileSystem, directory)?;
         let Claim { lock, .. } = Claim::empty(&FileSystem, directory, LOG_AND_TABLES)?;
@@ -177,7 +177,7 @@ impl DiskStore {
     /// ```
     ///
     /// # Errors
-    /// [`StoreError::NotAStore`].
+    /// [`DiskError::NotAStore`].
     pub fn must_be_outside(path: &Path, data: &Path) -> Result<(), StoreError> {
         // What is there of a path: the rest is going to be made.
         let real = |path: &Path| {
@@ -194,10 +194,11 @@ impl DiskStore {
             }
         };
         match (real(path), real(data)) {
-            (Some(path), Some(data)) if path.starts_with(&data) => Err(StoreError::NotAStore {
+            (Some(path), Some(data)) if path.starts_with(&data) => Err(DiskError::NotAStore {
                 path,
                 problem: format!("is in the store's own directory {}", data.display()),
-            }),
+            }
+            .into()),
             _ => Ok(()),
         }
     }
@@ -214,7 +215,7 @@ impl DiskStore {
     /// as good as empty. `from` keeps its timers, but must not be used any more.
     ///
     /// # Errors
-    /// As [`open`](Self::open), [`StoreError::NotAStore`] if `into` holds a store already, and
+    /// As [`open`](Self::open), [`DiskError::NotAStore`] if `into` holds a store already, and
     /// as [`EmbeddedStore::open_existing`] for `from`. Nothing is ever made in `from`, and nothing
     /// is changed in it before `into` is known to be free.
     ///
@@ -336,10 +337,10 @@ impl DiskStore {
                 Ok(Some(_)) => Some("it is that of another store".to_owned()),
                 Ok(None) => Some("it is missing".to_owned()),
                 // With too many files open it may be as sound as ever.
-                Err(StoreError::Io { source, .. }) if cannot_open(&source) => None,
-                Err(
-                    StoreError::Corrupt { problem, .. } | StoreError::NotAStore { problem, .. },
-                ) => Some(problem),
+                Err(StoreError::Disk(DiskError::Io { source, .. })) if cannot_open(&source) => None,
+                Err(StoreError::Disk(
+                    DiskError::Corrupt { problem, .. } | DiskError::NotAStore { problem, .. },
+                )) => Some(problem),
                 Err(error) => Some(error.to_string()),
             };
             if let Some(problem) = problem {
@@ -386,7 +387,7 @@ impl DiskStore {
             })?;
         if settled.is_older() {
             let path = self.directory.clone();
-            return Err(StoreError::Full { path });
+            return Err(DiskError::Full { path }.into());
         }
         *format = settled;
         self.format.is_older.store(false, Ordering::Release);
@@ -638,7 +639,10 @@ mod tests {
         // In the way of the new one.
         fs::create_dir_all(directory.path().join("FORMAT.new/x")).unwrap();
         let refused = store.commit(lease, &[put_in("other")]);
-        assert!(matches!(refused, Err(StoreError::Io { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(StoreError::Disk(DiskError::Io { .. }))),
+            "{refused:?}"
+        );
         let refused = store.commit(lease, &[Change::Given(Revision(5))]);
         assert!(matches!(refused, Err(StoreError::Poisoned)), "{refused:?}");
         assert_eq!(version(directory.path()), LOG_AND_TABLES - 1);

@@ -9,6 +9,7 @@ mod clock_note;
 pub mod conformance;
 mod directory;
 mod disk;
+mod disk_error;
 mod embedded;
 mod files;
 #[cfg(feature = "planted-bugs")]
@@ -28,7 +29,7 @@ pub mod unchanged;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use countwheel::Timestamp;
 
@@ -37,6 +38,7 @@ use crate::planted::planted;
 pub use check::{AtRisk, CheckReport, CheckedFile, FileKind, Problem, check_files};
 pub use clock_note::ClockNote;
 pub use disk::{DiskOptions, DiskStats, DiskStore, Snapshot};
+pub use disk_error::DiskError;
 pub use embedded::EmbeddedStore;
 pub use files::{Files, StoreFile, SystemFiles};
 pub use log::{LogOptions, LogStats, LogStore, MovingLog, Recovery};
@@ -253,8 +255,8 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Fenced`]: nothing was changed and nothing ever will be under this
-    /// lease. [`StoreError::Full`] and [`StoreError::Unavailable`]: nothing was changed, and it can be
-    /// tried again. [`StoreError::Lost`]: the lease is over, and whether the changes survive is known
+    /// lease. One that [is full](StoreError::is_full) and [`StoreError::Unavailable`]: nothing was
+    /// changed, and it can be tried again. [`StoreError::Lost`]: the lease is over, and whether the changes survive is known
     /// to the next owner. Any other error: whether the changes survive is unknown until the store is
     /// opened again, and no later commit of this opening may succeed.
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError>;
@@ -449,7 +451,7 @@ pub trait OnDisk: Send + Sync {
     /// while commits go on. Durable on return.
     ///
     /// # Errors
-    /// [`StoreError::NotAStore`] if `into` is not empty, or if this store makes no snapshots; any
+    /// [`DiskError::NotAStore`] if `into` is not empty, or if this store makes no snapshots; any
     /// other if the store failed.
     fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
         Err(no_snapshots(into))
@@ -458,10 +460,11 @@ pub trait OnDisk: Send + Sync {
 
 /// What a store says that makes no snapshots.
 pub(crate) fn no_snapshots(into: &Path) -> StoreError {
-    StoreError::NotAStore {
+    DiskError::NotAStore {
         path: into.to_owned(),
         problem: "this store makes no snapshots".to_owned(),
     }
+    .into()
 }
 
 /// Whether a store has room for what is not urgent: only a disk can have none.
@@ -858,56 +861,11 @@ pub enum StoreError {
         /// The shard.
         shard: Shard,
     },
-    /// Another process has the data directory. Stop that one, or use another directory.
-    #[error("{} is locked by another process", path.display())]
-    Locked {
-        /// What is locked: the directory, or its file `LOCK` where a process of an earlier version,
-        /// or a file system without locks of directories, knows of nothing else.
-        path: PathBuf,
-    },
-    /// A process changes the directory faster than it can be read. Try again when it does less.
-    #[error("{}: a process changes it faster than it can be read", path.display())]
-    Busy {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// The directory holds something else, or a file of a store is missing or of another
-    /// format. Nothing was touched.
-    #[error("{}: {problem}", path.display())]
-    NotAStore {
-        /// The file or directory.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// A file is damaged. Nothing was changed; restore it, or repair it into a new place.
-    #[error("{} is damaged: {problem}", path.display())]
-    Corrupt {
-        /// The file.
-        path: PathBuf,
-        /// What does not add up.
-        problem: String,
-    },
-    /// A file could not be opened, read or written.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
     /// The system gave no thread.
     #[error("no thread could be started: {source}")]
     Thread {
         /// What the system said.
         source: io::Error,
-    },
-    /// The disk has no room for it. Nothing was changed; it can be tried again once there is
-    /// room.
-    #[error("{}: no space left", path.display())]
-    Full {
-        /// The directory.
-        path: PathBuf,
     },
     /// The store cannot be reached or is busy. Nothing was changed: ask again.
     #[error("the store is not available: {reason}")]
@@ -927,11 +885,41 @@ pub enum StoreError {
     /// A commit failed before. Whether it survives is unknown: open the store again.
     #[error("the store failed earlier and must be opened again")]
     Poisoned,
+    /// What only a store on a disk can run into.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
 }
 
 impl StoreError {
+    /// Whether the store has no room for it. Nothing was changed then, and it can be tried again once
+    /// there is room.
+    ///
+    /// ```
+    /// use countwheel_durable::store::{DiskError, StoreError};
+    ///
+    /// let path = "/data".into();
+    /// assert!(StoreError::from(DiskError::Full { path }).is_full());
+    /// assert!(!StoreError::Poisoned.is_full());
+    /// ```
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Disk(DiskError::Full { .. }))
+    }
+
     /// Whether a read failed for what it read: other reads may succeed, and commits.
-    pub(crate) fn is_unreadable(&self) -> bool {
-        matches!(self, Self::Corrupt { .. } | Self::Io { .. })
+    ///
+    /// ```
+    /// use countwheel_durable::store::{DiskError, StoreError};
+    ///
+    /// let (path, problem) = ("/data/tables/table-1".into(), "a block".to_owned());
+    /// assert!(StoreError::from(DiskError::Corrupt { path, problem }).is_unreadable());
+    /// assert!(!StoreError::Poisoned.is_unreadable());
+    /// ```
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        matches!(
+            self,
+            Self::Disk(DiskError::Corrupt { .. } | DiskError::Io { .. })
+        )
     }
 }

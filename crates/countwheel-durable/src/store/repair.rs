@@ -105,8 +105,9 @@ pub struct Repaired {
 /// ```
 ///
 /// # Errors
-/// What `into` says, what `lost` gives, [`StoreError::Io`] if a directory cannot be read, and
-/// [`StoreError::NotAStore`] if a file is of another version: that is no damage.
+/// What `into` says, what `lost` gives, [`DiskError::Io`](super::DiskError::Io) if a directory cannot be
+/// read, and [`DiskError::NotAStore`](super::DiskError::NotAStore) if a file is of another version: that
+/// is no damage.
 pub fn repair_files<B: Sorted>(
     log: &Arc<dyn Files>,
     tables: &Arc<dyn Files>,

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::embedded::codec::{self, CodecError, Indexed};
 use super::{
-    Change, DuePage, DueScan, Filter, Gaps, MemoryStore, OpenFiles, Page, Scrubbed, Shard, Store,
-    StoreError,
+    Change, DiskError, DuePage, DueScan, Filter, Gaps, MemoryStore, OpenFiles, Page, Scrubbed,
+    Shard, Store, StoreError,
 };
 use crate::{Record, StateKind, TimerName, Trouble};
 
@@ -46,7 +46,7 @@ pub trait Sorted: Send + Sync {
     /// begins before the first commit in it.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if there is no room for it, and nothing was changed. Any other error
+    /// One that [is full](StoreError::is_full) if there is no room for it, and nothing was changed. Any other error
     /// ends this opening of the store.
     fn mark(&self, reached: Reached) -> Result<(), StoreError> {
         let _kept_nowhere = reached;
@@ -61,7 +61,7 @@ pub trait Sorted: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError`]. Whether it was taken in is unknown then until the store is opened again,
-    /// and no later call of this opening may succeed, but after [`StoreError::Full`]: nothing
+    /// and no later call of this opening may succeed, but after one that [is full](StoreError::is_full): nothing
     /// was taken in, and a later call may succeed.
     fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError>;
 
@@ -263,7 +263,7 @@ impl Moved {
     /// [`Moved::unreadable`].
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if one cannot be read. Its checksum was right once.
+    /// [`DiskError::Corrupt`] if one cannot be read. Its checksum was right once.
     pub fn changes(&self) -> Result<Vec<(Shard, Change)>, StoreError> {
         let read = |(key, content): (&[u8], MovedContent<'_>)| {
             let (shard, name) = key.split_first_chunk().ok_or(CodecError::Key)?;
@@ -275,9 +275,12 @@ impl Moved {
             Ok(Some((Shard(u16::from_be_bytes(*shard)), change)))
         };
         let read = |at| {
-            read(self.change(at)).map_err(|error: CodecError| StoreError::Corrupt {
-                path: "a segment that moves".into(),
-                problem: error.to_string(),
+            read(self.change(at)).map_err(|error: CodecError| {
+                DiskError::Corrupt {
+                    path: "a segment that moves".into(),
+                    problem: error.to_string(),
+                }
+                .into()
             })
         };
         let changes = (0..self.len()).map(read);
@@ -505,10 +508,11 @@ impl Sorted for MemorySorted {
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
         if self.unreadable().contains(&(shard, name.clone())) {
-            return Err(StoreError::Corrupt {
+            return Err(DiskError::Corrupt {
                 path: "a segment that moved".into(),
                 problem: format!("the record {name} could not be read"),
-            });
+            }
+            .into());
         }
         self.records.get(shard, name)
     }

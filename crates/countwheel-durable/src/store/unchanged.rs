@@ -117,7 +117,8 @@ impl Entry {
 }
 
 /// Opens something in `directory`, and compares the directory if that is refused: by an error
-/// other than [`StoreError::Full`]. For openings none of whose writes and syncs are made to fail.
+/// other than that [it is full](StoreError::is_full). For openings none of whose writes and syncs are
+/// made to fail.
 ///
 /// # Errors
 /// What a refused opening changed, or why the directory cannot be read.
@@ -129,7 +130,8 @@ pub fn unchanged<T>(
     let before = read()?;
     let opened = open();
     match &opened {
-        Ok(_) | Err(StoreError::Full { .. }) => {}
+        Ok(_) => {}
+        Err(error) if error.is_full() => {}
         Err(refused) => {
             if let Some(changed) = before.difference(&read()?) {
                 return Err(format!(
@@ -153,13 +155,15 @@ fn mode(metadata: &Metadata) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::DiskError;
     use super::*;
 
     fn refuse(path: &Path) -> Result<(), StoreError> {
-        Err(StoreError::NotAStore {
+        Err(DiskError::NotAStore {
             path: path.to_owned(),
             problem: "is none".to_owned(),
-        })
+        }
+        .into())
     }
 
     /// A proof that cannot fail is none: whatever a refused start may touch is seen.

@@ -257,7 +257,7 @@ impl From<TimerError> for Problem {
 impl From<&StoreError> for Problem {
     fn from(error: &StoreError) -> Self {
         tracing::error!(%error, "the store could not be read");
-        if let StoreError::Corrupt { .. } | StoreError::Io { .. } = error {
+        if error.is_unreadable() {
             let detail = "the timer cannot be read: remove it or set it anew";
             return Self::new(Code::Unreadable, detail);
         }

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
 use countwheel_durable::Timers;
-use countwheel_durable::store::{Snapshot, StoreError};
+use countwheel_durable::store::{DiskError, Snapshot, StoreError};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
@@ -108,10 +108,10 @@ fn name(body: &[u8]) -> Result<String, Problem> {
 
 fn refusal(error: &StoreError) -> Problem {
     match error {
-        StoreError::NotAStore { .. } | StoreError::Locked { .. } => {
+        StoreError::Disk(DiskError::NotAStore { .. } | DiskError::Locked { .. }) => {
             Problem::new(Code::Conflict, "there is something of that name already")
         }
-        StoreError::Full { .. } => {
+        error if error.is_full() => {
             Problem::new(Code::StorageFull, "there is no room for the snapshot")
         }
         error => {

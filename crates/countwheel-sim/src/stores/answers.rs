@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use countwheel::Timestamp;
-use countwheel_durable::store::{DueEntry, DueScan, Filter, QueueCounts, Shard, Store, StoreError};
+use countwheel_durable::store::{
+    DiskError, DueEntry, DueScan, Filter, QueueCounts, Shard, Store, StoreError,
+};
 use countwheel_durable::{
     DueClock, QueueName, Record, SettingName, SettingValue, Settings, SettingsVersion, TimerName,
 };
@@ -86,7 +88,7 @@ impl Answers {
     /// Whether the error says that the store passed over something that it could not read.
     #[must_use]
     pub fn are_short(error: &StoreError) -> bool {
-        matches!(error, StoreError::Corrupt { path, .. } if path.as_os_str() == A_STORE)
+        matches!(error, StoreError::Disk(DiskError::Corrupt { path, .. }) if path.as_os_str() == A_STORE)
     }
 
     /// Whether each record is, or is not there, as in one of `states`, which are of the same names.
@@ -165,10 +167,11 @@ impl Answers {
 const A_STORE: &str = "a store";
 
 fn unreadable(what: &str) -> StoreError {
-    StoreError::Corrupt {
+    DiskError::Corrupt {
         path: A_STORE.into(),
         problem: what.to_owned(),
     }
+    .into()
 }
 
 /// When the middle one is due.
@@ -180,7 +183,9 @@ fn middle(due: &[DueEntry]) -> Option<Timestamp> {
 fn settings(store: &dyn Store) -> Result<Settings, StoreError> {
     let settings = match store.settings(SettingsVersion::default()) {
         // As of a record of a list: perhaps for a moment.
-        Err(StoreError::Corrupt { problem, .. }) if problem == "a setting cannot be read" => {
+        Err(StoreError::Disk(DiskError::Corrupt { problem, .. }))
+            if problem == "a setting cannot be read" =>
+        {
             return Err(unreadable("a setting"));
         }
         settings => settings?.unwrap_or_default(),

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use countwheel_durable::TimerName;
 use countwheel_durable::store::simulated::{Damage, Disk};
-use countwheel_durable::store::{Change, MemoryStore, Shard, Store, StoreError};
+use countwheel_durable::store::{Change, DiskError, MemoryStore, Shard, Store, StoreError};
 
 use super::answers::Answers;
 use super::life::Event;
@@ -171,7 +171,7 @@ pub(super) fn unchanged(
 /// Whether the error says that something is wrong with the files.
 fn refusal(error: &StoreError) -> Result<(), String> {
     match error {
-        StoreError::Corrupt { .. } | StoreError::NotAStore { .. } => Ok(()),
+        StoreError::Disk(DiskError::Corrupt { .. } | DiskError::NotAStore { .. }) => Ok(()),
         other => Err(format!("refused for another reason: {other}")),
     }
 }

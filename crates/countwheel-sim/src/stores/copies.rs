@@ -34,7 +34,9 @@ use std::path::{Path, PathBuf};
 
 use countwheel_durable::Revision;
 use countwheel_durable::store::unchanged::unchanged;
-use countwheel_durable::store::{Change, DiskOptions, DiskStore, Shard, Store, StoreError};
+use countwheel_durable::store::{
+    Change, DiskError, DiskOptions, DiskStore, Shard, Store, StoreError,
+};
 
 pub use self::mixing::Kind;
 use self::mixing::Mix;
@@ -314,7 +316,7 @@ impl Bench {
     fn open(&self) -> Result<DiskStore, StoreError> {
         if let Some(mistake) = self.mistake {
             let made = mistake.before_opening(&self.mix);
-            made.map_err(|source| StoreError::Io {
+            made.map_err(|source| DiskError::Io {
                 path: self.mix.clone(),
                 source,
             })?;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use countwheel_durable::store::simulated::{Calls, Failure, Fault};
 use countwheel_durable::store::{
-    Before, Change, Lease, MemoryStore, Ownership, Shard, Store, StoreError,
+    Before, Change, DiskError, Lease, MemoryStore, Ownership, Shard, Store, StoreError,
 };
 use countwheel_durable::{Revision, TimerName};
 
@@ -228,7 +228,7 @@ const GAP_STEPS: usize = 64;
 fn is_trouble(error: &StoreError) -> bool {
     matches!(
         error,
-        StoreError::Io { .. } | StoreError::Full { .. } | StoreError::Poisoned
+        StoreError::Disk(DiskError::Io { .. } | DiskError::Full { .. }) | StoreError::Poisoned
     )
 }
 
@@ -544,8 +544,8 @@ impl<'a> Life<'a> {
                 self.tally.commits += 1;
                 self.model.commit(lease, &changes).map_err(text)
             }
-            Err(StoreError::Full { path }) => {
-                self.trouble("a commit", &StoreError::Full { path })?;
+            Err(error) if error.is_full() => {
+                self.trouble("a commit", &error)?;
                 self.tally.refused += 1;
                 self.ask() // nothing was changed
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
-    LogStore, Loss, Shard, Store, StoreError, TableStore, check_files, repair_files,
+    DiskError, LogStore, Loss, Shard, Store, StoreError, TableStore, check_files, repair_files,
 };
 use countwheel_durable::{Record, SettingName, TimerName};
 
@@ -41,7 +41,7 @@ pub(super) fn run(
             found.extend(problems);
             report.is_sound()
         }
-        Err(StoreError::NotAStore { .. }) => return Ok(Rescued::Refused),
+        Err(StoreError::Disk(DiskError::NotAStore { .. })) => return Ok(Rescued::Refused),
         Err(error) => return Err(text("a check", &error)),
     };
 

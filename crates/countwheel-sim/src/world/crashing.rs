@@ -8,8 +8,8 @@ use std::time::Duration;
 use countwheel::ManualClock;
 use countwheel_durable::store::simulated::{self, Disk};
 use countwheel_durable::store::{
-    Change, ClockNote, DuePage, DueScan, Filter, Found, Gaps, Lease, OnDisk, Ownership, Page,
-    QueueCounts, Shard, Store, StoreError,
+    Change, ClockNote, DiskError, DuePage, DueScan, Filter, Found, Gaps, Lease, OnDisk, Ownership,
+    Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{Record, Settings, SettingsVersion, TimerName, Trouble};
 
@@ -109,9 +109,12 @@ impl Store for CrashingStore {
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         let NextCommit { fault, slow } = std::mem::take(&mut *self.next());
         self.clock.advance(slow);
-        let gone = || StoreError::Io {
-            path: "simulated".into(),
-            source: io::Error::other("the simulated process ends here"),
+        let gone = || {
+            DiskError::Io {
+                path: "simulated".into(),
+                source: io::Error::other("the simulated process ends here"),
+            }
+            .into()
         };
         let note = changes.iter().rev().find_map(|change| match change {
             Change::Clock(note) => Some(*note),
@@ -124,11 +127,12 @@ impl Store for CrashingStore {
             Fault::None | Fault::After => {}
         }
         let committed = self.inner.commit(lease, changes);
-        let is_full = matches!(committed, Err(StoreError::Full { .. }));
+        let is_full = committed.as_ref().is_err_and(StoreError::is_full);
         self.was_full.store(is_full, Ordering::Relaxed);
         let is_acknowledged = match &committed {
             Ok(()) => Some(true),
-            Err(StoreError::Full { .. } | StoreError::Fenced { .. }) => Some(false),
+            Err(StoreError::Fenced { .. }) => Some(false),
+            Err(_) if is_full => Some(false),
             Err(_) => None,
         };
         noted.commit(note, is_acknowledged);

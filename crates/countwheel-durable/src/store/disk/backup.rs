@@ -30,8 +30,8 @@ use super::super::log::Frozen;
 use super::super::place::FileSystem;
 use super::super::settings;
 use super::super::{
-    AtRisk, Change, CheckReport, DiskOptions, DiskStore, Fence, Problem, Shard, StoreError,
-    TableSnapshot, TableStore, table,
+    AtRisk, Change, CheckReport, DiskError, DiskOptions, DiskStore, Fence, Problem, Shard,
+    StoreError, TableSnapshot, TableStore, table,
 };
 use super::opened::{Opened, begin, give_up, making};
 use super::rescue::Closed;
@@ -101,8 +101,8 @@ impl DiskStore {
     /// ```
     ///
     /// # Errors
-    /// [`StoreError::NotAStore`] if `into` holds anything, [`StoreError::Full`] if there is no
-    /// room for it, [`StoreError::Poisoned`] if the store failed before, [`StoreError::Io`].
+    /// [`DiskError::NotAStore`] if `into` holds anything, [`DiskError::Full`] if there is no
+    /// room for it, [`StoreError::Poisoned`] if the store failed before, [`DiskError::Io`].
     pub fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
         Self::must_be_outside(into, &self.directory)?;
         let (lock, format) = empty(into, self.format.get().store_id)?;
@@ -174,7 +174,7 @@ impl DiskStore {
     /// nothing.
     ///
     /// # Errors
-    /// As [`check`](Self::check), and [`StoreError::NotAStore`] if `snapshot` is a data directory
+    /// As [`check`](Self::check), and [`DiskError::NotAStore`] if `snapshot` is a data directory
     /// and no snapshot.
     pub fn verify(snapshot: &Path) -> Result<CheckReport, StoreError> {
         let closed = Closed::open(snapshot)?;
@@ -199,8 +199,8 @@ impl DiskStore {
     /// The store that the snapshot was made of must not be used any more: both have one id.
     ///
     /// # Errors
-    /// As [`verify`](Self::verify), [`StoreError::Corrupt`] if that finds a problem,
-    /// [`StoreError::NotAStore`] if `into` holds anything, and as [`open`](Self::open).
+    /// As [`verify`](Self::verify), [`DiskError::Corrupt`] if that finds a problem,
+    /// [`DiskError::NotAStore`] if `into` holds anything, and as [`open`](Self::open).
     pub fn restore(snapshot: &Path, into: &Path, options: DiskOptions) -> Result<Self, StoreError> {
         let report = Self::verify(snapshot)?;
         if let Some(first) = report.problems.into_iter().next() {
@@ -211,7 +211,7 @@ impl DiskStore {
                 ..
             } = first;
             let problem = format!("at offset {offset}: {problem}");
-            return Err(StoreError::Corrupt { path, problem });
+            return Err(DiskError::Corrupt { path, problem }.into());
         }
         Self::must_be_outside(into, snapshot)?;
         let closed = Closed::open(snapshot)?;
@@ -232,7 +232,7 @@ impl DiskStore {
             copy(&snapshot.join(&file.path), &into.join(&file.path))?;
             if let Err(problem) = compare(into, &file)? {
                 let path = into.join(&file.path);
-                return Err(StoreError::Corrupt { path, problem });
+                return Err(DiskError::Corrupt { path, problem }.into());
             }
         }
         for part in [LOG, TABLES] {
@@ -389,9 +389,12 @@ fn text(store_id: u64, commit: u64, files: &[Listed]) -> String {
 /// The files of a snapshot.
 fn listed(snapshot: &Path, store_id: u64) -> Result<Vec<Listed>, StoreError> {
     let path = snapshot.join(SNAPSHOT);
-    let not_a_store = |problem: &str| StoreError::NotAStore {
-        path: path.clone(),
-        problem: problem.to_owned(),
+    let not_a_store = |problem: &str| {
+        DiskError::NotAStore {
+            path: path.clone(),
+            problem: problem.to_owned(),
+        }
+        .into()
     };
     let file = match File::open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -407,9 +410,12 @@ fn listed(snapshot: &Path, store_id: u64) -> Result<Vec<Listed>, StoreError> {
     if text.starts_with("countwheel snapshot\nformat ") && !text.starts_with(TITLE) {
         return Err(not_a_store("is of another version"));
     }
-    read(&text, store_id).ok_or_else(|| StoreError::Corrupt {
-        path: path.clone(),
-        problem: "at offset 0: it is not as it was written".to_owned(),
+    read(&text, store_id).ok_or_else(|| {
+        DiskError::Corrupt {
+            path: path.clone(),
+            problem: "at offset 0: it is not as it was written".to_owned(),
+        }
+        .into()
     })
 }
 

@@ -13,7 +13,7 @@ use super::super::directory::{Format, LOG_AND_TABLES, inspect};
 use super::super::files::{Files, SystemFiles};
 use super::super::log;
 use super::super::place::FileSystem;
-use super::super::{CheckReport, Problem, StoreError, TableStore, table};
+use super::super::{CheckReport, DiskError, Problem, StoreError, TableStore, table};
 use super::{LOG, TABLES};
 
 /// So often a directory is looked at again that has changed meanwhile.
@@ -23,7 +23,7 @@ const TRIES: usize = 20;
 /// compared with what is there: the two are never still together.
 ///
 /// # Errors
-/// [`StoreError::Busy`] if the store changed in each of the tries.
+/// [`DiskError::Busy`] if the store changed in each of the tries.
 pub(super) fn check(directory: &Path) -> Result<CheckReport, StoreError> {
     let Some(Format {
         store_id,
@@ -31,10 +31,11 @@ pub(super) fn check(directory: &Path) -> Result<CheckReport, StoreError> {
         ..
     }) = inspect(&FileSystem, directory, LOG_AND_TABLES)?
     else {
-        return Err(StoreError::NotAStore {
+        return Err(DiskError::NotAStore {
             path: directory.to_owned(),
             problem: "holds a store that was never finished".to_owned(),
-        });
+        }
+        .into());
     };
     let files =
         |part| -> Arc<dyn Files> { Arc::new(SystemFiles::read_only(&directory.join(part))) };
@@ -74,9 +75,10 @@ fn check_tables(
             return Ok(()); // not even the manifest can be read
         }
     }
-    Err(StoreError::Busy {
+    Err(DiskError::Busy {
         path: tables.path(),
-    })
+    }
+    .into())
 }
 
 /// Walks through the log until a walk finds nothing wrong, or the same as the one before.
@@ -102,5 +104,5 @@ fn check_log(
         }
         before = found.problems;
     }
-    Err(StoreError::Busy { path: log.path() })
+    Err(DiskError::Busy { path: log.path() }.into())
 }

@@ -7,7 +7,7 @@ use super::super::directory::{
     sync_directory, write_format,
 };
 use super::super::place::{Place, SET_ASIDE};
-use super::super::{DiskOptions, LogStore, StoreError, TableStore, table};
+use super::super::{DiskError, DiskOptions, LogStore, StoreError, TableStore, table};
 use super::{LOG, SNAPSHOT, TABLES};
 
 /// A data directory that is open, before threads tend its log.
@@ -105,7 +105,7 @@ pub(super) fn making<T>(
     if let Err(error) = write_format(place, directory, ready) {
         drop(filled);
         // Nothing says so then.
-        if let StoreError::Full { .. } = error {
+        if error.is_full() {
             give_up(place, directory);
         }
         return Err(error);
@@ -160,12 +160,13 @@ pub(super) fn give_up(place: &dyn Place, directory: &Path) {
 fn refuse_unfinished(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
     match table::reached(&*place.read_only(&directory.join(TABLES))) {
         Ok(None) => Ok(()),
-        Ok(Some(_)) => Err(StoreError::NotAStore {
+        Ok(Some(_)) => Err(DiskError::NotAStore {
             path: directory.to_owned(),
             problem: "holds a store with commits that was never finished: if that is known to be \
                       of no use, remove what is in the directory"
                 .to_owned(),
-        }),
+        }
+        .into()),
         Err(source) => Err(io_error(directory, source)),
     }
 }
@@ -176,11 +177,12 @@ pub(super) fn refuse_snapshot(place: &dyn Place, directory: &Path) -> Result<(),
     if !names.iter().any(|name| name == SNAPSHOT) {
         return Ok(());
     }
-    Err(StoreError::NotAStore {
+    Err(DiskError::NotAStore {
         path: directory.to_owned(),
         problem: "is a snapshot, no data directory: make one of it with `countwheel restore`"
             .to_owned(),
-    })
+    }
+    .into())
 }
 
 /// A store that was ever ready has a segment of a log and a manifest of tables: without them
@@ -200,10 +202,11 @@ pub(super) fn must_have(place: &dyn Place, directory: &Path) -> Result<(), Store
         }
         let is_it = |name: &std::ffi::OsString| name.to_string_lossy().starts_with(begins);
         if !names.iter().any(is_it) {
-            return Err(StoreError::NotAStore {
+            return Err(DiskError::NotAStore {
                 path,
                 problem: format!("it has no file {begins}..., though there was a store"),
-            });
+            }
+            .into());
         }
     }
     Ok(())
@@ -211,5 +214,5 @@ pub(super) fn must_have(place: &dyn Place, directory: &Path) -> Result<(), Store
 
 fn missing(path: PathBuf) -> StoreError {
     let problem = "it is missing".to_owned();
-    StoreError::Corrupt { path, problem }
+    DiskError::Corrupt { path, problem }.into()
 }

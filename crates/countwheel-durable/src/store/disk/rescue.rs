@@ -10,8 +10,8 @@ use super::super::files::{Files, StoreFile, SystemFiles};
 use super::super::log;
 use super::super::place::{FileSystem, SET_ASIDE};
 use super::super::{
-    AtRisk, CheckReport, DiskOptions, DiskStore, Loss, Problem, Repaired, StoreError, check_files,
-    repair_files,
+    AtRisk, CheckReport, DiskError, DiskOptions, DiskStore, Loss, Problem, Repaired, StoreError,
+    check_files, repair_files,
 };
 use super::opened::must_have;
 use super::{LOG, SNAPSHOT, TABLES, beside};
@@ -29,9 +29,12 @@ pub(super) struct Closed {
 impl Closed {
     /// Takes a directory with a store, to read it. Refuses what is none, or is of another format.
     pub(super) fn open(directory: &Path) -> Result<Self, StoreError> {
-        let not_a_store = |problem: &str| StoreError::NotAStore {
-            path: directory.to_owned(),
-            problem: problem.to_owned(),
+        let not_a_store = |problem: &str| {
+            DiskError::NotAStore {
+                path: directory.to_owned(),
+                problem: problem.to_owned(),
+            }
+            .into()
         };
         if !directory.is_dir() {
             return Err(not_a_store("is no directory"));
@@ -49,7 +52,7 @@ impl Closed {
             Ok(Some(_)) => return Err(not_a_store("holds a store that was never finished")),
             Ok(None) => return Err(not_a_store("is empty")),
             // What it was is not known then, but the log knows which store it is of.
-            Err(error @ StoreError::Corrupt { .. }) => {
+            Err(error @ StoreError::Disk(DiskError::Corrupt { .. })) => {
                 let store_id = log::store_id(&*log).ok_or(error)?;
                 let path = directory.join("FORMAT");
                 let problem = "it is damaged".to_owned();
@@ -166,12 +169,12 @@ impl DiskStore {
     /// ```
     ///
     /// # Errors
-    /// [`StoreError::Busy`] if a process changes it faster than it can be read,
-    /// [`StoreError::NotAStore`] if there is no store of this format in it, [`StoreError::Io`] if it cannot be read,
-    /// [`StoreError::Corrupt`] if not even which store it is can be read.
+    /// [`DiskError::Busy`] if a process changes it faster than it can be read,
+    /// [`DiskError::NotAStore`] if there is no store of this format in it, [`DiskError::Io`] if it cannot be read,
+    /// [`DiskError::Corrupt`] if not even which store it is can be read.
     pub fn check(directory: &Path) -> Result<CheckReport, StoreError> {
         match Closed::open(directory) {
-            Err(StoreError::Locked { .. }) => beside::check(directory),
+            Err(StoreError::Disk(DiskError::Locked { .. })) => beside::check(directory),
             closed => closed?.check(directory),
         }
     }
@@ -201,8 +204,8 @@ impl DiskStore {
     /// ```
     ///
     /// # Errors
-    /// As [`check`](Self::check) for `from`, but [`StoreError::Locked`] if a process has it, as [`open`](Self::open) for `into`,
-    /// [`StoreError::NotAStore`] if that holds a store already, and what `lost` gives.
+    /// As [`check`](Self::check) for `from`, but [`DiskError::Locked`] if a process has it, as [`open`](Self::open) for `into`,
+    /// [`DiskError::NotAStore`] if that holds a store already, and what `lost` gives.
     pub fn repair(
         from: &Path,
         into: &Path,

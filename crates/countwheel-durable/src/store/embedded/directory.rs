@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use redb::backends::FileBackend;
 
 use super::EmbeddedStore;
-use crate::store::StoreError;
 use crate::store::directory::{
     Claim, EMBEDDED, Format, Lock, io_error, private_file, settle_format, settle_name,
     sync_directory, write_format,
 };
 use crate::store::place::FileSystem;
+use crate::store::{DiskError, StoreError};
 
 const DATABASE: &str = "timers.redb";
 
@@ -76,10 +76,11 @@ fn create(
 fn open_database(path: &Path) -> Result<FileBackend, StoreError> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Err(source) if source.kind() == io::ErrorKind::NotFound => {
-            return Err(StoreError::Corrupt {
+            return Err(DiskError::Corrupt {
                 path: path.to_owned(),
                 problem: "it is missing".to_owned(),
-            });
+            }
+            .into());
         }
         file => file.map_err(|source| io_error(path, source))?,
     };
@@ -89,10 +90,11 @@ fn open_database(path: &Path) -> Result<FileBackend, StoreError> {
         .len();
     // redb would make a new database here.
     if length == 0 {
-        return Err(StoreError::Corrupt {
+        return Err(DiskError::Corrupt {
             path: path.to_owned(),
             problem: "it is empty".to_owned(),
-        });
+        }
+        .into());
     }
     backend(file, path)
 }

@@ -27,8 +27,8 @@ use super::directory::{Claim, EMBEDDED, Format, Lock};
 use super::page::{DueBuilder, PageBuilder, begins_with, position};
 use super::place::FileSystem;
 use super::{
-    Change, ClockNote, DueEntry, DuePage, DueScan, Fence, Filter, Lease, Ownership, Page, Position,
-    QueueCounts, Shard, Store, StoreError,
+    Change, ClockNote, DiskError, DueEntry, DuePage, DueScan, Fence, Filter, Lease, Ownership,
+    Page, Position, QueueCounts, Shard, Store, StoreError,
 };
 use crate::{
     DueClock, Key, Record, Revision, Setting, SettingName, SettingValue, Settings, SettingsVersion,
@@ -77,14 +77,14 @@ const CACHE_BYTES: usize = 256 << 20;
 /// back whole. After a clean close there is no such doubt.
 ///
 /// ```
-/// use countwheel_durable::store::{EmbeddedStore, Shard, Store, StoreError};
+/// use countwheel_durable::store::{EmbeddedStore, Shard, Store, DiskError, StoreError};
 ///
 /// let directory = tempfile::tempdir()?;
 /// let store = EmbeddedStore::open(directory.path(), 0xfeed)?;
 /// assert_eq!(store.acquire(Shard::ONLY)?.store_id, 0xfeed);
 ///
 /// let second = EmbeddedStore::open(directory.path(), 0xbeef);
-/// assert!(matches!(second, Err(StoreError::Locked { .. })));
+/// assert!(matches!(second, Err(StoreError::Disk(DiskError::Locked { .. }))));
 ///
 /// drop(store);
 /// let again = EmbeddedStore::open(directory.path(), 0xbeef)?;
@@ -122,18 +122,18 @@ impl EmbeddedStore {
     /// Opens the store in `directory`, which has to be there. Makes none.
     ///
     /// ```
-    /// use countwheel_durable::store::{EmbeddedStore, StoreError};
+    /// use countwheel_durable::store::{EmbeddedStore, DiskError, StoreError};
     ///
     /// let directory = tempfile::tempdir()?;
     /// let refused = EmbeddedStore::open_existing(directory.path());
-    /// assert!(matches!(refused, Err(StoreError::NotAStore { .. })));
+    /// assert!(matches!(refused, Err(StoreError::Disk(DiskError::NotAStore { .. }))));
     /// drop(EmbeddedStore::open(directory.path(), 7)?);
     /// EmbeddedStore::open_existing(directory.path())?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`StoreError::NotAStore`] if there is none, or one that was
+    /// As [`open`](Self::open), and [`DiskError::NotAStore`] if there is none, or one that was
     /// never finished.
     pub fn open_existing(directory: &Path) -> Result<Self, StoreError> {
         let (lock, format) = Claim::existing(&FileSystem, directory, EMBEDDED)?;
@@ -160,7 +160,7 @@ impl EmbeddedStore {
         new_store_id: u64,
     ) -> Result<Self, StoreError> {
         let path = PathBuf::from("simulated disk");
-        let length = backend.len().map_err(|source| StoreError::Io {
+        let length = backend.len().map_err(|source| DiskError::Io {
             path: path.clone(),
             source,
         })?;
@@ -799,14 +799,17 @@ impl Problem {
 
     fn at(self, path: &Path) -> StoreError {
         let path = path.to_owned();
-        let corrupt = |problem| StoreError::Corrupt {
-            path: path.clone(),
-            problem,
+        let corrupt = |problem| {
+            DiskError::Corrupt {
+                path: path.clone(),
+                problem,
+            }
+            .into()
         };
         match self {
             Self::Store(error) => error,
             Self::Damage(problem) => corrupt(problem),
-            Self::NotAStore(problem) => StoreError::NotAStore { path, problem },
+            Self::NotAStore(problem) => DiskError::NotAStore { path, problem }.into(),
             Self::Redb(error) => match *error {
                 // What redb calls bad data, or a file that ends too soon, is damage.
                 redb::Error::Io(source)
@@ -817,8 +820,8 @@ impl Problem {
                 {
                     corrupt(source.to_string())
                 }
-                redb::Error::Io(source) => StoreError::Io { path, source },
-                redb::Error::DatabaseAlreadyOpen => StoreError::Locked { path },
+                redb::Error::Io(source) => DiskError::Io { path, source }.into(),
+                redb::Error::DatabaseAlreadyOpen => DiskError::Locked { path }.into(),
                 redb::Error::UpgradeRequired(version) => {
                     Self::NotAStore(format!("an old redb file (format {version})")).at(&path)
                 }

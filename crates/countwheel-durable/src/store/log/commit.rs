@@ -98,8 +98,8 @@ impl<B: Sorted> LogStore<B> {
             }
             match self.append(&mut writer) {
                 Ok(place) => self.apply(&mut writer, asked, place),
-                Err(StoreError::Full { .. }) if writer.parts_used > 1 => is_alone = true,
-                Err(full @ StoreError::Full { .. }) => {
+                Err(error) if error.is_full() && writer.parts_used > 1 => is_alone = true,
+                Err(full) if full.is_full() => {
                     asked[writer.parts[0].asked].result = Some(Err(full));
                 }
                 Err(error) => return Err(error),

@@ -91,8 +91,9 @@ use self::young::Table;
 use super::embedded::codec::CodecError;
 use super::scrub::Scrub;
 use super::{
-    Change, Commit, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, OnDisk, OnFailure,
-    OpenFiles, Ownership, Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
+    Change, Commit, DiskError, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, OnDisk,
+    OnFailure, OpenFiles, Ownership, Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError,
+    Summary,
 };
 use crate::planted::planted;
 use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble, Troubles};
@@ -267,9 +268,9 @@ impl<B: Sorted> LogStore<B> {
     /// the segments of the reserve. A log that is refused was not changed.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if a file does not hold what was synced to it,
-    /// [`StoreError::NotAStore`] if a segment is missing, of another store or of another
-    /// version, [`StoreError::Full`] if there is no room to begin, [`StoreError::Io`] if the
+    /// [`DiskError::Corrupt`] if a file does not hold what was synced to it,
+    /// [`DiskError::NotAStore`] if a segment is missing, of another store or of another
+    /// version, [`DiskError::Full`] if there is no room to begin, [`DiskError::Io`] if the
     /// system refuses.
     pub fn open(
         base: B,
@@ -385,7 +386,8 @@ impl<B: Sorted> LogStore<B> {
             watch: Arc::default(),
         };
         match log.make_spares(options.reserve_segments) {
-            Ok(_) | Err(StoreError::Full { .. }) => {}
+            Ok(_) => {}
+            Err(error) if error.is_full() => {}
             Err(error) => return Err(error),
         }
         log.leave_older()?;
@@ -400,7 +402,8 @@ impl<B: Sorted> LogStore<B> {
             return Ok(());
         }
         match self.seal() {
-            Ok(_) | Err(StoreError::Full { .. }) => Ok(()),
+            Ok(_) => Ok(()),
+            Err(error) if error.is_full() => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -742,30 +745,33 @@ impl<B> fmt::Debug for LogStore<B> {
 impl WriteTrouble {
     fn error(self, files: &dyn Files) -> StoreError {
         match self {
-            Self::Full => StoreError::Full { path: files.path() },
+            Self::Full => DiskError::Full { path: files.path() }.into(),
             Self::Io(source) => io_error(files, source),
         }
     }
 }
 
 pub(super) fn io_error(files: &dyn Files, source: io::Error) -> StoreError {
-    StoreError::Io {
+    DiskError::Io {
         path: files.path(),
         source,
     }
+    .into()
 }
 
 /// The system does not give back what stands in a segment.
 fn refused(files: &dyn Files, segment: &Segment, source: io::Error) -> StoreError {
-    StoreError::Io {
+    DiskError::Io {
         path: files.path().join(segment.name()),
         source,
     }
+    .into()
 }
 
 fn damaged(files: &dyn Files, segment: &Segment, offset: u64, error: &CodecError) -> StoreError {
-    StoreError::Corrupt {
+    DiskError::Corrupt {
         path: files.path().join(segment.name()),
         problem: format!("at offset {offset}: {error}"),
     }
+    .into()
 }

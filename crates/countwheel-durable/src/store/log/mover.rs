@@ -198,7 +198,7 @@ impl<B: Sorted> LogStore<B> {
             match self.move_one() {
                 Ok(Step::More) => {}
                 Ok(Step::Nothing | Step::Later) => return Ok(false),
-                Err(StoreError::Full { .. }) => return Ok(true),
+                Err(error) if error.is_full() => return Ok(true),
                 Err(error) => return Err(error),
             }
         }
@@ -248,7 +248,7 @@ impl<B: Sorted> LogStore<B> {
             }
             Ok(moved)
         });
-        let is_full = matches!(moved, Err(StoreError::Full { .. }));
+        let is_full = moved.as_ref().is_err_and(StoreError::is_full);
         self.full_disk.moved(is_full);
         if is_full {
             let mut progress = self.progress();
@@ -293,7 +293,7 @@ impl<B: Sorted> LogStore<B> {
                     drop(self.watch.wake.wait_timeout_while(progress, pause, waits));
                     pause = PAUSE_MAX.min(2 * pause);
                 }
-                Err(StoreError::Full { .. }) => {
+                Err(error) if error.is_full() => {
                     tracing::warn!(?pause, "the disk is full");
                     let progress = self.progress();
                     let waits = |progress: &mut Progress| !progress.is_stopped;

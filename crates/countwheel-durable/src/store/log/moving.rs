@@ -15,7 +15,7 @@ use crate::planted::planted;
 use crate::store::embedded::codec::{self, CodecError, Indexed};
 use crate::store::files::is_full;
 use crate::store::sorted::{keep, share};
-use crate::store::{Moved, Shard, Sorted, StoreError};
+use crate::store::{DiskError, Moved, Shard, Sorted, StoreError};
 use crate::{DueClock, QueueName, TimerName, Wake};
 
 /// What became of something that keeps a log short.
@@ -89,7 +89,7 @@ impl<B: Sorted> LogStore<B> {
     /// Commits and reads go on meanwhile. In memory is what of one segment is current.
     ///
     /// # Errors
-    /// [`StoreError`] if the sorted store or the system fails. After [`StoreError::Full`] it can be
+    /// [`StoreError`] if the sorted store or the system fails. After [`DiskError::Full`] it can be
     /// tried again. A record that cannot be read any more is no error: it moves as one that is
     /// unreadable.
     pub fn move_oldest(&self) -> Result<bool, StoreError> {
@@ -245,8 +245,8 @@ impl<B: Sorted> LogStore<B> {
     /// was committed in the last one.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if there is no room for one, and nothing was changed;
-    /// [`StoreError::Io`] if the system refuses, [`StoreError::Poisoned`] if it did before.
+    /// [`DiskError::Full`] if there is no room for one, and nothing was changed;
+    /// [`DiskError::Io`] if the system refuses, [`StoreError::Poisoned`] if it did before.
     pub fn seal(&self) -> Result<bool, StoreError> {
         let mut writer = self.writer()?;
         if writer.is_empty() {
@@ -264,8 +264,8 @@ impl<B: Sorted> LogStore<B> {
     /// Commits go on meanwhile.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if the disk is; once it is not, a call that succeeds makes room
-    /// known again. [`StoreError::Io`] if the system refuses otherwise.
+    /// [`DiskError::Full`] if the disk is; once it is not, a call that succeeds makes room
+    /// known again. [`DiskError::Io`] if the system refuses otherwise.
     pub fn prepare(&self) -> Result<bool, StoreError> {
         self.look_for_room()?;
         let wanted = self.writer()?.supply.wanted();
@@ -352,10 +352,11 @@ impl<B: Sorted> LogStore<B> {
         let state = self.state();
         let next = state.segments.get(&(segment.number + 1));
         if next.is_none_or(|next| next.first_commit != commit) {
-            return Err(StoreError::Corrupt {
+            return Err(DiskError::Corrupt {
                 path: self.files.path().join(segment.name()),
                 problem: format!("commit {commit} cannot be read any more"),
-            });
+            }
+            .into());
         }
         Ok(current)
     }

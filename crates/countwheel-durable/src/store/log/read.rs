@@ -11,7 +11,9 @@ use super::{LogStore, State, damaged, refused};
 use crate::planted::planted;
 use crate::store::embedded::codec;
 use crate::store::page::{PageBuilder, Reach, begins_with, position};
-use crate::store::{DueEntry, DuePage, DueScan, Filter, Page, Position, Shard, Sorted, StoreError};
+use crate::store::{
+    DiskError, DueEntry, DuePage, DueScan, Filter, Page, Position, Shard, Sorted, StoreError,
+};
 use crate::{Record, Revision, TimerName, Trouble, TroubleReason, Wake};
 
 /// As many entries at least are asked of the sorted store at once, unless fewer are wanted at
@@ -24,10 +26,11 @@ impl<B: Sorted> LogStore<B> {
     /// The record that stands at `at`. With the state held, so that its segment is not freed.
     fn record(&self, state: &State, at: Place) -> Result<Record, StoreError> {
         let Some(segment) = state.segments.get(&at.segment) else {
-            return Err(StoreError::Corrupt {
+            return Err(DiskError::Corrupt {
                 path: self.files.path(),
                 problem: format!("segment {} is gone", at.segment),
-            });
+            }
+            .into());
         };
         let mut bytes = vec![0; at.len as usize];
         let read = segment.file.read_at(at.offset, &mut bytes);

@@ -11,7 +11,7 @@ use crate::planted::planted;
 use crate::store::directory::write_failed;
 use crate::store::embedded::codec::{CodecError, Indexed};
 use crate::store::files::Files;
-use crate::store::{Reached, StoreError};
+use crate::store::{DiskError, Reached, StoreError};
 use crate::{TimerName, Trouble};
 
 /// No log comes to a spare of a higher number.
@@ -107,10 +107,11 @@ pub(super) fn find(
                 segments.insert(number, open(files, &name, number, store_id)?);
             }
             None => {
-                return Err(StoreError::NotAStore {
+                return Err(DiskError::NotAStore {
                     path: files.path().join(&name),
                     problem: "is no file of a log".to_owned(),
-                });
+                }
+                .into());
             }
         }
     }
@@ -120,10 +121,11 @@ pub(super) fn find(
     let last = reached.map_or(last, |reached| last.max(reached.segment));
     for expected in ingested + 1..=last {
         if !is_new && !segments.contains_key(&expected) {
-            return Err(StoreError::NotAStore {
+            return Err(DiskError::NotAStore {
                 path: files.path().join(Segment::name_of(expected)),
                 problem: "is missing".to_owned(),
-            });
+            }
+            .into());
         }
     }
     found.segments = segments.into_values().collect();
@@ -142,9 +144,12 @@ pub(super) fn open(
     store_id: u64,
 ) -> Result<Segment, StoreError> {
     let on_error = |source| io_error(files, source);
-    let not_a_store = |problem: String| StoreError::NotAStore {
-        path: files.path().join(name),
-        problem,
+    let not_a_store = |problem: String| {
+        DiskError::NotAStore {
+            path: files.path().join(name),
+            problem,
+        }
+        .into()
     };
     let file = files.open(name).map_err(on_error)?;
     let (version, first_commit, len, nonce) = match read_header(&*file).map_err(on_error)? {
@@ -163,18 +168,20 @@ pub(super) fn open(
             return Err(not_a_store(format!("is of another version, {version}")));
         }
         Header::Of { .. } | Header::None => {
-            return Err(StoreError::Corrupt {
+            return Err(DiskError::Corrupt {
                 path: files.path().join(name),
                 problem: "at offset 0: the header is damaged".to_owned(),
-            });
+            }
+            .into());
         }
     };
     let found = file.length().map_err(on_error)?;
     if found != len {
-        return Err(StoreError::Corrupt {
+        return Err(DiskError::Corrupt {
             path: files.path().join(name),
             problem: format!("it has {found} bytes instead of {len}"),
-        });
+        }
+        .into());
     }
     Ok(Segment {
         version,
@@ -298,9 +305,12 @@ impl Replay<'_> {
     /// Reads the snapshot that a segment begins with, and says where it ends. The first is
     /// where the rest begins from; the others say what was read so far, once more.
     fn begin(&mut self, segment: &Segment, is_first: bool) -> Result<u64, StoreError> {
-        let corrupt = |problem: &str| StoreError::Corrupt {
-            path: self.files.path().join(segment.name()),
-            problem: format!("at offset {FRAMES_BEGIN}: {problem}"),
+        let corrupt = |problem: &str| {
+            DiskError::Corrupt {
+                path: self.files.path().join(segment.name()),
+                problem: format!("at offset {FRAMES_BEGIN}: {problem}"),
+            }
+            .into()
         };
         let frame = segment.read_frame(FRAMES_BEGIN, &mut self.body);
         let Some(frame) = frame.map_err(|source| io_error(self.files, source))? else {
@@ -360,10 +370,11 @@ impl Replay<'_> {
         if self.state.shards.values().all(Table::is_counted) {
             return Ok(());
         }
-        Err(StoreError::Corrupt {
+        Err(DiskError::Corrupt {
             path: self.files.path().join(first.name()),
             problem: "the log has no copy of the counts of all queues".to_owned(),
-        })
+        }
+        .into())
     }
 
     /// Reads a segment's commits, and says where the last one ends.
@@ -454,10 +465,11 @@ impl Replay<'_> {
         match reached {
             Some(Reached { commit, .. }) if commit >= self.next_commit => {
                 let missing = unreadable(self.next_commit, commit.saturating_add(1));
-                Err(StoreError::Corrupt {
+                Err(DiskError::Corrupt {
                     path: self.files.path().join(last.name()),
                     problem: format!("at offset {offset}: the log ends here, and {missing}"),
-                })
+                }
+                .into())
             }
             _ => Ok(()),
         }
@@ -486,13 +498,14 @@ impl Replay<'_> {
 
     /// Commits that were synced cannot be read: those before the commit `later`.
     fn lost(&self, segment: &Segment, offset: u64, later: u64) -> StoreError {
-        StoreError::Corrupt {
+        DiskError::Corrupt {
             path: self.files.path().join(segment.name()),
             problem: format!(
                 "at offset {offset}: {}, and later ones can",
                 unreadable(self.next_commit, later)
             ),
         }
+        .into()
     }
 }
 

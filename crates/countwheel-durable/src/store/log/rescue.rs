@@ -13,7 +13,7 @@ use super::young::{Place, Table};
 use super::{LogStore, damaged, refused};
 use crate::planted::planted;
 use crate::store::embedded::codec::{CodecError, Indexed};
-use crate::store::{Shard, Sorted, StoreError};
+use crate::store::{DiskError, Shard, Sorted, StoreError};
 use crate::{Trouble, TroubleReason};
 
 impl<B: Sorted> LogStore<B> {
@@ -114,7 +114,7 @@ impl<B: Sorted> LogStore<B> {
         for _ in 1..TRIES {
             read = read.or_else(|_| self.reread(segment, at, key, indexed));
         }
-        let was_refused = matches!(read, Err(StoreError::Io { .. }));
+        let was_refused = matches!(read, Err(StoreError::Disk(DiskError::Io { .. })));
         if read.is_err() && planted!(MoveForgetsUnreadable) {
             return Rescued::Lost { was_refused };
         }

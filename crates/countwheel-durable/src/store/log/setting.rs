@@ -2,7 +2,7 @@
 
 use super::LogStore;
 use crate::store::settings;
-use crate::store::{Filter, Shard, Sorted, StoreError};
+use crate::store::{DiskError, Filter, Shard, Sorted, StoreError};
 use crate::{Settings, SettingsVersion};
 
 /// So many records of settings are read while commits wait.
@@ -65,9 +65,10 @@ impl<B: Sorted> LogStore<B> {
     }
 
     fn unreadable_setting(&self) -> StoreError {
-        StoreError::Corrupt {
+        DiskError::Corrupt {
             path: self.files.path(),
             problem: "a setting cannot be read".to_owned(),
         }
+        .into()
     }
 }

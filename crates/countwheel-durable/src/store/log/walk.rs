@@ -15,8 +15,8 @@ use super::young::Place;
 use crate::store::embedded::codec::{self, CodecError};
 use crate::store::files::Files;
 use crate::store::{
-    AtRisk, CheckReport, CheckedFile, ClockNote, Fence, FileKind, Problem, QueueCounts, Reached,
-    Shard, StoreError,
+    AtRisk, CheckReport, CheckedFile, ClockNote, DiskError, Fence, FileKind, Problem, QueueCounts,
+    Reached, Shard, StoreError,
 };
 use crate::{QueueName, Record, Revision, StateKind, TimerName};
 
@@ -45,10 +45,11 @@ pub(in crate::store) fn look(
 }
 
 fn other_version(files: &dyn Files, name: &str, version: u32) -> StoreError {
-    StoreError::NotAStore {
+    DiskError::NotAStore {
         path: files.path().join(name),
         problem: format!("is of another version, {version}"),
     }
+    .into()
 }
 
 /// The store that most segments say they are of.
@@ -162,8 +163,8 @@ impl Kept {
 /// have `reached` so far.
 ///
 /// # Errors
-/// What `each` gives, [`StoreError::Io`] if the directory cannot be read, and
-/// [`StoreError::NotAStore`] if a segment is of another version.
+/// What `each` gives, [`DiskError::Io`] if the directory cannot be read, and
+/// [`DiskError::NotAStore`] if a segment is of another version.
 pub(in crate::store) fn walk(
     files: &Arc<dyn Files>,
     store_id: u64,
@@ -214,7 +215,7 @@ pub(in crate::store) fn walk(
 /// with them is nobody's loss.
 ///
 /// # Errors
-/// What `each` gives, and [`StoreError::Io`] if the directory cannot be read.
+/// What `each` gives, and [`DiskError::Io`] if the directory cannot be read.
 pub(in crate::store) fn taken_in(
     files: &Arc<dyn Files>,
     store_id: u64,

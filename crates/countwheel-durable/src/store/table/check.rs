@@ -15,7 +15,7 @@ use super::reader::{Section, Table};
 use super::writer::{due_key, queue_len};
 use crate::store::embedded::codec::{self, Indexed};
 use crate::store::files::Files;
-use crate::store::{CheckedFile, FileKind, Reached, StoreError};
+use crate::store::{CheckedFile, DiskError, FileKind, Reached, StoreError};
 
 /// What is wrong with a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,7 +105,7 @@ impl super::TableStore {
                 return Ok(Some(all));
             }
             Ok(None) => "is missing".to_owned(),
-            Err(error @ StoreError::NotAStore { .. }) => return Err(error),
+            Err(error @ StoreError::Disk(DiskError::NotAStore { .. })) => return Err(error),
             Err(error) => error.to_string(),
         };
         all.problems.push(TableProblem {
@@ -241,7 +241,7 @@ impl<'a> Walk<'a> {
         {
             Ok(Ok(block)) => Entries::new(Arc::new(block)),
             Ok(Err(Malformed)) => return self.problem(pointer.offset, "a block makes no sense"),
-            Err(StoreError::Corrupt { .. }) => {
+            Err(StoreError::Disk(DiskError::Corrupt { .. })) => {
                 return self.problem(pointer.offset, "a checksum does not match");
             }
             Err(error) => return self.problem(pointer.offset, &error.to_string()),

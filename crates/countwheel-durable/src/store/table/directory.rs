@@ -8,7 +8,7 @@ use super::TableOptions;
 use super::cache::Cache;
 use super::mark;
 use crate::store::files::{Files, is_full};
-use crate::store::{Gaps, Reached, StoreError};
+use crate::store::{DiskError, Gaps, Reached, StoreError};
 use crate::{Trouble, TroubleReason, Troubles};
 
 /// A store's files.
@@ -165,7 +165,7 @@ impl Directory {
     pub(super) fn write_failed(&self, error: io::Error) -> StoreError {
         if is_full(&error) {
             let path = self.files.path();
-            return StoreError::Full { path };
+            return DiskError::Full { path }.into();
         }
         self.sync_failed(error)
     }
@@ -209,22 +209,25 @@ impl Directory {
 }
 
 pub(super) fn io_error(files: &dyn Files, source: io::Error) -> StoreError {
-    StoreError::Io {
+    DiskError::Io {
         path: files.path(),
         source,
     }
+    .into()
 }
 
 pub(super) fn corrupt(files: &dyn Files, name: &str, offset: u64, problem: &str) -> StoreError {
-    StoreError::Corrupt {
+    DiskError::Corrupt {
         path: files.path().join(name),
         problem: format!("at offset {offset}: {problem}"),
     }
+    .into()
 }
 
 pub(super) fn not_a_store(files: &dyn Files, name: &str, problem: String) -> StoreError {
-    StoreError::NotAStore {
+    DiskError::NotAStore {
         path: files.path().join(name),
         problem,
     }
+    .into()
 }

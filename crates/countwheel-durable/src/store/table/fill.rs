@@ -12,8 +12,8 @@ use super::format::restore_unchecked;
 use super::format::{FRAME_HEADER, Kind, Malformed, Pointer, SHARD_BYTES, Tree, Value};
 use super::reader::{Section, Table};
 use super::writer::{due_key, put_position, queue_len};
-use crate::store::StoreError;
 use crate::store::embedded::codec::Indexed;
+use crate::store::{DiskError, StoreError};
 
 /// From behind one key up to another, or to the end.
 type Range = (Vec<u8>, Option<Vec<u8>>);
@@ -193,7 +193,7 @@ struct Refused;
 /// `None` for what is damaged.
 fn unless_refused<T>(read: Result<T, StoreError>) -> Result<Option<T>, Refused> {
     match read {
-        Err(StoreError::Io { .. }) => Err(Refused),
+        Err(StoreError::Disk(DiskError::Io { .. })) => Err(Refused),
         read => Ok(read.ok()),
     }
 }

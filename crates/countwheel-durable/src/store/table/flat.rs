@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::block::{Block, Builder, Entries};
 use super::format::{FRAME_HEADER, Kind, Pointer, frame_len, u32_at};
 use super::reader::Table;
-use crate::store::StoreError;
+use crate::store::{DiskError, StoreError};
 
 /// So often the system is asked for a block before it counts as refused.
 const TRIES: usize = 3;
@@ -132,7 +132,7 @@ fn next(table: &Table, at: u64, lost: Pointer) -> Option<Found> {
     let Some(kind) = Kind::of(header[8]) else {
         return Some(Found::Gap);
     };
-    let is_refused = |error: &StoreError| matches!(error, StoreError::Io { .. });
+    let is_refused = |error: &StoreError| matches!(error, StoreError::Disk(DiskError::Io { .. }));
     let frame = tried(|| table.frame(pointer, kind), is_refused);
     match (frame, kind) {
         (Ok(bytes), Kind::Records) => Some(Found::Records(pointer, bytes)),

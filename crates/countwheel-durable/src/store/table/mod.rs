@@ -96,8 +96,8 @@ use super::files::{Files, StoreFile, is_full};
 use super::scrub::Scrub;
 use super::sorted::{MovedContent, share};
 use super::{
-    DuePage, DueScan, Filter, Gaps, Moved, OpenFiles, Page, Reached, Scrubbed, Shard, Sorted,
-    StoreError,
+    DiskError, DuePage, DueScan, Filter, Gaps, Moved, OpenFiles, Page, Reached, Scrubbed, Shard,
+    Sorted, StoreError,
 };
 use crate::planted::planted;
 use crate::{Record, StateKind, TimerName, Trouble};
@@ -226,7 +226,7 @@ impl TableStore {
     /// Reads the manifest and a footer of each table, and sets aside what a crash left behind.
     ///
     /// # Errors
-    /// As [`open_unsettled`](Self::open_unsettled), and [`StoreError::Full`] if there is no room
+    /// As [`open_unsettled`](Self::open_unsettled), and [`DiskError::Full`] if there is no room
     /// to begin.
     pub fn open(
         files: Arc<dyn Files>,
@@ -254,8 +254,8 @@ impl TableStore {
     /// ```
     ///
     /// # Errors
-    /// [`StoreError::NotAStore`] if a file is missing, of another store, of a later version or of
-    /// something else, [`StoreError::Corrupt`] if one is damaged, [`StoreError::Io`] if the system
+    /// [`DiskError::NotAStore`] if a file is missing, of another store, of a later version or of
+    /// something else, [`DiskError::Corrupt`] if one is damaged, [`DiskError::Io`] if the system
     /// refuses.
     pub fn open_unsettled(
         files: Arc<dyn Files>,
@@ -332,7 +332,7 @@ impl TableStore {
                 }
             }
             // A full disk must not keep a store shut.
-            Err(StoreError::Full { .. }) if !is_new => {}
+            Err(error) if error.is_full() && !is_new => {}
             Err(error) => return Err(error),
         }
         *unsettled = None;
@@ -354,13 +354,13 @@ impl TableStore {
     /// as many more as there are merges of higher tiers that wait for it.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if there is no room: all merges under way are given up, and nothing
+    /// [`DiskError::Full`] if there is no room: all merges under way are given up, and nothing
     /// was changed. Any other error ends this opening of the store. A record that cannot be read is
     /// no error: its run is left alone from then on, and [`Sorted::troubles`] says so.
     pub fn merge_step(&self) -> Result<bool, StoreError> {
         let mut merging = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
         let stepped = self.try_merge_step(&mut merging);
-        let is_full = matches!(stepped, Err(StoreError::Full { .. }));
+        let is_full = stepped.as_ref().is_err_and(StoreError::is_full);
         self.starved.store(is_full, Ordering::SeqCst);
         if stepped.is_err() {
             // What they wrote takes room that others need.
@@ -515,7 +515,7 @@ impl TableStore {
     /// ```
     ///
     /// # Errors
-    /// What `each` gives, and [`StoreError::Io`] if the directory cannot be read.
+    /// What `each` gives, and [`DiskError::Io`] if the directory cannot be read.
     pub fn salvage(
         files: Arc<dyn Files>,
         store_id: u64,
@@ -588,7 +588,7 @@ impl TableStore {
         let mut version = Version::clone(&self.version());
         change(&mut version);
         if let Err(error) = write_manifest(&self.directory, &version) {
-            if matches!(error, StoreError::Full { .. }) {
+            if error.is_full() {
                 let tables = written.iter().flat_map(|run| &run.tables);
                 tables.for_each(|table| table.discard());
             }
@@ -615,7 +615,7 @@ impl TableStore {
             }
             match content {
                 MovedContent::Record(record) => {
-                    let indexed = Indexed::decode(record).map_err(|error| StoreError::Corrupt {
+                    let indexed = Indexed::decode(record).map_err(|error| DiskError::Corrupt {
                         path: self.directory.files.path(),
                         problem: format!("a record that is to be taken in: {error}"),
                     })?;

@@ -16,8 +16,8 @@ use super::format::{
 use super::manifest::TableEntry;
 use super::passed::{Passed, Range};
 use crate::planted::planted;
-use crate::store::StoreError;
 use crate::store::files::StoreFile;
+use crate::store::{DiskError, StoreError};
 use crate::{StateKind, TroubleReason};
 
 /// So many entries of a queue's list are looked at for the state of a record that cannot be read.
@@ -295,7 +295,7 @@ impl Table {
         }
         let mut bytes = vec![0; FRAME_HEADER + len as usize];
         let read = self.file.read_at(offset, &mut bytes);
-        read.map_err(|source| StoreError::Io {
+        read.map_err(|source| DiskError::Io {
             path: self.path(),
             source: io::Error::new(source.kind(), format!("at offset {offset}: {source}")),
         })?;

@@ -14,7 +14,7 @@ use crate::Trouble;
 use crate::planted::planted;
 use crate::store::files::cannot_open;
 use crate::store::scrub::{At, Found, Piece};
-use crate::store::{Scrubbed, StoreError};
+use crate::store::{DiskError, Scrubbed, StoreError};
 
 /// No table has this number.
 const MANIFEST: u64 = u64::MAX;
@@ -62,7 +62,9 @@ impl TableStore {
             Ok(Some(_)) => return GONE,
             Ok(None) => "is missing".to_owned(),
             // With too many files open it may be as sound as ever.
-            Err(StoreError::Io { source, .. }) if cannot_open(&source) => return GONE,
+            Err(StoreError::Disk(DiskError::Io { source, .. })) if cannot_open(&source) => {
+                return GONE;
+            }
             Err(error) => error.to_string(),
         };
         found.note(&files.path().join(Directory::MANIFEST), 0, &problem);
