@@ -357,7 +357,7 @@ pub enum TimerError {
     /// The store failed. Whether the request took effect is not known.
     #[error("the store failed, the outcome of the request is not known: {0}")]
     Unknown(String),
-    /// The timer cannot be read: its place on the disk is damaged. Nothing was done, and no attempt
+    /// The timer cannot be read: what the store holds of it is damaged. Nothing was done, and no attempt
     /// of it starts. A removal without a precondition takes it away, and a set without one makes
     /// it anew.
     #[error("the timer {name} cannot be read: remove it or set it anew")]

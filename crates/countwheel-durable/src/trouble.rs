@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use countwheel::Timestamp;
 
 use crate::TimerName;
-use crate::store::{DiskError, StoreError};
+use crate::store::StoreError;
 
 /// Something that a store or an engine cannot read or do, while it goes on with everything else.
 ///
@@ -47,15 +47,8 @@ impl Trouble {
     /// The trouble behind an error of a read.
     #[must_use]
     pub fn of(reason: TroubleReason, error: &StoreError) -> Self {
-        match error {
-            StoreError::Disk(DiskError::Corrupt { path, problem }) => {
-                Self::new(reason, Some(path.clone()), problem.clone())
-            }
-            StoreError::Disk(DiskError::Io { path, source }) => {
-                Self::new(reason, Some(path.clone()), source.to_string())
-            }
-            error => Self::new(reason, None, error.to_string()),
-        }
+        let (path, detail) = error.finding();
+        Self::new(reason, path.map(Path::to_owned), detail)
     }
 
     /// Whether `other` is about the same place for the same reason.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use countwheel::{Clock, ManualClock};
 use countwheel_durable::store::{
-    Change, DiskError, DuePage, DueScan, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts,
-    Shard, Store, StoreError,
+    Change, DuePage, DueScan, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts, Shard,
+    Store, StoreError,
 };
 use countwheel_durable::{
     Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record,
@@ -35,8 +35,8 @@ impl Store for Shared {
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         if self.1.full.load(Ordering::SeqCst) {
-            let path = "told".into();
-            return Err(DiskError::Full { path }.into());
+            let reason = "told so".to_owned();
+            return Err(StoreError::Full { reason });
         }
         self.0.commit(lease, changes)
     }
@@ -44,11 +44,8 @@ impl Store for Shared {
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
         self.1.asked.fetch_add(1, Ordering::SeqCst);
         if self.1.unreadable.load(Ordering::SeqCst) {
-            return Err(DiskError::Corrupt {
-                path: "told".into(),
-                problem: "a setting cannot be read".to_owned(),
-            }
-            .into());
+            let problem = "a setting cannot be read".to_owned();
+            return Err(StoreError::Unreadable { problem });
         }
         self.0.settings(after)
     }
@@ -364,10 +361,7 @@ fn settings_that_cannot_be_read_any_more_stay_as_they_were() {
     let store = Arc::new(Shared(bench.store.clone(), told));
     let clock: Arc<dyn Clock> = Arc::new(bench.clock.clone());
     let refused = Engine::open(store, Shard(2), clock, Config::default());
-    assert!(matches!(
-        refused,
-        Err(StoreError::Disk(DiskError::Corrupt { .. }))
-    ));
+    assert!(matches!(refused, Err(StoreError::Unreadable { .. })));
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn unreadable(store: &dyn Sorted, all: u64) -> BTreeSet<u64> {
             assert_eq!(found.unwrap().name, name(*number));
             false
         }
-        Err(StoreError::Disk(DiskError::Corrupt { .. })) => true,
+        Err(StoreError::Disk(DiskError::Corrupt { .. }) | StoreError::Unreadable { .. }) => true,
         Err(error) => panic!("{error}"),
     };
     (0..all).filter(lost).collect()

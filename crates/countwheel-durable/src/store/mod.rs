@@ -888,6 +888,27 @@ pub enum StoreError {
     /// What only a store on a disk can run into.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// A store without files has no room for it. Nothing was changed; it can be tried again once there
+    /// is room. See [`is_full`](Self::is_full).
+    #[error("the store has no room: {reason}; nothing was changed")]
+    Full {
+        /// What is used up.
+        reason: String,
+    },
+    /// A store without files cannot read what it was asked for; it reads everything else. See
+    /// [`is_unreadable`](Self::is_unreadable).
+    #[error("what the store holds cannot be read: {problem}")]
+    Unreadable {
+        /// What does not add up.
+        problem: String,
+    },
+    /// A store without files failed otherwise. Whether a commit survives that ended so is unknown:
+    /// open the store again.
+    #[error("the store failed: {reason}")]
+    Failed {
+        /// Why.
+        reason: String,
+    },
 }
 
 impl StoreError {
@@ -899,11 +920,14 @@ impl StoreError {
     ///
     /// let path = "/data".into();
     /// assert!(StoreError::from(DiskError::Full { path }).is_full());
-    /// assert!(!StoreError::Poisoned.is_full());
+    /// let reason = "the quota is used up".to_owned();
+    /// assert!(StoreError::Full { reason }.is_full());
+    /// let reason = "a table is not there".to_owned();
+    /// assert!(!StoreError::Failed { reason }.is_full());
     /// ```
     #[must_use]
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::Disk(DiskError::Full { .. }))
+        matches!(self, Self::Disk(DiskError::Full { .. }) | Self::Full { .. })
     }
 
     /// Whether a read failed for what it read: other reads may succeed, and commits.
@@ -913,13 +937,25 @@ impl StoreError {
     ///
     /// let (path, problem) = ("/data/tables/table-1".into(), "a block".to_owned());
     /// assert!(StoreError::from(DiskError::Corrupt { path, problem }).is_unreadable());
+    /// let problem = "a record of a later version".to_owned();
+    /// assert!(StoreError::Unreadable { problem }.is_unreadable());
     /// assert!(!StoreError::Poisoned.is_unreadable());
     /// ```
     #[must_use]
     pub fn is_unreadable(&self) -> bool {
         matches!(
             self,
-            Self::Disk(DiskError::Corrupt { .. } | DiskError::Io { .. })
+            Self::Disk(DiskError::Corrupt { .. } | DiskError::Io { .. }) | Self::Unreadable { .. }
         )
+    }
+
+    /// The file that it is about, if it is about one, and what was found there.
+    pub(crate) fn finding(&self) -> (Option<&Path>, String) {
+        match self {
+            Self::Disk(DiskError::Corrupt { path, problem }) => (Some(path), problem.clone()),
+            Self::Disk(DiskError::Io { path, source }) => (Some(path), source.to_string()),
+            Self::Unreadable { problem } => (None, problem.clone()),
+            error => (None, error.to_string()),
+        }
     }
 }

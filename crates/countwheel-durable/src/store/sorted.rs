@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::embedded::codec::{self, CodecError, Indexed};
 use super::{
-    Change, DiskError, DuePage, DueScan, Filter, Gaps, MemoryStore, OpenFiles, Page, Scrubbed,
-    Shard, Store, StoreError,
+    Change, DuePage, DueScan, Filter, Gaps, MemoryStore, OpenFiles, Page, Scrubbed, Shard, Store,
+    StoreError,
 };
 use crate::{Record, StateKind, TimerName, Trouble};
 
@@ -263,7 +263,7 @@ impl Moved {
     /// [`Moved::unreadable`].
     ///
     /// # Errors
-    /// [`DiskError::Corrupt`] if one cannot be read. Its checksum was right once.
+    /// [`StoreError::Unreadable`] if one cannot be. Its checksum was right once.
     pub fn changes(&self) -> Result<Vec<(Shard, Change)>, StoreError> {
         let read = |(key, content): (&[u8], MovedContent<'_>)| {
             let (shard, name) = key.split_first_chunk().ok_or(CodecError::Key)?;
@@ -275,12 +275,8 @@ impl Moved {
             Ok(Some((Shard(u16::from_be_bytes(*shard)), change)))
         };
         let read = |at| {
-            read(self.change(at)).map_err(|error: CodecError| {
-                DiskError::Corrupt {
-                    path: "a segment that moves".into(),
-                    problem: error.to_string(),
-                }
-                .into()
+            read(self.change(at)).map_err(|error: CodecError| StoreError::Unreadable {
+                problem: error.to_string(),
             })
         };
         let changes = (0..self.len()).map(read);
@@ -508,11 +504,9 @@ impl Sorted for MemorySorted {
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
         if self.unreadable().contains(&(shard, name.clone())) {
-            return Err(DiskError::Corrupt {
-                path: "a segment that moved".into(),
+            return Err(StoreError::Unreadable {
                 problem: format!("the record {name} could not be read"),
-            }
-            .into());
+            });
         }
         self.records.get(shard, name)
     }
