@@ -95,6 +95,12 @@ fn a_list_over_shards_is_one_list() {
     assert_eq!((overview.totals.queues, overview.queues.len()), (1, 1));
     assert_eq!(overview.totals.of(StateKind::Pending), 200);
     assert_eq!(timers.queue_overview(&queue).unwrap().counts, counts[0]);
+    // Statistics follow the answers.
+    let clock = SystemClock::new();
+    let until = clock.now() + Duration::from_secs(20);
+    while timers.stats().set < 200 && clock.now() < until {
+        thread::yield_now();
+    }
     assert_eq!(timers.stats().set, 200);
 }
 
