@@ -1,15 +1,17 @@
 //! A batch is done as a whole or not at all.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod ask;
+
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use ask::{name, remove, set};
 use countwheel::{ManualClock, SystemClock};
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request,
-    Response, RetryPolicy, Revision, SetOptions, Shift, Ticket, TimerError, TimerName, Timers,
-    Verdict,
+    Attempt, BatchError, Config, Effect, Engine, Event, Outcome, Precondition, Request, Response,
+    Revision, Shift, Ticket, TimerError, Timers, Verdict,
 };
 
 struct Bench {
@@ -63,29 +65,6 @@ impl Bench {
 
     fn has(&self, key: &str) -> bool {
         self.store.get(Shard::ONLY, &name(key)).unwrap().is_some()
-    }
-}
-
-fn name(key: &str) -> TimerName {
-    TimerName::new("q", key).unwrap()
-}
-
-fn set(key: &str, seconds: u64) -> Request {
-    Request::Set {
-        name: name(key),
-        due: Due::In(Duration::from_secs(seconds)),
-        policy: RetryPolicy::default(),
-        payload: Vec::new(),
-        options: SetOptions::default(),
-        precondition: Precondition::None,
-    }
-}
-
-fn remove(key: &str) -> Request {
-    Request::Remove {
-        name: name(key),
-        precondition: Precondition::None,
-        only_pending: false,
     }
 }
 

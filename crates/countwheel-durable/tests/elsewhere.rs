@@ -2,19 +2,20 @@
 //! that it failed, and names no path.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod ask;
+mod forward;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ask::{name, remove, set};
 use countwheel::{Clock, ManualClock, Timestamp};
-use countwheel_durable::store::{
-    Change, DuePage, DueScan, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts, Shard,
-    Store, StoreError,
-};
+use countwheel_durable::store::{Change, Lease, MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
-    Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record,
-    Request, Response, RetryPolicy, SetOptions, Settings, SettingsVersion, StateKind, Ticket,
-    TimerError, TimerName, TroubleReason, Verdict, Was,
+    Attempt, BatchError, Config, Effect, Engine, Event, Outcome, Record, Request, Response,
+    StateKind, Ticket, TimerError, TimerName, TroubleReason, Verdict, Was,
 };
+use forward::forward;
 
 /// What a commit runs into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,9 +46,7 @@ impl Elsewhere {
 }
 
 impl Store for Elsewhere {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.store.acquire(shard)
-    }
+    forward!(store: acquire, settings, due, list, counts);
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         match self.told.lock().unwrap().commits {
@@ -74,22 +73,6 @@ impl Store for Elsewhere {
             });
         }
         self.store.get(shard, name)
-    }
-
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
-        self.store.due(shard, scan)
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.store.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.store.counts(shard)
-    }
-
-    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-        self.store.settings(after)
     }
 }
 
@@ -189,29 +172,6 @@ fn engine(store: &Arc<Elsewhere>, clock: &ManualClock) -> Engine {
         ..Config::default()
     };
     Engine::open(store.clone(), Shard::ONLY, clock, config).unwrap()
-}
-
-fn name(key: &str) -> TimerName {
-    TimerName::new("orders", key).unwrap()
-}
-
-fn set(key: &str, seconds: u64) -> Request {
-    Request::Set {
-        name: name(key),
-        due: Due::In(Duration::from_secs(seconds)),
-        policy: RetryPolicy::default(),
-        payload: Vec::new(),
-        options: SetOptions::default(),
-        precondition: Precondition::None,
-    }
-}
-
-fn remove(key: &str) -> Request {
-    Request::Remove {
-        name: name(key),
-        precondition: Precondition::None,
-        only_pending: false,
-    }
 }
 
 fn done(attempt: &Attempt) -> Event {

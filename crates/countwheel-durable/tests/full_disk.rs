@@ -1,20 +1,23 @@
 //! What the scheduler does when the store has no room.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod ask;
+mod forward;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ask::{name, remove, set};
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{
-    Change, DiskError, DuePage, DueScan, Filter, Lease, MemoryStore, OnDisk, Ownership, Page,
-    QueueCounts, Shard, Store, StoreError,
+    Change, DiskError, Lease, MemoryStore, OnDisk, Shard, Store, StoreError,
 };
 use countwheel_durable::{
-    Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record,
-    Request, Response, RetryPolicy, SetOptions, Settings, SettingsVersion, Shift, StateKind,
-    Ticket, TimerError, TimerName, Verdict,
+    Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request,
+    Response, Shift, StateKind, Ticket, TimerError, Verdict,
 };
+use forward::forward;
 
 /// A store that has no room when it is told so.
 struct Scarce {
@@ -26,9 +29,7 @@ struct Scarce {
 }
 
 impl Store for Scarce {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.store.acquire(shard)
-    }
+    forward!(store: acquire, settings, get, due, list, counts);
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         if self.full.load(Ordering::SeqCst) {
@@ -36,26 +37,6 @@ impl Store for Scarce {
             return Err(DiskError::Full { path }.into());
         }
         self.store.commit(lease, changes)
-    }
-
-    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-        self.store.settings(after)
-    }
-
-    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.store.get(shard, name)
-    }
-
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
-        self.store.due(shard, scan)
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.store.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.store.counts(shard)
     }
 
     fn on_disk(&self) -> Option<&dyn OnDisk> {
@@ -130,29 +111,6 @@ impl Bench {
         let counts = self.store.counts(Shard::ONLY).unwrap();
         let of = |kind| counts.iter().map(|queue| queue.of(kind)).sum();
         StateKind::ALL.map(of).to_vec()
-    }
-}
-
-fn name(key: &str) -> TimerName {
-    TimerName::new("orders", key).unwrap()
-}
-
-fn set(key: &str, seconds: u64) -> Request {
-    Request::Set {
-        name: name(key),
-        due: Due::In(Duration::from_secs(seconds)),
-        policy: RetryPolicy::default(),
-        payload: Vec::new(),
-        options: SetOptions::default(),
-        precondition: Precondition::None,
-    }
-}
-
-fn remove(key: &str) -> Request {
-    Request::Remove {
-        name: name(key),
-        precondition: Precondition::None,
-        only_pending: false,
     }
 }
 

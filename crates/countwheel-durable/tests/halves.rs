@@ -2,6 +2,8 @@
 //! lost at times.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod forward;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,14 +11,14 @@ use std::time::Duration;
 
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{
-    Change, DuePage, DueScan, Filter, Found, Lease, MemoryStore, Ownership, Page, QueueCounts,
-    Shard, Store, StoreError,
+    Change, DuePage, DueScan, Found, Lease, MemoryStore, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record, Request, Response,
     RetryPolicy, SetOptions, Settings, SettingsVersion, State, Ticket, TimerError, TimerName,
     Verdict,
 };
+use forward::forward;
 
 /// A store that counts how it is read, and fails as it is told to.
 struct Far {
@@ -52,9 +54,7 @@ impl Far {
 }
 
 impl Store for Far {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.store.acquire(shard)
-    }
+    forward!(store: acquire, list, counts);
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.call("commit")?;
@@ -97,14 +97,6 @@ impl Store for Far {
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.call("due")?;
         self.store.due(shard, scan)
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.store.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.store.counts(shard)
     }
 }
 

@@ -4,6 +4,7 @@
 
 #[allow(dead_code, reason = "the disk of the other stores' tests")]
 mod disk;
+mod forward;
 mod sample;
 
 use std::collections::BTreeMap;
@@ -19,15 +20,15 @@ use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_durable::store::{
     Before, Change, Commit, DiskError, DueEntry, DuePage, DueScan, Files, Filter, Lease,
-    LogOptions, LogStore, MemorySorted, MemoryStore, Moved, MovingLog, OnDisk, Ownership, Page,
-    QueueCounts, Shard, Sorted, Store, StoreError, StoreFile, Summary, SystemFiles, TableOptions,
-    TableStore,
+    LogOptions, LogStore, MemorySorted, MemoryStore, Moved, MovingLog, OnDisk, Page, QueueCounts,
+    Shard, Sorted, Store, StoreError, StoreFile, Summary, SystemFiles, TableOptions, TableStore,
 };
 use countwheel_durable::{
-    DueClock, QueueName, Record, Revision, Setting, SettingName, Settings, SettingsVersion, State,
-    TimerName, TroubleReason,
+    DueClock, QueueName, Record, Revision, Setting, SettingName, SettingsVersion, State, TimerName,
+    TroubleReason,
 };
 use disk::Random;
+use forward::forward;
 use sample::pending;
 
 fn open<B: Sorted>(base: B, disk: &Disk) -> Result<LogStore<B>, StoreError> {
@@ -56,9 +57,7 @@ fn has_room(store: &dyn Store) -> bool {
 }
 
 impl<S: Store> Store for Meddled<S> {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.store.acquire(shard)
-    }
+    forward!(store: acquire, settings, get, due, list, counts);
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         (self.before)(&self.store)?;
@@ -71,26 +70,6 @@ impl<S: Store> Store for Meddled<S> {
         let results = self.store.commit_all(commits);
         (self.after)(&self.store).expect("what comes after a commit works");
         results
-    }
-
-    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-        self.store.settings(after)
-    }
-
-    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.store.get(shard, name)
-    }
-
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
-        self.store.due(shard, scan)
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.store.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.store.counts(shard)
     }
 
     fn counts_after(

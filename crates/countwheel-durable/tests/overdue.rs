@@ -1,6 +1,7 @@
 //! How much is overdue is counted by what happens, and is what a look through the store would find.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod forward;
 mod sample;
 
 use std::sync::Arc;
@@ -8,14 +9,13 @@ use std::time::Duration;
 
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{
-    Change, DiskOptions, DiskStore, DuePage, DueScan, Filter, Lease, MemoryStore, Ownership, Page,
-    QueueCounts, Shard, Store, StoreError,
+    Change, DiskOptions, DiskStore, DuePage, DueScan, MemoryStore, Shard, Store, StoreError,
 };
 use countwheel_durable::{
-    Config, Due, DueClock, Effect, Engine, Event, Outcome, OverdueCount, Precondition, Record,
-    Request, Response, RetryPolicy, Revision, SetOptions, Settings, SettingsVersion, Shift, State,
-    Ticket, TimerName, Verdict,
+    Config, Due, DueClock, Effect, Engine, Event, Outcome, OverdueCount, Precondition, Request,
+    Response, RetryPolicy, Revision, SetOptions, Shift, State, Ticket, TimerName, Verdict,
 };
+use forward::forward;
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
 const SECOND: Duration = Duration::from_secs(1);
@@ -260,34 +260,12 @@ fn a_store_that_has_to_read_each_record_is_counted_as_well() {
     struct Silent(MemoryStore);
 
     impl Store for Silent {
-        fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-            self.0.acquire(shard)
-        }
-
-        fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-            self.0.commit(lease, changes)
-        }
-
-        fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-            self.0.settings(after)
-        }
-
-        fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-            self.0.get(shard, name)
-        }
+        forward!(0: acquire, commit, settings, get, list, counts);
 
         fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
             let mut page = self.0.due(shard, scan)?;
             page.entries.iter_mut().for_each(|entry| entry.kind = None);
             Ok(page)
-        }
-
-        fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-            self.0.list(shard, filter)
-        }
-
-        fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-            self.0.counts(shard)
         }
     }
 

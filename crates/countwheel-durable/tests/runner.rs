@@ -1,20 +1,22 @@
 //! The scheduler on its thread: what callers, handlers and a failing store see.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod forward;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use countwheel::SystemClock;
 use countwheel_durable::store::{
-    Change, DiskError, DuePage, DueScan, EmbeddedStore, Filter, Lease, MemoryStore, OnDisk,
-    OnFailure, Ownership, Page, QueueCounts, Shard, Store, StoreError,
+    Change, DiskError, EmbeddedStore, Lease, MemoryStore, OnDisk, OnFailure, Shard, Store,
+    StoreError,
 };
 use countwheel_durable::{
-    Attempt, Completion, Config, Delays, Due, Handler, Health, Jitter, Outcome, Record, Request,
-    Response, RetryPolicy, Settings, SettingsVersion, StateKind, TimerError, TimerName, Timers,
-    Verdict,
+    Attempt, Completion, Config, Delays, Due, Handler, Health, Jitter, Outcome, Request, Response,
+    RetryPolicy, StateKind, TimerError, TimerName, Timers, Verdict,
 };
+use forward::forward;
 
 const LONG: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,9 +49,7 @@ impl Gate {
 }
 
 impl Store for Gate {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.inner.acquire(shard)
-    }
+    forward!(inner: acquire, settings, get, due, list, counts);
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.commits.fetch_add(1, Ordering::SeqCst);
@@ -63,26 +63,6 @@ impl Store for Gate {
             .into());
         }
         self.inner.commit(lease, changes)
-    }
-
-    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-        self.inner.settings(after)
-    }
-
-    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.inner.get(shard, name)
-    }
-
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
-        self.inner.due(shard, scan)
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.inner.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.inner.counts(shard)
     }
 
     fn on_disk(&self) -> Option<&dyn OnDisk> {

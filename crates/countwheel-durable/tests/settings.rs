@@ -1,21 +1,20 @@
 //! Settings as an engine has them: beside its timers, seen by all owners of a store.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod forward;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use countwheel::{Clock, ManualClock};
-use countwheel_durable::store::{
-    Change, DuePage, DueScan, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts, Shard,
-    Store, StoreError,
-};
+use countwheel_durable::store::{Change, Lease, MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
-    Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record,
-    Request, Response, RetryPolicy, SetOptions, Setting, SettingError, SettingName,
-    SettingPrecondition, Settings, SettingsVersion, Shards, Ticket, TimerError, TimerName, Timers,
-    Verdict,
+    Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request,
+    Response, RetryPolicy, SetOptions, Setting, SettingError, SettingName, SettingPrecondition,
+    Settings, SettingsVersion, Shards, Ticket, TimerError, TimerName, Timers, Verdict,
 };
+use forward::forward;
 
 /// A store in memory that has no room, or cannot read its settings, when it is told so.
 #[derive(Default)]
@@ -29,9 +28,7 @@ struct Told {
 struct Shared(MemoryStore, Arc<Told>);
 
 impl Store for Shared {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.0.acquire(shard)
-    }
+    forward!(0: acquire, get, due, list, counts);
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         if self.1.full.load(Ordering::SeqCst) {
@@ -48,22 +45,6 @@ impl Store for Shared {
             return Err(StoreError::Unreadable { problem });
         }
         self.0.settings(after)
-    }
-
-    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.0.get(shard, name)
-    }
-
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
-        self.0.due(shard, scan)
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.0.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.0.counts(shard)
     }
 }
 

@@ -1,19 +1,19 @@
 //! Turns of several shards that are committed together.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod forward;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use countwheel::SystemClock;
-use countwheel_durable::store::{
-    Change, Commit, DuePage, DueScan, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts,
-    Shard, Store, StoreError,
-};
+use countwheel_durable::store::{Change, Commit, Lease, MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
-    Attempt, Config, Due, Health, Outcome, Precondition, Record, Request, Response, RetryPolicy,
-    SetOptions, Settings, SettingsVersion, Shards, TimerError, TimerName, Timers, Verdict,
+    Attempt, Config, Due, Health, Outcome, Precondition, Request, Response, RetryPolicy,
+    SetOptions, Shards, TimerError, TimerName, Timers, Verdict,
 };
+use forward::forward;
 
 const SHARDS: u16 = 8;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -69,9 +69,7 @@ impl Gate {
 }
 
 impl Store for Gate {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.inner.acquire(shard)
-    }
+    forward!(inner: acquire, settings, get, due, list, counts);
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.enter(vec![lease.shard]);
@@ -81,26 +79,6 @@ impl Store for Gate {
     fn commit_all(&self, commits: &[Commit<'_>]) -> Vec<Result<(), StoreError>> {
         self.enter(commits.iter().map(|commit| commit.lease.shard).collect());
         self.inner.commit_all(commits)
-    }
-
-    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-        self.inner.settings(after)
-    }
-
-    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.inner.get(shard, name)
-    }
-
-    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
-        self.inner.due(shard, scan)
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.inner.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.inner.counts(shard)
     }
 }
 

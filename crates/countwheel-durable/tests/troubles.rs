@@ -1,17 +1,18 @@
 //! What a store says of itself while it goes on.
 
+mod forward;
+
 use std::io;
 use std::sync::Arc;
 
 use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
-    Change, DiskError, DuePage, DueScan, Filter, Lease, LogOptions, LogStore, MemorySorted,
-    MemoryStore, Ownership, Page, QueueCounts, Shard, Store, StoreError,
+    Change, DiskError, DuePage, DueScan, LogOptions, LogStore, MemorySorted, MemoryStore, Shard,
+    Store, StoreError,
 };
-use countwheel_durable::{
-    Config, Engine, Record, Revision, Settings, SettingsVersion, TimerName, TroubleReason,
-};
+use countwheel_durable::{Config, Engine, Revision, TroubleReason};
+use forward::forward;
 
 fn options() -> LogOptions {
     let mut options = LogOptions::default();
@@ -46,21 +47,7 @@ fn a_full_disk_is_a_trouble_before_the_first_commit_is_refused() {
 struct Unreadable(MemoryStore);
 
 impl Store for Unreadable {
-    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
-        self.0.acquire(shard)
-    }
-
-    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        self.0.commit(lease, changes)
-    }
-
-    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-        self.0.settings(after)
-    }
-
-    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.0.get(shard, name)
-    }
+    forward!(0: acquire, commit, settings, get, list, counts);
 
     fn due(&self, _: Shard, _: &DueScan<'_>) -> Result<DuePage, StoreError> {
         Err(DiskError::Io {
@@ -68,14 +55,6 @@ impl Store for Unreadable {
             source: io::Error::other("a disk that is dead"),
         }
         .into())
-    }
-
-    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.0.list(shard, filter)
-    }
-
-    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
-        self.0.counts(shard)
     }
 }
 

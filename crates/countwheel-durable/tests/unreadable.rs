@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+mod forward;
 mod sample;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +18,10 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Attempt, Config, Due, DueClock, Effect, Engine, Event, Outcome, Precondition, QueueName,
-    Record, Request, Response, RetryPolicy, Revision, SetOptions, Settings, SettingsVersion, Shift,
-    StateKind, Stats, Ticket, TimerError, TimerName, Trouble, TroubleReason, Verdict, Was,
+    Record, Request, Response, RetryPolicy, Revision, SetOptions, Shift, StateKind, Stats, Ticket,
+    TimerError, TimerName, Trouble, TroubleReason, Verdict, Was,
 };
+use forward::forward;
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
 
@@ -1011,21 +1013,7 @@ struct Mute<S> {
 }
 
 impl<S: Store> Store for Mute<S> {
-    fn acquire(&self, shard: Shard) -> Result<countwheel_durable::store::Ownership, StoreError> {
-        self.store.acquire(shard)
-    }
-
-    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        self.store.commit(lease, changes)
-    }
-
-    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-        self.store.settings(after)
-    }
-
-    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        self.store.get(shard, name)
-    }
+    forward!(store: acquire, commit, settings, get, list, counts);
 
     fn due(
         &self,
@@ -1036,21 +1024,6 @@ impl<S: Store> Store for Mute<S> {
             return Err(StoreError::Poisoned);
         }
         self.store.due(shard, scan)
-    }
-
-    fn list(
-        &self,
-        shard: Shard,
-        filter: &Filter,
-    ) -> Result<countwheel_durable::store::Page, StoreError> {
-        self.store.list(shard, filter)
-    }
-
-    fn counts(
-        &self,
-        shard: Shard,
-    ) -> Result<Vec<countwheel_durable::store::QueueCounts>, StoreError> {
-        self.store.counts(shard)
     }
 }
 
