@@ -586,8 +586,8 @@ impl Engine {
     /// process: a turn does so by itself, now and then.
     ///
     /// # Errors
-    /// As [`turn`](Self::turn); one that [is full](StoreError::is_full) if there is no room for it, or
-    /// [`StoreError::Unavailable`], and nothing was changed.
+    /// As [`turn`](Self::turn); an error that [is full](StoreError::is_full) if there is no room for the
+    /// note, or [`StoreError::Unavailable`], and nothing was changed.
     pub fn note_clocks(&mut self) -> Result<(), StoreError> {
         if self.failed {
             return Err(StoreError::Poisoned);

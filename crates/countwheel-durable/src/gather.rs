@@ -36,13 +36,14 @@ pub(crate) struct Pause {
 }
 
 impl Pause {
-    /// Waits until `is_over`, or until the time is up. Says whether it was over.
-    pub(crate) fn wait(self, clock: &dyn Clock, is_over: impl Fn() -> bool) -> bool {
+    /// Waits until `ended` says how it ended, which is the result, or until the time is up: then it was
+    /// in vain.
+    pub(crate) fn wait(self, clock: &dyn Clock, ended: impl Fn() -> Option<bool>) -> bool {
         let until = clock.now() + self.at_most;
         // A clock that stands still must not keep it here.
         for _ in 0..YIELDS_MAX {
-            if is_over() {
-                return true;
+            if let Some(is_full) = ended() {
+                return is_full;
             }
             if clock.now() >= until {
                 break;

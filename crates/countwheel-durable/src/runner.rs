@@ -500,15 +500,16 @@ impl Runner {
             return;
         }
         let requests = pause.requests.min(self.common.max_batch);
-        let is_over = || {
+        let ended = || {
             let inbox = lock(&self.mailbox.inbox);
-            inbox.requests >= requests
+            let is_full = inbox.requests >= requests;
+            let is_over = is_full
                 || !inbox.outcomes.is_empty()
                 || inbox.health != Health::Running
-                || inbox.store_failure.is_some()
+                || inbox.store_failure.is_some();
+            is_over.then_some(is_full)
         };
-        pause.wait(&**clock, is_over);
-        let is_full = lock(&self.mailbox.inbox).requests >= requests;
+        let is_full = pause.wait(&**clock, ended);
         self.gather.ended(is_full);
     }
 

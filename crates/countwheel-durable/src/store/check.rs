@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::files::Files;
@@ -125,21 +125,8 @@ impl Problem {
 
     /// The problem that an opening would refuse the store for.
     pub(super) fn of(error: &StoreError, files: &dyn Files) -> Self {
-        let path = match error {
-            StoreError::Disk(
-                DiskError::Corrupt { path, .. }
-                | DiskError::NotAStore { path, .. }
-                | DiskError::Io { path, .. },
-            ) => path.clone(),
-            _ => files.path(),
-        };
-        let problem = match error {
-            StoreError::Disk(
-                DiskError::Corrupt { problem, .. } | DiskError::NotAStore { problem, .. },
-            ) => problem.clone(),
-            StoreError::Disk(DiskError::Io { source, .. }) => source.to_string(),
-            other => other.to_string(),
-        };
+        let (path, problem) = error.finding();
+        let path = path.map_or_else(|| files.path(), Path::to_owned);
         Self::new(path, 0, problem, AtRisk::Unknown)
     }
 }

@@ -1089,7 +1089,7 @@ fn commits_made_together_give_what_they_give_one_by_one(tested: &mut dyn Reopen)
     let mut revision = 0;
     for round in 0..120_u8 {
         let store = tested.store();
-        // What is known of them before is no longer a right.
+        // The lease before gives no right any more.
         let replaced = leases[0];
         if round % 5 == 4 {
             leases[0] = acquire(store, shards[0]).lease;

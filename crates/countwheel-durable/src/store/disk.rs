@@ -29,7 +29,7 @@ use super::settings;
 use super::{
     Change, Commit, DiskError, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions,
     LogStats, MovingLog, OnDisk, OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery,
-    Scrubbed, Shard, Store, StoreError, Summary, TableOptions, TableStats, TableStore,
+    Scrubbed, Shard, Store, StoreError, Summary, TableOptions, TableStats, TableStore, one_by_one,
 };
 use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble, Troubles};
 
@@ -493,10 +493,7 @@ impl Store for DiskStore {
         if commits.iter().all(|commit| raised(commit).is_ok()) {
             return self.log.commit_all(commits);
         }
-        // Each is refused by itself.
-        let each = commits.iter();
-        each.map(|commit| self.commit(commit.lease, commit.changes))
-            .collect()
+        one_by_one(self, commits) // each is refused by itself
     }
 
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {

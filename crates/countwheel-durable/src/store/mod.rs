@@ -201,6 +201,16 @@ pub struct Commit<'a> {
     pub changes: &'a [Change],
 }
 
+/// Makes each commit by itself.
+fn one_by_one(
+    store: &(impl Store + ?Sized),
+    commits: &[Commit<'_>],
+) -> Vec<Result<(), StoreError>> {
+    let each = commits.iter();
+    each.map(|commit| store.commit(commit.lease, commit.changes))
+        .collect()
+}
+
 /// What the store holds under a name just before a change of it. Whoever has looked says what
 /// was there, which saves the store a look of its own; it has to be right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -255,10 +265,10 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Fenced`]: nothing was changed and nothing ever will be under this
-    /// lease. One that [is full](StoreError::is_full) and [`StoreError::Unavailable`]: nothing was
-    /// changed, and it can be tried again. [`StoreError::Lost`]: the lease is over, and whether the changes survive is known
-    /// to the next owner. Any other error: whether the changes survive is unknown until the store is
-    /// opened again, and no later commit of this opening may succeed.
+    /// lease. An error that [is full](StoreError::is_full) and [`StoreError::Unavailable`]: nothing was
+    /// changed, and the commit can be tried again. [`StoreError::Lost`]: the lease is over, and whether
+    /// the changes survive is known to the next owner. Any other error: whether the changes survive is
+    /// unknown until the store is opened again, and no later commit of this opening may succeed.
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError>;
 
     /// Makes commits of several shards, each of them all or none, and says of each in their order what
@@ -279,9 +289,7 @@ pub trait Store: Send + Sync {
     /// # Ok::<(), StoreError>(())
     /// ```
     fn commit_all(&self, commits: &[Commit<'_>]) -> Vec<Result<(), StoreError>> {
-        let each = commits.iter();
-        each.map(|commit| self.commit(commit.lease, commit.changes))
-            .collect()
+        one_by_one(self, commits)
     }
 
     /// The record of that name.
@@ -952,7 +960,9 @@ impl StoreError {
     /// The file that it is about, if it is about one, and what was found there.
     pub(crate) fn finding(&self) -> (Option<&Path>, String) {
         match self {
-            Self::Disk(DiskError::Corrupt { path, problem }) => (Some(path), problem.clone()),
+            Self::Disk(
+                DiskError::Corrupt { path, problem } | DiskError::NotAStore { path, problem },
+            ) => (Some(path), problem.clone()),
             Self::Disk(DiskError::Io { path, source }) => (Some(path), source.to_string()),
             Self::Unreadable { problem } => (None, problem.clone()),
             error => (None, error.to_string()),

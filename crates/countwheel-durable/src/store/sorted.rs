@@ -46,8 +46,8 @@ pub trait Sorted: Send + Sync {
     /// begins before the first commit in it.
     ///
     /// # Errors
-    /// One that [is full](StoreError::is_full) if there is no room for it, and nothing was changed. Any other error
-    /// ends this opening of the store.
+    /// An error that [is full](StoreError::is_full) if there is no room for the mark, and nothing was
+    /// changed. Any other error ends this opening of the store.
     fn mark(&self, reached: Reached) -> Result<(), StoreError> {
         let _kept_nowhere = reached;
         Ok(())
@@ -61,8 +61,8 @@ pub trait Sorted: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError`]. Whether it was taken in is unknown then until the store is opened again,
-    /// and no later call of this opening may succeed, but after one that [is full](StoreError::is_full): nothing
-    /// was taken in, and a later call may succeed.
+    /// and no later call of this opening may succeed. After an error that
+    /// [is full](StoreError::is_full) nothing was taken in, and a later call may succeed.
     fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError>;
 
     /// The record of that name.

@@ -24,8 +24,9 @@ const FRAME_BYTES: usize = 8 << 20;
 struct Asked<'a> {
     lease: Lease,
     changes: &'a [Change],
-    /// Changes of [`Shard::SETTINGS`], of which so many are no settings of `changes`.
+    /// Changes of [`Shard::SETTINGS`].
     beside: Vec<Change>,
+    /// How many of these are not what a setting in `changes` comes to.
     given: usize,
     /// What became of it, once that is known.
     result: Option<Result<(), StoreError>>,
@@ -72,7 +73,7 @@ impl<B: Sorted> LogStore<B> {
             .collect()
     }
 
-    /// Makes these commits. After a failure there are some of which nothing is known.
+    /// Makes these commits. A failure poisons the log, and leaves commits without a result.
     fn commit_asked(&self, asked: &mut [Asked<'_>]) {
         let Err(error) = self.try_commit(asked) else {
             return;
@@ -84,7 +85,7 @@ impl<B: Sorted> LogStore<B> {
         }
     }
 
-    /// The same, up to what poisons the log.
+    /// Makes these commits. An error is what poisons the log.
     fn try_commit(&self, asked: &mut [Asked<'_>]) -> Result<(), StoreError> {
         let capped = self.make_way()?;
         let mut writer = self.writer()?;
@@ -141,11 +142,11 @@ impl<B: Sorted> LogStore<B> {
             }
             let is_within = |shard| shards.contains(&shard);
             if is_within(shard) || changes_settings && is_within(Shard::SETTINGS) {
-                // Nor may one behind it come before it.
+                // A later commit of the shard may not overtake this one.
                 break;
             }
             if changes_settings {
-                // It may have been in a frame that found no room.
+                // An earlier try may have found no room.
                 asked.beside.truncate(asked.given);
                 let changes = settings::changes(asked.changes, self.settings_version());
                 asked.beside.extend(changes);
@@ -166,7 +167,7 @@ impl<B: Sorted> LogStore<B> {
     ) -> Result<(), StoreError> {
         let state = self.state();
         let shard = asked.lease.shard;
-        // Who has a lease has a table.
+        // A shard that was taken has a table.
         let table = state.shards.get(&shard);
         let Writer {
             frame,
