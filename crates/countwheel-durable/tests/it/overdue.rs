@@ -1,0 +1,284 @@
+//! How much is overdue is counted by what happens, and is what a look through the store would find.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use countwheel::{Clock, ManualClock, Timestamp};
+use countwheel_durable::store::{
+    Change, DiskOptions, DiskStore, DuePage, DueScan, MemoryStore, Shard, Store, StoreError,
+};
+use countwheel_durable::{
+    Config, Due, DueClock, Effect, Engine, Event, Outcome, OverdueCount, Precondition, Request,
+    Response, RetryPolicy, Revision, SetOptions, Shift, State, Ticket, TimerName, Verdict,
+};
+
+use crate::support::forward::forward;
+use crate::support::sample::pending;
+
+const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+const QUEUES: [&str; 3] = ["orders", "payments", "reports"];
+
+/// An engine on a store, whose receivers say nothing until they are asked to.
+struct Bench {
+    clock: ManualClock,
+    store: Arc<dyn Store>,
+    engine: Engine,
+    config: Config,
+    running: Vec<Revision>,
+    turns: usize,
+}
+
+impl Bench {
+    fn new(store: Arc<dyn Store>, max_in_flight: usize) -> Self {
+        let clock = ManualClock::at(NOON);
+        let config = Config {
+            max_in_flight,
+            keep_done: 5 * SECOND,
+            ..Config::default()
+        };
+        let shared = Arc::new(clock.clone());
+        let engine = Engine::open(Arc::clone(&store), Shard::ONLY, shared, config.clone()).unwrap();
+        Self {
+            clock,
+            store,
+            engine,
+            config,
+            running: Vec::new(),
+            turns: 0,
+        }
+    }
+
+    fn restart(&mut self) {
+        self.running.clear();
+        let clock = Arc::new(self.clock.clone());
+        self.engine = Engine::open(
+            Arc::clone(&self.store),
+            Shard::ONLY,
+            clock,
+            self.config.clone(),
+        )
+        .unwrap();
+    }
+
+    fn turn(&mut self, events: Vec<Event>) {
+        self.turns += 1;
+        let running = &mut self.running;
+        let sink = &mut |effect| match effect {
+            Effect::Answer(_, answer) => drop::<Response>(answer.unwrap()),
+            Effect::BatchAnswer(..) => unreachable!("nobody asks for a batch"),
+            Effect::Start(attempt) => running.push(attempt.revision),
+        };
+        self.engine.turn(events, sink).unwrap();
+    }
+
+    fn ask(&mut self, requests: impl Iterator<Item = Request>) {
+        let events = requests.map(|request| Event::Request(Ticket(0), request));
+        self.turn(events.collect());
+    }
+
+    /// Lets time pass from wake-up to wake-up.
+    fn wait(&mut self, span: Duration) {
+        let end = self.clock.timestamp() + span;
+        loop {
+            let now = self.clock.timestamp();
+            match self.engine.next_wake() {
+                Some(wake) if wake <= now => self.turn(vec![]),
+                Some(wake) if wake <= end => self.clock.set_timestamp_in_step(wake),
+                _ if now < end => self.clock.set_timestamp_in_step(end),
+                _ => return,
+            }
+        }
+    }
+
+    /// All that run come to their end.
+    fn end_all(&mut self, verdict: Verdict) {
+        let ended = self.running.drain(..).map(|revision| {
+            let outcome = Outcome::new(verdict, "");
+            Event::Outcome { revision, outcome }
+        });
+        let ended = ended.collect();
+        self.turn(ended);
+    }
+
+    fn told(&self) -> OverdueCount {
+        self.engine.stats().overdue
+    }
+
+    /// What a look through the store finds: how many pend that were due by then, and since when.
+    fn found(&self) -> (u64, Option<Timestamp>) {
+        let (mut count, mut oldest) = (0, None);
+        for clock in DueClock::ALL {
+            let scan = DueScan {
+                until: self.told().as_of,
+                ..DueScan::all(clock)
+            };
+            for entry in self.store.due(Shard::ONLY, &scan).unwrap().entries {
+                let record = self.store.get(Shard::ONLY, &entry.name).unwrap().unwrap();
+                if record.state == State::Pending {
+                    count += 1;
+                    let at = entry.wake.at;
+                    oldest = Some(oldest.map_or(at, |oldest: Timestamp| oldest.min(at)));
+                }
+            }
+        }
+        (count, oldest)
+    }
+
+    #[track_caller]
+    fn assert_exact(&self) -> u64 {
+        let told = self.told();
+        assert!(told.is_exact, "{told:?}");
+        assert_eq!((told.count, told.oldest), self.found());
+        told.count
+    }
+}
+
+trait InStep {
+    fn set_timestamp_in_step(&self, to: Timestamp);
+}
+
+impl InStep for ManualClock {
+    fn set_timestamp_in_step(&self, to: Timestamp) {
+        self.advance(to.saturating_since(self.timestamp()));
+    }
+}
+
+fn set(number: usize, due: Due) -> Request {
+    Request::Set {
+        name: TimerName::new(QUEUES[number % 3], number.to_string()).unwrap(),
+        due,
+        policy: RetryPolicy::default(),
+        payload: Vec::new(),
+        precondition: Precondition::None,
+        options: SetOptions::default(),
+    }
+}
+
+fn stores() -> [(Arc<dyn Store>, Option<tempfile::TempDir>); 2] {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = DiskOptions::default();
+    (options.log.segment_bytes, options.log.young_max) = (1 << 14, 300);
+    (options.tables.table_bytes, options.tables.block_bytes) = (1 << 14, 512);
+    let disk = DiskStore::open(directory.path(), 7, options).unwrap();
+    [
+        (Arc::new(MemoryStore::new(7)), None),
+        (Arc::new(disk), Some(directory)),
+    ]
+}
+
+#[test]
+fn what_stays_is_counted_whatever_becomes_of_it() {
+    for (store, _directory) in stores() {
+        let mut bench = Bench::new(store, 4);
+        let due = |number: usize| SECOND + Duration::from_millis(number as u64 / 2);
+        bench.ask((0..1_000).map(|number| match number % 2 {
+            0 => set(number, Due::In(due(number))),
+            _ => set(number, Due::At(NOON + due(number))),
+        }));
+        assert_eq!(bench.assert_exact(), 0);
+        bench.wait(10 * SECOND);
+        // Nothing has happened since, and a second is as long as it may take.
+        assert_eq!(bench.assert_exact(), 996);
+        assert!(bench.told().as_of + SECOND >= bench.clock.timestamp());
+        assert!(bench.turns < 40, "{}", bench.turns);
+
+        let name = |number: usize| TimerName::new(QUEUES[number % 3], number.to_string()).unwrap();
+        let precondition = Precondition::None;
+        bench.ask((500..700).map(|number| Request::Remove {
+            name: name(number),
+            precondition,
+            only_pending: false,
+        }));
+        assert_eq!(bench.assert_exact(), 796);
+        bench.ask((700..900).map(|number| Request::Move {
+            name: name(number),
+            shift: Shift::To(Due::In(60 * SECOND)),
+            precondition,
+        }));
+        assert_eq!(bench.assert_exact(), 596);
+        // Those that wait may be due even earlier, or be new.
+        bench.ask((900..910).map(|number| set(number, Due::At(NOON))));
+        bench.ask((500..510).map(|number| set(number, Due::At(NOON))));
+        bench.wait(SECOND);
+        assert_eq!(bench.assert_exact(), 606);
+        for verdict in [
+            Verdict::Done,
+            Verdict::Stopped,
+            Verdict::Failed { retry_after: None },
+        ] {
+            bench.end_all(verdict);
+            bench.assert_exact();
+        }
+
+        (bench.config.max_scanned, bench.config.max_in_flight) = (256, 100);
+        bench.restart();
+        let mut last = bench.told();
+        assert!(!last.is_exact);
+        while !last.is_exact {
+            bench.turn(vec![]);
+            let told = bench.told();
+            assert!(told.count >= last.count && told.count <= 606);
+            last = told;
+        }
+        bench.assert_exact();
+        while bench.told().count > 0 || !bench.running.is_empty() {
+            bench.end_all(Verdict::Done);
+            bench.wait(SECOND);
+            bench.assert_exact();
+        }
+    }
+}
+
+#[test]
+fn what_was_done_is_not_overdue_when_nobody_forgets_it() {
+    let mut bench = Bench::new(Arc::new(MemoryStore::new(7)), 1);
+    bench.ask((0..50).map(|number| set(number, Due::In(Duration::ZERO))));
+    while !bench.running.is_empty() {
+        bench.end_all(Verdict::Done);
+    }
+    bench.ask((50..60).map(|number| set(number, Due::In(SECOND))));
+    // One runs for ever, nine wait, and fifty have been kept for long enough.
+    bench.wait(60 * SECOND);
+    assert_eq!(bench.assert_exact(), 9);
+}
+
+#[test]
+fn nobody_wakes_up_to_count_while_nothing_is_overdue() {
+    let mut bench = Bench::new(Arc::new(MemoryStore::new(7)), 4);
+    bench.ask([set(1, Due::In(3_600 * SECOND))].into_iter());
+    bench.wait(3_599 * SECOND);
+    assert!(bench.turns <= 3, "{}", bench.turns);
+    assert_eq!(bench.assert_exact(), 0);
+}
+
+/// The tables of earlier versions do not say in which state a record is.
+#[test]
+fn a_store_that_has_to_read_each_record_is_counted_as_well() {
+    struct Silent(MemoryStore);
+
+    impl Store for Silent {
+        forward!(0: acquire, commit, settings, get, list, counts);
+
+        fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
+            let mut page = self.0.due(shard, scan)?;
+            page.entries.iter_mut().for_each(|entry| entry.kind = None);
+            Ok(page)
+        }
+    }
+
+    let memory = MemoryStore::new(7);
+    let lease = memory.acquire(Shard::ONLY).unwrap().lease;
+    for number in 0..2_000 {
+        let name = TimerName::new("q", number.to_string()).unwrap();
+        let mut record = pending(name, number + 1, Vec::new());
+        if number % 4 == 0 {
+            let at = record.due;
+            record.state = State::Done { at, keep_until: at };
+        }
+        memory.commit(lease, &[Change::put(record)]).unwrap();
+    }
+    let mut bench = Bench::new(Arc::new(Silent(memory)), 1);
+    bench.wait(10 * SECOND);
+    assert!(bench.assert_exact() >= 1_000);
+}
