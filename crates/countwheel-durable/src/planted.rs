@@ -106,6 +106,8 @@ bugs! {
     MakingBelievesSecondSync,
     /// A directory of an older format keeps it, whatever is written into it.
     MakingLeavesFormat,
+    /// A directory that keeps an older format since the disk was full keeps it when there is room.
+    MakingRaisesOnce,
     /// The log does not sync a commit.
     LogCommitUnsynced,
     /// The log does not sync the directory when a segment got its name.

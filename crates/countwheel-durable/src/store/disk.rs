@@ -7,21 +7,19 @@
 mod backup;
 mod beside;
 mod opened;
+mod raised;
 mod rescue;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use self::backup::Snapshot;
 #[cfg(feature = "planted-bugs")]
 pub(super) use self::backup::is_list;
 pub(super) use self::opened::Opened;
 use self::opened::{making, must_have, refuse_snapshot};
-use super::directory::{
-    Claim, EMBEDDED, FORMAT, Format, LOG_AND_TABLES, Lock, inspect, io_error, settle_format,
-};
+pub(super) use self::raised::RaisedFormat;
+use super::directory::{Claim, EMBEDDED, FORMAT, LOG_AND_TABLES, Lock, inspect, io_error};
 use super::files::cannot_open;
 use super::place::{FileSystem, Place as _};
 use super::scrub::{Piece, Scrub};
@@ -333,7 +331,7 @@ impl DiskStore {
         let list = || vec![0];
         self.scrub.step(&*files, u64::MAX, list, |_, _, found| {
             let problem = match inspect(&FileSystem, &self.directory, LOG_AND_TABLES) {
-                Ok(Some(found)) if found == self.format_on_disk() => None,
+                Ok(Some(found)) if found == self.format.get() => None,
                 Ok(Some(_)) => Some("it is that of another store".to_owned()),
                 Ok(None) => Some("it is missing".to_owned()),
                 // With too many files open it may be as sound as ever.
@@ -362,70 +360,15 @@ impl DiskStore {
         })
     }
 
-    /// What `FORMAT` says of a store that is open.
-    fn format_on_disk(&self) -> Format {
-        Format {
-            ready: true,
-            ..self.format.get()
-        }
-    }
-
-    /// Sees to it that no earlier program opens the directory before there is in it what such a one
-    /// takes for damage. The opening has done so, unless the disk was full.
+    /// Sees to `FORMAT` before a commit.
     fn raise_format(&self, changes: &[Change]) -> Result<(), StoreError> {
-        if !self.format.is_older.load(Ordering::Acquire) || !changes.iter().any(is_of_newest) {
-            return Ok(());
-        }
-        let mut format = self.format.lock();
-        if !format.is_older() {
-            return Ok(());
-        }
-        let settled =
-            settle_format(&FileSystem, &self.directory, *format).inspect_err(|error| {
+        let raised = self.format.before(&FileSystem, &self.directory, changes);
+        raised.inspect_err(|error| {
+            if !error.is_full() {
                 // What the directory says is not known.
                 self.log.log().end(&error.to_string());
-            })?;
-        if settled.is_older() {
-            let path = self.directory.clone();
-            return Err(DiskError::Full { path }.into());
-        }
-        *format = settled;
-        self.format.is_older.store(false, Ordering::Release);
-        Ok(())
-    }
-}
-
-/// What `FORMAT` says, which is raised once.
-#[derive(Debug)]
-struct RaisedFormat {
-    format: Mutex<Format>,
-    is_older: AtomicBool,
-}
-
-impl RaisedFormat {
-    fn new(format: Format) -> Self {
-        Self {
-            format: Mutex::new(format),
-            is_older: AtomicBool::new(format.is_older()),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Format> {
-        self.format.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn get(&self) -> Format {
-        *self.lock()
-    }
-}
-
-/// Whether a change is one that programs do not know which know only an older format.
-fn is_of_newest(change: &Change) -> bool {
-    match change {
-        Change::Put { record, .. } => !record.name.queue.is_in_default(),
-        Change::Remove { name, .. } => !name.queue.is_in_default(),
-        Change::Given(_) | Change::Clock(_) => false,
-        Change::Setting(_) => true,
+            }
+        })
     }
 }
 
@@ -580,6 +523,7 @@ impl OnDisk for DiskStore {
 
 #[cfg(test)]
 mod tests {
+    use super::super::directory::Format;
     use super::*;
     use crate::store::conformance::varied_records;
     use crate::{Namespace, Revision};
@@ -616,14 +560,12 @@ mod tests {
     }
 
     #[test]
-    fn a_format_that_a_full_disk_kept_is_raised_before_anything_new_is_written() {
+    fn a_format_that_a_full_disk_kept_is_raised_with_the_next_commit() {
         let directory = tempfile::tempdir().unwrap();
         let store = older(directory.path());
         let lease = store.acquire(Shard::ONLY).unwrap().lease;
-        store.commit(lease, &[put_in("default")]).unwrap();
-        store.commit(lease, &[Change::Given(Revision(5))]).unwrap();
         assert_eq!(version(directory.path()), LOG_AND_TABLES - 1);
-        store.commit(lease, &[put_in("other")]).unwrap();
+        store.commit(lease, &[put_in("default")]).unwrap();
         assert_eq!(version(directory.path()), LOG_AND_TABLES);
         assert!(!store.format.get().is_older());
     }

@@ -6,11 +6,11 @@
 //! again. A sync that succeeds after one that failed says nothing of what that one was for.
 //!
 //! The same of stores of an older format, which become such of the newest before they acknowledge
-//! anything.
+//! anything; if the disk is full then, with the first commit for which there is room.
 
 use countwheel_durable::Revision;
 use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
-use countwheel_durable::store::{Change, DiskOptions, Shard, Store, StoreError};
+use countwheel_durable::store::{Change, DiskOptions, Shard, StoreError};
 
 use crate::random::Random;
 
@@ -46,6 +46,8 @@ pub struct Tally {
     pub refused: u64,
     /// Stores that acknowledged something, which was there after the loss of power.
     pub kept: u64,
+    /// Stores that were opened with an older format, for which there was no room to be raised.
+    pub older: u64,
 }
 
 impl Tally {
@@ -55,6 +57,7 @@ impl Tally {
         self.failed_names += other.failed_names;
         self.refused += other.refused;
         self.kept += other.kept;
+        self.older += other.older;
     }
 }
 
@@ -72,7 +75,7 @@ struct Making {
 ///
 /// ```
 /// let tally = countwheel_sim::stores::makings::run(1).expect("nothing is lost");
-/// assert!(tally.failed_names > 0 && tally.kept > 0);
+/// assert!(tally.failed_names > 0 && tally.kept > 0 && tally.older > 0);
 /// ```
 ///
 /// # Errors
@@ -92,8 +95,10 @@ pub fn run(seed: u64) -> Result<Tally, String> {
         ]
         .map(|(operation, failure, lasts)| (Calls::Only(operation), failure, lasts))
         .into_iter()
-        .chain([(Calls::Changing, Failure::Torn, true)])
-        {
+        .chain([
+            (Calls::Changing, Failure::Torn, true),
+            (Calls::Changing, Failure::NoSpace, false),
+        ]) {
             for after in 0..CALLS_MAX {
                 let fault = Fault {
                     calls,
@@ -138,9 +143,9 @@ impl Making {
         };
         let mut acknowledged = false;
         for number in 1..=TRIES {
-            let result = self.start(&disk, directory);
-            if result.is_ok() {
+            if let Ok(kept_older) = self.start(&disk, directory) {
                 acknowledged = true;
+                tally.older += u64::from(kept_older);
                 break;
             }
             tally.refused += 1;
@@ -166,9 +171,9 @@ impl Making {
         if !says.contains(FORMATS[1]) {
             return Err(format!("it is written, and FORMAT says {says:?}"));
         }
-        let (store, was_made) = disk
-            .open_store(directory, OTHER_ID, options())
-            .map_err(said)?;
+        let store = disk.open_store(directory, OTHER_ID, options());
+        let store = store.map_err(said)?;
+        let was_made = store.was_made();
         let known = store.acquire(Shard::ONLY).map_err(said)?;
         if was_made || known.last_revision < ACKNOWLEDGED {
             let last = known.last_revision;
@@ -180,11 +185,14 @@ impl Making {
         Ok(tally)
     }
 
-    /// Starts a service, which acknowledges something.
-    fn start(self, disk: &Disk, directory: &str) -> Result<(), StoreError> {
-        let (store, _) = disk.open_store(directory, ID, options())?;
+    /// Starts a service, which acknowledges something. Says whether its directory had an older format
+    /// once it was open.
+    fn start(self, disk: &Disk, directory: &str) -> Result<bool, StoreError> {
+        let store = disk.open_store(directory, ID, options())?;
+        let kept_older = format_of(disk, directory).is_ok_and(|says| says.contains(FORMATS[0]));
         let lease = store.acquire(Shard::ONLY)?.lease;
-        store.commit(lease, &[Change::Given(ACKNOWLEDGED)])
+        store.commit(lease, &[Change::Given(ACKNOWLEDGED)])?;
+        Ok(kept_older)
     }
 }
 

@@ -14,7 +14,7 @@ use super::{LOG, SNAPSHOT, TABLES};
 #[derive(Debug)]
 pub(in crate::store) struct Opened {
     pub(in crate::store) log: LogStore<TableStore>,
-    pub(super) format: Format,
+    pub(in crate::store) format: Format,
     /// Whether there was no store.
     pub(in crate::store) was_made: bool,
     pub(super) lock: Lock,

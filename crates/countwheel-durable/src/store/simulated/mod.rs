@@ -25,6 +25,7 @@ mod damage;
 mod fault;
 mod handle;
 mod node;
+mod store;
 mod tree;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -39,10 +40,10 @@ pub use fault::{Call, Calls, Failure, Fault, Operation};
 pub use handle::Backend;
 use handle::Handle;
 use node::Node;
+pub use store::SimulatedStore;
 use tree::{Directory, ROOT, Tree, split};
 
-use super::disk::Opened;
-use super::{DiskOptions, Files, LogStore, StoreError, TableStore};
+use super::{DiskOptions, Files, StoreError};
 use crate::random::Random;
 
 /// So many of the last calls are remembered.
@@ -139,20 +140,19 @@ impl Disk {
 
     /// Opens the store in a directory for the process that there is now, as
     /// [`DiskStore::open`](super::DiskStore::open) does, and makes the directory, those above it
-    /// and the store where there is none. No thread tends the log. Says whether the store was
-    /// made.
+    /// and the store where there is none. No thread tends the log.
     ///
     /// ```
     /// use countwheel_durable::store::DiskOptions;
     /// use countwheel_durable::store::simulated::Disk;
     ///
     /// let disk = Disk::default();
-    /// let (store, was_made) = disk.open_store("srv/data", 7, DiskOptions::default())?;
-    /// assert!(was_made);
+    /// let store = disk.open_store("srv/data", 7, DiskOptions::default())?;
+    /// assert!(store.was_made());
     /// drop(store);
     /// disk.cut(1);
-    /// let (_, was_made) = disk.open_store("srv/data", 8, DiskOptions::default())?;
-    /// assert!(!was_made);
+    /// let store = disk.open_store("srv/data", 8, DiskOptions::default())?;
+    /// assert!(!store.was_made());
     /// # Ok::<(), countwheel_durable::store::StoreError>(())
     /// ```
     ///
@@ -163,11 +163,10 @@ impl Disk {
         directory: &str,
         new_store_id: u64,
         options: DiskOptions,
-    ) -> Result<(LogStore<TableStore>, bool), StoreError> {
+    ) -> Result<SimulatedStore, StoreError> {
         let process = self.lock().process;
         let place = Tree::new(self.clone(), process);
-        let opened = Opened::at(&place, Path::new(directory), new_store_id, options)?;
-        Ok((opened.log, opened.was_made))
+        SimulatedStore::open(place, Path::new(directory), new_store_id, options)
     }
 
     /// Makes a directory and those above it, durably. Nothing counts it as a call.

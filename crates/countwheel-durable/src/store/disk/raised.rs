@@ -1,0 +1,83 @@
+//! What `FORMAT` says while a store is open.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::super::directory::{Format, settle_format};
+use super::super::place::Place;
+use super::super::{Change, DiskError, StoreError};
+use crate::planted::planted;
+
+/// What `FORMAT` says. An opening raises an older one to the newest; if the disk is full then, the
+/// first commit that finds room does.
+#[derive(Debug)]
+pub(in crate::store) struct RaisedFormat {
+    format: Mutex<Format>,
+    is_older: AtomicBool,
+}
+
+impl RaisedFormat {
+    /// Of a store that is ready, or becomes so before anybody asks.
+    pub(in crate::store) fn new(format: Format) -> Self {
+        Self {
+            format: Mutex::new(Format {
+                ready: true,
+                ..format
+            }),
+            is_older: AtomicBool::new(format.is_older()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Format> {
+        self.format.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn get(&self) -> Format {
+        *self.lock()
+    }
+
+    /// Raises an older format before a commit, if there is room. Without room a commit goes on,
+    /// unless an earlier program, which opens the directory still, would take for damage what is in
+    /// it: such a commit is refused as one for which there is no room.
+    ///
+    /// Any other error leaves it unknown what the directory says.
+    pub(in crate::store) fn before(
+        &self,
+        place: &dyn Place,
+        directory: &Path,
+        changes: &[Change],
+    ) -> Result<(), StoreError> {
+        if !self.is_older.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let is_needed = changes.iter().any(is_of_newest);
+        if planted!(MakingRaisesOnce) && !is_needed {
+            return Ok(());
+        }
+        let mut format = self.lock();
+        if !format.is_older() {
+            return Ok(());
+        }
+        *format = settle_format(place, directory, *format)?;
+        if !format.is_older() {
+            self.is_older.store(false, Ordering::Release);
+            return Ok(());
+        }
+        if is_needed {
+            let path = directory.to_owned();
+            return Err(DiskError::Full { path }.into());
+        }
+        Ok(())
+    }
+}
+
+/// Whether a change is one that programs do not know which know only an older format.
+fn is_of_newest(change: &Change) -> bool {
+    match change {
+        Change::Put { record, .. } => !record.name.queue.is_in_default(),
+        Change::Remove { name, .. } => !name.queue.is_in_default(),
+        Change::Given(_) | Change::Clock(_) => false,
+        Change::Setting(_) => true,
+    }
+}
