@@ -290,7 +290,8 @@ fn read_headers(field: &Field<'_>) -> Result<Vec<(String, String)>, Problem> {
             return Err(invalid_target(&field, detail));
         }
         if HeaderValue::from_str(&value).is_err() {
-            return Err(invalid_target(&field, "a header value is printable ASCII"));
+            let detail = "a header value has no control character but tabs";
+            return Err(invalid_target(&field, detail));
         }
         if headers.iter().any(|(before, _)| before == name) {
             return Err(invalid_target(
