@@ -14,7 +14,8 @@ use crate::planted::planted;
 #[derive(Debug)]
 pub(in crate::store) struct RaisedFormat {
     format: Mutex<Format>,
-    is_older: AtomicBool,
+    /// Whether a commit has to look at it.
+    to_raise: AtomicBool,
 }
 
 impl RaisedFormat {
@@ -25,7 +26,7 @@ impl RaisedFormat {
                 ready: true,
                 ..format
             }),
-            is_older: AtomicBool::new(format.is_older()),
+            to_raise: AtomicBool::new(format.is_older()),
         }
     }
 
@@ -41,14 +42,14 @@ impl RaisedFormat {
     /// unless an earlier program, which opens the directory still, would take for damage what is in
     /// it: such a commit is refused as one for which there is no room.
     ///
-    /// Any other error leaves it unknown what the directory says.
+    /// Any other error leaves it unknown what the directory says: no later commit may succeed.
     pub(in crate::store) fn before(
         &self,
         place: &dyn Place,
         directory: &Path,
         changes: &[Change],
     ) -> Result<(), StoreError> {
-        if !self.is_older.load(Ordering::Acquire) {
+        if !self.to_raise.load(Ordering::Acquire) {
             return Ok(());
         }
         let is_needed = changes.iter().any(is_of_newest);
@@ -59,12 +60,11 @@ impl RaisedFormat {
         if !format.is_older() {
             return Ok(());
         }
-        *format = settle_format(place, directory, *format)?;
-        if !format.is_older() {
-            self.is_older.store(false, Ordering::Release);
-            return Ok(());
-        }
-        if is_needed {
+        let settled = settle_format(place, directory, *format);
+        let stays_older = settled.as_ref().is_ok_and(|settled| settled.is_older());
+        self.to_raise.store(stays_older, Ordering::Release);
+        *format = settled?;
+        if stays_older && is_needed {
             let path = directory.to_owned();
             return Err(DiskError::Full { path }.into());
         }

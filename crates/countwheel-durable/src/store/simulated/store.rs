@@ -55,7 +55,12 @@ impl SimulatedStore {
     /// # Errors
     /// As that.
     pub fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        self.format.before(&self.place, &self.directory, changes)?;
+        let raised = self.format.before(&self.place, &self.directory, changes);
+        raised.inspect_err(|error| {
+            if !error.is_full() {
+                self.log.end(&error.to_string());
+            }
+        })?;
         self.log.commit(lease, changes)
     }
 }
