@@ -149,6 +149,9 @@ impl Cargo {
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
         command.args(&self.arguments).envs(self.environment);
+        // The directory of this program. A dependency that asks for it would be built anew whenever
+        // a person's own cargo and this one take turns.
+        command.env_remove("CARGO_MANIFEST_DIR");
         if is_ci() {
             // Nobody builds there twice, and what would make that fast costs a fifth more now.
             command.env("CARGO_INCREMENTAL", "0");

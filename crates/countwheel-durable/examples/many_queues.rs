@@ -202,7 +202,7 @@ fn run(directory: &Path, queues: u64, mode: Mode, rate: u64) -> Result<(), Box<d
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let directory = args.next();
-    let queues = args.next().map_or(Ok(1_000_000), |text| text.parse())?;
+    let queues = args.next().map_or(Ok(100_000), |text| text.parse())?;
     let mode = match args.next().as_deref() {
         Some("one") => Mode::One,
         Some("whole") => Mode::Whole,

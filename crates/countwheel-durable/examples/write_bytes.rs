@@ -117,7 +117,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         args.next()
             .map_or(Ok(otherwise), |text| text.parse::<u64>())
     };
-    let (timers, changes, smaller) = (number(1_000_000)?, number(16_000_000)?, number(10)?.max(1));
+    let (timers, changes, smaller) = (number(100_000)?, number(1_600_000)?, number(100)?.max(1));
     let mut options = DiskOptions::default();
     options.log.segment_bytes /= smaller;
     options.log.young_max /= usize::try_from(smaller)?;
