@@ -38,5 +38,9 @@ fn kills_under_load_lose_nothing() {
     rows.push(("took", format!("{} ms", took_us / 1_000)));
     figures::print(&format!("{kills} kills under load"), &rows);
     verdict.demand_innocence();
+    assert_eq!(
+        settled.unread, 0,
+        "reads that failed on a disk that does not"
+    );
     assert!(verdict.sets > 0 && verdict.moves > 0 && verdict.removes > 0);
 }

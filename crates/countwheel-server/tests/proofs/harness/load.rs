@@ -90,6 +90,7 @@ impl Load {
         }
         wait_until("what is near is delivered", || caller.is_quiet(settled_us));
         let refused = self.workers.iter().map(|worker| worker.refused).sum();
+        let unread = self.workers.iter().map(|worker| worker.unread).sum();
         let health = self.workers.iter().flat_map(|worker| &worker.health);
         let mut health_after_failure: BTreeMap<Option<u16>, u64> = BTreeMap::new();
         for status in health {
@@ -129,6 +130,7 @@ impl Load {
             evidence,
             states,
             refused,
+            unread,
             health_after_failure,
         }
     }
@@ -140,6 +142,8 @@ pub(crate) struct Settled {
     states: BTreeMap<StateKind, u64>,
     /// Requests that the server refused, with nothing done.
     pub(crate) refused: u64,
+    /// Those among them that needed a record which could not be read.
+    pub(crate) unread: u64,
     /// What `/healthz` said to callers who had just been told that the store failed; `None`
     /// where no answer came any more.
     pub(crate) health_after_failure: BTreeMap<Option<u16>, u64>,
@@ -180,6 +184,7 @@ impl Settled {
                 format!("{}, each with its own number", verdict.duplicates),
             ),
             ("given up", verdict.given_up.to_string()),
+            ("unread", self.unread.to_string()),
             ("lost", fault(Fault::Lost)),
             ("early", fault(Fault::Early)),
             ("after remove", fault(Fault::AfterRemove)),
@@ -221,6 +226,7 @@ struct Worker {
     /// The keys asked for since the last look.
     touched: BTreeSet<String>,
     refused: u64,
+    unread: u64,
     health: Vec<Option<u16>>,
 }
 
@@ -244,6 +250,7 @@ impl Worker {
             histories: BTreeMap::new(),
             touched: BTreeSet::new(),
             refused: 0,
+            unread: 0,
             health: Vec::new(),
         }
     }
@@ -297,6 +304,11 @@ impl Worker {
         };
         match reply.status {
             429 | 507 => Said::Refused { for_good: false },
+            // The disk is gone, and the log does not know yet.
+            500 if reply.body["code"] == "unreadable" => {
+                self.unread += 1;
+                Said::Refused { for_good: false }
+            }
             503 => {
                 let health = caller.ask("GET", "/healthz", None);
                 let detail = reply.body["detail"].as_str().unwrap_or_default();
