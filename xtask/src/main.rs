@@ -149,9 +149,13 @@ impl Cargo {
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
         command.args(&self.arguments).envs(self.environment);
-        // The directory of this program. A dependency that asks for it would be built anew whenever
-        // a person's own cargo and this one take turns.
-        command.env_remove("CARGO_MANIFEST_DIR");
+        // What cargo says to this program of its package. A dependency that asks for these would be
+        // built anew whenever a person's own cargo and this one take turns.
+        for (name, _) in std::env::vars() {
+            if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(name);
+            }
+        }
         if is_ci() {
             // Nobody builds there twice, and what would make that fast costs a fifth more now.
             command.env("CARGO_INCREMENTAL", "0");

@@ -189,8 +189,12 @@ impl Proof {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         command.arg(cargo.get_program()).args(cargo.get_args());
-        let inner = cargo.get_envs();
-        command.envs(inner.filter_map(|(name, value)| Some((name, value?))));
+        for (name, value) in cargo.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command.envs(settings.iter().copied());
         println!("$ {test}");
         let ended = command.status();
