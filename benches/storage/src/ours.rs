@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use countwheel::SystemClock;
-use countwheel_durable::store::{DiskOptions, DiskStats, DiskStore, EmbeddedStore, Store};
+use countwheel_durable::store::{DiskOptions, DiskStats, DiskStore, Store};
 use countwheel_durable::{Config, Handler, Timers};
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +16,6 @@ pub(crate) const STORE_ID: u64 = 7;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
-    /// The plain reference.
-    Embedded,
     /// The log in front of a sorted store.
     Log,
 }
@@ -25,7 +23,6 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) fn describe(self) -> &'static str {
         match self {
-            Self::Embedded => "`EmbeddedStore` (redb)",
             Self::Log => "`DiskStore`: a log in front of tables",
         }
     }
@@ -33,16 +30,12 @@ impl Kind {
 
 /// One of our stores, open.
 pub(crate) enum Opened {
-    Embedded(EmbeddedStore),
     Log(DiskStore),
 }
 
 /// Opens or makes a store in `directory`.
 pub(crate) fn open(kind: Kind, directory: &Path) -> anyhow::Result<Opened> {
     Ok(match kind {
-        Kind::Embedded => {
-            Opened::Embedded(EmbeddedStore::open(&directory.join("store"), STORE_ID)?)
-        }
         Kind::Log => {
             let directory = directory.join("store");
             Opened::Log(DiskStore::open(
@@ -57,16 +50,13 @@ pub(crate) fn open(kind: Kind, directory: &Path) -> anyhow::Result<Opened> {
 impl Opened {
     pub(crate) fn store(&self) -> &dyn Store {
         match self {
-            Self::Embedded(store) => store,
             Self::Log(store) => store,
         }
     }
 
     /// Bytes written since it was opened, by what for; nothing of a store that does not count.
     pub(crate) fn written(&self) -> Vec<(&'static str, u64)> {
-        let Self::Log(store) = self else {
-            return Vec::new();
-        };
+        let Self::Log(store) = self;
         let DiskStats { log, tables, .. } = store.stats();
         let merged = tables.written - tables.taken_in - tables.purged;
         vec![
@@ -84,7 +74,6 @@ impl Opened {
     pub(crate) fn timers(self, handler: impl Handler, config: Config) -> anyhow::Result<Timers> {
         let clock = Arc::new(SystemClock::new());
         Ok(match self {
-            Self::Embedded(store) => Timers::open(store, handler, clock, config)?,
             Self::Log(store) => Timers::open(store, handler, clock, config)?,
         })
     }

@@ -72,7 +72,6 @@ impl Parameters {
 
     fn arguments(&self, word: &str, start: Option<Timestamp>) -> Vec<String> {
         let kind = match self.kind {
-            Kind::Embedded => "embedded",
             Kind::Log => "log",
         };
         let mut arguments = vec![word.to_owned(), "--store".to_owned(), kind.to_owned()];

@@ -58,9 +58,7 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
     let mut results = Results {
         commands: vec![command_line()],
         machine,
-        ours: [ours::Kind::Embedded, ours::Kind::Log]
-            .map(|kind| kind.describe().to_owned())
-            .to_vec(),
+        ours: vec![ours::Kind::Log.describe().to_owned()],
         seconds: plan.seconds,
         near: plan.near,
         quick: plan.quick,

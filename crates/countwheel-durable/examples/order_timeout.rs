@@ -4,7 +4,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use countwheel::SystemClock;
-use countwheel_durable::store::EmbeddedStore;
+use countwheel_durable::store::{DiskOptions, DiskStore};
 use countwheel_durable::{Attempt, Config, Due, Outcome, RetryPolicy, TimerName, Timers, Verdict};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             send.send(attempt.name.clone()).unwrap_or_default();
             Outcome::new(Verdict::Done, "closed")
         };
-        let store = EmbeddedStore::open(directory.path(), 1)?;
+        let store = DiskStore::open(directory.path(), 1, DiskOptions::default())?;
         let clock = Arc::new(SystemClock::new());
         Timers::open(store, close_order, clock, Config::default())
     };

@@ -5,7 +5,7 @@
 //! use std::sync::{Arc, mpsc};
 //! use std::time::Duration;
 //! use countwheel::SystemClock;
-//! use countwheel_durable::store::EmbeddedStore;
+//! use countwheel_durable::store::{DiskOptions, DiskStore};
 //! use countwheel_durable::{
 //!     Attempt, Config, Due, Outcome, RetryPolicy, TimerName, Timers, Verdict,
 //! };
@@ -16,7 +16,7 @@
 //!     send.send((attempt.name.to_string(), attempt.number)).expect("somebody listens");
 //!     Outcome::new(Verdict::Done, "")
 //! };
-//! let store = EmbeddedStore::open(directory.path(), 1)?;
+//! let store = DiskStore::open(directory.path(), 1, DiskOptions::default())?;
 //! let timers = Timers::open(store, handler, Arc::new(SystemClock::new()), Config::default())?;
 //!
 //! let order = TimerName::new("orders", "order-42")?;
@@ -87,8 +87,7 @@
 //! [`Timers`] runs an [`Engine`] on a thread of its own. An engine takes [`Event`]s, decides,
 //! commits, and lets [`Effect`]s out; it has no thread and reads only the clock it was
 //! given, so a simulation runs the same code. A [`store::Store`] keeps the records:
-//! [`store::DiskStore`] in a directory, [`store::MemoryStore`] for tests;
-//! [`store::EmbeddedStore`] is the plain reference.
+//! [`store::DiskStore`] in a directory, [`store::MemoryStore`] for tests.
 
 mod backlog;
 mod budget;

@@ -254,31 +254,6 @@ impl Init {
     }
 }
 
-/// `countwheel convert`: a data directory as earlier versions made it, made into one of today.
-#[derive(Args, Clone, Debug)]
-pub struct Convert {
-    /// The data directory of an earlier version
-    #[arg(long, value_name = "DIR")]
-    pub from: PathBuf,
-    /// The data directory to make: empty, or not there
-    #[arg(long, value_name = "DIR")]
-    pub into: PathBuf,
-    /// How long a segment of the log is, in MiB: as in `serve`
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_024))]
-    pub log_segment_mib: u32,
-    /// What is logged, and how
-    #[command(flatten)]
-    pub log: Log,
-}
-
-impl Convert {
-    /// How the new data directory is laid out.
-    #[must_use]
-    pub fn disk(&self) -> DiskOptions {
-        disk(self.log_segment_mib)
-    }
-}
-
 impl Dev {
     /// How the data directory is laid out: small, since it is made in a moment.
     #[must_use]

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use countwheel_server::config::{Convert, Dev, Init, Serve};
+use countwheel_server::config::{Dev, Init, Serve};
 use countwheel_server::maintain::{Anew, Check, Verify};
 use countwheel_server::server::{self, StartError};
 use countwheel_server::{cli, maintain, memory};
@@ -25,8 +25,6 @@ enum Command {
     Serve(Serve),
     /// Make an empty store in a data directory that has none
     Init(Init),
-    /// Make a data directory of an earlier version into one of this version
-    Convert(Convert),
     /// Read all of a data directory, also beside a service, and say what is wrong with it
     Check(Check),
     /// Make a new data directory of what can be read of a damaged one, and a list of what is lost
@@ -53,10 +51,6 @@ fn main() -> ExitCode {
         Command::Init(args) => {
             args.log.start();
             maintain::init(&args)
-        }
-        Command::Convert(args) => {
-            args.log.start();
-            maintain::convert(&args)
         }
         Command::Check(args) => {
             args.log.start();

@@ -1,4 +1,4 @@
-//! The commands on a data directory that no process has open: init, convert, check, repair, verify,
+//! The commands on a data directory that no process has open: init, check, repair, verify,
 //! restore.
 //!
 //! Exit codes: 0 sound, or done; 1 something is damaged or lost; 2 wrong usage, or it cannot be
@@ -16,7 +16,7 @@ use countwheel_durable::store::{
 };
 use serde_json::{Value, json};
 
-use crate::config::{Convert, Init, Log};
+use crate::config::{Init, Log};
 
 const DAMAGED: u8 = 1;
 const FAILED: u8 = 2;
@@ -92,16 +92,6 @@ pub fn init(args: &Init) -> ExitCode {
     let made = id.and_then(|id| DiskStore::init(path, id, args.disk()));
     ended(made.map(|_| {
         print(&format!("made {}", path.display()));
-        true
-    }))
-}
-
-/// Runs `countwheel convert` to its end.
-#[must_use]
-pub fn convert(args: &Convert) -> ExitCode {
-    let converted = DiskStore::convert(&args.from, &args.into, args.disk());
-    ended(converted.map(|_| {
-        print(&format!("converted {}", args.into.display()));
         true
     }))
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{
-    EmbeddedStore, Files, LogOptions, LogStore, MemorySorted, MemoryStore, OnDisk, Sorted, Store,
-    StoreError, TableOptions, TableStore,
+    Files, LogOptions, LogStore, MemorySorted, MemoryStore, OnDisk, Sorted, Store, StoreError,
+    TableOptions, TableStore,
 };
 
 use crate::random::Random;
@@ -17,8 +17,6 @@ use crate::sabotage::{Misused, MisusedSorted, MisusedStore, Sabotage};
 pub enum Kind {
     /// In memory: what it acknowledged is there.
     Memory,
-    /// The embedded one, in a file of redb.
-    Embedded,
     /// A log, and in memory what it moved.
     Log,
     /// A log, and in tables what it moved.
@@ -27,10 +25,10 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Memory, Self::Embedded, Self::Log, Self::Tables];
+    pub const ALL: [Self; 3] = [Self::Memory, Self::Log, Self::Tables];
 
     /// Those with something on the disk.
-    pub const ON_DISK: [Self; 3] = [Self::Embedded, Self::Log, Self::Tables];
+    pub const ON_DISK: [Self; 2] = [Self::Log, Self::Tables];
 
     /// The one of that name, as [`Debug`](fmt::Debug) shows it, in lower case.
     #[must_use]
@@ -56,12 +54,6 @@ pub trait Kept: Store {
 }
 
 impl Kept for MemoryStore {
-    fn as_store(&self) -> &dyn Store {
-        self
-    }
-}
-
-impl Kept for EmbeddedStore {
     fn as_store(&self) -> &dyn Store {
         self
     }
@@ -176,10 +168,6 @@ impl Machine {
         };
         let store: Box<dyn Kept> = match self.kind {
             Kind::Memory => Box::new(self.memory.clone()),
-            Kind::Embedded => {
-                let backend = disk.backend("timers.redb");
-                Box::new(EmbeddedStore::open_backend(backend, id)?)
-            }
             Kind::Log | Kind::Tables => {
                 let sorted: Arc<dyn Sorted> = match self.kind {
                     Kind::Log => Arc::new(self.sorted.clone()),

@@ -11,7 +11,9 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use countwheel::{Clock, SystemClock, Timeout, Timer};
 use countwheel_durable::store::simulated::Disk;
-use countwheel_durable::store::{EmbeddedStore, MemoryStore, Store};
+use countwheel_durable::store::{
+    LogOptions, LogStore, MemoryStore, MovingLog, Store, TableOptions, TableStore,
+};
 use countwheel_server::trace;
 use countwheel_sim::ages::{self, Ages};
 use countwheel_sim::machine::Kind;
@@ -66,9 +68,9 @@ enum Command {
         /// How many timers may be in memory.
         #[arg(long, default_value_t = 4_096)]
         window: usize,
-        /// Keep the timers in the embedded store, on a simulated disk, instead of in memory.
+        /// Keep the timers in a log and tables, on a simulated disk, instead of in memory.
         #[arg(long)]
-        embedded: bool,
+        on_disk: bool,
     },
     /// Let days pass with requests all the time, and a century with one a week: whatever is due
     /// starts at that microsecond, and nothing else does.
@@ -82,7 +84,7 @@ enum Command {
         /// The seed; `fresh` for one that the clock gives.
         #[arg(long, default_value = "fresh")]
         seed: String,
-        /// The store: memory, embedded, log or tables.
+        /// The store: memory, log or tables.
         #[arg(long, default_value = "memory")]
         store: String,
     },
@@ -223,8 +225,8 @@ fn main() -> ExitCode {
         Command::Year {
             file,
             window,
-            embedded,
-        } => match departures(&file, window, embedded) {
+            on_disk,
+        } => match departures(&file, window, on_disk) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("{error:#}");
@@ -324,15 +326,15 @@ fn trace(first: u64, count: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn departures(file: &Path, window: usize, embedded: bool) -> anyhow::Result<()> {
+fn departures(file: &Path, window: usize, on_disk: bool) -> anyhow::Result<()> {
     let clock = SystemClock::new();
     let flights: Vec<_> = trace::open(file)?.collect::<Result<_, _>>()?;
     let read = clock.now();
-    let store: Arc<dyn Store> = if embedded {
-        Arc::new(EmbeddedStore::open_backend(
-            Disk::default().backend("timers.redb"),
-            1,
-        )?)
+    let store: Arc<dyn Store> = if on_disk {
+        let disk = Disk::default();
+        let tables = TableStore::open(disk.files("tables"), 1, TableOptions::default())?;
+        let log = LogStore::open(tables, disk.files("log"), 1, LogOptions::default())?;
+        Arc::new(MovingLog::start(log)?)
     } else {
         Arc::new(MemoryStore::new(1))
     };

@@ -182,19 +182,16 @@ impl Calls {
             let sum = Mutex::new(Tally::default());
             if !self.no_scripts {
                 let cases = calls::cases(&[kind]);
-                // The B-tree makes twenty times the calls that a log makes.
-                let stride = self.stride * if kind == Kind::Embedded { 11 } else { 1 };
                 let failure: Option<Box<Failure>> = on_all_cores(0, cases.len() as u64, |index| {
                     let case = &cases[usize::try_from(index).unwrap_or(0)];
-                    let tally = calls::run_case(case, stride)?;
+                    let tally = calls::run_case(case, self.stride)?;
                     lock(&sum).add(&tally);
                     Ok(())
                 });
                 failure.map_or(Ok(()), Err)?;
             }
             let scripted = std::mem::take(&mut *lock(&sum));
-            let seeds = self.seeds / if kind == Kind::Embedded { 5 } else { 1 };
-            let failure: Option<Box<Failure>> = on_all_cores(first, seeds.max(1), |seed| {
+            let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds.max(1), |seed| {
                 let tally = calls::run_life(kind, seed)?;
                 lock(&sum).add(&tally);
                 Ok(())
@@ -215,9 +212,6 @@ impl Bytes {
             (Ok(first), Ok(kinds)) => (first, kinds),
             (Err(code), _) | (_, Err(code)) => return code,
         };
-        // The embedded store panics on some damage, and is caught at that. What the hook that
-        // prints it reads to name the functions is more memory than a store may ask for.
-        std::panic::set_hook(Box::new(|_| {}));
         report(self.prove(first, &kinds), "bytes")
     }
 

@@ -359,13 +359,7 @@ impl World {
             // Enough for one entry each by each clock, and not for much more.
             config.window = usize::try_from(plan.queues * many.between(2, 5)).unwrap_or(2);
         }
-        let kinds = [
-            Kind::Log,
-            Kind::Log,
-            Kind::Log,
-            Kind::Embedded,
-            Kind::Memory,
-        ];
+        let kinds = [Kind::Log, Kind::Log, Kind::Log, Kind::Tables, Kind::Memory];
         let mut kind = options.kind.unwrap_or(*draw.pick(&kinds));
         if options.lying_disk && kind == Kind::Memory {
             kind = Kind::Tables;
@@ -569,11 +563,7 @@ impl World {
 
     /// How and when a call to the disk fails.
     fn draw_fault(&mut self) -> DiskFault {
-        let after = self.faults.below(if self.machine.kind != Kind::Embedded {
-            8
-        } else {
-            40
-        });
+        let after = self.faults.below(8);
         let calls = match self.faults.below(4) {
             0 => Calls::All,
             1 => Calls::Only(Operation::Sync),
@@ -852,7 +842,7 @@ impl World {
         next.fault = match (crash, how, self.machine.kind) {
             (false, ..) => Fault::None,
             (true, 0, _) => Fault::Before,
-            (true, 1 | 2, Kind::Embedded | Kind::Log | Kind::Tables) => Fault::Within(fault),
+            (true, 1 | 2, Kind::Log | Kind::Tables) => Fault::Within(fault),
             (true, ..) => Fault::After,
         };
     }
@@ -1251,13 +1241,12 @@ impl World {
         }
     }
 
-    /// The process ends, and with it, now and then, the machine. After a sync that failed the
-    /// embedded store is not opened on what is only in memory: it takes that for durable.
+    /// The process ends, and with it, now and then, the machine.
     fn end_process(&mut self) {
         let disk = &self.machine.disk;
         match self.faults.below(4) {
             0 | 1 => disk.cut(self.faults.draw()),
-            2 if self.machine.kind != Kind::Embedded => disk.restart(),
+            2 => disk.restart(),
             _ => {
                 disk.restart();
                 disk.evict();

@@ -56,9 +56,7 @@ pub(crate) enum Name {
     Sqlite,
     Lmdb,
     Beanstalkd,
-    CountwheelEmbedded,
     CountwheelLog,
-    EngineEmbedded,
     EngineLog,
 }
 
@@ -100,9 +98,7 @@ impl Name {
             Self::Sqlite => "SQLite (rusqlite 0.41)",
             Self::Lmdb => "LMDB (heed 0.22)",
             Self::Beanstalkd => "beanstalkd -f0 (Debian)",
-            Self::CountwheelEmbedded => "countwheel, plain reference",
             Self::CountwheelLog => "countwheel, log in front",
-            Self::EngineEmbedded => "countwheel engine, plain reference",
             Self::EngineLog => "countwheel engine, log in front",
         }
     }
@@ -130,20 +126,15 @@ impl Name {
             Self::Beanstalkd => {
                 "binlog, a sync each write, over loopback; a batch is as many commands in one piece. No lookup by a key of the caller's (by its own id instead), no move, no scan; it keeps everything in memory. Its load is made with a sync every 50 ms"
             }
-            Self::CountwheelEmbedded => "`EmbeddedStore`: a commit of the batch's changes",
             Self::CountwheelLog => "`DiskStore`: a commit of the batch's changes",
-            Self::EngineEmbedded => {
-                "`Timers::submit` over `EmbeddedStore`; instead of a batch, so many callers, each with one request under way. The time is that of a request"
+            Self::EngineLog => {
+                "`Timers::submit` over `DiskStore`; instead of a batch, so many callers, each with one request under way. The time is that of a request"
             }
-            Self::EngineLog => "the same over `DiskStore`",
         }
     }
 
     pub(crate) fn is_ours(self) -> bool {
-        matches!(
-            self,
-            Self::CountwheelEmbedded | Self::CountwheelLog | Self::EngineEmbedded | Self::EngineLog
-        )
+        matches!(self, Self::CountwheelLog | Self::EngineLog)
     }
 
     /// Bold if it is ours.
@@ -157,7 +148,7 @@ impl Name {
 
     pub(crate) fn can(self, skill: Skill) -> bool {
         match self {
-            Self::RawGrowing | Self::EngineEmbedded | Self::EngineLog => skill == Skill::Insert,
+            Self::RawGrowing | Self::EngineLog => skill == Skill::Insert,
             Self::RawPreallocated => matches!(skill, Skill::Insert | Skill::Steady),
             Self::Beanstalkd => !matches!(skill, Skill::Scan | Skill::Move),
             _ => true,
@@ -195,9 +186,7 @@ impl Name {
             #[cfg(feature = "heed")]
             Self::Lmdb => Box::new(lmdb::open(directory)?),
             Self::Beanstalkd => Box::new(beanstalkd::Beanstalkd::open(directory, loading)?),
-            Self::CountwheelEmbedded => Box::new(store::open(directory, Kind::Embedded)?),
             Self::CountwheelLog => Box::new(store::open(directory, Kind::Log)?),
-            Self::EngineEmbedded => Box::new(engine::open(directory, Kind::Embedded)?),
             Self::EngineLog => Box::new(engine::open(directory, Kind::Log)?),
             #[allow(unreachable_patterns, reason = "with all features nobody is left")]
             other => bail!("{} was left out of this build", other.label()),

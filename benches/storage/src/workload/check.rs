@@ -54,7 +54,6 @@ impl Name {
     /// Who reads back what this candidate wrote: of an engine, its store.
     pub(crate) fn reader(self) -> Self {
         match self {
-            Self::EngineEmbedded => Self::CountwheelEmbedded,
             Self::EngineLog => Self::CountwheelLog,
             other => other,
         }
@@ -67,7 +66,7 @@ mod tests {
     use crate::item::Op;
 
     fn filled(directory: &std::path::Path) -> Box<dyn Peer> {
-        let mut peer = Name::CountwheelEmbedded.open(directory, false).unwrap();
+        let mut peer = Name::CountwheelLog.open(directory, false).unwrap();
         let item = |id| Item { id, due_ms: id };
         let ops: Vec<Op> = (1..100).map(|id| Op::Insert(item(id))).collect();
         peer.commit(&ops).unwrap();

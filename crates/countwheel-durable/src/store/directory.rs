@@ -27,12 +27,12 @@ const LOST_AND_FOUND: &str = "lost+found";
 
 /// The first line of `FORMAT`.
 const TITLE: &str = "countwheel data directory";
-/// The version of a directory with the embedded database.
-pub(super) const EMBEDDED: u64 = 1;
-/// The version of a directory with a log and tables, as it is made.
-pub(super) const LOG_AND_TABLES: u64 = 3;
+/// The version of a directory as it is made.
+pub(super) const VERSION: u64 = 3;
 /// The version before: no queue has a namespace. It is opened, and becomes the one above.
-pub(super) const LOG_AND_TABLES_2: u64 = 2;
+pub(super) const VERSION_2: u64 = 2;
+/// The first version held one database of another library. No release wrote it.
+const VERSION_1: u64 = 1;
 
 /// What `FORMAT` says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,19 +60,15 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Takes the directory for this process, which is not there or holds something of this
-    /// `version`. Makes it if it is not there; else it changes nothing.
-    pub(super) fn of(
-        place: &dyn Place,
-        directory: &Path,
-        version: u64,
-    ) -> Result<Self, StoreError> {
+    /// Takes the directory for this process, which is not there or holds a store of a version that
+    /// is read. Makes it if it is not there; else it changes nothing.
+    pub(super) fn of(place: &dyn Place, directory: &Path) -> Result<Self, StoreError> {
         create_directory(place, directory)?;
         // Looked at before it is locked, since it may be a stranger's directory, and again under
         // the lock, since another process may have made a store meanwhile.
-        inspect(place, directory, version)?;
+        inspect(place, directory)?;
         let lock = Lock::take(place, directory)?;
-        let format = inspect(place, directory, version)?;
+        let format = inspect(place, directory)?;
         Ok(Self { lock, format })
     }
 
@@ -81,7 +77,6 @@ impl Claim {
     pub(super) fn existing(
         place: &dyn Place,
         directory: &Path,
-        version: u64,
     ) -> Result<(Lock, Format), StoreError> {
         let none = || {
             DiskError::NotAStore {
@@ -91,7 +86,7 @@ impl Claim {
             .into()
         };
         let ready = || {
-            let format = inspect(place, directory, version)?;
+            let format = inspect(place, directory)?;
             format.filter(|format| format.ready).ok_or_else(none)
         };
         if !place.is_directory(directory) {
@@ -103,12 +98,8 @@ impl Claim {
     }
 
     /// The same, of a directory that has no store.
-    pub(super) fn empty(
-        place: &dyn Place,
-        directory: &Path,
-        version: u64,
-    ) -> Result<Self, StoreError> {
-        let claim = Self::of(place, directory, version)?;
+    pub(super) fn empty(place: &dyn Place, directory: &Path) -> Result<Self, StoreError> {
+        let claim = Self::of(place, directory)?;
         if claim.format.is_some_and(|format| format.ready) {
             return Err(DiskError::NotAStore {
                 path: directory.to_owned(),
@@ -124,8 +115,8 @@ impl Format {
     /// The same of the version that is written.
     fn raised(self) -> Self {
         match self.version {
-            LOG_AND_TABLES_2 if !planted!(MakingLeavesFormat) => Self {
-                version: LOG_AND_TABLES,
+            VERSION_2 if !planted!(MakingLeavesFormat) => Self {
+                version: VERSION,
                 ..self
             },
             _ => self,
@@ -135,7 +126,7 @@ impl Format {
     /// Whether it is of a version that earlier programs open, which do not know all that this one
     /// writes.
     pub(super) fn is_older(self) -> bool {
-        self.version == LOG_AND_TABLES_2
+        self.version == VERSION_2
     }
 }
 
@@ -224,11 +215,7 @@ type Looked = Result<Option<Format>, StoreError>;
 
 /// Looks at a directory without changing anything in it: what it says it is, and a lock that
 /// keeps every opening out as long as it is held.
-pub(super) fn look(
-    place: &dyn Place,
-    directory: &Path,
-    version: u64,
-) -> Result<(Lock, Looked), StoreError> {
+pub(super) fn look(place: &dyn Place, directory: &Path) -> Result<(Lock, Looked), StoreError> {
     let path = directory.join(LOCK);
     let mut lock = Lock {
         directory: lock_of(directory, File::try_lock_shared)?,
@@ -245,7 +232,7 @@ pub(super) fn look(
         Err(source) if source.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(io_error(&path, source)),
     }
-    Ok((lock, inspect(place, directory, version)))
+    Ok((lock, inspect(place, directory)))
 }
 
 fn parent_of(directory: &Path) -> &Path {
@@ -403,16 +390,12 @@ pub(super) fn settle_name(place: &dyn Place, directory: &Path) -> Result<(), Sto
 
 /// What the directory says it is; `None` if it is empty. Refuses one that is not empty and
 /// does not say.
-pub(super) fn inspect(
-    place: &dyn Place,
-    directory: &Path,
-    version: u64,
-) -> Result<Option<Format>, StoreError> {
+pub(super) fn inspect(place: &dyn Place, directory: &Path) -> Result<Option<Format>, StoreError> {
     let mut stranger = None;
     let names = place.names(directory);
     for name in names.map_err(|source| io_error(directory, source))? {
         if name == OsStr::new(FORMAT) {
-            return read_format(place, directory, version).map(Some);
+            return read_format(place, directory).map(Some);
         }
         // What a creation leaves that ended before its first rename, and what the root of a file
         // system has of its own.
@@ -449,7 +432,7 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-fn read_format(place: &dyn Place, directory: &Path, version: u64) -> Result<Format, StoreError> {
+fn read_format(place: &dyn Place, directory: &Path) -> Result<Format, StoreError> {
     /// More than any format needs.
     const MAX_BYTES: u64 = 4096;
 
@@ -462,7 +445,7 @@ fn read_format(place: &dyn Place, directory: &Path, version: u64) -> Result<Form
         Ok(text)
     };
     let text = read().map_err(|source| io_error(&path, source))?;
-    parse_format(&String::from_utf8_lossy(&text), version).map_err(|refusal| match refusal {
+    parse_format(&String::from_utf8_lossy(&text)).map_err(|refusal| match refusal {
         Refusal::NotAStore(problem) => DiskError::NotAStore { path, problem }.into(),
         Refusal::Corrupt(problem) => DiskError::Corrupt { path, problem }.into(),
     })
@@ -516,9 +499,8 @@ fn format_text(format: Format) -> String {
     format!("{TITLE}\nformat {version}\nstore {store_id:016x}\nstate {state}\n")
 }
 
-/// What a text says of a directory that should be of `version`, or of one before that is still
-/// opened.
-fn parse_format(text: &str, version: u64) -> Result<Format, Refusal> {
+/// What a text says of a directory, of this version or of the one before.
+fn parse_format(text: &str) -> Result<Format, Refusal> {
     let mut lines = text.lines();
     if lines.next() != Some(TITLE) {
         // What was cut to nothing, or zeroed, is more likely ours than a stranger's.
@@ -535,21 +517,13 @@ fn parse_format(text: &str, version: u64) -> Result<Format, Refusal> {
             .map(|(_, value)| value);
         value.ok_or_else(|| Refusal::Corrupt(format!("it has no line `{name}` in its place")))
     };
-    let mut found = version;
-    match field("format")?.parse::<u64>() {
-        Ok(found) if found == version => {}
-        Ok(LOG_AND_TABLES_2) if version == LOG_AND_TABLES => found = LOG_AND_TABLES_2,
-        Ok(other @ (LOG_AND_TABLES | LOG_AND_TABLES_2)) => {
-            let problem =
-                format!("holds a log and tables (directory format {other}), not one database");
-            return Err(Refusal::NotAStore(problem));
-        }
-        Ok(EMBEDDED) => {
-            let problem = "holds one database (directory format 1): it has to be converted to a \
-                           new directory first";
+    let version = match field("format")?.parse::<u64>() {
+        Ok(known @ (VERSION | VERSION_2)) => known,
+        Ok(VERSION_1) => {
+            let problem = "holds one database (directory format 1), which is no longer read";
             return Err(Refusal::NotAStore(problem.to_owned()));
         }
-        Ok(later) if later > version => {
+        Ok(later) if later > VERSION => {
             let problem = format!("written by a later version (directory format {later})");
             return Err(Refusal::NotAStore(problem));
         }
@@ -558,11 +532,11 @@ fn parse_format(text: &str, version: u64) -> Result<Format, Refusal> {
                 "its format is not a known number".to_owned(),
             ));
         }
-    }
+    };
     let store_id = u64::from_str_radix(field("store")?, 16)
         .map_err(|_| Refusal::Corrupt("its store is not 16 hex digits".to_owned()))?;
     let format = Format {
-        version: found,
+        version,
         store_id,
         ready: field("state")? == "ready",
     };
@@ -576,8 +550,7 @@ fn parse_format(text: &str, version: u64) -> Result<Format, Refusal> {
 /// Whether a text says what a directory is.
 #[cfg(feature = "planted-bugs")]
 pub(super) fn is_format(text: &str) -> bool {
-    let found = [EMBEDDED, LOG_AND_TABLES].map(|version| parse_format(text, version));
-    found.iter().any(Result::is_ok)
+    parse_format(text).is_ok()
 }
 
 /// Makes the names in a directory durable.
@@ -609,11 +582,7 @@ mod tests {
 
     #[test]
     fn a_format_is_read_as_it_was_written() {
-        for (version, read_as) in [
-            (EMBEDDED, EMBEDDED),
-            (LOG_AND_TABLES_2, LOG_AND_TABLES),
-            (LOG_AND_TABLES, LOG_AND_TABLES),
-        ] {
+        for version in [VERSION_2, VERSION] {
             for ready in [false, true] {
                 for store_id in [0, 0xfeed, u64::MAX] {
                     let format = Format {
@@ -622,9 +591,7 @@ mod tests {
                         ready,
                     };
                     let text = format_text(format);
-                    assert_eq!(parse_format(&text, read_as), Ok(format));
-                    let other = parse_format(&text, EMBEDDED + LOG_AND_TABLES - read_as);
-                    assert!(matches!(other, Err(Refusal::NotAStore(_))), "{other:?}");
+                    assert_eq!(parse_format(&text), Ok(format));
                 }
             }
         }
@@ -633,14 +600,14 @@ mod tests {
     /// What the program that knew version 2 alone says of version 3.
     #[test]
     fn a_later_version_is_said_to_be_one() {
-        for (version, later) in [(LOG_AND_TABLES, LOG_AND_TABLES + 1), (EMBEDDED, 9)] {
+        for later in [VERSION + 1, 9] {
             let text = format_text(Format {
                 version: later,
                 store_id: 0xfeed,
                 ready: true,
             });
             let expected = format!("written by a later version (directory format {later})");
-            let refused = parse_format(&text, version);
+            let refused = parse_format(&text);
             assert_eq!(refused, Err(Refusal::NotAStore(expected)));
         }
     }
@@ -648,23 +615,20 @@ mod tests {
     #[test]
     fn any_other_text_is_refused() {
         let text = format_text(Format {
-            version: EMBEDDED,
+            version: VERSION,
             store_id: 0xfeed,
             ready: true,
         });
         for end in 0..text.len() {
-            assert!(
-                parse_format(&text[..end], EMBEDDED).is_err(),
-                "cut to {end} bytes"
-            );
+            assert!(parse_format(&text[..end]).is_err(), "cut to {end} bytes");
         }
         let corrupt = [
             text.replace("feed", "FEED"),
             text.replace("0000feed", "feed"),
             text.replace("ready", "steady"),
-            text.replace("format 1", "format 01"),
-            text.replace("format 1", "format 0"),
-            text.replace("format 1", "format one"),
+            text.replace("format 3", "format 03"),
+            text.replace("format 3", "format 0"),
+            text.replace("format 3", "format three"),
             text.replace("store ", "stare "),
             text.replace('\n', "\r\n"),
             format!("{text}\n"),
@@ -672,7 +636,7 @@ mod tests {
             String::new(),
         ];
         for text in corrupt {
-            let refused = parse_format(&text, EMBEDDED);
+            let refused = parse_format(&text);
             assert!(
                 matches!(refused, Err(Refusal::Corrupt(_))),
                 "{text:?}: {refused:?}"
@@ -680,9 +644,10 @@ mod tests {
         }
         for text in [
             text.replace("count", "pin"),
-            text.replace("format 1", "format 3"),
+            text.replace("format 3", "format 1"),
+            text.replace("format 3", "format 4"),
         ] {
-            let refused = parse_format(&text, EMBEDDED);
+            let refused = parse_format(&text);
             assert!(
                 matches!(refused, Err(Refusal::NotAStore(_))),
                 "{text:?}: {refused:?}"

@@ -19,15 +19,14 @@ pub(super) use self::backup::is_list;
 pub(super) use self::opened::Opened;
 use self::opened::{making, must_have, refuse_snapshot};
 pub(super) use self::raised::RaisedFormat;
-use super::directory::{Claim, EMBEDDED, FORMAT, LOG_AND_TABLES, Lock, inspect, io_error};
+use super::directory::{Claim, FORMAT, Lock, inspect, io_error};
 use super::files::cannot_open;
 use super::place::{FileSystem, Place as _};
 use super::scrub::{Piece, Scrub};
-use super::settings;
 use super::{
-    Change, Commit, DiskError, DuePage, DueScan, EmbeddedStore, Filter, Gaps, Lease, LogOptions,
-    LogStats, MovingLog, OnDisk, OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery,
-    Scrubbed, Shard, Store, StoreError, Summary, TableOptions, TableStats, TableStore, one_by_one,
+    Change, Commit, DiskError, DuePage, DueScan, Filter, Gaps, Lease, LogOptions, LogStats,
+    MovingLog, OnDisk, OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed,
+    Shard, Store, StoreError, Summary, TableOptions, TableStats, TableStore, one_by_one,
 };
 use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble, Troubles};
 
@@ -110,8 +109,7 @@ impl DiskStore {
     /// # Errors
     /// [`StoreError`], every kind but `Fenced` and `Poisoned`. After `NotAStore`, `Corrupt` and
     /// `Locked` the directory is as it was, to the byte. A directory is never taken for
-    /// empty because part of it is missing. One with an [`EmbeddedStore`] is refused as
-    /// [`DiskError::NotAStore`]: see [`convert`](Self::convert). So is a snapshot: see
+    /// empty because part of it is missing. A snapshot is refused as [`DiskError::NotAStore`]: see
     /// [`restore`](Self::restore).
     pub fn open(
         directory: &Path,
@@ -146,7 +144,7 @@ impl DiskStore {
     /// As [`open`](Self::open), and [`DiskError::NotAStore`] if there is none.
     pub fn open_existing(directory: &Path, options: DiskOptions) -> Result<Self, StoreError> {
         refuse_snapshot(&FileSystem, directory)?;
-        let (lock, format) = Claim::existing(&FileSystem, directory, LOG_AND_TABLES)?;
+        let (lock, format) = Claim::existing(&FileSystem, directory)?;
         must_have(&FileSystem, directory)?;
         let opened = Opened::ready(&FileSystem, directory, format, options, lock)?;
         Self::start(directory, opened)
@@ -158,7 +156,7 @@ impl DiskStore {
     /// As [`open`](Self::open), and [`DiskError::NotAStore`] if there is a store.
     pub fn init(directory: &Path, store_id: u64, options: DiskOptions) -> Result<Self, StoreError> {
         refuse_snapshot(&FileSystem, directory)?;
-        let Claim { lock, .. } = Claim::empty(&FileSystem, directory, LOG_AND_TABLES)?;
+        let Claim { lock, .. } = Claim::empty(&FileSystem, directory)?;
         Self::create(directory, store_id, options, lock, |_| Ok(()))
     }
 
@@ -205,55 +203,6 @@ impl DiskStore {
     #[must_use]
     pub fn was_made(&self) -> bool {
         self.was_made
-    }
-
-    /// Makes a store in the empty directory `into` of all that the embedded store in `from` has,
-    /// with the same id, so that the ids of timers stay what they are. Takes as long as it takes
-    /// to read and write them all; in memory is a page. If it ends before its time, `into` is
-    /// as good as empty. `from` keeps its timers, but must not be used any more.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open), [`DiskError::NotAStore`] if `into` holds a store already, and
-    /// as [`EmbeddedStore::open_existing`] for `from`. Nothing is ever made in `from`, and nothing
-    /// is changed in it before `into` is known to be free.
-    ///
-    /// ```
-    /// use countwheel_durable::Revision;
-    /// use countwheel_durable::store::{
-    ///     Change, DiskOptions, DiskStore, EmbeddedStore, Shard, Store,
-    /// };
-    ///
-    /// let (from, into) = (tempfile::tempdir()?, tempfile::tempdir()?);
-    /// let old = EmbeddedStore::open(from.path(), 7)?;
-    /// let lease = old.acquire(Shard::ONLY)?.lease;
-    /// old.commit(lease, &[Change::Given(Revision(5))])?;
-    /// drop(old);
-    ///
-    /// let mut options = DiskOptions::default();
-    /// options.log.segment_bytes = 1 << 16; // for a test
-    /// let new = DiskStore::convert(from.path(), into.path(), options)?;
-    /// let ownership = new.acquire(Shard::ONLY)?;
-    /// assert_eq!((ownership.store_id, ownership.last_revision), (7, Revision(5)));
-    /// // Whoever knew the fence of an attempt sees a higher one.
-    /// assert!(ownership.lease.fence > lease.fence);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn convert(from: &Path, into: &Path, options: DiskOptions) -> Result<Self, StoreError> {
-        let (source, format) = Claim::existing(&FileSystem, from, EMBEDDED)?;
-        Self::must_be_outside(into, from)?;
-        let was_there = into.exists();
-        let Claim { lock, .. } = Claim::empty(&FileSystem, into, LOG_AND_TABLES)?;
-        let opened = EmbeddedStore::open_claimed(from, source, format);
-        let old = opened.inspect_err(|_| {
-            if !was_there && let Err(error) = fs::remove_dir(into) {
-                let into = into.display();
-                tracing::warn!(%into, %error, "an empty directory could not be removed");
-            }
-        })?;
-        let known = old.acquire(Shard::ONLY)?;
-        Self::create(into, known.store_id, options, lock, |new| {
-            copy(&old, known, new)
-        })
     }
 
     /// What the opening had to do.
@@ -330,7 +279,7 @@ impl DiskStore {
         let files = FileSystem.read_only(&self.directory);
         let list = || vec![0];
         self.scrub.step(&*files, u64::MAX, list, |_, _, found| {
-            let problem = match inspect(&FileSystem, &self.directory, LOG_AND_TABLES) {
+            let problem = match inspect(&FileSystem, &self.directory) {
                 Ok(Some(found)) if found == self.format.get() => None,
                 Ok(Some(_)) => Some("it is that of another store".to_owned()),
                 Ok(None) => Some("it is missing".to_owned()),
@@ -376,49 +325,6 @@ impl Drop for DiskStore {
     fn drop(&mut self) {
         self.log.log().close();
     }
-}
-
-/// Puts all that `old` has into `new`.
-fn copy(old: &EmbeddedStore, known: Ownership, new: &DiskStore) -> Result<(), StoreError> {
-    let mut lease = new.acquire(Shard::ONLY)?.lease;
-    while lease.fence < known.lease.fence {
-        lease = new.acquire(Shard::ONLY)?.lease;
-    }
-    let counts = old.counts(Shard::ONLY)?;
-    let total: u64 = counts.iter().flat_map(|queue| queue.by_state).sum();
-    let mut done = 0;
-    for counts in counts {
-        let mut filter = Filter {
-            limit: 1_024,
-            ..Filter::queue(counts.queue)
-        };
-        loop {
-            let page = old.list(Shard::ONLY, &filter)?;
-            done += page.records.len();
-            let changes = page.records.into_iter().map(|record| Change::Put {
-                record: Box::new(record),
-                before: super::Before::Absent,
-            });
-            new.commit(lease, &changes.collect::<Vec<_>>())?;
-            tracing::info!(done, total, "timers converted");
-            match page.next {
-                Some(next) => filter.after = Some(next),
-                None => break,
-            }
-        }
-    }
-    let mut last = vec![Change::Given(known.last_revision)];
-    last.extend(known.clock.map(Change::Clock));
-    let settings = old
-        .settings(SettingsVersion::default())?
-        .unwrap_or_default();
-    // Each commit has a bounded part of them.
-    for (name, value) in settings.iter() {
-        let put = settings::put_anew(name, value.clone());
-        new.log.log().commit_beside(lease, &[], vec![put])?;
-    }
-    let version = settings::given(settings.version());
-    new.log.log().commit_beside(lease, &last, vec![version])
 }
 
 impl Store for DiskStore {
@@ -524,6 +430,7 @@ impl OnDisk for DiskStore {
 #[cfg(test)]
 mod tests {
     use super::super::directory::Format;
+    use super::super::directory::VERSION;
     use super::*;
     use crate::store::conformance::varied_records;
     use crate::{Namespace, Revision};
@@ -539,7 +446,7 @@ mod tests {
         drop(DiskStore::open(directory, 7, options()).unwrap());
         let mut store = DiskStore::open(directory, 7, options()).unwrap();
         let format = Format {
-            version: LOG_AND_TABLES - 1,
+            version: VERSION - 1,
             ..store.format.get()
         };
         super::super::directory::write_format(&FileSystem, directory, format).unwrap();
@@ -548,7 +455,7 @@ mod tests {
     }
 
     fn version(directory: &Path) -> u64 {
-        let format = inspect(&FileSystem, directory, LOG_AND_TABLES).unwrap();
+        let format = inspect(&FileSystem, directory).unwrap();
         format.unwrap().version
     }
 
@@ -564,9 +471,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = older(directory.path());
         let lease = store.acquire(Shard::ONLY).unwrap().lease;
-        assert_eq!(version(directory.path()), LOG_AND_TABLES - 1);
+        assert_eq!(version(directory.path()), VERSION - 1);
         store.commit(lease, &[put_in("default")]).unwrap();
-        assert_eq!(version(directory.path()), LOG_AND_TABLES);
+        assert_eq!(version(directory.path()), VERSION);
         assert!(!store.format.get().is_older());
     }
 
@@ -584,6 +491,6 @@ mod tests {
         );
         let refused = store.commit(lease, &[Change::Given(Revision(5))]);
         assert!(matches!(refused, Err(StoreError::Poisoned)), "{refused:?}");
-        assert_eq!(version(directory.path()), LOG_AND_TABLES - 1);
+        assert_eq!(version(directory.path()), VERSION - 1);
     }
 }

@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 
 use countwheel::{BootId, Instant, Timestamp};
 
-use super::embedded::codec;
+use super::codec;
 use super::simulated::Disk;
 use super::{
     Change, ClockNote, DueScan, Filter, LogOptions, LogStore, MemorySorted, Shard, Store,
@@ -120,7 +120,7 @@ impl Target {
                 );
                 let sum = crc32c::crc32c(listed.as_bytes());
                 let texts = [
-                    format(1, "ready"),
+                    format(2, "ready"),
                     format(2, "creating"),
                     format(3, "ready"),
                     format!("{listed}sum {sum:08x}\n"),

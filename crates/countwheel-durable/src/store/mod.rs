@@ -6,11 +6,11 @@
 
 mod check;
 mod clock_note;
+mod codec;
 pub mod conformance;
 mod directory;
 mod disk;
 mod disk_error;
-mod embedded;
 mod files;
 #[cfg(feature = "planted-bugs")]
 pub mod fuzz;
@@ -39,7 +39,6 @@ pub use check::{AtRisk, CheckReport, CheckedFile, FileKind, Problem, check_files
 pub use clock_note::ClockNote;
 pub use disk::{DiskOptions, DiskStats, DiskStore, Snapshot};
 pub use disk_error::DiskError;
-pub use embedded::EmbeddedStore;
 pub use files::{Files, StoreFile, SystemFiles};
 pub use log::{LogOptions, LogStats, LogStore, MovingLog, Recovery};
 pub use memory::MemoryStore;

@@ -6,7 +6,7 @@
 
 use countwheel::Timestamp;
 
-use super::{Before, Change, Shard};
+use super::{Change, Shard};
 use crate::{
     DeadReason, DueClock, Missed, QueueName, Record, RetryPolicy, Revision, Setting, SettingName,
     SettingValue, SettingsVersion, State, TimerId, TimerName,
@@ -99,14 +99,6 @@ pub(super) fn changes(changes: &[Change], version: SettingsVersion) -> Vec<Chang
 /// That versions up to this one were given, though no record shows it.
 pub(super) fn given(version: SettingsVersion) -> Change {
     Change::Given(Revision(version.0))
-}
-
-/// Puts a setting where there is none of its name.
-pub(super) fn put_anew(name: &SettingName, value: SettingValue) -> Change {
-    Change::Put {
-        record: Box::new(record_of(name, value.value, value.version)),
-        before: Before::Absent,
-    }
 }
 
 impl Shard {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::embedded::codec::{self, CodecError, Indexed};
+use super::codec::{self, CodecError, Indexed};
 use super::{
     Change, DuePage, DueScan, Filter, Gaps, MemoryStore, OpenFiles, Page, Scrubbed, Shard, Store,
     StoreError,

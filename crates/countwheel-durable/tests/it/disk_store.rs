@@ -6,12 +6,9 @@ use std::path::{Path, PathBuf};
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::unchanged::unchanged;
 use countwheel_durable::store::{
-    Change, DiskError, DiskOptions, DiskStore, EmbeddedStore, Filter, OnDisk, Shard, Store,
-    StoreError,
+    Change, DiskError, DiskOptions, DiskStore, Filter, OnDisk, Shard, Store, StoreError,
 };
-use countwheel_durable::{
-    QueueName, Record, Revision, Setting, SettingName, SettingsVersion, TimerName, TroubleReason,
-};
+use countwheel_durable::{QueueName, Record, TimerName, TroubleReason};
 
 use crate::support::sample::pending;
 
@@ -98,90 +95,15 @@ fn what_moved_to_the_tables_is_found_again() {
 }
 
 #[test]
-fn another_store_s_directory_is_refused_both_ways() {
-    let directories = [(); 3].map(|()| tempfile::tempdir().unwrap());
-    let [old, new, strange] = directories.each_ref().map(tempfile::TempDir::path);
-    drop(EmbeddedStore::open(old, 7).unwrap());
-    drop(open(new).unwrap());
-    fs::write(strange.join("letter"), "Dear all").unwrap();
-    let refused = refusal(old);
-    assert!(
-        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
-        "{refused}"
-    );
-    assert!(refused.to_string().contains("converted"), "{refused}");
-    let refused = unchanged(new, || EmbeddedStore::open(new, 7))
-        .unwrap()
-        .unwrap_err();
-    assert!(
-        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
-        "{refused}"
-    );
-    let refused = refusal(strange);
-    assert!(
-        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
-        "{refused}"
-    );
-    assert_eq!(fs::read_dir(strange).unwrap().count(), 1);
-    // Nor is a part that is missing made anew.
-    fs::remove_dir_all(new.join("log")).unwrap();
-    let refused = refusal(new);
+fn a_store_without_its_log_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(open(directory.path()).unwrap());
+    fs::remove_dir_all(directory.path().join("log")).unwrap();
+    let refused = refusal(directory.path());
     assert!(
         matches!(refused, StoreError::Disk(DiskError::Corrupt { .. })),
         "{refused}"
     );
-}
-
-#[test]
-fn an_embedded_store_is_converted_with_all_it_has() {
-    let directories = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let [from, into] = directories.each_ref().map(tempfile::TempDir::path);
-    let old = EmbeddedStore::open(from, 9).unwrap();
-    let first = old.acquire(Shard::ONLY).unwrap().lease;
-    let lease = old.acquire(Shard::ONLY).unwrap().lease;
-    assert!(first.fence < lease.fence);
-    // More than a page.
-    let puts: Vec<_> = (1..1_500)
-        .map(|number| Change::put(record(number)))
-        .collect();
-    old.commit(lease, &puts).unwrap();
-    old.commit(lease, &[Change::Given(Revision(2_000))])
-        .unwrap();
-    for number in 0..100 {
-        // The last change leaves nothing, and counts.
-        let change = Setting {
-            name: SettingName::new((number % 60).to_string()).unwrap(),
-            value: (number < 99).then(|| vec![number; 100]),
-        };
-        old.commit(lease, &[Change::Setting(change)]).unwrap();
-    }
-    let none = SettingsVersion::default();
-    let settings = old.settings(none).unwrap().unwrap();
-    assert_eq!(settings.version(), SettingsVersion(100));
-    let counts = old.counts(Shard::ONLY).unwrap();
-    drop(old);
-    // A conversion that ended before its time leaves nothing that counts.
-    fs::create_dir(into.join("log")).unwrap();
-    let half_made = "countwheel data directory\nformat 2\nstore 0000000000000003\nstate creating\n";
-    fs::write(into.join("FORMAT"), half_made).unwrap();
-    let new = DiskStore::convert(from, into, options()).unwrap();
-    assert_eq!(new.counts(Shard::ONLY).unwrap(), counts);
-    for number in 1..1_500 {
-        let found = new.get(Shard::ONLY, &record(number).name).unwrap();
-        assert_eq!(found, Some(record(number)));
-    }
-    assert_eq!(new.settings(none).unwrap(), Some(settings));
-    let ownership = new.acquire(Shard::ONLY).unwrap();
-    assert_eq!(ownership.store_id, 9);
-    assert_eq!(ownership.last_revision, Revision(2_000));
-    assert!(ownership.lease.fence > lease.fence);
-    drop(new);
-    let again = DiskStore::convert(from, into, options()).unwrap_err();
-    assert!(
-        matches!(again, StoreError::Disk(DiskError::NotAStore { .. })),
-        "{again}"
-    );
-    assert_eq!(open(into).unwrap().counts(Shard::ONLY).unwrap(), counts);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Data directories as earlier versions made them, kept in `tests/golden`, and what is in them.
 //!
-//! `format-1` was made by the version that had one database; `format-2`, with a log of version 4,
-//! `format-2-log-5`, `format-2-log-6`, which has notes of the clocks, `format-2-manifest-3`, whose
-//! manifest names a commit, and `format-2-table-3`, whose tables say in which state is what wakes and whose log has the counts
-//! in pieces, `format-2-record-3`, whose attempts say for how long they were held, and `format-3`, with
-//! queues of a namespace and settings, by `cargo test -p countwheel-durable --test it -- --ignored
+//! `format-2` has a log of version 4, `format-2-log-5` one of version 5, and `format-2-log-6` has notes
+//! of the clocks. The manifest of `format-2-manifest-3` names a commit. The tables of
+//! `format-2-table-3` say in which state is what wakes, and its log has the counts in pieces. The
+//! attempts of `format-2-record-3` say for how long they were held. `format-3`, with queues of a
+//! namespace and settings, was made by `cargo test -p countwheel-durable --test it -- --ignored
 //! make_the_newest`, which is for when a format is new: what is there is never made anew. Beside
 //! them are listings, in the words of the program that made each format first.
 
@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use countwheel::{BootId, Instant, Timestamp};
 use countwheel_durable::store::{
-    Before, Change, ClockNote, DiskError, DiskOptions, DiskStore, DueScan, EmbeddedStore, Filter,
-    LogStore, MemoryStore, Shard, Store, StoreError, SystemFiles, TableStore,
+    Before, Change, ClockNote, DiskError, DiskOptions, DiskStore, DueScan, Filter, LogStore,
+    MemoryStore, Shard, Store, StoreError, SystemFiles, TableStore,
 };
 use countwheel_durable::{
     AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Key,
@@ -191,46 +191,6 @@ fn copy(name: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn format_1_is_read_and_converted() {
-    let expected = expected("format-1.txt");
-    let directory = copy("format-1");
-    let refused = DiskStore::open(directory.path(), 0, options());
-    assert!(matches!(
-        refused,
-        Err(StoreError::Disk(DiskError::NotAStore { .. }))
-    ));
-    let refused = DiskStore::check(directory.path());
-    assert!(matches!(
-        refused,
-        Err(StoreError::Disk(DiskError::NotAStore { .. }))
-    ));
-
-    let store = EmbeddedStore::open(directory.path(), 0).unwrap();
-    let records = |store: &dyn Store| {
-        let listing = listing(store, line);
-        let records = listing.lines().filter(|line| {
-            let is_other = line.starts_with("count ") || line.starts_with("due ");
-            !is_other && !line.is_empty()
-        });
-        records.collect::<Vec<_>>().join("\n")
-    };
-    assert_eq!(records(&store), expected.trim_end());
-    let ownership = store.acquire(Shard::ONLY).unwrap();
-    assert_eq!(ownership.store_id, STORE);
-    assert_eq!(ownership.last_revision, Revision(99));
-    assert_eq!(ownership.lease.fence.0, 4);
-    let all = listing(&store, long_line);
-    drop(store);
-
-    let into = tempfile::tempdir().unwrap();
-    let converted = DiskStore::convert(directory.path(), into.path(), options()).unwrap();
-    assert_eq!(records(&converted), expected.trim_end());
-    assert_eq!(listing(&converted, long_line), all);
-    drop(converted);
-    assert!(DiskStore::check(into.path()).unwrap().is_sound());
-}
-
-#[test]
 fn format_2_is_read() {
     LOGS_AND_TABLES.into_iter().for_each(is_read);
 }
@@ -303,7 +263,6 @@ fn is_refused(path: &Path) {
         DiskStore::open(path, 0, options()).map(drop),
         DiskStore::check(path).map(drop),
         DiskStore::repair(path, into.path(), options(), &mut |_| Ok(())).map(drop),
-        EmbeddedStore::open(path, 0).map(drop),
     ];
     for refusal in refusals {
         let refusal = refusal.unwrap_err();
@@ -319,7 +278,7 @@ fn is_refused(path: &Path) {
 
 #[test]
 fn a_directory_of_a_later_format_is_refused_and_not_touched() {
-    for name in ["format-1", "format-2"] {
+    for name in ["format-2", "format-3"] {
         let directory = copy(name);
         let path = directory.path().join("FORMAT");
         let text = fs::read_to_string(&path).unwrap();

@@ -21,8 +21,8 @@ use countwheel_durable::{
     TroubleReason,
 };
 
-use crate::support::disk::Random;
 use crate::support::forward::forward;
+use crate::support::random::Random;
 use crate::support::sample::pending;
 
 fn open<B: Sorted>(base: B, disk: &Disk) -> Result<LogStore<B>, StoreError> {

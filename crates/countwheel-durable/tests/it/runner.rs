@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use countwheel::SystemClock;
 use countwheel_durable::store::{
-    Change, DiskError, EmbeddedStore, Lease, MemoryStore, OnDisk, OnFailure, Shard, Store,
+    Change, DiskError, DiskOptions, DiskStore, Lease, MemoryStore, OnDisk, OnFailure, Shard, Store,
     StoreError,
 };
 use countwheel_durable::{
@@ -448,13 +448,13 @@ fn the_scheduler_may_be_stopped_by_itself_and_by_another_at_once() {
 #[test]
 fn an_attempt_left_running_does_not_keep_the_directory() {
     let directory = tempfile::tempdir().unwrap();
-    let store = EmbeddedStore::open(directory.path(), 1).unwrap();
+    let store = DiskStore::open(directory.path(), 1, DiskOptions::default()).unwrap();
     let (timers, started) = open(store, Config::default());
     timers.call(set("a", Duration::ZERO)).unwrap();
     let (_, running) = started.recv_timeout(PATIENCE).unwrap();
     assert_eq!(timers.stop(Duration::ZERO), 1);
     drop(timers);
-    let store = EmbeddedStore::open(directory.path(), 1).unwrap();
+    let store = DiskStore::open(directory.path(), 1, DiskOptions::default()).unwrap();
     let (_timers, started) = open(store, Config::default());
     let (again, _) = started.recv_timeout(PATIENCE).unwrap();
     assert_eq!(again.number, 2);

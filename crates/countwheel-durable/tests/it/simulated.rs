@@ -168,7 +168,6 @@ fn every_call_can_fail_once_or_from_then_on() {
         for lasts in [false, true] {
             let disk = Disk::default();
             let files = disk.files("");
-            let backend = disk.backend("grows");
             let file = files.create("a", 600).unwrap();
             let mut buffer = [0; 4];
             let mut calls = || {
@@ -191,7 +190,6 @@ fn every_call_can_fail_once_or_from_then_on() {
                     Operation::Length => file.length().map(drop),
                     Operation::Read => file.read_at(0, &mut buffer),
                     Operation::Write => file.write_at(0, b"abcd"),
-                    Operation::SetLength => redb::StorageBackend::set_len(&backend, 9),
                     Operation::Sync => file.sync(),
                 }
             };

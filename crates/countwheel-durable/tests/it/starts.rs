@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use countwheel_durable::store::unchanged::{Tree, unchanged};
 use countwheel_durable::store::{
-    Change, DiskError, DiskOptions, DiskStore, EmbeddedStore, Filter, Lease, LogStore, Loss, Shard,
-    Store, StoreError, SystemFiles, TableStore,
+    Change, DiskError, DiskOptions, DiskStore, Filter, Lease, LogStore, Loss, Shard, Store,
+    StoreError, SystemFiles, TableStore,
 };
 use countwheel_durable::{QueueName, Record, Revision, TimerName};
 
@@ -543,51 +543,6 @@ fn nothing_is_made_in_a_store_s_own_directory() {
         matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
         "{refused}"
     );
-    let embedded = made.at("embedded");
-    drop(EmbeddedStore::open(&embedded, 9).unwrap());
-    let refused = DiskStore::convert(&embedded, &embedded.join("new"), options()).unwrap_err();
-    assert!(
-        matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
-        "{refused}"
-    );
-    assert!(!embedded.join("new").exists());
-}
-
-/// A conversion made a store in an empty source, said that it had converted it, and did so also
-/// when there was no place for what it converted.
-#[test]
-fn a_conversion_makes_nothing_in_its_source() {
-    let parent = tempfile::tempdir().unwrap();
-    let at = |name: &str| parent.path().join(name);
-    fs::create_dir(at("empty")).unwrap();
-    fs::write(at("file"), "x").unwrap();
-    drop(EmbeddedStore::open(&at("embedded"), 9).unwrap());
-    drop(DiskStore::open(&at("new"), 9, options()).unwrap());
-    fs::create_dir(at("unfinished")).unwrap();
-    let made = fs::read_to_string(at("embedded").join("FORMAT")).unwrap();
-    let unfinished = made.replace("state ready", "state creating");
-    fs::write(at("unfinished").join("FORMAT"), unfinished).unwrap();
-    for (from, into) in [
-        ("empty", "into"),
-        ("empty", "file"),
-        ("missing", "into"),
-        ("file", "into"),
-        ("unfinished", "into"),
-        ("embedded", "file"),
-        ("embedded", "new"),
-        ("new", "into"),
-    ] {
-        let refused = refused_unchanged(parent.path(), || {
-            DiskStore::convert(&at(from), &at(into), options())
-        });
-        let is_io = into == "file" && from == "embedded";
-        assert!(
-            is_io == matches!(refused, StoreError::Disk(DiskError::Io { .. }))
-                && is_io != matches!(refused, StoreError::Disk(DiskError::NotAStore { .. })),
-            "{from} into {into}: {refused}"
-        );
-    }
-    assert!(EmbeddedStore::open_existing(&at("embedded")).is_ok());
 }
 
 /// Whoever removed the file `LOCK` let a second process write to the same files.

@@ -15,7 +15,7 @@ use countwheel_durable::{
 };
 use std::time::Duration;
 
-use crate::support::disk::Random;
+use crate::support::random::Random;
 
 // ---- records of all forms ----
 

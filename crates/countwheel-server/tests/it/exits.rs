@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use countwheel_durable::store::{DiskOptions, DiskStore, EmbeddedStore};
+use countwheel_durable::store::{DiskOptions, DiskStore};
 
 use crate::support::{Directory, output_of_refusal, pause, program, unprivileged};
 
@@ -30,8 +30,6 @@ enum Given {
 enum Wants {
     /// A directory with a log and tables.
     Store,
-    /// A directory of an earlier version.
-    Embedded,
     Snapshot,
     /// A place for a new store.
     Place,
@@ -137,18 +135,6 @@ fn rows() -> Vec<Row> {
             Some(Wants::Snapshot),
             codes(Some(0), Some(0), 4, 1, 2, 2),
         ),
-        row(
-            &["convert", "--from", "{}", "--into", "{other}"],
-            Wants::Embedded,
-            Some(Wants::Place),
-            codes(Some(2), Some(2), 4, 1, 2, 2),
-        ),
-        row(
-            &["convert", "--from", "{other}", "--into", "{}"],
-            Wants::Place,
-            Some(Wants::Embedded),
-            codes(Some(0), Some(0), 4, 1, 2, 2),
-        ),
     ]
 }
 
@@ -188,7 +174,6 @@ fn make(path: &Path, wants: Wants, given: Given) -> Holder {
         Right | Locked | Damaged => {}
     }
     match wants {
-        Wants::Embedded => drop(EmbeddedStore::open(path, 7).unwrap()),
         Wants::Snapshot => {
             let data = path.with_extension("data");
             let store = DiskStore::open(&data, 7, options()).unwrap();
@@ -320,7 +305,7 @@ fn every_command_refuses_a_command_line_that_is_wrong_with_the_same_code() {
         .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
         .filter(|name| !name.is_empty() && *name != "help")
         .collect();
-    assert!(commands.len() >= 20, "{commands:?}");
+    assert!(commands.len() >= 15, "{commands:?}");
     for name in &commands {
         assert_eq!(
             run(&[name, "--no-such-flag"]).status.code(),

@@ -10,7 +10,7 @@ use countwheel_durable::store::{
 use countwheel_durable::{Revision, TimerName};
 
 use super::answers::Answers;
-use crate::machine::{Kept, Kind, Machine};
+use crate::machine::{Kept, Machine};
 
 /// What happens to a store.
 #[derive(Clone, PartialEq, Debug)]
@@ -259,10 +259,6 @@ impl<'a> Life<'a> {
     fn begin(&mut self) -> Verdict {
         let lease = self.model.acquire(Shard::ONLY).map_err(text)?.lease;
         self.model_lease = Some(lease);
-        // What fails while a store of redb is made leaves no store.
-        if self.machine.kind == Kind::Embedded {
-            self.open()?;
-        }
         Ok(())
     }
 
@@ -333,11 +329,6 @@ impl<'a> Life<'a> {
                 self.tally.cuts += 1;
             }
             Event::Evict => {
-                disk.restart();
-                disk.evict();
-            }
-            // See the same place in the simulation of the engine.
-            _ if self.machine.kind == Kind::Embedded => {
                 disk.restart();
                 disk.evict();
             }

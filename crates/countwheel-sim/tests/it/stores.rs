@@ -7,7 +7,7 @@ use countwheel_sim::stores::{Tally, bytes, calls, histories, makings, meanwhile,
 
 #[test]
 fn drawn_lives_keep_what_they_promised() {
-    for (kind, seeds) in [(Kind::Log, 100), (Kind::Tables, 60), (Kind::Embedded, 10)] {
+    for (kind, seeds) in [(Kind::Log, 100), (Kind::Tables, 60)] {
         let mut sum = Tally::default();
         for seed in 0..seeds {
             let tally = calls::run_life(kind, seed).unwrap_or_else(|failure| panic!("{failure}"));

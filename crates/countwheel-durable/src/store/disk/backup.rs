@@ -23,8 +23,7 @@ use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::super::directory::{
-    Claim, Format, LOG_AND_TABLES, Lock, io_error, private_file, sync_directory, write_failed,
-    write_format,
+    Claim, Format, Lock, io_error, private_file, sync_directory, write_failed, write_format,
 };
 use super::super::log::Frozen;
 use super::super::place::FileSystem;
@@ -215,7 +214,7 @@ impl DiskStore {
         }
         Self::must_be_outside(into, snapshot)?;
         let closed = Closed::open(snapshot)?;
-        let Claim { lock, .. } = Claim::empty(&FileSystem, into, LOG_AND_TABLES)?;
+        let Claim { lock, .. } = Claim::empty(&FileSystem, into)?;
         making(&FileSystem, into, closed.store_id, lock, |format, lock| {
             Self::restore_into(snapshot, into, options, lock, format)
         })
@@ -272,7 +271,7 @@ impl DiskStore {
 
 /// Takes an empty directory, or makes it, for a store that is not ready yet.
 fn empty(directory: &Path, store_id: u64) -> Result<(Lock, Format), StoreError> {
-    let Claim { mut lock, .. } = Claim::empty(&FileSystem, directory, LOG_AND_TABLES)?;
+    let Claim { mut lock, .. } = Claim::empty(&FileSystem, directory)?;
     let format = begin(&FileSystem, directory, store_id, &mut lock)?;
     Ok((lock, format))
 }

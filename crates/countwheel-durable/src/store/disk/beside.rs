@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::super::check;
-use super::super::directory::{Format, LOG_AND_TABLES, inspect};
+use super::super::directory::{Format, inspect};
 use super::super::files::{Files, SystemFiles};
 use super::super::log;
 use super::super::place::FileSystem;
@@ -29,7 +29,7 @@ pub(super) fn check(directory: &Path) -> Result<CheckReport, StoreError> {
         store_id,
         ready: true,
         ..
-    }) = inspect(&FileSystem, directory, LOG_AND_TABLES)?
+    }) = inspect(&FileSystem, directory)?
     else {
         return Err(DiskError::NotAStore {
             path: directory.to_owned(),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::super::directory::{
-    Claim, Format, LOG_AND_TABLES, Lock, create_directory, io_error, settle_format, settle_name,
+    Claim, Format, Lock, VERSION, create_directory, io_error, settle_format, settle_name,
     sync_directory, write_format,
 };
 use super::super::place::{Place, SET_ASIDE};
@@ -29,7 +29,7 @@ impl Opened {
         options: DiskOptions,
     ) -> Result<Self, StoreError> {
         refuse_snapshot(place, directory)?;
-        let Claim { lock, format } = Claim::of(place, directory, LOG_AND_TABLES)?;
+        let Claim { lock, format } = Claim::of(place, directory)?;
         match format {
             Some(format) if format.ready => {
                 must_have(place, directory)?;
@@ -126,7 +126,7 @@ pub(super) fn begin(
     settle_name(place, directory)?;
     lock.with_file(directory)?;
     let format = Format {
-        version: LOG_AND_TABLES,
+        version: VERSION,
         store_id,
         ready: false,
     };

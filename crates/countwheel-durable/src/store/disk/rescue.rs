@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::super::directory::{Claim, Format, LOG_AND_TABLES, Lock, look};
+use super::super::directory::{Claim, Format, Lock, look};
 use super::super::files::{Files, StoreFile, SystemFiles};
 use super::super::log;
 use super::super::place::{FileSystem, SET_ASIDE};
@@ -39,7 +39,7 @@ impl Closed {
         if !directory.is_dir() {
             return Err(not_a_store("is no directory"));
         }
-        let (lock, format) = look(&FileSystem, directory, LOG_AND_TABLES)?;
+        let (lock, format) = look(&FileSystem, directory)?;
         let files =
             |part| -> Arc<dyn Files> { Arc::new(SystemFiles::read_only(&directory.join(part))) };
         let (log, tables) = (files(LOG), files(TABLES));
@@ -214,7 +214,7 @@ impl DiskStore {
     ) -> Result<Repaired, StoreError> {
         let damaged = Closed::open(from)?;
         Self::must_be_outside(into, from)?;
-        let Claim { lock, .. } = Claim::empty(&FileSystem, into, LOG_AND_TABLES)?;
+        let Claim { lock, .. } = Claim::empty(&FileSystem, into)?;
         let mut repaired = Repaired::default();
         let store_id = damaged.store_id;
         Self::create(into, store_id, options, lock, |new| {

@@ -20,7 +20,7 @@
 use countwheel::Timestamp;
 
 use crate::planted::planted;
-use crate::store::embedded::codec::{self, CodecError};
+use crate::store::codec::{self, CodecError};
 use crate::store::log::passed::Note;
 use crate::store::log::segment::FRAME_HEADER;
 use crate::store::{Change, ClockNote, Fence, QueueCounts, Shard, Totals};

@@ -13,7 +13,7 @@ use super::writer::{Part, Writer, Written};
 use super::young::{Place, Table};
 use super::{COMMIT_MAX_BYTES, LOOK_EVERY, LogStore, io_error};
 use crate::planted::planted;
-use crate::store::embedded::codec::Indexed;
+use crate::store::codec::Indexed;
 use crate::store::{Before, Change, Commit, Lease, Shard, Sorted, StoreError, settings};
 use crate::{StateKind, TimerName};
 

@@ -199,7 +199,7 @@ mod tests {
     use super::super::batch::{self, Replaces};
     use super::super::passed::Note;
     use super::*;
-    use crate::store::embedded::codec;
+    use crate::store::codec;
     use crate::store::{Change, Fence, Shard};
     use crate::{DueClock, Revision, TimerName, Wake};
 

@@ -88,7 +88,7 @@ use self::segment::{Segment, VERSION};
 use self::supply::{Supply, Trouble as WriteTrouble};
 use self::writer::Writer;
 use self::young::Table;
-use super::embedded::codec::CodecError;
+use super::codec::CodecError;
 use super::scrub::Scrub;
 use super::{
     Change, Commit, DiskError, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, OnDisk,

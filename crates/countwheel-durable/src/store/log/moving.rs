@@ -12,7 +12,7 @@ use super::supply::{self, Trouble};
 use super::young::Place;
 use super::{LogStore, damaged, io_error};
 use crate::planted::planted;
-use crate::store::embedded::codec::{self, CodecError, Indexed};
+use crate::store::codec::{self, CodecError, Indexed};
 use crate::store::files::is_full;
 use crate::store::sorted::{keep, share};
 use crate::store::{DiskError, Moved, Shard, Sorted, StoreError};

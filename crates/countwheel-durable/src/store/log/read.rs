@@ -9,7 +9,7 @@ use super::merge::Pages;
 use super::young::{Place, Young};
 use super::{LogStore, State, damaged, refused};
 use crate::planted::planted;
-use crate::store::embedded::codec;
+use crate::store::codec;
 use crate::store::page::{PageBuilder, Reach, begins_with, position};
 use crate::store::{
     DiskError, DueEntry, DuePage, DueScan, Filter, Page, Position, Shard, Sorted, StoreError,

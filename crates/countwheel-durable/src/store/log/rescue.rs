@@ -12,7 +12,7 @@ use super::segment::Segment;
 use super::young::{Place, Table};
 use super::{LogStore, damaged, refused};
 use crate::planted::planted;
-use crate::store::embedded::codec::{CodecError, Indexed};
+use crate::store::codec::{CodecError, Indexed};
 use crate::store::{DiskError, Shard, Sorted, StoreError};
 use crate::{Trouble, TroubleReason};
 

@@ -12,7 +12,7 @@ use super::segment::{
     FRAMES_BEGIN, Frame, Header, Segment, VERSION, frames_end, read_header, read_second_header,
 };
 use super::young::Place;
-use crate::store::embedded::codec::{self, CodecError};
+use crate::store::codec::{self, CodecError};
 use crate::store::files::Files;
 use crate::store::{
     AtRisk, CheckReport, CheckedFile, ClockNote, DiskError, Fence, FileKind, Problem, QueueCounts,

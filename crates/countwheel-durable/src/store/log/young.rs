@@ -16,7 +16,7 @@ use super::due::{Due, Entry};
 use super::passed::Passed;
 use super::short::Short;
 use crate::planted::planted;
-use crate::store::embedded::codec::{CodecError, Indexed};
+use crate::store::codec::{CodecError, Indexed};
 use crate::store::{ClockNote, Fence, Position, QueueCounts, Shard, Summary, Totals};
 use crate::{DueClock, QueueName, Revision, StateKind, TimerName, Wake};
 

@@ -25,15 +25,13 @@ pub enum Operation {
     Read,
     /// Bytes into a file.
     Write,
-    /// Another length for a file. Only redb asks for it.
-    SetLength,
     /// What a file holds becomes durable.
     Sync,
 }
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 10] = [
         Self::List,
         Self::Create,
         Self::Open,
@@ -43,7 +41,6 @@ impl Operation {
         Self::Length,
         Self::Read,
         Self::Write,
-        Self::SetLength,
         Self::Sync,
     ];
 

@@ -1,4 +1,4 @@
-//! A process's way to the disk: directories, files, and a file as redb wants one.
+//! A process's way to the disk: directories and files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -285,21 +285,6 @@ impl File {
     fn state(&self) -> io::Result<MutexGuard<'_, State>> {
         alive(&self.disk, self.process)
     }
-
-    fn set_length(&self, len: u64) -> io::Result<()> {
-        let mut state = self.state()?;
-        let strike = state.call(Operation::SetLength, &self.path, 0, len);
-        let room = state.room();
-        let made = state.is_made(strike);
-        let node = state.node(self.node)?;
-        if len.saturating_sub(node.live.len() as u64) > room {
-            return Err(no_space());
-        }
-        if made {
-            node.set_length(usize::try_from(len).map_err(io::Error::other)?);
-        }
-        outcome(strike)
-    }
 }
 
 impl Drop for File {
@@ -401,37 +386,5 @@ impl StoreFile for File {
             }
         }
         outcome(strike)
-    }
-}
-
-/// A file of a [`Disk`] as redb wants one: see [`Disk::backend`].
-#[derive(Debug)]
-pub struct Backend(File);
-
-impl Backend {
-    pub(super) fn new(file: File) -> Self {
-        Self(file)
-    }
-}
-
-impl redb::StorageBackend for Backend {
-    fn len(&self) -> io::Result<u64> {
-        self.0.length()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read_at(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_length(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.sync()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_at(offset, data)
     }
 }

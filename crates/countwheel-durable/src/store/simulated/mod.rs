@@ -37,7 +37,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use damage::Damage;
 use fault::{Armed, Strike};
 pub use fault::{Call, Calls, Failure, Fault, Operation};
-pub use handle::Backend;
 use handle::Handle;
 use node::Node;
 pub use store::SimulatedStore;
@@ -172,30 +171,6 @@ impl Disk {
     /// Makes a directory and those above it, durably. Nothing counts it as a call.
     pub fn make_directory(&self, path: &str) {
         self.lock().directory(path);
-    }
-
-    /// A file as redb wants one, for the process that there is now; empty if there is no such
-    /// file. Its name is durable at once.
-    ///
-    /// ```
-    /// use countwheel_durable::store::EmbeddedStore;
-    /// use countwheel_durable::store::simulated::Disk;
-    ///
-    /// let disk = Disk::default();
-    /// let store = EmbeddedStore::open_backend(disk.backend("timers"), 7)?;
-    /// assert_eq!(disk.paths(), ["timers"]);
-    /// # Ok::<(), countwheel_durable::store::StoreError>(())
-    /// ```
-    #[must_use]
-    pub fn backend(&self, path: &str) -> Backend {
-        let mut state = self.lock();
-        let node = match state.find(path) {
-            Some(node) => node,
-            None => state.put(path, Vec::new()),
-        };
-        let process = state.process;
-        drop(state);
-        Backend::new(handle::File::new(self.clone(), path, node, process))
     }
 
     /// Plants a fault. Several may wait at a time; each counts for itself, from now on.

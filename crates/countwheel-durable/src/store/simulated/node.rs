@@ -55,14 +55,6 @@ impl Node {
         self.remember(offset / SECTOR..end.div_ceil(SECTOR));
     }
 
-    pub(super) fn set_length(&mut self, len: usize) {
-        let old = self.live.len();
-        self.live.resize(len, 0);
-        self.lengths.push(len);
-        // A shorter file that grows again must not show what stood there.
-        self.remember(old.min(len) / SECTOR..len.div_ceil(SECTOR));
-    }
-
     fn remember(&mut self, sectors: std::ops::Range<usize>) {
         for number in sectors {
             let version = sector(&self.live, number);

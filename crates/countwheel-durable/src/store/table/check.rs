@@ -13,7 +13,7 @@ use super::manifest::{Manifest, TableEntry};
 use super::mark::reached;
 use super::reader::{Section, Table};
 use super::writer::{due_key, queue_len};
-use crate::store::embedded::codec::{self, Indexed};
+use crate::store::codec::{self, Indexed};
 use crate::store::files::Files;
 use crate::store::{CheckedFile, DiskError, FileKind, Reached, StoreError};
 

@@ -12,7 +12,7 @@ use super::format::restore_unchecked;
 use super::format::{FRAME_HEADER, Kind, Malformed, Pointer, SHARD_BYTES, Tree, Value};
 use super::reader::{Section, Table};
 use super::writer::{due_key, put_position, queue_len};
-use crate::store::embedded::codec::Indexed;
+use crate::store::codec::Indexed;
 use crate::store::{DiskError, StoreError};
 
 /// From behind one key up to another, or to the end.

@@ -6,7 +6,7 @@ use lz4_flex::block::{
 
 use countwheel::Timestamp;
 
-use crate::store::embedded::codec::{self, Indexed};
+use crate::store::codec::{self, Indexed};
 use crate::store::{Position, Shard};
 use crate::{DueClock, Revision, StateKind, TimerName, Wake};
 

@@ -30,7 +30,7 @@ use super::reader::{Cursor, Section, Table};
 use super::version::{Run, Version};
 use super::writer::{Content, RunWriter};
 use crate::store::StoreError;
-use crate::store::embedded::codec::Indexed;
+use crate::store::codec::Indexed;
 
 /// Everything is merged into one run when there are as many tombstones as one in so many records
 /// of the oldest run: whoever looks for what is due goes by all of them.

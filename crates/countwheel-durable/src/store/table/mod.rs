@@ -91,7 +91,7 @@ pub use self::salvage::Salvaged;
 pub use self::snapshot::TableSnapshot;
 use self::version::{Run, Version};
 use self::writer::{Content, RunWriter};
-use super::embedded::codec::{self, Indexed};
+use super::codec::{self, Indexed};
 use super::files::{Files, StoreFile, is_full};
 use super::scrub::Scrub;
 use super::sorted::{MovedContent, share};

@@ -12,7 +12,7 @@ use super::format::{
     u32_at,
 };
 use super::manifest::{Manifest, TableEntry};
-use crate::store::embedded::codec;
+use crate::store::codec;
 use crate::store::files::StoreFile;
 use crate::store::{Shard, StoreError};
 use crate::{Record, TimerName};

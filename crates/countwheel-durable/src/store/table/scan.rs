@@ -12,7 +12,7 @@ use super::reader::{Cursor, Section, Table};
 use super::version::{Version, record};
 use super::writer::due_key;
 use crate::planted::planted;
-use crate::store::embedded::codec::{self, CodecError};
+use crate::store::codec::{self, CodecError};
 use crate::store::page::{DueBuilder, PageBuilder, begins_with, position};
 use crate::store::{DueEntry, DuePage, DueScan, Filter, Page, Shard, StoreError};
 use crate::{QueueName, StateKind, TimerName, Wake};

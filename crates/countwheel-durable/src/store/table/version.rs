@@ -7,7 +7,7 @@ use super::format::{Value, restore};
 use super::manifest::RunEntry;
 use super::reader::{Cursor, Table};
 use crate::planted::planted;
-use crate::store::embedded::codec;
+use crate::store::codec;
 use crate::store::{Reached, StoreError};
 use crate::{Record, StateKind};
 

@@ -12,7 +12,7 @@ use super::format::{
 };
 use super::reader::Table;
 use crate::DueClock;
-use crate::store::embedded::codec::Indexed;
+use crate::store::codec::Indexed;
 use crate::store::files::StoreFile;
 use crate::store::sorted::{Listener, share};
 use crate::store::{Position, StoreError};

@@ -27,7 +27,7 @@ const CRC_BYTES: usize = 4;
 
 /// Why bytes are not what this code wrote.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(in crate::store) enum CodecError {
+pub(super) enum CodecError {
     /// The bytes may well be right, for a later version of this code.
     #[error("written by a later version (record version {version})")]
     LaterVersion { version: u8 },
@@ -48,7 +48,7 @@ pub(in crate::store) enum CodecError {
 }
 
 /// The bytes of `record`.
-pub(in crate::store) fn encode(record: &Record) -> Vec<u8> {
+pub(super) fn encode(record: &Record) -> Vec<u8> {
     // More than the numbers, the retry schedule and a few attempts take.
     let mut bytes = Vec::with_capacity(record.payload.len() + 512);
     encode_into(record, &mut bytes);
@@ -56,7 +56,7 @@ pub(in crate::store) fn encode(record: &Record) -> Vec<u8> {
 }
 
 /// Appends the bytes of `record`.
-pub(in crate::store) fn encode_into(record: &Record, out: &mut Vec<u8>) {
+pub(super) fn encode_into(record: &Record, out: &mut Vec<u8>) {
     let begins_at = out.len();
     out.push(VERSION);
     postcard::serialize_with_flavor(record, Append(out))
@@ -90,7 +90,7 @@ impl postcard::ser_flavors::Flavor for Append<'_> {
 ///
 /// No length in them is trusted: postcard reads from the slice alone, and serde caps what it
 /// sets aside for a sequence before it has seen the elements.
-pub(in crate::store) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
+pub(super) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
     let (version, content) = checked(bytes)?;
     let (record, rest) = match version {
         VERSION_1 => postcard::take_from_bytes::<RecordV1>(content)
@@ -216,16 +216,16 @@ impl From<RecordV1> for Record {
 
 /// Where a record stands in the indexes, read without its attempts and its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store) struct Indexed {
-    pub(in crate::store) kind: StateKind,
-    pub(in crate::store) position: Position,
-    pub(in crate::store) wake: Option<Wake>,
+pub(super) struct Indexed {
+    pub(super) kind: StateKind,
+    pub(super) position: Position,
+    pub(super) wake: Option<Wake>,
     /// By which clock the wake is meant.
-    pub(in crate::store) clock: DueClock,
+    pub(super) clock: DueClock,
 }
 
 impl Indexed {
-    pub(in crate::store) fn of(record: &Record) -> Self {
+    pub(super) fn of(record: &Record) -> Self {
         Self {
             kind: record.state.kind(),
             position: Position {
@@ -237,18 +237,18 @@ impl Indexed {
         }
     }
 
-    pub(in crate::store) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         Self::named(bytes).map(|(_, indexed)| indexed)
     }
 
     /// With the record's queue and key, as they stand in the bytes.
-    pub(in crate::store) fn named(bytes: &[u8]) -> Result<((&str, &str), Self), CodecError> {
+    pub(super) fn named(bytes: &[u8]) -> Result<((&str, &str), Self), CodecError> {
         let (version, content) = checked(bytes)?;
         Self::unchecked(version, content)
     }
 
     /// Of a record without its version and without its checksum, which somebody else has checked.
-    pub(in crate::store) fn unchecked(
+    pub(super) fn unchecked(
         version: u8,
         content: &[u8],
     ) -> Result<((&str, &str), Self), CodecError> {
@@ -321,7 +321,7 @@ fn known(version: u8) -> Result<(), CodecError> {
 }
 
 /// The key of a timer: shard, queue, NUL, key.
-pub(in crate::store) fn timer_key(shard: Shard, name: &TimerName) -> Vec<u8> {
+pub(super) fn timer_key(shard: Shard, name: &TimerName) -> Vec<u8> {
     let (queue, key) = (name.queue.as_str(), name.key.as_str());
     let mut bytes = Vec::with_capacity(2 + queue.len() + 1 + key.len());
     push_timer_key(&mut bytes, shard, queue, key);
@@ -329,53 +329,34 @@ pub(in crate::store) fn timer_key(shard: Shard, name: &TimerName) -> Vec<u8> {
 }
 
 /// Appends the same.
-pub(in crate::store) fn push_timer_key(out: &mut Vec<u8>, shard: Shard, queue: &str, key: &str) {
+pub(super) fn push_timer_key(out: &mut Vec<u8>, shard: Shard, queue: &str, key: &str) {
     out.extend_from_slice(&shard.0.to_be_bytes());
     out.extend_from_slice(queue.as_bytes());
     out.push(0);
     out.extend_from_slice(key.as_bytes());
 }
 
-/// The key of a wake: shard, time, revision.
-pub(in crate::store) fn due_key(shard: Shard, wake: Wake) -> [u8; 18] {
-    let mut bytes = [0; 18];
-    bytes[..2].copy_from_slice(&shard.0.to_be_bytes());
-    bytes[2..10].copy_from_slice(&wake.at.as_micros().to_be_bytes());
-    bytes[10..].copy_from_slice(&wake.revision.0.to_be_bytes());
-    bytes
-}
-
-/// The wake of a key that [`due_key`] made.
-pub(in crate::store) fn wake_of(key: &[u8]) -> Result<Wake, CodecError> {
+/// The wake of a key that ends with its time and its revision.
+pub(super) fn wake_of(key: &[u8]) -> Result<Wake, CodecError> {
     let Position { due, revision } = position_of(key)?;
     Ok(Wake { at: due, revision })
 }
 
-/// A name as the value of a wake: queue, NUL, key.
-pub(in crate::store) fn name_value(name: &TimerName) -> Vec<u8> {
-    let (queue, key) = (name.queue.as_str(), name.key.as_str());
-    let mut bytes = Vec::with_capacity(queue.len() + 1 + key.len());
-    bytes.extend_from_slice(queue.as_bytes());
-    bytes.push(0);
-    bytes.extend_from_slice(key.as_bytes());
-    bytes
-}
-
-/// The name of a value that [`name_value`] made.
-pub(in crate::store) fn name_of(value: &[u8]) -> Result<TimerName, CodecError> {
+/// The name that bytes say: queue, NUL, key.
+pub(super) fn name_of(value: &[u8]) -> Result<TimerName, CodecError> {
     let text = std::str::from_utf8(value).map_err(|_| CodecError::Name)?;
     let (queue, key) = text.split_once('\0').ok_or(CodecError::Name)?;
     TimerName::from_text(queue, key).map_err(|_| CodecError::Name)
 }
 
 /// The key of a value that is a key alone.
-pub(in crate::store) fn key_of(value: &[u8]) -> Result<Key, CodecError> {
+pub(super) fn key_of(value: &[u8]) -> Result<Key, CodecError> {
     let text = std::str::from_utf8(value).map_err(|_| CodecError::Name)?;
     Key::new(text).map_err(|_| CodecError::Name)
 }
 
 /// The place in a queue's list: shard, queue, NUL, state, due, revision.
-pub(in crate::store) fn list_key(
+pub(super) fn list_key(
     shard: Shard,
     queue: &QueueName,
     kind: StateKind,
@@ -388,7 +369,7 @@ pub(in crate::store) fn list_key(
 }
 
 /// The position of a key that [`list_key`] made.
-pub(in crate::store) fn position_of(key: &[u8]) -> Result<Position, CodecError> {
+pub(super) fn position_of(key: &[u8]) -> Result<Position, CodecError> {
     let (rest, revision) = key.split_last_chunk::<8>().ok_or(CodecError::Key)?;
     let (_, due) = rest.split_last_chunk::<8>().ok_or(CodecError::Key)?;
     Ok(Position {
@@ -398,7 +379,7 @@ pub(in crate::store) fn position_of(key: &[u8]) -> Result<Position, CodecError> 
 }
 
 /// The part of a queue's list in one state that `filter` can want.
-pub(in crate::store) fn list_range(
+pub(super) fn list_range(
     shard: Shard,
     filter: &Filter,
     kind: StateKind,
@@ -426,35 +407,10 @@ pub(in crate::store) fn list_range(
 }
 
 /// The key of a count: shard, queue, NUL, state.
-pub(in crate::store) fn count_key(shard: Shard, queue: &QueueName, kind: StateKind) -> Vec<u8> {
+pub(super) fn count_key(shard: Shard, queue: &QueueName, kind: StateKind) -> Vec<u8> {
     let mut bytes = queue_prefix(shard, queue);
     bytes.push(kind as u8);
     bytes
-}
-
-/// The queue and the state of a key that [`count_key`] made.
-pub(in crate::store) fn count_of(key: &[u8]) -> Result<(QueueName, StateKind), CodecError> {
-    let (_, rest) = key.split_first_chunk::<2>().ok_or(CodecError::Key)?;
-    let (&[_, kind], queue) = rest
-        .split_last_chunk::<2>()
-        .map(|(q, k)| (k, q))
-        .ok_or(CodecError::Key)?;
-    let kind = StateKind::ALL
-        .get(usize::from(kind))
-        .ok_or(CodecError::Key)?;
-    let queue = std::str::from_utf8(queue).map_err(|_| CodecError::Name)?;
-    let queue = QueueName::from_text(queue).map_err(|_| CodecError::Name)?;
-    Ok((queue, *kind))
-}
-
-/// All keys of a shard in a table whose keys begin with it.
-pub(in crate::store) fn shard_range(shard: Shard) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-    let start = Bound::Included(shard.0.to_be_bytes().to_vec());
-    let end = match shard.0.checked_add(1) {
-        Some(next) => Bound::Excluded(next.to_be_bytes().to_vec()),
-        None => Bound::Unbounded,
-    };
-    (start, end)
 }
 
 fn queue_prefix(shard: Shard, queue: &QueueName) -> Vec<u8> {
@@ -556,27 +512,21 @@ mod tests {
         let shard = Shard(258);
         let queues = ["a", "a.", "aa", "b"].map(|queue| QueueName::new(queue).unwrap());
         let numbers = [0, 1, 255, 256, u64::MAX];
-        let (mut lists, mut dues) = (Vec::new(), Vec::new());
+        let mut lists = Vec::new();
         for queue in &queues {
             for kind in StateKind::ALL {
-                let key = count_key(shard, queue, kind);
-                assert_eq!(count_of(&key), Ok((queue.clone(), kind)));
                 for due in numbers.map(Timestamp::from_micros) {
                     for revision in numbers.map(Revision) {
                         let position = Position { due, revision };
                         let key = list_key(shard, queue, kind, position);
                         assert_eq!(position_of(&key), Ok(position));
+                        assert_eq!(wake_of(&key), Ok(Wake { at: due, revision }));
                         lists.push(key);
-                        let wake = Wake { at: due, revision };
-                        assert_eq!(wake_of(&due_key(shard, wake)), Ok(wake));
-                        dues.push((wake, due_key(shard, wake)));
                     }
                 }
             }
         }
         assert!(lists.is_sorted());
-        dues.sort_by_key(|(wake, _)| *wake);
-        assert!(dues.is_sorted_by_key(|(_, key)| *key));
     }
 
     #[test]
@@ -594,15 +544,5 @@ mod tests {
         }
         assert_eq!(key_of(b"\xff"), Err(CodecError::Name));
         assert_eq!(position_of(&[0; 15]), Err(CodecError::Key));
-        for bytes in [
-            &b""[..],
-            b"\0",
-            b"\0\0",
-            b"\0\0q",
-            b"\0\0q\0\x04",
-            b"\0\0\xff\0\0",
-        ] {
-            assert!(count_of(bytes).is_err());
-        }
     }
 }
