@@ -136,6 +136,9 @@ bugs! {
     CountsMoveUncopied,
     /// A piece of a copy of the counts leaves out its last queue.
     CopyForgetsQueue,
+    /// Copies of the counts have no room beside the segments of the options: one that is longer
+    /// moves itself out of the log for ever.
+    CopiesPushThemselvesOut,
     /// A done timer whose retention has ended is there until it is forgotten.
     RetentionEndsLate,
     /// A time that has passed when it is asked for is taken for now.

@@ -216,9 +216,11 @@ pub fn run(seed: u64, ages: &Ages) -> Result<Lived, String> {
         seed,
         ..Config::default()
     };
+    let machine = Machine::new(ages.kind, seed);
+    machine.disk.bound_calls(u64::MAX); // as long as it takes
     let mut life = Life {
         ages,
-        machine: Machine::new(ages.kind, seed),
+        machine,
         clock: ManualClock::at(START),
         config,
         process: None,

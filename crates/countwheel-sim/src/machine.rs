@@ -12,6 +12,10 @@ use countwheel_durable::store::{
 use crate::random::Random;
 use crate::sabotage::{Misused, MisusedSorted, MisusedStore, Sabotage};
 
+/// Calls of one life to its disk: some hundred times as many as a life makes. With more of them
+/// something goes round for ever.
+const CALLS_MAX: u64 = 5_000_000;
+
 /// Which store. A new one is a line here and a line in [`Machine::open`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
@@ -71,7 +75,12 @@ impl<B: Sorted> Kept for LogStore<B> {
             }
             _ => {
                 self.seal()?;
-                while self.move_oldest()? {}
+                // Those there are. Each leaves a copy of the counts behind it, which may be longer.
+                for _ in 0..self.young().1 {
+                    if !self.move_oldest()? {
+                        break;
+                    }
+                }
                 Ok(())
             }
         }
@@ -115,9 +124,11 @@ impl Machine {
         tables.passed_min = tables.fan_in;
         options.counts_whole = *draw.pick(&[0, 2, 1_024]);
         options.counts_at_once = *draw.pick(&[1, 2, 4_096]);
+        let disk = Disk::new(draw.draw());
+        disk.bound_calls(CALLS_MAX);
         Self {
             kind,
-            disk: Disk::new(draw.draw()),
+            disk,
             memory: MemoryStore::new(seed),
             sorted: MemorySorted::default(),
             id: seed,
@@ -125,6 +136,14 @@ impl Machine {
             tables,
             sabotage: None,
         }
+    }
+
+    /// The same machine, with a log so small that a copy of the counts of many queues is longer.
+    #[must_use]
+    pub fn with_short_log(mut self) -> Self {
+        (self.options.segment_bytes, self.options.segments_max) = (4_096, 2);
+        (self.options.counts_whole, self.options.counts_at_once) = (0, 1);
+        self
     }
 
     /// The same machine, with a mistake in the store.

@@ -1,8 +1,11 @@
 //! Bugs of the product, planted one at a time, and which stage has to find each.
 
+use std::panic::catch_unwind;
+
 use countwheel_durable::{PlantedBug, plant};
 
 use crate::machine::{Kind, Machine};
+use crate::panic_text;
 use crate::rot;
 use crate::shards;
 use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, scrub, starts};
@@ -106,6 +109,12 @@ pub fn stage(bug: PlantedBug) -> &'static str {
 /// Runs one seed of its stage with the bug. What is wrong, if that is seen.
 #[must_use]
 pub fn find(bug: PlantedBug, seed: u64) -> Option<String> {
+    // What is found by a panic is found.
+    let found = catch_unwind(|| find_by_verdict(bug, seed));
+    found.unwrap_or_else(|panic| Some(panic_text(&*panic)))
+}
+
+fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
     let _planted = Planted::new(Some(bug));
     match stage(bug) {
         "calls" => {

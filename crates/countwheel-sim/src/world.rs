@@ -269,6 +269,8 @@ struct Plan {
     removing: bool,
     /// Every other queue has the name of the one before, in another namespace.
     namespaces: bool,
+    /// Queues have names of a hundred bytes.
+    long_names: bool,
 }
 
 impl World {
@@ -308,6 +310,7 @@ impl World {
             killers: 0,
             removing: false,
             namespaces: Random::new(seed, "namespaces").one_in(3),
+            long_names: false,
         };
         let mut many = Random::new(seed, "many queues");
         // So many that they do not fit into the window together, and each is held to its share.
@@ -321,6 +324,14 @@ impl World {
             plan.crash = 30;
             // A thousand series that are far behind would be all there is to see.
             plan.recurring = 0;
+        }
+        let mut copies = Random::new(seed, "long copies of counts");
+        // So many, of such long names, that their counts take more than the whole log may have.
+        let has_long_copies = copies.one_in(32) && !has_many;
+        if has_long_copies {
+            plan.queues = copies.between(40, 120);
+            plan.keys = plan.queues * copies.between(1, 4);
+            plan.long_names = true;
         }
         let clock = ManualClock::at(START);
         let mut boots = Boots::new(seed, &clock);
@@ -364,7 +375,10 @@ impl World {
         if options.lying_disk && kind == Kind::Memory {
             kind = Kind::Tables;
         }
-        let machine = Machine::new(kind, seed).with(options.sabotage);
+        let mut machine = Machine::new(kind, seed).with(options.sabotage);
+        if has_long_copies {
+            machine = machine.with_short_log();
+        }
         machine.disk.ignore_syncs(options.lying_disk);
         let in_bulk = Random::new(seed, "reads of many names").one_in(2);
         let store = Arc::new(
@@ -1353,7 +1367,7 @@ impl Plan {
     /// namespace.
     fn queue(&self, number: u64) -> Result<QueueName, String> {
         let of = number - self.twin_of(number);
-        let queue = QueueName::new(queue_name(of)).map_err(|e| e.to_string())?;
+        let queue = QueueName::new(queue_name(of, self.long_names)).map_err(|e| e.to_string())?;
         Ok(match number - of {
             0 => queue,
             _ => in_other_namespace(&queue),
@@ -1367,7 +1381,10 @@ impl Plan {
 }
 
 /// The first ones have a letter.
-fn queue_name(number: u64) -> String {
+fn queue_name(number: u64, is_long: bool) -> String {
+    if is_long {
+        return format!("queue-{number:0>100}");
+    }
     let letter = u8::try_from(number).ok().filter(|&number| number < 26);
     match letter {
         Some(number) => char::from(b'a' + number).to_string(),

@@ -2042,3 +2042,37 @@ fn a_commit_that_a_full_segment_lost_is_missed() {
         "{refused:?}"
     );
 }
+
+/// Each segment that moves wants a copy of the counts behind it. A copy that was longer than all
+/// segments that the log might have moved itself out of the log, for ever.
+#[test]
+fn counts_that_fill_more_segments_than_the_log_may_have_do_not_move_for_ever() {
+    let mut options = options();
+    (options.segment_bytes, options.segments_max) = (4_096, 2);
+    (options.counts_whole, options.counts_at_once) = (0, 1);
+    let disk = Disk::default();
+    let base = MemorySorted::default();
+    let log = LogStore::open(base.clone(), files(&disk), 7, options).unwrap();
+    let lease = log.acquire(Shard::ONLY).unwrap().lease;
+    disk.bound_calls(100_000);
+    let put = |log: &LogStore<_>, number: u64| {
+        let queue = format!("{:0>100}", number % 100);
+        let name = TimerName::new(queue, number.to_string()).unwrap();
+        let change = Change::put(pending(name, number + 1, vec![7; 100]));
+        log.commit(lease, &[change]).unwrap();
+    };
+    (0..200).for_each(|number| put(&log, number));
+    let written = |log: &LogStore<_>| log.stats().commits;
+    let before = written(&log);
+    (200..1_000).for_each(|number| put(&log, number));
+    // A copy of 100 counts is some 17,000 bytes, a commit some 400.
+    let (bytes, segments) = (written(&log) - before, log.young().1);
+    assert!(bytes < 4 * 800 * 400, "{bytes} bytes for 800 commits");
+    assert!((5..20).contains(&segments), "{segments} segments");
+    while log.move_oldest().unwrap() && log.young().1 > segments / 2 {}
+    drop(log);
+    // The next process knows how long the copy is.
+    let log = LogStore::open(base, files(&disk), 7, options).unwrap();
+    disk.bound_calls(100_000);
+    (1_000..1_010).for_each(|number| put(&log, number));
+}

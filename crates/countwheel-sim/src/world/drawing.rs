@@ -96,7 +96,7 @@ impl World {
 
     pub(super) fn draw_set(&mut self) -> Result<Request, String> {
         Ok(Request::Set {
-            name: TimerName::new(queue_name(0), "late").map_err(|e| e.to_string())?,
+            name: TimerName::new(queue_name(0, false), "late").map_err(|e| e.to_string())?,
             due: Due::In(self.draw_span()),
             policy: RetryPolicy::default(),
             payload: self.draw_payload(),

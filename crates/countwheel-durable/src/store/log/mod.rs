@@ -258,6 +258,8 @@ struct State {
     moves: u64,
     is_moving: bool,
     earliest: Vec<Earliest>,
+    /// Bytes of the last copy of the counts that was made in pieces.
+    copy_bytes: u64,
 }
 
 impl<B: Sorted> LogStore<B> {
@@ -471,6 +473,25 @@ impl<B: Sorted> LogStore<B> {
     pub fn young(&self) -> (usize, usize) {
         let state = self.state();
         (state.names(), state.segments.len())
+    }
+
+    /// Segments that the log may have, above which commits wait.
+    pub(super) fn segments_max(&self) -> usize {
+        self.options.segments_max.max(2) + self.segments_of_copies()
+    }
+
+    /// Segments that the log has beside those of the options, because of the copies of the counts.
+    ///
+    /// A segment moves only behind a copy of all counts, and the copy is in the log itself. A copy
+    /// that is longer than all segments of the options would push itself out, again and again. So the
+    /// log has room for the last copy and for as many bytes of commits: at least every second byte
+    /// of the log is one of a commit.
+    pub(super) fn segments_of_copies(&self) -> usize {
+        if planted!(CopiesPushThemselvesOut) {
+            return 0;
+        }
+        let copies = self.state().copy_bytes / self.options.segment_bytes.max(1);
+        usize::try_from(2 * copies).unwrap_or(usize::MAX / 2)
     }
 
     /// The shards of which anything is known.
@@ -725,7 +746,7 @@ impl<B: Sorted> OnDisk for LogStore<B> {
     fn open_files(&self) -> OpenFiles {
         let segments = self.young().1;
         // One that is begun, those of the reserve, and a spare that is made.
-        let most = self.options.segments_max.max(2) + self.options.reserve_segments + 2;
+        let most = self.segments_max() + self.options.reserve_segments + 2;
         let base = self.base.open_files();
         OpenFiles {
             open: base.open + segments + 1, // and the directory

@@ -114,7 +114,7 @@ impl<B: Sorted> LogStore<B> {
 
     /// Whether so many names and segments are more than the options allow.
     fn is_too_much(&self, (names, segments): (usize, usize)) -> bool {
-        segments > self.options.segments_max.max(2) || names >= self.options.young_max.max(1)
+        segments > self.segments_max() || names >= self.options.young_max.max(1)
     }
 
     /// Whether there are so many names that something has to move, full or not.
@@ -129,7 +129,8 @@ impl<B: Sorted> LogStore<B> {
     fn wants_move(&self) -> bool {
         let kept = self.options.segments_max.max(2) - 1;
         let kept = self.options.segments_kept.clamp(1, kept);
-        let segments = self.young().1;
+        let copies = self.segments_of_copies();
+        let segments = self.young().1.saturating_sub(copies);
         let is_long = segments > kept || self.has_many_names();
         let is_short_of_room = segments > 1 && !self.writer_whatever().supply.has_room();
         is_long && !self.base.is_behind() || is_short_of_room
@@ -137,7 +138,7 @@ impl<B: Sorted> LogStore<B> {
 
     /// Whether commits have to wait until the oldest segment has moved, or soon will have to.
     pub(super) fn needs_way(&self) -> bool {
-        self.young().1 >= self.options.segments_max.max(2) || self.has_many_names()
+        self.young().1 >= self.segments_max() || self.has_many_names()
     }
 
     /// A segment was moved.
@@ -181,7 +182,7 @@ impl<B: Sorted> LogStore<B> {
         let room = young_max.saturating_sub(free_of_charge).max(1);
         let more = names.saturating_sub(free_of_charge);
         let by_names = 2.0 * share(more as u64, room as u64);
-        if segments < self.options.segments_max.max(2) {
+        if segments < self.segments_max() {
             return by_names;
         }
         let writer = self.writer_whatever();

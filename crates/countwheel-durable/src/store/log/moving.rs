@@ -7,7 +7,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::{self, Changes, Logged, Part};
 use super::passed::Earliest;
-use super::segment::{Frame, Segment};
+use super::segment::{Frame, Segment, sealed_len};
 use super::supply::{self, Trouble};
 use super::young::Place;
 use super::{LogStore, damaged, io_error};
@@ -173,7 +173,7 @@ impl<B: Sorted> LogStore<B> {
         if self.writer()?.copied > segment {
             return Ok(());
         }
-        let mut begins_in = None;
+        let (mut begins_in, mut bytes) = (None, 0);
         let shards = self.shards();
         for (at, &shard) in shards.iter().enumerate() {
             let mut after: Option<QueueName> = None;
@@ -199,6 +199,7 @@ impl<B: Sorted> LogStore<B> {
                 // removals.
                 let is_capped = std::mem::replace(&mut writer.supply.capped, false);
                 writer.supply.keeps_reserve = true;
+                bytes += sealed_len(writer.frame.len());
                 let appended = self.append(&mut writer);
                 writer.supply.keeps_reserve = false;
                 writer.supply.capped = is_capped;
@@ -206,6 +207,7 @@ impl<B: Sorted> LogStore<B> {
                 begins_in.get_or_insert(number);
                 if part.is_last {
                     writer.copied = writer.copied.max(begins_in.unwrap_or(number));
+                    self.state_mut().copy_bytes = bytes;
                 }
                 (part.is_first, part.begins) = (false, false);
                 // A commit that waits comes before the next piece.

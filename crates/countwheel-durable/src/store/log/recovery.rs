@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::batch::{self, Changes, Counts, Form, Logged, ShardSnapshot};
-use super::segment::{FRAME_HEADER, FRAMES_BEGIN, Frame, Header, Segment, frames_end, read_header};
+use super::segment::{
+    FRAME_HEADER, FRAMES_BEGIN, Frame, Header, Segment, frames_end, read_header, sealed_len,
+};
 use super::supply::Supply;
 use super::young::{Place, Table};
 use super::{Recovery, State, damaged, io_error};
@@ -241,6 +243,7 @@ pub(super) fn replay(
         last: None,
         copied: 0,
         copy_begins: None,
+        copy_bytes: 0,
         recovery: Recovery::default(),
     };
     let total: u64 = segments.iter().map(|segment| segment.len).sum();
@@ -298,6 +301,8 @@ struct Replay<'a> {
     /// In which segment the last copy of the counts begins that is whole, and the one that is read.
     copied: u64,
     copy_begins: Option<u64>,
+    /// Bytes of the copy that is read.
+    copy_bytes: u64,
     recovery: Recovery,
 }
 
@@ -439,9 +444,11 @@ impl Replay<'_> {
                 Logged::Counts(piece) => {
                     table.copy_back(piece.part, &piece.counts()?)?;
                     if piece.part.is_first {
-                        self.copy_begins = Some(segment.number);
+                        (self.copy_begins, self.copy_bytes) = (Some(segment.number), 0);
                     }
+                    self.copy_bytes += sealed_len(FRAME_HEADER + self.body.len());
                     if piece.part.is_last {
+                        self.state.copy_bytes = self.copy_bytes;
                         self.copied = self.copied.max(self.copy_begins.take().unwrap_or(0));
                     }
                 }

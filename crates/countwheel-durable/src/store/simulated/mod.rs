@@ -66,6 +66,7 @@ const REMEMBERED: usize = 64;
 ///   [`evict`](Self::evict) or a power cut lose it. So it is with changes of names: those that
 ///   are durable are the first few, and a power cut loses the rest.
 /// - **Faults** ([`fail`](Self::fail)) make calls fail, counted from when they are planted.
+/// - **A bound** ([`bound_calls`](Self::bound_calls)) ends what would never end.
 /// - **A capacity** ([`set_capacity`](Self::set_capacity)) makes it full.
 /// - **Damage** ([`damage`](Self::damage)) is what no sync protects from.
 ///
@@ -91,6 +92,8 @@ struct State {
     last: VecDeque<Call>,
     capacity: Option<u64>,
     ignores_syncs: bool,
+    /// How many calls there may be.
+    calls_max: u64,
 }
 
 impl Default for State {
@@ -108,6 +111,7 @@ impl Default for State {
             last: VecDeque::new(),
             capacity: None,
             ignores_syncs: false,
+            calls_max: u64::MAX,
         }
     }
 }
@@ -171,6 +175,25 @@ impl Disk {
     /// Makes a directory and those above it, durably. Nothing counts it as a call.
     pub fn make_directory(&self, path: &str) {
         self.lock().directory(path);
+    }
+
+    /// Panics at a call after so many from now on. A store that writes for ever, within one commit
+    /// say, is a panic then, which a simulation sees.
+    ///
+    /// ```should_panic
+    /// use countwheel_durable::store::simulated::Disk;
+    ///
+    /// let disk = Disk::default();
+    /// disk.bound_calls(1_000);
+    /// let files = disk.files("");
+    /// loop {
+    ///     let _names = files.list();
+    /// }
+    /// ```
+    pub fn bound_calls(&self, calls: u64) {
+        let mut state = self.lock();
+        let made: u64 = state.counts.iter().sum();
+        state.calls_max = made.saturating_add(calls);
     }
 
     /// Plants a fault. Several may wait at a time; each counts for itself, from now on.
@@ -375,6 +398,10 @@ impl State {
         length: u64,
     ) -> Option<Strike> {
         let number = self.counts.iter().sum();
+        assert!(
+            number < self.calls_max,
+            "a simulated disk is called more often than it may be: something does not end"
+        );
         self.counts[operation as usize] += 1;
         let mut strike = None;
         for armed in &mut self.faults {
