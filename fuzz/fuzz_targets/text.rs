@@ -1,7 +1,7 @@
-//! See `countwheel_durable::store::fuzz`.
+//! See `countwheel_disk::fuzz`.
 #![no_main]
 
-use countwheel_durable::store::fuzz::Target;
+use countwheel_disk::fuzz::Target;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     Target::Text.run(input);

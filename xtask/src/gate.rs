@@ -63,6 +63,7 @@ const STAGES: [Stage; 22] = [
                 Call::cargo("clippy --workspace --all-targets --all-features -- -D warnings"),
                 Call::cargo("check -p countwheel-server"),
                 Call::cargo("check -p countwheel"),
+                Call::cargo("check -p countwheel-disk"),
             ]
         }),
     },

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use countwheel::SystemClock;
-use countwheel_durable::store::{DiskOptions, DiskStats, DiskStore, Store};
+use countwheel_disk::{DiskOptions, DiskStats, DiskStore};
+use countwheel_durable::store::Store;
 use countwheel_durable::{Config, Handler, Timers};
 use serde::{Deserialize, Serialize};
 

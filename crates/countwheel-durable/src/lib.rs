@@ -1,11 +1,13 @@
-//! Durable timers: on disk, acknowledged only when synced, delivered at least once, never
-//! early.
+//! Durable timers: acknowledged only when stored, delivered at least once, never early.
+//!
+//! This crate has the engine and the seam to where timers are kept, [`store::Store`]. The store on a disk
+//! is the crate `countwheel-disk`.
 //!
 //! ```
 //! use std::sync::{Arc, mpsc};
 //! use std::time::Duration;
 //! use countwheel::SystemClock;
-//! use countwheel_durable::store::{DiskOptions, DiskStore};
+//! use countwheel_disk::{DiskOptions, DiskStore};
 //! use countwheel_durable::{
 //!     Attempt, Config, Due, Outcome, RetryPolicy, TimerName, Timers, Verdict,
 //! };
@@ -87,7 +89,8 @@
 //! [`Timers`] runs an [`Engine`] on a thread of its own. An engine takes [`Event`]s, decides,
 //! commits, and lets [`Effect`]s out; it has no thread and reads only the clock it was
 //! given, so a simulation runs the same code. A [`store::Store`] keeps the records:
-//! [`store::DiskStore`] in a directory, [`store::MemoryStore`] for tests.
+//! `DiskStore` of the crate `countwheel-disk` in a
+//! directory, [`store::MemoryStore`] in memory, for tests.
 
 mod backlog;
 mod budget;

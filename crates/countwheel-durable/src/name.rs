@@ -175,7 +175,8 @@ impl QueueName {
     }
 
     /// Whether the namespace is `default`.
-    pub(crate) fn is_in_default(&self) -> bool {
+    #[must_use]
+    pub fn is_in_default(&self) -> bool {
         !self.0.contains(Self::BETWEEN)
     }
 
@@ -327,7 +328,19 @@ impl TimerName {
     }
 
     /// The same of a queue in any namespace, by [its text](QueueName::from_text).
-    pub(crate) fn from_text(queue: &str, key: &str) -> Result<Self, NameError> {
+    ///
+    /// ```
+    /// use countwheel_durable::TimerName;
+    ///
+    /// let name = TimerName::new("orders", "order-42")?;
+    /// assert!(name.queue.is_in_default());
+    /// assert_eq!(TimerName::from_text(name.queue.as_str(), "order-42")?, name);
+    /// # Ok::<(), countwheel_durable::NameError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NameError`] if the queue or the key is no name.
+    pub fn from_text(queue: &str, key: &str) -> Result<Self, NameError> {
         Ok(Self {
             queue: QueueName::from_text(queue)?,
             key: Key::new(key)?,

@@ -40,8 +40,6 @@ bugs! {
     SkipPageBorder,
     /// A page of what is due that ends before its time says that there is no more.
     DuePageForgetsRest,
-    /// The range in which everything is replaced reaches to the first record that counts.
-    TablesPassWhatCounts,
     /// The next turn is asked for ten seconds after the next deadline.
     WakeLate,
     /// A retry gets an id of its own, so that receivers take it for another timer.
@@ -100,45 +98,6 @@ bugs! {
     SuspectsTogether,
     /// An end of the process counts against a suspect that only waited.
     WaitingCountsAsInterrupted,
-    /// That the directory above cannot be synced is passed over, whatever the reason.
-    MakingPassesOverParentSync,
-    /// A sync of the directory above is believed after one that failed.
-    MakingBelievesSecondSync,
-    /// A directory of an older format keeps it, whatever is written into it.
-    MakingLeavesFormat,
-    /// A directory that keeps an older format since the disk was full keeps it when there is room.
-    MakingRaisesOnce,
-    /// The log does not sync a commit.
-    LogCommitUnsynced,
-    /// The log does not sync the directory when a segment got its name.
-    LogNameUnsynced,
-    /// A segment takes commits before the tables know of it.
-    OpeningUnmarked,
-    /// An opening does not compare the log with the commit that the manifest names.
-    OpeningBelievesShortLog,
-    /// The tables are settled before the log was read: a start that is refused has written.
-    OpeningSettlesFirst,
-    /// A reader of the log takes as many bytes as a length says, without a look at how many there
-    /// are.
-    ReaderTrustsLengths,
-    /// An opening does not write the last commit again before it syncs.
-    LogSettlesWithoutWrite,
-    /// An opening leaves the name of a segment without commits to a sync that may have failed.
-    LogKeepsUnsureName,
-    /// The first segment that moves takes no removals along for what older tables have and the log
-    /// says is nowhere.
-    MoveHidesNothing,
-    /// What changed meanwhile moves as it was.
-    LogMovesOutdated,
-    /// What moves is not marked as being in the sorted store.
-    LogMovesUnmarked,
-    /// A segment moves before the counts are copied behind it.
-    CountsMoveUncopied,
-    /// A piece of a copy of the counts leaves out its last queue.
-    CopyForgetsQueue,
-    /// Copies of the counts have no room beside the segments of the options: one that is longer
-    /// moves itself out of the log for ever.
-    CopiesPushThemselvesOut,
     /// A done timer whose retention has ended is there until it is forgotten.
     RetentionEndsLate,
     /// A time that has passed when it is asked for is taken for now.
@@ -156,45 +115,6 @@ bugs! {
     BacklogCountsAll,
     /// What is removed or started still counts as overdue.
     BacklogMissesRemovals,
-    /// A segment's snapshot forgets the last revision.
-    LogSnapshotForgets,
-    /// A segment's snapshot forgets the note of the clocks.
-    LogSnapshotForgetsClock,
-    /// A scan leaves out what is due at its very end.
-    LogScanEndsEarly,
-    /// What the log hides is listed.
-    LogListsHidden,
-    /// After an error, the log goes on.
-    LogGoesOn,
-    /// A setting that moves with a segment is forgotten.
-    LogForgetsSettingsAtMove,
-    /// Settings have a commit of their own before that of the timers with which they come.
-    LogCommitsSettingsApart,
-    /// The log looks a name up by its queue and its key alone, whatever its namespace.
-    LogIgnoresNamespace,
-    /// An owner that was replaced may commit.
-    LogIgnoresFence,
-    /// What is committed together is all said to be of the first commit's shard.
-    LogTogetherInOneShard,
-    /// Of what is committed together the first commit alone is asked for its lease.
-    LogTogetherUnfenced,
-    /// The tables do not sync their directory after the manifest got its name, so that a
-    /// segment is used again before they have it for good.
-    TablesUnsynced,
-    /// A manifest gets its name before it is synced.
-    ManifestUnsynced,
-    /// A removal that a merge or an ingest should keep is dropped.
-    TablesForgetRemovals,
-    /// What a newer table replaced is listed and due.
-    TablesShowReplaced,
-    /// A block of an index that cannot be read ends the read.
-    IndexEndsReads,
-    /// A record that cannot be read ends the list.
-    ListEndsAtDamage,
-    /// A record that cannot be read fails the merge, and with it the store.
-    MergeFailsStore,
-    /// What a segment has that cannot be read is forgotten when it moves.
-    MoveForgetsUnreadable,
     /// A change of something unreadable reads it first.
     ChangeReadsFirst,
     /// A step fails for a record that cannot be read.
@@ -203,10 +123,6 @@ bugs! {
     GapNotReadAgain,
     /// A step that fails takes the outcomes of its turn along.
     OutcomesEndWithReads,
-    /// A repair leaves out the settings.
-    RepairForgetsSettings,
-    /// A scrub does not look at what a table says of what is due.
-    ScrubLooksAway,
 }
 
 #[cfg(feature = "planted-bugs")]

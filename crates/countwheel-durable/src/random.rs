@@ -21,12 +21,6 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Uniform from zero to `bound`, which is excluded and not zero.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        let scaled = u128::from(self.draw()) * u128::from(bound);
-        u64::try_from(scaled >> 64).unwrap_or(0)
-    }
-
     /// Uniform from zero to `most`, both included, in whole microseconds.
     pub(crate) fn up_to(&mut self, most: Duration) -> Duration {
         let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX - 1);

@@ -412,7 +412,8 @@ impl Wake {
     };
 
     /// The last position of all at this time.
-    pub(crate) fn end_of(at: Timestamp) -> Self {
+    #[must_use]
+    pub fn end_of(at: Timestamp) -> Self {
         Self { at, ..Self::MAX }
     }
 }

@@ -35,12 +35,23 @@ impl SettingName {
         })
     }
 
-    /// The setting of that key, where settings are kept as records.
-    pub(crate) fn of_key(key: Key) -> Self {
+    /// The setting of that key, for a store that keeps settings as records.
+    ///
+    /// ```
+    /// use countwheel_durable::SettingName;
+    ///
+    /// let name = SettingName::new("limits")?;
+    /// assert_eq!(SettingName::of_key(name.key().clone()), name);
+    /// # Ok::<(), countwheel_durable::SettingError>(())
+    /// ```
+    #[must_use]
+    pub fn of_key(key: Key) -> Self {
         Self(key)
     }
 
-    pub(crate) fn key(&self) -> &Key {
+    /// The name as the key of a record.
+    #[must_use]
+    pub fn key(&self) -> &Key {
         &self.0
     }
 

@@ -406,9 +406,7 @@ impl Timers {
     /// use std::sync::Arc;
     /// use std::time::Duration;
     /// use countwheel::SystemClock;
-    /// use countwheel_durable::store::{
-    ///     Cursor, Filter, MemoryStore, Page, Position, QueueCounts, Shard,
-    /// };
+    /// use countwheel_durable::store::{Cursor, Filter, MemoryStore, Page, Position, QueueCounts, Shard};
     /// use countwheel_durable::{
     ///     Attempt, Config, Due, Health, Outcome, Precondition, Request, Response, RetryPolicy, Shift,
     ///     StateKind, Stats, TimerName, Timers, Verdict, Was,
@@ -692,7 +690,7 @@ impl Timers {
     }
 
     /// Makes a snapshot of the store in the empty directory `into`, while timers fire and requests
-    /// are taken: see [`DiskStore::snapshot`](crate::store::DiskStore::snapshot). Blocks until it
+    /// are taken: see [`OnDisk::snapshot`](crate::store::OnDisk::snapshot). Blocks until it
     /// is durable.
     ///
     /// # Errors

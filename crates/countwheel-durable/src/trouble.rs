@@ -210,7 +210,7 @@ impl Troubles {
     }
 
     /// Forgets those about the record of this name.
-    pub(crate) fn clear_name(&self, name: &TimerName) {
+    pub fn clear_name(&self, name: &TimerName) {
         let mut noted = self.noted();
         let begin = format!("{name}: ");
         noted.listed.retain(|listed| {

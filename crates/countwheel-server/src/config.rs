@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use countwheel::{Clock, SystemClock};
+use countwheel_disk::DiskOptions;
 use countwheel_durable::Config;
-use countwheel_durable::store::DiskOptions;
 use ipnet::IpNet;
 use tracing_subscriber::filter::LevelFilter;
 

@@ -11,9 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use countwheel_durable::store::{
-    AtRisk, CheckReport, DiskError, DiskOptions, DiskStore, Loss, Problem, StoreError,
-};
+use countwheel_disk::{AtRisk, CheckReport, DiskOptions, DiskStore, Loss, Problem};
+use countwheel_durable::store::{DiskError, StoreError};
 use serde_json::{Value, json};
 
 use crate::config::{Init, Log};

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use axum::Router;
 use countwheel::{Clock, Instant, SystemClock};
-use countwheel_durable::store::{DiskOptions, DiskStore, OnDisk, OpenFiles, StoreError};
+use countwheel_disk::{DiskOptions, DiskStore};
+use countwheel_durable::store::{OnDisk, OpenFiles, StoreError};
 use countwheel_durable::{Config, Health, StateKind, Timers};
 use rustix::fs::Access;
 use tokio::net::TcpListener;

@@ -1,6 +1,6 @@
 //! The one deterministic simulation: seed in, verdict out.
 //!
-//! It runs the product's own engine, scheduler, wheel and stores under a simulated clock,
+//! It runs the product's own engine, scheduler, window and stores under a simulated clock,
 //! on a simulated disk that loses what was not synced, with a store that can crash at any
 //! commit and with receivers that fail. A [`model::Model`] predicts every answer and checks
 //! every attempt: nothing early; accepted = done + removed + dead + pending, as sets;

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use countwheel_durable::store::simulated::Disk;
-use countwheel_durable::store::{
-    Files, LogOptions, LogStore, MemorySorted, MemoryStore, OnDisk, Sorted, Store, StoreError,
-    TableOptions, TableStore,
+use countwheel_disk::simulated::Disk;
+use countwheel_disk::{
+    Files, LogOptions, LogStore, MemorySorted, Sorted, TableOptions, TableStore,
 };
+use countwheel_durable::store::{MemoryStore, OnDisk, Store, StoreError};
 
 use crate::random::Random;
 use crate::sabotage::{Misused, MisusedSorted, MisusedStore, Sabotage};

@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use countwheel::{Clock, SystemClock, Timeout, Timer};
-use countwheel_durable::store::simulated::Disk;
-use countwheel_durable::store::{
-    LogOptions, LogStore, MemoryStore, MovingLog, Store, TableOptions, TableStore,
-};
+use countwheel_disk::simulated::Disk;
+use countwheel_disk::{LogOptions, LogStore, MovingLog, TableOptions, TableStore};
+use countwheel_durable::store::{MemoryStore, Store};
 use countwheel_server::trace;
 use countwheel_sim::ages::{self, Ages};
 use countwheel_sim::machine::Kind;
@@ -185,10 +184,7 @@ fn main() -> ExitCode {
                 log,
                 without,
                 #[cfg(feature = "planted-bugs")]
-                planted_bug: bug.and_then(|name| {
-                    let mut all = countwheel_durable::PlantedBug::ALL.iter().copied();
-                    all.find(|bug| format!("{bug:?}") == name)
-                }),
+                planted_bug: bug.and_then(|name| countwheel_sim::planted::PlantedBug::named(&name)),
                 ..Options::default()
             };
             match world::run(seed, &options) {

@@ -1,8 +1,10 @@
 //! Bugs of the product, planted one at a time, and which stage has to find each.
 
+use std::fmt;
 use std::panic::catch_unwind;
 
-use countwheel_durable::{PlantedBug, plant};
+use countwheel_disk::PlantedBug as InDisk;
+use countwheel_durable::PlantedBug as InEngine;
 
 use crate::machine::{Kind, Machine};
 use crate::panic_text;
@@ -11,41 +13,94 @@ use crate::shards;
 use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, scrub, starts};
 use crate::world::{self, Options};
 
+/// A mistake of the product: of the engine, or of the store on a disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// Of the engine. The store on a disk makes the one of the same name with it.
+    Engine(InEngine),
+    /// Of the store on a disk.
+    Disk(InDisk),
+}
+
+impl PlantedBug {
+    /// All of them, each once.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let of_engine = InEngine::ALL.iter().copied().map(Self::Engine);
+        let of_disk = InDisk::ALL.iter().copied().map(Self::Disk);
+        let is_new = |bug: &Self| Self::named_in(InEngine::ALL, &bug.name()).is_none();
+        of_engine.chain(of_disk.filter(is_new))
+    }
+
+    /// The one of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().find(|bug| bug.name() == name)
+    }
+
+    fn name(self) -> String {
+        format!("{self:?}")
+    }
+
+    fn named_in<B: fmt::Debug + Copy>(all: &[B], name: &str) -> Option<B> {
+        let mut all = all.iter().copied();
+        all.find(|bug| format!("{bug:?}") == name)
+    }
+}
+
+impl fmt::Debug for PlantedBug {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Engine(bug) => bug.fmt(f),
+            Self::Disk(bug) => bug.fmt(f),
+        }
+    }
+}
+
+/// Makes `bug`, or none, on this thread from here on.
+pub fn plant(bug: Option<PlantedBug>) {
+    let name = bug.map(PlantedBug::name).unwrap_or_default();
+    countwheel_durable::plant(PlantedBug::named_in(InEngine::ALL, &name));
+    countwheel_disk::plant(PlantedBug::named_in(InDisk::ALL, &name));
+}
+
 /// Those that show only where something cannot be read.
 const IN_ROT: [PlantedBug; 8] = [
-    PlantedBug::IndexEndsReads,
-    PlantedBug::ListEndsAtDamage,
-    PlantedBug::MergeFailsStore,
-    PlantedBug::MoveForgetsUnreadable,
-    PlantedBug::ChangeReadsFirst,
-    PlantedBug::StepEndsAtDamage,
-    PlantedBug::GapNotReadAgain,
-    PlantedBug::OutcomesEndWithReads,
+    PlantedBug::Disk(InDisk::IndexEndsReads),
+    PlantedBug::Disk(InDisk::ListEndsAtDamage),
+    PlantedBug::Disk(InDisk::MergeFailsStore),
+    PlantedBug::Disk(InDisk::MoveForgetsUnreadable),
+    PlantedBug::Engine(InEngine::ChangeReadsFirst),
+    PlantedBug::Engine(InEngine::StepEndsAtDamage),
+    PlantedBug::Engine(InEngine::GapNotReadAgain),
+    PlantedBug::Engine(InEngine::OutcomesEndWithReads),
 ];
 
 /// Those that show only where files are of two times.
 const IN_MIXES: [PlantedBug; 2] = [
-    PlantedBug::OpeningBelievesShortLog,
-    PlantedBug::MoveHidesNothing,
+    PlantedBug::Disk(InDisk::OpeningBelievesShortLog),
+    PlantedBug::Disk(InDisk::MoveHidesNothing),
 ];
 
 /// Those that show only where shards change hands.
 const IN_SHARDS: [PlantedBug; 7] = [
-    PlantedBug::BudgetForEach,
-    PlantedBug::OneIdForAllShards,
-    PlantedBug::StartsWithoutLease,
-    PlantedBug::AnswersWithoutLease,
-    PlantedBug::HandOverCounts,
-    PlantedBug::LogTogetherInOneShard,
-    PlantedBug::LogTogetherUnfenced,
+    PlantedBug::Engine(InEngine::BudgetForEach),
+    PlantedBug::Engine(InEngine::OneIdForAllShards),
+    PlantedBug::Engine(InEngine::StartsWithoutLease),
+    PlantedBug::Engine(InEngine::AnswersWithoutLease),
+    PlantedBug::Engine(InEngine::HandOverCounts),
+    PlantedBug::Disk(InDisk::LogTogetherInOneShard),
+    PlantedBug::Disk(InDisk::LogTogetherUnfenced),
 ];
 
 /// Those that have to be found there beside their own stage, and on which store.
 pub const ALSO_IN_SHARDS: [(PlantedBug, Option<Kind>); 4] = [
-    (PlantedBug::LineStartsAtWall, None),
-    (PlantedBug::ReadBelievedTwice, None),
-    (PlantedBug::LogIgnoresFence, Some(Kind::Log)),
-    (PlantedBug::LogIgnoresFence, Some(Kind::Tables)),
+    (PlantedBug::Engine(InEngine::LineStartsAtWall), None),
+    (PlantedBug::Engine(InEngine::ReadBelievedTwice), None),
+    (PlantedBug::Disk(InDisk::LogIgnoresFence), Some(Kind::Log)),
+    (
+        PlantedBug::Disk(InDisk::LogIgnoresFence),
+        Some(Kind::Tables),
+    ),
 ];
 
 /// A bug on this thread, until this goes.

@@ -492,7 +492,7 @@ fn mistakes(within: u64) -> Vec<Mistake> {
         })),
     });
     #[cfg(feature = "planted-bugs")]
-    for &bug in countwheel_durable::PlantedBug::ALL {
+    for bug in countwheel_sim::planted::PlantedBug::all() {
         all.push(Mistake {
             name: format!("{bug:?}"),
             stage: countwheel_sim::planted::stage(bug),

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use countwheel_disk::{Files, Moved, Reached, Sorted, StoreFile};
 use countwheel_durable::store::{
-    Change, DiskError, DuePage, DueScan, Fence, Files, Filter, Gaps, Lease, Moved, OnDisk,
-    Ownership, Page, QueueCounts, Reached, Scrubbed, Shard, Sorted, Store, StoreError, StoreFile,
+    Change, DiskError, DuePage, DueScan, Fence, Filter, Gaps, Lease, OnDisk, Ownership, Page,
+    QueueCounts, Scrubbed, Shard, Store, StoreError,
 };
 use countwheel_durable::{Record, Settings, SettingsVersion, StateKind, TimerName, Trouble};
 

@@ -55,7 +55,7 @@ pub struct Options {
     pub kind: Option<Kind>,
     /// A bug for the checkers to find.
     #[cfg(feature = "planted-bugs")]
-    pub planted_bug: Option<countwheel_durable::PlantedBug>,
+    pub planted_bug: Option<crate::planted::PlantedBug>,
 }
 
 impl Default for Options {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel::{Clock, Instant, ManualClock, Timestamp};
-use countwheel_durable::store::simulated::{Calls, Failure, Fault as DiskFault, Operation};
+use countwheel_disk::simulated::{Calls, Failure, Fault as DiskFault, Operation};
 use countwheel_durable::store::{DueScan, Filter, Shard, Store};
 use countwheel_durable::{
     Attempt, BatchError, Config, DeadReason, DueClock, Effect, Engine, Event, Outcome,
@@ -50,7 +50,7 @@ pub struct Options {
     pub log: usize,
     /// A bug for the checkers to find.
     #[cfg(feature = "planted-bugs")]
-    pub planted_bug: Option<countwheel_durable::PlantedBug>,
+    pub planted_bug: Option<crate::planted::PlantedBug>,
     /// A disk whose syncs do nothing: the checkers must notice.
     pub lying_disk: bool,
     /// The store, if it is not drawn as well.

@@ -34,11 +34,19 @@ pub struct ClockNote {
 }
 
 impl ClockNote {
-    /// How long its bytes are.
-    pub(super) const BYTES: usize = 40;
+    /// How long its [bytes](Self::to_bytes) are.
+    pub const BYTES: usize = 40;
 
     /// As it is stored, little endian: wall clock, boot id (zero for none), boot clock, line.
-    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
+    ///
+    /// ```
+    /// use countwheel_durable::store::ClockNote;
+    ///
+    /// let bytes = [7; ClockNote::BYTES];
+    /// assert_eq!(ClockNote::of_bytes(&bytes).to_bytes(), bytes);
+    /// ```
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         let id = self.boot_id.map_or(0, BootId::as_u128);
         bytes[..8].copy_from_slice(&self.wall.as_micros().to_le_bytes());
@@ -49,7 +57,8 @@ impl ClockNote {
     }
 
     /// The note with these bytes: any are of one.
-    pub(super) fn of_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let number = |at: usize| {
             let chunk = bytes[at..].first_chunk();
             chunk.map_or(0, |chunk| u64::from_le_bytes(*chunk))

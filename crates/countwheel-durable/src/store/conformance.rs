@@ -1490,7 +1490,8 @@ fn record(queue: &str, key: &str, revision: u64, due: u64) -> Record {
 }
 
 /// Every variant of everything that a record can hold. One that is small comes second.
-pub(super) fn varied_records() -> Vec<Record> {
+#[must_use]
+pub fn varied_records() -> Vec<Record> {
     let seconds = Duration::from_secs;
     let delays = [
         Delays::List((1..=1_000).map(seconds).collect()),

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 /// as [`StoreError::Disk`](super::StoreError::Disk), with the same text and the same source.
 ///
 /// ```
-/// use countwheel_durable::store::{DiskError, DiskOptions, DiskStore, StoreError};
+/// use countwheel_disk::{DiskOptions, DiskStore};
+/// use countwheel_durable::store::{DiskError, StoreError};
 ///
 /// let directory = tempfile::tempdir()?;
 /// std::fs::write(directory.path().join("letter.txt"), "Dear")?;

@@ -86,8 +86,10 @@ impl MemoryStore {
         self
     }
 
-    /// Takes a shard, also the one that no owner has.
-    pub(super) fn take(&self, shard: Shard) -> Ownership {
+    /// Takes a shard, also [the one that no owner has](Shard::SETTINGS). [`Store::acquire`] refuses that
+    /// one.
+    #[must_use]
+    pub fn take(&self, shard: Shard) -> Ownership {
         let mut shards = self.shards();
         let content = shards.entry(shard).or_default();
         content.fence.0 += 1;

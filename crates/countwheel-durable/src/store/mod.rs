@@ -4,27 +4,12 @@
 //! batches of changes: whole, durable, and only for the shard's owner. It decides nothing.
 //! [`conformance`] is what every store must pass.
 
-mod check;
 mod clock_note;
-mod codec;
+#[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
-mod directory;
-mod disk;
 mod disk_error;
-mod files;
-#[cfg(feature = "planted-bugs")]
-pub mod fuzz;
-mod log;
 mod memory;
-mod page;
-mod place;
-mod repair;
-mod scrub;
-mod settings;
-pub mod simulated;
-mod sorted;
-mod table;
-pub mod unchanged;
+pub mod page;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -35,19 +20,9 @@ use countwheel::Timestamp;
 
 use crate::planted::planted;
 
-pub use check::{AtRisk, CheckReport, CheckedFile, FileKind, Problem, check_files};
 pub use clock_note::ClockNote;
-pub use disk::{DiskOptions, DiskStats, DiskStore, Snapshot};
 pub use disk_error::DiskError;
-pub use files::{Files, StoreFile, SystemFiles};
-pub use log::{LogOptions, LogStats, LogStore, MovingLog, Recovery};
 pub use memory::MemoryStore;
-pub use repair::{Loss, Repaired, repair_files};
-pub use scrub::Scrubbed;
-pub use sorted::{MemorySorted, Moved, Reached, Sorted};
-pub use table::{
-    Salvaged, TableCheck, TableOptions, TableProblem, TableSnapshot, TableStats, TableStore,
-};
 
 use crate::{
     DueClock, QueueName, Record, Revision, Setting, Settings, SettingsVersion, StateKind,
@@ -65,6 +40,12 @@ impl Shard {
 
     /// Reserved: no owner has it, and no timer is in it. A store may keep its settings there.
     pub const SETTINGS: Self = Self(u16::MAX);
+
+    /// Whether it is [`SETTINGS`](Self::SETTINGS), which no owner has.
+    #[must_use]
+    pub fn is_reserved(self) -> bool {
+        self == Self::SETTINGS
+    }
 
     /// The id of this shard of the store with that id: what a timer's [`id`](crate::TimerId) begins
     /// with. Revisions are given by each shard for itself, so two timers of two shards may have the
@@ -105,9 +86,7 @@ pub struct Lease {
 ///
 /// ```
 /// use countwheel_durable::Revision;
-/// use countwheel_durable::store::{
-///     Change, Fence, Lease, MemoryStore, Ownership, Shard, Store, StoreError,
-/// };
+/// use countwheel_durable::store::{Change, Fence, Lease, MemoryStore, Ownership, Shard, Store, StoreError};
 ///
 /// let store = MemoryStore::new(7);
 /// let Ownership { lease, store_id, .. } = store.acquire(Shard::ONLY)?;
@@ -200,8 +179,8 @@ pub struct Commit<'a> {
     pub changes: &'a [Change],
 }
 
-/// Makes each commit by itself.
-fn one_by_one(
+/// Makes each commit by itself: what [`Store::commit_all`] does if a store has no better way.
+pub fn one_by_one(
     store: &(impl Store + ?Sized),
     commits: &[Commit<'_>],
 ) -> Vec<Result<(), StoreError>> {
@@ -409,9 +388,8 @@ pub trait Store: Send + Sync {
 /// thread.
 ///
 /// ```
-/// use countwheel_durable::store::{
-///     DiskOptions, DiskStore, MemoryStore, OnDisk, OpenFiles, Store,
-/// };
+/// use countwheel_disk::{DiskOptions, DiskStore};
+/// use countwheel_durable::store::{MemoryStore, OnDisk, OpenFiles, Store};
 ///
 /// let mut options = DiskOptions::default();
 /// options.log.segment_bytes = 1 << 16; // for a test
@@ -463,6 +441,41 @@ pub trait OnDisk: Send + Sync {
     fn snapshot(&self, into: &Path) -> Result<Snapshot, StoreError> {
         Err(no_snapshots(into))
     }
+}
+
+/// What a step of a scrub did. See [`OnDisk::scrub_step`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Scrubbed {
+    /// How many bytes it read.
+    pub bytes: u64,
+    /// About how many files of the round are left.
+    pub files_left: u64,
+    /// Whether the round is over: the next step begins another.
+    pub ended: bool,
+}
+
+impl Scrubbed {
+    /// Of one that had nothing to read.
+    pub const NOTHING: Self = Self {
+        bytes: 0,
+        files_left: 0,
+        ended: true,
+    };
+}
+
+/// What a snapshot holds. See [`OnDisk::snapshot`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The last commit that is in it.
+    pub commit: u64,
+    /// How many files it has.
+    pub files: u64,
+    /// How long they are together, in bytes. Tables that are linked take no room of their own.
+    pub bytes: u64,
+    /// How many bytes were copied.
+    pub copied: u64,
 }
 
 /// What a store says that makes no snapshots.
@@ -957,7 +970,8 @@ impl StoreError {
     }
 
     /// The file that it is about, if it is about one, and what was found there.
-    pub(crate) fn finding(&self) -> (Option<&Path>, String) {
+    #[must_use]
+    pub fn finding(&self) -> (Option<&Path>, String) {
         match self {
             Self::Disk(
                 DiskError::Corrupt { path, problem } | DiskError::NotAStore { path, problem },

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use countwheel::{Clock as _, SystemClock};
-use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
-use countwheel_durable::store::{Filter, LogOptions, LogStore, MemorySorted, MemoryStore, Shard};
+use countwheel_disk::simulated::{Calls, Disk, Failure, Fault, Operation};
+use countwheel_disk::{LogOptions, LogStore, MemorySorted};
+use countwheel_durable::store::{Filter, MemoryStore, Shard};
 use countwheel_durable::{
     Attempt, Config, Due, Handler, Inline, Outcome, Precondition, QueueName, Request, RetryPolicy,
     SetOptions, TimerError, TimerName, Timers, Verdict,

@@ -5,9 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use countwheel::SystemClock;
+use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{
-    Change, DiskError, DiskOptions, DiskStore, Lease, MemoryStore, OnDisk, OnFailure, Shard, Store,
-    StoreError,
+    Change, DiskError, Lease, MemoryStore, OnDisk, OnFailure, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Attempt, Completion, Config, Delays, Due, Handler, Health, Jitter, Outcome, Request, Response,

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 
 use countwheel::{Clock, ManualClock, Timestamp};
-use countwheel_durable::store::simulated::Disk;
+use countwheel_disk::simulated::Disk;
+use countwheel_disk::{LogOptions, LogStore, MemorySorted};
 use countwheel_durable::store::{
-    Change, DiskError, DuePage, DueScan, LogOptions, LogStore, MemorySorted, MemoryStore, Shard,
-    Store, StoreError,
+    Change, DiskError, DuePage, DueScan, MemoryStore, Shard, Store, StoreError,
 };
 use countwheel_durable::{Config, Engine, Revision, TroubleReason};
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use countwheel_durable::store::{DiskOptions, DiskStore};
+use countwheel_disk::{DiskOptions, DiskStore};
 
 use crate::support::{Directory, output_of_refusal, pause, program, unprivileged};
 

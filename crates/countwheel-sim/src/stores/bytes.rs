@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use countwheel_disk::simulated::{Damage, Disk};
 use countwheel_durable::TimerName;
-use countwheel_durable::store::simulated::{Damage, Disk};
 use countwheel_durable::store::{Change, DiskError, MemoryStore, Shard, Store, StoreError};
 
 use super::answers::Answers;

@@ -1,6 +1,6 @@
 //! Every call to the disk fails once: scripts with each call failing in turn, and drawn lives.
 
-use countwheel_durable::store::simulated::{Failure, Fault};
+use countwheel_disk::simulated::{Failure, Fault};
 
 use super::life::{Broken, Event, FAILURES, Tally, live, shrink, tail};
 use super::script::{self, Script};

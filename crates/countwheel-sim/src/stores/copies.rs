@@ -32,11 +32,10 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use countwheel_disk::unchanged::unchanged;
+use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::Revision;
-use countwheel_durable::store::unchanged::unchanged;
-use countwheel_durable::store::{
-    Change, DiskError, DiskOptions, DiskStore, Shard, Store, StoreError,
-};
+use countwheel_durable::store::{Change, DiskError, Shard, Store, StoreError};
 
 pub use self::mixing::Kind;
 use self::mixing::Mix;

@@ -6,10 +6,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use countwheel_durable::store::simulated::Disk;
-use countwheel_durable::store::{
-    Files, LogOptions, LogStore, MemorySorted, Shard, Store, StoreFile, SystemFiles,
-};
+use countwheel_disk::simulated::Disk;
+use countwheel_disk::{Files, LogOptions, LogStore, MemorySorted, StoreFile, SystemFiles};
+use countwheel_durable::store::{Shard, Store};
 
 use super::answers::Answers;
 use super::life::Event;

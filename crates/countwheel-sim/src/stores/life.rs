@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use countwheel_durable::store::simulated::{Calls, Failure, Fault};
+use countwheel_disk::simulated::{Calls, Failure, Fault};
 use countwheel_durable::store::{
     Before, Change, DiskError, Lease, MemoryStore, Ownership, Shard, Store, StoreError,
 };

@@ -8,9 +8,10 @@
 //! The same of stores of an older format, which become such of the newest before they acknowledge
 //! anything; if the disk is full then, with the first commit for which there is room.
 
+use countwheel_disk::DiskOptions;
+use countwheel_disk::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_durable::Revision;
-use countwheel_durable::store::simulated::{Calls, Disk, Failure, Fault, Operation};
-use countwheel_durable::store::{Change, DiskOptions, Shard, StoreError};
+use countwheel_durable::store::{Change, Shard, StoreError};
 
 use crate::random::Random;
 

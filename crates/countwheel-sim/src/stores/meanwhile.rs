@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use countwheel_durable::store::simulated::Disk;
+use countwheel_disk::simulated::Disk;
+use countwheel_disk::{LogOptions, LogStore, MemorySorted, Moved, Sorted};
 use countwheel_durable::store::{
-    Change, DuePage, DueScan, Filter, Lease, LogOptions, LogStore, MemorySorted, MemoryStore,
-    Moved, Page, Shard, Sorted, Store, StoreError,
+    Change, DuePage, DueScan, Filter, Lease, MemoryStore, Page, Shard, Store, StoreError,
 };
 use countwheel_durable::{Record, State, TimerName};
 

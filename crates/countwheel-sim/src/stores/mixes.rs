@@ -10,9 +10,9 @@
 
 use std::collections::BTreeSet;
 
+use countwheel_disk::simulated::Disk;
 use countwheel_durable::State;
 use countwheel_durable::TimerName;
-use countwheel_durable::store::simulated::Disk;
 use countwheel_durable::store::{Change, Lease, MemoryStore, Shard, Store, StoreError};
 
 use super::answers::Answers;

@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use countwheel_durable::store::fuzz::{Seen, Target};
+use countwheel_disk::fuzz::{Seen, Target};
 
 use crate::failure::panic_text;
 use crate::random::Random;

@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use countwheel_durable::store::simulated::Disk;
-use countwheel_durable::store::{
-    DiskError, LogStore, Loss, Shard, Store, StoreError, TableStore, check_files, repair_files,
-};
+use countwheel_disk::simulated::Disk;
+use countwheel_disk::{LogStore, Loss, TableStore, check_files, repair_files};
+use countwheel_durable::store::{DiskError, Shard, Store, StoreError};
 use countwheel_durable::{Record, SettingName, TimerName};
 
 use super::answers::Answers;

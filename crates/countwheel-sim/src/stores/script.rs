@@ -1,7 +1,7 @@
 //! What stores are put through: scripts that are written down, and lives that are drawn.
 
 use countwheel::{BootId, Instant, Timestamp};
-use countwheel_durable::store::simulated::{Calls, Failure, Fault, Operation};
+use countwheel_disk::simulated::{Calls, Failure, Fault, Operation};
 use countwheel_durable::store::{Change, ClockNote};
 use countwheel_durable::{
     DeadReason, DueClock, Missed, Namespace, QueueName, Record, RetryPolicy, Revision, Setting,

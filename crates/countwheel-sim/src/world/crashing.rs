@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use countwheel::ManualClock;
-use countwheel_durable::store::simulated::{self, Disk};
+use countwheel_disk::simulated::{self, Disk};
 use countwheel_durable::store::{
     Change, ClockNote, DiskError, DuePage, DueScan, Filter, Found, Gaps, Lease, OnDisk, Ownership,
     Page, QueueCounts, Shard, Store, StoreError,

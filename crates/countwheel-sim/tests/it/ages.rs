@@ -44,7 +44,8 @@ fn a_century_of_little_goes_by() {
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn mistakes_in_the_product_are_noticed() {
-    use countwheel_durable::{PlantedBug, plant};
+    use countwheel_durable::PlantedBug as InEngine;
+    use countwheel_sim::planted::{PlantedBug, plant};
 
     let hours = Ages {
         span: 6 * HOUR,
@@ -52,12 +53,12 @@ fn mistakes_in_the_product_are_noticed() {
         ..Ages::dense()
     };
     for bug in [
-        PlantedBug::FireEarly,
-        PlantedBug::WakeLate,
-        PlantedBug::LoseRetry,
-        PlantedBug::KeepRemoved,
-        PlantedBug::MoveKeepsOldDeadline,
-        PlantedBug::ForgetInterrupted,
+        PlantedBug::Engine(InEngine::FireEarly),
+        PlantedBug::Engine(InEngine::WakeLate),
+        PlantedBug::Engine(InEngine::LoseRetry),
+        PlantedBug::Engine(InEngine::KeepRemoved),
+        PlantedBug::Engine(InEngine::MoveKeepsOldDeadline),
+        PlantedBug::Engine(InEngine::ForgetInterrupted),
     ] {
         plant(Some(bug));
         let seen = run(1, &hours);

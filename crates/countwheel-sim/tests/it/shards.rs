@@ -1,10 +1,8 @@
 //! The worlds of shards: they repeat, they reach what they claim to, and they notice.
 
-#[cfg(feature = "planted-bugs")]
-use countwheel_durable::PlantedBug;
 use countwheel_sim::machine::Kind;
 #[cfg(feature = "planted-bugs")]
-use countwheel_sim::planted;
+use countwheel_sim::planted::{self, PlantedBug};
 use countwheel_sim::shards::{self, Options, Report};
 
 fn run(seed: u64, kind: Option<Kind>) -> Report {
@@ -58,7 +56,7 @@ fn everything_happens() {
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn every_mistake_with_shards_is_found() {
-    let all = PlantedBug::ALL.iter().map(|bug| (*bug, None));
+    let all = PlantedBug::all().map(|bug| (bug, None));
     let of_shards = all.filter(|(bug, _)| planted::stage(*bug) == "shards");
     for (bug, kind) in of_shards.chain(planted::ALSO_IN_SHARDS) {
         let found = (1..=500).find_map(|seed| {

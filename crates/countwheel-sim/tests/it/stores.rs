@@ -113,10 +113,11 @@ fn every_mistake_is_found() {
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn a_sync_of_a_directory_above_that_is_believed_wrongly_is_found() {
-    use countwheel_durable::PlantedBug;
+    use countwheel_disk::PlantedBug as InDisk;
+    use countwheel_sim::planted::PlantedBug;
     for bug in [
-        PlantedBug::MakingPassesOverParentSync,
-        PlantedBug::MakingBelievesSecondSync,
+        PlantedBug::Disk(InDisk::MakingPassesOverParentSync),
+        PlantedBug::Disk(InDisk::MakingBelievesSecondSync),
     ] {
         let found = (0..20).find_map(|seed| countwheel_sim::planted::find(bug, seed));
         assert!(found.is_some(), "{bug:?} was not found");

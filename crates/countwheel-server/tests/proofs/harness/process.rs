@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use countwheel_durable::store::unchanged::Tree;
+use countwheel_disk::unchanged::Tree;
 
 use super::caller::Caller;
 use super::{PATIENCE, Random, micros, now_us, pause, temporary};

@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use countwheel_durable::store::{Change, DiskOptions, DiskStore, Lease, Shard, Store};
+use countwheel_disk::{DiskOptions, DiskStore};
+use countwheel_durable::store::{Change, Lease, Shard, Store};
 use countwheel_durable::{Record, State, TimerName};
 
 use super::super::script;

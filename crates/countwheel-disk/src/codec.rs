@@ -1,0 +1,548 @@
+//! Bytes in the database: the record's own, and keys whose byte order is the order wanted.
+//!
+//! A record is a version byte, the record in postcard, and the CRC-32 of both, little
+//! endian. A key is a sequence of big-endian numbers and names; a name is followed by a NUL,
+//! which neither a queue nor a key contains, so that no name reaches into the next field.
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use countwheel::Timestamp;
+use serde::Deserialize;
+
+use crate::{
+    AttemptEnd, AttemptRecord, DueClock, Key, Missed, QueueName, Record, Recurring, RetryPolicy,
+    Revision, State, StateKind, TimerId, TimerName, Wake,
+};
+use crate::{Filter, Position, Shard};
+
+/// The version of the record's bytes that this code writes. It reads those before as well.
+const VERSION: u8 = 3;
+/// In records of this version no attempt was held.
+const VERSION_2: u8 = 2;
+/// Records of this version have no clock, and none comes again: all are due one time, by the
+/// wall clock.
+const VERSION_1: u8 = 1;
+const CRC_BYTES: usize = 4;
+
+/// Why bytes are not what this code wrote.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum CodecError {
+    /// The bytes may well be right, for a later version of this code.
+    #[error("written by a later version (record version {version})")]
+    LaterVersion { version: u8 },
+    #[error("a record of {bytes} bytes is too short")]
+    Short { bytes: usize },
+    #[error("a record's checksum does not match")]
+    Checksum,
+    #[error("a record's content cannot be read: {0}")]
+    Content(postcard::Error),
+    #[error("a record is followed by {bytes} bytes of something else")]
+    Trailing { bytes: usize },
+    #[error("a name in an index cannot be read")]
+    Name,
+    #[error("a key in an index cannot be read")]
+    Key,
+    #[error("a copy of the counts is not what the commits before come to")]
+    Counts,
+}
+
+/// The bytes of `record`.
+pub(super) fn encode(record: &Record) -> Vec<u8> {
+    // More than the numbers, the retry schedule and a few attempts take.
+    let mut bytes = Vec::with_capacity(record.payload.len() + 512);
+    encode_into(record, &mut bytes);
+    bytes
+}
+
+/// Appends the bytes of `record`.
+pub(super) fn encode_into(record: &Record, out: &mut Vec<u8>) {
+    let begins_at = out.len();
+    out.push(VERSION);
+    postcard::serialize_with_flavor(record, Append(out))
+        .expect("a record holds nothing postcard cannot write");
+    let crc = crc32fast::hash(&out[begins_at..]);
+    out.extend_from_slice(&crc.to_le_bytes());
+}
+
+/// Writes to the end of a vector.
+struct Append<'a>(&'a mut Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Append<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+/// The record of these bytes.
+///
+/// No length in them is trusted: postcard reads from the slice alone, and serde caps what it
+/// sets aside for a sequence before it has seen the elements.
+pub(super) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
+    let (version, content) = checked(bytes)?;
+    let (record, rest) = match version {
+        VERSION_1 => postcard::take_from_bytes::<RecordV1>(content)
+            .map(|(record, rest)| (Record::from(record), rest)),
+        VERSION_2 => postcard::take_from_bytes::<RecordV2>(content)
+            .map(|(record, rest)| (Record::from(record), rest)),
+        _ => postcard::take_from_bytes(content),
+    }
+    .map_err(CodecError::Content)?;
+    match rest.len() {
+        0 => Ok(record),
+        bytes => Err(CodecError::Trailing { bytes }),
+    }
+}
+
+/// A record as version 1 wrote it.
+#[derive(Deserialize)]
+struct RecordV1 {
+    name: TimerName,
+    id: TimerId,
+    revision: Revision,
+    state: State,
+    created: Timestamp,
+    due: Timestamp,
+    first_due: Timestamp,
+    policy: RetryPolicy,
+    failures: u32,
+    interruptions: u32,
+    attempt: u32,
+    attempts: Vec<AttemptRecordV2>,
+    #[serde(with = "serde_bytes")]
+    payload: Vec<u8>,
+}
+
+/// A record as version 2 wrote it.
+#[derive(Deserialize)]
+struct RecordV2 {
+    name: TimerName,
+    id: TimerId,
+    revision: Revision,
+    state: State,
+    created: Timestamp,
+    due: Timestamp,
+    clock: DueClock,
+    missed: Missed,
+    recurring: Option<Box<Recurring>>,
+    first_due: Timestamp,
+    policy: RetryPolicy,
+    failures: u32,
+    interruptions: u32,
+    attempt: u32,
+    attempts: Vec<AttemptRecordV2>,
+    #[serde(with = "serde_bytes")]
+    payload: Vec<u8>,
+}
+
+/// An attempt as versions 1 and 2 wrote it.
+#[derive(Deserialize)]
+struct AttemptRecordV2 {
+    number: u32,
+    due: Timestamp,
+    started: Timestamp,
+    ended: Option<AttemptEnd>,
+}
+
+impl From<AttemptRecordV2> for AttemptRecord {
+    fn from(old: AttemptRecordV2) -> Self {
+        Self {
+            number: old.number,
+            due: old.due,
+            started: old.started,
+            held: Duration::ZERO,
+            ended: old.ended,
+        }
+    }
+}
+
+impl From<RecordV2> for Record {
+    fn from(old: RecordV2) -> Self {
+        Self {
+            name: old.name,
+            id: old.id,
+            revision: old.revision,
+            state: old.state,
+            created: old.created,
+            due: old.due,
+            clock: old.clock,
+            missed: old.missed,
+            recurring: old.recurring,
+            first_due: old.first_due,
+            policy: old.policy,
+            failures: old.failures,
+            interruptions: old.interruptions,
+            attempt: old.attempt,
+            attempts: old.attempts.into_iter().map(AttemptRecord::from).collect(),
+            payload: old.payload,
+        }
+    }
+}
+
+impl From<RecordV1> for Record {
+    fn from(old: RecordV1) -> Self {
+        Self {
+            name: old.name,
+            id: old.id,
+            revision: old.revision,
+            state: old.state,
+            created: old.created,
+            due: old.due,
+            clock: DueClock::Wall,
+            missed: Missed::Fire,
+            recurring: None,
+            first_due: old.first_due,
+            policy: old.policy,
+            failures: old.failures,
+            interruptions: old.interruptions,
+            attempt: old.attempt,
+            attempts: old.attempts.into_iter().map(AttemptRecord::from).collect(),
+            payload: old.payload,
+        }
+    }
+}
+
+/// Where a record stands in the indexes, read without its attempts and its payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Indexed {
+    pub(super) kind: StateKind,
+    pub(super) position: Position,
+    pub(super) wake: Option<Wake>,
+    /// By which clock the wake is meant.
+    pub(super) clock: DueClock,
+}
+
+impl Indexed {
+    pub(super) fn of(record: &Record) -> Self {
+        Self {
+            kind: record.state.kind(),
+            position: Position {
+                due: record.due,
+                revision: record.revision,
+            },
+            wake: record.wake(),
+            clock: record.wake_clock(),
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        Self::named(bytes).map(|(_, indexed)| indexed)
+    }
+
+    /// With the record's queue and key, as they stand in the bytes.
+    pub(super) fn named(bytes: &[u8]) -> Result<((&str, &str), Self), CodecError> {
+        let (version, content) = checked(bytes)?;
+        Self::unchecked(version, content)
+    }
+
+    /// Of a record without its version and without its checksum, which somebody else has checked.
+    pub(super) fn unchecked(
+        version: u8,
+        content: &[u8],
+    ) -> Result<((&str, &str), Self), CodecError> {
+        /// The fields that a [`Record`] begins with.
+        #[derive(Deserialize)]
+        struct Head<'a> {
+            #[serde(borrow)]
+            name: (&'a str, &'a str),
+            _id: TimerId,
+            revision: Revision,
+            state: State,
+            _created: Timestamp,
+            due: Timestamp,
+        }
+
+        known(version)?;
+        let (head, rest) =
+            postcard::take_from_bytes::<Head<'_>>(content).map_err(CodecError::Content)?;
+        let due_clock = match version {
+            VERSION_1 => DueClock::Wall,
+            _ => {
+                postcard::take_from_bytes(rest)
+                    .map_err(CodecError::Content)?
+                    .0
+            }
+        };
+        let (at, clock) = match head.state {
+            State::Pending | State::Delivering => (Some(head.due), due_clock),
+            State::Done { keep_until, .. } => (Some(keep_until), DueClock::Wall),
+            State::Dead { .. } => (None, DueClock::Wall),
+        };
+        let indexed = Self {
+            kind: head.state.kind(),
+            position: Position {
+                due: head.due,
+                revision: head.revision,
+            },
+            wake: at.map(|at| Wake {
+                at,
+                revision: head.revision,
+            }),
+            clock,
+        };
+        Ok((head.name, indexed))
+    }
+}
+
+/// The version, and what stands between it and the checksum, once both are known to be right.
+fn checked(bytes: &[u8]) -> Result<(u8, &[u8]), CodecError> {
+    let short = CodecError::Short { bytes: bytes.len() };
+    let Some((covered, crc)) = bytes.split_last_chunk::<CRC_BYTES>() else {
+        return Err(short);
+    };
+    let Some((&version, content)) = covered.split_first() else {
+        return Err(short);
+    };
+    // The checksum first: a version byte that was damaged is no later version.
+    if crc32fast::hash(covered) != u32::from_le_bytes(*crc) {
+        return Err(CodecError::Checksum);
+    }
+    known(version)?;
+    Ok((version, content))
+}
+
+fn known(version: u8) -> Result<(), CodecError> {
+    match version {
+        VERSION_1 | VERSION_2 | VERSION => Ok(()),
+        version => Err(CodecError::LaterVersion { version }),
+    }
+}
+
+/// The key of a timer: shard, queue, NUL, key.
+pub(super) fn timer_key(shard: Shard, name: &TimerName) -> Vec<u8> {
+    let (queue, key) = (name.queue.as_str(), name.key.as_str());
+    let mut bytes = Vec::with_capacity(2 + queue.len() + 1 + key.len());
+    push_timer_key(&mut bytes, shard, queue, key);
+    bytes
+}
+
+/// Appends the same.
+pub(super) fn push_timer_key(out: &mut Vec<u8>, shard: Shard, queue: &str, key: &str) {
+    out.extend_from_slice(&shard.0.to_be_bytes());
+    out.extend_from_slice(queue.as_bytes());
+    out.push(0);
+    out.extend_from_slice(key.as_bytes());
+}
+
+/// The wake of a key that ends with its time and its revision.
+pub(super) fn wake_of(key: &[u8]) -> Result<Wake, CodecError> {
+    let Position { due, revision } = position_of(key)?;
+    Ok(Wake { at: due, revision })
+}
+
+/// The name that bytes say: queue, NUL, key.
+pub(super) fn name_of(value: &[u8]) -> Result<TimerName, CodecError> {
+    let text = std::str::from_utf8(value).map_err(|_| CodecError::Name)?;
+    let (queue, key) = text.split_once('\0').ok_or(CodecError::Name)?;
+    TimerName::from_text(queue, key).map_err(|_| CodecError::Name)
+}
+
+/// The key of a value that is a key alone.
+pub(super) fn key_of(value: &[u8]) -> Result<Key, CodecError> {
+    let text = std::str::from_utf8(value).map_err(|_| CodecError::Name)?;
+    Key::new(text).map_err(|_| CodecError::Name)
+}
+
+/// The place in a queue's list: shard, queue, NUL, state, due, revision.
+pub(super) fn list_key(
+    shard: Shard,
+    queue: &QueueName,
+    kind: StateKind,
+    position: Position,
+) -> Vec<u8> {
+    let mut bytes = count_key(shard, queue, kind);
+    bytes.extend_from_slice(&position.due.as_micros().to_be_bytes());
+    bytes.extend_from_slice(&position.revision.0.to_be_bytes());
+    bytes
+}
+
+/// The position of a key that [`list_key`] made.
+pub(super) fn position_of(key: &[u8]) -> Result<Position, CodecError> {
+    let (rest, revision) = key.split_last_chunk::<8>().ok_or(CodecError::Key)?;
+    let (_, due) = rest.split_last_chunk::<8>().ok_or(CodecError::Key)?;
+    Ok(Position {
+        due: Timestamp::from_micros(u64::from_be_bytes(*due)),
+        revision: Revision(u64::from_be_bytes(*revision)),
+    })
+}
+
+/// The part of a queue's list in one state that `filter` can want.
+pub(super) fn list_range(
+    shard: Shard,
+    filter: &Filter,
+    kind: StateKind,
+) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let key = |position| list_key(shard, &filter.queue, kind, position);
+    let first = |due| Position {
+        due,
+        revision: Revision(0),
+    };
+    let from = Bound::Included(key(first(filter.due_from.unwrap_or(Timestamp::EPOCH))));
+    let start = match filter.after {
+        Some(after) if filter.due_from.is_none_or(|from| from <= after.due) => {
+            Bound::Excluded(key(after))
+        }
+        _ => from,
+    };
+    let end = match filter.due_before {
+        Some(before) => Bound::Excluded(key(first(before))),
+        None => Bound::Included(key(Position {
+            due: Timestamp::MAX,
+            revision: Revision(u64::MAX),
+        })),
+    };
+    (start, end)
+}
+
+/// The key of a count: shard, queue, NUL, state.
+pub(super) fn count_key(shard: Shard, queue: &QueueName, kind: StateKind) -> Vec<u8> {
+    let mut bytes = queue_prefix(shard, queue);
+    bytes.push(kind as u8);
+    bytes
+}
+
+fn queue_prefix(shard: Shard, queue: &QueueName) -> Vec<u8> {
+    let queue = queue.as_str().as_bytes();
+    // Room for what follows: the longest key, or a state and a position.
+    let mut bytes = Vec::with_capacity(2 + queue.len() + 1 + Key::MAX_BYTES);
+    bytes.extend_from_slice(&shard.0.to_be_bytes());
+    bytes.extend_from_slice(queue);
+    bytes.push(0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countwheel_durable::store::conformance::varied_records;
+
+    #[test]
+    fn a_record_comes_back_from_its_bytes() {
+        for record in varied_records() {
+            let bytes = encode(&record);
+            assert_eq!(decode(&bytes), Ok(record.clone()));
+            assert_eq!(Indexed::decode(&bytes), Ok(Indexed::of(&record)));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_found() {
+        for record in varied_records().into_iter().skip(1).take(3) {
+            let bytes = encode(&record);
+            for bit in 0..8 * bytes.len() {
+                let mut damaged = bytes.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(decode(&damaged), Err(CodecError::Checksum));
+                assert_eq!(Indexed::decode(&damaged), Err(CodecError::Checksum));
+            }
+            for len in 0..bytes.len() {
+                assert!(decode(&bytes[..len]).is_err());
+            }
+        }
+    }
+
+    /// Bytes that nobody wrote, with a checksum that fits.
+    fn sealed(content: &[u8]) -> Vec<u8> {
+        let mut bytes = content.to_vec();
+        bytes.extend_from_slice(&crc32fast::hash(content).to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn bytes_that_nobody_wrote_are_refused() {
+        let record = varied_records().swap_remove(1);
+        let bytes = encode(&record);
+        let content = &bytes[..bytes.len() - CRC_BYTES];
+        // Any byte can be changed to any value: lengths, variants, names.
+        for at in 1..content.len() {
+            for value in 0..=u8::MAX {
+                let mut changed = content.to_vec();
+                changed[at] = value;
+                let _ = decode(&sealed(&changed));
+                let _ = Indexed::decode(&sealed(&changed));
+            }
+        }
+        for len in 1..content.len() {
+            let refused = decode(&sealed(&content[..len]));
+            assert!(
+                matches!(refused, Err(CodecError::Content(_))),
+                "{refused:?}"
+            );
+        }
+        let mut longer = content.to_vec();
+        longer.push(0);
+        assert_eq!(
+            decode(&sealed(&longer)),
+            Err(CodecError::Trailing { bytes: 1 })
+        );
+        // A length of 2^63 or so: nothing is set aside for it.
+        let huge = [&[VERSION][..], &[0xff; 9], &[1]].concat();
+        assert!(matches!(
+            decode(&sealed(&huge)),
+            Err(CodecError::Content(_))
+        ));
+    }
+
+    #[test]
+    fn a_later_version_is_told_from_damage() {
+        let record = varied_records().swap_remove(1);
+        let mut bytes = encode(&record);
+        bytes.truncate(bytes.len() - CRC_BYTES);
+        bytes[0] = VERSION + 1;
+        let later = CodecError::LaterVersion {
+            version: VERSION + 1,
+        };
+        assert_eq!(decode(&sealed(&bytes)), Err(later));
+    }
+
+    #[test]
+    fn keys_are_in_the_order_of_what_they_stand_for() {
+        let shard = Shard(258);
+        let queues = ["a", "a.", "aa", "b"].map(|queue| QueueName::new(queue).unwrap());
+        let numbers = [0, 1, 255, 256, u64::MAX];
+        let mut lists = Vec::new();
+        for queue in &queues {
+            for kind in StateKind::ALL {
+                for due in numbers.map(Timestamp::from_micros) {
+                    for revision in numbers.map(Revision) {
+                        let position = Position { due, revision };
+                        let key = list_key(shard, queue, kind, position);
+                        assert_eq!(position_of(&key), Ok(position));
+                        assert_eq!(wake_of(&key), Ok(Wake { at: due, revision }));
+                        lists.push(key);
+                    }
+                }
+            }
+        }
+        assert!(lists.is_sorted());
+    }
+
+    #[test]
+    fn index_bytes_that_nobody_wrote_are_refused() {
+        for bytes in [
+            &b""[..],
+            b"q",
+            b"q\0",
+            b"\0k",
+            b"q\0a\0b",
+            b"q\0\xff",
+            b"q q\0k",
+        ] {
+            assert_eq!(name_of(bytes), Err(CodecError::Name));
+        }
+        assert_eq!(key_of(b"\xff"), Err(CodecError::Name));
+        assert_eq!(position_of(&[0; 15]), Err(CodecError::Key));
+    }
+}

@@ -1,0 +1,81 @@
+//! Countwheel's store on a disk: a log in front of sorted tables in one data directory.
+//!
+//! A commit is one write and one sync of the log. What is in the log moves to sorted tables in the
+//! background, and an opening reads the log alone. [`DiskStore`] is the store as a program opens it;
+//! [`LogStore`] and [`TableStore`] are its parts, each of use without the other: the log stands in
+//! front of anything that is [`Sorted`].
+//!
+//! ```
+//! use countwheel_disk::{DiskOptions, DiskStore};
+//! use countwheel_durable::Revision;
+//! use countwheel_durable::store::{Change, Shard, Store};
+//!
+//! let directory = tempfile::tempdir()?;
+//! let store = DiskStore::open(directory.path(), 7, DiskOptions::default())?;
+//! let lease = store.acquire(Shard::ONLY)?.lease;
+//! store.commit(lease, &[Change::Given(Revision(5))])?; // synced when it returns
+//! drop(store);
+//!
+//! let again = DiskStore::open(directory.path(), 9, DiskOptions::default())?;
+//! let ownership = again.acquire(Shard::ONLY)?;
+//! assert_eq!((ownership.store_id, ownership.last_revision), (7, Revision(5)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `Timers` of [`countwheel_durable`] runs an engine on it: its crate page has the example.
+//!
+//! # Damage
+//!
+//! A start that is refused changes no byte. [`DiskStore::check`] names every damage with file, offset
+//! and what is at risk; [`DiskStore::repair`] makes a new directory of what can be read.
+//! [`DiskStore::snapshot`](OnDisk::snapshot) copies a store that runs.
+//!
+//! # Tests
+//!
+//! With the feature `simulated`, the module of that name has a disk in memory that tears writes, forgets
+//! what was not synced, fills up and fails.
+
+mod check;
+mod codec;
+mod directory;
+mod disk;
+mod files;
+#[cfg(feature = "planted-bugs")]
+pub mod fuzz;
+mod log;
+mod place;
+mod planted;
+#[cfg(any(test, feature = "simulated"))]
+mod random;
+mod repair;
+mod scrub;
+mod settings;
+#[cfg(any(test, feature = "simulated"))]
+pub mod simulated;
+mod sorted;
+mod table;
+pub mod unchanged;
+
+pub use check::{AtRisk, CheckReport, CheckedFile, FileKind, Problem, check_files};
+pub use disk::{DiskOptions, DiskStats, DiskStore};
+pub use files::{Files, StoreFile, SystemFiles};
+pub use log::{LogOptions, LogStats, LogStore, MovingLog, Recovery};
+#[cfg(feature = "planted-bugs")]
+pub use planted::{PlantedBug, plant};
+pub use repair::{Loss, Repaired, repair_files};
+pub use sorted::{MemorySorted, Moved, Reached, Sorted};
+pub use table::{
+    Salvaged, TableCheck, TableOptions, TableProblem, TableSnapshot, TableStats, TableStore,
+};
+
+// The names of the seam, for every file here.
+use countwheel_durable::store::{
+    Before, Change, ClockNote, Commit, DiskError, DueEntry, DuePage, DueScan, Fence, Filter, Gaps,
+    Lease, MemoryStore, OnDisk, OnFailure, OpenFiles, Ownership, Page, Position, QueueCounts,
+    Scrubbed, Shard, Snapshot, Store, StoreError, Summary, Totals, one_by_one, page,
+};
+use countwheel_durable::{
+    AttemptEnd, AttemptRecord, DeadReason, DueClock, Key, Missed, QueueName, Record, Recurring,
+    RetryPolicy, Revision, Setting, SettingName, SettingValue, Settings, SettingsVersion, State,
+    StateKind, TimerId, TimerName, Trouble, TroubleReason, Troubles, Wake,
+};

@@ -1,0 +1,690 @@
+//! Who keeps a log short, and who waits for it.
+
+use std::fmt;
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::LogStore;
+use super::moving::Step;
+use crate::sorted::share;
+use crate::{
+    Change, Commit, DuePage, DueScan, Filter, Gaps, Lease, OnDisk, OnFailure, OpenFiles, Ownership,
+    Page, QueueCounts, Scrubbed, Shard, Sorted, Store, StoreError, Summary,
+};
+use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble};
+
+/// After the disk was full, it is looked at again after so long, then after twice as long, and
+/// so on.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How far the log has been kept short, and who waits for that.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    progress: Mutex<Progress>,
+    wake: Condvar,
+    on_failure: Mutex<Listeners>,
+}
+
+/// Who wants to be told of a failure.
+#[derive(Default)]
+struct Listeners(Vec<OnFailure>);
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Listeners").field(&self.0.len()).finish()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// Somebody else does it.
+    has_thread: bool,
+    is_stopped: bool,
+    /// The sorted store, or the next segment, has no room.
+    is_stuck: bool,
+    /// How many segments were moved.
+    moves: u64,
+    /// Of the segment that moves, how much was done, as a share of 1.
+    share: f64,
+    /// How much was when it began: the sorted store had to catch up first.
+    began: f64,
+    /// How many names were young then.
+    names: usize,
+    /// How often the sorted store got something to tend, or the log something to pass.
+    tasks: u64,
+    /// How often something was changed that somebody may wait for.
+    changes: u64,
+    /// Why nothing moves any more.
+    failure: Option<String>,
+}
+
+impl Watch {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A move has begun, with so many names that are young.
+    pub(super) fn begins(&self, names: usize) {
+        let mut progress = self.progress();
+        progress.began = progress.share;
+        progress.names = names;
+    }
+
+    /// So much of the move is done, as a share of 1.
+    pub(super) fn tell(&self, share: f64) {
+        let mut progress = self.progress();
+        let share = progress.began + (1.0 - progress.began) * share;
+        progress.share = progress.share.max(share);
+        self.wake.notify_all();
+    }
+
+    /// The sorted store is behind, and has done such a share of what is missing: so much of what
+    /// is left until the next segment has moved.
+    pub(super) fn catches_up(&self, share: f64) {
+        let mut progress = self.progress();
+        progress.share += (1.0 - progress.share) * share.clamp(0.0, 1.0);
+        self.wake.notify_all();
+    }
+}
+
+impl<B: Sorted> LogStore<B> {
+    /// Why the log takes no more commits, if it was not a commit that failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.progress().failure.clone()
+    }
+
+    /// Nobody wants anything any more.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.progress().is_stopped
+    }
+
+    pub(super) fn is_stuck(&self) -> bool {
+        self.progress().is_stuck
+    }
+
+    /// Whether more is young than the options allow.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_too_much(self.young())
+    }
+
+    /// Whether so many names and segments are more than the options allow.
+    fn is_too_much(&self, (names, segments): (usize, usize)) -> bool {
+        segments > self.segments_max() || names >= self.options.young_max.max(1)
+    }
+
+    /// Whether there are so many names that something has to move, full or not.
+    pub(super) fn has_many_names(&self) -> bool {
+        let young_max = self.options.young_max;
+        self.young().0 >= (young_max - young_max / 3).max(1)
+    }
+
+    /// Whether a thread moves something, so that no commit has to wait. What is kept back for
+    /// speed goes as well when there is no room: a segment that has moved is a spare. If the
+    /// sorted store is behind, commits fill the log, and then they do have to wait.
+    fn wants_move(&self) -> bool {
+        let kept = self.options.segments_max.max(2) - 1;
+        let kept = self.options.segments_kept.clamp(1, kept);
+        let copies = self.segments_of_copies();
+        let segments = self.young().1.saturating_sub(copies);
+        let is_long = segments > kept || self.has_many_names();
+        let is_short_of_room = segments > 1 && !self.writer_whatever().supply.has_room();
+        is_long && !self.base.is_behind() || is_short_of_room
+    }
+
+    /// Whether commits have to wait until the oldest segment has moved, or soon will have to.
+    pub(super) fn needs_way(&self) -> bool {
+        self.young().1 >= self.segments_max() || self.has_many_names()
+    }
+
+    /// A segment was moved.
+    pub(super) fn moved(&self) {
+        let names = self.young().0;
+        let mut progress = self.progress();
+        progress.moves += 1;
+        progress.names = names;
+        (progress.share, progress.began) = (0.0, 0.0);
+        progress.tasks += 1;
+        progress.changes += 1;
+        progress.is_stuck = false;
+        self.watch.wake.notify_all();
+    }
+
+    /// There may be something to pass.
+    pub(super) fn may_pass(&self) {
+        self.progress().tasks += 1;
+        self.watch.wake.notify_all();
+    }
+
+    /// There may be something to do.
+    pub(super) fn has_changed(&self) {
+        self.progress().changes += 1;
+        self.watch.wake.notify_all();
+    }
+
+    /// How much of the move that is under way has to be done before a commit may be made, as a
+    /// share of 1; more than that if all of it. So commits slow down to the speed of the mover as
+    /// the room for them runs out, instead of stopping until a whole segment has moved.
+    /// `names_then` is how many names were young when it began.
+    fn pace(&self, names_then: usize) -> f64 {
+        let (names, segments) = self.young();
+        if self.is_too_much((names, segments)) {
+            return f64::INFINITY;
+        }
+        // During a move they may take half of what room there was when it began, which then is as
+        // much as leaves: however few they are that leave, there is some for the next.
+        let young_max = self.options.young_max;
+        let free_of_charge = names_then.max(young_max - young_max / 4);
+        let room = young_max.saturating_sub(free_of_charge).max(1);
+        let more = names.saturating_sub(free_of_charge);
+        let by_names = 2.0 * share(more as u64, room as u64);
+        if segments < self.segments_max() {
+            return by_names;
+        }
+        let writer = self.writer_whatever();
+        by_names.max(writer.full())
+    }
+
+    /// Waits until no more is young than the options allow, or sees to it. True if there is no
+    /// room to move anything: then the log goes on in the segments that it has, and no further.
+    pub(super) fn make_way(&self) -> Result<bool, StoreError> {
+        if self.progress().has_thread {
+            return self.wait_for_way();
+        }
+        while self.is_over() {
+            match self.move_one() {
+                Ok(Step::More) => {}
+                Ok(Step::Nothing | Step::Later) => return Ok(false),
+                Err(error) if error.is_full() => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    fn wait_for_way(&self) -> Result<bool, StoreError> {
+        loop {
+            let progress = self.progress();
+            let (seen, names) = (progress.moves, progress.names);
+            drop(progress);
+            let needed = self.pace(names);
+            if needed <= 0.0 {
+                return Ok(false);
+            }
+            let mut progress = self.progress();
+            if progress.moves != seen {
+                continue;
+            }
+            if progress.is_stuck || progress.share >= needed {
+                return Ok(needed.is_infinite());
+            }
+            if progress.failure.is_some() {
+                return Err(StoreError::Poisoned);
+            }
+            progress.changes += 1;
+            self.watch.wake.notify_all();
+            let waits = |progress: &mut Progress| {
+                let Progress {
+                    moves,
+                    share,
+                    is_stuck,
+                    failure,
+                    ..
+                } = progress;
+                *moves == seen && *share < needed && !*is_stuck && failure.is_none()
+            };
+            drop(self.watch.wake.wait_while(progress, waits));
+        }
+    }
+
+    /// Moves the oldest segment, or one that it makes if there are too many names.
+    fn move_one(&self) -> Result<Step, StoreError> {
+        let moved = self.try_move().and_then(|moved| {
+            if moved == Step::Nothing && self.has_many_names() {
+                return self.seal().map(Step::of);
+            }
+            Ok(moved)
+        });
+        let is_full = moved.as_ref().is_err_and(StoreError::is_full);
+        self.full_disk.moved(is_full);
+        if is_full {
+            let mut progress = self.progress();
+            progress.is_stuck = true;
+            self.watch.wake.notify_all();
+        }
+        moved
+    }
+
+    /// Moves a segment, if there is need.
+    fn keep_short(&self) -> Result<Step, StoreError> {
+        if self.wants_move() {
+            return self.move_one();
+        }
+        self.full_disk.moved(false);
+        Ok(Step::Nothing)
+    }
+
+    /// Works until it is stopped: when there is nothing to do, `waits` returns once there may be,
+    /// given how many tasks there had been when there was nothing.
+    fn run(&self, works: impl Fn() -> Result<Step, StoreError>, waits: impl Fn(u64)) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let progress = self.progress();
+            let (tasks, changes) = (progress.tasks, progress.changes);
+            if progress.is_stopped || progress.failure.is_some() {
+                return;
+            }
+            drop(progress);
+            match works() {
+                Ok(Step::More) => pause = PAUSE_MIN,
+                Ok(Step::Nothing) => {
+                    pause = PAUSE_MIN;
+                    waits(tasks);
+                }
+                // Sooner if something has changed: a commit may wait for it by now.
+                Ok(Step::Later) => {
+                    let progress = self.progress();
+                    let waits = |progress: &mut Progress| {
+                        progress.changes == changes && !progress.is_stopped
+                    };
+                    drop(self.watch.wake.wait_timeout_while(progress, pause, waits));
+                    pause = PAUSE_MAX.min(2 * pause);
+                }
+                Err(error) if error.is_full() => {
+                    tracing::warn!(?pause, "the disk is full");
+                    let progress = self.progress();
+                    let waits = |progress: &mut Progress| !progress.is_stopped;
+                    drop(self.watch.wake.wait_timeout_while(progress, pause, waits));
+                    pause = PAUSE_MAX.min(2 * pause);
+                }
+                Err(error) => return self.fail(error.to_string()),
+            }
+        }
+    }
+
+    /// Waits until there is one more task.
+    fn wait_for_tasks(&self, seen: u64) {
+        let waits = |progress: &mut Progress| {
+            progress.tasks == seen && !progress.is_stopped && progress.failure.is_none()
+        };
+        drop(self.watch.wake.wait_while(self.progress(), waits));
+    }
+
+    /// Waits until something can be done, or nothing any more.
+    fn wait_for(&self, work: impl Fn() -> bool) {
+        loop {
+            let seen = self.progress().changes;
+            // What comes after this look changes the number.
+            if work() {
+                return;
+            }
+            let waits = |progress: &mut Progress| progress.changes == seen && !progress.is_stopped;
+            let waited = self.watch.wake.wait_while(self.progress(), waits);
+            let progress = waited.unwrap_or_else(PoisonError::into_inner);
+            if progress.is_stopped || progress.failure.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Whether a thread makes a spare: none is made while what there is has to do.
+    fn lacks_spares(&self) -> bool {
+        let supply = &self.writer_whatever().supply;
+        self.full_disk.wants_look() || supply.spares.len() < supply.wanted() && !supply.capped
+    }
+
+    /// Takes no more commits, for a reason that is not the log's own.
+    pub(crate) fn end(&self, reason: &str) {
+        self.fail(reason.to_owned());
+    }
+
+    fn fail(&self, reason: String) {
+        tracing::error!(reason, "the log can be kept short no more");
+        self.writer_whatever().poisoned = true;
+        let mut progress = self.progress();
+        let reason = progress.failure.get_or_insert(reason).clone();
+        self.watch.wake.notify_all();
+        drop(progress);
+        // Not under the lock: one of them may want to be told of it once more.
+        let listeners = std::mem::take(&mut self.listeners().0);
+        for listener in listeners {
+            listener(&reason);
+        }
+    }
+
+    /// Has `f` called with the reason once nothing is kept short any more, or at once if so.
+    pub(super) fn listen(&self, f: OnFailure) {
+        let mut listeners = self.listeners();
+        // Whoever fails now waits for the listeners.
+        match self.failure() {
+            Some(reason) => {
+                drop(listeners);
+                f(&reason);
+            }
+            None => listeners.0.push(f),
+        }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        let listeners = self.watch.on_failure.lock();
+        listeners.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.watch.progress()
+    }
+}
+
+/// A [`LogStore`] with three threads: one moves full segments, one makes spare ones ahead, and one
+/// tends the sorted store ([`Sorted::tend`]), which may take longer. They end with it, after what
+/// they are at.
+///
+/// If a thread fails, the store is poisoned; [`LogStore::failure`] says why. If the disk is
+/// full, it tries again after pauses that grow.
+///
+/// ```
+/// use std::sync::Arc;
+/// use countwheel_disk::{LogOptions, LogStore, MemorySorted, MovingLog, SystemFiles};
+/// use countwheel_durable::store::{OnDisk, OnFailure, Shard, Store};
+///
+/// let directory = tempfile::tempdir()?;
+/// let mut options = LogOptions::default();
+/// options.segment_bytes = 1 << 16;
+/// let files = Arc::new(SystemFiles::new(directory.path()));
+/// let log = LogStore::open(MemorySorted::default(), files, 7, options)?;
+/// let store = MovingLog::start(log)?;
+/// let told: OnFailure = Box::new(|reason| eprintln!("takes no more commits: {reason}"));
+/// store.on_failure(told);
+/// store.acquire(Shard::ONLY)?;
+/// assert!(store.has_room() && store.log().failure().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MovingLog<B> {
+    log: Arc<LogStore<B>>,
+    stop: fn(&LogStore<B>),
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<B: Sorted + 'static> MovingLog<B> {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// What the system says if it has no thread.
+    pub fn start(log: LogStore<B>) -> io::Result<Self> {
+        log.progress().has_thread = true;
+        log.writer_whatever().supply.has_maker = true;
+        let mut moving = Self {
+            log: Arc::new(log),
+            stop: |log| {
+                log.progress().is_stopped = true;
+                log.watch.wake.notify_all();
+            },
+            threads: Vec::new(),
+        };
+        moving.spawn("countwheel-log", |log| {
+            log.run(|| log.keep_short(), |_| log.wait_for(|| log.wants_move()));
+        })?;
+        // A commit that finds none makes one itself, for as long as the disk takes.
+        moving.spawn("countwheel-spare", |log| {
+            log.run(
+                || log.prepare().map(Step::of),
+                |_| log.wait_for(|| log.lacks_spares()),
+            );
+        })?;
+        moving.spawn("countwheel-tend", |log| {
+            log.run(
+                || log.tend().map(Step::of),
+                |tasks| log.wait_for_tasks(tasks),
+            );
+        })?;
+        Ok(moving)
+    }
+
+    fn spawn(&mut self, name: &str, run: fn(&LogStore<B>)) -> io::Result<()> {
+        let log = Arc::clone(&self.log);
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                // Nobody waits for a thread that is gone.
+                if panic::catch_unwind(AssertUnwindSafe(|| run(&log))).is_err() {
+                    log.fail("a thread that keeps the log short panicked".to_owned());
+                }
+            })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &LogStore<B> {
+        &self.log
+    }
+}
+
+impl<B> Drop for MovingLog<B> {
+    fn drop(&mut self) {
+        (self.stop)(&self.log);
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap_or_default();
+        }
+    }
+}
+
+impl<B: Sorted + 'static> Store for MovingLog<B> {
+    fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+        self.log.acquire(shard)
+    }
+
+    fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+        self.log.commit(lease, changes)
+    }
+
+    fn commit_all(&self, commits: &[Commit<'_>]) -> Vec<Result<(), StoreError>> {
+        self.log.commit_all(commits)
+    }
+
+    fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.log.settings(after)
+    }
+
+    fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.log.get(shard, name)
+    }
+
+    fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
+        self.log.due(shard, scan)
+    }
+
+    fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.log.list(shard, filter)
+    }
+
+    fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+        self.log.counts(shard)
+    }
+
+    fn counts_after(
+        &self,
+        shard: Shard,
+        after: Option<&QueueName>,
+        limit: usize,
+    ) -> Result<Vec<QueueCounts>, StoreError> {
+        self.log.counts_after(shard, after, limit)
+    }
+
+    fn summary(
+        &self,
+        shard: Shard,
+        first: &[QueueName],
+        limit: usize,
+    ) -> Result<Summary, StoreError> {
+        self.log.summary(shard, first, limit)
+    }
+
+    fn gaps(&self) -> Gaps {
+        self.log.gaps()
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        self.log.troubles()
+    }
+
+    fn on_disk(&self) -> Option<&dyn OnDisk> {
+        Some(self)
+    }
+}
+
+impl<B: Sorted + 'static> OnDisk for MovingLog<B> {
+    fn has_room(&self) -> bool {
+        self.log.has_room()
+    }
+
+    fn on_failure(&self, f: OnFailure) {
+        self.log.on_failure(f);
+    }
+
+    fn scrub_step(&self, budget: u64) -> Scrubbed {
+        self.log.scrub_step(budget)
+    }
+
+    fn open_files(&self) -> OpenFiles {
+        self.log.open_files()
+    }
+}
+
+impl<B> fmt::Debug for MovingLog<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MovingLog")
+            .field("log", &self.log)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Before, LogOptions, MemorySorted, SystemFiles};
+    use crate::{Key, QueueName, Revision};
+
+    fn log(directory: &tempfile::TempDir, options: LogOptions) -> (LogStore<MemorySorted>, Lease) {
+        let files = Arc::new(SystemFiles::new(directory.path()));
+        let log = LogStore::open(MemorySorted::default(), files, 7, options).unwrap();
+        let lease = log.acquire(Shard::ONLY).unwrap().lease;
+        (log, lease)
+    }
+
+    fn name(number: usize) -> TimerName {
+        TimerName {
+            queue: QueueName::new("q").unwrap(),
+            key: Key::new(number.to_string()).unwrap(),
+        }
+    }
+
+    /// Whether a commit goes on when a thread moves and is so far. If it waited, it would see
+    /// that the thread is gone.
+    fn goes_on(log: &LogStore<MemorySorted>, share: f64) -> bool {
+        log.watch.tell(share);
+        let mut progress = log.progress();
+        (progress.has_thread, progress.failure) = (true, Some("gone".to_owned()));
+        drop(progress);
+        let goes_on = log.make_way();
+        let mut progress = log.progress();
+        (progress.has_thread, progress.failure) = (false, None);
+        progress.share = 0.0;
+        drop(progress);
+        match goes_on {
+            Ok(is_stuck) => !is_stuck,
+            Err(StoreError::Poisoned) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn in_the_last_segment_commits_are_as_fast_as_the_mover() {
+        let mut options = LogOptions::default();
+        (options.segment_bytes, options.segments_max) = (1 << 14, 3);
+        let directory = tempfile::tempdir().unwrap();
+        let (log, lease) = log(&directory, options);
+        let given = |revision| log.commit(lease, &[Change::Given(Revision(revision))]);
+        let mut paced = 0;
+        for revision in 0.. {
+            let full = log.writer_whatever().full();
+            if log.young().1 < 3 {
+                assert!(goes_on(&log, 0.0));
+            } else if full > 0.9 {
+                break;
+            } else {
+                assert!(goes_on(&log, full + 0.01) && !goes_on(&log, full - 0.01));
+                paced += 1;
+            }
+            given(revision).unwrap();
+        }
+        assert!(paced > 100, "{paced}");
+        // And one segment more has to wait for all of it.
+        log.seal().unwrap();
+        assert!(!goes_on(&log, 1.0));
+        assert!(log.move_oldest().unwrap() && log.move_oldest().unwrap());
+        assert!(goes_on(&log, 0.0));
+    }
+
+    #[test]
+    fn who_waits_for_a_sorted_store_that_is_behind_goes_on_as_it_catches_up() {
+        let watch = Watch::default();
+        let share = |watch: &Watch| watch.progress().share;
+        let mut last = 0.0;
+        for _ in 0..8 {
+            watch.catches_up(0.125);
+            let now = share(&watch);
+            assert!(now > last && now < 1.0, "{now}");
+            last = now;
+        }
+        assert!(last > 0.5, "{last}");
+        // What is left is for the move.
+        watch.begins(0);
+        watch.tell(0.1);
+        assert!(share(&watch) > last);
+        watch.tell(1.0);
+        assert!(share(&watch) >= 1.0);
+    }
+
+    #[test]
+    fn with_many_names_commits_are_as_fast_as_they_leave() {
+        let options = LogOptions {
+            young_max: 400,
+            ..LogOptions::default()
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let (log, lease) = log(&directory, options);
+        let commit = |number: u32| {
+            let removed = Change::Remove {
+                name: name(number as usize),
+                // So that it has to be remembered.
+                before: Before::Present(crate::StateKind::Pending),
+            };
+            log.commit(lease, &[removed]).unwrap();
+        };
+        for number in 0..350 {
+            // Three quarters are for nothing, and half of the other for a whole move.
+            let needed = f64::from(number.max(300) - 300) / 50.0;
+            assert!(goes_on(&log, needed), "{number}");
+            assert!(needed == 0.0 || !goes_on(&log, needed - 0.01), "{number}");
+            commit(number);
+        }
+        assert!(!goes_on(&log, 0.99));
+        // However few have left: the next move begins with some room again.
+        log.watch.begins(log.young().0);
+        assert!(goes_on(&log, 0.0));
+        commit(350);
+        assert!(goes_on(&log, 0.04) && !goes_on(&log, 0.03));
+        for number in 351..400 {
+            commit(number);
+        }
+        assert!(!goes_on(&log, 1.0));
+        // A segment ended with every third of what is allowed.
+        assert_eq!(log.young(), (400, 4));
+    }
+}

@@ -1,0 +1,202 @@
+//! How far the sorted store has been passed: up to where there is nothing more to find in it.
+//!
+//! What was delivered or removed leaves entries in the order of wakes that nobody wants: the
+//! sorted store has not heard of it yet, or has not merged it away. Whoever begins at the
+//! beginning, as every opening does, would go by all of them. So the log remembers, for each
+//! shard and clock, a wake up to which the sorted store has nothing but what the log hides.
+//!
+//! - It **goes on** when somebody has looked: what is hidden stays so until it has moved, and has
+//!   been replaced then. While something moves it goes on to the first wake of that: what is behind
+//!   may be in the sorted store now, and was not when somebody looked.
+//! - It **goes back** when something moves that wakes earlier, before the sorted store has it.
+//! - It is **written** in the frame of a commit now and then, and again in each segment. After an
+//!   opening it holds as long as the sorted store has taken nothing in since: what was young is
+//!   young again. With it stands one that is no later than what was young, either: that one holds
+//!   whatever was taken in. What was put later stands behind them in the log, and is young again.
+
+use super::LogStore;
+use super::young::Table;
+use crate::{DueScan, Shard, Sorted, StoreError};
+use countwheel::Timestamp;
+
+use crate::{DueClock, Wake};
+
+/// So many entries are looked at in one piece, if the first of them is hidden.
+const AT_ONCE: usize = 1_024;
+/// Once so many were passed, it is written.
+const NOTED_EVERY: usize = 1_024;
+/// Once so many changes may have hidden something, it is worth a look.
+pub(super) const LOOK_EVERY: usize = 4_096;
+
+/// The clocks, in the order of their numbers.
+const CLOCKS: [DueClock; 2] = [DueClock::Wall, DueClock::Boot];
+
+/// The first wake, by a clock, of what moves of a shard.
+pub(super) type Earliest = (Shard, DueClock, Wake);
+
+/// By clock: a wake up to which, and with which, nothing is to be found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Passed([Wake; 2]);
+
+impl Passed {
+    /// After what to begin to read.
+    pub(super) fn after(self, clock: DueClock, after: Option<Wake>) -> Option<Wake> {
+        let passed = Some(self.0[clock as usize]).filter(|&wake| wake > Wake::default());
+        passed.max(after)
+    }
+
+    fn set(&mut self, clock: DueClock, wake: Wake) {
+        self.0[clock as usize] = wake;
+    }
+
+    /// Takes what was written when `note` was, if it holds with what was taken in by now.
+    pub(super) fn recover(&mut self, note: Note, ingested: u64) {
+        if note.ingested.is_none_or(|then| then == ingested) {
+            self.set(note.clock, note.wake);
+        }
+    }
+
+    /// Something is to be found there from now on.
+    pub(super) fn go_back(&mut self, clock: DueClock, wake: Wake) {
+        let passed = &mut self.0[clock as usize];
+        *passed = before(wake).min(*passed);
+    }
+
+    /// What there is to write: nothing for a clock by which nothing was passed.
+    fn notes(self, ingested: Option<u64>) -> impl Iterator<Item = Note> {
+        let passed = CLOCKS.into_iter().zip(self.0);
+        let passed = passed.filter(|&(_, wake)| wake > Wake::default());
+        passed.map(move |(clock, wake)| Note {
+            clock,
+            wake,
+            ingested,
+        })
+    }
+}
+
+/// Something that was written about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Note {
+    pub(super) clock: DueClock,
+    pub(super) wake: Wake,
+    /// The last segment that the sorted store had taken in, if it holds with that one only.
+    pub(super) ingested: Option<u64>,
+}
+
+impl Table {
+    /// What to write to the segment `number`, if it is time to. `ingested` is the last segment
+    /// that was taken in.
+    pub(super) fn notes(&self, number: u64, ingested: u64) -> Vec<Note> {
+        if self.unnoted < NOTED_EVERY && self.noted_in == number {
+            return Vec::new();
+        }
+        let mut always = self.passed;
+        for clock in CLOCKS {
+            if let Some((first, _)) = self.due_after(clock, None).next() {
+                always.go_back(clock, first);
+            }
+        }
+        // The one that says less comes first, so that the other counts if both hold.
+        let mut notes: Vec<Note> = always.notes(None).collect();
+        notes.extend(self.passed.notes(Some(ingested)));
+        notes
+    }
+}
+
+/// The last wake before this one.
+fn before(wake: Wake) -> Wake {
+    let Wake { at, mut revision } = wake;
+    if revision.0 > 0 {
+        revision.0 -= 1;
+        return Wake { at, revision };
+    }
+    let at = at.as_micros().checked_sub(1);
+    at.map_or(Wake::default(), |at| Wake {
+        at: Timestamp::from_micros(at),
+        ..Wake::MAX
+    })
+}
+
+impl<B: Sorted> LogStore<B> {
+    /// Something is about to move, until [`moves_no_more`](Self::moves_no_more).
+    pub(super) fn moves(&self, earliest: Vec<Earliest>) {
+        let mut state = self.state_mut();
+        state.moves += 1;
+        state.is_moving = true;
+        for &(shard, clock, wake) in &earliest {
+            if let Some(table) = state.shards.get_mut(&shard) {
+                table.passed.go_back(clock, wake);
+            }
+        }
+        state.earliest = earliest;
+    }
+
+    pub(super) fn moves_no_more(&self) {
+        self.state_mut().is_moving = false;
+    }
+
+    /// Passes some of what the sorted store has and the log hides. True if there may be more.
+    pub(super) fn pass(&self) -> Result<bool, StoreError> {
+        let shards: Vec<Shard> = self.state().shards.keys().copied().collect();
+        let mut more = false;
+        for shard in shards {
+            for clock in CLOCKS {
+                more |= self.pass_by(shard, clock, 1)? && self.pass_by(shard, clock, AT_ONCE)?;
+            }
+        }
+        Ok(more)
+    }
+
+    /// True if all that the page has were hidden, there is another page, and what moves does not
+    /// stand before it: then there is no more to pass until it has moved.
+    fn pass_by(&self, shard: Shard, clock: DueClock, limit: usize) -> Result<bool, StoreError> {
+        let state = self.state();
+        let (moves, was_moving) = (state.moves, state.is_moving);
+        let Some(table) = state.shards.get(&shard) else {
+            return Ok(false);
+        };
+        let after = table.passed.after(clock, None);
+        // However long the sorted store takes, no commit waits for it.
+        drop(state);
+        let scan = DueScan {
+            after,
+            limit,
+            scan_limit: DueScan::SCAN_LIMIT,
+            ..DueScan::all(clock)
+        };
+        let page = self.base.due(shard, &scan)?;
+        let entries = page.entries;
+        if self.base.gaps().dues {
+            // What was passed over is found again once the index was made anew.
+            return Ok(false);
+        }
+        let mut state = self.state_mut();
+        let moved = state.moves - moves + u64::from(was_moving);
+        if moved > 1 {
+            // Of the moves before the last one nobody knows any more.
+            return Ok(false);
+        }
+        let is_this = |(s, c, _): &&Earliest| moved > 0 && (*s, *c) == (shard, clock);
+        let bound = state.earliest.iter().find(is_this).map(|e| before(e.2));
+        let Some(table) = state.shards.get_mut(&shard) else {
+            return Ok(false);
+        };
+        let hides = |table: &Table, name| table.get(name).is_some();
+        let seen = entries
+            .iter()
+            .position(|entry| !hides(table, &entry.name))
+            .unwrap_or(entries.len());
+        let passed = match entries.get(seen) {
+            Some(first) => Some(before(first.wake)),
+            // What was removed in between is passed as well.
+            None => page.next.or(entries.last().map(|last| last.wake)),
+        };
+        let bounded = passed.map(|passed| bound.map_or(passed, |bound| passed.min(bound)));
+        if let Some(bounded) = bounded {
+            table.passed.set(clock, bounded);
+        }
+        table.unnoted += seen;
+        let is_more = seen == entries.len() && page.next.is_some();
+        Ok(is_more && bounded == passed)
+    }
+}

@@ -1,0 +1,74 @@
+//! The settings of a store with a log: the records of a shard that no owner has.
+
+use super::LogStore;
+use crate::settings;
+use crate::{DiskError, Filter, Shard, Sorted, StoreError};
+use crate::{Settings, SettingsVersion};
+
+/// So many records of settings are read while commits wait.
+const READ_AT_ONCE: usize = 256;
+/// So often they are read while commits go on, which may change them meanwhile.
+const TRIES: usize = 3;
+
+impl<B: Sorted> LogStore<B> {
+    /// The last change of a setting: the last revision of their shard.
+    pub(crate) fn settings_version(&self) -> SettingsVersion {
+        let state = self.state();
+        let table = state.shards.get(&Shard::SETTINGS);
+        SettingsVersion(table.map_or(0, |table| table.last_revision.0))
+    }
+
+    pub(super) fn read_settings(
+        &self,
+        after: SettingsVersion,
+    ) -> Result<Option<Settings>, StoreError> {
+        for _ in 0..TRIES {
+            let version = self.settings_version();
+            if version <= after {
+                return Ok(None);
+            }
+            let settings = self.settings_of(version)?;
+            if self.settings_version() == version {
+                return Ok(Some(settings));
+            }
+        }
+        // Somebody changes them all the time.
+        let _no_commits = self.writer_whatever();
+        let version = self.settings_version();
+        self.settings_of(version).map(Some)
+    }
+
+    /// All that are there, as of `version` if nobody changes them meanwhile.
+    fn settings_of(&self, version: SettingsVersion) -> Result<Settings, StoreError> {
+        let mut filter = Filter {
+            limit: READ_AT_ONCE,
+            ..Filter::queue(settings::queue())
+        };
+        let mut records = Vec::new();
+        loop {
+            let page = self.page(Shard::SETTINGS, &filter)?;
+            if page.unreadable > 0 {
+                return Err(self.unreadable_setting());
+            }
+            records.extend(page.records);
+            match page.next {
+                Some(next) => filter.after = Some(next),
+                None => break,
+            }
+        }
+        // A list leaves out what it cannot find, and settings are whole.
+        if self.base.gaps().lists {
+            return Err(self.unreadable_setting());
+        }
+        let values = records.into_iter().filter_map(settings::of_record);
+        Ok(Settings::new(version, values))
+    }
+
+    fn unreadable_setting(&self) -> StoreError {
+        DiskError::Corrupt {
+            path: self.files.path(),
+            problem: "a setting cannot be read".to_owned(),
+        }
+        .into()
+    }
+}

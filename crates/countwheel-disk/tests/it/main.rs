@@ -1,0 +1,19 @@
+//! The store on a disk from outside: one program, since each program is linked by itself.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
+
+mod backup;
+mod beside;
+mod directory;
+mod disk_store;
+#[cfg(feature = "planted-bugs")]
+mod fuzz;
+mod golden;
+mod log;
+mod rescue;
+mod scrub;
+mod simulated;
+mod starts;
+mod support;
+mod tables;
+mod unreadable;
