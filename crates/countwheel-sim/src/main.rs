@@ -13,7 +13,6 @@ use countwheel::{Clock, SystemClock, Timeout, Timer};
 use countwheel_disk::simulated::Disk;
 use countwheel_disk::{LogOptions, LogStore, MovingLog, TableOptions, TableStore};
 use countwheel_durable::store::{MemoryStore, Store};
-use countwheel_server::trace;
 use countwheel_sim::ages::{self, Ages};
 use countwheel_sim::machine::Kind;
 use countwheel_sim::world::{self, Options, Part, Report};
@@ -324,7 +323,7 @@ fn trace(first: u64, count: u64) -> ExitCode {
 
 fn departures(file: &Path, window: usize, on_disk: bool) -> anyhow::Result<()> {
     let clock = SystemClock::new();
-    let flights: Vec<_> = trace::open(file)?.collect::<Result<_, _>>()?;
+    let flights: Vec<_> = countwheel_departures::open(file)?.collect::<Result<_, _>>()?;
     let read = clock.now();
     let store: Arc<dyn Store> = if on_disk {
         let disk = Disk::default();

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel::{Clock, ManualClock, Timestamp};
+use countwheel_departures::Flight;
 use countwheel_durable::store::{Shard, Store};
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request, Response,
     RetryPolicy, SetOptions, Shift, Stats, Ticket, TimerName, Verdict, Was,
 };
-use countwheel_server::trace::Flight;
 
 /// What a year came to.
 #[derive(Clone, Debug)]

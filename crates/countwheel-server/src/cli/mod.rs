@@ -27,10 +27,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use countwheel::SystemClock;
+use countwheel_departures::DeparturesError;
 
 use crate::client::ClientError;
 use crate::shown::Showing;
-use crate::trace::TraceError;
 
 /// What to do with the timers of a server.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -160,7 +160,10 @@ enum Failure {
     #[error("{0}")]
     Client(#[from] ClientError),
     #[error("{path}: {source}")]
-    Trace { path: String, source: TraceError },
+    Trace {
+        path: String,
+        source: DeparturesError,
+    },
     #[error("{path}: {}", reason(source))]
     File { path: String, source: io::Error },
     #[error("cannot write: {0}")]

@@ -4,11 +4,11 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use countwheel::{Clock, SystemClock, Timestamp};
+use countwheel_departures::Flight;
 use countwheel_server::cli::replay::{
     Acknowledgement, Action, Operation, OperationKind, OperationResult, Replay, Report, Speed, plan,
 };
 use countwheel_server::client::Client;
-use countwheel_server::trace::Flight;
 use hyper::Method;
 use serde_json::json;
 

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::process::Stdio;
 
-use countwheel_server::trace;
 use serde::Deserialize;
 
 use crate::harness::checker::{
@@ -128,7 +127,7 @@ fn replay(name: &str, options: &[&str], kills_us: &[u64]) -> Run {
 
 /// How many flights the trace has, up to the third of January if that is asked for.
 fn flights(options: &[&str]) -> usize {
-    let flights = trace::open(Path::new(TRACE)).unwrap();
+    let flights = countwheel_departures::open(Path::new(TRACE)).unwrap();
     let end = crate::harness::caller::time_us("2013-01-03T00:00:00Z").unwrap();
     flights
         .map(Result::unwrap)

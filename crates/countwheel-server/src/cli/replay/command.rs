@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
+use countwheel_departures::{DeparturesError, Flight};
 
 use super::perform::{Acknowledgement, OperationResult};
 use super::plan::{Planner, Speed};
@@ -16,7 +17,6 @@ use crate::cli::connection::Connection;
 use crate::cli::retry::Retry;
 use crate::cli::{Exit, Failure, Terminal, text};
 use crate::client::ClientError;
-use crate::trace::{self, Flight, TraceError};
 
 /// In seconds: how often progress is told if all is well.
 const TELL_EVERY: u32 = 10;
@@ -58,7 +58,8 @@ impl ReplayFile {
     pub(in crate::cli) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
         let client = self.connection.client()?;
         let retry = self.retry.policy()?.unwrap_or_else(Replay::default_retry);
-        let flights = trace::open(&self.file).map_err(|error| self.unreadable(error))?;
+        let flights =
+            countwheel_departures::open(&self.file).map_err(|error| self.unreadable(error))?;
         let mut flights = between(flights, self.from, self.to).peekable();
         if flights.peek().is_none() {
             let path = self.file.display();
@@ -125,11 +126,11 @@ impl ReplayFile {
         Ok(exit(&report))
     }
 
-    fn unreadable(&self, source: TraceError) -> Failure {
+    fn unreadable(&self, source: DeparturesError) -> Failure {
         let path = self.file.display().to_string();
         match source {
             // The file cannot be opened, or is none: that is no matter of a line.
-            TraceError::Read { line: 1, source } if source.raw_os_error().is_some() => {
+            DeparturesError::Read { line: 1, source } if source.raw_os_error().is_some() => {
                 Failure::File { path, source }
             }
             source => Failure::Trace { path, source },

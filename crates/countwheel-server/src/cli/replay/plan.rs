@@ -7,9 +7,8 @@ use std::iter::Peekable;
 use std::time::Duration;
 
 use countwheel::Timestamp;
+use countwheel_departures::Flight;
 use serde::Serialize;
-
-use crate::trace::Flight;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// How long before its scheduled departure a flight is set.
@@ -154,7 +153,7 @@ pub enum OperationKind {
 /// ```
 /// use countwheel::Timestamp;
 /// use countwheel_server::cli::replay::{Action, Speed, plan};
-/// use countwheel_server::trace::Flight;
+/// use countwheel_departures::Flight;
 /// use std::time::Duration;
 ///
 /// let scheduled = Timestamp::from_micros(1_357_035_300_000_000);

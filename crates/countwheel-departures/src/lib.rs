@@ -1,6 +1,6 @@
-//! Reading a trace of departures: real set, move and remove traffic to replay.
+//! Reading departures of aircraft: real set, move and remove traffic.
 //!
-//! A trace is CSV with the columns `scheduled_departure` (RFC 3339), `flight` (a key) and
+//! Departures are CSV with the columns `scheduled_departure` (RFC 3339), `flight` (a key) and
 //! `delay_minutes` (empty: cancelled), in the order of the first.
 
 use std::fs::File;
@@ -8,13 +8,10 @@ use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 use countwheel::Timestamp;
-use countwheel_durable::{Key, NameError};
 use csv::{ByteRecord, ReaderBuilder};
 use flate2::bufread::MultiGzDecoder;
 
-use crate::time::parse_time;
-
-/// The columns of a trace, by the names in its header.
+/// The columns, by the names in its header.
 const COLUMNS: [&str; 3] = ["scheduled_departure", "flight", "delay_minutes"];
 
 /// One departure.
@@ -31,19 +28,19 @@ pub struct Flight {
 /// Reads flights one by one, holding no more than one in memory. Ends after an error.
 ///
 /// ```
-/// use countwheel_server::trace::{TraceError, TraceReader};
+/// use countwheel_departures::{DeparturesError, Departures};
 ///
 /// let text = "scheduled_departure,flight,delay_minutes\n\
 ///             2013-01-01T10:15:00Z,UA1545-20130101-EWR-IAH,2\n\
 ///             2013-01-01T10:20:00Z,UA1-20130101-EWR-IAH,soon\n";
-/// let mut trace = TraceReader::new(text.as_bytes())?;
-/// assert_eq!(trace.next().transpose()?.and_then(|flight| flight.delay_minutes), Some(2));
-/// let error = trace.next().transpose().unwrap_err();
+/// let mut departures = Departures::new(text.as_bytes())?;
+/// assert_eq!(departures.next().transpose()?.and_then(|flight| flight.delay_minutes), Some(2));
+/// let error = departures.next().transpose().unwrap_err();
 /// assert_eq!(error.to_string(), "line 3: the delay \"soon\" is not a whole number of minutes");
-/// # Ok::<(), TraceError>(())
+/// # Ok::<(), DeparturesError>(())
 /// ```
 #[derive(Debug)]
-pub struct TraceReader<R: BufRead> {
+pub struct Departures<R: BufRead> {
     csv: csv::Reader<R>,
     /// Where each of [`COLUMNS`] stands.
     columns: [usize; 3],
@@ -52,27 +49,27 @@ pub struct TraceReader<R: BufRead> {
     ended: bool,
 }
 
-/// Opens a trace, plain or compressed with gzip, whatever its name.
+/// Opens a file of departures, plain or compressed with gzip, whatever its name.
 ///
 /// # Errors
-/// [`TraceError`] if it cannot be opened or its header is not a trace's.
-pub fn open(path: &Path) -> Result<TraceReader<Box<dyn BufRead + Send>>, TraceError> {
-    let read = |source| TraceError::Read { line: 1, source };
+/// [`DeparturesError`] if it cannot be opened or its header is not that of departures.
+pub fn open(path: &Path) -> Result<Departures<Box<dyn BufRead + Send>>, DeparturesError> {
+    let read = |source| DeparturesError::Read { line: 1, source };
     let mut file = BufReader::new(File::open(path).map_err(read)?);
     let compressed = file.fill_buf().map_err(read)?.starts_with(&[0x1f, 0x8b]);
-    TraceReader::new(if compressed {
+    Departures::new(if compressed {
         Box::new(BufReader::new(MultiGzDecoder::new(file)))
     } else {
         Box::new(file)
     })
 }
 
-impl<R: BufRead> TraceReader<R> {
+impl<R: BufRead> Departures<R> {
     /// Reads and checks the header.
     ///
     /// # Errors
-    /// [`TraceError`] if it cannot be read or is not a trace's.
-    pub fn new(source: R) -> Result<Self, TraceError> {
+    /// [`DeparturesError`] if it cannot be read or is not that of departures.
+    pub fn new(source: R) -> Result<Self, DeparturesError> {
         let mut csv = ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
@@ -83,9 +80,9 @@ impl<R: BufRead> TraceReader<R> {
         let mut columns = [0; 3];
         for (place, column) in columns.iter_mut().zip(COLUMNS) {
             let mut found = (0..record.len()).filter(|&i| &record[i] == column.as_bytes());
-            *place = found.next().ok_or(TraceError::NoColumn { column })?;
+            *place = found.next().ok_or(DeparturesError::NoColumn { column })?;
             if found.next().is_some() {
-                return Err(TraceError::ColumnTwice { column });
+                return Err(DeparturesError::ColumnTwice { column });
             }
         }
         Ok(Self {
@@ -97,7 +94,7 @@ impl<R: BufRead> TraceReader<R> {
         })
     }
 
-    fn read(&mut self) -> Result<Option<Flight>, TraceError> {
+    fn read(&mut self) -> Result<Option<Flight>, DeparturesError> {
         let line = self.csv.position().line();
         if !self
             .csv
@@ -110,19 +107,21 @@ impl<R: BufRead> TraceReader<R> {
         let line = self.record.position().map_or(line, csv::Position::line);
         let [time, key, delay] = self.fields(line)?;
         if [time, key, delay] == COLUMNS {
-            return Err(TraceError::HeaderAgain { line });
+            return Err(DeparturesError::HeaderAgain { line });
         }
-        let scheduled = parse_time(time).ok_or_else(|| TraceError::Time {
+        let scheduled = parse_time(time).ok_or_else(|| DeparturesError::Time {
             line,
             text: time.to_owned(),
         })?;
         if scheduled < self.last {
-            return Err(TraceError::Order { line });
+            return Err(DeparturesError::Order { line });
         }
-        Key::new(key).map_err(|source| TraceError::Key { line, source })?;
+        if key.is_empty() {
+            return Err(DeparturesError::NoKey { line });
+        }
         let delay_minutes = match delay {
             "" => None,
-            text => Some(text.parse().map_err(|_| TraceError::Delay {
+            text => Some(text.parse().map_err(|_| DeparturesError::Delay {
                 line,
                 text: text.to_owned(),
             })?),
@@ -136,17 +135,17 @@ impl<R: BufRead> TraceReader<R> {
         Ok(Some(flight))
     }
 
-    fn fields(&self, line: u64) -> Result<[&str; 3], TraceError> {
+    fn fields(&self, line: u64) -> Result<[&str; 3], DeparturesError> {
         let mut fields = [""; 3];
         for (i, field) in fields.iter_mut().enumerate() {
             let bytes = self
                 .record
                 .get(self.columns[i])
-                .ok_or(TraceError::NoField {
+                .ok_or(DeparturesError::NoField {
                     line,
                     column: COLUMNS[i],
                 })?;
-            *field = std::str::from_utf8(bytes).map_err(|_| TraceError::NotUtf8 {
+            *field = std::str::from_utf8(bytes).map_err(|_| DeparturesError::NotUtf8 {
                 line,
                 column: COLUMNS[i],
             })?;
@@ -155,8 +154,8 @@ impl<R: BufRead> TraceReader<R> {
     }
 }
 
-impl<R: BufRead> Iterator for TraceReader<R> {
-    type Item = Result<Flight, TraceError>;
+impl<R: BufRead> Iterator for Departures<R> {
+    type Item = Result<Flight, DeparturesError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
@@ -168,10 +167,10 @@ impl<R: BufRead> Iterator for TraceReader<R> {
     }
 }
 
-/// Why a trace cannot be read on. Lines count from 1, the header's.
+/// Why departures cannot be read on. Lines count from 1, the header's.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TraceError {
+pub enum DeparturesError {
     /// The header lacks a column.
     #[error("line 1: the header has no column {column}")]
     NoColumn {
@@ -220,13 +219,11 @@ pub enum TraceError {
         /// Where.
         line: u64,
     },
-    /// A flight's key cannot be a timer's.
-    #[error("line {line}: {source}")]
-    Key {
+    /// A flight has no key.
+    #[error("line {line}: nothing in column flight")]
+    NoKey {
         /// Where.
         line: u64,
-        /// Which rule it breaks.
-        source: NameError,
     },
     /// A delay is not a whole number, or beyond four thousand years.
     #[error("line {line}: the delay {text:?} is not a whole number of minutes")]
@@ -252,15 +249,22 @@ pub enum TraceError {
     },
 }
 
-fn read_error(line: u64, error: csv::Error) -> TraceError {
+/// Reads a time such as `2013-01-01T10:15:00Z`; nothing before 1970.
+fn parse_time(text: &str) -> Option<Timestamp> {
+    let time: jiff::Timestamp = text.parse().ok()?;
+    let micros = u64::try_from(time.as_microsecond()).ok()?;
+    Some(Timestamp::from_micros(micros))
+}
+
+fn read_error(line: u64, error: csv::Error) -> DeparturesError {
     let source = match error.into_kind() {
         csv::ErrorKind::Io(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
-            return TraceError::CutOff { line };
+            return DeparturesError::CutOff { line };
         }
         csv::ErrorKind::Io(source) => source,
         other => io::Error::other(format!("{other:?}")),
     };
-    TraceError::Read { line, source }
+    DeparturesError::Read { line, source }
 }
 
 #[cfg(test)]
@@ -274,12 +278,12 @@ mod tests {
 
     const HEADER: &str = "scheduled_departure,flight,delay_minutes\n";
 
-    fn read(bytes: &[u8]) -> Result<Vec<Flight>, TraceError> {
-        TraceReader::new(bytes)?.collect()
+    fn read(bytes: &[u8]) -> Result<Vec<Flight>, DeparturesError> {
+        Departures::new(bytes)?.collect()
     }
 
     /// What the line below the header makes of the trace.
-    fn error(line: &[u8]) -> TraceError {
+    fn error(line: &[u8]) -> DeparturesError {
         read(&[HEADER.as_bytes(), line].concat()).unwrap_err()
     }
 
@@ -319,30 +323,30 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_not_a_traces_is_refused() {
+    fn a_header_that_is_not_that_of_departures_is_refused() {
         let refused = |text: &str| read(text.as_bytes()).unwrap_err();
         assert!(matches!(
             refused("scheduled_departure,delay_minutes\n"),
-            TraceError::NoColumn { column: "flight" }
+            DeparturesError::NoColumn { column: "flight" }
         ));
-        assert!(matches!(refused(""), TraceError::NoColumn { .. }));
+        assert!(matches!(refused(""), DeparturesError::NoColumn { .. }));
         assert!(matches!(
             refused("flight,scheduled_departure,flight,delay_minutes\n"),
-            TraceError::ColumnTwice { column: "flight" }
+            DeparturesError::ColumnTwice { column: "flight" }
         ));
     }
 
     #[test]
     fn a_header_among_the_flights_is_refused() {
         let again = error(format!("2013-01-01T10:15:00Z,a,2\n{HEADER}").as_bytes());
-        assert!(matches!(again, TraceError::HeaderAgain { line: 3 }));
+        assert!(matches!(again, DeparturesError::HeaderAgain { line: 3 }));
     }
 
     #[test]
     fn a_line_that_is_too_short_is_refused() {
         assert!(matches!(
             error(b"2013-01-01T10:15:00Z,a\n"),
-            TraceError::NoField {
+            DeparturesError::NoField {
                 line: 2,
                 column: "delay_minutes"
             }
@@ -359,29 +363,24 @@ mod tests {
             "1969-12-31T23:59:59Z",
         ] {
             let error = error(format!("{time},a,2\n").as_bytes());
-            assert!(matches!(error, TraceError::Time { line: 2, .. }), "{time}");
+            assert!(
+                matches!(error, DeparturesError::Time { line: 2, .. }),
+                "{time}"
+            );
         }
     }
 
     #[test]
     fn flights_out_of_order_are_refused() {
         let text = b"2013-01-01T10:15:00Z,a,2\n2013-01-01T10:14:00Z,b,2\n";
-        assert!(matches!(error(text), TraceError::Order { line: 3 }));
+        assert!(matches!(error(text), DeparturesError::Order { line: 3 }));
     }
 
     #[test]
-    fn a_key_that_a_timer_cannot_have_is_refused() {
-        let long = format!("2013-01-01T10:15:00Z,{},2\n", "x".repeat(257));
-        assert!(matches!(
-            error(long.as_bytes()),
-            TraceError::Key {
-                line: 2,
-                source: NameError::KeyTooLong { bytes: 257 }
-            }
-        ));
+    fn a_flight_without_a_key_is_refused() {
         assert!(matches!(
             error(b"2013-01-01T10:15:00Z,,2\n"),
-            TraceError::Key { .. }
+            DeparturesError::NoKey { line: 2 }
         ));
     }
 
@@ -390,7 +389,7 @@ mod tests {
         for delay in ["2147483648", "-2147483649", "1.5", " 2"] {
             let error = error(format!("2013-01-01T10:15:00Z,a,{delay}\n").as_bytes());
             assert!(
-                matches!(error, TraceError::Delay { line: 2, .. }),
+                matches!(error, DeparturesError::Delay { line: 2, .. }),
                 "{delay}"
             );
         }
@@ -405,7 +404,7 @@ mod tests {
     fn what_is_not_utf8_is_refused() {
         assert!(matches!(
             error(b"2013-01-01T10:15:00Z,\xff\xfe,2\n"),
-            TraceError::NotUtf8 {
+            DeparturesError::NotUtf8 {
                 line: 2,
                 column: "flight"
             }
@@ -413,29 +412,29 @@ mod tests {
     }
 
     #[test]
-    fn a_compressed_trace_is_read_and_one_that_is_cut_off_is_refused() {
+    fn a_compressed_file_is_read_and_one_that_is_cut_off_is_refused() {
         use std::fmt::Write as _;
         let mut text = HEADER.to_owned();
         for i in 0..2_000 {
             writeln!(text, "2013-01-01T10:15:00Z,flight-{},{i}", i * 7919).unwrap();
         }
         let bytes = compressed(&text);
-        let whole = TraceReader::new(BufReader::new(MultiGzDecoder::new(&bytes[..]))).unwrap();
+        let whole = Departures::new(BufReader::new(MultiGzDecoder::new(&bytes[..]))).unwrap();
         assert_eq!(whole.filter_map(Result::ok).count(), 2_000);
 
         let half = &bytes[..bytes.len() / 2];
-        let cut = TraceReader::new(BufReader::new(MultiGzDecoder::new(half))).unwrap();
+        let cut = Departures::new(BufReader::new(MultiGzDecoder::new(half))).unwrap();
         let mut count = 0;
         let error = cut.inspect(|_| count += 1).find_map(Result::err);
-        assert!(matches!(error, Some(TraceError::CutOff { line }) if line > 100));
+        assert!(matches!(error, Some(DeparturesError::CutOff { line }) if line > 100));
         assert!(count > 100);
     }
 
     #[test]
     fn nothing_follows_an_error() {
         let text = format!("{HEADER}soon,a,2\n2013-01-01T10:15:00Z,b,2\n");
-        let mut trace = TraceReader::new(text.as_bytes()).unwrap();
-        assert!(trace.next().unwrap().is_err());
-        assert!(trace.next().is_none());
+        let mut departures = Departures::new(text.as_bytes()).unwrap();
+        assert!(departures.next().unwrap().is_err());
+        assert!(departures.next().is_none());
     }
 }
