@@ -16,20 +16,25 @@ use super::problem::Problem;
 /// How many arrays and objects may enclose each other.
 pub(crate) const MAX_DEPTH: usize = 64;
 
-/// A text that was read in full: grammar, depth, names, escapes.
+/// The body of a request, read in full: grammar, depth, names, escapes.
 ///
 /// O(length of the text), without recursion.
 pub(crate) fn parse(text: &[u8]) -> Result<&RawValue, Problem> {
-    let text =
-        std::str::from_utf8(text).map_err(|_| Problem::malformed("the body is not UTF-8"))?;
+    parse_named("the body", text)
+}
+
+/// As [`parse`], of a text that errors call by this name.
+pub(crate) fn parse_named<'a>(what: &str, text: &'a [u8]) -> Result<&'a RawValue, Problem> {
+    let text = std::str::from_utf8(text)
+        .map_err(|_| Problem::malformed(format!("{what} is not UTF-8")))?;
     let value: &RawValue = serde_json::from_str(text)
-        .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
-    scan(value.get())?;
+        .map_err(|error| Problem::malformed(format!("{what} is not JSON: {error}")))?;
+    scan(what, value.get())?;
     Ok(value)
 }
 
 /// Walks over well-formed JSON and refuses what its grammar allows and we do not.
-fn scan(text: &str) -> Result<(), Problem> {
+fn scan(what: &str, text: &str) -> Result<(), Problem> {
     let bytes = text.as_bytes();
     // The names seen in each object around the position; `None` for an array.
     let mut around: Vec<Option<HashSet<Cow<'_, str>>>> = Vec::new();
@@ -45,7 +50,9 @@ fn scan(text: &str) -> Result<(), Problem> {
                 let end = string_end(bytes, position);
                 let token = &text[position..end];
                 let decoded: Cow<'_, str> = decode(token).ok_or_else(|| {
-                    Problem::malformed("a text in the body has an escape that is no character")
+                    Problem::malformed(format!(
+                        "a text in {what} has an escape that is no character"
+                    ))
                 })?;
                 let is_name = bytes[end..]
                     .iter()
@@ -66,7 +73,7 @@ fn scan(text: &str) -> Result<(), Problem> {
         }
         if around.len() > MAX_DEPTH {
             return Err(Problem::malformed(format!(
-                "the body is deeper than {MAX_DEPTH} levels"
+                "{what} is deeper than {MAX_DEPTH} levels"
             )));
         }
         position += 1;
@@ -114,7 +121,7 @@ pub(crate) enum Kind<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// The whole body.
+    /// The whole text.
     pub(crate) fn root(value: &'a RawValue) -> Self {
         Self {
             raw: value.get(),
@@ -215,10 +222,13 @@ impl<'a> Object<'a> {
     }
 
     pub(crate) fn require(&mut self, name: &str) -> Result<Field<'a>, Problem> {
-        self.take(name).ok_or_else(|| {
-            Problem::malformed(format!("the field {name:?} is missing"))
-                .at(format!("{}/{name}", self.pointer))
-        })
+        self.take(name).ok_or_else(|| self.missing(name))
+    }
+
+    /// A refusal because of a field that is not there.
+    pub(crate) fn missing(&self, name: &str) -> Problem {
+        Problem::malformed(format!("the field {name:?} is missing"))
+            .at(format!("{}/{name}", self.pointer))
     }
 
     /// The one of `names` that is there.

@@ -161,25 +161,101 @@ struct NewTimer {
 
 fn read_set(body: &[u8], targets: &Targets) -> Result<NewTimer, Problem> {
     let mut object = Field::root(json::parse(body)?).object()?;
-    let (due, options) = recurrence::read(&mut object)?
-        .ok_or_else(|| object.malformed("one of in, at, every, every_after, cron is needed"))?;
-    let target = object.require("target")?;
-    let body = object.take("body");
-    let content_type = object.take("content_type");
-    let policy = object.take("retry");
+    let fields = SetFields::take(&mut object)?;
+    if !fields.has_target() {
+        return Err(object.missing("target"));
+    }
     object.finish()?;
-    let mut job = read_target(&target, targets)?;
-    (job.content_type, job.body) = read_body(body.as_ref(), content_type.as_ref())?;
-    let policy = policy.as_ref().map(retry::read).transpose()?;
+    let target = fields.target(targets)?.unwrap_or_default();
+    let (content_type, body) = match fields.content()? {
+        Content::Nothing => (None, Vec::new()),
+        Content::Json(json) => (Some("application/json".to_owned()), json.into()),
+        Content::Text { content_type, text } => (Some(content_type), text.into_bytes()),
+    };
     Ok(NewTimer {
-        due,
-        policy: policy.unwrap_or_default(),
-        job,
-        options,
+        due: fields.due,
+        policy: fields.policy()?.unwrap_or_default(),
+        job: Job {
+            url: target.url,
+            headers: target.headers,
+            content_type,
+            body,
+            timeout: target.timeout.unwrap_or(TIMEOUT_DEFAULT),
+        },
+        options: fields.options,
     })
 }
 
-fn due(object: &mut Object<'_>) -> Result<Due, Problem> {
+/// The fields of a set, taken out of whatever object has them: the body of a request, or a line of
+/// a trace. When the timer is due is read; the other fields are read when they are asked for, so
+/// that an unknown field is refused before a wrong value.
+#[derive(Debug)]
+pub(crate) struct SetFields<'a> {
+    pub(crate) due: Due,
+    pub(crate) options: SetOptions,
+    target: Option<Field<'a>>,
+    body: Option<Field<'a>>,
+    content_type: Option<Field<'a>>,
+    retry: Option<Field<'a>>,
+}
+
+/// Where a timer is delivered.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Target {
+    pub(crate) url: String,
+    /// In the order in which they were sent, names in lower case.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// What a timer delivers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Content<'a> {
+    Nothing,
+    /// A value exactly as it was sent.
+    Json(&'a str),
+    /// A text, delivered as it stands.
+    Text {
+        content_type: String,
+        text: String,
+    },
+}
+
+impl<'a> SetFields<'a> {
+    /// Takes them, and reads when the timer is due.
+    pub(crate) fn take(object: &mut Object<'a>) -> Result<Self, Problem> {
+        let (due, options) = recurrence::read(object)?
+            .ok_or_else(|| object.malformed("one of in, at, every, every_after, cron is needed"))?;
+        Ok(Self {
+            due,
+            options,
+            target: object.take("target"),
+            body: object.take("body"),
+            content_type: object.take("content_type"),
+            retry: object.take("retry"),
+        })
+    }
+
+    pub(crate) fn has_target(&self) -> bool {
+        self.target.is_some()
+    }
+
+    pub(crate) fn target(&self, targets: &Targets) -> Result<Option<Target>, Problem> {
+        let read = |field| read_target(field, targets);
+        self.target.as_ref().map(read).transpose()
+    }
+
+    pub(crate) fn content(&self) -> Result<Content<'a>, Problem> {
+        read_body(self.body.as_ref(), self.content_type.as_ref())
+    }
+
+    pub(crate) fn policy(&self) -> Result<Option<RetryPolicy>, Problem> {
+        self.retry.as_ref().map(retry::read).transpose()
+    }
+}
+
+/// Takes `in` or `at`, one of which is there.
+pub(crate) fn due(object: &mut Object<'_>) -> Result<Due, Problem> {
     let (kind, field) = object.one_of(&["in", "at"])?;
     if kind == "in" {
         due_in(&field)
@@ -236,18 +312,16 @@ fn invalid_target(field: &Field<'_>, detail: impl Into<String>) -> Problem {
     Problem::new(Code::InvalidTarget, detail).at(field.pointer())
 }
 
-fn read_target(field: &Field<'_>, targets: &Targets) -> Result<Job, Problem> {
+fn read_target(field: &Field<'_>, targets: &Targets) -> Result<Target, Problem> {
     let mut object = field.object()?;
     let url = object.require("url")?;
     let headers = object.take("headers");
     let timeout = object.take("timeout");
     object.finish()?;
-    Ok(Job {
+    Ok(Target {
         url: read_url(&url, targets)?,
         headers: headers.as_ref().map_or(Ok(Vec::new()), read_headers)?,
-        content_type: None,
-        body: Vec::new(),
-        timeout: timeout.as_ref().map_or(Ok(TIMEOUT_DEFAULT), read_timeout)?,
+        timeout: timeout.as_ref().map(read_timeout).transpose()?,
     })
 }
 
@@ -316,18 +390,14 @@ fn read_timeout(field: &Field<'_>) -> Result<Duration, Problem> {
     }
 }
 
-/// The content type and the bytes of what is to be delivered.
-fn read_body(
-    body: Option<&Field<'_>>,
+fn read_body<'a>(
+    body: Option<&Field<'a>>,
     content_type: Option<&Field<'_>>,
-) -> Result<(Option<String>, Vec<u8>), Problem> {
+) -> Result<Content<'a>, Problem> {
     match (body, content_type) {
-        (None, None) => Ok((None, Vec::new())),
+        (None, None) => Ok(Content::Nothing),
         (None, Some(field)) => Err(field.malformed("a content_type needs a body")),
-        (Some(body), None) => Ok((
-            Some("application/json".to_owned()),
-            body.raw().as_bytes().to_vec(),
-        )),
+        (Some(body), None) => Ok(Content::Json(body.raw())),
         (Some(body), Some(field)) => {
             let content_type = field.text()?;
             let Kind::Text(text) = body.kind() else {
@@ -336,10 +406,10 @@ fn read_body(
             if content_type.trim().is_empty() || HeaderValue::from_str(&content_type).is_err() {
                 return Err(invalid_target(field, "this is no content type"));
             }
-            Ok((
-                Some(content_type.into_owned()),
-                text.into_owned().into_bytes(),
-            ))
+            Ok(Content::Text {
+                content_type: content_type.into_owned(),
+                text: text.into_owned(),
+            })
         }
     }
 }
