@@ -32,6 +32,7 @@ pub mod server;
 mod shown;
 mod shutdown;
 pub mod time;
+pub mod trace;
 
 /// The version of the program, as the banner, the metrics and the deliveries name it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -221,6 +221,10 @@ impl<'a> Object<'a> {
         Some(self.members.swap_remove(found).1)
     }
 
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.members.iter().any(|(member, _)| member == name)
+    }
+
     pub(crate) fn require(&mut self, name: &str) -> Result<Field<'a>, Problem> {
         self.take(name).ok_or_else(|| self.missing(name))
     }

@@ -1,6 +1,6 @@
 //! The HTTP API. Its contract is `docs/api.md`.
 
-mod json;
+pub(crate) mod json;
 mod operate;
 mod pages;
 pub(crate) mod problem;

@@ -131,6 +131,11 @@ impl Problem {
         (status, title, &self.detail)
     }
 
+    /// The field that is at fault, as a JSON pointer.
+    pub(crate) fn pointer(&self) -> Option<&str> {
+        self.pointer.as_deref()
+    }
+
     /// Names the field of the body that is at fault, as a JSON pointer.
     pub(crate) fn at(mut self, pointer: impl Into<String>) -> Self {
         self.pointer = Some(pointer.into());

@@ -31,7 +31,7 @@ use crate::job::Job;
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
 
 const URL_MAX_BYTES: usize = 2_048;
-const HEADERS_MAX: usize = 32;
+pub(crate) const HEADERS_MAX: usize = 32;
 const HEADERS_MAX_BYTES: usize = 8_192;
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 60);
@@ -279,7 +279,7 @@ pub(super) fn due_in(field: &Field<'_>) -> Result<Due, Problem> {
 }
 
 /// A time as RFC 3339 writes it.
-pub(super) fn time(field: &Field<'_>) -> Result<Timestamp, Problem> {
+pub(crate) fn time(field: &Field<'_>) -> Result<Timestamp, Problem> {
     read_time(&field.text()?).map_err(|error| unschedulable(field, &error.to_string()))
 }
 
