@@ -1,7 +1,12 @@
-//! Reading departures of aircraft: real set, move and remove traffic.
+//! Departures of aircraft: real set, move and remove traffic, as a trace to replay.
+//!
+//! `cargo run --release -p countwheel-departures -- FILE` writes the trace. [`Departures`] reads the
+//! file, [`Planner`] says what is asked of the timers, and [`write_trace`] writes that down.
 //!
 //! Departures are CSV with the columns `scheduled_departure` (RFC 3339), `flight` (a key) and
 //! `delay_minutes` (empty: cancelled), in the order of the first.
+
+mod plan;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -10,6 +15,8 @@ use std::path::Path;
 use countwheel::Timestamp;
 use csv::{ByteRecord, ReaderBuilder};
 use flate2::bufread::MultiGzDecoder;
+
+pub use self::plan::{Action, Operation, Planner, WriteError, write_trace};
 
 /// The columns, by the names in its header.
 const COLUMNS: [&str; 3] = ["scheduled_departure", "flight", "delay_minutes"];

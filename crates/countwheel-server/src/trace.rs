@@ -209,6 +209,18 @@ pub fn in_order(
 /// Gives its operations in the order of their times, and those of one time in the order of their
 /// lines. A file whose lines are in that order is read from its beginning to its end. Of any other
 /// file each line is looked up; that takes 24 bytes of memory a line.
+///
+/// ```no_run
+/// use countwheel_server::trace::{TracedRequest, TraceFile};
+/// use std::fs::File;
+///
+/// for entry in TraceFile::check(File::open("yesterday.jsonl")?)? {
+///     if let TracedRequest::Set(timer) = entry?.request {
+///         println!("{:?}: {:?}", timer.due, timer.target.map(|target| target.url));
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct TraceFile {
     reader: TraceReader<BufReader<File>>,

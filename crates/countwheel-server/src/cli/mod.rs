@@ -27,10 +27,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use countwheel::SystemClock;
-use countwheel_departures::DeparturesError;
 
 use crate::client::ClientError;
 use crate::shown::Showing;
+use crate::trace::TraceError;
 
 /// What to do with the timers of a server.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -57,7 +57,7 @@ pub enum Command {
     Simulate(simulate::Simulate),
     /// Have the server make a snapshot of its store, below its --snapshot-dir
     Snapshot(snapshot::Snapshot),
-    /// Replay a trace of departures as set, move and remove, faster than they happened
+    /// Replay a trace of set, move and remove, one JSON object a line, at any speed
     Replay(replay::ReplayFile),
 }
 
@@ -160,10 +160,7 @@ enum Failure {
     #[error("{0}")]
     Client(#[from] ClientError),
     #[error("{path}: {source}")]
-    Trace {
-        path: String,
-        source: DeparturesError,
-    },
+    Trace { path: String, source: TraceError },
     #[error("{path}: {}", reason(source))]
     File { path: String, source: io::Error },
     #[error("cannot write: {0}")]

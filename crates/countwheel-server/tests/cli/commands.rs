@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hyper::Method;
 use serde_json::{Value, json};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::stub::{Fault, Stub};
 
@@ -21,6 +21,18 @@ async fn run(stub: &Stub, arguments: &[&str]) -> Output {
     let mut command = command(arguments);
     let output = command.env("COUNTWHEEL_SERVER", &stub.url).output();
     output.await.unwrap()
+}
+
+/// As [`run`], with something on standard input.
+async fn run_with(stub: &Stub, arguments: &[&str], input: &str) -> Output {
+    let mut command = command(arguments);
+    let command = command.env("COUNTWHEEL_SERVER", &stub.url);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).await.unwrap();
+    drop(stdin);
+    child.wait_with_output().await.unwrap()
 }
 
 /// Standard output, standard error and the exit code.
@@ -174,27 +186,173 @@ async fn wrong_usage_says_what_to_do() {
     }
 }
 
+/// A trace for the file: each line is its time, as `10:15`, and its other fields.
+fn trace(lines: &[(&str, &str)]) -> String {
+    let line =
+        |(time, fields): &(&str, &str)| format!("{{\"t\":\"2013-01-01T{time}:00Z\",{fields}}}\n");
+    lines.iter().map(line).collect()
+}
+
+const SET_A: &str = r#""op":"set","key":"a","in":"1m""#;
+
 #[tokio::test]
-async fn a_replay_without_an_echo_or_without_flights_is_refused() {
+async fn a_replay_without_an_echo_or_without_operations_is_refused() {
     let stub = Stub::start().await;
     stub.inner().no_echo = true;
-    let name = format!("countwheel-cli-echo-{}.csv", std::process::id());
-    let trace = std::env::temp_dir().join(name);
-    let text = "scheduled_departure,flight,delay_minutes\n2013-01-01T10:15:00Z,a,2\n";
-    std::fs::write(&trace, text).unwrap();
-    let replay = ["replay", trace.to_str().unwrap(), "--speed", "1e9"];
+    let name = format!("countwheel-cli-echo-{}.jsonl", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let text = trace(&[("10:15", SET_A)]);
+    std::fs::write(&file, &text).unwrap();
+    let replay = ["replay", file.to_str().unwrap(), "--speed", "1e9"];
     let (_, err, code) = told(&run(&stub, &replay).await);
     assert!(err.contains("give --target URL"), "{err}");
     assert_eq!(code, Some(2));
     let late = [&replay[..], &["--from", "2014-01-01"]].concat();
     let (_, err, code) = told(&run(&stub, &late).await);
-    assert!(err.contains("no flight in the time"), "{err}");
+    assert!(err.contains("no operation in the time"), "{err}");
     assert_eq!(code, Some(2));
     assert!(stub.inner().requests.is_empty());
     let aimed = [&replay[..], &["--target", "http://x/"]].concat();
     let (_, err, code) = told(&run(&stub, &aimed).await);
     assert_eq!(code, Some(0), "{err}");
-    std::fs::remove_file(&trace).unwrap();
+    // Nobody knows beforehand what standard input will have.
+    let lines = trace(&[("10:15", r#""op":"remove","key":"b""#), ("10:16", SET_A)]);
+    let (_, err, code) = told(&run_with(&stub, &["replay", "-", "--speed", "1e9"], &lines).await);
+    assert!(
+        err.starts_with("countwheel: standard input: line 2: no target"),
+        "{err}"
+    );
+    assert_eq!(code, Some(2));
+    assert_eq!(stub.inner().requests.last().unwrap(), "DELETE b");
+    // Each line has a target.
+    let text = trace(&[(
+        "10:15",
+        &format!(r#"{SET_A},"target":{{"url":"http://y/"}}"#),
+    )]);
+    std::fs::write(&file, &text).unwrap();
+    let (_, err, code) = told(&run(&stub, &replay).await);
+    assert_eq!(code, Some(0), "{err}");
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test]
+async fn a_replay_sends_what_its_lines_say() {
+    let stub = Stub::start().await;
+    let lines = trace(&[
+        (
+            "10:15",
+            r#""op":"set","key":"a","queue":"other","at":"2013-01-01T10:16:00Z","body":{"n": 1.000},"retry":{"fixed":"7s"},"target":{"url":"http://y/","headers":{"x-shop":"7"},"timeout":"1s"}"#,
+        ),
+        (
+            "10:15",
+            r#""op":"move","key":"a","queue":"other","in":"2m""#,
+        ),
+    ]);
+    let replay = ["replay", "-", "--speed", "1000"];
+    let (out, err, code) = told(&run_with(&stub, &replay, &lines).await);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("set      1 ok\nmove     1 ok\n"), "{out}");
+    let (first, url) = {
+        let inner = stub.inner();
+        assert_eq!(inner.requests, ["PUT other a", "PATCH other a"]);
+        let live = inner.timers["other a"].live.clone().unwrap();
+        assert_eq!(live.body["retry"]["fixed"], 7_000);
+        assert_eq!(live.body["target"]["timeout"], 1_000);
+        assert_eq!(live.body["target"]["headers"]["x-shop"], "7");
+        assert_eq!(live.body["target"]["headers"]["replay-line"], "1");
+        assert_eq!(live.body["body"], json!({ "n": 1.0 }));
+        let set = countwheel_server::time::parse_time(live.body["at"].as_str().unwrap());
+        let moved_by = live.due.saturating_since(set.unwrap());
+        // A minute of the trace.
+        (moved_by, live.body["target"]["url"].clone())
+    };
+    assert_eq!(url, "http://y/");
+    assert_eq!(first, Duration::from_millis(60));
+    // With --target, nothing goes where the lines say.
+    let aimed = [&replay[..], &["--target", "http://z/"]].concat();
+    let (out, err, code) = told(&run_with(&stub, &aimed, &lines).await);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("set      1 ok in place of another\n"), "{out}");
+    let live = stub.inner().timers["other a"].live.clone().unwrap();
+    assert_eq!(live.body["target"]["url"], "http://z/");
+}
+
+#[tokio::test]
+async fn a_trace_in_disorder_is_sorted_if_a_file_and_refused_at_its_line_if_not() {
+    let stub = Stub::start().await;
+    let lines = trace(&[
+        ("10:17", r#""op":"remove","key":"a""#),
+        ("10:15", SET_A),
+        ("10:16", r#""op":"move","key":"a","in":"1m""#),
+    ]);
+    let replay = ["replay", "-", "--speed", "1e9"];
+    let (_, err, code) = told(&run_with(&stub, &replay, &lines).await);
+    assert!(
+        err.starts_with("countwheel: standard input: line 2: /t: earlier than"),
+        "{err}"
+    );
+    assert_eq!(code, Some(2));
+    assert_eq!(stub.inner().requests, ["DELETE a"]);
+    stub.inner().requests.clear();
+    let name = format!("countwheel-cli-disorder-{}.jsonl", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    std::fs::write(&file, &lines).unwrap();
+    let (_, err, code) = told(
+        &run(
+            &stub,
+            &["replay", file.to_str().unwrap(), "--speed", "1000"],
+        )
+        .await,
+    );
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(stub.inner().requests, ["PUT a", "PATCH a", "DELETE a"]);
+}
+
+#[tokio::test]
+async fn a_bad_line_of_a_file_is_named_before_anything_is_sent() {
+    let stub = Stub::start().await;
+    let name = format!("countwheel-cli-bad-{}.jsonl", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let path = file.to_str().unwrap();
+    let good = trace(&[("10:15", SET_A)]);
+    for (bad, expected) in [
+        (
+            trace(&[("10:16", r#""op":"cancel","key":"a""#)]),
+            r#"/op: "cancel" is none of set, move, remove"#,
+        ),
+        (
+            trace(&[("10:16", r#""op":"move","key":"a""#)]),
+            "exactly one of in, at is needed",
+        ),
+        (
+            "scheduled_departure,flight\n".to_owned(),
+            "the line is not JSON: expected value at column 1",
+        ),
+    ] {
+        std::fs::write(&file, format!("{good}\n{bad}")).unwrap();
+        let (out, err, code) = told(&run(&stub, &["replay", path]).await);
+        assert_eq!((&*out, code), ("", Some(2)));
+        assert_eq!(err, format!("countwheel: {path}: line 3: {expected}\n"));
+    }
+    std::fs::write(&file, [0x1f, 0x8b, 8]).unwrap();
+    let (_, err, code) = told(&run(&stub, &["replay", path]).await);
+    assert!(
+        err.ends_with("line 1: compressed with gzip: gzip -dc FILE | countwheel replay -\n"),
+        "{err}"
+    );
+    assert_eq!(code, Some(2));
+    std::fs::remove_file(&file).unwrap();
+    let directory = std::env::temp_dir();
+    let (_, err, code) = told(&run(&stub, &["replay", directory.to_str().unwrap()]).await);
+    assert!(err.ends_with(": Is a directory\n"), "{err}");
+    assert_eq!(code, Some(2));
+    for nothing in ["", "\n \n"] {
+        let (_, err, code) = told(&run_with(&stub, &["replay", "-"], nothing).await);
+        assert_eq!(err, "countwheel: standard input: no operation\n");
+        assert_eq!(code, Some(2));
+    }
+    assert!(stub.inner().requests.is_empty());
 }
 
 #[tokio::test]
@@ -327,17 +485,21 @@ async fn a_replayed_file_leaves_a_report_and_a_log() {
     let folder = std::env::temp_dir().join(format!("countwheel-cli-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let (trace, log, report) = (path("trace.csv"), path("log"), path("report.json"));
-    let text = "scheduled_departure,flight,delay_minutes\n\
-                2013-01-01T10:15:00Z,a,2\n2013-01-01T10:16:00Z,b,\n2013-01-02T10:00:00Z,c,30\n";
-    std::fs::write(&trace, text).unwrap();
+    let (file, log, report) = (path("trace.jsonl"), path("log"), path("report.json"));
+    let text = trace(&[
+        ("10:15", SET_A),
+        ("10:16", r#""op":"set","key":"b","in":"1h""#),
+        ("10:17", r#""op":"remove","key":"b""#),
+        ("18:00", r#""op":"set","key":"c","in":"1h""#),
+    ]);
+    std::fs::write(&file, &text).unwrap();
     let arguments = [
         "replay",
-        &trace,
+        &file,
         "--speed",
         "1000000",
         "--to",
-        "2013-01-02",
+        "2013-01-01T18:00:00Z",
         "--log",
         &log,
         "--report",
@@ -363,14 +525,16 @@ async fn a_replayed_file_leaves_a_report_and_a_log() {
         (&json!("set"), &json!("found"))
     );
     assert!(set["acked_us"].as_u64() >= set["sent_us"].as_u64());
-    assert_eq!(lines[2]["was"], "pending");
+    let removed = lines.iter().find(|line| line["op"] == "remove").unwrap();
+    assert_eq!(removed["was"], "pending");
+    let of = |key: &str| {
+        let of_key = lines.iter().filter(|line| line["key"] == key);
+        of_key
+            .map(|line| line["line"].as_u64().unwrap())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((of("a"), of("b")), (vec![1], vec![2, 3]));
+    assert_eq!(set["queue"], "default");
 
-    std::fs::write(&trace, format!("{text}soon,d,1\n")).unwrap();
-    let (_, err, code) = told(&run(&stub, &["replay", &trace, "--speed", "1e9"]).await);
-    assert!(
-        err.ends_with("trace.csv: line 5: \"soon\" is not a time such as 2013-01-01T10:15:00Z\n"),
-        "{err}"
-    );
-    assert_eq!(code, Some(2));
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -1,16 +1,20 @@
-//! A replay finds out what became of each operation, and never sets a flight twice.
+//! A replay finds out what became of each operation, and never sets a timer twice.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use countwheel::{Clock, SystemClock, Timestamp};
-use countwheel_departures::Flight;
+use countwheel_departures::{Flight, write_trace};
+use countwheel_durable::{Due, Key, SetOptions};
 use countwheel_server::cli::replay::{
-    Acknowledgement, Action, Operation, OperationKind, OperationResult, Replay, Report, Speed, plan,
+    Acknowledgement, Action, Operation, OperationKind, OperationResult, Planner, Replay, Report,
+    Speed,
 };
 use countwheel_server::client::Client;
+use countwheel_server::trace::{TraceReader, TracedTimer};
 use hyper::Method;
 use serde_json::json;
+use tokio::sync::mpsc;
 
 use crate::stub::{Fault, Stub};
 
@@ -36,26 +40,44 @@ fn replay(stub: &Stub, concurrency: usize) -> Replay {
     Replay {
         client: Client::new(&stub.url, None).unwrap(),
         queue: "default".to_owned(),
-        target: format!("{}/echo", stub.url),
+        target: None,
+        echo: Some(format!("{}/echo", stub.url)),
         run: "this-run".to_owned(),
         concurrency,
         retry: Replay::default_retry(),
     }
 }
 
+/// The operations of flights, by way of a trace.
+fn plan(flights: &[Flight], speed: f64, start: Timestamp) -> Vec<Operation> {
+    let mut trace = Vec::new();
+    write_trace(flights.iter().cloned().map(Ok), &mut trace).unwrap();
+    let speed = Speed::new(speed).unwrap();
+    let operations = Planner::new(TraceReader::new(&trace[..]), speed, start);
+    operations.collect::<Result<_, _>>().unwrap()
+}
+
+/// A channel that has these operations, and then is closed.
+fn all(operations: Vec<Operation>) -> mpsc::Receiver<Result<Operation, Infallible>> {
+    let (sender, receiver) = mpsc::channel(operations.len().max(1));
+    for operation in operations {
+        sender.try_send(Ok(operation)).unwrap();
+    }
+    receiver
+}
+
 /// Carries out the flights' operations and gives what was observed.
 async fn run(stub: &Stub, flights: &[Flight], speed: f64) -> (Report, Vec<Acknowledgement>) {
     let clock = SystemClock::new();
-    let operations = plan(flights, Speed::new(speed).unwrap(), clock.timestamp());
+    let operations = plan(flights, speed, clock.timestamp());
     carry_out(replay(stub, 16), operations).await
 }
 
 async fn carry_out(replay: Replay, operations: Vec<Operation>) -> (Report, Vec<Acknowledgement>) {
     let mut seen = Vec::new();
     let mut observer = |one: &Acknowledgement| seen.push(one.clone());
-    let operations = operations.into_iter().map(Ok::<_, Infallible>);
     let never = std::future::pending();
-    let run = replay.run(operations, SystemClock::new(), &mut observer, never);
+    let run = replay.run(all(operations), SystemClock::new(), &mut observer, never);
     let report = run.await.unwrap();
     (report, seen)
 }
@@ -63,19 +85,35 @@ async fn carry_out(replay: Replay, operations: Vec<Operation>) -> (Report, Vec<A
 /// One operation, due now, against whatever the stub has.
 async fn one(stub: &Stub, action: impl FnOnce(Timestamp) -> Action) -> Acknowledgement {
     let now = SystemClock::new().timestamp();
-    let operation = Operation {
-        key: "flight/0".to_owned(),
-        issue: now,
-        action: action(now),
-    };
-    let (_, mut seen) = carry_out(replay(stub, 1), vec![operation]).await;
+    let (_, mut seen) = carry_out(replay(stub, 1), vec![operation(7, now, action(now))]).await;
     seen.pop().unwrap()
 }
 
-fn set_in_a_minute(now: Timestamp) -> Action {
-    Action::Set {
-        at: now + Duration::from_secs(60),
+fn operation(line: u64, issue: Timestamp, action: Action) -> Operation {
+    Operation {
+        line,
+        queue: None,
+        key: Key::new("flight/0").unwrap(),
+        issue,
+        action,
     }
+}
+
+fn set_at(at: Timestamp) -> Action {
+    let timer = Box::new(TracedTimer {
+        due: Due::At(at),
+        says_when: true,
+        options: SetOptions::default(),
+        target: None,
+        body: None,
+        content_type: None,
+        retry: None,
+    });
+    Action::Set { timer }
+}
+
+fn set_in_a_minute(now: Timestamp) -> Action {
+    set_at(now + Duration::from_secs(60))
 }
 
 fn move_to_two_minutes(now: Timestamp) -> Action {
@@ -131,7 +169,7 @@ async fn a_set_that_was_taken_and_has_fired_is_found_too() {
     let stub = Stub::start().await;
     stub.fires();
     stub.faults(first(Method::PUT, Fault::After));
-    let set = one(&stub, |now| Action::Set { at: now }).await;
+    let set = one(&stub, set_at).await;
     assert_eq!(set.result, OperationResult::Found);
     assert_eq!(stub.inner().timers["flight/0"].sets, 1);
 }
@@ -298,12 +336,67 @@ async fn operations_are_asked_at_their_time() {
 async fn a_replay_can_be_stopped() {
     let stub = Stub::start().await;
     let clock = SystemClock::new();
-    let operations = plan(&flights(5), Speed::new(1.0).unwrap(), clock.timestamp());
-    let operations = operations.into_iter().map(Ok::<_, Infallible>);
+    let operations = plan(&flights(5), 1.0, clock.timestamp());
     let stop = tokio::time::sleep(Duration::from_millis(200));
     let mut observer = |_: &Acknowledgement| ();
-    let run = replay(&stub, 4).run(operations, clock, &mut observer, stop);
+    let run = replay(&stub, 4).run(all(operations), clock, &mut observer, stop);
     let report = run.await.unwrap();
     assert!(report.stopped);
     assert_eq!(report.acknowledged, 1);
+}
+
+#[tokio::test]
+async fn a_key_that_a_trace_sets_twice_has_the_later_timer_and_a_lost_answer_is_found_all_the_same()
+{
+    let stub = Stub::start().await;
+    let mut puts = 0;
+    // The answers of both sets that take effect are lost.
+    stub.faults(move |method, _, _| {
+        puts += usize::from(*method == Method::PUT);
+        match (method, puts) {
+            (&Method::PUT, 1 | 3) => Fault::After,
+            _ => Fault::None,
+        }
+    });
+    let now = SystemClock::new().timestamp();
+    let minutes = |minutes: u64| now + Duration::from_secs(60 * minutes);
+    let operations = [1, 2].map(|line| operation(line, now, set_at(minutes(line))));
+    let (report, seen) = carry_out(replay(&stub, 4), operations.to_vec()).await;
+    assert_eq!(report.count(OperationResult::Found), 2);
+    assert_eq!((seen[0].line, seen[1].line), (1, 2));
+    let inner = stub.inner();
+    let entry = &inner.timers["flight/0"];
+    assert_eq!(entry.sets, 2);
+    let live = entry.live.as_ref().unwrap();
+    assert_eq!(live.due, minutes(2));
+    assert_eq!(
+        live.body["target"]["headers"],
+        json!({ "replay-run": "this-run", "replay-line": "2" })
+    );
+}
+
+#[tokio::test]
+async fn what_is_under_way_goes_on_while_the_next_operation_is_awaited() {
+    let stub = Stub::start().await;
+    let now = SystemClock::new().timestamp();
+    let (sender, operations) = mpsc::channel(1);
+    let sent = operation(1, now, set_in_a_minute(now));
+    sender.send(Ok::<_, Infallible>(sent)).await.unwrap();
+    let (answered, mut answers) = mpsc::unbounded_channel();
+    let run = tokio::spawn({
+        let replay = replay(&stub, 4);
+        async move {
+            let mut observer = |one: &Acknowledgement| answered.send(one.line).unwrap();
+            let never = std::future::pending();
+            replay
+                .run(operations, SystemClock::new(), &mut observer, never)
+                .await
+        }
+    });
+    assert_eq!(answers.recv().await, Some(1));
+    let sent = operation(2, now, Action::Remove);
+    sender.send(Ok(sent)).await.unwrap();
+    assert_eq!(answers.recv().await, Some(2));
+    drop(sender);
+    assert_eq!(run.await.unwrap().unwrap().acknowledged, 2);
 }

@@ -143,8 +143,14 @@ impl Stub {
             Some(value.to_str().unwrap().to_owned())
         };
         let (if_match, if_none_match) = (header("if-match"), header("if-none-match"));
-        let key = path.strip_prefix("/v1/queues/default/timers/");
-        let key = key.map(|key| percent_decode_str(key).decode_utf8().unwrap().into_owned());
+        let decode = |text| percent_decode_str(text).decode_utf8().unwrap().into_owned();
+        let name = path.strip_prefix("/v1/queues/");
+        let name = name.and_then(|name| name.split_once("/timers/"));
+        // A key of another queue than the default one is known with it.
+        let key = name.map(|(queue, key)| match queue {
+            "default" => decode(key),
+            queue => format!("{} {}", decode(queue), decode(key)),
+        });
         let body = request.into_body().collect().await.unwrap().to_bytes();
         self.inner().last_body = String::from_utf8(body.to_vec()).unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();

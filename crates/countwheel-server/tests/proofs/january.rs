@@ -3,9 +3,12 @@
 //! `COUNTWHEEL_SEED` repeats the moments of the kills.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::BufWriter;
 use std::path::Path;
 use std::process::Stdio;
 
+use countwheel_departures::write_trace;
 use serde::Deserialize;
 
 use crate::harness::checker::{
@@ -17,7 +20,7 @@ use crate::harness::process::{Server, program};
 use crate::harness::receiver::Receiver;
 use crate::harness::{Directory, Random, now_us, pause, seed, turn, wait_until};
 
-const TRACE: &str = concat!(
+const DEPARTURES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../examples-data/departures-2013-01.csv"
 );
@@ -33,7 +36,11 @@ fn january_survives_ten_kills() {
     let mut random = Random::new(seed());
     // One moment in each tenth of the first 56 seconds: the replay lasts 59.
     let kills_us = (0..10).map(|tenth| 5_600_000 * tenth + random.between(0, 5_400_000));
-    let run = replay("january", &[], &kills_us.collect::<Vec<_>>());
+    let run = replay(
+        "january",
+        "2014-01-01T00:00:00Z",
+        &kills_us.collect::<Vec<_>>(),
+    );
     run.tell("January, killed ten times");
     assert_eq!(run.server.outages.len(), 10);
     run.verdict.demand_innocence();
@@ -43,7 +50,7 @@ fn january_survives_ten_kills() {
 #[ignore = "part of the minute of january: cargo xtask check january"]
 fn without_kills_nothing_is_delivered_twice() {
     let _turn = turn();
-    let run = replay("january-2", &["--to", "2013-01-03"], &[]);
+    let run = replay("january-2", "2013-01-03T00:00:00Z", &[]);
     run.tell("The first two days, not killed");
     run.verdict.demand_innocence();
     assert_eq!(run.verdict.duplicates, 0);
@@ -60,19 +67,21 @@ struct Run {
     took_us: u64,
 }
 
-/// Replays the trace against a server that is killed at these moments after the start.
-fn replay(name: &str, options: &[&str], kills_us: &[u64]) -> Run {
+/// Replays the departures scheduled before a time against a server that is killed at these moments after the start.
+fn replay(name: &str, before: &str, kills_us: &[u64]) -> Run {
     let directory = Directory::new(name);
+    let trace = directory.join("trace");
+    let flights = write(&trace, before);
     let receiver = Receiver::start();
     let mut server = Server::start(&directory.join("data"));
     let log = directory.join("log");
     let report = directory.join("report");
     let mut replay = program()
-        .args(["replay", TRACE, "--speed", SPEED])
+        .args([Path::new("replay"), &trace])
+        .args(["--speed", SPEED])
         .args(["--server", &format!("http://{}", server.address)])
         .args(["--target", &receiver.url])
         .args([Path::new("--log"), &log, Path::new("--report"), &report])
-        .args(options)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -96,7 +105,6 @@ fn replay(name: &str, options: &[&str], kills_us: &[u64]) -> Run {
     wait_until("everything is delivered", || caller.is_quiet(last_us));
     let settled_us = now_us();
     let mut histories = histories(&log);
-    let flights = flights(options);
     assert_eq!(histories.len(), flights, "each flight was asked for");
     let sent_us = now_us();
     let mut all: HashMap<_, _> = caller.all().into_iter().collect();
@@ -125,14 +133,18 @@ fn replay(name: &str, options: &[&str], kills_us: &[u64]) -> Run {
     }
 }
 
-/// How many flights the trace has, up to the third of January if that is asked for.
-fn flights(options: &[&str]) -> usize {
-    let flights = countwheel_departures::open(Path::new(TRACE)).unwrap();
-    let end = crate::harness::caller::time_us("2013-01-03T00:00:00Z").unwrap();
-    flights
+/// Writes the departures that are scheduled before a time as a trace, and says how many they are.
+fn write(trace: &Path, before: &str) -> usize {
+    let before = crate::harness::caller::time_us(before).unwrap();
+    let flights = countwheel_departures::open(Path::new(DEPARTURES)).unwrap();
+    let flights: Vec<_> = flights
         .map(Result::unwrap)
-        .take_while(|flight| options.is_empty() || flight.scheduled.as_micros() < end)
-        .count()
+        .take_while(|flight| flight.scheduled.as_micros() < before)
+        .collect();
+    let number = flights.len();
+    let mut file = BufWriter::new(File::create(trace).unwrap());
+    write_trace(flights.into_iter().map(Ok), &mut file).unwrap();
+    number
 }
 
 /// A line of the replay's log: the members that matter here.

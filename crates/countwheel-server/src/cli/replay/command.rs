@@ -1,15 +1,15 @@
 //! `countwheel replay`.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use countwheel::{Clock, Timestamp};
-use countwheel_departures::{DeparturesError, Flight};
+use tokio::sync::mpsc;
 
 use super::perform::{Acknowledgement, OperationResult};
-use super::plan::{Planner, Speed};
+use super::plan::{Operation, Planner, Speed};
 use super::report::Report;
 use super::run::{Observer, Progress, Replay, ReplayError};
 use crate::cli::arguments::date;
@@ -17,25 +17,30 @@ use crate::cli::connection::Connection;
 use crate::cli::retry::Retry;
 use crate::cli::{Exit, Failure, Terminal, text};
 use crate::client::ClientError;
+use crate::trace::{Entry, TraceError, TraceFile, TraceReader, in_order};
 
+/// How many operations are read ahead.
+const READ_AHEAD: usize = 64;
 /// In seconds: how often progress is told if all is well.
 const TELL_EVERY: u32 = 10;
 
 /// `countwheel replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ReplayFile {
-    /// The trace: CSV, plain or compressed with gzip
+    /// The trace, one JSON object a line; - is standard input. A file is checked to its end first,
+    /// and its lines may stand in any order
     file: PathBuf,
     /// How many times faster than it happened
     #[arg(long, value_name = "N", default_value = "1")]
     speed: Speed,
-    /// Only flights scheduled at this time or later: 2013-01-15
+    /// Only operations that happened at this time or later: 2013-01-15
     #[arg(long, value_name = "DATE", value_parser = date)]
     from: Option<Timestamp>,
-    /// Only flights scheduled before this time
+    /// Only operations that happened before this time
     #[arg(long, value_name = "DATE", value_parser = date)]
     to: Option<Timestamp>,
-    /// Where timers are delivered; the server's own echo if not given
+    /// Where timers are delivered, whatever their lines say; if not given, where their lines say,
+    /// else to the server's own echo
     #[arg(long, value_name = "URL")]
     target: Option<String>,
     /// How many operations are under way at once
@@ -58,16 +63,14 @@ impl ReplayFile {
     pub(in crate::cli) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
         let client = self.connection.client()?;
         let retry = self.retry.policy()?.unwrap_or_else(Replay::default_retry);
-        let flights =
-            countwheel_departures::open(&self.file).map_err(|error| self.unreadable(error))?;
-        let mut flights = between(flights, self.from, self.to).peekable();
-        if flights.peek().is_none() {
-            let path = self.file.display();
-            let asked = match (self.from, self.to) {
-                (None, None) => "",
-                _ => " in the time that --from and --to ask for",
-            };
-            return Err(Failure::Usage(format!("{path}: no flight{asked}")));
+        let trace = self.open().map_err(|error| self.unreadable(error))?;
+        let mut entries = between(trace.entries, self.from, self.to).peekable();
+        match entries.peek() {
+            Some(Ok(_)) => {}
+            Some(Err(_)) | None => {
+                let error = entries.next().and_then(Result::err);
+                return Err(error.map_or_else(|| self.empty(), |error| self.unreadable(error)));
+            }
         }
         let mut console = Console {
             log: self.log.as_deref().map(create).transpose()?,
@@ -79,23 +82,37 @@ impl ReplayFile {
         let mut report_file = self.report.as_deref().map(create).transpose()?;
         // Whoever mistypes the URL shall not wait for that server for ever.
         client.queues().await?;
-        if self.target.is_none() {
-            client.echo().await.map_err(no_echo)?;
-        }
+        let echo = match trace.needs_echo {
+            _ if self.target.is_some() => None,
+            NeedsEcho::No => None,
+            NeedsEcho::Yes => Some(client.echo().await.map_err(no_echo)?),
+            NeedsEcho::Unknown => match client.echo().await {
+                Ok(()) => Some(()),
+                Err(error) if is_no_echo(&error) => None,
+                Err(error) => return Err(error.into()),
+            },
+        };
+        let echo = echo.map(|()| format!("{}/echo", client.server()));
         let clock = terminal.clock;
         let start = clock.timestamp();
         let replay = Replay {
-            target: match &self.target {
-                Some(url) => url.clone(),
-                None => format!("{}/echo", client.server()),
-            },
+            target: self.target.clone(),
+            echo,
             client,
             queue: self.connection.queue.clone(),
             run: format!("{:x}-{:x}", start.as_micros(), std::process::id()),
             concurrency: usize::from(self.concurrency),
             retry,
         };
-        let operations = Planner::new(flights, self.speed, start);
+        let has_target = replay.target.is_some() || replay.echo.is_some();
+        let entries = entries.map(move |entry| match entry {
+            Ok(entry) if !has_target && entry.needs_target() => {
+                Err(TraceError::NoTarget { line: entry.line })
+            }
+            entry => entry,
+        });
+        let operations = read_ahead(Planner::new(entries, self.speed, start))
+            .map_err(|error| Failure::Usage(format!("cannot read the trace: {error}")))?;
         let stop = async {
             // Without a way to hear of it, nobody can stop us so.
             if tokio::signal::ctrl_c().await.is_err() {
@@ -126,11 +143,52 @@ impl ReplayFile {
         Ok(exit(&report))
     }
 
-    fn unreadable(&self, source: DeparturesError) -> Failure {
-        let path = self.file.display().to_string();
+    /// Opens the trace, and reads it to its end if it is a file.
+    fn open(&self) -> Result<Trace, TraceError> {
+        if self.is_standard_input() {
+            return Ok(Trace::stream(std::io::stdin()));
+        }
+        let read = |source| TraceError::Read { line: 1, source };
+        let file = File::open(&self.file).map_err(read)?;
+        if !file.metadata().map_err(read)?.is_file() {
+            return Ok(Trace::stream(file));
+        }
+        let file = TraceFile::check(file)?;
+        Ok(Trace {
+            needs_echo: match file.without_target() {
+                Some(_) => NeedsEcho::Yes,
+                None => NeedsEcho::No,
+            },
+            entries: Box::new(file),
+        })
+    }
+
+    fn is_standard_input(&self) -> bool {
+        self.file.as_os_str() == "-"
+    }
+
+    /// What errors call the trace.
+    fn name(&self) -> String {
+        if self.is_standard_input() {
+            "standard input".to_owned()
+        } else {
+            self.file.display().to_string()
+        }
+    }
+
+    fn empty(&self) -> Failure {
+        let asked = match (self.from, self.to) {
+            (None, None) => "",
+            _ => " in the time that --from and --to ask for",
+        };
+        Failure::Usage(format!("{}: no operation{asked}", self.name()))
+    }
+
+    fn unreadable(&self, source: TraceError) -> Failure {
+        let path = self.name();
         match source {
             // The file cannot be opened, or is none: that is no matter of a line.
-            DeparturesError::Read { line: 1, source } if source.raw_os_error().is_some() => {
+            TraceError::Read { line: 1, source } if source.raw_os_error().is_some() => {
                 Failure::File { path, source }
             }
             source => Failure::Trace { path, source },
@@ -138,15 +196,69 @@ impl ReplayFile {
     }
 }
 
+type Entries = Box<dyn Iterator<Item = Result<Entry, TraceError>> + Send>;
+
+/// An open trace.
+struct Trace {
+    entries: Entries,
+    needs_echo: NeedsEcho,
+}
+
+/// Whether a line sets a timer without a target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NeedsEcho {
+    Yes,
+    No,
+    Unknown,
+}
+
+impl Trace {
+    /// What can be read once, and from its beginning to its end.
+    fn stream(source: impl std::io::Read + Send + 'static) -> Self {
+        Self {
+            entries: Box::new(in_order(TraceReader::new(BufReader::new(source)))),
+            needs_echo: NeedsEcho::Unknown,
+        }
+    }
+}
+
+/// Reads operations on a thread of their own: a source that is slow, as standard input can be,
+/// holds up nothing that is under way. The thread ends with its source or with the process.
+fn read_ahead<E: Send + 'static>(
+    operations: impl Iterator<Item = Result<Operation, E>> + Send + 'static,
+) -> std::io::Result<mpsc::Receiver<Result<Operation, E>>> {
+    let (sender, receiver) = mpsc::channel(READ_AHEAD);
+    let read = move || {
+        for operation in operations {
+            if sender.blocking_send(operation).is_err() {
+                break;
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("trace".to_owned())
+        .spawn(read)?;
+    Ok(receiver)
+}
+
+/// Whether the server answers, and has no echo.
+fn is_no_echo(error: &ClientError) -> bool {
+    match error {
+        ClientError::Refused(problem) => problem.status == 404,
+        ClientError::Unintelligible { .. } => true,
+        _ => false,
+    }
+}
+
 /// Says what to do without the server's echo, if that is what is wrong.
 fn no_echo(error: ClientError) -> Failure {
-    match error {
-        ClientError::Refused(_) | ClientError::Unintelligible { .. } => Failure::Usage(
+    if is_no_echo(&error) {
+        return Failure::Usage(
             "the server has no /echo to deliver to, as `countwheel dev` has: give --target URL"
                 .to_owned(),
-        ),
-        error => Failure::Client(error),
+        );
     }
+    Failure::Client(error)
 }
 
 fn exit(report: &Report) -> Exit {
@@ -157,19 +269,19 @@ fn exit(report: &Report) -> Exit {
     }
 }
 
-/// The flights scheduled from `from`, before `to`. Errors pass.
+/// The operations that happened from `from`, before `to`. Errors pass.
 fn between<E>(
-    flights: impl Iterator<Item = Result<Flight, E>>,
+    entries: impl Iterator<Item = Result<Entry, E>>,
     from: Option<Timestamp>,
     to: Option<Timestamp>,
-) -> impl Iterator<Item = Result<Flight, E>> {
-    let scheduled = |flight: &Result<Flight, E>| flight.as_ref().ok().map(|one| one.scheduled);
-    flights
-        .skip_while(move |flight| {
-            from.zip(scheduled(flight))
+) -> impl Iterator<Item = Result<Entry, E>> {
+    let happened = |entry: &Result<Entry, E>| entry.as_ref().ok().map(|one| one.happened);
+    entries
+        .skip_while(move |entry| {
+            from.zip(happened(entry))
                 .is_some_and(|(from, at)| at < from)
         })
-        .take_while(move |flight| to.zip(scheduled(flight)).is_none_or(|(to, at)| at < to))
+        .take_while(move |entry| to.zip(happened(entry)).is_none_or(|(to, at)| at < to))
 }
 
 fn create(path: &Path) -> Result<(String, File), Failure> {
@@ -235,7 +347,10 @@ impl Observer for Console<'_> {
 
 #[cfg(test)]
 mod tests {
+    use countwheel_durable::Key;
+
     use super::*;
+    use crate::trace::TracedRequest;
 
     #[test]
     fn progress_is_told_every_ten_seconds_when_all_is_well() {
@@ -265,18 +380,20 @@ mod tests {
     }
 
     #[test]
-    fn flights_between_two_dates_are_taken_and_the_rest_is_not_read() {
-        let flight = |day: u64| Flight {
-            scheduled: Timestamp::from_micros(day * 86_400_000_000),
-            key: day.to_string(),
-            delay_minutes: None,
+    fn operations_between_two_dates_are_taken_and_the_rest_is_not_read() {
+        let entry = |day: u64| Entry {
+            line: day,
+            happened: Timestamp::from_micros(day * 86_400_000_000),
+            queue: None,
+            key: Key::new("a").unwrap(),
+            request: TracedRequest::Remove,
         };
         let mut read = 0;
-        let days = (0..100).map(|day| Ok::<_, ()>(flight(day)));
+        let days = (0..100).map(|day| Ok::<_, ()>(entry(day)));
         let days = days.inspect(|_| read += 1);
-        let bound = |day| Some(flight(day).scheduled);
-        let taken: Vec<_> = between(days, bound(3), bound(5)).collect();
-        assert_eq!(taken, [Ok(flight(3)), Ok(flight(4))]);
+        let bound = |day| Some(entry(day).happened);
+        let taken = between(days, bound(3), bound(5)).map(|entry| entry.unwrap().line);
+        assert_eq!(taken.collect::<Vec<_>>(), [3, 4]);
         assert_eq!(read, 6);
     }
 }

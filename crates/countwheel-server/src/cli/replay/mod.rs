@@ -1,7 +1,7 @@
-//! `countwheel replay`: a trace of departures as set, move and remove.
+//! `countwheel replay`: a trace of set, move and remove, at any speed.
 //!
-//! The parts are of use to a test harness too: [`plan`] turns flights into operations with
-//! a place in time, [`Replay`] carries them out against a server that may be killed at any
+//! The parts are of use to a test harness too: [`Planner`] gives the operations of a trace their
+//! place in time, [`Replay`] carries them out against a server that may be killed at any
 //! time, and an [`Observer`] sees each acknowledgement.
 
 mod command;
@@ -12,6 +12,6 @@ mod run;
 
 pub use command::ReplayFile;
 pub use perform::{Acknowledgement, OperationResult};
-pub use plan::{Action, Operation, OperationKind, Planner, Speed, SpeedError, Timeline, plan};
+pub use plan::{Action, Operation, OperationKind, Planner, Speed, SpeedError, Timeline};
 pub use report::{Lag, Report};
 pub use run::{Observer, Progress, Replay, ReplayError};

@@ -3,22 +3,19 @@
 //! A server that is killed leaves questions open: was the request taken or not? Each kind
 //! of operation has its own way to find out, always before it is asked again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use countwheel::{Clock, Instant, SystemClock, Timestamp};
-use countwheel_durable::{Due, Precondition, Revision, SetOptions, Shift, StateKind};
+use countwheel_durable::{Due, Precondition, Revision, Shift, StateKind};
 use serde::Serialize;
-use serde_json::json;
 
 use super::plan::{Action, Operation, OperationKind};
 use super::run::Replay;
-use crate::client::{ClientError, NewTimer, Timer, TimerBody};
-
-/// The header in which every timer of a replay carries the replay's name. Unlike the body
-/// it is shown by the server, so a timer can be recognised.
-const RUN_HEADER: &str = "replay-run";
+use crate::client::{ClientError, NewTimer, Timer};
+use crate::trace::{LINE_HEADER, RUN_HEADER, TracedTimer};
 
 /// The first pause before an operation is asked again, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -28,11 +25,16 @@ const PAUSE_ASKED: Duration = Duration::from_secs(10);
 /// What became of one operation. Serialises as one line of the acknowledgement log.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Acknowledgement {
+    /// The line of the trace.
+    pub line: u64,
+    /// The timer's queue.
+    pub queue: String,
     /// The timer's key.
     pub key: String,
     /// What was asked.
     pub op: OperationKind,
-    /// The deadline asked for, in microseconds since 1970.
+    /// The deadline asked for, in microseconds since 1970; none of a remove, or if the timer
+    /// recurs and its first run is not at a time.
     pub at_us: Option<u64>,
     /// When it was planned to be asked.
     pub planned_us: u64,
@@ -66,7 +68,7 @@ pub enum OperationResult {
     Ok,
     /// An earlier try without an answer had done it, as a look at the timer showed.
     Found,
-    /// A set took the place of a timer that another replay, or somebody else, had left.
+    /// A set took the place of a timer that was there, in whatever state.
     Replaced,
     /// A move or remove of a timer that had fired, or was not there.
     TooLate,
@@ -167,9 +169,21 @@ pub(super) async fn perform(
 ) -> Acknowledgement {
     let sent = shared.clock.timestamp();
     let lag = shared.clock.now().saturating_since(planned);
+    let (at, kind) = (operation.action.at(), operation.action.kind());
+    let queue = match &operation.queue {
+        Some(queue) => queue.as_str(),
+        None => &shared.replay.queue,
+    };
+    let action = match operation.action {
+        Action::Set { timer } => Ask::Set(Box::new(shared.replay.timer(*timer, operation.line))),
+        Action::Move { at } => Ask::Move(at),
+        Action::Remove => Ask::Remove,
+    };
     let mut asking = Asking {
         replay: &shared.replay,
-        key: &operation.key,
+        queue,
+        key: operation.key.as_str(),
+        line: operation.line.to_string(),
         sent,
         in_doubt: false,
         condition: Precondition::Absent,
@@ -178,10 +192,10 @@ pub(super) async fn perform(
     let mut pause = PAUSES.0;
     let settled = loop {
         tries += 1;
-        let turn = match operation.action {
-            Action::Set { at } => asking.set(at).await,
-            Action::Move { at } => asking.shift(at).await,
-            Action::Remove => asking.remove().await,
+        let turn = match &action {
+            Ask::Set(timer) => asking.set(timer).await,
+            Ask::Move(at) => asking.shift(*at).await,
+            Ask::Remove => asking.remove().await,
         };
         let asked = match turn {
             Ok(settled) => break settled,
@@ -197,8 +211,10 @@ pub(super) async fn perform(
         pause = (pause * 2).min(PAUSES.1);
     };
     Acknowledgement {
-        op: operation.action.kind(),
-        at_us: operation.action.at().map(Timestamp::as_micros),
+        line: operation.line,
+        queue: queue.to_owned(),
+        op: kind,
+        at_us: at.map(Timestamp::as_micros),
         planned_us: operation.issue.as_micros(),
         sent_us: sent.as_micros(),
         acked_us: shared.clock.timestamp().as_micros(),
@@ -210,14 +226,49 @@ pub(super) async fn perform(
         tries,
         lag_us: u64::try_from(lag.as_micros()).unwrap_or(u64::MAX),
         detail: settled.detail,
-        key: operation.key,
+        key: operation.key.as_str().to_owned(),
+    }
+}
+
+/// What is asked, ready to be sent.
+enum Ask {
+    Set(Box<NewTimer>),
+    Move(Timestamp),
+    Remove,
+}
+
+impl Replay {
+    /// What a line sets, with the headers by which a look at the timer recognises it: unlike the
+    /// body, the server shows them.
+    fn timer(&self, timer: TracedTimer, line: u64) -> NewTimer {
+        let (url, headers, timeout) = match timer.target {
+            Some(target) => (Some(target.url), target.headers, target.timeout),
+            None => (self.echo.clone(), Vec::new(), None),
+        };
+        let mut headers: BTreeMap<_, _> = headers.into_iter().collect();
+        headers.insert(RUN_HEADER.to_owned(), self.run.clone());
+        headers.insert(LINE_HEADER.to_owned(), line.to_string());
+        NewTimer {
+            due: timer.due,
+            options: timer.options,
+            // The server refuses a timer without a target, and says so.
+            url: self.target.clone().or(url).unwrap_or_default(),
+            headers,
+            timeout,
+            body: timer.body,
+            content_type: timer.content_type,
+            retry: Some(timer.retry.unwrap_or_else(|| self.retry.clone())),
+        }
     }
 }
 
 /// What is known of an operation between its tries.
 struct Asking<'a> {
     replay: &'a Replay,
+    queue: &'a str,
     key: &'a str,
+    /// The number of its line, as the header has it.
+    line: String,
     /// When it was asked first.
     sent: Timestamp,
     /// An earlier try may have taken effect.
@@ -229,30 +280,16 @@ struct Asking<'a> {
 impl Asking<'_> {
     /// Sets the timer, or finds that it was set. Two tries never both take effect: a set
     /// names what it expects to find, and a revision comes only once.
-    async fn set(&mut self, at: Timestamp) -> Result<Settled, Open> {
-        let replay = self.replay;
+    async fn set(&mut self, timer: &NewTimer) -> Result<Settled, Open> {
         if self.in_doubt {
             match self.look().await? {
-                Some(timer) if self.is_ours(&timer) => return Ok(Settled::found(&timer)),
-                Some(timer) => self.replace(&timer),
+                Some(found) if self.is_ours(&found) => return Ok(Settled::found(&found)),
+                Some(other) => self.replace(&other),
                 None => self.condition = Precondition::Absent,
             }
         }
-        let timer = NewTimer {
-            due: Due::At(at),
-            options: SetOptions::default(),
-            url: replay.target.clone(),
-            headers: [(RUN_HEADER.to_owned(), replay.run.clone())].into(),
-            timeout: None,
-            body: Some(TimerBody::Value(
-                json!({ "flight": self.key, "run": replay.run }),
-            )),
-            content_type: None,
-            retry: Some(replay.retry.clone()),
-        };
-        let set = replay
-            .client
-            .set(&replay.queue, self.key, &timer, self.condition);
+        let client = &self.replay.client;
+        let set = client.set(self.queue, self.key, timer, self.condition);
         match set.await {
             Ok(answer) => Ok(Settled {
                 id: Some(answer.value.id),
@@ -267,14 +304,8 @@ impl Asking<'_> {
             // Something has the key. If it is not ours, it is replaced.
             Err(error) if status(&error) == 412 => {
                 match self.look().await? {
-                    Some(timer) if self.is_ours(&timer) => {
-                        if self.in_doubt {
-                            return Ok(Settled::found(&timer));
-                        }
-                        // Two lines of the trace with one key.
-                        return Ok(Settled::refused(&error));
-                    }
-                    Some(timer) => self.replace(&timer),
+                    Some(found) if self.is_ours(&found) => return Ok(Settled::found(&found)),
+                    Some(other) => self.replace(&other),
                     None => self.condition = Precondition::Absent,
                 }
                 Err(Open::Wiser)
@@ -321,11 +352,9 @@ impl Asking<'_> {
     }
 
     async fn ask_to_shift(&self, at: Timestamp) -> Result<Settled, Open> {
-        let replay = self.replay;
         let shift = Shift::To(Due::At(at));
-        let shifted = replay
-            .client
-            .shift(&replay.queue, self.key, shift, Precondition::None);
+        let client = &self.replay.client;
+        let shifted = client.shift(self.queue, self.key, shift, Precondition::None);
         match shifted.await {
             Ok(answer) => Ok(Settled {
                 revision: Some(answer.value.revision),
@@ -338,10 +367,8 @@ impl Asking<'_> {
 
     /// Removes the timer, or finds that it was removed, or that it fired before.
     async fn remove(&mut self) -> Result<Settled, Open> {
-        let replay = self.replay;
-        let removed = replay
-            .client
-            .remove(&replay.queue, self.key, false, Precondition::None);
+        let client = &self.replay.client;
+        let removed = client.remove(self.queue, self.key, false, Precondition::None);
         match removed.await {
             Ok(answer) => Ok(Settled {
                 was: answer.value.was,
@@ -357,8 +384,7 @@ impl Asking<'_> {
     }
 
     async fn look(&self) -> Result<Option<Timer>, Open> {
-        let replay = self.replay;
-        match replay.client.get(&replay.queue, self.key).await {
+        match self.replay.client.get(self.queue, self.key).await {
             Ok(answer) => Ok(Some(answer.value)),
             Err(error) if status(&error) == 404 => Ok(None),
             // A look changes nothing, so whatever was in doubt stays so.
@@ -368,7 +394,9 @@ impl Asking<'_> {
     }
 
     fn is_ours(&self, timer: &Timer) -> bool {
-        timer.target.headers.get(RUN_HEADER) == Some(&self.replay.run)
+        let headers = &timer.target.headers;
+        headers.get(RUN_HEADER) == Some(&self.replay.run)
+            && headers.get(LINE_HEADER) == Some(&self.line)
     }
 
     /// Next time takes the place of this timer, and of no other.

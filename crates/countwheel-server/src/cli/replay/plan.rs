@@ -1,24 +1,13 @@
-//! What a trace asks for, and when.
+//! What a trace asks for, and when by the clock of now.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::fmt;
-use std::iter::Peekable;
 use std::time::Duration;
 
 use countwheel::Timestamp;
-use countwheel_departures::Flight;
+use countwheel_durable::{Due, Key, QueueName, Recurrence, Schedule};
 use serde::Serialize;
 
-const MINUTE: Duration = Duration::from_secs(60);
-/// How long before its scheduled departure a flight is set.
-const SET_AHEAD: Duration = Duration::from_secs(24 * 3600);
-/// How long before it a cancelled flight is removed.
-const REMOVE_AHEAD: Duration = Duration::from_secs(3600);
-/// How long before it a late flight is moved.
-const MOVE_AHEAD: Duration = Duration::from_secs(30 * 60);
-/// The longest delay, in minutes, for which a flight is left where it is.
-const TOLERATED_MINUTES: u32 = 15;
+use crate::trace::{Entry, TracedRequest, TracedTimer};
 
 /// How many times faster than it happened.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -82,15 +71,67 @@ impl Timeline {
     pub fn wall(&self, at: Timestamp) -> Timestamp {
         let since = at.saturating_since(self.first);
         // At most 584,542 years over a thousandth: far below the longest duration.
-        self.start + since.div_f64(self.speed.0)
+        self.start + self.span(since)
+    }
+
+    /// How long a span of the trace takes.
+    #[must_use]
+    pub fn span(&self, span: Duration) -> Duration {
+        span.div_f64(self.speed.0)
+    }
+
+    /// An operation of the trace, with all times on the wall. Delays count from the operation, and
+    /// so become times; but the first run of a timer that recurs stays a delay. The durations of a
+    /// recurrence and of a retry policy stay as they are: a calendar knows no speed.
+    fn operation(&self, entry: Entry) -> Operation {
+        let due = |due| match due {
+            Due::At(at) => self.wall(at),
+            Due::In(delay) => self.wall(entry.happened + delay),
+        };
+        let action = match entry.request {
+            TracedRequest::Set(mut timer) => {
+                match &mut timer.options.recurrence {
+                    None => timer.due = Due::At(due(timer.due)),
+                    Some(recurrence) => {
+                        timer.due = match timer.due {
+                            Due::At(at) => Due::At(self.wall(at)),
+                            Due::In(delay) if timer.says_when => Due::In(self.span(delay)),
+                            interval @ Due::In(_) => interval,
+                        };
+                        self.shift(recurrence);
+                    }
+                }
+                Action::Set { timer }
+            }
+            TracedRequest::Move { due: to } => Action::Move { at: due(to) },
+            TracedRequest::Remove => Action::Remove,
+        };
+        Operation {
+            line: entry.line,
+            queue: entry.queue,
+            key: entry.key,
+            issue: self.wall(entry.happened),
+            action,
+        }
+    }
+
+    fn shift(&self, recurrence: &mut Recurrence) {
+        recurrence.until = recurrence.until.map(|until| self.wall(until));
+        if let Schedule::FixedRate { anchor, .. } = &mut recurrence.schedule {
+            *anchor = anchor.map(|anchor| self.wall(anchor));
+        }
     }
 }
 
 /// One thing to ask of the server.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Operation {
+    /// The line of the trace.
+    pub line: u64,
+    /// The queue, if the line names one.
+    pub queue: Option<QueueName>,
     /// The timer's key.
-    pub key: String,
+    pub key: Key,
     /// The wall time at which to ask.
     pub issue: Timestamp,
     /// What to ask.
@@ -98,12 +139,12 @@ pub struct Operation {
 }
 
 /// What to ask of the server. Deadlines are wall times.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub enum Action {
     /// Set the timer.
     Set {
-        /// Its deadline.
-        at: Timestamp,
+        /// What it is.
+        timer: Box<TracedTimer>,
     },
     /// Move it.
     Move {
@@ -115,18 +156,22 @@ pub enum Action {
 }
 
 impl Action {
-    /// The deadline asked for.
+    /// The deadline asked for; none of a timer that recurs and does not begin at a time.
     #[must_use]
-    pub fn at(self) -> Option<Timestamp> {
+    pub fn at(&self) -> Option<Timestamp> {
         match self {
-            Self::Set { at } | Self::Move { at } => Some(at),
+            Self::Set { timer } => match timer.due {
+                Due::At(at) => Some(at),
+                Due::In(_) => None,
+            },
+            Self::Move { at } => Some(*at),
             Self::Remove => None,
         }
     }
 
     /// Which of the three.
     #[must_use]
-    pub fn kind(self) -> OperationKind {
+    pub fn kind(&self) -> OperationKind {
         match self {
             Self::Set { .. } => OperationKind::Set,
             Self::Move { .. } => OperationKind::Move,
@@ -147,220 +192,139 @@ pub enum OperationKind {
     Remove,
 }
 
-/// The operations of flights in the order of their scheduled departure, in the order of
-/// their times; those of one flight in the order set, then move or remove.
+/// The operations of a trace, one by one as they are read, with times of the wall. The first one is
+/// asked at the start.
 ///
 /// ```
 /// use countwheel::Timestamp;
-/// use countwheel_server::cli::replay::{Action, Speed, plan};
-/// use countwheel_departures::Flight;
+/// use countwheel_server::cli::replay::{Planner, Speed};
+/// use countwheel_server::trace::{TraceError, TraceReader};
 /// use std::time::Duration;
 ///
-/// let scheduled = Timestamp::from_micros(1_357_035_300_000_000);
-/// let flight = Flight { scheduled, key: "UA1545".to_owned(), delay_minutes: Some(60) };
+/// let text = r#"{"t":"2013-01-01T10:00:00Z","op":"set","key":"a","at":"2013-01-01T11:00:00Z"}
+/// {"t":"2013-01-01T10:30:00Z","op":"move","key":"a","in":"2h"}"#;
+/// let speed = Speed::new(3_600.0).expect("it is within the bounds");
 /// let start = Timestamp::from_micros(1_800_000_000_000_000);
-/// let operations = plan(&[flight], Speed::new(3_600.0)?, start);
-/// let seconds = |n| start + Duration::from_millis(n);
-/// assert_eq!(operations[0].action, Action::Set { at: seconds(24_000) });
-/// assert_eq!(operations[1].issue, seconds(23_500));
-/// assert_eq!(operations[1].action, Action::Move { at: seconds(25_000) });
-/// # Ok::<(), countwheel_server::cli::replay::SpeedError>(())
+/// let operations = Planner::new(TraceReader::new(text.as_bytes()), speed, start);
+/// let operations = operations.collect::<Result<Vec<_>, _>>()?;
+/// let seconds = |millis| start + Duration::from_millis(millis);
+/// assert_eq!(operations[0].action.at(), Some(seconds(1_000)));
+/// assert_eq!(operations[1].issue, seconds(500));
+/// assert_eq!(operations[1].action.at(), Some(seconds(2_500)));
+/// # Ok::<(), TraceError>(())
 /// ```
-#[must_use]
-pub fn plan(flights: &[Flight], speed: Speed, start: Timestamp) -> Vec<Operation> {
-    let flights = flights.iter().cloned().map(Ok::<_, Infallible>);
-    let operations = Planner::new(flights, speed, start);
-    operations.map(|Ok(operation)| operation).collect()
-}
-
-/// [`plan`] as a stream: holds the flights of a day and no more, however long the trace.
-/// Ends after the first error of its source.
 #[derive(Debug)]
-pub struct Planner<I, E>
-where
-    I: Iterator<Item = Result<Flight, E>>,
-{
-    flights: Peekable<I>,
+pub struct Planner<I> {
+    entries: I,
     speed: Speed,
     start: Timestamp,
     timeline: Option<Timeline>,
-    /// Operations of flights that were set, each in the order of the trace's time.
-    removes: VecDeque<Later>,
-    moves: VecDeque<Later>,
 }
 
-/// An operation that waits behind sets of later flights.
-#[derive(Debug)]
-struct Later {
-    /// The trace's time: two of them can fall on one microsecond of the wall.
-    when: Timestamp,
-    operation: Operation,
-}
-
-impl<I, E> Planner<I, E>
-where
-    I: Iterator<Item = Result<Flight, E>>,
-{
-    /// Plans `flights`, whose first operation is at `start`.
-    pub fn new(flights: I, speed: Speed, start: Timestamp) -> Self {
+impl<I> Planner<I> {
+    /// Plans `entries`, which are in the order of their times; the first is at `start`.
+    pub fn new(entries: I, speed: Speed, start: Timestamp) -> Self {
         Self {
-            flights: flights.peekable(),
+            entries,
             speed,
             start,
             timeline: None,
-            removes: VecDeque::new(),
-            moves: VecDeque::new(),
-        }
-    }
-
-    fn set(&mut self, flight: Flight) -> Operation {
-        let timeline = *self.timeline.get_or_insert(Timeline {
-            first: flight.scheduled.saturating_sub(SET_AHEAD),
-            start: self.start,
-            speed: self.speed,
-        });
-        let Flight {
-            scheduled,
-            key,
-            delay_minutes,
-        } = flight;
-        let later = |ahead, action| {
-            let when = scheduled.saturating_sub(ahead);
-            Later {
-                when,
-                operation: Operation {
-                    key: key.clone(),
-                    issue: timeline.wall(when),
-                    action,
-                },
-            }
-        };
-        match delay_minutes.map(u32::try_from) {
-            None => self.removes.push_back(later(REMOVE_AHEAD, Action::Remove)),
-            Some(Ok(minutes)) if minutes > TOLERATED_MINUTES => {
-                let at = timeline.wall(scheduled + MINUTE * minutes);
-                self.moves.push_back(later(MOVE_AHEAD, Action::Move { at }));
-            }
-            // On time, or early.
-            Some(_) => {}
-        }
-        Operation {
-            key,
-            issue: timeline.wall(scheduled.saturating_sub(SET_AHEAD)),
-            action: Action::Set {
-                at: timeline.wall(scheduled),
-            },
         }
     }
 }
 
-impl<I, E> Iterator for Planner<I, E>
+impl<I, E> Iterator for Planner<I>
 where
-    I: Iterator<Item = Result<Flight, E>>,
+    I: Iterator<Item = Result<Entry, E>>,
 {
     type Item = Result<Operation, E>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let set = match self.flights.peek() {
-            Some(Ok(flight)) => Some(flight.scheduled.saturating_sub(SET_AHEAD)),
-            Some(Err(_)) => Some(Timestamp::EPOCH),
-            None => None,
+        let entry = match self.entries.next()? {
+            Ok(entry) => entry,
+            Err(error) => return Some(Err(error)),
         };
-        let front = |queue: &VecDeque<Later>| queue.front().map(|later| later.when);
-        let (remove, shift) = (front(&self.removes), front(&self.moves));
-        let next = [set, remove, shift].into_iter().flatten().min()?;
-        // A trace that begins on the epoch's first day has sets and others at one time:
-        // the set comes first.
-        if set == Some(next) {
-            let flight = self.flights.next()?;
-            return Some(flight.map(|flight| self.set(flight)));
-        }
-        let queue = if remove == Some(next) {
-            &mut self.removes
-        } else {
-            &mut self.moves
-        };
-        queue.pop_front().map(|later| Ok(later.operation))
+        let timeline = self.timeline.get_or_insert(Timeline {
+            first: entry.happened,
+            start: self.start,
+            speed: self.speed,
+        });
+        Some(Ok(timeline.operation(entry)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::TraceReader;
 
     const START: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
-    const DAY_MINUTES: u64 = 24 * 60;
 
-    /// A flight scheduled so many minutes after noon of some day.
-    fn flight(key: &str, minute: u64, delay_minutes: Option<i32>) -> Flight {
-        Flight {
-            scheduled: Timestamp::from_micros(1_357_041_600_000_000) + minutes(minute),
-            key: key.to_owned(),
-            delay_minutes,
+    /// The operations of lines, at sixty times their speed: a minute is a second.
+    fn plan(lines: &[&str]) -> Vec<Operation> {
+        let text = lines.join("\n");
+        let speed = Speed::new(60.0).unwrap();
+        let operations = Planner::new(TraceReader::new(text.as_bytes()), speed, START);
+        operations.collect::<Result<_, _>>().unwrap()
+    }
+
+    /// The timer that a line sets which happens a minute, now a second, after the first.
+    fn set(fields: &str) -> TracedTimer {
+        let line = format!(r#"{{"t":"2026-03-01T12:01:00Z","op":"set","key":"b",{fields}}}"#);
+        let first = r#"{"t":"2026-03-01T12:00:00Z","op":"remove","key":"a"}"#;
+        let set = plan(&[first, &line]).remove(1);
+        assert_eq!(set.issue, seconds(1));
+        match set.action {
+            Action::Set { timer } => *timer,
+            other => panic!("{other:?}"),
         }
     }
 
-    fn minutes(minutes: u64) -> Duration {
-        Duration::from_secs(minutes * 60)
-    }
-
-    /// At sixty times the speed a minute is a second: reads as `key action second [at]`.
-    fn told(flights: &[Flight]) -> Vec<String> {
-        let seconds = |at: Timestamp| at.saturating_since(START).as_secs_f64();
-        let tell = |operation: Operation| {
-            let kind = operation.action.kind();
-            let at = operation.action.at();
-            let at = at.map_or(String::new(), |at| format!(" to {}", seconds(at)));
-            let issue = seconds(operation.issue);
-            format!("{issue} {kind:?} {}{at}", operation.key)
-        };
-        let operations = plan(flights, Speed::new(60.0).unwrap(), START);
-        operations.into_iter().map(tell).collect()
+    fn seconds(seconds: u64) -> Timestamp {
+        START + Duration::from_secs(seconds)
     }
 
     #[test]
-    fn each_line_becomes_a_set_and_what_its_delay_asks_for() {
-        let flights = [
-            flight("on-time", 0, Some(0)),
-            flight("early", 1, Some(-20)),
-            flight("tolerated", 2, Some(15)),
-            flight("late", 3, Some(16)),
-            flight("cancelled", 4, None),
-            flight("next-day", DAY_MINUTES - 28, Some(0)),
-        ];
+    fn times_and_delays_of_a_trace_become_times_of_the_wall() {
+        let to = |fields| set(fields).due;
+        assert_eq!(to(r#""at":"2026-03-01T12:05:00Z""#), Due::At(seconds(5)));
+        assert_eq!(to(r#""in":"10m""#), Due::At(seconds(11)));
+        assert_eq!(to(r#""in":0"#), Due::At(seconds(1)));
+        // Passed already; and before the trace began.
         assert_eq!(
-            told(&flights),
-            [
-                "0 Set on-time to 1440",
-                "1 Set early to 1441",
-                "2 Set tolerated to 1442",
-                "3 Set late to 1443",
-                "4 Set cancelled to 1444",
-                "1384 Remove cancelled",
-                "1412 Set next-day to 2852",
-                "1413 Move late to 1459",
-            ]
+            to(r#""at":"2026-03-01T12:00:30Z""#),
+            Due::At(START + Duration::from_millis(500))
         );
+        assert_eq!(to(r#""at":"1970-01-01T00:00:00Z""#), Due::At(START));
+        let moved = plan(&[
+            r#"{"t":"2026-03-01T12:00:00Z","op":"remove","key":"a"}"#,
+            r#"{"t":"2026-03-01T12:01:00Z","op":"move","queue":"q","key":"b","in":"2m"}"#,
+        ]);
+        assert_eq!(moved[1].action.at(), Some(seconds(3)));
+        assert_eq!((moved[1].line, moved[1].key.as_str()), (2, "b"));
+        assert_eq!(moved[1].queue.as_ref().map(QueueName::as_str), Some("q"));
+        assert_eq!((moved[0].issue, moved[0].action.at()), (START, None));
     }
 
     #[test]
-    fn operations_are_in_the_order_of_time_and_of_each_flight() {
-        let flights: Vec<_> = (0..5_000)
-            .map(|i| {
-                let delay = [Some(3), None, Some(90), Some(-4)][i % 4];
-                flight(&i.to_string(), u64::try_from(i / 3).unwrap(), delay)
-            })
-            .collect();
-        let operations = plan(&flights, Speed::new(1e9).unwrap(), START);
-        assert_eq!(operations.len(), 5_000 + 2_500);
-        let mut set = std::collections::HashSet::new();
-        let mut last = START;
-        for operation in operations {
-            assert!(operation.issue >= last);
-            last = operation.issue;
-            let first = set.insert(operation.key);
-            assert_eq!(first, operation.action.kind() == OperationKind::Set);
-        }
+    fn a_schedule_keeps_its_intervals_and_only_its_times_are_mapped() {
+        let minute = Duration::from_secs(60);
+        let recurrence = |timer: &TracedTimer| timer.options.recurrence.clone().unwrap();
+        let rate = set(r#""every":"1m","until":"2026-03-01T12:11:00Z""#);
+        assert_eq!(rate.due, Due::In(minute));
+        assert_eq!(recurrence(&rate).until, Some(seconds(11)));
+        let rate = set(r#""every":"1m","in":"1m""#);
+        assert_eq!(rate.due, Due::In(Duration::from_secs(1)));
+        let rate = set(r#""every":"1m","at":"2026-03-01T12:02:00Z""#);
+        let (every, anchor) = (minute, Some(seconds(2)));
+        assert_eq!(
+            recurrence(&rate).schedule,
+            Schedule::FixedRate { every, anchor }
+        );
+        let delay = set(r#""every_after":"1m","at":"2026-03-01T12:02:00Z""#);
+        assert_eq!(delay.due, Due::At(seconds(2)));
+        let calendar = set(r#""cron":"0 9 * * *""#);
+        assert_eq!(calendar.due, Due::In(Duration::ZERO));
     }
 
     #[test]
@@ -382,24 +346,12 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_held_and_no_more() {
-        let mut read = 0;
-        let flights = (0..10_000).map(|i| Ok::<_, ()>(flight(&i.to_string(), i * 10, None)));
-        let flights = flights.inspect(|_| read += 1);
-        let mut planner = Planner::new(flights, Speed::new(60.0).unwrap(), START);
-        let mut held = 0;
-        while planner.next().is_some() {
-            held = held.max(planner.removes.len());
-        }
-        assert!(held <= 24 * 6, "{held}");
-        assert_eq!(read, 10_000);
-    }
-
-    #[test]
     fn an_error_of_the_trace_comes_through() {
-        let flights = [Ok(flight("a", 0, None)), Err("line 3")];
-        let mut planner = Planner::new(flights.into_iter(), Speed::new(1.0).unwrap(), START);
+        let text = "{\"t\":\"2026-03-01T12:00:00Z\",\"op\":\"remove\",\"key\":\"a\"}\nsoon";
+        let speed = Speed::new(1.0).unwrap();
+        let mut planner = Planner::new(TraceReader::new(text.as_bytes()), speed, START);
         assert!(planner.next().is_some_and(|first| first.is_ok()));
-        assert_eq!(planner.next(), Some(Err("line 3")));
+        assert!(planner.next().is_some_and(|second| second.is_err()));
+        assert!(planner.next().is_none());
     }
 }

@@ -1,6 +1,7 @@
 //! Carries out planned operations at their time: a bounded number at once, those of one
-//! flight one after the other.
+//! timer one after the other.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
@@ -9,7 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use countwheel::{Clock, Instant, SystemClock, Timestamp};
-use countwheel_durable::{Delays, Jitter, RetryPolicy};
+use countwheel_durable::{Delays, Jitter, QueueName, RetryPolicy};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::task::JoinSet;
 
 use super::perform::{Acknowledgement, Shared, perform};
@@ -25,15 +28,17 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 pub struct Replay {
     /// The server.
     pub client: Client,
-    /// The queue.
+    /// The queue of the lines that name none.
     pub queue: String,
-    /// Where timers are delivered.
-    pub target: String,
+    /// Where all timers are delivered, whatever a line says.
+    pub target: Option<String>,
+    /// Else, where those are delivered whose line does not say.
+    pub echo: Option<String>,
     /// The replay's name: tells its timers from those of another.
     pub run: String,
     /// How many operations are under way at once, at most.
     pub concurrency: usize,
-    /// When a timer is tried again.
+    /// When a timer is tried again whose line does not say.
     pub retry: RetryPolicy,
 }
 
@@ -90,28 +95,29 @@ impl Replay {
         }
     }
 
-    /// Carries out `operations` until all are acknowledged, or `stop` completes.
+    /// Carries out what `operations` gives until it is closed and all are acknowledged, or `stop`
+    /// completes.
     ///
     /// Operations must come in the order of their `issue` times. Each is asked at that
     /// time by `clock`, or as soon after as fewer than `concurrency` are under way. An
     /// operation whose result is unknown is asked again until it is known, so this waits
     /// for a server that is away, however long.
     ///
-    /// Memory: the operations under way, those behind them of the same key, and four bytes
+    /// Memory: the operations under way, those behind them of the same timer, and four bytes
     /// for each that is acknowledged.
     ///
     /// # Errors
-    /// [`ReplayError`] if `operations` fails, after what came before is acknowledged.
+    /// [`ReplayError`] if `operations` gives an error, after what came before is acknowledged.
     pub async fn run<E>(
         self,
-        operations: impl IntoIterator<Item = Result<Operation, E>>,
+        mut operations: mpsc::Receiver<Result<Operation, E>>,
         clock: SystemClock,
         observer: &mut impl Observer,
         stop: impl Future<Output = ()>,
     ) -> Result<Report, ReplayError<E>> {
         let (started, wall) = (clock.now(), clock.timestamp());
-        let mut operations = operations.into_iter();
-        let mut next = operations.next();
+        let mut next = None;
+        let mut ended = false;
         let mut flow = Flow {
             concurrency: self.concurrency.max(1),
             shared: Arc::new(Shared {
@@ -128,6 +134,13 @@ impl Replay {
         let mut failed = None;
         let mut tell = clock.now() + PROGRESS_EVERY;
         loop {
+            if next.is_none() && !ended {
+                match operations.try_recv() {
+                    Ok(operation) => next = Some(operation),
+                    Err(TryRecvError::Disconnected) => ended = true,
+                    Err(TryRecvError::Empty) => {}
+                }
+            }
             // The wall clock was read once: if somebody sets it, the pace does not change.
             let planned = |operation: &Operation| started + operation.issue.saturating_since(wall);
             let now = clock.now();
@@ -137,7 +150,7 @@ impl Replay {
                     let due = planned(operation);
                     wait = wait.min(due.saturating_since(now));
                     if due <= now
-                        && let Some(Ok(operation)) = std::mem::replace(&mut next, operations.next())
+                        && let Some(Ok(operation)) = next.take()
                     {
                         flow.start(operation, due);
                         while let Some(done) = flow.tasks.try_join_next() {
@@ -148,15 +161,20 @@ impl Replay {
                 }
                 Some(Err(_)) => {
                     failed = next.take().and_then(Result::err);
+                    ended = true;
                     continue;
                 }
-                None if flow.tasks.is_empty() => break,
+                None if ended && flow.tasks.is_empty() => break,
                 Some(Ok(_)) | None => {}
             }
             tokio::select! {
                 () = &mut stop => {
                     stopped = true;
                     break;
+                }
+                operation = operations.recv(), if next.is_none() && !ended => {
+                    ended = operation.is_none();
+                    next = operation;
                 }
                 Some(done) = flow.tasks.join_next() => {
                     flow.finish(&done.map_err(ReplayError::Panic)?, observer);
@@ -178,13 +196,16 @@ impl Replay {
     }
 }
 
-/// The operations under way, and those that wait for one of the same key.
+/// A timer, by its queue and its key.
+type Name = (String, String);
+
+/// The operations under way, and those that wait for one of the same timer.
 struct Flow {
     concurrency: usize,
     shared: Arc<Shared>,
     tasks: JoinSet<Acknowledgement>,
-    /// For each key under way, what has to wait.
-    behind: HashMap<String, VecDeque<(Operation, Instant)>>,
+    /// For each timer under way, what has to wait.
+    behind: HashMap<Name, VecDeque<(Operation, Instant)>>,
     tally: Tally,
 }
 
@@ -194,12 +215,18 @@ impl Flow {
     }
 
     fn start(&mut self, operation: Operation, planned: Instant) {
-        if let Some(behind) = self.behind.get_mut(&operation.key) {
-            behind.push_back((operation, planned));
-            return;
+        let queue = operation.queue.as_ref().map(QueueName::as_str);
+        let queue = queue.unwrap_or(&self.shared.replay.queue);
+        match self
+            .behind
+            .entry((queue.to_owned(), operation.key.as_str().to_owned()))
+        {
+            Entry::Occupied(mut behind) => behind.get_mut().push_back((operation, planned)),
+            Entry::Vacant(place) => {
+                place.insert(VecDeque::new());
+                self.spawn(operation, planned);
+            }
         }
-        self.behind.insert(operation.key.clone(), VecDeque::new());
-        self.spawn(operation, planned);
     }
 
     fn spawn(&mut self, operation: Operation, planned: Instant) {
@@ -210,11 +237,12 @@ impl Flow {
     fn finish(&mut self, acknowledged: &Acknowledgement, observer: &mut impl Observer) {
         self.tally.add(acknowledged);
         observer.acknowledged(acknowledged);
-        let behind = self.behind.get_mut(&acknowledged.key);
+        let name = (acknowledged.queue.clone(), acknowledged.key.clone());
+        let behind = self.behind.get_mut(&name);
         match behind.and_then(VecDeque::pop_front) {
             Some((operation, planned)) => self.spawn(operation, planned),
             None => {
-                self.behind.remove(&acknowledged.key);
+                self.behind.remove(&name);
             }
         }
     }
