@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use machine::Machine;
 use peer::Name;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use countwheel::SystemClock;
+use countwheel_time::SystemClock;
 use countwheel_disk::{DiskOptions, DiskStats, DiskStore};
 use countwheel_durable::store::Store;
 use countwheel_durable::{Config, Handler, Timers};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use countwheel::{Clock as _, SystemClock, Timestamp};
+use countwheel_time::{Clock as _, SystemClock, Timestamp};
 use countwheel_durable::{Attempt, Config, Inline, Outcome as Delivered, Verdict};
 use serde::{Deserialize, Serialize};
 

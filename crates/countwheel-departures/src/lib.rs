@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use csv::{ByteRecord, ReaderBuilder};
 use flate2::bufread::MultiGzDecoder;
 

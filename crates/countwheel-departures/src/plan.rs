@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::iter::Peekable;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use serde::Serialize;
 
 use crate::{DeparturesError, Flight};
@@ -55,7 +55,7 @@ pub enum Action {
 /// source.
 ///
 /// ```
-/// use countwheel::Timestamp;
+/// use countwheel_time::Timestamp;
 /// use countwheel_departures::{Action, Flight, Planner};
 /// use std::time::Duration;
 ///

@@ -9,10 +9,10 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{Before, Change, DueScan, Lease, Shard, Store};
 use countwheel_durable::{DueClock, Record, StateKind};
+use countwheel_time::{Clock, SystemClock, Timestamp};
 
 /// What is not noise in a payload.
 const TEXT: &[u8] = br#"{"event":"order.payment_timeout","url":"https://shop.example/hooks/close-order"}                    "#;

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_disk::{Files, LogOptions, LogStore, MemorySorted, MovingLog, SystemFiles};
 use countwheel_durable::store::{Before, Change, Shard, Store};
 use countwheel_durable::{
     DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
+use countwheel_time::{Clock, SystemClock, Timestamp};
 
 /// A record of about 300 bytes.
 fn record(revision: u64) -> Result<Record, Box<dyn std::error::Error>> {

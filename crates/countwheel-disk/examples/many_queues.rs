@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{Before, Change, Filter, Lease, Shard, Store};
 use countwheel_durable::{
     DueClock, Missed, QueueName, Record, RetryPolicy, Revision, State, StateKind, TimerId,
     TimerName,
 };
+use countwheel_time::{Clock, SystemClock, Timestamp};
 
 /// Records of a commit: about what a busy service has in a turn.
 const BATCH: u64 = 256;

@@ -3,9 +3,9 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use countwheel::SystemClock;
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::{Attempt, Config, Due, Outcome, RetryPolicy, TimerName, Timers, Verdict};
+use countwheel_time::SystemClock;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir()?;

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, SystemClock, Timestamp};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{DueScan, Shard, Store};
 use countwheel_durable::{
     Config, Due, DueClock, Effect, Engine, Event, Precondition, Request, RetryPolicy, SetOptions,
     State, Ticket, TimerName,
 };
+use countwheel_time::{Clock, ManualClock, SystemClock, Timestamp};
 
 const START: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 const BATCH: u64 = 1_024;

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{
     Change, DuePage, DueScan, Filter, Gaps, Lease, Ownership, Page, QueueCounts, Shard, Store,
@@ -23,6 +22,7 @@ use countwheel_durable::{
     Config, Due, Effect, Engine, Event, Outcome, Precondition, Record, Request, RetryPolicy,
     SetOptions, Settings, SettingsVersion, Ticket, TimerName, Verdict,
 };
+use countwheel_time::{Clock, SystemClock, Timestamp};
 
 /// So far ahead are those that are removed.
 const AHEAD: Duration = Duration::from_secs(36_000);

@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use countwheel::{Clock, SystemClock};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::MemoryStore;
 use countwheel_durable::{
     Attempt, Config, Due, Inline, Outcome, Precondition, Request, RetryPolicy, SetOptions, Shards,
     TimerName, Timers, Verdict,
 };
+use countwheel_time::{Clock, SystemClock};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

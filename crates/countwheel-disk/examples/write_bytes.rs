@@ -11,10 +11,10 @@ mod noise;
 use std::collections::VecDeque;
 use std::error::Error;
 
-use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_disk::{DiskOptions, DiskStats, DiskStore};
 use countwheel_durable::store::{Before, Change, DueScan, Lease, Shard, Store};
 use countwheel_durable::{DueClock, Record, StateKind};
+use countwheel_time::{Clock, SystemClock, Timestamp};
 
 /// Key, payload and place in the order of deadlines, and key and place once more: what two tables
 /// of a plain store would hold.

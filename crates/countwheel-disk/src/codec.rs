@@ -7,7 +7,7 @@
 use std::ops::Bound;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use serde::Deserialize;
 
 use crate::{

@@ -24,7 +24,7 @@
 
 use std::collections::BTreeMap;
 
-use countwheel::{BootId, Instant, Timestamp};
+use countwheel_time::{BootId, Instant, Timestamp};
 
 use super::codec;
 use super::simulated::Disk;

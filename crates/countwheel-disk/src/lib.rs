@@ -45,8 +45,6 @@ pub mod fuzz;
 mod log;
 mod place;
 mod planted;
-#[cfg(any(test, feature = "simulated"))]
-mod random;
 mod repair;
 mod scrub;
 mod settings;

@@ -4,7 +4,7 @@
 //! settings as well. Such a record waits for nothing and is in no index of what is due. Its revision
 //! is the version of the change that made it.
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use super::Change;
 use crate::{

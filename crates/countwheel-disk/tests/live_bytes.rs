@@ -7,13 +7,13 @@ use std::alloc::System;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::ManualClock;
 use countwheel_disk::{LogOptions, LogStore, SystemFiles, TableOptions, TableStore};
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request, RetryPolicy,
     SetOptions, Ticket, TimerName, Verdict,
 };
+use countwheel_time::ManualClock;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 #[global_allocator]

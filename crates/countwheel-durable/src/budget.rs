@@ -24,7 +24,7 @@ use crate::{Config, QueueName};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use countwheel::ManualClock;
+/// use countwheel_time::ManualClock;
 /// use countwheel_durable::store::{MemoryStore, Shard};
 /// use countwheel_durable::{Budget, Config, Engine};
 ///

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use countwheel::{Clock, Instant, Timestamp};
+use countwheel_time::{Clock, Instant, Timestamp};
 
 use crate::{DueClock, Stats};
 

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::mem;
 use std::sync::Arc;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::backlog::{Backlog, Correction, Pends, pends};
 use crate::kept::Kept;

@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use countwheel::{Clock, Timestamp};
+use countwheel_time::{Clock, Timestamp};
 
 use crate::backlog::{self, ByQueue};
 use crate::clocks::Now;
@@ -31,7 +31,7 @@ use crate::{
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use countwheel::{Clock, ManualClock};
+/// use countwheel_time::{Clock, ManualClock};
 /// use countwheel_durable::store::{MemoryStore, Shard};
 /// use countwheel_durable::{
 ///     Config, Due, Effect, Engine, Event, Outcome, Precondition, Request, RetryPolicy,
@@ -256,7 +256,7 @@ impl Engine {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use countwheel::ManualClock;
+    /// # use countwheel_time::ManualClock;
     /// # use countwheel_durable::store::{MemoryStore, Shard, Store};
     /// # use countwheel_durable::{Config, Engine, Event, Request, Ticket, TimerName};
     /// # let clock = Arc::new(ManualClock::new());
@@ -642,7 +642,7 @@ impl Engine {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use countwheel::ManualClock;
+    /// # use countwheel_time::ManualClock;
     /// # use countwheel_durable::store::{MemoryStore, Shard};
     /// # use countwheel_durable::{Config, Engine};
     /// # let store = Arc::new(MemoryStore::new(1));

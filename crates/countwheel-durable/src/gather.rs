@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use countwheel::Clock;
+use countwheel_time::Clock;
 
 /// No pause is longer, however slow the disk is.
 const PAUSE_MAX: Duration = Duration::from_micros(500);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::store::Fence;
 use crate::{Revision, TimerId, TimerName};
@@ -54,7 +54,7 @@ pub trait Handler: Send + Sync + 'static {
 /// ```
 /// use std::sync::{Arc, mpsc};
 /// use std::time::Duration;
-/// use countwheel::SystemClock;
+/// use countwheel_time::SystemClock;
 /// use countwheel_durable::store::MemoryStore;
 /// use countwheel_durable::{
 ///     Attempt, Config, Due, Inline, Outcome, RetryPolicy, TimerName, Timers, Verdict,
@@ -165,7 +165,7 @@ impl Outcome {
     /// The same of an attempt that its receiver had at this time.
     ///
     /// ```
-    /// use countwheel::Timestamp;
+    /// use countwheel_time::Timestamp;
     /// use countwheel_durable::{Outcome, Verdict};
     ///
     /// let sent = Timestamp::from_micros(1_000_250);

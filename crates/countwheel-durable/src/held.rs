@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::QueueName;
 use crate::in_flight::InFlight;

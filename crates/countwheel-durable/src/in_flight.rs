@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::budget::{Budget, Places};
 use crate::planted::planted;

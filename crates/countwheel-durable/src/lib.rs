@@ -6,7 +6,7 @@
 //! ```
 //! use std::sync::{Arc, mpsc};
 //! use std::time::Duration;
-//! use countwheel::SystemClock;
+//! use countwheel_time::SystemClock;
 //! use countwheel_disk::{DiskOptions, DiskStore};
 //! use countwheel_durable::{
 //!     Attempt, Config, Due, Outcome, RetryPolicy, TimerName, Timers, Verdict,
@@ -109,7 +109,6 @@ mod overdue;
 mod planted;
 mod policy;
 mod pool;
-mod random;
 mod record;
 mod recurrence;
 mod request;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use countwheel::{BootId, Clock, Timestamp};
+use countwheel_time::{BootId, Clock, Timestamp};
 
 use crate::clocks::{self, Now, Origin, Steps};
 use crate::planted::planted;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::clocks::Now;
 use crate::planted::planted;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::random::Random;
+use countwheel_time::Random;
 
 /// When to try again after a failed attempt, and when to give up.
 ///
@@ -311,7 +311,7 @@ impl RetryPolicy {
             return Next::Exhausted;
         };
         let shortest = self.jitter.shortest(delay);
-        let drawn = shortest + random.up_to(delay.saturating_sub(shortest));
+        let drawn = shortest + random.micros_up_to(delay.saturating_sub(shortest));
         let due = (now + drawn).max(not_before.unwrap_or(now));
         if self.is_too_old(failures, first_due, due) {
             return Next::TooOld;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::planted::planted;
@@ -275,7 +275,7 @@ impl AttemptResult {
 ///
 /// ```
 /// use std::time::Duration;
-/// use countwheel::Timestamp;
+/// use countwheel_time::Timestamp;
 /// use countwheel_durable::{
 ///     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Missed, Record,
 ///     RetryPolicy, Revision, State, TimerId, TimerName, Wake,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::store::{Shard, StoreError};
 use crate::{

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use countwheel::{Clock, Timestamp};
+use countwheel_time::{Clock, Timestamp};
 
 use crate::backlog::{ByQueue, lock};
 use crate::engine::SeenSettings;
@@ -401,7 +401,7 @@ impl Runner {
 
     /// Waits for something to happen, or for the engine's next wake-up, or for the end of
     /// the grace period, and takes what has gathered: at most one commit's worth.
-    fn next_events(&mut self, stop_at: Option<countwheel::Instant>) -> Vec<Event> {
+    fn next_events(&mut self, stop_at: Option<countwheel_time::Instant>) -> Vec<Event> {
         let clock = &self.common.clock;
         let last = std::mem::replace(&mut self.last, clock.timestamp());
         if self.engine.left_over() > 0 {

@@ -10,7 +10,7 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::backlog::{Backlog, ByQueue, Correction};
 use crate::budget::{Budget, Member};
@@ -21,7 +21,6 @@ use crate::in_flight::{InFlight, Running};
 use crate::kept::Kept;
 use crate::overdue::Overdue;
 use crate::planted::planted;
-use crate::random::Random;
 use crate::recurrence::{self, Ended};
 use crate::store::{self, Change, DueEntry, Found, Ownership, Store, StoreError};
 use crate::suspects::Suspects;
@@ -33,6 +32,7 @@ use crate::{
     Response, Revision, Run, Setting, Settings, Shift, State, StateKind, Stats, TimerError,
     TimerId, Verdict, Wake, Was, policy,
 };
+use countwheel_time::Random;
 
 mod batch;
 mod suspected;

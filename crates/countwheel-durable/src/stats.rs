@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::store::{QueueCounts, Totals};
 
@@ -104,7 +104,7 @@ pub struct Stats {
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use countwheel::ManualClock;
+/// # use countwheel_time::ManualClock;
 /// # use countwheel_durable::store::{MemoryStore, Shard};
 /// # use countwheel_durable::{Config, Engine, OverdueCount};
 /// # let (store, clock) = (Arc::new(MemoryStore::new(1)), Arc::new(ManualClock::new()));
@@ -197,7 +197,7 @@ impl Stats {
     /// or is not any more.
     ///
     /// ```
-    /// use countwheel::Timestamp;
+    /// use countwheel_time::Timestamp;
     /// use countwheel_durable::Stats;
     /// use std::time::Duration;
     ///

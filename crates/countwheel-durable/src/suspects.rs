@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::planted::planted;
 use crate::store::DueEntry;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use countwheel::Clock;
+use countwheel_time::Clock;
 use parking_lot::{Mutex, RwLock};
 
 use crate::backlog::lock;
@@ -31,7 +31,7 @@ use crate::{
 /// ```
 /// use std::sync::{Arc, mpsc};
 /// use std::time::Duration;
-/// use countwheel::SystemClock;
+/// use countwheel_time::SystemClock;
 /// use countwheel_durable::store::MemoryStore;
 /// use countwheel_durable::{
 ///     Attempt, Config, Due, Outcome, RetryPolicy, TimerError, TimerName, Timers, Verdict,
@@ -129,7 +129,7 @@ impl Timers {
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use countwheel::SystemClock;
+    /// use countwheel_time::SystemClock;
     /// use countwheel_durable::store::{MemoryStore, Shard};
     /// use countwheel_durable::{
     ///     Attempt, Config, Due, Health, Outcome, RetryPolicy, Shards, TimerError, TimerName, Timers,
@@ -329,7 +329,7 @@ impl Timers {
     /// ```
     /// use std::sync::{Arc, mpsc};
     /// use std::time::Duration;
-    /// use countwheel::SystemClock;
+    /// use countwheel_time::SystemClock;
     /// use countwheel_durable::store::MemoryStore;
     /// use countwheel_durable::{
     ///     Attempt, Config, Due, Outcome, Precondition, Request, RetryPolicy, SetOptions, TimerError,
@@ -405,7 +405,7 @@ impl Timers {
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use countwheel::SystemClock;
+    /// use countwheel_time::SystemClock;
     /// use countwheel_durable::store::{Cursor, Filter, MemoryStore, Page, Position, QueueCounts, Shard};
     /// use countwheel_durable::{
     ///     Attempt, Config, Due, Health, Outcome, Precondition, Request, Response, RetryPolicy, Shift,
@@ -527,7 +527,7 @@ impl Timers {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use countwheel::SystemClock;
+    /// # use countwheel_time::SystemClock;
     /// # use countwheel_durable::store::MemoryStore;
     /// # use countwheel_durable::{
     /// #     Attempt, Config, Outcome, Request, Response, SettingError, SettingName,
@@ -607,7 +607,7 @@ impl Timers {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use countwheel::SystemClock;
+    /// # use countwheel_time::SystemClock;
     /// # use countwheel_durable::store::{MemoryStore, QueueCounts, Totals};
     /// # use countwheel_durable::{
     /// #     Attempt, Config, Due, Outcome, Overview, QueueOverview, RetryPolicy, StateKind, TimerName,
@@ -709,7 +709,7 @@ impl Timers {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use countwheel::SystemClock;
+    /// use countwheel_time::SystemClock;
     /// use countwheel_durable::store::{MemoryStore, Scrubbed};
     /// use countwheel_durable::{Attempt, Config, Outcome, Timers, Verdict};
     ///

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::TimerName;
 use crate::store::StoreError;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::{
     Delays, Due, Precondition, Recurrence, RetryPolicy, Schedule, SetOptions, Shift, StateKind,
 };
+use countwheel_time::Timestamp;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH, IF_NONE_MATCH};

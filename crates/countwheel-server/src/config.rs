@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use countwheel::{Clock, SystemClock};
 use countwheel_disk::DiskOptions;
 use countwheel_durable::Config;
+use countwheel_time::{Clock, SystemClock};
 use ipnet::IpNet;
 use tracing_subscriber::filter::LevelFilter;
 

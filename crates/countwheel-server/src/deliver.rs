@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header};
-use countwheel::{Clock, Instant, Timestamp};
 use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
+use countwheel_time::{Clock, Instant, Timestamp};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper_rustls::ConfigBuilderExt;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use countwheel::{Clock, Instant};
+use countwheel_time::{Clock, Instant};
 
 /// So many lines are written in each second.
 const LINES_MAX: u32 = 1_000;
@@ -92,7 +92,7 @@ impl<W: Write> Write for Bounded<'_, W> {
 
 #[cfg(test)]
 mod tests {
-    use countwheel::ManualClock;
+    use countwheel_time::ManualClock;
 
     use super::*;
 

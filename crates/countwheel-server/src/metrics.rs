@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, header};
-use countwheel::Timestamp;
 use countwheel_durable::{
     Health, Lateness, Overview, QueueOverview, StateKind, Stats, Timers, Trouble, TroubleReason,
 };
+use countwheel_time::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use axum::http::uri::{Authority, Scheme};
 use axum::http::{Request, Response, Uri};
-use countwheel::Clock;
 use countwheel_durable::Lateness;
+use countwheel_time::Clock;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -278,8 +278,8 @@ fn is_usable((sending, _): &Sending, since: Instant) -> bool {
 struct Measured<'a> {
     phases: &'a Mutex<Phases>,
     clock: &'a dyn Clock,
-    began: countwheel::Instant,
-    connected: &'a OnceLock<countwheel::Instant>,
+    began: countwheel_time::Instant,
+    connected: &'a OnceLock<countwheel_time::Instant>,
     has_tls: bool,
 }
 
@@ -361,7 +361,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 struct Timed {
     connector: HttpConnector<Resolver>,
     clock: Arc<dyn Clock>,
-    connected: Arc<OnceLock<countwheel::Instant>>,
+    connected: Arc<OnceLock<countwheel_time::Instant>>,
 }
 
 impl Service<Uri> for Timed {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use countwheel::Clock;
 use countwheel_durable::Timers;
+use countwheel_time::Clock;
 
 /// So much is read at a time.
 const PIECE_BYTES: u64 = 256 << 10;

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use countwheel::{Clock, Instant, SystemClock};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{OnDisk, OpenFiles, StoreError};
 use countwheel_durable::{Config, Health, StateKind, Timers};
+use countwheel_time::{Clock, Instant, SystemClock};
 use rustix::fs::Access;
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use jiff::fmt::friendly::{Designator, SpanPrinter};
 use jiff::fmt::temporal::DateTimePrinter;
 use jiff::{Span, SpanRelativeTo};
@@ -11,7 +11,7 @@ use jiff::{Span, SpanRelativeTo};
 /// A time as the API writes it: UTC with six digits of a second.
 ///
 /// ```
-/// use countwheel::Timestamp;
+/// use countwheel_time::Timestamp;
 /// use countwheel_server::time::{format_time, parse_time};
 ///
 /// let time = parse_time("2026-03-01T13:00:05.5+01:00").expect("RFC 3339");

@@ -7,8 +7,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::{Due, Key, NameError, QueueName, RetryPolicy, SetOptions};
+use countwheel_time::Timestamp;
 use serde_json::Value;
 use serde_json::value::RawValue;
 

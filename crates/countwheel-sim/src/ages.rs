@@ -21,13 +21,13 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::Shard;
 use countwheel_durable::{
     Attempt, Config, CronExpression, Delays, Due, Effect, Engine, Event, Jitter, Outcome,
     Precondition, Recurrence, Request, Response, RetryPolicy, Revision, Schedule, SetOptions,
     Shift, Ticket, TimerName, Verdict, Was, Zone,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 use crate::Random;
 use crate::machine::{Kept, Kind, Machine};

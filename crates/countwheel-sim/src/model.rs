@@ -17,13 +17,13 @@ mod suspects;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::store::Fence;
 use countwheel_durable::{
     Attempt, BatchError, Config, Due, DueClock, Jitter, Missed, Precondition, QueueName, Record,
     Request, Response, RetryPolicy, Revision, Shift, State, StateKind, TimerError, TimerId,
     TimerName, Verdict, Was,
 };
+use countwheel_time::Timestamp;
 
 use self::series::{Judged, Series, settled};
 use self::suspects::{Rule, Suspects};

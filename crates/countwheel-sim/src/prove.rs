@@ -9,12 +9,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
-use countwheel::{Clock, SystemClock};
 use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
 use countwheel_sim::stores::{Tally, bytes, calls, copies, histories};
 use countwheel_sim::world::{self, Options};
 use countwheel_sim::{Failure, Random, panic_text, rot, shards};
+use countwheel_time::{Clock, SystemClock};
 
 use crate::{first, lock, on_all_cores};
 

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{
     Change, DiskError, DuePage, DueScan, Filter, Gaps, Lease, Ownership, Page, QueueCounts, Shard,
     Store, StoreError,
@@ -25,6 +24,7 @@ use countwheel_durable::{
     Response, RetryPolicy, SetOptions, Settings, SettingsVersion, Shift, Ticket, TimerError,
     TimerId, TimerName, Trouble, Verdict, Was,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 use crate::failure::Failure;
 use crate::machine::{Kept, Kind, Machine};

@@ -23,12 +23,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{BootId, Clock, Instant, ManualClock, Timestamp};
 use countwheel_durable::store::{Fence, Shard, StoreError};
 use countwheel_durable::{
     Attempt, Budget, Config, Delays, Due, Engine, Jitter, Precondition, Request, RetryPolicy,
     SetOptions, Shift, TimerName, Turn,
 };
+use countwheel_time::{BootId, Clock, Instant, ManualClock, Timestamp};
 
 use self::model::{Doubt, Item, Model, Now, RATE_MAX};
 use self::seam::{Seam, Shared};

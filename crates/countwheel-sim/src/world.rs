@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, Instant, ManualClock, Timestamp};
 use countwheel_disk::simulated::{Calls, Failure, Fault as DiskFault, Operation};
 use countwheel_durable::store::{DueScan, Filter, Shard, Store};
 use countwheel_durable::{
     Attempt, BatchError, Config, DeadReason, DueClock, Effect, Engine, Event, Outcome,
     Precondition, QueueName, Record, Request, State, Ticket, TimerError, TimerName, Verdict,
 };
+use countwheel_time::{Clock, Instant, ManualClock, Timestamp};
 
 use self::boots::Boots;
 use self::crashing::{CrashingStore, Fault, NextCommit};

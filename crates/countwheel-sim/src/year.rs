@@ -9,13 +9,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_departures::Flight;
 use countwheel_durable::store::{Shard, Store};
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request, Response,
     RetryPolicy, SetOptions, Shift, Stats, Ticket, TimerName, Verdict, Was,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 /// What a year came to.
 #[derive(Clone, Debug)]

@@ -6,13 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::clock::nanos;
 use crate::concurrent::{Host, Ready, Shards};
 use crate::executor::{Executor, Overload, Work};
 use crate::stats::{RunningTask, SlowTask, Snapshot, Stats};
 use crate::task::{Job, Task, returns};
 use crate::watchdog::Health;
 use crate::{Clock, Fired, Instant, Unfired};
+use countwheel_time::nanos;
 
 /// What the handles, the host and the executor's work share.
 pub(crate) struct Engine {

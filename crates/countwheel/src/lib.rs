@@ -92,9 +92,7 @@
 
 #![forbid(unsafe_code)]
 
-mod boot;
 mod builder;
-mod clock;
 mod concurrent;
 mod driver;
 mod engine;
@@ -116,12 +114,11 @@ mod timeout;
 mod timer;
 mod watchdog;
 
-pub use boot::BootId;
 pub use builder::TimerBuilder;
-#[cfg(feature = "tsc")]
-pub use clock::TscClock;
-pub use clock::{Clock, Instant, ManualClock, SystemClock, Timestamp};
 pub use countwheel_core::{SlotLoad, Tick, TimerKey};
+#[cfg(feature = "tsc")]
+pub use countwheel_time::TscClock;
+pub use countwheel_time::{BootId, Clock, Histogram, Instant, ManualClock, SystemClock, Timestamp};
 pub use driver::{Driver, Fired, Layout, LayoutError, TicksPerWheel, Unfired};
 #[cfg(feature = "tokio")]
 pub use executor::tokio::TokioExecutor;
@@ -134,7 +131,7 @@ pub use host::manual::ManualHost;
 pub use host::task::HostFuture;
 pub use keyed::{KeyedEntry, KeyedStats, KeyedTimer, Move, SetError, WeakKeyedTimer};
 pub use resolution::{Resolution, ResolutionError};
-pub use stats::{Histogram, RunningTask, ShardLoad, SlowTask, Snapshot, Stats};
+pub use stats::{RunningTask, ShardLoad, SlowTask, Snapshot, Stats};
 pub use stop::{Stop, Stopped, Stopping};
 pub use task::Task;
 pub use timeout::{Timeout, TimeoutGuard};
@@ -142,6 +139,9 @@ pub use timeout::{Timeout, TimeoutGuard};
 pub use timer::pretend_to_be_thread;
 pub use timer::{ScheduleError, Timer, WeakTimer};
 pub use watchdog::{Complaint, Health, Watchdog, WatchdogGuard};
+
+// Not a part of what is exported: where threads meet, a time-out is one of these.
+use countwheel_time::Patience;
 
 /// The example of the README is compiled and run as well.
 #[cfg(doctest)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::clock::Patience;
+use crate::Patience;
 use crate::engine::Engine;
 use crate::stats::RunningTask;
 use crate::task::Task;

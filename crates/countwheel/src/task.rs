@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::{mem, thread};
 
 use crate::Instant;
-use crate::clock::Patience;
+use crate::Patience;
 use crate::concurrent::Parker;
 
 /// What a timer holds for one thing that is to happen.

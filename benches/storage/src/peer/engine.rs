@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::{Context as _, bail};
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use countwheel_durable::{
     Attempt, Config, Due, Inline, Outcome, Precondition, Request, RetryPolicy, SetOptions, Timers,
     Verdict,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use countwheel_durable::store::{Before, Change, DueScan, Lease, Shard};
 use countwheel_durable::{
     DueClock, Missed, Record, RetryPolicy, Revision, State, StateKind, TimerId, TimerName, Wake,

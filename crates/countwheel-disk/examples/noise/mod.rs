@@ -2,10 +2,10 @@
 
 use std::error::Error;
 
-use countwheel::Timestamp;
 use countwheel_durable::{
     DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
+use countwheel_time::Timestamp;
 
 /// A timer that waits, with a key of 32 hexadecimal digits, and with 100 bytes of noise before `text`
 /// as its payload.

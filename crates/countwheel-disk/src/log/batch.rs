@@ -17,7 +17,7 @@
 //! many queues it is a 4, and has the sum of the counts instead: the counts stand in commits, see
 //! [`Piece`]. All numbers are little endian.
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::codec::{self, CodecError};
 use crate::log::passed::Note;

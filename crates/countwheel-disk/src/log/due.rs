@@ -122,11 +122,11 @@ fn in_order(mut entries: Vec<Entry>) -> Vec<Entry> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use countwheel::Timestamp;
+    use countwheel_time::Timestamp;
 
     use super::*;
     use crate::Revision;
-    use crate::random::Random;
+    use countwheel_time::Random;
 
     fn entry(at: u64, number: u32) -> Entry {
         let wake = Wake {

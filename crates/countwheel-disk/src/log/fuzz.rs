@@ -194,7 +194,7 @@ pub(crate) fn recipe(files: &dyn Files, store_id: u64) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use countwheel::{Instant, Timestamp};
+    use countwheel_time::{Instant, Timestamp};
 
     use super::super::batch::{self, Replaces};
     use super::super::passed::Note;

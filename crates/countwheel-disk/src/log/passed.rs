@@ -17,7 +17,7 @@
 use super::LogStore;
 use super::young::Table;
 use crate::{DueScan, Shard, Sorted, StoreError};
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::{DueClock, Wake};
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::ops::Bound;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use super::batch::{Counts, Form, Part, Replaces, ShardSnapshot};
 use super::due::{Due, Entry};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::node::{Node, SECTOR};
 use super::{Disk, State};
-use crate::random::Random;
+use countwheel_time::Random;
 
 /// What was done to a file.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -44,7 +44,7 @@ pub use store::SimulatedStore;
 use tree::{Directory, ROOT, Tree, split};
 
 use super::{DiskOptions, Files, StoreError};
-use crate::random::Random;
+use countwheel_time::Random;
 
 /// So many of the last calls are remembered.
 const REMEMBERED: usize = 64;

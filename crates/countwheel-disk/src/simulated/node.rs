@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::random::Random;
+use countwheel_time::Random;
 
 /// The piece of a file that is written whole or not at all.
 pub(super) const SECTOR: usize = 512;

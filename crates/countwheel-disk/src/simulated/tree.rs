@@ -11,7 +11,7 @@ use super::handle::{Handle, alive, outcome};
 use super::{Disk, Operation, State};
 use crate::Files;
 use crate::place::Place;
-use crate::random::Random;
+use countwheel_time::Random;
 
 /// The directory of the disk itself.
 pub(super) const ROOT: u64 = 0;

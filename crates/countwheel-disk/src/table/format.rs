@@ -4,7 +4,7 @@ use lz4_flex::block::{
     CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
 };
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::codec::{self, Indexed};
 use crate::{DueClock, Revision, StateKind, TimerName, Wake};

@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{BootId, Instant, Timestamp};
 use countwheel_disk::{DiskOptions, DiskStore, LogStore, SystemFiles, TableStore};
 use countwheel_durable::store::{
     Before, Change, ClockNote, DiskError, DueScan, Filter, MemoryStore, Shard, Store, StoreError,
@@ -27,6 +26,7 @@ use countwheel_durable::{
     Missed, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision,
     Schedule, Setting, SettingName, SettingValue, SettingsVersion, State, TimerId, TimerName, Zone,
 };
+use countwheel_time::{BootId, Instant, Timestamp};
 
 use crate::support::kept::files_of;
 

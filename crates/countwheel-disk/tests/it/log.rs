@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_disk::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_disk::{
     Files, LogOptions, LogStore, MemorySorted, Moved, MovingLog, Sorted, StoreFile, SystemFiles,
@@ -23,6 +22,7 @@ use countwheel_durable::{
     DueClock, QueueName, Record, Revision, Setting, SettingName, SettingsVersion, State, TimerName,
     TroubleReason,
 };
+use countwheel_time::{Clock, SystemClock, Timestamp};
 
 use crate::support::forward::forward;
 use crate::support::random::Random;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_disk::simulated::Disk;
 use countwheel_disk::{LogOptions, LogStore, TableOptions, TableStore};
 use countwheel_durable::store::{OnDisk, Shard, Store};
@@ -11,6 +10,7 @@ use countwheel_durable::{
     Config, Due, Engine, Event, Precondition, Request, RetryPolicy, SetOptions, Ticket, TimerName,
     TroubleReason,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 type Log = LogStore<TableStore>;
 

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use countwheel::Timestamp;
 use countwheel_disk::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_disk::{
     MemorySorted, Moved, Sorted, SystemFiles, TableOptions, TableSnapshot, TableStore,
@@ -15,6 +14,7 @@ use countwheel_durable::{
     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Missed, QueueName, Record,
     RetryPolicy, Revision, State, StateKind, TimerId, TimerName, Wake,
 };
+use countwheel_time::Timestamp;
 use std::time::Duration;
 
 use crate::support::random::Random;

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_disk::simulated::Disk;
 use countwheel_disk::{
     LogOptions, LogStore, Loss, MemorySorted, Sorted, TableOptions, TableStore, check_files,
@@ -18,6 +17,7 @@ use countwheel_durable::{
     Record, Request, Response, RetryPolicy, Revision, SetOptions, Shift, StateKind, Stats, Ticket,
     TimerError, TimerName, Trouble, TroubleReason, Verdict, Was,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 use crate::support::forward::forward;
 use crate::support::sample;

@@ -10,7 +10,7 @@ mod zone;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::DueClock;
@@ -29,7 +29,7 @@ pub use zone::{UnknownZone, Zone};
 ///
 /// ```
 /// use std::time::Duration;
-/// use countwheel::Timestamp;
+/// use countwheel_time::Timestamp;
 /// use countwheel_durable::{CronExpression, Recurrence, Schedule, Zone};
 ///
 /// let nine = Schedule::Cron {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Missed, Overlap, Recurrence, RecurrenceError, Schedule};
 use crate::TimerId;
 use crate::planted::planted;
-use crate::random::Random;
+use countwheel_time::Random;
 
 /// How many draws of the jitter one decision looks at.
 const DRAWS_MAX: u32 = 10_000;
@@ -18,7 +18,7 @@ const DRAWS_MAX: u32 = 10_000;
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use countwheel::SystemClock;
+/// use countwheel_time::SystemClock;
 /// use countwheel_durable::store::MemoryStore;
 /// use countwheel_durable::{
 ///     Attempt, Config, Due, Outcome, Precondition, Recurrence, RecurrenceError, Recurring, Request,
@@ -343,5 +343,5 @@ fn draw(id: TimerId, nominal: Timestamp, window: Duration) -> Duration {
     let mixed = [id.store, id.set.0, nominal.as_micros()]
         .into_iter()
         .fold(0, |seed, part| Random::new(seed ^ part).draw());
-    Random::new(mixed).up_to(window)
+    Random::new(mixed).micros_up_to(window)
 }

@@ -1,14 +1,14 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use super::position::{Ended, Overdue};
 use super::{
     CronExpression, Missed, Overlap, Recurrence, RecurrenceError, Recurring, Schedule, Zone,
 };
-use crate::random::Random;
 use crate::{Revision, TimerId};
+use countwheel_time::Random;
 
 const ID: TimerId = TimerId {
     store: 7,
@@ -65,7 +65,7 @@ fn the_points_of_a_schedule_are_found_from_anywhere() {
         assert!(points.is_sorted_by(|a, b| a < b));
         let span = points[299].saturating_since(first);
         for _ in 0..100 {
-            let time = first + random.up_to(span);
+            let time = first + random.micros_up_to(span);
             let index = points.partition_point(|&point| point <= time);
             if let Some(&next) = points.get(index) {
                 assert_eq!(schedule.next(origin, time), Some(next));
@@ -325,7 +325,7 @@ fn a_move_or_a_fire_leaves_the_grid_alone() {
 fn no_decision_leaves_the_grid_or_goes_back() {
     let mut random = Random::new(11);
     for round in 0..2_000 {
-        let window = random.up_to(Duration::from_secs(10)).as_secs();
+        let window = random.micros_up_to(Duration::from_secs(10)).as_secs();
         let recurrence = Recurrence {
             jitter: Duration::from_secs(window),
             overlap: Overlap::ALL[usize::from(random.draw().is_multiple_of(2))],
@@ -334,7 +334,7 @@ fn no_decision_leaves_the_grid_or_goes_back() {
         };
         let missed = match random.draw() % 3 {
             0 => Missed::Fire,
-            1 => Missed::SkipIfOlderThan(random.up_to(Duration::from_secs(60))),
+            1 => Missed::SkipIfOlderThan(random.micros_up_to(Duration::from_secs(60))),
             _ => Missed::Collapse,
         };
         let mut timer = Recurring::begin(recurrence, at(10)).expect("it has runs");
@@ -343,7 +343,7 @@ fn no_decision_leaves_the_grid_or_goes_back() {
         for _ in 0..30 {
             now = now.max(due);
             if random.draw().is_multiple_of(4) {
-                now = now + random.up_to(Duration::from_secs(200)); // nothing runs
+                now = now + random.micros_up_to(Duration::from_secs(200)); // nothing runs
             }
             let before = timer.nominal;
             match timer.judge(ID, now, missed) {
@@ -357,7 +357,7 @@ fn no_decision_leaves_the_grid_or_goes_back() {
             }
             made += 1;
             timer.start(now, false);
-            now = now + random.up_to(Duration::from_secs(25)); // it runs
+            now = now + random.micros_up_to(Duration::from_secs(25)); // it runs
             let before = timer.nominal;
             let Ended::Next(next) = timer.end(ID, now, missed) else {
                 break;

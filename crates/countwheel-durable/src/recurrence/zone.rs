@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 /// A time zone of the IANA database, which is part of this program: what the machine has
@@ -58,7 +58,7 @@ impl Zone {
     /// after the year 9999 are shown as its end.
     ///
     /// ```
-    /// use countwheel::Timestamp;
+    /// use countwheel_time::Timestamp;
     /// use countwheel_durable::Zone;
     ///
     /// let noon = Timestamp::from_micros(1_772_366_400_000_000);

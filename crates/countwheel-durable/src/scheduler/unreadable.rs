@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use super::Scheduler;
 use crate::clocks::Now;

@@ -1,12 +1,12 @@
 //! Where the clocks stood at a commit.
 
-use countwheel::{BootId, Instant, Timestamp};
+use countwheel_time::{BootId, Instant, Timestamp};
 
 /// A reading of all clocks at one moment, kept with the commits: what the next opening goes by to
 /// carry the second time line on. See decision 19.
 ///
 /// ```
-/// use countwheel::{BootId, Instant, Timestamp};
+/// use countwheel_time::{BootId, Instant, Timestamp};
 /// use countwheel_durable::store::{Change, ClockNote, MemoryStore, Shard, Store};
 ///
 /// let store = MemoryStore::new(7);

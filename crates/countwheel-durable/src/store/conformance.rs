@@ -28,19 +28,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use countwheel::{BootId, Instant, Timestamp};
+use countwheel_time::{BootId, Instant, Timestamp};
 
 use super::{
     Before, Change, ClockNote, Commit, DueEntry, DueScan, Fence, Filter, Lease, Ownership, Page,
     Position, QueueCounts, Shard, Store, StoreError, Summary,
 };
-use crate::random::Random;
 use crate::{
     AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Jitter,
     Missed, Namespace, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy,
     Revision, Schedule, Setting, SettingName, Settings, SettingsVersion, State, StateKind, TimerId,
     TimerName, Wake, Zone,
 };
+use countwheel_time::Random;
 
 /// A store that can be closed and opened again.
 pub trait Reopen {
@@ -1625,7 +1625,7 @@ fn random_change(random: &mut Random, revision: &mut u64) -> Change {
 
 /// Uniform from zero to `end`, which is excluded.
 fn below(random: &mut Random, end: u64) -> u64 {
-    let drawn = random.up_to(Duration::from_micros(end - 1));
+    let drawn = random.micros_up_to(Duration::from_micros(end - 1));
     u64::try_from(drawn.as_micros()).expect("less than `end`")
 }
 

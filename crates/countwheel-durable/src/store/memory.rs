@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use countwheel::{Clock, Timestamp};
+use countwheel_time::{Clock, Timestamp};
 
 use super::page::{DueBuilder, PageBuilder, begins_with, position};
 use super::{
@@ -73,7 +73,7 @@ impl MemoryStore {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use countwheel::ManualClock;
+    /// use countwheel_time::ManualClock;
     /// use countwheel_durable::store::{MemoryStore, Shard, Store};
     ///
     /// let store = MemoryStore::new(7).forgetting(Arc::new(ManualClock::new()));

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use crate::planted::planted;
 
@@ -688,7 +688,7 @@ pub struct Position {
 /// revision, then by shard, since two shards may give the same revision.
 ///
 /// ```
-/// use countwheel::Timestamp;
+/// use countwheel_time::Timestamp;
 /// use countwheel_durable::Revision;
 /// use countwheel_durable::store::{Cursor, Position, Shard};
 ///

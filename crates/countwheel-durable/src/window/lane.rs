@@ -148,7 +148,7 @@ pub(super) fn before(wake: Wake) -> Wake {
     match (wake.revision.0, wake.at.as_micros()) {
         (0, 0) => wake,
         (0, micros) => Wake {
-            at: countwheel::Timestamp::from_micros(micros - 1),
+            at: countwheel_time::Timestamp::from_micros(micros - 1),
             revision: Revision(u64::MAX),
         },
         (revision, _) => Wake {
@@ -166,7 +166,7 @@ pub(super) fn after(wake: Wake) -> Wake {
             revision: Revision(revision),
         },
         None => Wake {
-            at: countwheel::Timestamp::from_micros(wake.at.as_micros().saturating_add(1)),
+            at: countwheel_time::Timestamp::from_micros(wake.at.as_micros().saturating_add(1)),
             revision: Revision(0),
         },
     }

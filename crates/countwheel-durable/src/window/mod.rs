@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 mod lane;
 mod refill;

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 
 use super::lane::{after, before};
 use super::{CAPPED_MAX, Side, Window};

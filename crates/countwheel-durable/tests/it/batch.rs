@@ -3,12 +3,12 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use countwheel::{ManualClock, SystemClock};
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, BatchError, Config, Effect, Engine, Event, Outcome, Precondition, Request, Response,
     Revision, Shift, Ticket, TimerError, Timers, Verdict,
 };
+use countwheel_time::{ManualClock, SystemClock};
 
 use crate::support::ask::{name, remove, set};
 

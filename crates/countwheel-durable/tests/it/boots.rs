@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{BootId, Clock, Instant, ManualClock, Timestamp};
 use countwheel_disk::simulated::Disk;
 use countwheel_disk::{LogOptions, LogStore, MemorySorted};
 use countwheel_durable::store::{MemoryStore, Shard, Store};
@@ -12,6 +11,7 @@ use countwheel_durable::{
     Attempt, Config, Delays, Due, Effect, Engine, Event, Jitter, Outcome, Precondition, Recurrence,
     Request, RetryPolicy, Schedule, SetOptions, Stats, Ticket, TimerName, TroubleReason, Verdict,
 };
+use countwheel_time::{BootId, Clock, Instant, ManualClock, Timestamp};
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
 const SECOND: Duration = Duration::from_secs(1);

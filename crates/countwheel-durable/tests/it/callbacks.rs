@@ -4,7 +4,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use countwheel::{Clock as _, SystemClock};
 use countwheel_disk::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_disk::{LogOptions, LogStore, MemorySorted};
 use countwheel_durable::store::{Filter, MemoryStore, Shard};
@@ -12,6 +11,7 @@ use countwheel_durable::{
     Attempt, Config, Due, Handler, Inline, Outcome, Precondition, QueueName, Request, RetryPolicy,
     SetOptions, TimerError, TimerName, Timers, Verdict,
 };
+use countwheel_time::{Clock as _, SystemClock};
 
 /// Longer than anything here takes, on a machine with much else to do.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, Config, Delays, Due, DueClock, Effect, Engine, Event, Jitter, Outcome, Precondition,
     Request, RetryPolicy, SetOptions, Shift, State, Ticket, TimerName, Verdict,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, Instant, ManualClock, Timestamp};
 use countwheel_durable::store::{Filter, MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, AttemptResult, Config, DeadReason, Delays, Due, DueClock, Effect, Engine, Event,
     Jitter, Missed, Outcome, Precondition, QueueName, Record, Request, Response, RetryPolicy,
     SetOptions, Shift, State, StateKind, Ticket, TimerError, TimerName, Verdict,
 };
+use countwheel_time::{Clock, Instant, ManualClock, Timestamp};
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
 

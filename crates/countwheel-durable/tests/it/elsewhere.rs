@@ -4,12 +4,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{Change, Lease, MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
     Attempt, BatchError, Config, Effect, Engine, Event, Outcome, Record, Request, Response,
     StateKind, Ticket, TimerError, TimerName, TroubleReason, Verdict, Was,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 use crate::support::ask::{name, remove, set};
 use crate::support::forward::forward;

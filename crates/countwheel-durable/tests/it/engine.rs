@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
     Attempt, AttemptResult, Config, DeadReason, Delays, Due, Effect, Engine, Event, Jitter, Missed,
     Outcome, Precondition, Record, Request, Response, RetryPolicy, Revision, SetOptions, Shift,
     State, StateKind, Ticket, TimerError, TimerName, Verdict, Was,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{
     Change, DiskError, Lease, MemoryStore, OnDisk, Shard, Store, StoreError,
 };
@@ -12,6 +11,7 @@ use countwheel_durable::{
     Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request,
     Response, Shift, StateKind, Ticket, TimerError, Verdict,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 use crate::support::ask::{name, remove, set};
 use crate::support::forward::forward;

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{
     Change, DuePage, DueScan, Found, Lease, MemoryStore, Shard, Store, StoreError,
 };
@@ -15,6 +14,7 @@ use countwheel_durable::{
     RetryPolicy, SetOptions, Settings, SettingsVersion, State, Ticket, TimerError, TimerName,
     Verdict,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 use crate::support::forward::forward;
 

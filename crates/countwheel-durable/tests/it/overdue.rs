@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{Change, DuePage, DueScan, MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
     Config, Due, DueClock, Effect, Engine, Event, Outcome, OverdueCount, Precondition, Request,
     Response, RetryPolicy, Revision, SetOptions, Shift, State, Ticket, TimerName, Verdict,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 use crate::support::forward::forward;
 use crate::support::sample::pending;

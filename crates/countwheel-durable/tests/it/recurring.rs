@@ -5,7 +5,6 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, Config, CronExpression, DeadReason, Delays, Due, Effect, Engine, Event, Jitter,
@@ -13,6 +12,7 @@ use countwheel_durable::{
     Request, Response, RetryPolicy, Run, Schedule, SetOptions, Shift, State, Ticket, TimerError,
     TimerName, Verdict, Was, Zone,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 /// 2026-03-01 12:00 UTC.
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
-use countwheel::SystemClock;
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{
     Change, DiskError, Lease, MemoryStore, OnDisk, OnFailure, Shard, Store, StoreError,
@@ -13,6 +12,7 @@ use countwheel_durable::{
     Attempt, Completion, Config, Delays, Due, Handler, Health, Jitter, Outcome, Request, Response,
     RetryPolicy, StateKind, TimerError, TimerName, Timers, Verdict,
 };
+use countwheel_time::SystemClock;
 
 use crate::support::forward::forward;
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock};
 use countwheel_durable::store::{Change, Lease, MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
     Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request,
     Response, RetryPolicy, SetOptions, Setting, SettingError, SettingName, SettingPrecondition,
     Settings, SettingsVersion, Shards, Ticket, TimerError, TimerName, Timers, Verdict,
 };
+use countwheel_time::{Clock, ManualClock};
 
 use crate::support::forward::forward;
 

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, SystemClock, Timestamp};
 use countwheel_durable::store::{Filter, MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, BatchError, Budget, Completion, Config, Due, Effect, Engine, Event, Handler, Health,
     Outcome, Precondition, QueueName, Request, Response, RetryPolicy, SetOptions, Shards, State,
     StateKind, Ticket, TimerError, TimerName, Timers, Verdict,
 };
+use countwheel_time::{Clock, ManualClock, SystemClock, Timestamp};
 
 const SHARDS: Shards = match Shards::new(8) {
     Some(shards) => shards,

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
-use countwheel::SystemClock;
 use countwheel_durable::store::{Change, Commit, Lease, MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
     Attempt, Config, Due, Health, Outcome, Precondition, Request, Response, RetryPolicy,
     SetOptions, Shards, TimerError, TimerName, Timers, Verdict,
 };
+use countwheel_time::SystemClock;
 
 use crate::support::forward::forward;
 
@@ -58,9 +58,12 @@ impl Gate {
     /// Waits until so many commits have come.
     fn wait_for(&self, commits: usize) {
         let clock = SystemClock::new();
-        let until = countwheel::Clock::now(&clock) + PATIENCE;
+        let until = countwheel_time::Clock::now(&clock) + PATIENCE;
         while self.made.lock().unwrap().len() < commits {
-            assert!(countwheel::Clock::now(&clock) < until, "no commit comes");
+            assert!(
+                countwheel_time::Clock::now(&clock) < until,
+                "no commit comes"
+            );
             std::thread::yield_now();
         }
     }

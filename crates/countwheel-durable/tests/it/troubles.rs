@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_disk::simulated::Disk;
 use countwheel_disk::{LogOptions, LogStore, MemorySorted};
 use countwheel_durable::store::{
     Change, DiskError, DuePage, DueScan, MemoryStore, Shard, Store, StoreError,
 };
 use countwheel_durable::{Config, Engine, Revision, TroubleReason};
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 use crate::support::forward::forward;
 

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel::{Clock, ManualClock, Timestamp};
 use countwheel_durable::store::{Change, MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, Config, Due, DueClock, Effect, Engine, Event, Missed, Outcome, Precondition, Record,
     Request, RetryPolicy, Revision, SetOptions, State, Ticket, TimerId, TimerName, Verdict,
 };
+use countwheel_time::{Clock, ManualClock, Timestamp};
 
 const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
 

@@ -28,6 +28,7 @@ use loom::model::Builder;
 use planted::Bug;
 
 // What the product's files find at its root.
+use clock::Patience;
 use countwheel::{Clock, Driver, Fired, Instant, Layout, Resolution, TimerKey, Unfired};
 use stats::ShardLoad;
 

@@ -28,6 +28,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 // What the product's files find at its root.
+use clock::Patience;
 use countwheel::{Clock, Driver, Fired, Instant, Layout, Resolution, TimerKey, Unfired};
 use stats::ShardLoad;
 

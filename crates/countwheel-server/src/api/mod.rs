@@ -28,8 +28,8 @@ use axum::http::{
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use countwheel::Clock;
 use countwheel_durable::{self as durable, TimerError, Timers};
+use countwheel_time::Clock;
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, oneshot};

@@ -269,10 +269,10 @@ pub(crate) fn runs_of_attempts(record: &Record) -> Vec<Option<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use countwheel::Timestamp;
     use countwheel_durable::{
         AttemptEnd, AttemptRecord, DueClock, RetryPolicy, Revision, TimerId, TimerName,
     };
+    use countwheel_time::Timestamp;
 
     use super::super::json;
     use super::*;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::{Delays, Jitter, PolicyError, Preset, RetryPolicy};
+use countwheel_time::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Number, Value, json};
 

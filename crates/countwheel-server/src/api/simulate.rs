@@ -6,8 +6,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
-use countwheel::Timestamp;
 use countwheel_durable::{Due, Recurrence, RetryPolicy, Schedule};
+use countwheel_time::Timestamp;
 use serde::Serialize;
 
 use super::json::{self, Field};

@@ -7,12 +7,12 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use countwheel::Timestamp;
 use countwheel_durable::store::{Cursor, Filter, Position, Shard};
 use countwheel_durable::{
     self as durable, DeadReason, Due, Precondition, Record, RetryPolicy, Revision, SetOptions,
     Shift, StateKind, TimerError, Was,
 };
+use countwheel_time::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::{Due, Precondition, Revision};
+use countwheel_time::Timestamp;
 
 use crate::time::{parse_signed, parse_time, read_time};
 

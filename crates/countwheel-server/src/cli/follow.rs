@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::StateKind;
+use countwheel_time::Timestamp;
 
 use super::{Exit, retry, text};
 use crate::client::{Timer, TimerAttempt, TimerSet};

@@ -1,6 +1,6 @@
 //! `countwheel get`.
 
-use countwheel::{Clock, Timestamp};
+use countwheel_time::{Clock, Timestamp};
 
 use super::connection::Connection;
 use super::follow::{lateness, line, outcome};

@@ -1,7 +1,7 @@
 //! `countwheel list`.
 
-use countwheel::{Clock, Timestamp};
 use countwheel_durable::StateKind;
+use countwheel_time::{Clock, Timestamp};
 
 use super::arguments::time;
 use super::connection::Connection;

@@ -26,7 +26,7 @@ mod watch;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use countwheel::SystemClock;
+use countwheel_time::SystemClock;
 
 use crate::client::ClientError;
 use crate::shown::Showing;

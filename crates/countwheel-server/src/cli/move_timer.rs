@@ -1,7 +1,7 @@
 //! `countwheel move`.
 
-use countwheel::{Clock, Timestamp};
 use countwheel_durable::{Due, Shift};
+use countwheel_time::{Clock, Timestamp};
 
 use super::arguments::{By, IfRevision, duration, signed, time};
 use super::connection::Connection;

@@ -1,6 +1,6 @@
 //! `countwheel remove`.
 
-use countwheel::{Clock, Timestamp};
+use countwheel_time::{Clock, Timestamp};
 
 use super::arguments::IfRevision;
 use super::connection::Connection;

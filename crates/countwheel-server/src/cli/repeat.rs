@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::{
     CronExpression, Due, Missed, Overlap, Recurrence, Schedule, UnknownZone, Zone,
 };
+use countwheel_time::Timestamp;
 
 use serde_json::Value;
 

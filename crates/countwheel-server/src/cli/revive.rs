@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::Due;
+use countwheel_time::Timestamp;
 
 use super::arguments::{duration, time};
 use super::connection::Connection;

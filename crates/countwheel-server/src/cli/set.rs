@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use countwheel::Clock;
 use countwheel_durable::{Missed, Precondition, Revision, SetOptions};
+use countwheel_time::Clock;
 use serde_json::Value;
 use serde_json::value::RawValue;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use countwheel::{Clock, Instant};
+use countwheel_time::{Clock, Instant};
 
 use super::arguments::duration;
 use super::connection::Connection;

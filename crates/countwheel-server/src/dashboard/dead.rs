@@ -7,12 +7,12 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use countwheel::Timestamp;
 use countwheel_durable::store::{Cursor, Filter, Position, Shard};
 use countwheel_durable::{
     self as durable, Due, QueueName, Record, Revision, State as TimerState, StateKind, TimerName,
     Timers,
 };
+use countwheel_time::Timestamp;
 
 use super::text::{When, count, encoded, queue_link, size, timer_link, timer_query};
 use super::{Frame, WITHOUT_TOKEN, answer, last_answer, refuse, timer_of};

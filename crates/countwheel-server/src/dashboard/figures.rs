@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::store::Totals;
 use countwheel_durable::{Health, OverdueCount, QueueOverview, StateKind, Stats, Timers, Trouble};
+use countwheel_time::Timestamp;
 
 use crate::api::problem::Problem;
 

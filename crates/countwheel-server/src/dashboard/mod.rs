@@ -18,8 +18,8 @@ use axum::Router;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
-use countwheel::Timestamp;
 use countwheel_durable::{Record, TimerName};
+use countwheel_time::Timestamp;
 
 use self::text::When;
 use crate::VERSION;

@@ -163,7 +163,7 @@ fn failure(health: &Health) -> Option<String> {
 fn troubles(
     troubles: &[Trouble],
     needs_token: bool,
-    now: countwheel::Timestamp,
+    now: countwheel_time::Timestamp,
 ) -> Vec<TroubleRow> {
     let mut rows: Vec<TroubleRow> = troubles
         .iter()

@@ -6,9 +6,9 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
-use countwheel::Timestamp;
 use countwheel_durable::store::Filter;
 use countwheel_durable::{QueueName, Record, StateKind};
+use countwheel_time::Timestamp;
 
 use super::text::{When, count, queue_link, size, timer_link};
 use super::{Frame, answer, last_answer, needed};

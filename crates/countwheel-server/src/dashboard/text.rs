@@ -4,8 +4,8 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use askama::filters::Escaper;
-use countwheel::Timestamp;
 use countwheel_durable::{QueueName, TimerName};
+use countwheel_time::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 

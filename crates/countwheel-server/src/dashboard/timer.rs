@@ -6,8 +6,8 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
-use countwheel::Timestamp;
 use countwheel_durable::{AttemptRecord, Record, State as TimerState};
+use countwheel_time::Timestamp;
 
 use super::dead::revive_link;
 use super::queue::class;

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_departures::{Flight, write_trace};
 use countwheel_durable::{Due, Key, SetOptions};
 use countwheel_server::cli::replay::{
@@ -12,6 +11,7 @@ use countwheel_server::cli::replay::{
 };
 use countwheel_server::client::Client;
 use countwheel_server::trace::{TraceReader, TracedTimer};
+use countwheel_time::{Clock, SystemClock, Timestamp};
 use hyper::Method;
 use serde_json::json;
 use tokio::sync::mpsc;

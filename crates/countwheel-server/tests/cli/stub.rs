@@ -6,8 +6,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use countwheel::{Clock, SystemClock, Timestamp};
 use countwheel_server::time::{format_time, parse_time};
+use countwheel_time::{Clock, SystemClock, Timestamp};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
-use countwheel::{Clock, Instant, SystemClock};
+use countwheel_time::{Clock, Instant, SystemClock};
 use serde_json::json;
 
 use crate::support::{

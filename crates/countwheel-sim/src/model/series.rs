@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::{
     Due, DueClock, Missed, Overlap, Recurrence, RecurrenceError, Recurring, Run, Schedule,
     TimerError, TimerId,
 };
+use countwheel_time::Timestamp;
 
 use super::{Now, Verdicts};
 use crate::random::Random;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::{Config, Revision};
+use countwheel_time::Timestamp;
 
 use super::Verdicts;
 

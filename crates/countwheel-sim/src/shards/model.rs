@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::store::Change;
 use countwheel_durable::{
     Attempt, DeadReason, Due, DueClock, Record, Request, Response, Revision, Shift, State,
     StateKind, TimerError, TimerId, TimerName, Verdict, Was,
 };
+use countwheel_time::Timestamp;
 
 /// A clock of one node may run so much faster or slower than time, in parts of a million.
 pub(super) const RATE_MAX: u64 = 100;

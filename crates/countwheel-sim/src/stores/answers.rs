@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use countwheel::Timestamp;
 use countwheel_durable::store::{
     DiskError, DueEntry, DueScan, Filter, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     DueClock, QueueName, Record, SettingName, SettingValue, Settings, SettingsVersion, TimerName,
 };
+use countwheel_time::Timestamp;
 
 /// Everything that a store says of some names, asked in pages, so that their borders are met.
 #[derive(Clone, PartialEq, Debug)]

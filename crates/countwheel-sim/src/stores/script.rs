@@ -1,12 +1,12 @@
 //! What stores are put through: scripts that are written down, and lives that are drawn.
 
-use countwheel::{BootId, Instant, Timestamp};
 use countwheel_disk::simulated::{Calls, Failure, Fault, Operation};
 use countwheel_durable::store::{Change, ClockNote};
 use countwheel_durable::{
     DeadReason, DueClock, Missed, Namespace, QueueName, Record, RetryPolicy, Revision, Setting,
     SettingName, State, TimerId, TimerName,
 };
+use countwheel_time::{BootId, Instant, Timestamp};
 
 use super::life::Event;
 use crate::random::Random;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use countwheel::{BootId, Clock, Instant, ManualClock, Timestamp};
 use countwheel_durable::store::ClockNote;
+use countwheel_time::{BootId, Clock, Instant, ManualClock, Timestamp};
 
 use super::crashing::CrashingStore;
 use super::{START, World};

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use countwheel::ManualClock;
 use countwheel_disk::simulated::{self, Disk};
 use countwheel_durable::store::{
     Change, ClockNote, DiskError, DuePage, DueScan, Filter, Found, Gaps, Lease, OnDisk, Ownership,
     Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{Record, Settings, SettingsVersion, TimerName, Trouble};
+use countwheel_time::ManualClock;
 
 use super::boots::Noted;
 use crate::machine::{Kept, Machine};

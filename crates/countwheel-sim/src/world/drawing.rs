@@ -3,12 +3,12 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use countwheel::{Clock, Timestamp};
 use countwheel_durable::store::{Shard, Store};
 use countwheel_durable::{
     CronExpression, Delays, Due, Jitter, Key, Missed, Overlap, Precondition, Record, Recurrence,
     Request, RetryPolicy, Revision, Schedule, SetOptions, Shift, TimerName, Zone,
 };
+use countwheel_time::{Clock, Timestamp};
 
 use super::{FEW_QUEUES, World, queue_name};
 use crate::random::Random;

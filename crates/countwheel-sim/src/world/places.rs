@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use countwheel::Timestamp;
 use countwheel_durable::{Config, QueueName};
+use countwheel_time::Timestamp;
 
 /// Since when, by the boot clock, turns have ended so.
 #[derive(Default, Debug)]

@@ -5,7 +5,7 @@ use std::mem;
 use std::task::Waker;
 
 use super::{lock, relock};
-use crate::clock::Patience;
+use crate::Patience;
 use crate::planted::Bug;
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Condvar, Mutex, is_planted};

@@ -42,7 +42,6 @@ mod heartbeat;
 mod idle;
 mod lease;
 mod periodic;
-mod random;
 mod requests;
 mod retry;
 mod spawned;

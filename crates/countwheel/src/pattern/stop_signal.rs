@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use crate::clock::Patience;
+use crate::Patience;
 use crate::concurrent::Parker;
 use crate::task::returns;
 

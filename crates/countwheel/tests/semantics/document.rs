@@ -38,6 +38,9 @@ fn documents() -> String {
 /// What ours is, at the beginning of the fourth column.
 const VERDICTS: [&str; 3] = ["**Matched.**", "**Bettered.**", "**Absent.**"];
 
+/// The crates whose examples are named as proofs.
+const LIBRARY: [&str; 2] = ["countwheel", "countwheel-time"];
+
 /// A reason is longer than this many words.
 const FEW_WORDS: usize = 6;
 
@@ -83,7 +86,7 @@ type Functions = BTreeMap<String, bool>;
 struct Sources {
     /// By the name of the file without its ending; of `mod.rs`, that of its folder.
     functions: BTreeMap<String, Functions>,
-    /// The sources of `countwheel`.
+    /// The sources of the library.
     library: String,
 }
 
@@ -108,10 +111,8 @@ impl Sources {
                     for (function, is_run) in tests_in(&text) {
                         *known.entry(function).or_default() |= is_run;
                     }
-                    if path
-                        .components()
-                        .any(|part| part.as_os_str() == "countwheel")
-                    {
+                    let mut parts = path.components();
+                    if parts.any(|part| LIBRARY.iter().any(|&krate| part.as_os_str() == krate)) {
                         library += &text;
                     }
                 }

@@ -6,7 +6,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{CronError, CronExpression};
-use crate::random::Random;
+use countwheel_time::Random;
 
 fn expression(text: &str) -> CronExpression {
     CronExpression::new(text).unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -494,7 +494,7 @@ impl Walk {
         // And from times between the minutes.
         let span = Duration::from_secs(60 * u64::try_from(self.local.len()).expect("minutes"));
         for _ in 0..200 {
-            let offset = random.up_to(span);
+            let offset = random.micros_up_to(span);
             let after = self.start + SignedDuration::try_from(offset).expect("years");
             let index = expected.partition_point(|&time| time <= after);
             if let Some(&expected) = expected.get(index) {

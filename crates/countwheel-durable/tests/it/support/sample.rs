@@ -1,9 +1,9 @@
 //! A record for the tests of stores.
 
-use countwheel::Timestamp;
 use countwheel_durable::{
     DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
+use countwheel_time::Timestamp;
 
 /// A timer that waits for its first attempt, set in store 7 under this revision. What is set later
 /// is due later.

@@ -5,7 +5,7 @@ use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use countwheel::{Clock, Timestamp};
+use countwheel_time::{Clock, Timestamp};
 use tokio::sync::mpsc;
 
 use super::perform::{Acknowledgement, OperationResult};

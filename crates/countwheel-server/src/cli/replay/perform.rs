@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use countwheel::{Clock, Instant, SystemClock, Timestamp};
 use countwheel_durable::{Due, Precondition, Revision, Shift, StateKind};
+use countwheel_time::{Clock, Instant, SystemClock, Timestamp};
 use serde::Serialize;
 
 use super::plan::{Action, Operation, OperationKind};

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use countwheel::Timestamp;
 use countwheel_durable::{Due, Key, QueueName, Recurrence, Schedule};
+use countwheel_time::Timestamp;
 use serde::Serialize;
 
 use crate::trace::{Entry, TracedRequest, TracedTimer};
@@ -196,7 +196,7 @@ pub enum OperationKind {
 /// asked at the start.
 ///
 /// ```
-/// use countwheel::Timestamp;
+/// use countwheel_time::Timestamp;
 /// use countwheel_server::cli::replay::{Planner, Speed};
 /// use countwheel_server::trace::{TraceError, TraceReader};
 /// use std::time::Duration;

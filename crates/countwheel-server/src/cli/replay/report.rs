@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use countwheel::Timestamp;
+use countwheel_time::Timestamp;
 use serde::Serialize;
 
 use super::perform::{Acknowledgement, OperationResult};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use countwheel::{Clock, Instant, SystemClock, Timestamp};
 use countwheel_durable::{Delays, Jitter, QueueName, RetryPolicy};
+use countwheel_time::{Clock, Instant, SystemClock, Timestamp};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::task::JoinSet;

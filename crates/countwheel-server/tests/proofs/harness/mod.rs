@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
-use countwheel::{Clock, SystemClock};
+use countwheel_time::{Clock, SystemClock};
 
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::Instant;
-use crate::clock::nanos;
+use countwheel_time::nanos;
 
 /// A time from which stalls are subtracted, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

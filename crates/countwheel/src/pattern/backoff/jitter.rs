@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{BackoffError, times};
-use crate::pattern::random::Random;
+use countwheel_time::Random;
 
 /// How much of a delay is left to chance, so that failures that came together do not come
 /// back together. Names and formulas of the first three as in Brooker, "Exponential Backoff
@@ -87,8 +87,8 @@ impl Jitter {
         if width == 0 {
             return shortest;
         }
-        let own = Random::seeded(u64::from(retry)).next();
-        let drawn = Random::seeded(seed ^ own).up_to(width);
+        let own = Random::new(u64::from(retry)).draw();
+        let drawn = Random::new(seed ^ own).up_to(width);
         shortest.saturating_add(Duration::from_nanos(drawn))
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::line::Ticket;
 use super::queue::Queue;
 use super::results::{Due, TakeError};
-use crate::clock::Patience;
+use crate::Patience;
 use crate::concurrent::Parker;
 
 /// Waits for the next item of a delay queue: its output is `None` if there will be none. Made

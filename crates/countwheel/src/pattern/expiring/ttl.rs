@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::super::random::Random;
 use crate::Instant;
+use countwheel_time::Random;
 
 /// How long an entry of an [`ExpiringMap`](super::ExpiringMap) lives: so long after it was
 /// inserted, so long after it was last used, whichever comes first, or for ever.
@@ -77,7 +77,7 @@ impl Jitter {
         Self {
             percent: percent.min(100),
             draws: AtomicU64::new(0),
-            seed: seed.unwrap_or_else(|| Random::new().next()),
+            seed: seed.unwrap_or_else(|| Random::unseeded().draw()),
         }
     }
 
@@ -87,7 +87,7 @@ impl Jitter {
             return span;
         }
         let draw = self.draws.fetch_add(1, Ordering::Relaxed);
-        let mut random = Random::seeded(Random::seeded(self.seed ^ draw).next());
+        let mut random = Random::new(Random::new(self.seed ^ draw).draw());
         let most = u128::from(nanos) * u128::from(self.percent) / 100;
         let most = u64::try_from(most).unwrap_or(nanos);
         let more = random.up_to(most.saturating_mul(2));

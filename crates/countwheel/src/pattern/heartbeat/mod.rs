@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use self::recovery::Recoveries;
-use crate::clock::nanos;
+use countwheel_time::nanos;
 
 use super::activity::{After, Cell, Live, Policy, Shard, Table, WatchError, next_multiple};
-use super::random::Random;
 use super::spawned::Spawned;
 use crate::task::returns;
 use crate::{Instant, Timer};
+use countwheel_time::Random;
 
 pub use self::config::{HeartbeatConfig, HeartbeatConfigError};
 
@@ -222,7 +222,7 @@ impl<P: Peer> Heartbeats<P> {
             jitter_percent: AtomicU32::new(0),
             sent: AtomicU64::new(0),
             recoveries: Recoveries::default(),
-            random: Mutex::new(Random::new()),
+            random: Mutex::new(Random::unseeded()),
             peer: PhantomData,
         };
         beats.set(&config);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::nanos;
+use countwheel_time::nanos;
 
 /// How long nothing may be read, written, or either, before an [`IdleEvent`] says so.
 ///

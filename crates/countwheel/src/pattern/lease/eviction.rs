@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::quota::Quota;
 use super::{LeaseConfig, Term};
-use crate::clock::nanos;
 use crate::pattern::activity::{After, Cell, Live, Policy, Shard};
 use crate::pattern::bell::{Bell, Rung};
-use crate::pattern::random::Random;
 use crate::task::returns;
 use crate::{Instant, Timer};
+use countwheel_time::Random;
+use countwheel_time::nanos;
 
 type Handler<K> = Box<dyn Fn(&K) + Send + Sync>;
 
@@ -57,7 +57,7 @@ struct Pool<K: Send + Sync + 'static> {
 
 impl<K: Send + Sync + 'static> Evictions<K> {
     pub(super) fn new(timer: &Timer, config: LeaseConfig, handler: Handler<K>) -> Arc<Self> {
-        let random = config.seed.map_or_else(Random::new, Random::seeded);
+        let random = config.seed.map_or_else(Random::unseeded, Random::new);
         Arc::new_cyclic(|this| Self {
             handler,
             config,

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use self::eviction::Evictions;
 use super::activity::{Cell, Shard, Table, WatchError};
-use crate::clock::nanos;
 use crate::{Instant, Timer};
+use countwheel_time::nanos;
 
 pub use self::config::LeaseConfig;
 

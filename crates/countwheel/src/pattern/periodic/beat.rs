@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::PeriodicStats;
-use crate::clock::nanos;
 use crate::pattern::chain::{Act, Ended, Event, Machine};
-use crate::pattern::random::Random;
 use crate::pattern::start::RunEnd;
 use crate::{Instant, MissedTicks};
+use countwheel_time::Random;
+use countwheel_time::nanos;
 
 /// What a periodic task was told at its start.
 #[derive(Clone, Debug)]

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use self::beat::{Beat, Cancel, Rhythm, Rules};
 use super::chain::{Calls, CancelGuard, Chain, Futures, Hears, Perform};
-use super::random::Random;
 use super::start::{RunEnd, StartError, is_share, times};
 use crate::{Instant, MissedTicks, Timer};
+use countwheel_time::Random;
 
 /// A task that runs again and again, at a fixed rate or with a fixed delay between. This is its
 /// handle.
@@ -428,7 +428,7 @@ impl PeriodicBuilder {
         };
         let now = timer.now();
         let first = now + self.first_delay.unwrap_or(self.period);
-        let random = self.seed.map_or_else(Random::new, Random::seeded);
+        let random = self.seed.map_or_else(Random::unseeded, Random::new);
         let beat = Beat::new(rules, random, first);
         let chain = Chain::start(timer, now, beat, work, Hears::nobody())?;
         Ok(Periodic { chain })

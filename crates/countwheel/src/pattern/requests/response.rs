@@ -10,7 +10,7 @@ use super::handler::Handoff;
 use super::shard::Shard;
 use super::{OwnId, RequestError, RequestId};
 use crate::Instant;
-use crate::clock::Patience;
+use crate::Patience;
 use crate::concurrent::Outcome;
 use crate::task::{block_for, block_until};
 

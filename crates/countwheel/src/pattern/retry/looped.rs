@@ -7,10 +7,10 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use super::Failure;
-use crate::pattern::random::Random;
 use crate::pattern::{Attempts, Backoff, GiveUp, RetryBudget};
 use crate::task::block_until;
 use crate::{Instant, Sleep, Timer};
+use countwheel_time::Random;
 
 impl Timer {
     /// Calls `operation` and awaits what it returns, again and again, until that succeeds or
@@ -229,7 +229,7 @@ impl Course {
             timer,
             backoff,
             budget: None,
-            seed: Random::new().next(),
+            seed: Random::unseeded().draw(),
             attempts: None,
         }
     }

@@ -15,10 +15,10 @@ use super::{
     Rule, SubmitError,
 };
 use crate::pattern::bell::{Bell, Rung};
-use crate::pattern::random::Random;
 use crate::pattern::{Attempts, Backoff, GiveUp, RetryBudget, StopSignal};
 use crate::task::returns;
 use crate::{Instant, Timer};
+use countwheel_time::Random;
 
 /// What both kinds of retry store are made of.
 pub(super) struct Store<K, T, E>
@@ -81,7 +81,7 @@ where
                 handler,
                 dead_letter: options.dead_letter,
                 hasher: RandomState::new(),
-                seed: options.seed.unwrap_or_else(|| Random::new().next()),
+                seed: options.seed.unwrap_or_else(|| Random::unseeded().draw()),
                 seeds: AtomicU64::new(0),
                 books: Mutex::new(Books::new(driver, options.limits)),
             }
@@ -223,7 +223,7 @@ where
 
     fn next_seed(&self) -> u64 {
         let count = self.seeds.fetch_add(1, Ordering::Relaxed);
-        Random::seeded(self.seed.wrapping_add(count)).next()
+        Random::new(self.seed.wrapping_add(count)).draw()
     }
 
     /// When an operation is tried again after such a failure.

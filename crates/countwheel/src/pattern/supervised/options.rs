@@ -9,9 +9,9 @@ use super::watch::{Rules, Watch};
 use super::{Dropped, Supervised, SupervisedEvent, Told};
 use crate::pattern::StopSignal;
 use crate::pattern::chain::{Chain, Hears, Listener, Perform};
-use crate::pattern::random::Random;
 use crate::pattern::start::{RunEnd, StartError, is_share};
 use crate::{ScheduleError, Timer};
+use countwheel_time::Random;
 
 /// What becomes of the delay of a [`Supervised`](super::Supervised) task after a run that was
 /// rejected or has failed.
@@ -246,7 +246,7 @@ impl SupervisedBuilder {
             on_failure: self.on_failure,
         };
         let now = timer.now();
-        let random = self.seed.map_or_else(Random::new, Random::seeded);
+        let random = self.seed.map_or_else(Random::unseeded, Random::new);
         let watch = Watch::new(rules, random, now + self.first_delay);
         let hears = Hears {
             listener: self.on_event,

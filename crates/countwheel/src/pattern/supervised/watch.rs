@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{AfterTrouble, SupervisedEvent, SupervisedOutcome, SupervisedStats};
 use crate::Instant;
-use crate::clock::nanos;
 use crate::pattern::chain::{Act, Ended, Event, Machine};
-use crate::pattern::random::Random;
 use crate::pattern::start::{RunEnd, times};
+use countwheel_time::Random;
+use countwheel_time::nanos;
 
 /// What a supervised task was told at its start.
 #[derive(Clone, Debug)]
@@ -352,7 +352,7 @@ mod tests {
     fn it_does_what_the_model_does() {
         let troubles = [AfterTrouble::Keep, AfterTrouble::Grow, AfterTrouble::Reset];
         for seed in 0..1_000 {
-            let mut random = Random::seeded(seed);
+            let mut random = Random::new(seed);
             let mut pick = |below: u64| usize::try_from(random.up_to(below - 1)).unwrap();
             let rules = Rules {
                 period: Duration::from_secs(PERIOD),
@@ -364,7 +364,7 @@ mod tests {
                 on_rejection: troubles[pick(3)],
                 on_failure: troubles[pick(3)],
             };
-            let mut watch = Watch::new(rules.clone(), Random::seeded(1), at(PERIOD));
+            let mut watch = Watch::new(rules.clone(), Random::new(1), at(PERIOD));
             let mut model = Model {
                 delay: PERIOD,
                 due: Some(PERIOD),

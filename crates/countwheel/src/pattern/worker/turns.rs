@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{Step, WorkerStats};
 use crate::Instant;
-use crate::clock::nanos;
 use crate::pattern::bell::FAR;
 use crate::pattern::chain::{Act, Ended, Event, Machine};
+use countwheel_time::nanos;
 
 /// What a worker was told at its start.
 #[derive(Clone, Debug)]
@@ -281,7 +281,7 @@ impl Machine for Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pattern::random::Random;
+    use countwheel_time::Random;
 
     fn at(seconds: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(seconds)
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn no_wake_up_is_lost_and_no_step_comes_too_soon() {
         for seed in 0..1_500 {
-            let mut random = Random::seeded(seed);
+            let mut random = Random::new(seed);
             let mut pick = |below: u64| random.up_to(below - 1);
             let rules = Rules {
                 wait: Duration::from_secs(WAIT),

@@ -17,7 +17,7 @@ use crate::boot::{self, BootId};
 /// another. Reaches 584 years; arithmetic stops at the end instead of wrapping.
 ///
 /// ```
-/// use countwheel::Instant;
+/// use countwheel_time::Instant;
 /// use std::time::Duration;
 ///
 /// let start = Instant::from_nanos(1_000);
@@ -36,18 +36,21 @@ impl Instant {
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `nanos` nanoseconds after the clock was made.
+    #[inline]
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Nanoseconds since the clock was made.
+    #[inline]
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// How long after `earlier` this is; zero if it is not after it.
+    #[inline]
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -58,6 +61,7 @@ impl std::ops::Add<Duration> for Instant {
     type Output = Self;
 
     /// Stops at [`Instant::MAX`] instead of overflowing, so any delay is allowed.
+    #[inline]
     fn add(self, delay: Duration) -> Self {
         Self(
             self.0
@@ -72,7 +76,7 @@ impl std::ops::Add<Duration> for Instant {
 /// may go backwards. Times before 1970 do not exist here. Arithmetic stops at the ends.
 ///
 /// ```
-/// use countwheel::Timestamp;
+/// use countwheel_time::Timestamp;
 /// use std::time::Duration;
 ///
 /// let due = Timestamp::from_micros(1_000_000);
@@ -92,24 +96,28 @@ impl Timestamp {
     pub const MAX: Self = Self(u64::MAX);
 
     /// The timestamp `micros` microseconds after the epoch.
+    #[inline]
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
     /// Microseconds since the epoch.
+    #[inline]
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
     /// How long after `earlier` this is; zero if it is not after it.
+    #[inline]
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 
     /// The timestamp `span` before this one, not before the epoch.
+    #[inline]
     #[must_use]
     pub fn saturating_sub(self, span: Duration) -> Self {
         Self(
@@ -123,6 +131,7 @@ impl std::ops::Add<Duration> for Timestamp {
     type Output = Self;
 
     /// Rounds a fraction of a microsecond up and stops at [`Timestamp::MAX`].
+    #[inline]
     fn add(self, span: Duration) -> Self {
         let micros = span.as_nanos().div_ceil(1_000);
         Self(
@@ -137,7 +146,7 @@ impl std::ops::Add<Duration> for Timestamp {
 /// Both readings come from one object, so a test cannot move one and forget the other.
 ///
 /// ```
-/// use countwheel::{Clock, ManualClock};
+/// use countwheel_time::{Clock, ManualClock};
 /// use std::time::Duration;
 ///
 /// let clock = ManualClock::new();
@@ -160,7 +169,7 @@ pub trait Clock: Send + Sync + fmt::Debug {
     /// same as [`Clock::now`].
     ///
     /// ```
-    /// use countwheel::{Clock, ManualClock};
+    /// use countwheel_time::{Clock, ManualClock};
     /// use std::time::Duration;
     ///
     /// let clock = ManualClock::new();
@@ -181,18 +190,22 @@ pub trait Clock: Send + Sync + fmt::Debug {
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
+    #[inline]
     fn now(&self) -> Instant {
         (**self).now()
     }
 
+    #[inline]
     fn timestamp(&self) -> Timestamp {
         (**self).timestamp()
     }
 
+    #[inline]
     fn boot(&self) -> Instant {
         (**self).boot()
     }
 
+    #[inline]
     fn boot_id(&self) -> Option<BootId> {
         (**self).boot_id()
     }
@@ -204,7 +217,7 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 /// not.
 ///
 /// ```
-/// use countwheel::{Clock, SystemClock};
+/// use countwheel_time::{Clock, SystemClock};
 ///
 /// let clock = SystemClock::new();
 /// let first = clock.now();
@@ -233,10 +246,12 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
+    #[inline]
     fn now(&self) -> Instant {
         Instant::ZERO + self.origin.elapsed()
     }
 
+    #[inline]
     #[expect(clippy::disallowed_methods, reason = "the one place that reads it")]
     fn timestamp(&self) -> Timestamp {
         // A machine whose clock stands before 1970 is read as standing at 1970.
@@ -270,12 +285,11 @@ impl Clock for SystemClock {
 /// be trusted, this reads the system's clock.
 ///
 /// ```
-/// use countwheel::{Timer, TscClock};
-/// use std::time::Duration;
+/// use countwheel_time::{Clock, TscClock};
 ///
-/// let timer = Timer::builder().clock(TscClock::new()).build();
-/// timer.schedule(Duration::from_secs(5), || println!("no answer"))?.cancel();
-/// # Ok::<(), countwheel::ScheduleError>(())
+/// let clock = TscClock::new();
+/// let first = clock.now();
+/// assert!(clock.now() >= first);
 /// ```
 #[cfg(feature = "tsc")]
 #[derive(Clone, Debug)]
@@ -308,47 +322,73 @@ impl Default for TscClock {
 
 #[cfg(feature = "tsc")]
 impl Clock for TscClock {
+    #[inline]
     fn now(&self) -> Instant {
         Instant::ZERO + self.counter.now().saturating_duration_since(self.origin)
     }
 
+    #[inline]
     fn timestamp(&self) -> Timestamp {
         self.system.timestamp()
     }
 
+    #[inline]
     fn boot(&self) -> Instant {
         self.system.boot()
     }
 
+    #[inline]
     fn boot_id(&self) -> Option<BootId> {
         self.system.boot_id()
     }
 }
 
-/// How long somebody is ready to wait, in real time, whatever a timer's clock shows: a thread
-/// that blocks does so in real time.
+/// How long a thread is ready to wait, in real time, whatever a [`Clock`] shows: a thread that
+/// blocks does so in real time.
+///
+/// ```
+/// use countwheel_time::Patience;
+/// use std::time::Duration;
+///
+/// let patience = Patience::of(Duration::from_secs(60));
+/// assert!(patience.left() <= Duration::from_secs(60));
+/// assert_eq!(Patience::of(Duration::ZERO).left(), Duration::ZERO);
+/// ```
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub struct Patience {
     began: std::time::Instant,
     span: Duration,
 }
 
 impl Patience {
+    /// Begins now, and lasts for `span`.
+    #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one place that reads it")]
-    pub(crate) fn of(span: Duration) -> Self {
+    pub fn of(span: Duration) -> Self {
         Self {
             began: std::time::Instant::now(),
             span,
         }
     }
 
-    pub(crate) fn left(self) -> Duration {
+    /// How much of it is left; zero once it is over. Reads the system's clock.
+    #[must_use]
+    pub fn left(self) -> Duration {
         self.span.saturating_sub(self.began.elapsed())
     }
 }
 
-/// In whole nanoseconds; 584 years if that is too many.
-pub(crate) fn nanos(span: Duration) -> u64 {
+/// A duration in whole nanoseconds; [`u64::MAX`], 584 years, if it is longer.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(countwheel_time::nanos(Duration::from_micros(3)), 3_000);
+/// assert_eq!(countwheel_time::nanos(Duration::MAX), u64::MAX);
+/// ```
+#[inline]
+#[must_use]
+pub fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -358,7 +398,7 @@ pub(crate) fn nanos(span: Duration) -> u64 {
 /// [`Clock::boot_id`] that no other has.
 ///
 /// ```
-/// use countwheel::{Clock, ManualClock, Timestamp};
+/// use countwheel_time::{Clock, ManualClock, Timestamp};
 /// use std::time::Duration;
 ///
 /// let clock = ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000));
@@ -466,20 +506,24 @@ impl ManualClock {
 }
 
 impl Clock for ManualClock {
+    #[inline]
     fn now(&self) -> Instant {
         Instant(self.readings.now_nanos.load(Ordering::Relaxed))
     }
 
+    #[inline]
     fn timestamp(&self) -> Timestamp {
         Timestamp(u64::try_from(*self.wall() / 1_000).unwrap_or(u64::MAX))
     }
 
+    #[inline]
     fn boot(&self) -> Instant {
         let suspended = self.readings.suspended_nanos.load(Ordering::Relaxed);
         let stood = (self.now() + Duration::from_nanos(suspended)).as_nanos();
         Instant(stood.saturating_sub(self.booted().1))
     }
 
+    #[inline]
     fn boot_id(&self) -> Option<BootId> {
         Some(self.booted().0)
     }

@@ -6,7 +6,7 @@ use std::fmt;
 /// be compared if both have the same one.
 ///
 /// ```
-/// use countwheel::{BootId, Clock, ManualClock};
+/// use countwheel_time::{BootId, Clock, ManualClock};
 ///
 /// let clock = ManualClock::new();
 /// assert_eq!(clock.clone().boot_id(), clock.boot_id());
@@ -19,12 +19,14 @@ pub struct BootId(u128);
 
 impl BootId {
     /// The id of this number.
+    #[inline]
     #[must_use]
     pub const fn from_u128(number: u128) -> Self {
         Self(number)
     }
 
     /// The number of this id.
+    #[inline]
     #[must_use]
     pub const fn as_u128(self) -> u128 {
         self.0

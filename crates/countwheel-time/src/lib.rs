@@ -1,0 +1,45 @@
+//! Time and chance: clocks that a test can move by hand, points in time, a seeded generator and
+//! a histogram of durations.
+//!
+//! | you want | take |
+//! |---|---|
+//! | the time, replaceable in tests | a [`Clock`]: [`SystemClock`], [`ManualClock`], `TscClock` |
+//! | a point on the monotonic time line | [`Instant`], in whole nanoseconds |
+//! | a point in UTC, to store or to send | [`Timestamp`], in whole microseconds |
+//! | to know whether the machine was started anew | [`BootId`] |
+//! | to wait at most so long, in real time | [`Patience`] |
+//! | draws that a seed repeats | [`Random`] |
+//! | how durations are distributed | [`Histogram`] |
+//!
+//! There is no timer, no wheel and no thread here: timers are in the crate `countwheel`, which
+//! exports the clocks again.
+//!
+//! ```
+//! use countwheel_time::{Clock, ManualClock, Timestamp};
+//! use std::time::Duration;
+//!
+//! let clock = ManualClock::at(Timestamp::from_micros(1_000_000));
+//! clock.advance(Duration::from_secs(1));
+//! assert_eq!(clock.timestamp(), Timestamp::from_micros(2_000_000));
+//! ```
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! - `serde`: [`Timestamp`] as data.
+//! - `tsc`: `TscClock`, which is cheaper to read than the system's clock.
+
+#![forbid(unsafe_code)]
+
+mod boot;
+mod clock;
+mod histogram;
+mod random;
+
+pub use boot::BootId;
+#[cfg(feature = "tsc")]
+pub use clock::TscClock;
+pub use clock::{Clock, Instant, ManualClock, Patience, SystemClock, Timestamp, nanos};
+pub use histogram::Histogram;
+pub use random::Random;
