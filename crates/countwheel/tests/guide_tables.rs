@@ -93,7 +93,6 @@ const PROOFS: &[(&str, &[(&str, &str)])] = &[
         ("Kafka: `checkAndComplete(key)`", "delayed_operations::a_check_tries_all_under_the_key_and_no_other"),
         ("Kafka: `cancelForKey(key)`", "delayed_operations::what_is_cancelled_neither_completes_nor_expires"),
         ("Kafka: `watched()`, `numDelayed()`", "delayed_operations::when_time_is_up_it_is_completed_and_then_expired"),
-        ("Kafka Raft: `ThresholdPurgatory.await(t, ms)`, `maybeComplete(v)`", "thresholds::a_wait_may_have_a_limit"),
         ("Kafka Raft: `expirationService.failAfter(ms)`", "futures::a_future_that_is_in_time_ends_the_limit"),
         ("Netty: a `Promise`, and a scheduled task that fails it", "delayed_operations::when_time_is_up_it_is_completed_and_then_expired delayed_operations::a_panic_is_counted_and_disturbs_nobody"),
     ]),
@@ -320,7 +319,7 @@ const PROOFS: &[(&str, &[(&str, &str)])] = &[
 ];
 
 /// So many rows were read once: a table that is not understood is not passed over.
-const ROWS_MIN: usize = 243;
+const ROWS_MIN: usize = 242;
 
 /// The heads of the columns that say what is here, beside one that says what is elsewhere.
 const OURS: [&str; 3] = ["here", "ours", "builder"];

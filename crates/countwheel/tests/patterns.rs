@@ -46,7 +46,5 @@ mod retry_keyed;
 mod retry_model;
 #[path = "patterns/supervised.rs"]
 mod supervised;
-#[path = "patterns/thresholds.rs"]
-mod thresholds;
 #[path = "patterns/worker.rs"]
 mod worker;

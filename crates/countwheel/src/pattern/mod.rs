@@ -16,7 +16,6 @@
 //! | items to be taken when they are due | [`DelayQueue`], by key [`KeyedDelayQueue`] |
 //! | items that are handled together | [`Batcher`] |
 //! | operations that wait for a change, or for their time | [`DelayedOperations`] |
-//! | to wait for a number that only grows | [`Thresholds`] |
 //! | values that are forgotten | [`ExpiringMap`] |
 //! | to tell work that goes on to stop | [`StopSignal`] |
 //!
@@ -48,7 +47,6 @@ mod spawned;
 mod start;
 mod stop_signal;
 mod supervised;
-mod thresholds;
 mod worker;
 
 pub use activity::WatchError;
@@ -91,5 +89,4 @@ pub use supervised::{
     AfterTrouble, Supervised, SupervisedBuilder, SupervisedEvent, SupervisedOutcome,
     SupervisedStats,
 };
-pub use thresholds::{ThresholdWait, Thresholds, ThresholdsClosed};
 pub use worker::{Step, Worker, WorkerBuilder, WorkerStats};
