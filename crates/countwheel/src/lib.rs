@@ -93,6 +93,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+pub mod building;
 mod concurrent;
 mod driver;
 mod engine;
@@ -101,7 +102,6 @@ mod future;
 #[cfg(any(doc, doctest))]
 pub mod guide;
 mod host;
-mod index;
 mod keyed;
 pub mod pattern;
 mod planted;

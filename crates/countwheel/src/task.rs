@@ -45,6 +45,22 @@ impl<F: FnOnce() + Send> Run for Function<F> {
     }
 }
 
+/// A function with a name of its own.
+pub(crate) struct Named<F> {
+    pub(crate) name: &'static str,
+    pub(crate) task: F,
+}
+
+impl<F: FnOnce() + Send> Run for Named<F> {
+    fn run(self: Box<Self>) {
+        (self.task)();
+    }
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
 /// A value on its way to a channel.
 pub(crate) struct Delivery<T> {
     pub(crate) value: T,
@@ -162,7 +178,15 @@ impl fmt::Debug for Task {
 }
 
 /// Blocks this thread until `poll`, asked again at each wake-up, has an answer.
-pub(crate) fn block_until<R>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>) -> R {
+///
+/// ```
+/// use countwheel::building::block_until;
+/// use std::pin::pin;
+///
+/// let mut future = pin!(async { 42 });
+/// assert_eq!(block_until(|cx| future.as_mut().poll(cx)), 42);
+/// ```
+pub fn block_until<R>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>) -> R {
     let parker = Arc::new(Parker::default());
     let waker = Waker::from(Arc::clone(&parker));
     let mut cx = Context::from_waker(&waker);
@@ -175,7 +199,17 @@ pub(crate) fn block_until<R>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>) 
 }
 
 /// The same, for `patience` at most: `None` if there was no answer by then. Asks at least once.
-pub(crate) fn block_for<R>(
+///
+/// ```
+/// use countwheel::building::block_for;
+/// use countwheel_time::Patience;
+/// use std::task::Poll;
+/// use std::time::Duration;
+///
+/// let patience = Patience::of(Duration::from_millis(1));
+/// assert_eq!(block_for(patience, |_cx| Poll::<()>::Pending), None);
+/// ```
+pub fn block_for<R>(
     patience: Patience,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
 ) -> Option<R> {
@@ -193,7 +227,14 @@ pub(crate) fn block_for<R>(
 }
 
 /// Does something foreign, and says whether it returned rather than panicked.
-pub(crate) fn returns(foreign: impl FnOnce()) -> bool {
+///
+/// ```
+/// use countwheel::building::returns;
+///
+/// assert!(returns(|| drop("quietly")));
+/// assert!(!returns(|| std::panic::resume_unwind(Box::new("loudly"))));
+/// ```
+pub fn returns(foreign: impl FnOnce()) -> bool {
     let Err(payload) = catch_unwind(AssertUnwindSafe(foreign)) else {
         return true;
     };

@@ -352,16 +352,6 @@ impl Timer {
         Self::answer(shard, deadline, filed)
     }
 
-    /// Has `task` run on the executor now, as the continuation of something that was accepted
-    /// before.
-    pub(crate) fn run_soon(
-        &self,
-        task: impl FnOnce() + Send + 'static,
-    ) -> Result<(), ScheduleError> {
-        let job = Job::Task(Box::new(Function(task)));
-        self.go_on_at(self.now(), job).map(drop)
-    }
-
     #[inline]
     fn answer(
         shard: &Arc<Shard<Job>>,
@@ -593,9 +583,19 @@ thread_local! {
     static NUMBER: Cell<u32> = const { Cell::new(u32::MAX) };
 }
 
-/// Threads are numbered as they first schedule something.
+/// The number of this thread: threads are numbered from zero as they first schedule something or
+/// ask for it. Says which of many locks a thread takes, always the same.
+///
+/// ```
+/// use countwheel::building::number_of_thread;
+///
+/// let mine = number_of_thread();
+/// assert_eq!(number_of_thread(), mine);
+/// let other = std::thread::spawn(number_of_thread).join().unwrap();
+/// assert_ne!(other, mine);
+/// ```
 #[inline]
-pub(crate) fn number_of_thread() -> u32 {
+pub fn number_of_thread() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NUMBER.with(|number| {
         if number.get() == u32::MAX {

@@ -222,8 +222,21 @@ impl Interval {
 }
 
 impl MissedTicks {
-    /// The deadline after `due`, which was taken at `now`, not before.
-    pub(crate) fn next(self, due: Instant, now: Instant, period: Duration) -> Instant {
+    /// The deadline of the tick that follows the one at `due`, which was taken at `now`, not
+    /// before. `period` is not zero.
+    ///
+    /// ```
+    /// use countwheel::{Instant, MissedTicks};
+    /// use std::time::Duration;
+    ///
+    /// let second = Duration::from_secs(1);
+    /// let (due, now) = (Instant::ZERO + second, Instant::ZERO + 5 * second / 2);
+    /// assert_eq!(MissedTicks::Burst.next(due, now, second), due + second);
+    /// assert_eq!(MissedTicks::Skip.next(due, now, second), due + 2 * second);
+    /// assert_eq!(MissedTicks::Delay.next(due, now, second), now + second);
+    /// ```
+    #[must_use]
+    pub fn next(self, due: Instant, now: Instant, period: Duration) -> Instant {
         let late = now.saturating_since(due);
         match self {
             Self::Delay if late > IN_TIME.min(period) => now + period,

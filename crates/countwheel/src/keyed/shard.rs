@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::entry::{Entry, NO_TASK};
 use super::{KeyedStats, Move, SetError};
-use crate::index::Index;
+use crate::building::Index;
 use crate::task::{Job, Run};
 use crate::timer::Rouse;
 use crate::{Instant, ScheduleError, Timeout, Timer};

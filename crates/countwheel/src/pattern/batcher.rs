@@ -8,8 +8,9 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::bell::{Bell, Rung};
 use super::delay_queue::PushError;
+use crate::building::run_soon;
+use crate::building::{Bell, Rung};
 use crate::{Instant, Timer};
 
 /// Gathers items into batches. A batch goes to a function when it is full, or when the oldest of
@@ -315,7 +316,7 @@ impl<T: Send + 'static> Shared<T> {
             batch,
         };
         // What is refused is dropped, and puts its items back.
-        let _ = self.bell.timer().run_soon(move || errand.run());
+        let _ = run_soon(self.bell.timer(), move || errand.run());
     }
 
     fn put_back(&self, batch: Vec<T>) {

@@ -7,13 +7,11 @@ use std::task::{Wake, Waker};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use super::bell::FAR;
+use super::FAR;
 use super::spawned::{Spawned, spawn};
 use super::stop_signal::StopSignal;
-use crate::concurrent::Alarm;
-use crate::task::{Job, Run, returns};
-use crate::timer::Rouse;
-use crate::{Instant, ScheduleError, Timeout, Timer, WeakTimer};
+use crate::building::{Alarm, continue_at, returns, run_soon};
+use crate::{Instant, ScheduleError, Timer, WeakTimer};
 
 /// Decides what is done when. Reads no clock, starts nothing, calls nobody.
 pub(crate) trait Machine: Send + 'static {
@@ -105,7 +103,7 @@ pub(crate) trait Perform<M: Machine>: Send + Sync + 'static {
 /// so it lives as long as that or a handle does, and never keeps the timer alive.
 pub(crate) struct Chain<M: Machine> {
     timer: WeakTimer,
-    alarm: Alarm<Timeout>,
+    alarm: Alarm,
     state: Mutex<State<M>>,
     /// Given when all is over.
     over: StopSignal,
@@ -179,12 +177,7 @@ impl<M: Machine> Chain<M> {
             ending: hears.ending,
         });
         // This one is an ordinary entry; those that follow are its continuation.
-        let set = |_: Option<&Timeout>| {
-            let (timeout, rouse) = timer.at_quietly(due, Job::Wake(chain.waker()))?;
-            Ok((Some(timeout), rouse))
-        };
-        let rouse = chain.alarm.ring_by(due, set)?;
-        timer.rouse_if(rouse.unwrap_or(Rouse::NO));
+        chain.alarm.ring_first_by(timer, due, || chain.waker())?;
         Ok(chain)
     }
 
@@ -275,7 +268,7 @@ impl<M: Machine> Chain<M> {
             let end = future.map(EndWhenDropped);
             match open.filter(|_| is_on_host && end.is_some()) {
                 // What the future owns is foreign. A refused task is dropped, and ends it too.
-                Some(timer) => drop(timer.run_soon(move || drop(end))),
+                Some(timer) => drop(run_soon(timer, move || drop(end))),
                 None => drop(end),
             }
         }
@@ -286,7 +279,7 @@ impl<M: Machine> Chain<M> {
                     let _apart = chain.apart();
                     listener(note);
                 };
-                drop(timer.run_soon(told));
+                drop(run_soon(timer, told));
             } else {
                 let apart = self.apart();
                 if !returns(move || listener(note)) {
@@ -301,7 +294,7 @@ impl<M: Machine> Chain<M> {
         if let (Some(run), Some(timer)) = (act.run, open) {
             let turn = Turn::new(self, run);
             // A refused turn is dropped, and says so.
-            drop(timer.go_on_at(now, Job::Task(Box::new(turn))));
+            drop(continue_at(timer, now, turn.name, move || turn.run()));
         }
         if is_over {
             let apart = self.apart();
@@ -324,18 +317,8 @@ impl<M: Machine> Chain<M> {
         let due = due.min(FAR);
         let timer = self.timer.upgrade();
         let rings = timer.as_ref().is_some_and(|timer| {
-            let set = |set: Option<&Timeout>| {
-                if let Some(rouse) = set.and_then(|timeout| timeout.reschedule_at_quietly(due)) {
-                    return Ok((None, rouse));
-                }
-                let (timeout, rouse) = timer.go_on_at_quietly(due, Job::Wake(self.waker()))?;
-                Ok::<_, ScheduleError>((Some(timeout), rouse))
-            };
-            let set = self.alarm.ring_by(due, set);
-            set.is_ok_and(|rouse| {
-                timer.rouse_if(rouse.unwrap_or(Rouse::NO));
-                true
-            })
+            let set = self.alarm.ring_by(timer, due, || self.waker());
+            set.is_ok()
         });
         if !rings {
             self.handle(Event::TimerEnded);
@@ -343,9 +326,7 @@ impl<M: Machine> Chain<M> {
     }
 
     fn silence(&self) {
-        if let Some(timeout) = self.alarm.rang() {
-            timeout.cancel();
-        }
+        self.alarm.silence();
     }
 }
 
@@ -417,8 +398,8 @@ impl<M: Machine> Turn<M> {
     }
 }
 
-impl<M: Machine> Run for Turn<M> {
-    fn run(mut self: Box<Self>) {
+impl<M: Machine> Turn<M> {
+    fn run(mut self) {
         let Some(chain) = self.chain.take() else {
             return;
         };
@@ -439,10 +420,6 @@ impl<M: Machine> Run for Turn<M> {
         if let Some(going) = state.going.iter_mut().find(|going| going.run == run) {
             going.thread = None;
         }
-    }
-
-    fn name(&self) -> &'static str {
-        self.name
     }
 }
 

@@ -31,7 +31,6 @@
 mod activity;
 mod backoff;
 mod batcher;
-mod bell;
 mod chain;
 mod deadline;
 mod delay_queue;
@@ -48,6 +47,12 @@ mod start;
 mod stop_signal;
 mod supervised;
 mod worker;
+
+use crate::Instant;
+
+/// When to ring for who waits for the end of the timer only: just before the end of time, which a
+/// clock may show.
+const FAR: Instant = Instant::from_nanos(u64::MAX - 1);
 
 pub use activity::WatchError;
 pub use backoff::{Attempts, Backoff, BackoffError, GiveUp, Jitter, Planned, RetryBudget, Share};

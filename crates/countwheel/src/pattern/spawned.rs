@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::building::returns;
+use crate::building::run_soon;
 use crate::concurrent::{Next, Notice};
-use crate::task::returns;
 use crate::{ScheduleError, WeakTimer};
 
 /// A future that runs on a timer's executor. Dropping this lets it run on.
@@ -84,7 +85,7 @@ impl<F: Future<Output = ()> + Send + 'static> Courier<F> {
             return Ok(());
         };
         let turn = Turn(Some(Arc::clone(self)));
-        timer.run_soon(move || turn.run())
+        run_soon(&timer, move || turn.run())
     }
 
     fn poll(self: &Arc<Self>) {

@@ -8,8 +8,8 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::Patience;
-use crate::concurrent::Parker;
-use crate::task::returns;
+use crate::building::block_for;
+use crate::building::returns;
 
 /// Tells work that is under way to stop: because it took too long, was overtaken, or is no
 /// longer wanted.
@@ -98,15 +98,16 @@ impl StopSignal {
     /// Blocks until the signal is given, or for `span` of real time. True if it was given.
     #[must_use]
     pub fn wait_for(&self, span: Duration) -> bool {
-        let parker = Arc::new(Parker::default());
-        let waker = Waker::from(Arc::clone(&parker));
         let mut place = Place::new(self.clone());
-        place.wait_with(&waker);
-        let patience = Patience::of(span);
-        while !self.is_stopped() && !patience.left().is_zero() {
-            parker.park(Some(patience.left()));
-        }
-        self.is_stopped()
+        let stopped = block_for(Patience::of(span), |cx| {
+            place.wait_with(cx.waker());
+            if self.is_stopped() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        });
+        stopped.is_some() || self.is_stopped()
     }
 
     /// Waits until the signal is given.

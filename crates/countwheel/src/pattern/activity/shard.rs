@@ -10,9 +10,10 @@ use std::vec;
 use super::cell::{ANEW, CALLED, Cell, ENDED};
 use super::stalls::Live;
 use super::table::Hub;
-use crate::pattern::bell::{Bell, Rung};
+use crate::building::returns;
+use crate::building::run_soon;
+use crate::building::{Bell, Rung};
 use crate::sync::MOVES;
-use crate::task::returns;
 use crate::{Driver, Instant, Layout, Resolution, Timer};
 
 /// What is to be done about cells of which nothing was heard.
@@ -281,7 +282,7 @@ impl<P: Policy> Rung for Shard<P> {
                 cells: due.into_iter(),
             };
             // If the timer is closed, the batch is dropped, and with it what nobody needs.
-            let _ = self.timer().run_soon(move || batch.run());
+            let _ = run_soon(self.timer(), move || batch.run());
         }
         (again < Instant::MAX).then_some(again)
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::cell::Cell;
 use super::shard::{Policy, Shard};
 use super::stalls::Stalls;
+use crate::building::tick_duration;
 use crate::{Instant, Resolution, Timer};
 
 /// Why something is not watched. It comes back unchanged.
@@ -170,7 +171,7 @@ impl<P: Policy> Table<P> {
             stopped: AtomicBool::new(false),
             stalls: Stalls::new(options.stall_period.map(|period| {
                 // Whoever looks more often than the timer rings takes each ring for a stall.
-                let tick = timer.engine().shards.hub().resolution.tick_duration();
+                let tick = tick_duration(&timer);
                 period.max(tick.saturating_mul(2))
             })),
             counts: Counts::default(),

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::line::Ticket;
 use super::queue::Queue;
 use super::results::{Due, TakeError};
 use crate::Patience;
-use crate::concurrent::Parker;
+use crate::building::{block_for, block_until};
 
 /// Waits for the next item of a delay queue: its output is `None` if there will be none. Made
 /// by [`DelayQueue::next`](crate::pattern::DelayQueue::next).
@@ -34,19 +34,12 @@ impl<T: Send + 'static> NextDue<T> {
 
     /// Blocks instead, for `patience` at most.
     pub(super) fn block(mut self, patience: Option<Duration>) -> Result<Due<T>, TakeError> {
-        let patience = patience.map(Patience::of);
-        let parker = Arc::new(Parker::default());
-        let waker = Waker::from(Arc::clone(&parker));
-        loop {
-            let left = patience.map(Patience::left);
-            if let Poll::Ready(due) = Pin::new(&mut self).poll(&mut Context::from_waker(&waker)) {
-                return due.ok_or(TakeError::Ended);
-            }
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(TakeError::TimedOut);
-            }
-            parker.park(left);
-        }
+        let poll = |cx: &mut Context<'_>| Pin::new(&mut self).poll(cx);
+        let due = match patience {
+            None => block_until(poll),
+            Some(span) => block_for(Patience::of(span), poll).ok_or(TakeError::TimedOut)?,
+        };
+        due.ok_or(TakeError::Ended)
     }
 }
 

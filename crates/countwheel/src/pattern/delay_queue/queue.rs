@@ -6,8 +6,9 @@ use std::task::{Context, Poll, Waker};
 use super::line::{Line, Ticket};
 use super::results::{DelayQueueStats, Due, PushError, Undue};
 use super::shelf::{Item, Shelf};
-use crate::pattern::bell::{Bell, FAR, Rung};
-use crate::task::returns;
+use crate::building::returns;
+use crate::building::{Bell, Rung, driver};
+use crate::pattern::FAR;
 use crate::{Instant, Timer, TimerKey};
 
 /// One who is called takes one item and, if there is more, so does the next one: it need not
@@ -27,7 +28,7 @@ pub(super) struct State<T> {
 
 impl<T: Send + 'static> Queue<T> {
     pub(super) fn new(timer: Timer, capacity: usize) -> Arc<Self> {
-        let shelf = Shelf::new(timer.engine().shards.hub().driver(), capacity);
+        let shelf = Shelf::new(driver(&timer), capacity);
         let state = State {
             shelf,
             line: Line::default(),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::results::{DelayQueueStats, Due, Undue};
-use crate::index::Index;
+use crate::building::Index;
 use crate::{Driver, Fired, Instant, TimerKey};
 
 /// The items of a queue, those that have keys by the hashes of these as well.

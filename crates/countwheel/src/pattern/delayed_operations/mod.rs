@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use self::operation::{End, Shared, Watched};
-use crate::task::returns;
+use crate::building::returns;
 use crate::{ScheduleError, Timer};
 
 pub use self::operation::DelayedOperation;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::results::DelayedOperationsStats;
 use super::watch::WatchLists;
+use crate::building::returns;
 use crate::concurrent::Claim;
-use crate::task::returns;
 use crate::{Timeout, Timer};
 
 /// Something that waits until it can be completed, or until its time is up. See

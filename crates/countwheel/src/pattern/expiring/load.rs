@@ -15,7 +15,7 @@ use std::thread::{self, ThreadId};
 use super::shard::Shard;
 use super::ttl::Life;
 use crate::Instant;
-use crate::task::{block_until, returns};
+use crate::building::{block_until, returns};
 
 /// A load that is under way, in its shard.
 pub(super) struct Loading<K, V> {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Cause;
 use crate::WeakTimer;
-use crate::task::returns;
+use crate::building::returns;
+use crate::building::run_soon;
 
 /// Who hears of the entries that leave.
 pub(super) struct Listener<K, V> {
@@ -124,7 +125,7 @@ impl<K: Send + 'static, V: Send + 'static> Outbox<K, V> {
         let delivery = Delivery(Some(Arc::clone(self)));
         if let Some(timer) = self.timer.upgrade() {
             // Refused only if the timer is closed: then it is dropped, and sees to it so.
-            drop(timer.run_soon(move || delivery.run()));
+            drop(run_soon(&timer, move || delivery.run()));
         }
     }
 }

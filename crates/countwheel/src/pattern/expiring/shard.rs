@@ -22,10 +22,10 @@ use super::load::{Flight, Load, Loading, Turn};
 use super::outbox::{Listener, Outbox};
 use super::results::{ExpiringEntry, ExpiringStats, InsertError};
 use super::ttl::Life;
-use crate::index::Index;
-use crate::pattern::bell::{Bell, Rung};
+use crate::building::Index;
+use crate::building::returns;
+use crate::building::{Bell, Rung};
 use crate::sync::MOVES;
-use crate::task::returns;
 use crate::{Driver, Instant, Timer, TimerKey};
 
 /// What the shards of one map have in common.

@@ -15,7 +15,7 @@ use countwheel_time::nanos;
 
 use super::activity::{After, Cell, Live, Policy, Shard, Table, WatchError, next_multiple};
 use super::spawned::Spawned;
-use crate::task::returns;
+use crate::building::returns;
 use crate::{Instant, Timer};
 use countwheel_time::Random;
 

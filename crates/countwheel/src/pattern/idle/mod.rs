@@ -13,7 +13,7 @@ use self::limits::Limits;
 use super::activity::{
     After, Cell, Live, Options, Policy, Shard, Table, WatchError, next_multiple,
 };
-use crate::task::returns;
+use crate::building::returns;
 use crate::{Resolution, Timer};
 
 pub use self::limits::{IdleEvent, IdleKind, IdleLimits};

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::quota::Quota;
 use super::{LeaseConfig, Term};
+use crate::building::returns;
+use crate::building::run_soon;
+use crate::building::{Bell, Rung};
 use crate::pattern::activity::{After, Cell, Live, Policy, Shard};
-use crate::pattern::bell::{Bell, Rung};
-use crate::task::returns;
 use crate::{Instant, Timer};
 use countwheel_time::Random;
 use countwheel_time::nanos;
@@ -300,7 +301,7 @@ impl<K: Send + Sync + 'static> Rung for Evictions<K> {
             return None;
         }
         let run = Run(Some(Arc::downgrade(self)));
-        let _ = self.bell.timer().run_soon(move || run.run());
+        let _ = run_soon(self.bell.timer(), move || run.run());
         None
     }
 }

@@ -10,9 +10,9 @@ use super::books::ChannelNumber;
 use super::response::Response;
 use super::shard::Shard;
 use super::{OwnId, RegisterError, Requests};
+use crate::building::block_until;
 use crate::concurrent::Outcome;
 use crate::pattern::Limit;
-use crate::task::block_until;
 
 /// A connection, as a table of requests sees it: what is registered on it can be ended
 /// together. Made by [`Requests::channel`].

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{OwnId, RequestId};
 use crate::Instant;
-use crate::index::give_memory_back;
+use crate::building::give_memory_back;
 
 /// The requests that are known by numbers of their callers.
 ///

@@ -7,7 +7,7 @@ use super::RequestError;
 use super::response::Call;
 use super::shard::Shard;
 use crate::TimerKey;
-use crate::task::returns;
+use crate::building::returns;
 
 pub(super) type Handler<T> = Box<dyn FnOnce(Result<T, RequestError>) + Send>;
 

@@ -27,7 +27,7 @@ use self::id::sealed::Name;
 use self::shard::{Hub, Shard};
 use super::Limit;
 use crate::Timer;
-use crate::timer::number_of_thread;
+use crate::building::number_of_thread;
 
 pub use self::channel::{Closing, RequestChannel};
 pub use self::id::{OwnId, RequestId, RequestKey};

@@ -11,8 +11,8 @@ use super::shard::Shard;
 use super::{OwnId, RequestError, RequestId};
 use crate::Instant;
 use crate::Patience;
+use crate::building::{block_for, block_until};
 use crate::concurrent::Outcome;
-use crate::task::{block_for, block_until};
 
 /// What a request's caller and its table share.
 pub(super) struct Call<T> {

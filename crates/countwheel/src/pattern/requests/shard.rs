@@ -13,10 +13,11 @@ use super::directory::Directory;
 use super::handler::{Errand, Start};
 use super::response::{Call, Response};
 use super::{Late, OwnId, RegisterError, RequestError, RequestId, RequestStats};
+use crate::building::returns;
+use crate::building::run_soon;
+use crate::building::{Bell, Rung};
 use crate::concurrent::Outcome;
 use crate::pattern::Limit;
-use crate::pattern::bell::{Bell, Rung};
-use crate::task::returns;
 use crate::{Instant, ScheduleError, Timer, TimerKey};
 
 /// How many entries are taken out under one hold of the lock.
@@ -306,7 +307,7 @@ impl<T: Send + 'static> Shard<T> {
         };
         let errand = Errand::new(self, fallback, start);
         // What is refused is dropped, and then runs here.
-        let _ = self.bell.timer().run_soon(move || errand.run());
+        let _ = run_soon(self.bell.timer(), move || errand.run());
     }
 
     fn file_handler(&self, start: &Arc<Start>) -> Option<TimerKey> {

@@ -8,9 +8,10 @@ use std::task::Poll;
 use super::books::{Operation, Passage};
 use super::store::Store;
 use super::{Attempt, Failure, Key};
+use crate::building::returns;
+use crate::building::run_soon;
 use crate::pattern::StopSignal;
 use crate::pattern::spawned::spawn;
-use crate::task::returns;
 
 /// Has attempts made.
 pub(super) trait Launch<K, T, E>: Send + Sync
@@ -44,7 +45,7 @@ where
             }
         };
         // A task that is refused is dropped here, and the ticket in it tells the store.
-        drop(store.timer().run_soon(task));
+        drop(run_soon(store.timer(), task));
     }
 }
 

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use super::Failure;
+use crate::building::block_until;
 use crate::pattern::{Attempts, Backoff, GiveUp, RetryBudget};
-use crate::task::block_until;
 use crate::{Instant, Sleep, Timer};
 use countwheel_time::Random;
 

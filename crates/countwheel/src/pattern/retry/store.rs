@@ -14,9 +14,9 @@ use super::{
     Cancelled, DeadLetter, Failure, Key, OnPanic, PendingRetry, Refusal, RetryStats, RetryStopped,
     Rule, SubmitError,
 };
-use crate::pattern::bell::{Bell, Rung};
+use crate::building::returns;
+use crate::building::{Bell, Rung};
 use crate::pattern::{Attempts, Backoff, GiveUp, RetryBudget, StopSignal};
-use crate::task::returns;
 use crate::{Instant, Timer};
 use countwheel_time::Random;
 

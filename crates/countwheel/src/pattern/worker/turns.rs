@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Step, WorkerStats};
 use crate::Instant;
-use crate::pattern::bell::FAR;
+use crate::pattern::FAR;
 use crate::pattern::chain::{Act, Ended, Event, Machine};
 use countwheel_time::nanos;
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::WhenFull;
 use super::numbered::Numbered;
 use super::results::RetryStats;
-use crate::index::{Index, give_memory_back};
+use crate::building::{Index, give_memory_back};
 use crate::pattern::GiveUp;
 use crate::sync::MOVES;
 use crate::{Driver, Instant};

@@ -5,14 +5,40 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map;
+use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 
-/// Entries by the hash of their keys.
-pub(crate) struct Index<E> {
+/// Entries by the hash of their keys, which the caller computes once and without a lock.
+///
+/// Each call on one key is O(1), and those that remove give memory back after a peak.
+///
+/// ```
+/// use countwheel::building::Index;
+///
+/// let mut index = Index::default();
+/// index.insert(7, ("key", 1));
+/// index.insert(7, ("another", 2));
+/// assert_eq!(index.find(7, |entry| entry.0 == "key"), Some(&("key", 1)));
+/// index.find_mut(7, |entry| entry.0 == "key").unwrap().1 = 3;
+/// assert_eq!(index.remove(7, |entry| entry.0 == "key"), Some(("key", 3)));
+/// let mut taken = Vec::new();
+/// index.extract(|entry| entry.1 == 2, |entry| taken.push(entry.0));
+/// assert_eq!((taken, index.len(), index.iter().count()), (vec!["another"], 0, 0));
+/// assert!(index.is_empty() && index.into_entries().next().is_none());
+/// ```
+pub struct Index<E> {
     /// Whoever came first with a hash ...
     first: HashMap<u64, E, BuildHasherDefault<AsItIs>>,
     /// ... and everyone else with the same: nobody, unless keys are hashed badly.
     others: Vec<(u64, E)>,
+}
+
+impl<E> fmt::Debug for Index<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Index")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl<E> Default for Index<E> {
@@ -25,13 +51,21 @@ impl<E> Default for Index<E> {
 }
 
 impl<E> Index<E> {
-    pub(crate) fn len(&self) -> usize {
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.first.len() + self.others.len()
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// The entry with this hash that `is` recognises.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, mut is: impl FnMut(&E) -> bool) -> Option<&E> {
+    pub fn find(&self, hash: u64, mut is: impl FnMut(&E) -> bool) -> Option<&E> {
         let first = self.first.get(&hash);
         first.filter(|entry| is(entry)).or_else(|| {
             let mut others = self.others.iter();
@@ -43,7 +77,7 @@ impl<E> Index<E> {
 
     /// The entry with this hash that `is` recognises.
     #[inline]
-    pub(crate) fn find_mut(&mut self, hash: u64, is: impl Fn(&E) -> bool) -> Option<&mut E> {
+    pub fn find_mut(&mut self, hash: u64, is: impl Fn(&E) -> bool) -> Option<&mut E> {
         let first = self.first.get_mut(&hash);
         first.filter(|entry| is(entry)).or_else(|| {
             let mut others = self.others.iter_mut();
@@ -54,7 +88,7 @@ impl<E> Index<E> {
     }
 
     /// Adds an entry whose key is not there.
-    pub(crate) fn insert(&mut self, hash: u64, entry: E) {
+    pub fn insert(&mut self, hash: u64, entry: E) {
         match self.first.entry(hash) {
             hash_map::Entry::Vacant(vacant) => {
                 vacant.insert(entry);
@@ -64,7 +98,7 @@ impl<E> Index<E> {
     }
 
     /// Takes out the entry with this hash that `is` recognises.
-    pub(crate) fn remove(&mut self, hash: u64, is: impl Fn(&E) -> bool) -> Option<E> {
+    pub fn remove(&mut self, hash: u64, is: impl Fn(&E) -> bool) -> Option<E> {
         if self.first.get(&hash).is_some_and(&is) {
             let removed = self.first.remove(&hash);
             give_memory_back(&mut self.first);
@@ -76,13 +110,14 @@ impl<E> Index<E> {
         Some(removed)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &E> {
+    /// All entries, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &E> {
         let others = self.others.iter().map(|(_, entry)| entry);
         self.first.values().chain(others)
     }
 
     /// Takes out every entry that `is` recognises, and gives each to `taken` at once.
-    pub(crate) fn extract(&mut self, mut is: impl FnMut(&E) -> bool, mut taken: impl FnMut(E)) {
+    pub fn extract(&mut self, mut is: impl FnMut(&E) -> bool, mut taken: impl FnMut(E)) {
         for (_, entry) in self.first.extract_if(|_, entry| is(entry)) {
             taken(entry);
         }
@@ -92,15 +127,27 @@ impl<E> Index<E> {
         give_memory_back(&mut self.first);
     }
 
-    pub(crate) fn into_entries(self) -> impl Iterator<Item = E> {
+    /// All entries, in no order.
+    pub fn into_entries(self) -> impl Iterator<Item = E> {
         let others = self.others.into_iter().map(|(_, entry)| entry);
         self.first.into_values().chain(others)
     }
 }
 
-/// After a peak: when an eighth is used, all but a quarter goes. So what it costs to move the
+/// Gives memory of a map back after a peak: when an eighth is used, all but a quarter goes. So what it costs to move the
 /// rest is spread over the many removals before, and few sets later need it again.
-pub(crate) fn give_memory_back<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>) {
+///
+/// ```
+/// use countwheel::building::give_memory_back;
+/// use std::collections::HashMap;
+///
+/// let mut map: HashMap<u32, u32> = (0..10_000).map(|key| (key, key)).collect();
+/// let peak = map.capacity();
+/// map.retain(|&key, _| key < 100);
+/// give_memory_back(&mut map);
+/// assert!(map.capacity() < peak / 8);
+/// ```
+pub fn give_memory_back<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>) {
     const SMALL: usize = 64;
     let (used, room) = (map.len(), map.capacity());
     if room > SMALL && used < room / 8 {

@@ -1,19 +1,15 @@
 //! How a pattern with a wheel of its own is woken.
 
+use std::fmt;
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-use crate::concurrent::Alarm;
-use crate::task::Job;
-use crate::timer::Rouse;
-use crate::{Driver, Instant, ScheduleError, Timeout, Timer};
+use super::Alarm;
+use crate::{Driver, Instant, ScheduleError, Timer};
 
-/// When to ring for who waits for the end of the timer only: just before the end of time, which a
-/// clock may show.
-pub(crate) const FAR: Instant = Instant::from_nanos(u64::MAX - 1);
-
-/// Something with deadlines of its own, behind a lock of its own.
-pub(crate) trait Rung: Send + Sync + 'static {
+/// Something with deadlines of its own, behind a lock of its own, that a [`Bell`] wakes. See the
+/// example of [`building`](super).
+pub trait Rung: Send + Sync + 'static {
     /// The bell it was made with.
     fn bell(&self) -> &Bell;
 
@@ -21,22 +17,25 @@ pub(crate) trait Rung: Send + Sync + 'static {
     /// `now` if there is more to do.
     ///
     /// On the timer's host, so nothing foreign runs here but wakers: the rest goes to the
-    /// executor, with [`Timer::run_soon`]. Also called when the timer has stopped
+    /// executor, with [`run_soon`](super::run_soon). Also called when the timer has stopped
     /// ([`Bell::is_stopped`]): then nothing rings any more.
     fn ring(self: &Arc<Self>, now: Instant) -> Option<Instant>;
 }
 
 /// Wakes a pattern no later than its earliest deadline, with one entry in the timer however
-/// many deadlines there are.
-pub(crate) struct Bell {
+/// many deadlines there are. See the example of [`building`](super).
+///
+/// Each call is O(1), and takes no lock if the bell is set early enough already.
+pub struct Bell {
     timer: Timer,
-    alarm: Alarm<Timeout>,
+    alarm: Alarm,
     waker: Waker,
 }
 
 impl Bell {
-    /// For use with [`Arc::new_cyclic`].
-    pub(crate) fn new<R: Rung>(timer: Timer, rung: Weak<R>) -> Self {
+    /// A bell that is silent and keeps `rung` not alive: for use with [`Arc::new_cyclic`].
+    #[must_use]
+    pub fn new<R: Rung>(timer: Timer, rung: Weak<R>) -> Self {
         Self {
             timer,
             alarm: Alarm::new(),
@@ -44,20 +43,27 @@ impl Bell {
         }
     }
 
-    pub(crate) fn timer(&self) -> &Timer {
+    /// The timer whose host rings.
+    #[must_use]
+    pub fn timer(&self) -> &Timer {
         &self.timer
     }
 
-    pub(crate) fn now(&self) -> Instant {
+    /// What the timer's clock shows.
+    #[must_use]
+    pub fn now(&self) -> Instant {
         self.timer.now()
     }
 
     /// A wheel like those of the timer: the same ticks, laid out in the same way.
-    pub(crate) fn driver<T>(&self) -> Driver<T> {
-        self.timer.engine().shards.hub().driver()
+    #[must_use]
+    pub fn driver<T>(&self) -> Driver<T> {
+        super::driver(&self.timer)
     }
 
-    pub(crate) fn is_stopped(&self) -> bool {
+    /// Whether the timer has stopped: then nothing rings any more.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
         self.timer.is_stopped()
     }
 
@@ -68,26 +74,20 @@ impl Bell {
     /// If the timer is closed or its thread cannot be started: then what was filed has to be
     /// taken out again.
     #[inline]
-    pub(crate) fn ring_by(&self, due: Instant) -> Result<(), ScheduleError> {
-        let set = |set: Option<&Timeout>| {
-            if let Some(rouse) = set.and_then(|timeout| timeout.reschedule_at_quietly(due)) {
-                return Ok((None, rouse));
-            }
-            let job = Job::Wake(self.waker.clone());
-            let (timeout, rouse) = self.timer.go_on_at_quietly(due, job)?;
-            Ok((Some(timeout), rouse))
-        };
+    pub fn ring_by(&self, due: Instant) -> Result<(), ScheduleError> {
         // The host's waker may poll it right here, and then this bell rings.
-        let rouse = self.alarm.ring_by(due, set)?;
-        self.timer.rouse_if(rouse.unwrap_or(Rouse::NO));
-        Ok(())
+        self.alarm.ring_by(&self.timer, due, || self.waker.clone())
     }
 
     /// Rings no more, until [`ring_by`](Self::ring_by) is called again.
-    pub(crate) fn silence(&self) {
-        if let Some(timeout) = self.alarm.rang() {
-            timeout.cancel();
-        }
+    pub fn silence(&self) {
+        self.alarm.silence();
+    }
+}
+
+impl fmt::Debug for Bell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bell").finish_non_exhaustive()
     }
 }
 

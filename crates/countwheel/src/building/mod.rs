@@ -1,0 +1,158 @@
+//! For those who build patterns on timers: what a layer above [`Timer`] needs and its callers do
+//! not.
+//!
+//! The crate `countwheel-patterns` is made of it. A pattern that keeps many deadlines has wheels
+//! of its own ([`driver`]) behind locks of its own, and a [`Bell`]: one entry in the timer, no
+//! later than the earliest of its deadlines. What the host takes out when the bell rings is
+//! settled there, if that is short, or runs on the executor ([`run_soon`]).
+//!
+//! | you want | take |
+//! |---|---|
+//! | to be woken by the earliest of many deadlines | a [`Bell`] and a [`Rung`], or an [`Alarm`] |
+//! | to go on with something that was accepted | [`run_soon`], [`continue_at`], [`Alarm::ring_by`]: all exempt from [`max_pending`](crate::TimerBuilder::max_pending) |
+//! | a wheel like those of the timer | [`driver`], [`tick_duration`] |
+//! | entries that are found by a hash | [`Index`], [`give_memory_back`] |
+//! | to block a thread | [`block_until`], [`block_for`] |
+//! | to call something foreign that may panic | [`returns`] |
+//! | one lock of many for each thread | [`number_of_thread`] |
+//!
+//! ```
+//! use countwheel::building::{Bell, Rung};
+//! use countwheel::{Driver, Instant, ManualHost, ScheduleError};
+//! use std::sync::{Arc, Mutex, Weak};
+//! use std::time::Duration;
+//!
+//! /// Notes the numbers whose deadline has come.
+//! struct Notes {
+//!     bell: Bell,
+//!     due: Mutex<(Driver<u32>, Vec<u32>)>,
+//! }
+//!
+//! impl Rung for Notes {
+//!     fn bell(&self) -> &Bell {
+//!         &self.bell
+//!     }
+//!
+//!     fn ring(self: &Arc<Self>, now: Instant) -> Option<Instant> {
+//!         let mut due = self.due.lock().unwrap();
+//!         let (driver, noted) = &mut *due;
+//!         while let Some(fired) = driver.expire(now) {
+//!             noted.push(fired.value);
+//!         }
+//!         driver.next_wake()
+//!     }
+//! }
+//!
+//! let mut host = ManualHost::new();
+//! let notes = Arc::new_cyclic(|notes: &Weak<Notes>| {
+//!     let bell = Bell::new(host.timer().clone(), notes.clone());
+//!     let due = Mutex::new((bell.driver(), Vec::new()));
+//!     Notes { bell, due }
+//! });
+//! for number in 1..=3 {
+//!     let now = notes.bell.now();
+//!     let deadline = now + Duration::from_secs(u64::from(number));
+//!     let mut due = notes.due.lock().unwrap();
+//!     due.0.schedule(now, deadline, number);
+//!     let ring_at = due.0.due(deadline);
+//!     drop(due);
+//!     notes.bell.ring_by(ring_at)?;
+//! }
+//! assert_eq!(host.timer().pending(), 1, "however many there are");
+//! host.advance(Duration::from_secs(2));
+//! assert_eq!(notes.due.lock().unwrap().1, [1, 2]);
+//! # Ok::<(), ScheduleError>(())
+//! ```
+
+mod alarm;
+mod bell;
+mod index;
+
+use std::time::Duration;
+
+use crate::task::{Function, Job, Named};
+use crate::{Driver, Instant, ScheduleError, Timer};
+
+pub use crate::task::{block_for, block_until, returns};
+pub use crate::timer::number_of_thread;
+pub use alarm::Alarm;
+pub use bell::{Bell, Rung};
+pub use index::{Index, give_memory_back};
+
+/// Has `task` run on the executor now, as the continuation of something that was accepted before:
+/// [`max_pending`](crate::TimerBuilder::max_pending) does not apply. O(1).
+///
+/// ```
+/// use countwheel::{ManualHost, building};
+/// use std::sync::mpsc;
+///
+/// let mut host = ManualHost::new();
+/// let (sender, ran) = mpsc::channel();
+/// building::run_soon(host.timer(), move || sender.send("ran").unwrap())?;
+/// host.run_due();
+/// assert_eq!(ran.try_recv(), Ok("ran"));
+/// # Ok::<(), countwheel::ScheduleError>(())
+/// ```
+///
+/// # Errors
+/// If the timer is closed or its thread cannot be started: the task comes back in the error.
+pub fn run_soon(timer: &Timer, task: impl FnOnce() + Send + 'static) -> Result<(), ScheduleError> {
+    let job = Job::Task(Box::new(Function(task)));
+    timer.go_on_at(timer.now(), job).map(drop)
+}
+
+/// Has `task` run on the executor at `deadline`, as the continuation of something that was
+/// accepted before, and known as `name` in logs and statistics. See [`run_soon`].
+///
+/// ```
+/// use countwheel::{Instant, ManualHost, building};
+/// use std::time::Duration;
+///
+/// let mut host = ManualHost::new();
+/// let deadline = host.timer().now() + Duration::from_secs(1);
+/// building::continue_at(host.timer(), deadline, "the next page", || println!("page 2"))?;
+/// host.advance(Duration::from_secs(1));
+/// assert_eq!(host.timer().stats().ran, 1);
+/// # Ok::<(), countwheel::ScheduleError>(())
+/// ```
+///
+/// # Errors
+/// Those of [`run_soon`].
+pub fn continue_at(
+    timer: &Timer,
+    deadline: Instant,
+    name: &'static str,
+    task: impl FnOnce() + Send + 'static,
+) -> Result<(), ScheduleError> {
+    let job = Job::Task(Box::new(Named { name, task }));
+    timer.go_on_at(deadline, job).map(drop)
+}
+
+/// An empty wheel like those of the timer: the same ticks, laid out in the same way.
+///
+/// ```
+/// use countwheel::{Driver, Timer, building};
+///
+/// let wheel: Driver<&str> = building::driver(&Timer::new());
+/// assert!(wheel.is_empty());
+/// ```
+#[must_use]
+pub fn driver<T>(timer: &Timer) -> Driver<T> {
+    timer.engine().shards.hub().driver()
+}
+
+/// How long a tick of the timer is.
+///
+/// ```
+/// use countwheel::{Resolution, Timer, building};
+/// use std::time::Duration;
+///
+/// let resolution = Resolution::new(Duration::from_millis(5))?;
+/// let timer = Timer::builder().resolution(resolution).build();
+/// assert_eq!(building::tick_duration(&timer), Duration::from_millis(5));
+/// # Ok::<(), countwheel::ResolutionError>(())
+/// ```
+#[must_use]
+pub fn tick_duration(timer: &Timer) -> Duration {
+    timer.engine().shards.hub().resolution.tick_duration()
+}
