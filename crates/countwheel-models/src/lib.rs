@@ -8,10 +8,11 @@
 //!
 //! - `tests/loom` runs small models, of two or three threads, in every order and with every
 //!   value that the memory model lets a thread read.
+//! - `tests/loom_patterns` does the same with `countwheel-patterns/src/concurrent`.
 //! - `tests/shuttle` runs a whole timer's life on 8 to 16 threads, in orders drawn by chance.
 //!
 //! A model that cannot fail proves nothing. So each one is run again with mistakes planted
-//! into the code (`countwheel/src/planted.rs` lists them), and has to find each of its own.
+//! into the code (`planted.rs` of each crate lists them), and has to find each of its own.
 //!
 //! ```sh
 //! cargo test -p countwheel-models -- --nocapture       # says how many orders each took

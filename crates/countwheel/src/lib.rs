@@ -44,12 +44,8 @@
 //! | a value to arrive later | [`Timer::schedule_send`] |
 //! | async code to wait | [`Timer::sleep`], [`Timer::timeout`], [`Timer::interval`], on any runtime |
 //! | timers that have names, to set, move and remove | [`KeyedTimer`] |
-//! | to try again until it succeeds | [`Timer::retry`], [`pattern::Retry`], with a [`pattern::Backoff`] |
-//! | the same again and again, or under supervision | [`pattern::Periodic`], [`pattern::Supervised`], [`pattern::Worker`] |
-//! | silent connections, heartbeats, leases, by the million | [`pattern::IdleWatch`], [`pattern::Heartbeats`], [`pattern::Leases`] |
-//! | requests that wait for an answer, limits handed down | [`pattern::Requests`], [`pattern::Deadline`] |
-//! | items to be taken when due, operations that wait | [`pattern::DelayQueue`], [`pattern::DelayedOperations`] |
-//! | values that are forgotten | [`pattern::ExpiringMap`] |
+//! | retries, periodic tasks, heartbeats, deadlines, delay queues, expiring maps | the crate `countwheel-patterns` |
+//! | to build such a pattern yourself | [`building`] |
 //! | no thread, but a runtime | [`TimerBuilder::build_hosted`] |
 //! | no waiting, in tests and simulations | [`ManualHost`], on a [`ManualClock`] |
 //! | the state machine alone, in a loop of your own | [`Driver`] |
@@ -59,18 +55,8 @@
 //!
 //! # The guide
 //!
-//! From the first ten lines to tuning, with a tested example for everything:
-//! [first steps](guide::first_steps), [what is promised](guide::promises),
-//! [where tasks run](guide::executors), [capacity](guide::capacity),
-//! [channels and async](guide::channels_and_async), [keyed timers](guide::keyed),
-//! [retries](guide::retry), [periodic](guide::periodic) and
-//! [supervised tasks](guide::supervised), [heartbeats](guide::idle), [leases](guide::leases),
-//! [deadlines](guide::deadlines), [delay queues](guide::delay_queues),
-//! [delayed operations](guide::delayed_operations), [expiring maps](guide::expiring_maps),
-//! [stopping](guide::stopping), [seeing inside](guide::observing),
-//! [testing your code](guide::testing), [hosting](guide::hosting), [tuning](guide::tuning),
-//! [pitfalls](guide::pitfalls); and for those who come from Netty, Dubbo, go-zero, Kafka or
-//! tokio, [their calls and ours](guide::migrating).
+//! From the first ten lines to tuning, with a tested example for everything: the module `guide` of
+//! `countwheel-patterns`.
 //!
 //! # Words
 //!
@@ -99,11 +85,8 @@ mod driver;
 mod engine;
 mod executor;
 mod future;
-#[cfg(any(doc, doctest))]
-pub mod guide;
 mod host;
 mod keyed;
-pub mod pattern;
 mod planted;
 mod resolution;
 mod stats;

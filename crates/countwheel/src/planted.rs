@@ -80,22 +80,6 @@ bugs! {
     AlarmPutOff,
     /// An alarm that rings still counts as set.
     AlarmStaysSet,
-    /// A future that is woken while it is polled is not polled again.
-    WokenWhilePolled,
-    /// The task that is queued for a future does not see what was done before a wake-up.
-    WokenUnseen,
-    /// A future is dropped while it is polled.
-    DroppedWhilePolled,
-    /// Whether an outcome is settled is looked up in one step, and settled in another.
-    SettledInTwoSteps,
-    /// Who comes while another tries does not make it try again.
-    CheckedWhileTried,
-    /// A try that is to follow another does not see what was done before the last check.
-    CheckedUnseen,
-    /// Whether it is decided is looked up in one step, and decided in another.
-    DecidedInTwoSteps,
-    /// A handle is kept though it was decided before.
-    ArmedAfterDecision,
 }
 
 #[cfg(test)]

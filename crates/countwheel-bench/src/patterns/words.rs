@@ -82,7 +82,7 @@ const TABLES: [Tables<Workload>; 5] = [
 /// How it was measured, as a section in Markdown.
 pub(crate) fn explain() -> &'static str {
     "\n## What is built on timers\n\n\
-     The patterns of `countwheel::pattern` against the same built on other timers, on the \
+     The patterns of `countwheel-patterns` against the same built on other timers, on the \
      machine's clock and measured in the same manner: P2 and P2t in three rounds, P3 in two, P1 \
      and P3m in one. The ratio is that of the first column: how many times better ours is, or, in \
      the rows of ours, how many times better it is than the best other.\n\n\

@@ -1,5 +1,6 @@
 //! Small models, in every order and with every value that a thread may read.
 
+mod alarms;
 #[path = "../shared/clock.rs"]
 mod clock;
 #[path = "../../../countwheel/src/concurrent/mod.rs"]
@@ -11,7 +12,6 @@ mod clock;
 mod concurrent;
 mod host;
 mod models;
-mod pattern_models;
 #[path = "../../../countwheel/src/planted.rs"]
 mod planted;
 #[path = "../shared/planting.rs"]
@@ -121,21 +121,9 @@ prove! {
     2 threads: models::a_stop_in_async_code_is_woken finds WaiterRegisteredLate, EndUnannounced;
     2 threads: models::a_stop_waits_for_the_host finds HostEndUnannounced;
     2 threads: models::a_returned_ticket_is_issued_again finds TicketKept;
-    2 threads: pattern_models::a_deadline_filed_while_the_alarm_rings_is_rung_for finds
+    2 threads: alarms::a_deadline_filed_while_the_alarm_rings_is_rung_for finds
         AlarmStaysSet;
-    2 threads: pattern_models::of_two_deadlines_the_alarm_rings_for_the_earlier finds AlarmPutOff;
-    2 threads: pattern_models::a_future_woken_while_it_is_polled_is_polled_again finds
-        WokenWhilePolled, WokenUnseen;
-    2 threads: pattern_models::a_future_is_dropped_once_and_not_while_it_is_polled finds
-        DroppedWhilePolled;
-    2 threads: pattern_models::an_outcome_is_settled_by_one_of_two finds SettledInTwoSteps;
-    2 threads: pattern_models::a_check_during_a_try_is_not_missed finds CheckedWhileTried;
-    3 threads: pattern_models::of_two_checks_during_a_try_none_is_missed finds
-        CheckedWhileTried, CheckedUnseen;
-    2 threads: pattern_models::one_of_two_decides finds DecidedInTwoSteps;
-    2 threads: pattern_models::a_handle_is_given_back_by_whoever_comes_last finds
-        ArmedAfterDecision;
-    2 threads: pattern_models::who_waits_for_an_outcome_is_woken finds SettledInTwoSteps;
+    2 threads: alarms::of_two_deadlines_the_alarm_rings_for_the_earlier finds AlarmPutOff;
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //! | to be woken by the earliest of many deadlines | a [`Bell`] and a [`Rung`], or an [`Alarm`] |
 //! | to go on with something that was accepted | [`run_soon`], [`continue_at`], [`Alarm::ring_by`]: all exempt from [`max_pending`](crate::TimerBuilder::max_pending) |
 //! | a wheel like those of the timer | [`driver`], [`tick_duration`] |
+//! | the name of the timer, for logs | [`timer_name`] |
 //! | entries that are found by a hash | [`Index`], [`give_memory_back`] |
 //! | to block a thread | [`block_until`], [`block_for`] |
 //! | to call something foreign that may panic | [`returns`] |
@@ -155,4 +156,17 @@ pub fn driver<T>(timer: &Timer) -> Driver<T> {
 #[must_use]
 pub fn tick_duration(timer: &Timer) -> Duration {
     timer.engine().shards.hub().resolution.tick_duration()
+}
+
+/// The name of the timer, by which it is known in logs.
+///
+/// ```
+/// use countwheel::{Timer, building};
+///
+/// let timer = Timer::builder().thread_name("sessions").build();
+/// assert_eq!(building::timer_name(&timer), "sessions");
+/// ```
+#[must_use]
+pub fn timer_name(timer: &Timer) -> &str {
+    &timer.engine().name
 }

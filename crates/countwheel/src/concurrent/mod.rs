@@ -16,10 +16,7 @@
 //! `crates/countwheel-models` does.
 
 mod alarm;
-mod claim;
 mod hub;
-mod notice;
-mod outcome;
 mod parker;
 mod ready;
 mod shard;
@@ -30,10 +27,7 @@ use std::sync::PoisonError;
 use crate::sync::{Mutex, MutexGuard};
 
 pub(crate) use alarm::Alarm;
-pub(crate) use claim::Claim;
 pub(crate) use hub::{Hub, Refusal};
-pub(crate) use notice::{Next, Notice};
-pub(crate) use outcome::Outcome;
 pub(crate) use parker::Parker;
 pub(crate) use ready::{Host, Ready};
 pub(crate) use shard::{Fate, Shard};

@@ -105,7 +105,7 @@ pub struct PeriodError;
 
 /// How an [`Interval`] goes on after a tick that was taken late: because nobody asked for it
 /// in time, or because the machine was late. (And how a
-/// [`Periodic`](crate::pattern::Periodic) task does after a run that began late or took long.) With a period of 10 s and the tick of second 20
+/// `Periodic` (of `countwheel-patterns`) task does after a run that began late or took long.) With a period of 10 s and the tick of second 20
 /// taken in second 45, the next ones come in second
 ///
 /// | | | | | |

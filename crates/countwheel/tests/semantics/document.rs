@@ -39,7 +39,7 @@ fn documents() -> String {
 const VERDICTS: [&str; 3] = ["**Matched.**", "**Bettered.**", "**Absent.**"];
 
 /// The crates whose examples are named as proofs.
-const LIBRARY: [&str; 2] = ["countwheel", "countwheel-time"];
+const LIBRARY: [&str; 3] = ["countwheel", "countwheel-patterns", "countwheel-time"];
 
 /// A reason is longer than this many words.
 const FEW_WORDS: usize = 6;

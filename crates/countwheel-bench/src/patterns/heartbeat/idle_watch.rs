@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use countwheel::Timer;
-use countwheel::pattern::{self, IdleEvent, IdleLimits, Watched};
+use countwheel_patterns::{self as pattern, IdleEvent, IdleLimits, Watched};
 
 use super::{Board, Watch};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use countwheel::Timer;
-use countwheel::pattern::{ExpiringMap, Ttl};
+use countwheel_patterns::{ExpiringMap, Ttl};
 
 use super::{Kind, Map, Value};
 

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use countwheel::Timer;
-use countwheel::pattern::{RequestError, RequestId, Requests, Response};
+use countwheel_patterns::{RequestError, RequestId, Requests, Response};
 
 use super::Calls;
 

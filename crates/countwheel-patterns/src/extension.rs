@@ -1,0 +1,119 @@
+//! What a timer can do with the patterns at hand.
+
+use countwheel::{Timer, WithTimeout};
+
+use crate::retry::{retry, retry_blocking};
+use crate::{Backoff, Deadline, Failure, GivenUp, RetryLoop};
+
+/// Calls of a [`Timer`] that need a pattern: retries for code that waits for the value, and limits
+/// that were handed down. See the example of each.
+pub trait TimerExt {
+    /// Calls `operation` and awaits what it returns, again and again, until that succeeds or
+    /// `backoff` says that it is enough. `operation` is told the number of the attempt.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use countwheel_patterns::{Backoff, Failure, GiveUp, TimerExt};
+    /// use std::time::Duration;
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let timer = Timer::new();
+    /// let backoff = Backoff::fixed(Duration::from_millis(1)).max_attempts(3)?;
+    /// let fetched = timer.retry(backoff.clone(), async |attempt| match attempt {
+    ///     3 => Ok("a page"),
+    ///     _ => Err(Failure::Retryable(attempt)),
+    /// });
+    /// assert_eq!(fetched.await.unwrap(), "a page");
+    ///
+    /// let failed = timer.retry(backoff, async |_| Err::<(), _>(Failure::Retryable("down"))).await;
+    /// let given_up = failed.unwrap_err();
+    /// assert_eq!((given_up.attempts, given_up.error), (3, "down"));
+    /// assert_eq!(given_up.reason, GiveUp::Attempts);
+    /// # Ok::<(), countwheel_patterns::BackoffError>(())
+    /// # }).unwrap();
+    /// ```
+    fn retry<T, E, O, F>(&self, backoff: Backoff, operation: O) -> RetryLoop<O, F, E>
+    where
+        O: FnMut(u32) -> F,
+        F: Future<Output = Result<T, Failure<E>>>;
+
+    /// The same on a thread, which it blocks: so neither in a task of a timer whose executor is
+    /// its own thread, nor where nobody else moves the clock.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use countwheel_patterns::{Backoff, Failure, TimerExt};
+    ///
+    /// let timer = Timer::new();
+    /// let backoff = Backoff::dubbo_failback().scaled(1e-3)?;
+    /// let answer = timer.retry_blocking(backoff.clone(), |attempt| match attempt {
+    ///     1 => Err(Failure::Retryable("not yet")),
+    ///     _ => Ok(42),
+    /// });
+    /// assert_eq!(answer, Ok(42));
+    /// let failed = timer.retry_blocking(backoff, |_| Err::<(), _>(Failure::Permanent("never")));
+    /// assert_eq!(failed.unwrap_err().attempts, 1);
+    /// # Ok::<(), countwheel_patterns::BackoffError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`GivenUp`] with the last error if it is not tried again.
+    fn retry_blocking<T, E>(
+        &self,
+        backoff: Backoff,
+        operation: impl FnMut(u32) -> Result<T, Failure<E>>,
+    ) -> Result<T, GivenUp<E>>;
+
+    /// Waits for `future`, but not beyond `deadline`: like
+    /// [`timeout_at`](Timer::timeout_at), for a limit that was handed down.
+    ///
+    /// ```
+    /// use countwheel::{Timer, TimeoutError};
+    /// use countwheel_patterns::{Deadline, TimerExt};
+    /// use std::future::{pending, ready};
+    /// use std::time::Duration;
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let timer = Timer::new();
+    /// let page = Deadline::after(&timer, Duration::from_millis(5));
+    /// assert_eq!(timer.timeout_by(page, ready("user")).await.unwrap(), "user");
+    /// // A minute for the orders, but the page has no minute.
+    /// let orders = page.shrink_to(timer.now(), Duration::from_secs(60));
+    /// let silence = timer.timeout_by(orders, pending::<()>()).await;
+    /// assert!(matches!(silence, Err(TimeoutError::Elapsed)));
+    /// # });
+    /// ```
+    fn timeout_by<F: IntoFuture>(
+        &self,
+        deadline: Deadline,
+        future: F,
+    ) -> WithTimeout<F::IntoFuture>;
+}
+
+impl TimerExt for Timer {
+    fn retry<T, E, O, F>(&self, backoff: Backoff, operation: O) -> RetryLoop<O, F, E>
+    where
+        O: FnMut(u32) -> F,
+        F: Future<Output = Result<T, Failure<E>>>,
+    {
+        retry(self, backoff, operation)
+    }
+
+    fn retry_blocking<T, E>(
+        &self,
+        backoff: Backoff,
+        operation: impl FnMut(u32) -> Result<T, Failure<E>>,
+    ) -> Result<T, GivenUp<E>> {
+        retry_blocking(self, backoff, operation)
+    }
+
+    fn timeout_by<F: IntoFuture>(
+        &self,
+        deadline: Deadline,
+        future: F,
+    ) -> WithTimeout<F::IntoFuture> {
+        self.timeout_at(deadline.instant(), future)
+    }
+}

@@ -1,0 +1,142 @@
+//! What people build on timers, built once: retries, heartbeats, deadlines, delay queues.
+//!
+//! ```
+//! use countwheel::Timer;
+//! use countwheel_patterns::{Backoff, Failure, TimerExt};
+//!
+//! let timer = Timer::new();
+//! let backoff = Backoff::dubbo_failback().scaled(1e-3)?;
+//! let answer = timer.retry_blocking(backoff, |attempt| match attempt {
+//!     1 => Err(Failure::Retryable("not yet")),
+//!     _ => Ok(42),
+//! });
+//! assert_eq!(answer, Ok(42));
+//! # Ok::<(), countwheel_patterns::BackoffError>(())
+//! ```
+//!//!
+//! Each is a layer on a [`Timer`](countwheel::Timer), which it is given: with its clock, its host and
+//! its executor, where everything foreign runs. None has a thread of its own.
+//!
+//! | you want | take |
+//! |---|---|
+//! | to try again until it succeeds | [`TimerExt::retry`], or a store of what has failed: [`Retry`], by key [`KeyedRetry`]; how often and when says a [`Backoff`] |
+//! | the same again and again | [`Periodic`] |
+//! | the same, with a timeout and a back-off | [`Supervised`] |
+//! | a loop that can be woken, suspended, closed | [`Worker`] |
+//! | to know which connections are idle | [`IdleWatch`]; to keep them alive [`Heartbeats`] |
+//! | to evict what was not renewed | [`Leases`] |
+//! | requests that wait for an answer, each with a deadline | [`Requests`] |
+//! | a limit that is handed down a chain of calls | [`Deadline`] |
+//! | items to be taken when they are due | [`DelayQueue`], by key [`KeyedDelayQueue`] |
+//! | items that are handled together | [`Batcher`] |
+//! | operations that wait for a change, or for their time | [`DelayedOperations`] |
+//! | values that are forgotten | [`ExpiringMap`] |
+//! | to tell work that goes on to stop | [`StopSignal`] |
+//!
+//! Those that keep many deadlines have wheels of their own, and one entry in the timer's, so
+//! they do not count one by one against [`max_pending`](countwheel::TimerBuilder::max_pending); nor
+//! does what follows from something that was accepted before, such as the next run of a periodic
+//! task. Each has a bound of its own where it needs one.
+//!
+//! End a pattern before its timer. A timer that is closed with
+//! [`Stop::WaitUpTo`](countwheel::Stop::WaitUpTo) waits for the entries of those that rest, too, as
+//! long as it was told.
+//!
+//! What they are made of is public too, for patterns of your own:
+//! [`countwheel::building`].
+//!
+//! # The guide
+//!
+//! From the first ten lines to tuning, with a tested example for everything:
+//! [first steps](guide::first_steps), [what is promised](guide::promises),
+//! [where tasks run](guide::executors), [capacity](guide::capacity),
+//! [channels and async](guide::channels_and_async), [keyed timers](guide::keyed),
+//! [retries](guide::retry), [periodic](guide::periodic) and
+//! [supervised tasks](guide::supervised), [heartbeats](guide::idle), [leases](guide::leases),
+//! [deadlines](guide::deadlines), [delay queues](guide::delay_queues),
+//! [delayed operations](guide::delayed_operations), [expiring maps](guide::expiring_maps),
+//! [stopping](guide::stopping), [seeing inside](guide::observing),
+//! [testing your code](guide::testing), [hosting](guide::hosting), [tuning](guide::tuning),
+//! [pitfalls](guide::pitfalls); and for those who come from Netty, Dubbo, go-zero, Kafka or
+//! tokio, [their calls and ours](guide::migrating).
+//!
+//! # Features
+//!
+//! None is on by default. `tokio` and `tsc` are those of `countwheel`.
+
+#![forbid(unsafe_code)]
+
+mod activity;
+mod backoff;
+mod batcher;
+mod chain;
+mod concurrent;
+mod deadline;
+mod delay_queue;
+mod delayed_operations;
+mod expiring;
+mod extension;
+#[cfg(any(doc, doctest))]
+pub mod guide;
+mod heartbeat;
+mod idle;
+mod lease;
+mod periodic;
+mod planted;
+mod requests;
+mod retry;
+mod spawned;
+mod start;
+mod stop_signal;
+mod supervised;
+mod sync;
+mod worker;
+
+use countwheel::Instant;
+
+/// When to ring for who waits for the end of the timer only: just before the end of time, which a
+/// clock may show.
+const FAR: Instant = Instant::from_nanos(u64::MAX - 1);
+
+pub use activity::WatchError;
+pub use backoff::{Attempts, Backoff, BackoffError, GiveUp, Jitter, Planned, RetryBudget, Share};
+pub use batcher::{Batcher, BatcherStats};
+pub use chain::CancelGuard;
+pub use deadline::{Deadline, DeadlineExceeded, Limit};
+pub use delay_queue::{
+    DelayKey, DelayQueue, DelayQueueStats, Due, KeyedDelayQueue, NextDue, PushError, TakeError,
+    Undue,
+};
+pub use delayed_operations::{
+    DelayedOperation, DelayedOperationError, DelayedOperations, DelayedOperationsStats, Watch,
+};
+pub use expiring::{
+    Cause, ExpiringEntry, ExpiringMap, ExpiringMapBuilder, ExpiringStats, InsertError, Ttl,
+    WeakExpiringMap,
+};
+pub use extension::TimerExt;
+pub use heartbeat::{
+    Dead, Heartbeat, HeartbeatConfig, HeartbeatConfigError, HeartbeatStats, Heartbeats, Peer,
+    Recovery,
+};
+pub use idle::{
+    IdleEvent, IdleKind, IdleLimits, IdleStats, IdleWatch, IdleWatchBuilder, Reading, Watched,
+};
+pub use lease::{Lease, LeaseConfig, LeaseStats, Leases};
+pub use periodic::{Periodic, PeriodicBuilder, PeriodicStats};
+pub use requests::{
+    Closing, DUBBO_TIMEOUT, Late, OwnId, Promise, RegisterError, RequestChannel, RequestError,
+    RequestId, RequestKey, RequestStats, Requests, RequestsBuilder, Response,
+};
+pub use retry::{
+    Attempt, Cancelled, DeadLetter, Failure, GivenUp, KeyedRetry, OnPanic, PendingRetry, Retry,
+    RetryBuildError, RetryBuilder, RetryId, RetryLoop, RetryStats, RetryStopped, SubmitError,
+    WeakKeyedRetry, WeakRetry, WhenFull,
+};
+pub use start::{RunEnd, StartError};
+pub use stop_signal::{StopSignal, ToldToStop};
+pub use supervised::{
+    AfterTrouble, Supervised, SupervisedBuilder, SupervisedEvent, SupervisedOutcome,
+    SupervisedStats,
+};
+pub use worker::{Step, Worker, WorkerBuilder, WorkerStats};
