@@ -64,7 +64,7 @@ pub enum Action {
 /// let operations: Result<Vec<_>, ()> = Planner::new([Ok(flight)].into_iter()).collect();
 /// let operations = operations?;
 /// assert_eq!(operations[0].action, Action::Set { at: scheduled });
-/// assert_eq!(operations[1].when, scheduled - Duration::from_secs(1_800));
+/// assert_eq!(operations[1].when + Duration::from_secs(1_800), scheduled);
 /// let at = scheduled + Duration::from_secs(3_600);
 /// assert_eq!(operations[1].action, Action::Move { at });
 /// # Ok::<(), ()>(())
