@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use countwheel::Timer;
-use countwheel_patterns::{DelayedOperation, DelayedOperations};
+use countwheel_patterns::broker::{DelayedOperation, DelayedOperations};
 
 /// Some partitions of a log, each known by how many bytes it has.
 struct Log {

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use countwheel::ManualHost;
-use countwheel_patterns::{Lease, LeaseConfig, Leases};
+use countwheel_patterns::broker::{Lease, LeaseConfig, Leases};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut host = ManualHost::new();

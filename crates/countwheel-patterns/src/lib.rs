@@ -24,12 +24,12 @@
 //! | the same, with a timeout and a back-off | [`Supervised`] |
 //! | a loop that can be woken, suspended, closed | [`Worker`] |
 //! | to know which connections are idle | [`IdleWatch`]; to keep them alive [`Heartbeats`] |
-//! | to evict what was not renewed | [`Leases`] |
+//! | to evict what was not renewed | [`broker::Leases`] |
 //! | requests that wait for an answer, each with a deadline | [`Requests`] |
 //! | a limit that is handed down a chain of calls | [`Deadline`] |
 //! | items to be taken when they are due | [`DelayQueue`], by key [`KeyedDelayQueue`] |
 //! | items that are handled together | [`Batcher`] |
-//! | operations that wait for a change, or for their time | [`DelayedOperations`] |
+//! | operations that wait for a change, or for their time | [`broker::DelayedOperations`] |
 //! | values that are forgotten | [`ExpiringMap`] |
 //! | to tell work that goes on to stop | [`StopSignal`] |
 //!
@@ -69,6 +69,7 @@
 mod activity;
 mod backoff;
 mod batcher;
+pub mod broker;
 mod chain;
 mod concurrent;
 mod deadline;
@@ -107,9 +108,6 @@ pub use delay_queue::{
     DelayKey, DelayQueue, DelayQueueStats, Due, KeyedDelayQueue, NextDue, PushError, TakeError,
     Undue,
 };
-pub use delayed_operations::{
-    DelayedOperation, DelayedOperationError, DelayedOperations, DelayedOperationsStats, Watch,
-};
 pub use expiring::{
     Cause, ExpiringEntry, ExpiringMap, ExpiringMapBuilder, ExpiringStats, InsertError, Ttl,
     WeakExpiringMap,
@@ -122,7 +120,6 @@ pub use heartbeat::{
 pub use idle::{
     IdleEvent, IdleKind, IdleLimits, IdleStats, IdleWatch, IdleWatchBuilder, Reading, Watched,
 };
-pub use lease::{Lease, LeaseConfig, LeaseStats, Leases};
 pub use periodic::{Periodic, PeriodicBuilder, PeriodicStats};
 pub use requests::{
     Closing, DUBBO_TIMEOUT, Late, OwnId, Promise, RegisterError, RequestChannel, RequestError,

@@ -60,7 +60,7 @@ const SLICE: usize = 64;
 ///
 /// ```
 /// use countwheel::ManualHost;
-/// use countwheel_patterns::{DelayedOperation, DelayedOperations, Watch};
+/// use countwheel_patterns::broker::{DelayedOperation, DelayedOperations, Watch};
 /// use std::sync::atomic::{AtomicU64, Ordering};
 /// use std::sync::{Arc, mpsc};
 /// use std::time::Duration;
@@ -101,7 +101,7 @@ const SLICE: usize = 64;
 /// assert_eq!(answers.try_recv(), Ok(150), "time is up: what there is");
 /// let stats = fetches.stats();
 /// assert_eq!((stats.completed, stats.expired, stats.pending), (1, 1, 0));
-/// # Ok::<(), countwheel_patterns::DelayedOperationError<Fetch>>(())
+/// # Ok::<(), countwheel_patterns::broker::DelayedOperationError<Fetch>>(())
 /// ```
 ///
 /// # When the timer ends first
@@ -227,7 +227,7 @@ where
     ///
     /// ```
     /// # use countwheel::ManualHost;
-    /// # use countwheel_patterns::{DelayedOperation, DelayedOperations};
+    /// # use countwheel_patterns::broker::{DelayedOperation, DelayedOperations};
     /// # use std::sync::Arc;
     /// # use std::time::Duration;
     /// # struct Never;
@@ -244,7 +244,7 @@ where
     /// assert_eq!(operations.cancel_for_key(&1).len(), 1);
     /// assert_eq!((operations.len(), operations.watched()), (0, 0));
     /// assert_eq!(host.advance(Duration::from_secs(1)), 0);
-    /// # Ok::<(), countwheel_patterns::DelayedOperationError<Never>>(())
+    /// # Ok::<(), countwheel_patterns::broker::DelayedOperationError<Never>>(())
     /// ```
     #[must_use]
     pub fn cancel_for_key<Q>(&self, key: &Q) -> Vec<Arc<O>>
@@ -335,7 +335,7 @@ where
     ///
     /// ```
     /// # use countwheel::ManualHost;
-    /// # use countwheel_patterns::{DelayedOperation, DelayedOperations};
+    /// # use countwheel_patterns::broker::{DelayedOperation, DelayedOperations};
     /// # use std::sync::Arc;
     /// # use std::time::Duration;
     /// # struct Never;
@@ -349,7 +349,7 @@ where
     /// operations.close(); // a shutdown that answers everybody
     /// assert_eq!(operations.expire_all(), 1);
     /// assert_eq!(operations.stats().expired, 1);
-    /// # Ok::<(), countwheel_patterns::DelayedOperationError<Never>>(())
+    /// # Ok::<(), countwheel_patterns::broker::DelayedOperationError<Never>>(())
     /// ```
     pub fn expire_all(&self) -> usize {
         let all = self.shared.lists.all().into_values();
@@ -362,7 +362,7 @@ where
     ///
     /// ```
     /// # use countwheel::ManualHost;
-    /// # use countwheel_patterns::{DelayedOperation, DelayedOperations};
+    /// # use countwheel_patterns::broker::{DelayedOperation, DelayedOperations};
     /// # use std::sync::Arc;
     /// # use std::time::Duration;
     /// # struct Never;
@@ -375,7 +375,7 @@ where
     /// operations.try_complete_else_watch(Arc::new(Never), ["a"], Duration::from_secs(1))?;
     /// assert_eq!(operations.stop().len(), 1);
     /// assert!(operations.is_empty() && host.timer().pending() == 0);
-    /// # Ok::<(), countwheel_patterns::DelayedOperationError<Never>>(())
+    /// # Ok::<(), countwheel_patterns::broker::DelayedOperationError<Never>>(())
     /// ```
     #[must_use]
     pub fn stop(&self) -> Vec<Arc<O>> {

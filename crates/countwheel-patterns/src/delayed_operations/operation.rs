@@ -10,10 +10,10 @@ use countwheel::building::returns;
 use countwheel::{Timeout, Timer};
 
 /// Something that waits until it can be completed, or until its time is up. See
-/// [`DelayedOperations`](crate::DelayedOperations).
+/// [`DelayedOperations`](crate::broker::DelayedOperations).
 ///
 /// No lock is held while its methods run, so they may use the
-/// [`DelayedOperations`](crate::DelayedOperations) themselves. A method that panics
+/// [`DelayedOperations`](crate::broker::DelayedOperations) themselves. A method that panics
 /// is counted in [`DelayedOperationsStats::panicked`] and goes no further: a try then was in
 /// vain.
 pub trait DelayedOperation: Send + Sync + 'static {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 /// What became of an operation when it was handed in. See
-/// [`DelayedOperations::try_complete_else_watch`](crate::DelayedOperations::try_complete_else_watch).
+/// [`DelayedOperations::try_complete_else_watch`](crate::broker::DelayedOperations::try_complete_else_watch).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
     /// The call has completed it.
@@ -14,11 +14,11 @@ pub enum Watch {
 }
 
 /// Why an operation was not accepted. It comes back, neither completed nor expired. See
-/// [`DelayedOperations::try_complete_else_watch`](crate::DelayedOperations::try_complete_else_watch).
+/// [`DelayedOperations::try_complete_else_watch`](crate::broker::DelayedOperations::try_complete_else_watch).
 ///
 /// ```
 /// use countwheel::Timer;
-/// use countwheel_patterns::{DelayedOperation, DelayedOperations, DelayedOperationError};
+/// use countwheel_patterns::broker::{DelayedOperation, DelayedOperations, DelayedOperationError};
 /// use std::sync::Arc;
 /// use std::time::Duration;
 ///
@@ -91,7 +91,7 @@ impl<O: ?Sized> fmt::Debug for DelayedOperationError<O> {
 }
 
 /// What delayed operations have done so far. See
-/// [`DelayedOperations::stats`](crate::DelayedOperations::stats).
+/// [`DelayedOperations::stats`](crate::broker::DelayedOperations::stats).
 ///
 /// `submitted` equals `completed + expired + cancelled + returned + pending`, exactly, whenever
 /// no call and no expiry is under way.
@@ -105,7 +105,7 @@ pub struct DelayedOperationsStats {
     /// Operations whose time was up.
     pub expired: u64,
     /// Operations that were taken back by
-    /// [`cancel_for_key`](crate::DelayedOperations::cancel_for_key).
+    /// [`cancel_for_key`](crate::broker::DelayedOperations::cancel_for_key).
     pub cancelled: u64,
     /// Operations that were given back by a stop.
     pub returned: u64,

@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::activity::Options;
 use countwheel::Resolution;
 
-/// The options of [`Leases`](super::Leases).
+/// The options of [`Leases`](crate::broker::Leases).
 ///
 /// ```
-/// use countwheel_patterns::LeaseConfig;
+/// use countwheel_patterns::broker::LeaseConfig;
 /// use std::time::Duration;
 ///
 /// let seconds = Duration::from_secs;
@@ -111,7 +111,7 @@ impl LeaseConfig {
     /// The same seed, the same random order.
     ///
     /// ```
-    /// # use countwheel_patterns::LeaseConfig;
+    /// # use countwheel_patterns::broker::LeaseConfig;
     /// let config = LeaseConfig::eureka();
     /// assert_ne!(config.seed(1), config);
     /// ```
@@ -131,7 +131,7 @@ impl LeaseConfig {
     ///
     /// ```
     /// # use countwheel::Resolution;
-    /// # use countwheel_patterns::LeaseConfig;
+    /// # use countwheel_patterns::broker::LeaseConfig;
     /// let config = LeaseConfig::eureka();
     /// assert_ne!(config.tick(Resolution::MILLISECOND), config);
     /// ```

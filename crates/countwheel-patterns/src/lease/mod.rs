@@ -46,7 +46,7 @@ pub use self::config::LeaseConfig;
 ///
 /// ```
 /// use countwheel::ManualHost;
-/// use countwheel_patterns::{LeaseConfig, Leases};
+/// use countwheel_patterns::broker::{LeaseConfig, Leases};
 /// use std::collections::HashMap;
 /// use std::sync::mpsc;
 /// use std::time::Duration;
@@ -87,7 +87,7 @@ struct Term<K> {
 ///
 /// ```
 /// use countwheel::ManualHost;
-/// use countwheel_patterns::{LeaseConfig, Leases};
+/// use countwheel_patterns::broker::{LeaseConfig, Leases};
 /// use std::time::Duration;
 ///
 /// let mut host = ManualHost::new();
@@ -243,7 +243,7 @@ impl<K: Send + Sync + 'static> fmt::Debug for Leases<K> {
 ///
 /// ```
 /// use countwheel::ManualHost;
-/// use countwheel_patterns::{LeaseConfig, Leases};
+/// use countwheel_patterns::broker::{LeaseConfig, Leases};
 /// use std::time::Duration;
 ///
 /// let mut host = ManualHost::new();

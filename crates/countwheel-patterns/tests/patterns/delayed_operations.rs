@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use countwheel::{ManualHost, Stop, Timer};
-use countwheel_patterns::{
+use countwheel_patterns::broker::{
     DelayedOperation, DelayedOperationError, DelayedOperations, DelayedOperationsStats, Watch,
 };
 

@@ -8,9 +8,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use countwheel::{KeyedTimer, ManualClock, ManualHost, Timer};
+use countwheel_patterns::broker::{LeaseConfig, Leases};
 use countwheel_patterns::{
     Backoff, Batcher, DelayQueue, ExpiringMap, Failure, IdleLimits, IdleWatch, KeyedDelayQueue,
-    KeyedRetry, LeaseConfig, Leases, Periodic, Requests, RunEnd, Supervised, Ttl, Worker,
+    KeyedRetry, Periodic, Requests, RunEnd, Supervised, Ttl, Worker,
 };
 
 use crate::support::{Count, MS, SECOND};

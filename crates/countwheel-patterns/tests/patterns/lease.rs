@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use countwheel::{Layout, ManualClock, ManualHost, Overload, Pool, Resolution, Timer, Timestamp};
-use countwheel_patterns::{Lease, LeaseConfig, Leases, WatchError};
+use countwheel_patterns::WatchError;
+use countwheel_patterns::broker::{Lease, LeaseConfig, Leases};
 
 use super::support::{Desk, HOUR, Journal, MS, Presence, Random, SECOND, manual, ticks_of};
 

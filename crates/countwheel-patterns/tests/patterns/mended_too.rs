@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use countwheel::{ManualClock, ManualHost, Timer};
+use countwheel_patterns::broker::{DelayedOperation, DelayedOperations, LeaseConfig, Leases};
 use countwheel_patterns::{
-    Attempt, Backoff, Dead, DelayQueue, DelayedOperation, DelayedOperations, ExpiringMap, Failure,
-    HeartbeatConfig, Heartbeats, IdleLimits, IdleWatch, LeaseConfig, Leases, Peer, Recovery,
-    Requests, Retry, Step, Supervised, Ttl, Watched, Worker,
+    Attempt, Backoff, Dead, DelayQueue, ExpiringMap, Failure, HeartbeatConfig, Heartbeats,
+    IdleLimits, IdleWatch, Peer, Recovery, Requests, Retry, Step, Supervised, Ttl, Watched, Worker,
 };
 
 use crate::support::{Count, Desk, HOUR, MS, SECOND};
