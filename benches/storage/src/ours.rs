@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use countwheel_time::SystemClock;
 use countwheel_disk::{DiskOptions, DiskStats, DiskStore};
 use countwheel_durable::store::Store;
 use countwheel_durable::{Config, Handler, Timers};
+use countwheel_time::SystemClock;
 use serde::{Deserialize, Serialize};
 
 /// Part of the id of every timer; a new one would do as well.
