@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crate::{Cargo, Outcome, cargo, instructions, is_ci, list as files, proofs, stem, target};
+use crate::{
+    Cargo, Outcome, cargo, instructions, is_ci, list as files, proofs, prose, root, stem, target,
+};
 
 /// One stage of the gate.
 struct Stage {
@@ -42,7 +44,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 22] = [
+const STAGES: [Stage; 23] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -55,6 +57,12 @@ const STAGES: [Stage; 22] = [
         }),
     },
     Stage {
+        name: "prose",
+        what: "the phrases that CONTRIBUTING.md does without are nowhere",
+        lane: Lane::Alone,
+        work: Work::Own(|| prose::check(&root())),
+    },
+    Stage {
         name: "lint",
         what: "clippy with warnings denied; what is shipped builds without the others' features",
         lane: Lane::Alone,
@@ -62,7 +70,10 @@ const STAGES: [Stage; 22] = [
             vec![
                 Call::cargo("clippy --workspace --all-targets --all-features -- -D warnings"),
                 Call::cargo("check -p countwheel-server"),
+                Call::cargo("check -p countwheel-time"),
                 Call::cargo("check -p countwheel"),
+                Call::cargo("check -p countwheel-patterns"),
+                Call::cargo("check -p countwheel-durable"),
                 Call::cargo("check -p countwheel-disk"),
             ]
         }),

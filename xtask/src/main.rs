@@ -7,6 +7,7 @@ mod fuzz;
 mod gate;
 mod instructions;
 mod proofs;
+mod prose;
 mod storage;
 
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ Stages, in order:";
 pub(crate) enum Outcome {
     Passed,
     Failed(String),
-    /// For want of something, named here: a failure where `CI` is set.
+    /// For lack of something, named here: a failure where `CI` is set.
     NotRun(String),
 }
 

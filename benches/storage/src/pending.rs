@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use countwheel_time::{Clock as _, SystemClock, Timestamp};
 use countwheel_durable::{Attempt, Config, Inline, Outcome as Delivered, Verdict};
+use countwheel_time::{Clock as _, SystemClock, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::child;

@@ -121,7 +121,7 @@ pub trait StoreFile: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct SystemFiles {
     directory: PathBuf,
-    /// Opened once: names that were changed must not stay unsure for want of a file descriptor.
+    /// Opened once: names that were changed must not stay unsure for lack of a file descriptor.
     handle: OnceLock<File>,
     /// Where files are kept that are set aside; without it they are removed.
     aside: Option<PathBuf>,

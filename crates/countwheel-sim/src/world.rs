@@ -971,7 +971,7 @@ impl World {
         has > 0 && has * (100 - percent) >= free * percent
     }
 
-    /// A call that failed may have been for want of room.
+    /// A call that failed may have been for lack of room.
     fn note_trouble(&mut self) {
         let struck = self.machine.disk.struck();
         if struck > self.struck {

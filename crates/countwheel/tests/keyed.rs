@@ -805,7 +805,7 @@ fn a_closing_timer_fires_what_is_set_and_takes_nothing_new() {
     assert_eq!(pairs(keyed.drain()), [(2, 2)]);
 }
 
-/// A shared timer hands a task back for want of an executor, and whoever gets it drops it: a
+/// A shared timer hands a task back for lack of an executor, and whoever gets it drops it: a
 /// later set or move of the key must not rely on that task.
 #[test]
 fn a_key_whose_task_was_lost_is_scheduled_anew() {

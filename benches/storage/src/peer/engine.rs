@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::{Context as _, bail};
-use countwheel_time::Timestamp;
 use countwheel_durable::{
     Attempt, Config, Due, Inline, Outcome, Precondition, Request, RetryPolicy, SetOptions, Timers,
     Verdict,
 };
+use countwheel_time::Timestamp;
 
 use super::store::name_of;
 use super::{Found, Inserted, Peer, Visit};

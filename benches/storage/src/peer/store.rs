@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use countwheel_time::Timestamp;
 use countwheel_durable::store::{Before, Change, DueScan, Lease, Shard};
 use countwheel_durable::{
     DueClock, Missed, Record, RetryPolicy, Revision, State, StateKind, TimerId, TimerName, Wake,
 };
+use countwheel_time::Timestamp;
 
 use super::{Found, Peer, Visit};
 use crate::item::{Item, MOVE_MS, Op};

@@ -356,7 +356,7 @@ impl<B: Sorted> LogStore<B> {
         }
     }
 
-    /// Has `f` called with the reason once nothing is kept short any more, or at once if so.
+    /// Calls `f` with the reason once nothing is kept short any more, or at once if so.
     pub(super) fn listen(&self, f: OnFailure) {
         let mut listeners = self.listeners();
         // Whoever fails now waits for the listeners.

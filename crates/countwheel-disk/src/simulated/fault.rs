@@ -44,7 +44,7 @@ impl Operation {
         Self::Sync,
     ];
 
-    /// Whether it can fail for want of room.
+    /// Whether it can fail for lack of room.
     pub(super) fn takes_room(self) -> bool {
         self.changes() && self != Self::Remove
     }

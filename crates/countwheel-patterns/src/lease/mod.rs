@@ -139,7 +139,7 @@ pub struct LeaseStats {
 }
 
 impl<K: Send + Sync + 'static> Leases<K> {
-    /// Grants leases by `timer`, and has `evict` called on its executor.
+    /// Grants leases by `timer`, and calls `evict` on its executor.
     #[must_use]
     pub fn new(
         timer: Timer,

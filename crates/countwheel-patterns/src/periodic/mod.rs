@@ -31,7 +31,7 @@ use countwheel_time::Random;
 ///
 /// Clones are the same handle. Dropping them all changes nothing: the task goes on, but does not
 /// keep its timer alive. ([`cancel_on_drop`](Self::cancel_on_drop) makes a guard that ends it.)
-/// Once it is started, its runs are not refused for want of room
+/// Once it is started, its runs are not refused for lack of room
 /// ([`max_pending`](countwheel::TimerBuilder::max_pending)).
 ///
 /// A period costs two entries in the timer, one of them with a box. Runs are due at deadlines,

@@ -156,7 +156,7 @@ impl<T: Send + 'static> Response<T> {
         drop(self);
     }
 
-    /// Has `handler` called with the answer, or the reason why there is none, once: as a task
+    /// Calls `handler` with the answer, or the reason why there is none, once: as a task
     /// of the timer, on its executor. Returns the id.
     ///
     /// It is called in any case. If the executor has not begun it

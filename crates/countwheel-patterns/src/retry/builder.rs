@@ -126,7 +126,7 @@ where
     }
 
     /// How many operations the store holds, those in flight included: any number unless told
-    /// otherwise. A retry has its place already, so none is ever lost for want of room. With
+    /// otherwise. A retry has its place already, so none is ever lost for lack of room. With
     /// keys, it is the number of keys; one that was cancelled counts until its attempt has
     /// ended.
     pub fn max_pending(mut self, operations: NonZeroUsize) -> Self {
@@ -192,7 +192,7 @@ where
         self
     }
 
-    /// What is called with each operation that is given up, dropped for want of room, or still
+    /// What is called with each operation that is given up, dropped for lack of room, or still
     /// there when the last handle of the store is dropped. Without such a handler, a warning
     /// is logged.
     ///

@@ -78,7 +78,7 @@ enum Refusal {
 ///
 /// Any method may be called from anywhere, the handlers included. Each takes one lock for a
 /// moment, under which nothing of yours runs, and is O(1), or O(log n) of the operations that
-/// are due for want of attempts (or could be [dropped](WhenFull::DropOldest)). However many
+/// are due for lack of attempts (or could be [dropped](WhenFull::DropOldest)). However many
 /// wait, the timer below has one entry for them.
 ///
 /// ```

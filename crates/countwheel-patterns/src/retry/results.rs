@@ -114,7 +114,7 @@ impl<E> From<E> for Failure<E> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RetryId(pub(super) u64);
 
-/// An operation that ended without success: given up, or dropped for want of room. See
+/// An operation that ended without success: given up, or dropped for lack of room. See
 /// [`RetryBuilder::dead_letter`](super::RetryBuilder::dead_letter).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -286,7 +286,7 @@ pub struct RetryStats {
     pub succeeded: u64,
     /// Operations that are not tried again: all attempts made, too old, no budget, permanent.
     pub given_up: u64,
-    /// Operations that were dropped for want of room, or with the store.
+    /// Operations that were dropped for lack of room, or with the store.
     pub dropped: u64,
     /// Operations that somebody cancelled.
     pub cancelled: u64,

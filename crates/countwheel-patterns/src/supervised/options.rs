@@ -159,7 +159,7 @@ impl SupervisedBuilder {
         self
     }
 
-    /// Has `listener` called with what became of each run: at its end on the thread of the run,
+    /// Calls `listener` with what became of each run: at its end on the thread of the run,
     /// else as a task of its own on the executor. So two calls may overlap, and a panic of it is
     /// logged and goes no further. While the executor has no room, the calls wait in the timer, one
     /// for each event. For logs and metrics; the counters are in

@@ -883,7 +883,7 @@ fn one_loads_and_the_others_wait() {
     assert!(stats.misses >= stats.loads + stats.waited);
 }
 
-/// Starts a load of key 1 on a thread, and has `meanwhile` called when it is under way. What
+/// Starts a load of key 1 on a thread, and calls `meanwhile` when it is under way. What
 /// the load then brings is `result`.
 fn while_loading<R: Send>(
     map: &ExpiringMap<u64, u64>,

@@ -75,7 +75,7 @@ pub struct Tally {
     pub lives: u64,
     /// Commits acknowledged.
     pub commits: u64,
-    /// Commits refused for want of room.
+    /// Commits refused for lack of room.
     pub refused: u64,
     /// Commits of which it was not known what became of them.
     pub unknown: u64,
@@ -117,7 +117,7 @@ impl fmt::Display for Tally {
         write!(
             f,
             "{} lives, {} calls to the disk, {} of them failed; {} commits acknowledged, {} refused \
-             for want of room, {} unknown ({} of them there); {} openings failed, {} power cuts, \
+             for lack of room, {} unknown ({} of them there); {} openings failed, {} power cuts, \
              {} audits",
             self.lives,
             self.calls,

@@ -23,7 +23,7 @@ pub(super) struct CrashingStore {
     /// Whether it reads many names in one piece.
     in_bulk: bool,
     next: Mutex<NextCommit>,
-    /// The last commit was refused for want of room.
+    /// The last commit was refused for lack of room.
     was_full: AtomicBool,
     /// Where the clocks stood when the shard was taken, and what was said of them since.
     acquired: Mutex<Option<ClockNote>>,
@@ -71,7 +71,7 @@ impl CrashingStore {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the last commit was refused for want of room. Asked once.
+    /// Whether the last commit was refused for lack of room. Asked once.
     pub(super) fn was_full(&self) -> bool {
         self.was_full.swap(false, Ordering::Relaxed)
     }

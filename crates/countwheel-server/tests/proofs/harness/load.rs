@@ -235,7 +235,7 @@ enum Said {
     Answer(Reply),
     /// Nothing, or that the outcome is not known.
     Nothing,
-    /// That nothing was done, for want of something or for good.
+    /// That nothing was done, for lack of something or for good.
     Refused {
         for_good: bool,
     },
