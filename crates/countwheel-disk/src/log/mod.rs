@@ -261,6 +261,32 @@ struct State {
     copy_bytes: u64,
 }
 
+/// How full the log is, and how full it may be.
+#[derive(Clone, Copy)]
+struct Fill {
+    /// How many names are young.
+    names: usize,
+    segments: usize,
+    /// With more segments than this, commits wait.
+    segments_max: usize,
+    /// How many of these are for the [copies of the counts](segments_of_copies).
+    copies: usize,
+}
+
+/// Segments that the log may have beside those of the options, because of the copies of the counts.
+///
+/// A segment moves only behind a copy of all counts, and the copy is in the log itself. A copy
+/// that is longer than all segments of the options would push itself out, again and again. So the
+/// log has room for the last copy and for as many bytes of commits: at least every second byte
+/// of the log is one of a commit.
+fn segments_of_copies(copy_bytes: u64, segment_bytes: u64) -> usize {
+    if planted!(CopiesPushThemselvesOut) {
+        return 0;
+    }
+    let copies = copy_bytes / segment_bytes.max(1);
+    usize::try_from(2 * copies).unwrap_or(usize::MAX / 2)
+}
+
 impl<B: Sorted> LogStore<B> {
     /// Opens the log in `files`, or begins one there if there is none.
     ///
@@ -474,23 +500,16 @@ impl<B: Sorted> LogStore<B> {
         (state.names(), state.segments.len())
     }
 
-    /// Segments that the log may have, above which commits wait.
-    pub(super) fn segments_max(&self) -> usize {
-        self.options.segments_max.max(2) + self.segments_of_copies()
-    }
-
-    /// Segments that the log has beside those of the options, because of the copies of the counts.
-    ///
-    /// A segment moves only behind a copy of all counts, and the copy is in the log itself. A copy
-    /// that is longer than all segments of the options would push itself out, again and again. So the
-    /// log has room for the last copy and for as many bytes of commits: at least every second byte
-    /// of the log is one of a commit.
-    pub(super) fn segments_of_copies(&self) -> usize {
-        if planted!(CopiesPushThemselvesOut) {
-            return 0;
+    /// How full the log is, and how full it may be.
+    fn fill(&self) -> Fill {
+        let state = self.state();
+        let copies = segments_of_copies(state.copy_bytes, self.options.segment_bytes);
+        Fill {
+            names: state.names(),
+            segments: state.segments.len(),
+            segments_max: self.options.segments_max.max(2) + copies,
+            copies,
         }
-        let copies = self.state().copy_bytes / self.options.segment_bytes.max(1);
-        usize::try_from(2 * copies).unwrap_or(usize::MAX / 2)
     }
 
     /// The shards of which anything is known.
@@ -743,9 +762,13 @@ impl<B: Sorted> OnDisk for LogStore<B> {
     }
 
     fn open_files(&self) -> OpenFiles {
-        let segments = self.young().1;
+        let Fill {
+            segments,
+            segments_max,
+            ..
+        } = self.fill();
         // One that is begun, those of the reserve, and a spare that is made.
-        let most = self.segments_max() + self.options.reserve_segments + 2;
+        let most = segments_max + self.options.reserve_segments + 2;
         let base = self.base.open_files();
         OpenFiles {
             open: base.open + segments + 1, // and the directory

@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::LogStore;
 use super::moving::Step;
+use super::{Fill, LogStore};
 use crate::sorted::share;
 use crate::{
     Change, Commit, DuePage, DueScan, Filter, Gaps, Lease, OnDisk, OnFailure, OpenFiles, Ownership,
@@ -109,12 +109,12 @@ impl<B: Sorted> LogStore<B> {
 
     /// Whether more is young than the options allow.
     pub(super) fn is_over(&self) -> bool {
-        self.is_too_much(self.young())
+        self.is_too_much(self.fill())
     }
 
     /// Whether so many names and segments are more than the options allow.
-    fn is_too_much(&self, (names, segments): (usize, usize)) -> bool {
-        segments > self.segments_max() || names >= self.options.young_max.max(1)
+    fn is_too_much(&self, fill: Fill) -> bool {
+        fill.segments > fill.segments_max || fill.names >= self.options.young_max.max(1)
     }
 
     /// Whether there are so many names that something has to move, full or not.
@@ -129,8 +129,8 @@ impl<B: Sorted> LogStore<B> {
     fn wants_move(&self) -> bool {
         let kept = self.options.segments_max.max(2) - 1;
         let kept = self.options.segments_kept.clamp(1, kept);
-        let copies = self.segments_of_copies();
-        let segments = self.young().1.saturating_sub(copies);
+        let fill = self.fill();
+        let segments = fill.segments.saturating_sub(fill.copies);
         let is_long = segments > kept || self.has_many_names();
         let is_short_of_room = segments > 1 && !self.writer_whatever().supply.has_room();
         is_long && !self.base.is_behind() || is_short_of_room
@@ -138,7 +138,8 @@ impl<B: Sorted> LogStore<B> {
 
     /// Whether commits have to wait until the oldest segment has moved, or soon will have to.
     pub(super) fn needs_way(&self) -> bool {
-        self.young().1 >= self.segments_max() || self.has_many_names()
+        let fill = self.fill();
+        fill.segments >= fill.segments_max || self.has_many_names()
     }
 
     /// A segment was moved.
@@ -171,8 +172,9 @@ impl<B: Sorted> LogStore<B> {
     /// the room for them runs out, instead of stopping until a whole segment has moved.
     /// `names_then` is how many names were young when it began.
     fn pace(&self, names_then: usize) -> f64 {
-        let (names, segments) = self.young();
-        if self.is_too_much((names, segments)) {
+        let fill = self.fill();
+        let names = fill.names;
+        if self.is_too_much(fill) {
             return f64::INFINITY;
         }
         // During a move they may take half of what room there was when it began, which then is as
@@ -182,7 +184,7 @@ impl<B: Sorted> LogStore<B> {
         let room = young_max.saturating_sub(free_of_charge).max(1);
         let more = names.saturating_sub(free_of_charge);
         let by_names = 2.0 * share(more as u64, room as u64);
-        if segments < self.segments_max() {
+        if fill.segments < fill.segments_max {
             return by_names;
         }
         let writer = self.writer_whatever();
