@@ -1,6 +1,6 @@
 //! What receivers see, and what their answers mean.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -445,6 +445,8 @@ fn interim_answers_without_end_end_the_attempt() {
     let url = serve_connections(move |mut stream| {
         let sent = sent.clone();
         std::thread::spawn(move || {
+            // Before the request is there, bytes would be the end of the connection.
+            assert!(stream.read(&mut [0; 4_096]).unwrap() > 0);
             let mut bytes = 0_usize;
             let early = b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100);
             while stream.write_all(&early).is_ok() {
