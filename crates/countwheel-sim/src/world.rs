@@ -10,6 +10,7 @@ mod places;
 mod shrinking;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use self::boots::Boots;
 use self::crashing::{CrashingStore, Fault, NextCommit};
 use self::places::Places;
 pub use self::shrinking::{Part, Shrunk, shrink};
-use crate::failure::{Failure as Failed, Log};
+use crate::failure::{Failure as Failed, Log, panic_text};
 use crate::machine::{Kind, Machine};
 use crate::model::{Model, Now};
 use crate::random::Random;
@@ -164,7 +165,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failed>> {
     #[cfg(feature = "planted-bugs")]
     let _planted = crate::planted::Planted::new(options.planted_bug);
     let mut world = World::new(seed, options);
-    let result = world.live();
+    // A failed assertion is a failure like others, with its seed and what led to it.
+    let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
+    let result = lived.unwrap_or_else(|panic| Err(panic_text(&*panic)));
     let World { report, log, .. } = world;
     result.map(|()| report.clone()).map_err(|what| {
         Box::new(Failed {
@@ -657,6 +660,7 @@ impl World {
 
     fn turn(&mut self) -> Result<(), String> {
         self.report.turns += 1;
+        self.machine.bound_calls();
         if !self.machine.disk.is_limited() && !self.store.has_room() {
             // As the store's own threads would: segments move, and spare ones are made.
             for which in [3, 2] {
