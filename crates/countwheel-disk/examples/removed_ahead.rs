@@ -20,7 +20,7 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Config, Due, Effect, Engine, Event, Outcome, Precondition, Record, Request, RetryPolicy,
-    SetOptions, Settings, SettingsVersion, Ticket, TimerName, Verdict,
+    SetOptions, Settings, SettingsVersion, Ticket, TimerName,
 };
 use countwheel_time::{Clock, SystemClock, Timestamp};
 
@@ -209,7 +209,7 @@ fn fire(
                     let late_by = clock.timestamp().saturating_since(attempt.due);
                     late.0.push(late_by);
                 }
-                let outcome = Outcome::new(Verdict::Done, "");
+                let outcome = Outcome::done();
                 let revision = attempt.revision;
                 next.push(Event::Outcome { revision, outcome });
             }

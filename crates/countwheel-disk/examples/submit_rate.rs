@@ -20,7 +20,7 @@ use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::MemoryStore;
 use countwheel_durable::{
     Attempt, Config, Due, Inline, Outcome, Precondition, Request, RetryPolicy, SetOptions, Shards,
-    TimerName, Timers, Verdict,
+    TimerName, Timers,
 };
 use countwheel_time::{Clock, SystemClock};
 
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let callers: usize = callers.trim_end_matches('+').parse()?;
 
     let clock = SystemClock::new();
-    let handler = Inline(|_: &Attempt| Outcome::new(Verdict::Done, ""));
+    let handler = Inline(|_: &Attempt| Outcome::done());
     let (shared, config) = (Arc::new(clock), Config::default());
     let timers = match store.strip_prefix("disk:") {
         Some(directory) => {

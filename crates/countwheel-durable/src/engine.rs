@@ -17,8 +17,8 @@ use crate::scheduler::{Event, Scheduler, Step, Ticket};
 use crate::store::{self, Change, ClockNote, Lease, Shard, Store, StoreError};
 use crate::trouble::Noticed;
 use crate::{
-    Attempt, BatchError, Budget, Config, Request, Response, Settings, SettingsVersion, Stats,
-    TimerError, Trouble, TroubleReason,
+    Attempt, BatchError, Budget, Config, Configured, Request, Response, Settings, SettingsVersion,
+    Stats, TimerError, Trouble, TroubleReason,
 };
 
 /// A scheduler with its store and its clock, but without a thread: whoever holds it calls
@@ -430,7 +430,7 @@ impl Engine {
             .iter_mut()
             .filter_map(|(_, it)| it.as_mut().ok());
         for response in one.chain(batches.flatten()) {
-            if let Response::Configured { name, version } = response {
+            if let Response::Configured(Configured { name, version }) = response {
                 let found = seen.get(name).map(|value| value.version);
                 *version = found.unwrap_or(seen.version());
             }

@@ -27,7 +27,7 @@ use crate::{Revision, TimerId, TimerName};
 ///                 Some(Run { number, .. }) => println!("{}, run {number}", attempt.name),
 ///                 None => println!("{}", attempt.name),
 ///             }
-///             done.complete(Outcome::new(Verdict::Done, ""));
+///             done.complete(Outcome::done());
 ///         });
 ///     }
 /// }
@@ -63,7 +63,7 @@ pub trait Handler: Send + Sync + 'static {
 /// let (fired, names) = mpsc::channel();
 /// let handler = Inline(move |attempt: &Attempt| {
 ///     fired.send(attempt.name.to_string()).unwrap_or_default();
-///     Outcome::new(Verdict::Done, "")
+///     Outcome::done()
 /// });
 /// let clock = Arc::new(SystemClock::new());
 /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
@@ -160,6 +160,33 @@ impl Outcome {
             detail: detail.into(),
             started: None,
         }
+    }
+
+    /// The attempt succeeded: the timer is done.
+    ///
+    /// ```
+    /// use countwheel_durable::{Outcome, Verdict};
+    ///
+    /// assert_eq!(Outcome::done(), Outcome::done());
+    /// assert_eq!(Outcome::stopped().verdict, Verdict::Stopped);
+    /// let failed = Outcome::failed("503");
+    /// assert_eq!(failed.verdict, Verdict::Failed { retry_after: None });
+    /// assert_eq!(failed.detail, "503");
+    /// ```
+    #[must_use]
+    pub fn done() -> Self {
+        Self::new(Verdict::Done, "")
+    }
+
+    /// The attempt failed, for the reason in `detail`: the retry schedule decides what follows.
+    pub fn failed(detail: impl Into<String>) -> Self {
+        Self::new(Verdict::Failed { retry_after: None }, detail)
+    }
+
+    /// The attempt is not wanted, now or ever: the timer is dead.
+    #[must_use]
+    pub fn stopped() -> Self {
+        Self::new(Verdict::Stopped, "")
     }
 
     /// The same of an attempt that its receiver had at this time.

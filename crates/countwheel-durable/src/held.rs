@@ -2,41 +2,142 @@
 //!
 //! What waits for a place is not late by the fault of the scheduler: the operator has said how many
 //! attempts may run. So the time from when all places were taken, or a queue's share of them, counts as
-//! **held**. A place that becomes free and is taken again in one step does not end it.
+//! **held**. So does the time for which a drain holds a queue, also for what starts after the drain has
+//! ended. A place that becomes free and is taken again in one step does not end it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
+use std::time::Duration;
 
 use countwheel_time::Timestamp;
 
 use crate::QueueName;
+use crate::clocks::Now;
+use crate::drain::Drains;
 use crate::in_flight::InFlight;
 use crate::planted::planted;
 
-/// Since when, by the boot clock, steps have ended with places taken.
+/// Since when, by the boot clock, steps have ended with places taken or queues drained.
 #[derive(Default, Debug)]
 pub(crate) struct Holds {
+    all: Option<Timestamp>,
+    queues: BTreeMap<QueueName, Timestamp>,
+    /// Drains that hold now.
+    drained: Drained,
+    /// From when until when drains held that have ended; `None` for those of all queues. What was due
+    /// then may start much later.
+    ended: BTreeMap<Option<QueueName>, VecDeque<Span>>,
+}
+
+/// From when until when, by the boot clock.
+type Span = (Timestamp, Timestamp);
+
+/// As many ended drains are known of a queue, the newest.
+const ENDED_MAX: usize = 16;
+
+/// Of as many queues ended drains are known.
+const ENDED_QUEUES_MAX: usize = 1_024;
+
+/// Since when drains hold.
+#[derive(Default, Debug)]
+struct Drained {
     all: Option<Timestamp>,
     queues: BTreeMap<QueueName, Timestamp>,
 }
 
 impl Holds {
-    /// A step was committed, and left these attempts.
-    pub(crate) fn look(&mut self, in_flight: &InFlight, boot: Timestamp) {
+    /// A step was committed, and left these attempts and drains.
+    pub(crate) fn look(&mut self, in_flight: &InFlight, drains: &Drains, now: Now) {
+        let boot = now.boot;
+        self.look_at_drains(drains, now);
         self.all = in_flight.is_full().then(|| self.all.unwrap_or(boot));
         let held = in_flight.held_queues();
         if held.is_empty() && planted!(HoldsNeverEnd) {
             return;
         }
         let before = mem::take(&mut self.queues);
-        let since = |queue| before.get(&queue).copied().map(|since| (queue, since));
-        let since = |queue: QueueName| since(queue.clone()).unwrap_or((queue, boot));
-        self.queues = held.into_iter().map(since).collect();
+        self.queues = since(held, &before, boot);
+    }
+
+    fn look_at_drains(&mut self, drains: &Drains, now: Now) {
+        let boot = now.boot;
+        let held = drains.held(now.wall).cloned();
+        let before = mem::take(&mut self.drained);
+        self.drained = Drained {
+            all: (drains.holds_all(now.wall)).then(|| before.all.unwrap_or(boot)),
+            queues: since(held, &before.queues, boot),
+        };
+        let all = before.all.filter(|_| self.drained.all.is_none());
+        for (queue, since) in before.queues {
+            if !self.drained.queues.contains_key(&queue) {
+                self.note_end(Some(queue), (since, boot));
+            }
+        }
+        if let Some(since) = all {
+            self.note_end(None, (since, boot));
+        }
+    }
+
+    fn note_end(&mut self, queue: Option<QueueName>, span: Span) {
+        let is_known = self.ended.contains_key(&queue);
+        if !is_known && self.ended.len() >= ENDED_QUEUES_MAX {
+            let until = |spans: &VecDeque<Span>| spans.back().map(|(_, until)| *until);
+            let oldest = self.ended.iter().min_by_key(|(_, spans)| until(spans));
+            if let Some(oldest) = oldest.map(|(queue, _)| queue.clone()) {
+                self.ended.remove(&oldest);
+            }
+        }
+        let spans = self.ended.entry(queue).or_default();
+        if spans.len() == ENDED_MAX {
+            spans.pop_front();
+        }
+        spans.push_back(span);
     }
 
     /// Since when nothing of this queue could start.
     pub(crate) fn since(&self, queue: &QueueName) -> Option<Timestamp> {
         let own = self.queues.get(queue).copied();
-        self.all.into_iter().chain(own).min()
+        let drained = self.drained.queues.get(queue).copied();
+        let all = self.all.into_iter().chain(self.drained.all);
+        all.chain(own).chain(drained).min()
     }
+
+    /// For how long a timer of this queue was held that is `waited` past its deadline and could not start
+    /// `since` that time.
+    pub(crate) fn held(
+        &self,
+        queue: &QueueName,
+        since: Option<Timestamp>,
+        waited: Duration,
+        boot: Timestamp,
+    ) -> Duration {
+        let due = boot.saturating_sub(waited);
+        let now = since.unwrap_or(boot);
+        let of = |queue: Option<QueueName>| self.ended.get(&queue).into_iter().flatten();
+        let before = if self.ended.is_empty() {
+            None
+        } else {
+            let ended = of(None).chain(of(Some(queue.clone())));
+            let held = ended.map(|(since, until)| {
+                let until = *until.min(&now);
+                until.saturating_since(*since.max(&due))
+            });
+            held.max()
+        };
+        // Drains of all and of the queue may have been at the same time: none counts twice.
+        (boot.saturating_since(now) + before.unwrap_or_default()).min(waited)
+    }
+}
+
+/// Each of `held` with the time since when it is, or `boot` if it was not before.
+fn since(
+    held: impl IntoIterator<Item = QueueName>,
+    before: &BTreeMap<QueueName, Timestamp>,
+    boot: Timestamp,
+) -> BTreeMap<QueueName, Timestamp> {
+    let since = |queue: QueueName| {
+        let since = before.get(&queue).copied().unwrap_or(boot);
+        (queue, since)
+    };
+    held.into_iter().map(since).collect()
 }

@@ -16,7 +16,7 @@
 //! let (send, receive) = mpsc::channel();
 //! let handler = move |attempt: &Attempt| {
 //!     send.send((attempt.name.to_string(), attempt.number)).expect("somebody listens");
-//!     Outcome::new(Verdict::Done, "")
+//!     Outcome::done()
 //! };
 //! let store = DiskStore::open(directory.path(), 1, DiskOptions::default())?;
 //! let timers = Timers::open(store, handler, Arc::new(SystemClock::new()), Config::default())?;
@@ -97,6 +97,7 @@ mod budget;
 mod clocks;
 mod config;
 mod draft;
+mod drain;
 mod engine;
 mod gather;
 mod handler;
@@ -126,6 +127,7 @@ mod window;
 
 pub use budget::Budget;
 pub use config::Config;
+pub use drain::{DrainMode, Drains};
 pub use engine::{Effect, Engine, Turn};
 pub use handler::{Attempt, Completion, Handler, Inline, Outcome, Run, Verdict};
 pub use name::{Key, NameError, Namespace, QueueName, TimerName};
@@ -141,7 +143,8 @@ pub use recurrence::{
     UnknownZone, Zone,
 };
 pub use request::{
-    BatchError, Due, Precondition, Request, Response, SetOptions, Shift, TimerError, Was,
+    BatchError, Configured, Due, Moved, Precondition, Request, Response, Set, SetOptions, Shift,
+    TimerError, Was,
 };
 pub use scheduler::{Event, Ticket};
 pub use setting::{
@@ -150,5 +153,5 @@ pub use setting::{
 };
 pub use shards::Shards;
 pub use stats::{Lateness, OverdueCount, Overview, QueueOverview, Stats};
-pub use timers::{Health, Timers};
+pub use timers::{Drained, Health, Left, Timers};
 pub use trouble::{Trouble, TroubleReason, Troubles};

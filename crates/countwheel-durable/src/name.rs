@@ -315,6 +315,12 @@ pub struct TimerName {
     pub key: Key,
 }
 
+impl From<&TimerName> for TimerName {
+    fn from(name: &TimerName) -> Self {
+        name.clone()
+    }
+}
+
 impl TimerName {
     /// Checks and takes both parts, of a queue in the namespace `default`.
     ///

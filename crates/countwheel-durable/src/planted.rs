@@ -66,6 +66,12 @@ bugs! {
     BatchWakesNobody,
     /// The place of an attempt in its queue's share is not given back.
     LeakPlace,
+    /// A drain that lets nothing start lets it start.
+    DrainLetsStart,
+    /// A drained queue takes timers.
+    DrainTakesSets,
+    /// A drain counts from the turn after the one that answered it.
+    DrainForgotten,
     /// The window holds as much as comes.
     WindowWithoutBound,
     /// What was overdue at the opening starts without a rate.

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use countwheel_time::Timestamp;
+use countwheel_time::{By, Timestamp};
 
+use crate::drain;
 use crate::store::{Shard, StoreError};
 use crate::{
-    Missed, NameError, PolicyError, Recurrence, RecurrenceError, RetryPolicy, Revision,
-    SettingError, SettingName, SettingPrecondition, SettingsVersion, StateKind, TimerId, TimerName,
+    DrainMode, Missed, NameError, PolicyError, QueueName, Recurrence, RecurrenceError, RetryPolicy,
+    Revision, SettingError, SettingName, SettingPrecondition, SettingsVersion, StateKind, TimerId,
+    TimerName,
 };
 
 /// When something shall be due.
@@ -40,6 +42,18 @@ impl Due {
     }
 }
 
+impl From<Timestamp> for Due {
+    fn from(at: Timestamp) -> Self {
+        Self::At(at)
+    }
+}
+
+impl From<Duration> for Due {
+    fn from(delay: Duration) -> Self {
+        Self::In(delay)
+    }
+}
+
 /// Where a move takes a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shift {
@@ -49,6 +63,15 @@ pub enum Shift {
     Later(Duration),
     /// Sooner than its deadline now, at most to now.
     Sooner(Duration),
+}
+
+impl From<By> for Shift {
+    fn from(by: By) -> Self {
+        match by {
+            By::Later(span) => Self::Later(span),
+            By::Sooner(span) => Self::Sooner(span),
+        }
+    }
 }
 
 /// What must hold of the timer for a request to do anything.
@@ -162,6 +185,29 @@ pub enum Request {
 }
 
 impl Request {
+    /// Drains a queue, or all queues (`None`), as an owner of one shard sees it at once and the others
+    /// within half a second; `None` for a mode ends the drain. [`Timers::drain`](crate::Timers::drain)
+    /// tells all shards of a process.
+    ///
+    /// ```
+    /// use countwheel_durable::{DrainMode, QueueName, Request};
+    ///
+    /// let orders = QueueName::new("orders")?;
+    /// let hold = Request::drain(Some(&orders), Some(DrainMode::Hold))?;
+    /// assert!(matches!(hold, Request::Configure { name, .. } if name.as_str() == "drain/orders"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None with a queue's name of today's length.
+    pub fn drain(queue: Option<&QueueName>, mode: Option<DrainMode>) -> Result<Self, SettingError> {
+        Ok(Self::Configure {
+            name: drain::setting_of(queue)?,
+            value: mode.map(DrainMode::to_value),
+            precondition: SettingPrecondition::None,
+        })
+    }
+
     /// The timer it is about; `None` if it is about a setting.
     #[must_use]
     pub fn name(&self) -> Option<&TimerName> {
@@ -180,34 +226,69 @@ impl Request {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Response {
     /// The timer was set.
-    Set {
-        /// Its id, which every delivery carries.
-        id: TimerId,
-        /// Its revision.
-        revision: Revision,
-        /// When it is due: not before the request was taken up.
-        due: Timestamp,
-        /// The state of the timer that it replaced.
-        replaced: Option<StateKind>,
-    },
+    Set(Set),
     /// The timer was moved, fired or revived.
-    Moved {
-        /// Its new revision.
-        revision: Revision,
-        /// When it was due.
-        old_due: Timestamp,
-        /// When it is due now.
-        due: Timestamp,
-    },
+    Moved(Moved),
     /// The timer was removed.
     Removed(Was),
     /// The setting was changed.
-    Configured {
-        /// Its name.
-        name: SettingName,
-        /// The version of it, or of all settings if it was removed.
-        version: SettingsVersion,
-    },
+    Configured(Configured),
+}
+
+/// The answer to a set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Set {
+    /// The timer's id, which every delivery carries.
+    pub id: TimerId,
+    /// The timer's revision.
+    pub revision: Revision,
+    /// When the timer is due: not before the request was taken up.
+    pub due: Timestamp,
+    /// The state of the timer that the set replaced.
+    pub replaced: Option<StateKind>,
+}
+
+/// The answer to a move, a fire and a revive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// The timer's new revision.
+    pub revision: Revision,
+    /// When the timer was due.
+    pub old_due: Timestamp,
+    /// When the timer is due now.
+    pub due: Timestamp,
+}
+
+/// The answer to a change of a setting.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Configured {
+    /// The setting's name.
+    pub name: SettingName,
+    /// The version of the setting, or of all settings if the setting was removed.
+    pub version: SettingsVersion,
+}
+
+/// Takes the answer of one verb out of a [`Response`], and gives back a response of another.
+macro_rules! answers {
+    ($($variant:ident($answer:ty),)+) => {$(
+        impl TryFrom<Response> for $answer {
+            type Error = Response;
+
+            fn try_from(response: Response) -> Result<Self, Response> {
+                match response {
+                    Response::$variant(answer) => Ok(answer),
+                    other => Err(other),
+                }
+            }
+        }
+    )+};
+}
+
+answers! {
+    Set(Set),
+    Moved(Moved),
+    Removed(Was),
+    Configured(Configured),
 }
 
 /// What a removed timer was doing.
@@ -284,6 +365,15 @@ pub enum TimerError {
     Exists {
         /// The state it is in.
         state: StateKind,
+    },
+    /// The queue is [drained](crate::Timers::drain): it takes no timers until it is resumed. Nothing was
+    /// done.
+    #[error("the queue {queue} is being drained ({mode}): it takes no timers until it is resumed")]
+    Draining {
+        /// The queue.
+        queue: QueueName,
+        /// What becomes of its timers.
+        mode: DrainMode,
     },
     /// The deadline is more than a hundred years ahead.
     #[error("a timer is due at most 36525 days ahead")]

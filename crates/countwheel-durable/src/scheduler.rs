@@ -15,7 +15,8 @@ use countwheel_time::Timestamp;
 use crate::backlog::{Backlog, ByQueue, Correction};
 use crate::budget::{Budget, Member};
 use crate::clocks::{Now, Steps};
-use crate::draft::{Draft, Replaced};
+use crate::draft::Draft;
+use crate::drain::Drains;
 use crate::held::Holds;
 use crate::in_flight::{InFlight, Running};
 use crate::kept::Kept;
@@ -27,13 +28,13 @@ use crate::suspects::Suspects;
 use crate::trouble::Noticed;
 use crate::window::{Room, Window};
 use crate::{
-    Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason, Due,
-    DueClock, Missed, Outcome, Precondition, QueueName, Record, Recurrence, Recurring, Request,
-    Response, Revision, Run, Setting, Settings, Shift, State, StateKind, Stats, TimerError,
-    TimerId, Verdict, Wake, Was, policy,
+    Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason, DueClock,
+    Missed, Outcome, QueueName, Record, Recurrence, Request, Response, Revision, Run, Settings,
+    State, StateKind, Stats, TimerError, Verdict, Wake, policy,
 };
 use countwheel_time::Random;
 
+mod answer;
 mod batch;
 mod suspected;
 mod unreadable;
@@ -109,6 +110,33 @@ pub(crate) struct Step {
     pub(crate) failure: Option<StoreError>,
 }
 
+/// What lets attempts start.
+struct Gate<'a> {
+    in_flight: &'a InFlight,
+    drains: &'a Drains,
+    wall: Timestamp,
+}
+
+impl Gate<'_> {
+    /// Whether an attempt of this queue may start now.
+    fn may(&self, queue: &QueueName) -> bool {
+        let is_drained = self.drains.holds(queue, self.wall) && !planted!(DrainLetsStart);
+        self.in_flight.may(queue) && !is_drained
+    }
+}
+
+/// The gate of a scheduler. Borrows some of its fields, and leaves the others to be changed.
+macro_rules! gate {
+    ($scheduler:ident) => {
+        Gate {
+            in_flight: &$scheduler.in_flight,
+            drains: &$scheduler.drains,
+            wall: $scheduler.now.wall,
+        }
+    };
+}
+use gate;
+
 /// How much each part of a scheduler may hold, in bytes but for the windows.
 struct Rooms {
     window: Room,
@@ -175,6 +203,8 @@ pub(crate) struct Scheduler {
     noticed: Arc<Noticed>,
     /// As they were last looked at.
     settings: Arc<Settings>,
+    /// Those that the settings name, as this step has changed them.
+    drains: Drains,
     stats: Stats,
 }
 
@@ -222,6 +252,7 @@ impl Scheduler {
             backlog: Backlog::new(),
             noticed: Arc::default(),
             settings: Arc::default(),
+            drains: Drains::default(),
             stats: Stats::default(),
             config,
         }
@@ -266,6 +297,7 @@ impl Scheduler {
     /// These are the settings from now on.
     pub(crate) fn knows(&mut self, settings: Arc<Settings>) {
         self.settings = settings;
+        self.drains = Drains::of_settings(&self.settings);
     }
 
     pub(crate) fn settings(&self) -> &Arc<Settings> {
@@ -363,6 +395,7 @@ impl Scheduler {
         let outcomes = outcomes.collect();
         self.stats = step.before;
         self.stats.refused += answers;
+        self.drains = Drains::of_settings(&self.settings);
         // What it took out of the window is in the store as it was.
         if !planted!(LostAfterFull) {
             self.begin_anew(now);
@@ -375,7 +408,7 @@ impl Scheduler {
     pub(crate) fn settle(&mut self, corrections: Option<&[Correction]>, changes: Vec<Change>) {
         self.kept.settle(changes);
         self.member.catch_up(!self.overdue.is_done());
-        self.holds.look(&self.in_flight, self.now.boot);
+        self.holds.look(&self.in_flight, &self.drains, self.now);
         match corrections {
             Some(corrections) => self.backlog.correct(corrections),
             None => self.backlog.restart(),
@@ -421,15 +454,17 @@ impl Scheduler {
         if self.in_flight.is_full() {
             return count; // an outcome comes first
         }
-        let may = |queue: &QueueName| self.in_flight.may(queue);
+        let gate = gate!(self);
+        let may = |queue: &QueueName| gate.may(queue);
         let ready = self.window.is_ready(may).then_some(Duration::ZERO);
         let next = self.next_wake(now);
         let overdue = self.overdue.wait(now, may);
         let aside = self.aside.wait(now);
         let suspect = self.suspects.next_start(now.boot, may);
         let suspect = suspect.map(|wait| wait.max(self.overdue.pause(now)));
-        let held = self.window.is_ready(|queue| !may(queue))
-            || self.overdue.window.is_ready(|queue| !may(queue))
+        let waits = |queue: &QueueName| !self.in_flight.may(queue);
+        let held = self.window.is_ready(waits)
+            || self.overdue.window.is_ready(waits)
             || self.suspects.has_waiting();
         self.member.waits(held);
         let waits = [next, ready, overdue, aside, suspect, count];
@@ -616,238 +651,6 @@ impl Scheduler {
         store.get_many(shard, &mut names, READ_BEFORE_MAX_BYTES)
     }
 
-    fn answer(&mut self, request: Request, draft: &mut Draft<'_>) -> Result<Response, TimerError> {
-        match request {
-            Request::Set {
-                name,
-                due,
-                policy,
-                payload,
-                precondition,
-                options,
-            } => {
-                policy.validate()?;
-                options.validate()?;
-                let limit = self.config.max_payload;
-                if payload.len() > limit {
-                    let bytes = payload.len();
-                    return Err(TimerError::PayloadTooLarge { bytes, limit });
-                }
-                let (mut asked, mut due, mut clock) = self.resolve(due)?;
-                let recurring = match options.recurrence {
-                    None => None,
-                    Some(recurrence) => {
-                        let by = recurrence.clock();
-                        let from = self.now.convert(due, clock, by);
-                        let begun = Recurring::begin(*recurrence, from)?;
-                        (due, clock) = (Due::At(begun.nominal).resolve(self.now.by(by))?, by);
-                        Some(Box::new(begun))
-                    }
-                };
-                let old = if precondition == Precondition::None {
-                    draft.replaced(&name)?
-                } else {
-                    Replaced::Record(draft.find(&name)?)
-                };
-                self.is_mended(&name);
-                let replaced = match old {
-                    Replaced::Record(old) => {
-                        check(precondition, old)?;
-                        old.map(|record| record.state.kind())
-                    }
-                    Replaced::Unreadable => None,
-                };
-                let revision = self.next_revision();
-                let id = TimerId {
-                    store: self.ownership.store_id,
-                    set: revision,
-                };
-                if let Some(recurring) = &recurring {
-                    due = recurring.due(id);
-                    asked = due;
-                }
-                self.write(
-                    draft,
-                    Box::new(Record {
-                        name,
-                        id,
-                        revision,
-                        state: State::Pending,
-                        // On the line of the deadline, so that the one is never before the other.
-                        created: self.now.by(clock),
-                        due,
-                        clock,
-                        missed: options.missed,
-                        recurring,
-                        first_due: asked,
-                        policy,
-                        failures: 0,
-                        interruptions: 0,
-                        attempt: 0,
-                        attempts: Vec::new(),
-                        payload,
-                    }),
-                );
-                self.stats.set += 1;
-                Ok(Response::Set {
-                    id,
-                    revision,
-                    due,
-                    replaced,
-                })
-            }
-            Request::Move {
-                name,
-                shift,
-                precondition,
-            } => {
-                let mut record = Box::new(draft.existing(&name)?.clone());
-                check(precondition, Some(&record))?;
-                must_be_pending(&record)?;
-                let by = self.now.by(record.clock);
-                let resolved = |due: Due| due.resolve(by).map(|due| (due, due, record.clock));
-                let (asked, due, clock) = match shift {
-                    Shift::To(due) => self.resolve(due)?,
-                    Shift::Later(span) => resolved(Due::At(record.due + span))?,
-                    Shift::Sooner(span) => resolved(Due::At(record.due.saturating_sub(span)))?,
-                };
-                if record.is_untried() {
-                    record.first_due = record.recurring.as_ref().map_or(asked, |_| due);
-                    if let Some(recurring) = &mut record.recurring
-                        && !planted!(MoveForgottenByRun)
-                    {
-                        let by = recurring.recurrence.clock();
-                        recurring.move_to(self.now.convert(due, clock, by));
-                    }
-                } else {
-                    record.first_due = self.now.convert(record.first_due, record.clock, clock);
-                }
-                self.stats.moved += 1;
-                Ok(self.rearm(draft, record, due, clock))
-            }
-            Request::Remove {
-                name,
-                precondition,
-                only_pending,
-            } => {
-                let record = if precondition == Precondition::None && !only_pending {
-                    draft.replaced(&name)?
-                } else {
-                    Replaced::Record(draft.find(&name)?)
-                };
-                self.is_mended(&name);
-                let Replaced::Record(record) = record else {
-                    draft.remove(&name);
-                    self.stats.removed += 1;
-                    return Ok(Response::Removed(Was::Unreadable));
-                };
-                let record = record.ok_or(TimerError::NotFound)?;
-                check(precondition, Some(record))?;
-                if only_pending {
-                    must_be_pending(record)?;
-                }
-                let was = match record.state {
-                    State::Pending => Was::Pending { due: record.due },
-                    State::Delivering => Was::Delivering {
-                        attempt: record.attempt,
-                    },
-                    State::Dead { .. } => Was::Dead,
-                    State::Done { at, .. } => return Err(TimerError::Gone { at }),
-                };
-                self.forget(record);
-                if !planted!(KeepRemoved) {
-                    draft.remove(&name);
-                }
-                self.stats.removed += 1;
-                Ok(Response::Removed(was))
-            }
-            Request::Fire { name } => {
-                let mut record = Box::new(draft.existing(&name)?.clone());
-                must_be_pending(&record)?;
-                let (due, clock) = (self.now.by(record.clock), record.clock);
-                if record.is_untried() {
-                    record.first_due = due;
-                    if let Some(recurring) = &mut record.recurring {
-                        let by = recurring.recurrence.clock();
-                        let before = self.now.convert(record.due, clock, by);
-                        recurring.fire(before, self.now.by(by));
-                    }
-                }
-                self.stats.fired_by_request += 1;
-                Ok(self.rearm(draft, record, due, clock))
-            }
-            Request::Configure {
-                name,
-                value,
-                precondition,
-            } => {
-                let setting = name.clone();
-                let change = Setting {
-                    name: setting,
-                    value,
-                };
-                let version = draft.configure(change, precondition)?;
-                Ok(Response::Configured { name, version })
-            }
-            Request::Revive { name, due } => {
-                let mut record = Box::new(draft.existing(&name)?.clone());
-                if !matches!(record.state, State::Dead { .. }) {
-                    return Err(refusal(&record));
-                }
-                let (asked, due, clock) = self.resolve(due)?;
-                record.state = State::Pending;
-                record.first_due = record.recurring.as_ref().map_or(asked, |_| due);
-                record.failures = 0;
-                record.interruptions = 0;
-                if let Some(recurring) = &mut record.recurring {
-                    let by = recurring.recurrence.clock();
-                    recurring.move_to(self.now.convert(due, clock, by));
-                }
-                self.stats.revived += 1;
-                Ok(self.rearm(draft, record, due, clock))
-            }
-        }
-    }
-
-    /// What was asked for, when that is, which is now if it has passed, and by which clock: an
-    /// instant is one of the wall clock's, a delay is counted by the other.
-    fn resolve(&self, due: Due) -> Result<(Timestamp, Timestamp, DueClock), TimerError> {
-        let clock = match due {
-            Due::At(_) => DueClock::Wall,
-            Due::In(_) => DueClock::Boot,
-        };
-        let resolved = due.resolve(self.now.by(clock))?;
-        let asked = match due {
-            Due::At(at) if !planted!(PassedTimeForgotten) => at,
-            Due::At(_) | Due::In(_) => resolved,
-        };
-        Ok((asked, resolved, clock))
-    }
-
-    /// Gives a pending record another deadline, as a new insertion.
-    fn rearm(
-        &mut self,
-        draft: &mut Draft<'_>,
-        mut record: Box<Record>,
-        due: Timestamp,
-        clock: DueClock,
-    ) -> Response {
-        let old_due = record.due;
-        if !planted!(MoveKeepsOldDeadline) {
-            self.forget(&record);
-            record.revision = self.next_revision();
-        }
-        record.due = due;
-        record.clock = clock;
-        let revision = record.revision;
-        self.write(draft, record);
-        Response::Moved {
-            revision,
-            old_due,
-            due,
-        }
-    }
-
     fn outcome(
         &mut self,
         now: Timestamp,
@@ -969,8 +772,8 @@ impl Scheduler {
                 self.start_suspects(1, &mut share, draft, starts)?;
                 continue;
             }
-            let in_flight = &self.in_flight;
-            let Some(entry) = self.window.take(reach, |queue| in_flight.may(queue)) else {
+            let gate = gate!(self);
+            let Some(entry) = self.window.take(reach, |queue| gate.may(queue)) else {
                 break;
             };
             let since = self.holds.since(&entry.name.queue);
@@ -997,8 +800,8 @@ impl Scheduler {
     ) -> Result<usize, StoreError> {
         let mut done = 0;
         while !self.in_flight.is_full() && share.has_room(draft, self.points) && done < most {
-            let in_flight = &self.in_flight;
-            let taken = self.overdue.take(self.now, |queue| in_flight.may(queue));
+            let gate = gate!(self);
+            let taken = self.overdue.take(self.now, |queue| gate.may(queue));
             let Some(entry) = taken else {
                 break;
             };
@@ -1120,10 +923,8 @@ impl Scheduler {
             record.due <= by || early || moved,
             "nothing starts before its deadline"
         );
-        let held = since.map_or(Duration::ZERO, |since| {
-            let waited = by.saturating_since(record.due);
-            self.now.boot.saturating_since(since).min(waited)
-        });
+        let (queue, waited) = (&record.name.queue, by.saturating_since(record.due));
+        let held = self.holds.held(queue, since, waited, self.now.boot);
         let held = if planted!(HeldCountsAsLate) {
             Duration::ZERO
         } else {
@@ -1341,37 +1142,6 @@ struct Share {
 impl Share {
     fn has_room(&self, draft: &Draft<'_>, points: u64) -> bool {
         self.left > 0 && points < POINTS_MAX && draft.bytes() < self.bytes_end
-    }
-}
-
-fn check(precondition: Precondition, record: Option<&Record>) -> Result<(), TimerError> {
-    match (precondition, record) {
-        (Precondition::None, _) | (Precondition::Absent, None) => Ok(()),
-        (Precondition::Absent, Some(record)) => Err(TimerError::Exists {
-            state: record.state.kind(),
-        }),
-        (Precondition::Revision(_), None) => Err(TimerError::NotFound),
-        (Precondition::Revision(asked), Some(record)) if asked == record.revision => Ok(()),
-        (Precondition::Revision(_), Some(record)) => Err(TimerError::Changed {
-            current: record.revision,
-        }),
-    }
-}
-
-fn must_be_pending(record: &Record) -> Result<(), TimerError> {
-    match record.state {
-        State::Pending => Ok(()),
-        _ => Err(refusal(record)),
-    }
-}
-
-/// Why a request that needs another state is refused.
-fn refusal(record: &Record) -> TimerError {
-    match record.state {
-        State::Done { at, .. } => TimerError::Gone { at },
-        _ => TimerError::Conflict {
-            state: record.state.kind(),
-        },
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use countwheel_time::Clock;
+use countwheel_time::{By, Clock};
 use parking_lot::{Mutex, RwLock};
 
 use crate::backlog::lock;
@@ -20,9 +20,9 @@ use crate::store::{
 };
 use crate::together::Together;
 use crate::{
-    BatchError, Budget, Config, Due, Engine, Handler, Overview, Precondition, QueueName,
-    QueueOverview, Record, Request, Response, RetryPolicy, SetOptions, Settings, Shards, Stats,
-    TimerError, TimerName, Trouble,
+    BatchError, Budget, Config, DrainMode, Drains, Due, Engine, Handler, Moved, Overview,
+    Precondition, QueueName, QueueOverview, Record, Request, Response, RetryPolicy, Set,
+    SetOptions, Settings, Shards, Shift, StateKind, Stats, TimerError, TimerName, Trouble, Was,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -40,7 +40,7 @@ use crate::{
 /// let (fired, receive) = mpsc::channel();
 /// let handler = move |attempt: &Attempt| {
 ///     fired.send(attempt.name.to_string()).expect("the test listens");
-///     Outcome::new(Verdict::Done, "")
+///     Outcome::done()
 /// };
 /// let store = MemoryStore::new(1);
 /// let timers = Timers::open(store, handler, Arc::new(SystemClock::new()), Config::default())?;
@@ -74,6 +74,44 @@ pub enum Health {
     /// The store failed, or an assertion did. What was acknowledged is safe; open the
     /// store again to go on.
     Failed(String),
+}
+
+/// What a drain answers. See [`Timers::drain`].
+#[derive(Clone, PartialEq, Debug)]
+#[must_use]
+pub struct Drained {
+    /// The timers that were taken out, as they were: with [`DrainMode::Remove`] alone.
+    pub removed: Vec<Record>,
+    /// What is left.
+    pub left: Left,
+}
+
+/// How many timers a drained queue still holds, without those that are done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Left {
+    /// Those that wait for their time.
+    pub pending: u64,
+    /// Those of which an attempt runs.
+    pub delivering: u64,
+    /// Those that were given up.
+    pub dead: u64,
+}
+
+impl Left {
+    /// Whether nothing is left.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.pending == 0 && self.delivering == 0 && self.dead == 0
+    }
+}
+
+/// How many timers one call of a drain takes out at most.
+const TAKEN_OUT_MAX: usize = 1_000;
+
+/// Whether one call takes out no more.
+fn is_enough(taken: &[Record]) -> bool {
+    let bytes: usize = taken.iter().map(|record| record.payload.len()).sum();
+    taken.len() >= TAKEN_OUT_MAX || bytes >= Filter::PAGE_MAX_BYTES
 }
 
 struct Hub {
@@ -136,7 +174,7 @@ impl Timers {
     ///     Verdict,
     /// };
     ///
-    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// # let handler = |_: &Attempt| Outcome::done();
     /// # let clock = Arc::new(SystemClock::new());
     /// let shards = Shards::new(8).expect("from 1 to 1024");
     /// let (store, config) = (MemoryStore::new(7), Config::default());
@@ -336,7 +374,7 @@ impl Timers {
     ///     TimerName, Timers, Verdict,
     /// };
     ///
-    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// # let handler = |_: &Attempt| Outcome::done();
     /// # let (clock, config) = (Arc::new(SystemClock::new()), Config::default());
     /// # let timers = Timers::open(MemoryStore::new(1), handler, clock, config)?;
     /// let set = |key: &str| Request::Set {
@@ -408,11 +446,11 @@ impl Timers {
     /// use countwheel_time::SystemClock;
     /// use countwheel_durable::store::{Cursor, Filter, MemoryStore, Page, Position, QueueCounts, Shard};
     /// use countwheel_durable::{
-    ///     Attempt, Config, Due, Health, Outcome, Precondition, Request, Response, RetryPolicy, Shift,
-    ///     StateKind, Stats, TimerName, Timers, Verdict, Was,
+    ///     Attempt, Config, Due, Health, Moved, Outcome, Precondition, Request, Response, RetryPolicy,
+    ///     Shift, StateKind, Stats, TimerName, Timers, Was,
     /// };
     ///
-    /// let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// let handler = |_: &Attempt| Outcome::done();
     /// let clock = Arc::new(SystemClock::new());
     /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
     /// let hour = Duration::from_secs(3_600);
@@ -422,7 +460,7 @@ impl Timers {
     /// let shift = Shift::Later(hour);
     /// let precondition = Precondition::None;
     /// let moved = timers.call(Request::Move { name: name.clone(), shift, precondition })?;
-    /// let Response::Moved { old_due, due, revision } = moved else { panic!("{moved:?}") };
+    /// let Response::Moved(Moved { old_due, due, revision }) = moved else { panic!("{moved:?}") };
     /// assert_eq!(due, old_due + hour);
     ///
     /// let all: Vec<QueueCounts> = timers.counts()?;
@@ -434,7 +472,7 @@ impl Timers {
     /// let after = Some(Cursor { position, shard: Shard::ONLY });
     /// assert!(timers.list(&first, after)?.records.is_empty());
     ///
-    /// assert_eq!(timers.remove(name)?, Response::Removed(Was::Pending { due }));
+    /// assert_eq!(timers.remove(name)?, Was::Pending { due });
     /// let stats: Stats = timers.stats();
     /// println!("{} commits, {} timers in memory", stats.commits, stats.in_window);
     /// assert_eq!(timers.health(), Health::Running);
@@ -455,24 +493,83 @@ impl Timers {
         receive.recv().unwrap_or(Err(TimerError::Closed))
     }
 
-    /// Sets a timer, in place of whatever has its name.
+    /// Sets a timer, in place of whatever has its name. A batch, a precondition or a recurrence goes
+    /// through [`call`](Self::call).
     ///
     /// # Errors
     /// As [`Timers::call`].
     pub fn set(
         &self,
-        name: TimerName,
-        due: Due,
+        name: impl Into<TimerName>,
+        due: impl Into<Due>,
         policy: RetryPolicy,
-        payload: Vec<u8>,
-    ) -> Result<Response, TimerError> {
-        self.call(Request::Set {
-            name,
-            due,
+        payload: impl Into<Vec<u8>>,
+    ) -> Result<Set, TimerError> {
+        self.ask(Request::Set {
+            name: name.into(),
+            due: due.into(),
             policy,
-            payload,
+            payload: payload.into(),
             precondition: Precondition::None,
             options: SetOptions::default(),
+        })
+    }
+
+    /// Moves a pending timer to another deadline. The move counts as a new insertion.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # use countwheel_time::SystemClock;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Attempt, Config, Outcome, RetryPolicy, Timers};
+    /// use countwheel_durable::{Moved, Set, TimerError, TimerName, Was};
+    /// use countwheel_time::By;
+    ///
+    /// # let handler = |_: &Attempt| Outcome::done();
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3_600));
+    /// let name = TimerName::new("orders", "order-42")?;
+    /// let Set { due: first, .. } = timers.set(&name, hour, RetryPolicy::default(), "paid?")?;
+    ///
+    /// let Moved { old_due, due, .. } = timers.move_by(&name, By::Sooner(minute))?;
+    /// assert_eq!((old_due, due), (first, first.saturating_sub(minute)));
+    /// assert_eq!(timers.move_to(&name, first)?.due, first);
+    ///
+    /// assert!(matches!(timers.revive(&name, minute), Err(TimerError::Conflict { .. })));
+    /// assert_eq!(timers.remove(&name)?, Was::Pending { due: first });
+    /// assert!(matches!(timers.fire(&name), Err(TimerError::NotFound)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn move_to(
+        &self,
+        name: impl Into<TimerName>,
+        due: impl Into<Due>,
+    ) -> Result<Moved, TimerError> {
+        self.shift(name.into(), Shift::To(due.into()))
+    }
+
+    /// Moves a pending timer by so much from its deadline, at most to now.
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn move_by(
+        &self,
+        name: impl Into<TimerName>,
+        by: impl Into<By>,
+    ) -> Result<Moved, TimerError> {
+        self.shift(name.into(), by.into().into())
+    }
+
+    fn shift(&self, name: TimerName, shift: Shift) -> Result<Moved, TimerError> {
+        self.ask(Request::Move {
+            name,
+            shift,
+            precondition: Precondition::None,
         })
     }
 
@@ -480,12 +577,45 @@ impl Timers {
     ///
     /// # Errors
     /// As [`Timers::call`].
-    pub fn remove(&self, name: TimerName) -> Result<Response, TimerError> {
-        self.call(Request::Remove {
-            name,
+    pub fn remove(&self, name: impl Into<TimerName>) -> Result<Was, TimerError> {
+        self.ask(Request::Remove {
+            name: name.into(),
             precondition: Precondition::None,
             only_pending: false,
         })
+    }
+
+    /// Makes a pending timer due now.
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn fire(&self, name: impl Into<TimerName>) -> Result<Moved, TimerError> {
+        self.ask(Request::Fire { name: name.into() })
+    }
+
+    /// Makes a dead timer pending again, from the start of its retry schedule.
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn revive(
+        &self,
+        name: impl Into<TimerName>,
+        due: impl Into<Due>,
+    ) -> Result<Moved, TimerError> {
+        self.ask(Request::Revive {
+            name: name.into(),
+            due: due.into(),
+        })
+    }
+
+    /// Calls, and takes the answer of one verb.
+    fn ask<T: TryFrom<Response, Error = Response>>(
+        &self,
+        request: Request,
+    ) -> Result<T, TimerError> {
+        let answer = T::try_from(self.call(request)?);
+        // No request is answered as another.
+        answer.map_err(|other| TimerError::Unknown(format!("the answer was {other:?}")))
     }
 
     /// The timer of that name, as it was last made durable; one that is done is gone at the end of its
@@ -530,10 +660,10 @@ impl Timers {
     /// # use countwheel_time::SystemClock;
     /// # use countwheel_durable::store::MemoryStore;
     /// # use countwheel_durable::{
-    /// #     Attempt, Config, Outcome, Request, Response, SettingError, SettingName,
-    /// #     SettingPrecondition, TimerError, Timers, Verdict,
+    /// #     Attempt, Config, Configured, Outcome, Request, Response, SettingError, SettingName,
+    /// #     SettingPrecondition, TimerError, Timers,
     /// # };
-    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// # let handler = |_: &Attempt| Outcome::done();
     /// # let clock = Arc::new(SystemClock::new());
     /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
     /// let name = SettingName::new("queue/orders")?;
@@ -543,7 +673,7 @@ impl Timers {
     ///     precondition,
     /// };
     /// let made = timers.call(configure("paused", SettingPrecondition::Absent))?;
-    /// let Response::Configured { version, .. } = made else { panic!("{made:?}") };
+    /// let Response::Configured(Configured { version, .. }) = made else { panic!("{made:?}") };
     /// assert_eq!(timers.settings().get(&name).expect("it is there").version, version);
     ///
     /// timers.call(configure("resumed", SettingPrecondition::Version(version)))?;
@@ -557,6 +687,208 @@ impl Timers {
         let known = owned.values().map(|owned| owned.settings());
         let newest = known.max_by_key(|settings| settings.version());
         newest.unwrap_or_default()
+    }
+
+    /// Drains a queue, or all of them (`None`): its sets are refused with [`TimerError::Draining`] until
+    /// it is [resumed](Self::resume), and [`DrainMode`] says what becomes of its timers. A drain is a
+    /// setting of the store: it is durable when this returns, and outlives the process. A second drain
+    /// takes the place of the first.
+    ///
+    /// With [`DrainMode::Remove`], up to 1,000 timers (fewer if their payloads have 8 MiB and more) are removed and handed back, pending, delivering or
+    /// dead; done timers stay until their retention ends. Call it again until nothing is left. An attempt
+    /// that runs may still arrive. The answer is the only copy of what it hands back.
+    ///
+    /// Owners of other shards in other processes see a drain within half a second, at their next turn.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel_time::SystemClock;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Attempt, Config, Outcome, RetryPolicy, Timers};
+    /// use countwheel_durable::{Drained, DrainMode, QueueName, TimerError, TimerName};
+    /// use std::time::Duration;
+    ///
+    /// # let handler = |_: &Attempt| Outcome::done();
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// let queue = QueueName::new("orders")?;
+    /// let set = |key: &str| {
+    ///     let name = TimerName::new("orders", key).expect("a good name");
+    ///     timers.set(name, Duration::from_secs(60), RetryPolicy::default(), key)
+    /// };
+    /// set("order-42")?;
+    ///
+    /// let held = timers.drain(Some(&queue), DrainMode::Hold)?;
+    /// assert_eq!((held.removed.len(), held.left.pending), (0, 1));
+    /// assert!(matches!(set("order-43"), Err(TimerError::Draining { .. })));
+    ///
+    /// let Drained { removed, left } = timers.drain(Some(&queue), DrainMode::Remove)?;
+    /// assert_eq!((removed[0].payload.as_slice(), left.is_empty()), (&b"order-42"[..], true));
+    ///
+    /// assert_eq!(timers.resume(Some(&queue))?, Some(DrainMode::Remove));
+    /// set("order-43")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn drain(&self, queue: Option<&QueueName>, mode: DrainMode) -> Result<Drained, TimerError> {
+        self.configure_drain(queue, Some(mode))?;
+        let removed = if mode == DrainMode::Remove {
+            self.take_out(queue)?
+        } else {
+            Vec::new()
+        };
+        let left = self.left(queue)?;
+        Ok(Drained { removed, left })
+    }
+
+    /// Ends the drain of a queue, or that of all queues (`None`). Says how it was drained; `None` if it was
+    /// not. A drain of all holds a queue whose own drain has ended, and the other way round.
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn resume(&self, queue: Option<&QueueName>) -> Result<Option<DrainMode>, TimerError> {
+        let drains = self.drains();
+        let before = match queue {
+            None => drains.all(),
+            Some(queue) => drains.own(queue),
+        };
+        self.configure_drain(queue, None)?;
+        Ok(before)
+    }
+
+    /// The drains, as of the last turn. Reads no store.
+    #[must_use]
+    pub fn drains(&self) -> Drains {
+        Drains::of_settings(&self.settings())
+    }
+
+    /// What a drained queue still holds, or all queues (`None`). Reads the store; blocks.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn left(&self, queue: Option<&QueueName>) -> Result<Left, StoreError> {
+        let of = |state: StateKind| -> Result<u64, StoreError> {
+            Ok(match queue {
+                None => self.overview(0)?.totals.of(state),
+                Some(queue) => self.queue_overview(queue)?.counts.of(state),
+            })
+        };
+        Ok(Left {
+            pending: of(StateKind::Pending)?,
+            delivering: of(StateKind::Delivering)?,
+            dead: of(StateKind::Dead)?,
+        })
+    }
+
+    /// Tells every shard: each of them has committed when this returns.
+    fn configure_drain(
+        &self,
+        queue: Option<&QueueName>,
+        mode: Option<DrainMode>,
+    ) -> Result<(), TimerError> {
+        if is_own_thread(self.hub.common.id) {
+            return Err(TimerError::OwnThread);
+        }
+        let request = Request::drain(queue, mode)?;
+        let owned: Vec<_> = self.hub.owned.read().values().cloned().collect();
+        let (send, receive) = std::sync::mpsc::channel();
+        let mut asked = 0;
+        for owned in owned.iter().filter(|it| it.health() == Health::Running) {
+            let send = send.clone();
+            let request = request.clone();
+            let answer = move |answer: Result<Response, TimerError>| {
+                send.send(answer.map(drop)).unwrap_or_default();
+            };
+            match owned.take_in(Asked::One(request, Box::new(answer))) {
+                Ok(()) => asked += 1,
+                Err(refused) => return Err(refused.1),
+            }
+        }
+        if asked == 0 {
+            return Err(TimerError::Closed);
+        }
+        drop(send);
+        for _ in 0..asked {
+            receive.recv().unwrap_or(Err(TimerError::Closed))?;
+        }
+        Ok(())
+    }
+
+    /// Removes as many timers as one call takes out, and hands them back.
+    fn take_out(&self, queue: Option<&QueueName>) -> Result<Vec<Record>, TimerError> {
+        let queues = match queue {
+            Some(queue) => vec![queue.clone()],
+            None => self.counts()?.into_iter().map(|it| it.queue).collect(),
+        };
+        let mut taken = Vec::new();
+        for queue in queues {
+            for state in [StateKind::Pending, StateKind::Delivering, StateKind::Dead] {
+                self.take_out_those(&queue, state, &mut taken)?;
+                if is_enough(&taken) {
+                    return Ok(taken);
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    fn take_out_those(
+        &self,
+        queue: &QueueName,
+        state: StateKind,
+        taken: &mut Vec<Record>,
+    ) -> Result<(), TimerError> {
+        let mut after = None;
+        while !is_enough(taken) {
+            let filter = Filter {
+                state: Some(state),
+                limit: TAKEN_OUT_MAX - taken.len(),
+                ..Filter::queue(queue.clone())
+            };
+            let page = self.list(&filter, after)?;
+            taken.extend(self.remove_unchanged(page.records)?);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes those of the records that have not changed since they were read.
+    fn remove_unchanged(&self, records: Vec<Record>) -> Result<Vec<Record>, TimerError> {
+        let (send, receive) = std::sync::mpsc::channel();
+        for record in records {
+            let send = send.clone();
+            let request = Request::Remove {
+                name: record.name.clone(),
+                precondition: Precondition::Revision(record.revision),
+                only_pending: false,
+            };
+            self.submit(request, move |answer| {
+                send.send((record, answer)).unwrap_or_default();
+            });
+        }
+        drop(send);
+        let mut removed = Vec::new();
+        let mut failure = None;
+        for (record, answer) in receive {
+            match answer {
+                Ok(_) => removed.push(record),
+                // The next page has it as it is now, or it is gone.
+                Err(
+                    TimerError::Changed { .. } | TimerError::NotFound | TimerError::Gone { .. },
+                ) => {}
+                Err(error) => failure = Some(error),
+            }
+        }
+        match failure {
+            // What is removed is handed back, whatever became of the others.
+            Some(error) if removed.is_empty() => Err(error),
+            _ => Ok(removed),
+        }
     }
 
     /// How many timers each queue has in each state. Reads the store; blocks.
@@ -614,7 +946,7 @@ impl Timers {
     /// #     Timers, Verdict,
     /// # };
     /// # use std::time::Duration;
-    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// # let handler = |_: &Attempt| Outcome::done();
     /// # let clock = Arc::new(SystemClock::new());
     /// # let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
     /// let due = Due::In(Duration::from_secs(3_600));
@@ -713,7 +1045,7 @@ impl Timers {
     /// use countwheel_durable::store::{MemoryStore, Scrubbed};
     /// use countwheel_durable::{Attempt, Config, Outcome, Timers, Verdict};
     ///
-    /// # let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    /// # let handler = |_: &Attempt| Outcome::done();
     /// # let clock = Arc::new(SystemClock::new());
     /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
     /// let Scrubbed { bytes, ended, .. } = timers.scrub_step(1 << 20);

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use countwheel_durable::store::Shard;
 use countwheel_durable::{
-    Attempt, Config, CronExpression, Delays, Due, Effect, Engine, Event, Jitter, Outcome,
-    Precondition, Recurrence, Request, Response, RetryPolicy, Revision, Schedule, SetOptions,
+    Attempt, Config, CronExpression, Delays, Due, Effect, Engine, Event, Jitter, Moved, Outcome,
+    Precondition, Recurrence, Request, Response, RetryPolicy, Revision, Schedule, Set, SetOptions,
     Shift, Ticket, TimerName, Verdict, Was, Zone,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
@@ -404,8 +404,8 @@ impl Life<'_> {
             Effect::Answer(_, answer) => {
                 let told = match &answer {
                     Ok(
-                        Response::Set { due, .. }
-                        | Response::Moved { due, .. }
+                        Response::Set(Set { due, .. })
+                        | Response::Moved(Moved { due, .. })
                         | Response::Removed(Was::Pending { due }),
                     ) => Some(*due),
                     Ok(Response::Removed(Was::Delivering { .. })) => Some(now),

@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use countwheel_durable::store::Fence;
 use countwheel_durable::{
-    Attempt, BatchError, Config, Due, DueClock, Jitter, Missed, Precondition, QueueName, Record,
-    Request, Response, RetryPolicy, Revision, Shift, State, StateKind, TimerError, TimerId,
-    TimerName, Verdict, Was,
+    Attempt, BatchError, Config, DrainMode, Drains, Due, DueClock, Jitter, Missed, Moved,
+    Precondition, QueueName, Record, Request, Response, RetryPolicy, Revision, Set, Shift, State,
+    StateKind, TimerError, TimerId, TimerName, Verdict, Was,
 };
 use countwheel_time::Timestamp;
 
@@ -85,6 +85,8 @@ pub struct Model {
     /// When the process that there is began, by the wall clock.
     opened: Timestamp,
     suspects: Suspects,
+    /// How queues are drained; `None` for all of them.
+    drains: BTreeMap<Option<QueueName>, DrainMode>,
     /// How many timers ended in which way, as sets of the sets that made them.
     pub done: u64,
     /// Timers that were given up.
@@ -177,6 +179,7 @@ impl Model {
             opened,
             suspects: Suspects::new(config, opened),
             timers: BTreeMap::new(),
+            drains: BTreeMap::new(),
             last_revision: Revision(0),
             last_fence: Fence(0),
             keep_done: config.keep_done,
@@ -236,6 +239,52 @@ impl Model {
         };
         let names = self.timers.iter().filter(|(_, timer)| endless(timer));
         names.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// A queue or all of them are drained, or not any more.
+    pub fn drained(&mut self, queue: Option<QueueName>, mode: Option<DrainMode>) {
+        match mode {
+            Some(mode) => drop(self.drains.insert(queue, mode)),
+            None => drop(self.drains.remove(&queue)),
+        }
+    }
+
+    /// What is drained: a queue, or all of them.
+    #[must_use]
+    pub fn drains(&self) -> Vec<Option<QueueName>> {
+        self.drains.keys().cloned().collect()
+    }
+
+    fn drains_of(&self, queue: &QueueName) -> impl Iterator<Item = DrainMode> {
+        let own = self.drains.get(&Some(queue.clone()));
+        own.into_iter().chain(self.drains.get(&None)).copied()
+    }
+
+    /// Whether nothing of this queue may start at this time of the wall clock.
+    #[must_use]
+    pub fn holds(&self, queue: &QueueName, wall: Timestamp) -> bool {
+        self.drains_of(queue).any(|mode| match mode {
+            DrainMode::Fire { until } => until.is_some_and(|until| until <= wall),
+            _ => true,
+        })
+    }
+
+    /// Compares what the store says of drains with what is believed.
+    ///
+    /// # Errors
+    /// If they differ.
+    pub fn audit_drains(&self, found: &Drains) -> Verdicts {
+        let own = found
+            .iter()
+            .map(|(queue, mode)| (Some(queue.clone()), mode));
+        let found = found.all().map(|mode| (None, mode)).into_iter().chain(own);
+        let found: BTreeMap<_, _> = found.collect();
+        let believed = &self.drains;
+        ensure!(
+            found == *believed,
+            "drains are {found:?}, expected {believed:?}"
+        );
+        Ok(())
     }
 
     /// Applies a request whose answer is known, and checks the answer.
@@ -376,6 +425,12 @@ impl Model {
     fn apply(&mut self, now: Now, request: &Request) -> Result<Expected, TimerError> {
         let name = timer_of(request);
         let keep_done = self.keep_done;
+        if matches!(request, Request::Set { .. })
+            && let Some(mode) = self.drains_of(&name.queue).next()
+        {
+            let queue = name.queue.clone();
+            return Err(TimerError::Draining { queue, mode });
+        }
         let timer = self.timers.get_mut(name);
         let timer = timer.filter(|timer| !timer.is_over(now, keep_done));
         let check = |precondition: Precondition, timer: Option<&Timer>| match (precondition, timer)
@@ -555,8 +610,10 @@ impl Model {
         expected: Expected,
     ) -> Verdicts {
         let fresh = match response {
-            Response::Set { revision, .. } | Response::Moved { revision, .. } => Some(*revision),
-            Response::Removed(_) | Response::Configured { .. } => None,
+            Response::Set(Set { revision, .. }) | Response::Moved(Moved { revision, .. }) => {
+                Some(*revision)
+            }
+            Response::Removed(_) | Response::Configured(_) => None,
         };
         if let Some(revision) = fresh {
             let last = self.last_revision;
@@ -564,7 +621,7 @@ impl Model {
             self.last_revision = revision;
             if let Some(timer) = self.timers.get_mut(name) {
                 timer.revision = Some(revision);
-                if let Response::Set { id, .. } = response {
+                if let Response::Set(Set { id, .. }) = response {
                     timer.id = Some(*id);
                     if let Some(series) = &timer.series {
                         timer.due = series.due(Some(*id));
@@ -576,13 +633,13 @@ impl Model {
         let set_for = self.timers.get(name).map(|timer| timer.due);
         let holds = match (response, expected) {
             (
-                Response::Set { due, replaced, .. },
+                Response::Set(Set { due, replaced, .. }),
                 Expected::Set {
                     due: d,
                     replaced: r,
                 },
             ) => within(*due, d) && set_for == Some((*due, *due)) && *replaced == r,
-            (Response::Moved { old_due, due, .. }, Expected::Moved { old, new }) => {
+            (Response::Moved(Moved { old_due, due, .. }), Expected::Moved { old, new }) => {
                 if let Some(timer) = self.timers.get_mut(name) {
                     timer.due = (*due, *due);
                     if timer.is_untried() {
@@ -610,6 +667,10 @@ impl Model {
     /// If it should not have started, or not so.
     pub fn started(&mut self, now: Now, attempt: &Attempt) -> Verdicts {
         let name = &attempt.name;
+        ensure!(
+            !self.holds(&name.queue, now.wall),
+            "{name}: started, although its queue is held"
+        );
         let (opened, rule) = (self.opened, self.suspects.rule);
         let Some(timer) = self.timers.get_mut(name) else {
             return Err(format!("{name}: started, although it was removed"));

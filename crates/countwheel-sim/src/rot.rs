@@ -20,9 +20,9 @@ use countwheel_durable::store::{
     Store, StoreError,
 };
 use countwheel_durable::{
-    Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, QueueName, Record, Request,
-    Response, RetryPolicy, SetOptions, Settings, SettingsVersion, Shift, Ticket, TimerError,
-    TimerId, TimerName, Trouble, Verdict, Was,
+    Attempt, Config, Due, Effect, Engine, Event, Moved, Outcome, Precondition, QueueName, Record,
+    Request, Response, RetryPolicy, Set, SetOptions, Settings, SettingsVersion, Shift, Ticket,
+    TimerError, TimerId, TimerName, Trouble, Was,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -329,7 +329,7 @@ impl World {
         let ended = std::mem::take(&mut self.running);
         let outcomes = ended.iter().map(|attempt| Event::Outcome {
             revision: attempt.revision,
-            outcome: Outcome::new(Verdict::Done, ""),
+            outcome: Outcome::done(),
         });
         let asked = (0..).zip(&requests);
         let asked = asked.map(|(ticket, request)| Event::Request(Ticket(ticket), request.clone()));
@@ -430,14 +430,14 @@ impl World {
             };
         }
         match (request, &answer, known) {
-            (Request::Set { .. }, Ok(Response::Set { id, due, .. }), _) => {
+            (Request::Set { .. }, Ok(Response::Set(Set { id, due, .. })), _) => {
                 self.report.set += 1;
                 self.doubtful.remove(&name);
                 self.known.insert(name, Known::Waits(*id, *due));
             }
             (
                 Request::Move { .. },
-                Ok(Response::Moved { due, old_due, .. }),
+                Ok(Response::Moved(Moved { due, old_due, .. })),
                 Known::Waits(id, was),
             ) if *old_due == was => {
                 self.known.insert(name, Known::Waits(id, *due));

@@ -17,8 +17,9 @@ use std::time::Duration;
 use countwheel_disk::simulated::{Calls, Failure, Fault as DiskFault, Operation};
 use countwheel_durable::store::{DueScan, Filter, Shard, Store};
 use countwheel_durable::{
-    Attempt, BatchError, Config, DeadReason, DueClock, Effect, Engine, Event, Outcome,
-    Precondition, QueueName, Record, Request, State, Ticket, TimerError, TimerName, Verdict,
+    Attempt, BatchError, Config, DeadReason, DrainMode, Drains, DueClock, Effect, Engine, Event,
+    Outcome, Precondition, QueueName, Record, Request, Response, State, Ticket, TimerError,
+    TimerName, Verdict,
 };
 use countwheel_time::{Clock, Instant, ManualClock, Timestamp};
 
@@ -88,6 +89,8 @@ pub struct Report {
     pub batches: u64,
     /// See there.
     pub batches_refused: u64,
+    /// Drains of queues, and ends of them.
+    pub drains: u64,
     /// How often something was more than one commit takes, and left over for the next turn.
     pub left_over: u64,
     /// Attempts of timers that come again, the first of each left out.
@@ -135,6 +138,7 @@ impl Report {
         self.requests += other.requests;
         self.batches += other.batches;
         self.batches_refused += other.batches_refused;
+        self.drains += other.drains;
         self.left_over += other.left_over;
         self.reruns += other.reruns;
         self.attempts += other.attempts;
@@ -220,6 +224,8 @@ struct World {
     plan: Plan,
     clients: Random,
     receivers: Random,
+    /// Draws of drains have a generator of their own: a world without any is as it was.
+    drains: Random,
     faults: Random,
     next_request: Instant,
     next_ticket: u64,
@@ -274,6 +280,8 @@ struct Plan {
     namespaces: bool,
     /// Queues have names of a hundred bytes.
     long_names: bool,
+    /// One in so many requests drains a queue, or ends that.
+    drains: u64,
 }
 
 impl World {
@@ -314,6 +322,7 @@ impl World {
             removing: false,
             namespaces: Random::new(seed, "namespaces").one_in(3),
             long_names: false,
+            drains: *Random::new(seed, "how many drains").pick(&[0, 0, 20, 200]),
         };
         let mut many = Random::new(seed, "many queues");
         // So many that they do not fit into the window together, and each is held to its share.
@@ -401,6 +410,7 @@ impl World {
             model: Model::new(&config, START),
             clients: Random::new(seed, "clients"),
             receivers: Random::new(seed, "receivers"),
+            drains: Random::new(seed, "drains"),
             faults: Random::new(seed, "faults"),
             next_request: Instant::ZERO,
             opened: Now {
@@ -494,6 +504,10 @@ impl World {
         self.set_clock_right(true);
         self.restart(None)?;
         self.end_the_endless();
+        for queue in self.model.drains() {
+            let ticket = self.next_ticket();
+            self.asked.push(Happening::Drain(ticket, queue, None));
+        }
         let now = self.clock.timestamp();
         let rate = u64::from(self.config.catch_up_per_second);
         let (backlog, last) = self.model.last_due(self.now());
@@ -750,6 +764,25 @@ impl World {
                         (None, None) => return Err("a request was not answered".to_owned()),
                     }
                 }
+                Happening::Drain(ticket, queue, mode) => {
+                    let answer = answers.remove(&ticket);
+                    let of = queue.as_ref().map_or("all", |queue| queue.as_str());
+                    self.log
+                        .note(format!("{now:?} drain of {of}: {mode:?} -> {answer:?}"));
+                    self.report.drains += 1;
+                    match (answer, &mut survived) {
+                        (Some(Err(TimerError::StorageFull)), _) if limited || self.is_short() => {}
+                        (Some(Ok(Response::Configured(_))), survived) => {
+                            self.model.drained(queue.clone(), mode);
+                            if let Some(survived) = survived {
+                                survived.drained(queue, mode);
+                            }
+                        }
+                        (None, Some(survived)) if has_room => survived.drained(queue, mode),
+                        (None, Some(_)) => {}
+                        (answer, _) => return Err(format!("a drain was answered {answer:?}")),
+                    }
+                }
                 Happening::Batch(ticket, requests) => {
                     let answer = batches.remove(&ticket);
                     self.log.note(format!("{now:?} {requests:?} -> {answer:?}"));
@@ -830,7 +863,9 @@ impl World {
             let burst = *self.clients.pick(&self.plan.bursts);
             for _ in 0..burst {
                 let ticket = self.next_ticket();
-                let asked = if self.clients.one_in(self.plan.batch) {
+                let asked = if self.drains.one_in(self.plan.drains) {
+                    self.draw_drain(ticket)?
+                } else if self.clients.one_in(self.plan.batch) {
                     let batch = self.draw_batch()?;
                     self.report.batches += 1;
                     self.report.requests += batch.len() as u64;
@@ -1035,10 +1070,18 @@ impl World {
         let waited = claimed.by(clock).saturating_since(attempt.due);
         let since = self.places.since(&attempt.name.queue);
         let least = since.map_or(Duration::ZERO, |since| claimed.boot.saturating_since(since));
-        let least = least.min(waited);
+        let due = claimed.boot.saturating_sub(waited);
+        let queue = &attempt.name.queue;
+        let drained = self.places.drained(queue, due, claimed.boot);
+        let is_drained = !drained.is_zero();
+        // Where commits fail, a drain begins and ends with the commit after.
+        let is_sound = self.plan.full == 0 && self.plan.failures.is_empty();
+        let drained = if is_sound { drained } else { Duration::ZERO };
+        let least = least.max(drained).min(waited);
         // At the rate of the opening, or of one from when the engine began anew.
         let is_rated = attempt.due < self.opened.by(clock) || is_suspect;
-        let is_right = if is_rated || self.is_cramped() {
+        // A queue may have been drained more than once, or not have had a place as well.
+        let is_right = if is_rated || self.is_cramped() || is_drained {
             (least..=waited).contains(&attempt.held)
         } else {
             attempt.held == least
@@ -1081,12 +1124,19 @@ impl World {
         });
         let queues = running.chain(kept).map(|attempt| &attempt.name.queue);
         self.places.look(&self.config, queues, now.boot);
+        if self.plan.drains > 0 {
+            let known = (0..self.plan.queues).filter_map(|number| self.plan.queue(number).ok());
+            let held = known.filter(|queue| self.model.holds(queue, now.wall));
+            self.places
+                .look_at_drains(&held.collect::<Vec<_>>(), now.boot);
+        }
     }
 
     /// The next turn is asked for in time, and whatever is due now was started.
     fn check_promptness(&self) -> Result<(), String> {
         let full = self.running.len() >= self.config.max_in_flight;
-        let waits = |queue: &QueueName| self.has_its_share(queue);
+        let wall = self.clock.timestamp();
+        let waits = |queue: &QueueName| self.has_its_share(queue) || self.model.holds(queue, wall);
         let next_due = self.model.next_due(self.now(), self.opened, waits);
         let next_suspect = self.model.next_suspect(self.now(), waits);
         // At the rate of the backlog: one a second at the least.
@@ -1306,7 +1356,10 @@ impl World {
         answers.check()?;
         self.check_recovery(&names, &answers)?;
         let mut certain = self.model.clone();
-        let as_acknowledged = certain.audit(self.latest, None, &records);
+        let drains = Drains::of_settings(&self.engine.settings());
+        let as_acknowledged = certain
+            .audit(self.latest, None, &records)
+            .and_then(|()| certain.audit_drains(&drains));
         let Err(what) = as_acknowledged else {
             self.model = certain;
             return Ok(());
@@ -1314,7 +1367,9 @@ impl World {
         let Some((mut survived, at)) = survived else {
             return Err(what);
         };
-        let with_the_rest = survived.audit(self.latest, Some(at), &records);
+        let with_the_rest = survived
+            .audit(self.latest, Some(at), &records)
+            .and_then(|()| survived.audit_drains(&drains));
         with_the_rest.map_err(|other| format!("{what}; with the lost turn: {other}"))?;
         self.model = survived;
         Ok(())
@@ -1406,6 +1461,8 @@ fn handed_over(attempt: &Attempt) -> Option<Timestamp> {
 /// Something that happens to the engine, kept to be told to the model as well.
 enum Happening {
     Request(Ticket, Request),
+    /// A drain of a queue or of all; no mode ends it.
+    Drain(Ticket, Option<QueueName>, Option<DrainMode>),
     Batch(Ticket, Vec<Request>),
     Outcome(Attempt, Verdict),
 }
@@ -1416,13 +1473,18 @@ impl Happening {
         let requests = match self {
             Self::Request(_, request) => std::slice::from_ref(request),
             Self::Batch(_, requests) => requests,
-            Self::Outcome(..) => &[],
+            Self::Drain(..) | Self::Outcome(..) => &[],
         };
         requests.iter().filter_map(Request::name)
     }
 
     fn event(&self) -> Event {
         match self {
+            Self::Drain(ticket, queue, mode) => {
+                let request = Request::drain(queue.as_ref(), *mode);
+                let request = request.unwrap_or_else(|error| unreachable!("{error}"));
+                Event::Request(*ticket, request)
+            }
             Self::Request(ticket, request) => Event::Request(*ticket, request.clone()),
             Self::Batch(ticket, requests) => Event::Batch(*ticket, requests.clone()),
             Self::Outcome(attempt, verdict) => Event::Outcome {

@@ -13,7 +13,7 @@ use countwheel_departures::Flight;
 use countwheel_durable::store::{Shard, Store};
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request, Response,
-    RetryPolicy, SetOptions, Shift, Stats, Ticket, TimerName, Verdict, Was,
+    RetryPolicy, SetOptions, Shift, Stats, Ticket, TimerName, Was,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -75,7 +75,7 @@ pub fn run(flights: &[Flight], store: Arc<dyn Store>, window: usize) -> Result<Y
         let now = clock.timestamp();
         let done = |attempt: Attempt| Event::Outcome {
             revision: attempt.revision,
-            outcome: Outcome::new(Verdict::Done, ""),
+            outcome: Outcome::done(),
         };
         let mut events: Vec<_> = outcomes.drain(..).map(done).collect();
         while let Some((_, operation, flight)) = next.next_if(|next| next.0 <= now) {
@@ -132,7 +132,7 @@ impl Seen {
                 self.wrong
                     .get_or_insert(format!("line {line}: removed while {was:?}"));
             }
-            Response::Set { .. } | Response::Moved { .. } | Response::Configured { .. } => {}
+            Response::Set(_) | Response::Moved(_) | Response::Configured(_) => {}
         }
     }
 

@@ -6,6 +6,7 @@
 //! | the time, replaceable in tests | a [`Clock`]: [`SystemClock`], [`ManualClock`], `TscClock` |
 //! | a point on the monotonic time line | [`Instant`], in whole nanoseconds |
 //! | a point in UTC, to store or to send | [`Timestamp`], in whole microseconds |
+//! | how far a deadline is moved | [`By`] |
 //! | to know whether the machine was started anew | [`BootId`] |
 //! | to wait at most so long, in real time | [`Patience`] |
 //! | draws that a seed repeats | [`Random`] |
@@ -33,11 +34,13 @@
 #![forbid(unsafe_code)]
 
 mod boot;
+mod by;
 mod clock;
 mod histogram;
 mod random;
 
 pub use boot::BootId;
+pub use by::By;
 #[cfg(feature = "tsc")]
 pub use clock::TscClock;
 pub use clock::{Clock, Instant, ManualClock, Patience, SystemClock, Timestamp, nanos};

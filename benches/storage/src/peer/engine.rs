@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use anyhow::{Context as _, bail};
 use countwheel_durable::{
     Attempt, Config, Due, Inline, Outcome, Precondition, Request, RetryPolicy, SetOptions, Timers,
-    Verdict,
+    
 };
 use countwheel_time::Timestamp;
 
@@ -31,7 +31,7 @@ pub(crate) fn open(directory: &Path, kind: Kind) -> anyhow::Result<Engine> {
         max_waiting: 2 * CALLERS_MAX,
         ..Config::default()
     };
-    let done = Inline(|_: &Attempt| Outcome::new(Verdict::Done, ""));
+    let done = Inline(|_: &Attempt| Outcome::done());
     let timers = ours::open(kind, directory)?.timers(done, config)?;
     let (answered, answers) = channel();
     Ok(Engine {

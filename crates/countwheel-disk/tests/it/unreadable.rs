@@ -14,8 +14,8 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Attempt, Config, Due, DueClock, Effect, Engine, Event, Outcome, Precondition, QueueName,
-    Record, Request, Response, RetryPolicy, Revision, SetOptions, Shift, StateKind, Stats, Ticket,
-    TimerError, TimerName, Trouble, TroubleReason, Verdict, Was,
+    Record, Request, Response, RetryPolicy, Revision, Set, SetOptions, Shift, StateKind, Stats,
+    Ticket, TimerError, TimerName, Trouble, TroubleReason, Was,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -711,7 +711,7 @@ impl Bench {
 }
 
 fn ended(attempt: &Attempt) -> Event {
-    let outcome = Outcome::new(Verdict::Done, "");
+    let outcome = Outcome::done();
     Event::Outcome {
         revision: attempt.revision,
         outcome,
@@ -867,13 +867,10 @@ fn a_request_for_something_unreadable_is_refused_unless_it_replaces_or_removes_i
     let events = events.map(|request| Event::Request(Ticket(0), request));
     let answers = bench.turn(events.into());
     assert!(
-        matches!(answers[0], Ok(Response::Set { replaced: None, .. })),
+        matches!(answers[0], Ok(Response::Set(Set { replaced: None, .. }))),
         "{answers:?}"
     );
-    assert!(
-        matches!(answers[1], Ok(Response::Moved { .. })),
-        "{answers:?}"
-    );
+    assert!(matches!(answers[1], Ok(Response::Moved(_))), "{answers:?}");
     assert!(
         matches!(answers[2], Ok(Response::Removed(Was::Unreadable))),
         "{answers:?}"

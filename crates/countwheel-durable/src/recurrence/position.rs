@@ -25,7 +25,7 @@ const DRAWS_MAX: u32 = 10_000;
 ///     RetryPolicy, Schedule, SetOptions, TimerError, TimerName, Timers, Verdict,
 /// };
 ///
-/// let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+/// let handler = |_: &Attempt| Outcome::done();
 /// let clock = Arc::new(SystemClock::new());
 /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
 /// let name = TimerName::new("reports", "hourly")?;

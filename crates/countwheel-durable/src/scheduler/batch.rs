@@ -23,6 +23,7 @@ impl Scheduler {
         draft: &mut Draft<'_>,
     ) -> Result<Vec<Response>, BatchError> {
         let (stats, next_revision) = (self.stats.clone(), self.next_revision);
+        let drains = self.drains.clone();
         self.put_off = Some(Vec::new());
         draft.begin();
         let limit = self.config.max_batch_bytes;
@@ -49,6 +50,7 @@ impl Scheduler {
                 draft.undo();
             }
             self.stats = stats;
+            self.drains = drains;
             // None of those given since was seen by anybody.
             self.next_revision = next_revision;
             return Err(refusal);

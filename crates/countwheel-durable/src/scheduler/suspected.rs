@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
-use super::{Attended, Scheduler, Share, end_attempt};
+use super::{Attended, Gate, Scheduler, Share, end_attempt, gate};
 use crate::clocks::Now;
 use crate::draft::Draft;
 use crate::planted::planted;
@@ -109,8 +109,8 @@ impl Scheduler {
             && share.has_room(draft, self.points)
             && self.overdue.pause(self.now).is_zero()
         {
-            let in_flight = &self.in_flight;
-            let may = |queue: &_| in_flight.may(queue);
+            let gate = gate!(self);
+            let may = |queue: &_| gate.may(queue);
             let Some((clock, entry)) = self.suspects.take(self.now.boot, may) else {
                 break;
             };

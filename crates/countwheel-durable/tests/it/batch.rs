@@ -6,7 +6,7 @@ use std::time::Duration;
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, BatchError, Config, Effect, Engine, Event, Outcome, Precondition, Request, Response,
-    Revision, Shift, Ticket, TimerError, Timers, Verdict,
+    Revision, Set, Shift, Ticket, TimerError, Timers,
 };
 use countwheel_time::{ManualClock, SystemClock};
 
@@ -124,7 +124,7 @@ fn a_batch_with_a_request_that_is_refused_does_nothing() {
     // No revision was used up, and none is given twice.
     let responses = bench.ask(vec![set("next", 1)]).unwrap();
     let expected = Revision(4);
-    assert!(matches!(responses[0], Response::Set { revision, .. } if revision == expected));
+    assert!(matches!(responses[0], Response::Set(Set { revision, .. }) if revision == expected));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_batch_with_too_much_payload_is_refused_though_it_only_moves_or_removes() {
 
 #[test]
 fn a_batch_that_is_too_large_is_refused_as_a_whole_and_an_empty_one_is_answered() {
-    let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    let handler = |_: &Attempt| Outcome::done();
     let config = Config {
         max_batch: 4,
         ..Config::default()

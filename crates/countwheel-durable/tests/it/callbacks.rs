@@ -9,7 +9,7 @@ use countwheel_disk::{LogOptions, LogStore, MemorySorted};
 use countwheel_durable::store::{Filter, MemoryStore, Shard};
 use countwheel_durable::{
     Attempt, Config, Due, Handler, Inline, Outcome, Precondition, QueueName, Request, RetryPolicy,
-    SetOptions, TimerError, TimerName, Timers, Verdict,
+    SetOptions, TimerError, TimerName, Timers,
 };
 use countwheel_time::{Clock as _, SystemClock};
 
@@ -39,7 +39,7 @@ fn setting(key: &str) -> Request {
 }
 
 fn done() -> Outcome {
-    Outcome::new(Verdict::Done, "")
+    Outcome::done()
 }
 
 /// What a call came to.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use countwheel_durable::store::{Change, Lease, MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
     Attempt, BatchError, Config, Effect, Engine, Event, Outcome, Record, Request, Response,
-    StateKind, Ticket, TimerError, TimerName, TroubleReason, Verdict, Was,
+    StateKind, Ticket, TimerError, TimerName, TroubleReason, Was,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -174,7 +174,7 @@ fn engine(store: &Arc<Elsewhere>, clock: &ManualClock) -> Engine {
 fn done(attempt: &Attempt) -> Event {
     Event::Outcome {
         revision: attempt.revision,
-        outcome: Outcome::new(Verdict::Done, ""),
+        outcome: Outcome::done(),
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use countwheel_durable::store::{MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
     Attempt, AttemptResult, Config, DeadReason, Delays, Due, Effect, Engine, Event, Jitter, Missed,
-    Outcome, Precondition, Record, Request, Response, RetryPolicy, Revision, SetOptions, Shift,
-    State, StateKind, Ticket, TimerError, TimerName, Verdict, Was,
+    Moved, Outcome, Precondition, Record, Request, Response, RetryPolicy, Revision, Set,
+    SetOptions, Shift, State, StateKind, Ticket, TimerError, TimerName, Verdict, Was,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -78,7 +78,7 @@ impl Bench {
 
     fn set_with(&mut self, key: &str, seconds: u64, policy: RetryPolicy) -> Revision {
         match self.ask(set(key, seconds, policy)).unwrap() {
-            Response::Set { revision, .. } => revision,
+            Response::Set(Set { revision, .. }) => revision,
             other => panic!("{other:?}"),
         }
     }
@@ -221,7 +221,7 @@ fn a_deadline_that_has_passed_is_due_at_once() {
         *due = Due::At(NOON.saturating_sub(Duration::from_secs(3600)));
     }
     let answer = bench.ask(request).unwrap();
-    assert!(matches!(answer, Response::Set { due: NOON, .. }));
+    assert!(matches!(answer, Response::Set(Set { due: NOON, .. })));
     assert_eq!(bench.started.len(), 1);
 }
 
@@ -244,10 +244,10 @@ fn a_set_replaces_what_had_the_name() {
     let answer = bench.ask(set("a", 9, fixed(1))).unwrap();
     assert!(matches!(
         answer,
-        Response::Set {
+        Response::Set(Set {
             replaced: Some(StateKind::Pending),
             ..
-        }
+        })
     ));
     assert_eq!(bench.wait(8), [""; 0]);
     assert_eq!(bench.wait(1), ["a"]);
@@ -261,7 +261,7 @@ fn a_move_goes_sooner_or_later_and_the_old_deadline_means_nothing() {
     let by = Duration::from_secs(90);
     bench.ask(move_to("sooner", Shift::Sooner(by))).unwrap();
     let answer = bench.ask(move_to("later", Shift::Later(by))).unwrap();
-    let Response::Moved { old_due, due, .. } = answer else {
+    let Response::Moved(Moved { old_due, due, .. }) = answer else {
         panic!("{answer:?}");
     };
     assert_eq!(old_due, NOON + Duration::from_secs(5));
@@ -663,7 +663,7 @@ fn a_revision_is_not_given_again_after_a_timer_that_left_no_trace() {
     let request = |request| Event::Request(Ticket(0), request);
     let both = vec![request(set("a", 5, fixed(1))), request(remove("a"))];
     let answers = bench.turn(both);
-    let Ok(Response::Set { revision: lost, .. }) = answers[0] else {
+    let Ok(Response::Set(Set { revision: lost, .. })) = answers[0] else {
         panic!("{answers:?}");
     };
     bench.restart();
@@ -886,7 +886,7 @@ fn a_time_that_has_passed_stays_the_deadline_and_is_late_from_now_on_alone() {
     let mut bench = Bench::new();
     let asked = NOON.saturating_sub(Duration::from_secs(300));
     let answer = bench.ask(set_for("a", asked, Missed::Fire)).unwrap();
-    assert!(matches!(answer, Response::Set { due, .. } if due == NOON));
+    assert!(matches!(answer, Response::Set(Set { due, .. }) if due == NOON));
     let attempt = bench.finish(Verdict::Failed { retry_after: None });
     assert_eq!((attempt.deadline, attempt.due), (asked, NOON));
     assert_eq!(attempt.lateness(), Duration::ZERO);
@@ -933,7 +933,7 @@ fn a_timer_is_never_due_before_it_was_set() {
         let answer = bench.ask(request).unwrap();
         let name = TimerName::new("q", "a").unwrap();
         let record = bench.store.get(Shard::ONLY, &name).unwrap().unwrap();
-        assert!(matches!(answer, Response::Set { due, .. } if due == record.due));
+        assert!(matches!(answer, Response::Set(Set { due, .. }) if due == record.due));
         assert_eq!(
             record.due.saturating_since(record.created),
             Duration::from_micros(1_500_001)
@@ -979,7 +979,7 @@ fn retention_ends_when_it_says_whoever_holds_up_the_forgetting() {
     assert!(matches!(bench.ask(remove()), Err(TimerError::NotFound)));
     let set = bench.ask(with(Precondition::Absent)).unwrap();
     assert!(
-        matches!(set, Response::Set { replaced: None, .. }),
+        matches!(set, Response::Set(Set { replaced: None, .. })),
         "{set:?}"
     );
 }

@@ -9,7 +9,7 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request,
-    Response, Shift, StateKind, Ticket, TimerError, Verdict,
+    Response, Shift, StateKind, Ticket, TimerError,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -114,7 +114,7 @@ impl Bench {
 fn done(attempt: &Attempt) -> Event {
     Event::Outcome {
         revision: attempt.revision,
-        outcome: Outcome::new(Verdict::Done, ""),
+        outcome: Outcome::done(),
     }
 }
 

@@ -7,6 +7,7 @@ mod boots;
 mod callbacks;
 mod clocks;
 mod crash_loops;
+mod drain;
 mod elsewhere;
 mod engine;
 mod full_disk;

@@ -9,8 +9,8 @@ use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, Config, CronExpression, DeadReason, Delays, Due, Effect, Engine, Event, Jitter,
     Missed, Outcome, Overlap, Precondition, Record, Recurrence, RecurrenceError, Recurring,
-    Request, Response, RetryPolicy, Run, Schedule, SetOptions, Shift, State, Ticket, TimerError,
-    TimerName, Verdict, Was, Zone,
+    Request, Response, RetryPolicy, Run, Schedule, Set, SetOptions, Shift, State, Ticket,
+    TimerError, TimerName, Verdict, Was, Zone,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -85,7 +85,7 @@ impl Bench {
         let recurrence = Some(Box::new(recurrence));
         let options = SetOptions { missed, recurrence };
         match self.ask(set(key, due, options)).unwrap() {
-            Response::Set { due, .. } => due,
+            Response::Set(Set { due, .. }) => due,
             other => panic!("{other:?}"),
         }
     }
@@ -459,7 +459,7 @@ fn runs_that_end_all_at_once_are_followed_by_all_the_next() {
             assert_eq!(attempt.run.unwrap().nominal, at(point));
             Event::Outcome {
                 revision: attempt.revision,
-                outcome: Outcome::new(Verdict::Done, ""),
+                outcome: Outcome::done(),
             }
         });
         let ended = ended.collect();
@@ -519,7 +519,7 @@ fn overlapped_runs_of_many_calendars_are_counted_in_many_turns() {
     bench.clock.advance(seconds(20_000));
     let ends = bench.started.drain(..).map(|attempt| Event::Outcome {
         revision: attempt.revision,
-        outcome: Outcome::new(Verdict::Done, ""),
+        outcome: Outcome::done(),
     });
     let ends = ends.collect();
     bench.turn(ends);

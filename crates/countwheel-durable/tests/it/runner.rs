@@ -110,7 +110,7 @@ fn set(key: &str, delay: Duration) -> Request {
 }
 
 fn done() -> Outcome {
-    Outcome::new(Verdict::Done, "")
+    Outcome::done()
 }
 
 /// Submits and gives the end of a channel on which the answer comes.

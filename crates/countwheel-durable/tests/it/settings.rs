@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use countwheel_durable::store::{Change, Lease, MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
-    Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request,
-    Response, RetryPolicy, SetOptions, Setting, SettingError, SettingName, SettingPrecondition,
-    Settings, SettingsVersion, Shards, Ticket, TimerError, TimerName, Timers, Verdict,
+    Attempt, BatchError, Config, Configured, Due, Effect, Engine, Event, Outcome, Precondition,
+    Request, Response, RetryPolicy, SetOptions, Setting, SettingError, SettingName,
+    SettingPrecondition, Settings, SettingsVersion, Shards, Ticket, TimerError, TimerName, Timers,
 };
 use countwheel_time::{Clock, ManualClock};
 
@@ -129,7 +129,7 @@ fn put(of: &str, value: &str) -> Request {
 
 fn version(answer: Result<Response, TimerError>) -> SettingsVersion {
     match answer {
-        Ok(Response::Configured { version, .. }) => version,
+        Ok(Response::Configured(Configured { version, .. })) => version,
         other => panic!("{other:?}"),
     }
 }
@@ -346,7 +346,7 @@ fn settings_that_cannot_be_read_any_more_stay_as_they_were() {
 #[test]
 fn any_shard_that_a_process_owns_changes_settings() {
     let shards = Shards::new(8).unwrap();
-    let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    let handler = |_: &Attempt| Outcome::done();
     let clock = Arc::new(ManualClock::new());
     let timer = TimerName::new("q", "1").unwrap();
     // Not the first one.

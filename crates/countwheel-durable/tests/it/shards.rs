@@ -10,7 +10,7 @@ use countwheel_durable::store::{Filter, MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, BatchError, Budget, Completion, Config, Due, Effect, Engine, Event, Handler, Health,
     Outcome, Precondition, QueueName, Request, Response, RetryPolicy, SetOptions, Shards, State,
-    StateKind, Ticket, TimerError, TimerName, Timers, Verdict,
+    StateKind, Ticket, TimerError, TimerName, Timers,
 };
 use countwheel_time::{Clock, ManualClock, SystemClock, Timestamp};
 
@@ -40,7 +40,7 @@ fn open(store: &MemoryStore, handler: impl Handler, config: Config) -> Timers {
 }
 
 fn idle(_: &Attempt) -> Outcome {
-    Outcome::new(Verdict::Done, "")
+    Outcome::done()
 }
 
 const HOUR: Due = Due::In(Duration::from_secs(3_600));
@@ -160,7 +160,7 @@ fn attempts_of_all_shards_share_the_places() {
             let told = self.0.clone();
             thread::spawn(move || {
                 RUNNING.fetch_sub(1, Ordering::SeqCst);
-                done.complete(Outcome::new(Verdict::Done, ""));
+                done.complete(Outcome::done());
                 told.send(()).unwrap_or_default();
             });
         }
@@ -307,7 +307,7 @@ fn the_places_of_attempts_outlive_the_loss_of_their_shard() {
         .unwrap();
     assert!(started.recv_timeout(Duration::from_millis(300)).is_err());
     let (_, done) = held.0.lock().unwrap().pop().unwrap();
-    done.complete(Outcome::new(Verdict::Done, ""));
+    done.complete(Outcome::done());
     started.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_eq!(held.0.lock().unwrap()[0].0.name, other);
 }
@@ -414,7 +414,7 @@ fn a_scheduler_waits_for_a_place_that_another_has() {
         let (which, attempt) = bench.started.remove(0);
         let outcome = Event::Outcome {
             revision: attempt.revision,
-            outcome: Outcome::new(Verdict::Done, ""),
+            outcome: Outcome::done(),
         };
         bench.engines[which].pause();
         bench.turn(which, vec![outcome]);
@@ -470,7 +470,7 @@ fn schedulers_share_the_memory_as_they_come_and_go() {
         let ended = bench.started[before.saturating_sub(256)..].iter();
         let outcomes = ended.map(|(_, attempt)| Event::Outcome {
             revision: attempt.revision,
-            outcome: Outcome::new(Verdict::Done, ""),
+            outcome: Outcome::done(),
         });
         let outcomes = if before == 0 {
             Vec::new()

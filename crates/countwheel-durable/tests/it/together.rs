@@ -7,7 +7,7 @@ use std::time::Duration;
 use countwheel_durable::store::{Change, Commit, Lease, MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
     Attempt, Config, Due, Health, Outcome, Precondition, Request, Response, RetryPolicy,
-    SetOptions, Shards, TimerError, TimerName, Timers, Verdict,
+    SetOptions, Shards, TimerError, TimerName, Timers,
 };
 use countwheel_time::SystemClock;
 
@@ -85,7 +85,7 @@ impl Store for Gate {
 
 fn open(gate: &Gate) -> Timers {
     let shards = Shards::new(SHARDS).unwrap();
-    let handler = |_: &Attempt| Outcome::new(Verdict::Done, "");
+    let handler = |_: &Attempt| Outcome::done();
     let (clock, config) = (Arc::new(SystemClock::new()), Config::default());
     Timers::open_divided(gate.clone(), shards, shards.all(), handler, clock, config).unwrap()
 }

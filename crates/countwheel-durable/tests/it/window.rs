@@ -9,7 +9,7 @@ use std::time::Duration;
 use countwheel_durable::store::{Change, MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, Config, Due, DueClock, Effect, Engine, Event, Missed, Outcome, Precondition, Record,
-    Request, RetryPolicy, Revision, SetOptions, State, Ticket, TimerId, TimerName, Verdict,
+    Request, RetryPolicy, Revision, SetOptions, State, Ticket, TimerId, TimerName,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -107,7 +107,7 @@ impl Run {
                 && at <= now
             {
                 self.ends.pop();
-                let outcome = Outcome::new(Verdict::Done, "");
+                let outcome = Outcome::done();
                 events.push(Event::Outcome { revision, outcome });
             }
             let (ends, started) = (&mut self.ends, &mut self.started);

@@ -239,17 +239,19 @@ impl App {
         self.token.is_some()
     }
 
-    /// Hands a request to the scheduler and waits for its answer.
-    pub(crate) async fn submit(
+    /// Hands a request to the scheduler and waits for the answer of its verb.
+    pub(crate) async fn ask<T: TryFrom<durable::Response>>(
         &self,
         request: durable::Request,
-    ) -> Result<durable::Response, TimerError> {
+    ) -> Result<T, TimerError> {
         let (send, receive) = oneshot::channel();
         self.timers.submit(request, move |answer| {
             // A caller that hung up does not hear what was done.
             send.send(answer).unwrap_or_default();
         });
-        receive.await.unwrap_or(Err(TimerError::Closed))
+        let answer = receive.await.unwrap_or(Err(TimerError::Closed))?;
+        let wrong = |_| TimerError::Unknown("the answer was that of another request".to_owned());
+        T::try_from(answer).map_err(wrong)
     }
 
     /// Runs what blocks, such as a read of the store, where it may.

@@ -93,18 +93,14 @@ pub(super) async fn set(
         precondition,
         options,
     };
-    let response = match condition {
-        Condition::Engine(precondition) => app.submit(request(precondition)).await?,
-        Condition::Exists => replace(&app, request).await?,
-    };
-    let durable::Response::Set {
+    let durable::Set {
         id,
         revision,
         due,
         replaced,
-    } = response
-    else {
-        return Err(wrong_answer());
+    } = match condition {
+        Condition::Engine(precondition) => app.ask(request(precondition)).await?,
+        Condition::Exists => replace(&app, request).await?,
     };
     let status = match replaced {
         None => StatusCode::CREATED,
@@ -126,22 +122,17 @@ pub(super) async fn set(
 async fn replace(
     app: &App,
     request: impl FnOnce(Precondition) -> durable::Request + Clone,
-) -> Result<durable::Response, Problem> {
+) -> Result<durable::Set, Problem> {
     let mut revision = NO_REVISION;
     for _ in 0..TRIES {
         let request = request.clone()(Precondition::Revision(revision));
-        match app.submit(request).await {
+        match app.ask(request).await {
             Err(TimerError::Changed { current }) => revision = current,
             answer => return Ok(answer?),
         }
     }
     let detail = "the timer changes all the time: try again";
     Err(Problem::new(Code::Overloaded, detail))
-}
-
-/// The engine answered something else than what it was asked.
-pub(crate) fn wrong_answer() -> Problem {
-    Problem::new(Code::Internal, "the scheduler gave another answer")
 }
 
 fn tagged(mut response: Response, revision: Revision) -> Response {
@@ -426,14 +417,11 @@ async fn moved(
     status: StatusCode,
     request: durable::Request,
 ) -> Result<Response, Problem> {
-    let durable::Response::Moved {
+    let durable::Moved {
         revision,
         old_due,
         due,
-    } = app.submit(request).await?
-    else {
-        return Err(wrong_answer());
-    };
+    } = app.ask(request).await?;
     let body = MovedBody {
         revision,
         old_due: format_time(old_due),
@@ -516,9 +504,7 @@ pub(super) async fn remove(
         precondition: precondition(&headers, Honoured::IfMatch)?.of_existing(),
         only_pending: only_pending.is_some(),
     };
-    let durable::Response::Removed(was) = app.submit(request).await? else {
-        return Err(wrong_answer());
-    };
+    let was: Was = app.ask(request).await?;
     let (was, due, attempt) = match was {
         Was::Pending { due } => ("pending", Some(format_time(due)), None),
         Was::Delivering { attempt } => ("delivering", None, Some(attempt)),

@@ -19,7 +19,7 @@ use super::{Frame, WITHOUT_TOKEN, answer, last_answer, refuse, timer_of};
 use crate::api::App;
 use crate::api::problem::{Code, Problem};
 use crate::api::request::Query;
-use crate::api::timers::{cursor, read_cursor, wrong_answer};
+use crate::api::timers::{cursor, read_cursor};
 
 /// How many are on a page.
 const SHOWN: usize = 50;
@@ -288,9 +288,7 @@ async fn try_revive(app: &App, uri: &Uri) -> Result<Response, Problem> {
         name,
         due: Due::In(Duration::ZERO),
     };
-    let durable::Response::Moved { .. } = app.submit(request).await? else {
-        return Err(wrong_answer());
-    };
+    let _moved: durable::Moved = app.ask(request).await?;
     let back = HeaderValue::from_str(&back)
         .map_err(|_| Problem::new(Code::Internal, "no page to go back to"))?;
     Ok((StatusCode::SEE_OTHER, [(header::LOCATION, back)]).into_response())

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use countwheel_durable::store::Change;
 use countwheel_durable::{
-    Attempt, DeadReason, Due, DueClock, Record, Request, Response, Revision, Shift, State,
-    StateKind, TimerError, TimerId, TimerName, Verdict, Was,
+    Attempt, DeadReason, Due, DueClock, Moved, Record, Request, Response, Revision, Set, Shift,
+    State, StateKind, TimerError, TimerId, TimerName, Verdict, Was,
 };
 use countwheel_time::Timestamp;
 
@@ -130,12 +130,12 @@ impl Model {
             (Request::Set { due, payload, .. }, known) => {
                 let (at, clock) = resolve(*due, now);
                 let before = known.as_ref().map(|timer| timer.phase.kind());
-                let Ok(Response::Set {
+                let Ok(Response::Set(Set {
                     id,
                     revision,
                     due,
                     replaced,
-                }) = answer
+                })) = answer
                 else {
                     return wrong(&answer);
                 };
@@ -198,11 +198,11 @@ impl Model {
                     _ => (by, timer.clock),
                 };
                 match answer {
-                    Ok(Response::Moved {
+                    Ok(Response::Moved(Moved {
                         revision,
                         old_due,
                         due,
-                    }) if (old_due, due) == (timer.due, at) && revision > timer.revision => {
+                    })) if (old_due, due) == (timer.due, at) && revision > timer.revision => {
                         (timer.due, timer.clock, timer.since) = (due, clock, now);
                         timer.revision = revision;
                         Ok(())

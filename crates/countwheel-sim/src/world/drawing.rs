@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use countwheel_durable::store::{Shard, Store};
 use countwheel_durable::{
-    CronExpression, Delays, Due, Jitter, Key, Missed, Overlap, Precondition, Record, Recurrence,
-    Request, RetryPolicy, Revision, Schedule, SetOptions, Shift, TimerName, Zone,
+    CronExpression, Delays, DrainMode, Due, Jitter, Key, Missed, Overlap, Precondition, Record,
+    Recurrence, Request, RetryPolicy, Revision, Schedule, SetOptions, Shift, Ticket, TimerName,
+    Zone,
 };
 use countwheel_time::{Clock, Timestamp};
 
-use super::{FEW_QUEUES, World, queue_name};
+use super::{FEW_QUEUES, Happening, World, queue_name};
 use crate::random::Random;
 
 /// Calendars: every few minutes, at set hours, in the hours that the clocks of
@@ -92,6 +93,25 @@ impl World {
                 due: self.draw_due_in(queue_number),
             },
         })
+    }
+
+    /// A drain of a queue or of all, or the end of one.
+    pub(super) fn draw_drain(&mut self, ticket: Ticket) -> Result<Happening, String> {
+        let queue = if self.drains.one_in(6) {
+            None
+        } else {
+            Some(self.plan.queue(self.drains.below(self.plan.queues))?)
+        };
+        let span = Duration::from_micros(self.drains.below(2 * self.plan.horizon));
+        let until = Some(self.clock.timestamp() + span);
+        let mode = match self.drains.below(8) {
+            0 => Some(DrainMode::Fire { until: None }),
+            1 => Some(DrainMode::Fire { until }),
+            2 => Some(DrainMode::Hold),
+            3 => Some(DrainMode::Remove),
+            _ => None,
+        };
+        Ok(Happening::Drain(ticket, queue, mode))
     }
 
     pub(super) fn draw_set(&mut self) -> Result<Request, String> {

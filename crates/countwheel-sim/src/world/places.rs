@@ -1,6 +1,7 @@
 //! Since when all places of attempts that run were taken, or a queue's share of them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use countwheel_durable::{Config, QueueName};
 use countwheel_time::Timestamp;
@@ -10,6 +11,8 @@ use countwheel_time::Timestamp;
 pub(super) struct Places {
     all: Option<Timestamp>,
     queues: BTreeMap<QueueName, Timestamp>,
+    /// From when until when each queue was drained so that nothing started, if that has ended.
+    drained: BTreeMap<QueueName, Vec<(Timestamp, Option<Timestamp>)>>,
 }
 
 impl Places {
@@ -41,5 +44,29 @@ impl Places {
     pub(super) fn since(&self, queue: &QueueName) -> Option<Timestamp> {
         let own = self.queues.get(queue).copied();
         self.all.into_iter().chain(own).min()
+    }
+
+    /// A turn has ended with drains that let nothing of these queues start.
+    pub(super) fn look_at_drains(&mut self, held: &[QueueName], boot: Timestamp) {
+        for (queue, spans) in &mut self.drained {
+            if let Some((_, end @ None)) = spans.last_mut()
+                && !held.contains(queue)
+            {
+                *end = Some(boot);
+            }
+        }
+        for queue in held {
+            let spans = self.drained.entry(queue.clone()).or_default();
+            if spans.last().is_none_or(|(_, end)| end.is_some()) {
+                spans.push((boot, None));
+            }
+        }
+    }
+
+    /// The longest time for which a drain held a timer of this queue that was due then.
+    pub(super) fn drained(&self, queue: &QueueName, due: Timestamp, boot: Timestamp) -> Duration {
+        let spans = self.drained.get(queue).into_iter().flatten();
+        let held = spans.map(|(since, end)| end.unwrap_or(boot).saturating_since(due.max(*since)));
+        held.max().unwrap_or_default()
     }
 }

@@ -34,6 +34,8 @@ pub enum Part {
     Recurring,
     /// Batches.
     Batches,
+    /// Drains of queues.
+    Drains,
     /// Several requests in one turn.
     Bursts,
     /// Long payloads.
@@ -50,7 +52,7 @@ pub enum Part {
 
 impl Part {
     /// All of them; what most can do without first.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::FullDisks,
         Self::Failures,
         Self::CommitCrashes,
@@ -64,6 +66,7 @@ impl Part {
         Self::Upkeep,
         Self::Recurring,
         Self::Batches,
+        Self::Drains,
         Self::Bursts,
         Self::LongPayloads,
         Self::FailingReceivers,
@@ -94,6 +97,7 @@ impl Part {
             Self::Upkeep => plan.upkeep = 0,
             Self::Recurring => plan.recurring = 0,
             Self::Batches => plan.batch = 0,
+            Self::Drains => plan.drains = 0,
             Self::Bursts => plan.bursts = vec![1],
             Self::LongPayloads => plan.long = 0,
             Self::FailingReceivers => (plan.failing, plan.stopping) = (0, 0),
