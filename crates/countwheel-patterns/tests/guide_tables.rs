@@ -146,7 +146,7 @@ const PROOFS: &[(&str, &[(&str, &str)])] = &[
         ("`set`, `set_at`", "guide_tables::a_key_that_is_there_and_one_that_is_not"),
         ("`set_sooner`, `set_later`", "guide_tables::a_key_that_is_there_and_one_that_is_not"),
         ("`set_if_absent`", "guide_tables::a_key_that_is_there_and_one_that_is_not"),
-        ("`move_after`, `move_at`", "guide_tables::a_key_that_is_there_and_one_that_is_not"),
+        ("`move_to`, `move_by`", "guide_tables::a_key_that_is_there_and_one_that_is_not"),
         ("`move_sooner`, `move_later`", "guide_tables::a_key_that_is_there_and_one_that_is_not"),
         ("`update`", "guide_tables::a_key_that_is_there_and_one_that_is_not"),
         ("`remove`", "guide_tables::a_key_that_is_there_and_one_that_is_not"),
@@ -679,8 +679,8 @@ fn a_key_that_is_there_and_one_that_is_not() {
     let (timer, fired) = keyed(&host);
     let second = SECOND;
     // Absent.
-    assert_eq!(timer.move_after(&"key", second), Move::Absent);
-    assert_eq!(timer.move_at(&"key", in_(1)), Move::Absent);
+    assert_eq!(timer.move_to(&"key", second), Move::Absent);
+    assert_eq!(timer.move_to(&"key", in_(1)), Move::Absent);
     assert_eq!(timer.move_sooner(&"key", second), Move::Absent);
     assert_eq!(timer.move_later(&"key", second), Move::Absent);
     assert_eq!(timer.update(&"key", |value| *value += 1), None);
@@ -695,8 +695,8 @@ fn a_key_that_is_there_and_one_that_is_not() {
     assert_eq!(timer.deadline(&"key"), Some(in_(9)), "the later of both");
     let refused = timer.set_if_absent("key", 5, second);
     assert!(matches!(refused, Err(SetError::Present("key", 5))));
-    assert_eq!(timer.move_after(&"key", 7 * second), Move::Moved);
-    assert_eq!(timer.move_at(&"key", in_(6)), Move::Moved);
+    assert_eq!(timer.move_to(&"key", 7 * second), Move::Moved);
+    assert_eq!(timer.move_to(&"key", in_(6)), Move::Moved);
     assert_eq!(timer.move_sooner(&"key", 7 * second), Move::Kept);
     assert_eq!(timer.move_later(&"key", 5 * second), Move::Kept);
     assert_eq!(timer.move_sooner(&"key", 4 * second), Move::Moved);
@@ -837,7 +837,7 @@ fn who_comes_from_go_zero_finds_every_call() {
     assert_eq!(timer.set("a", 1, SECOND).unwrap(), None);
     assert_eq!(timer.set("a", 2, 2 * SECOND).unwrap(), Some(1));
     timer.set("b", 3, SECOND).unwrap();
-    assert_eq!(timer.move_after(&"b", 3 * SECOND), Move::Moved);
+    assert_eq!(timer.move_to(&"b", 3 * SECOND), Move::Moved);
     timer.set("c", 4, SECOND).unwrap();
     assert_eq!(timer.remove(&"c"), Some(4));
     assert!(timer.set_if_absent("a", 5, SECOND).is_err());
@@ -929,7 +929,7 @@ fn a_driver_and_a_keyed_timer_do_what_a_queue_of_delays_does() {
     let (timer, fired) = keyed(&host);
     timer.set("a", 1, SECOND).unwrap();
     timer.set("b", 2, SECOND).unwrap();
-    assert_eq!(timer.move_after(&"a", 2 * SECOND), Move::Moved);
+    assert_eq!(timer.move_to(&"a", 2 * SECOND), Move::Moved);
     assert_eq!(timer.remove(&"b"), Some(2));
     host.advance(2 * SECOND);
     assert_eq!(fired.take(), [(1, 2)]);

@@ -40,7 +40,7 @@ fn main() -> Result<(), Refused> {
     }
 
     // Bob asks for more time, and Eve changes her mind about what she wants.
-    assert_eq!(orders.move_after(&2, 60 * MINUTE), Move::Moved);
+    assert_eq!(orders.move_to(&2, 60 * MINUTE), Move::Moved);
     let order = Order {
         customer: "Eve",
         cents: 100,

@@ -101,7 +101,9 @@ pub use builder::TimerBuilder;
 pub use countwheel_core::{SlotLoad, Tick, TimerKey};
 #[cfg(feature = "tsc")]
 pub use countwheel_time::TscClock;
-pub use countwheel_time::{BootId, Clock, Histogram, Instant, ManualClock, SystemClock, Timestamp};
+pub use countwheel_time::{
+    BootId, By, Clock, Histogram, Instant, ManualClock, SystemClock, Timestamp,
+};
 pub use driver::{Driver, Fired, Layout, LayoutError, TicksPerWheel, Unfired};
 #[cfg(feature = "tokio")]
 pub use executor::tokio::TokioExecutor;
@@ -112,7 +114,7 @@ pub use future::{
 };
 pub use host::manual::ManualHost;
 pub use host::task::HostFuture;
-pub use keyed::{KeyedEntry, KeyedStats, KeyedTimer, Move, SetError, WeakKeyedTimer};
+pub use keyed::{KeyedEntry, KeyedStats, KeyedTimer, Move, SetError, WeakKeyedTimer, When};
 pub use resolution::{Resolution, ResolutionError};
 pub use stats::{RunningTask, ShardLoad, SlowTask, Snapshot, Stats};
 pub use stop::{Stop, Stopped, Stopping};

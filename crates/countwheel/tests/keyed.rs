@@ -210,12 +210,12 @@ fn behaves_like_the_model(seed: u64, tick: u64, layout: Layout) {
             }
             5 => {
                 let expected = model.shift(key, |_| Some(deadline));
-                assert_eq!(keyed.move_after(&key, ns(delay)), expected);
+                assert_eq!(keyed.move_to(&key, ns(delay)), expected);
             }
             6 => {
                 let deadline = random.below(model.now + 1_000 * tick);
                 let expected = model.shift(key, |_| Some(deadline));
-                assert_eq!(keyed.move_at(&key, at(deadline)), expected);
+                assert_eq!(keyed.move_to(&key, at(deadline)), expected);
             }
             7 => {
                 let expected = model.shift(key, sooner);
@@ -302,7 +302,7 @@ fn a_move_is_right_at_every_position_of_the_hand() {
                 }
                 host.advance(ns(waited));
                 for &(from, to) in &cases {
-                    assert_eq!(keyed.move_after(&(from, to), ns(to)), Move::Moved);
+                    assert_eq!(keyed.move_to(&(from, to), ns(to)), Move::Moved);
                 }
                 for passed in DELAYS {
                     host.advance(ns(1));
@@ -329,7 +329,7 @@ fn a_move_below_a_tick_fires_once() {
             let (keyed, fired) = journal(host.timer());
             keyed.set("key", 1, ns(5_000_000)).unwrap();
             host.advance(ns(1_500_000));
-            assert_eq!(keyed.move_after("key", ns(delay)), Move::Moved);
+            assert_eq!(keyed.move_to("key", ns(delay)), Move::Moved);
             assert_eq!(fired(), [], "nothing runs in the move itself");
             host.advance(ns(1_500_000)); // to the next tick but one
             assert_eq!(fired(), [("key", 1)]);
@@ -354,9 +354,9 @@ fn every_delay_is_allowed_and_zero_fires_at_once() {
         let mut now = fired();
         now.sort_unstable();
         assert_eq!(now, [("first", 1), ("second", 2)]);
-        keyed.move_after("never", Duration::ZERO);
+        keyed.move_to("never", Duration::ZERO);
         assert_eq!(host.run_due(), 1);
-        assert_eq!(keyed.move_after("never", Duration::ZERO), Move::Absent);
+        assert_eq!(keyed.move_to("never", Duration::ZERO), Move::Absent);
         assert_eq!(host.next_wake(), None);
     }
 }
@@ -398,13 +398,13 @@ fn a_drained_key_can_be_set_again_and_fires() {
         for (key, delay) in [("late", 3), ("soon", 1), ("later", 4)] {
             keyed.set(key, 1, delay * SECOND).unwrap();
         }
-        keyed.move_after("later", 2 * SECOND);
+        keyed.move_to("later", 2 * SECOND);
         let drained = keyed.drain();
         assert_eq!(drained[1].deadline, Instant::ZERO + 2 * SECOND);
         assert_eq!(pairs(drained), [("soon", 1), ("later", 1), ("late", 1)]);
         assert!(keyed.drain().is_empty(), "a second drain finds nothing");
         assert_eq!(host.timer().pending(), 0, "the tasks are gone as well");
-        assert_eq!(keyed.move_after("soon", SECOND), Move::Absent);
+        assert_eq!(keyed.move_to("soon", SECOND), Move::Absent);
 
         assert_eq!(keyed.set("soon", 2, 2 * SECOND).unwrap(), None);
         host.advance(SECOND);
@@ -425,7 +425,7 @@ fn a_drain_is_in_the_order_of_deadlines_and_of_setting() {
         keyed.set(key, (), SECOND).unwrap();
     }
     for key in 0..1_000 {
-        keyed.move_after(&key, SECOND);
+        keyed.move_to(&key, SECOND);
     }
     let order = keyed.drain().into_iter().map(|entry| entry.key);
     assert!(order.eq((1_000..2_000).chain(0..1_000)));
@@ -448,7 +448,7 @@ fn a_handler_may_call_everything() {
                         1 => assert_eq!(keyed.set(7, 99, SECOND).unwrap(), Some(50)),
                         2 => assert_eq!(keyed.remove(&7), Some(50)),
                         3 => assert_eq!(keyed.remove(&key), None),
-                        4 => assert_eq!(keyed.move_after(&7, Duration::ZERO), Move::Moved),
+                        4 => assert_eq!(keyed.move_to(&7, Duration::ZERO), Move::Moved),
                         5 => assert_eq!(keyed.drain().len(), 1),
                         6 => assert_eq!(keyed.stop().len(), 1),
                         7 => assert_eq!(keyed.deadlines().len(), keyed.len()),
@@ -534,7 +534,7 @@ fn what_has_expired_can_be_recalled_until_its_handler_is_called() {
 
     assert_eq!(keyed.remove("removed"), Some(1));
     assert_eq!(keyed.set("replaced", 2, SECOND).unwrap(), Some(1));
-    assert_eq!(keyed.move_after("moved", SECOND), Move::Moved);
+    assert_eq!(keyed.move_to("moved", SECOND), Move::Moved);
     assert_eq!(keyed.set_sooner("sooner", 2, SECOND).unwrap(), Some(1));
     assert_eq!(keyed.move_sooner("kept", SECOND), Move::Kept);
     assert_eq!(later.run(), 6);
@@ -599,7 +599,7 @@ fn a_stop_gives_everything_back_and_does_no_harm_twice() {
     let refused = keyed.set_if_absent("a", 3, SECOND).unwrap_err();
     assert_eq!(refused.to_string(), "the timer has stopped");
     assert_eq!(refused.into_parts(), ("a", 3));
-    assert_eq!(keyed.move_after("a", SECOND), Move::Absent);
+    assert_eq!(keyed.move_to("a", SECOND), Move::Absent);
     assert_eq!(keyed.remove("a"), None);
     assert_eq!((keyed.len(), keyed.stats().refused), (0, 2));
 
@@ -640,7 +640,7 @@ fn keys_that_all_hash_alike_are_kept_apart() {
     for number in (0..50).step_by(2) {
         assert_eq!(keyed.remove(&Alike(number)), Some(number));
     }
-    assert_eq!(keyed.move_after(&Alike(1), Duration::ZERO), Move::Moved);
+    assert_eq!(keyed.move_to(&Alike(1), Duration::ZERO), Move::Moved);
     host.run_due();
     assert_eq!(fired(), [(Alike(1), 1)]);
     host.advance(SECOND);
@@ -734,7 +734,7 @@ fn a_full_timer_refuses_new_keys_and_moves_old_ones() {
     let refused = keyed.set("b", 2, SECOND).unwrap_err();
     assert!(matches!(refused, SetError::Full("b", 2)), "{refused:?}");
     assert_eq!(keyed.set("a", 3, 2 * SECOND).unwrap(), Some(1));
-    assert_eq!(keyed.move_after("a", 3 * SECOND), Move::Moved);
+    assert_eq!(keyed.move_to("a", 3 * SECOND), Move::Moved);
     assert_eq!(keyed.remove("a"), Some(3));
     keyed.set("b", 2, SECOND).unwrap();
     host.advance(SECOND);
@@ -752,7 +752,7 @@ fn a_refused_move_or_set_leaves_the_key_as_it_was() {
     keyed.set("a", 1, SECOND).unwrap();
     host.advance(SECOND);
     // It has the only place itself until its task starts.
-    assert_eq!(keyed.move_after("a", SECOND), Move::Refused);
+    assert_eq!(keyed.move_to("a", SECOND), Move::Refused);
     let refused = keyed.set("a", 2, SECOND).unwrap_err();
     assert!(matches!(refused, SetError::Full("a", 2)), "{refused:?}");
     assert_eq!(keyed.get("a"), Some(1));
@@ -776,7 +776,7 @@ fn keys_outlive_a_timer_that_was_stopped_by_somebody_else() {
 
     let refused = keyed.set(1, 9, SECOND).unwrap_err();
     assert!(matches!(refused, SetError::Closed(1, 9)), "{refused:?}");
-    assert_eq!(keyed.move_after(&1, SECOND), Move::Refused);
+    assert_eq!(keyed.move_to(&1, SECOND), Move::Refused);
     assert_eq!(keyed.get(&1), Some(1));
     assert_eq!(keyed.remove(&2), Some(2));
     // A task that came back still fires its key, unless that is gone.
@@ -798,7 +798,7 @@ fn a_closing_timer_fires_what_is_set_and_takes_nothing_new() {
     let stopping = host.timer().close(Stop::WaitUpTo(10 * SECOND));
     assert!(keyed.set(1, 9, SECOND).is_err());
     assert!(keyed.set(3, 3, SECOND).is_err());
-    assert_eq!(keyed.move_after(&1, 2 * SECOND), Move::Moved);
+    assert_eq!(keyed.move_to(&1, 2 * SECOND), Move::Moved);
     host.advance(20 * SECOND);
     assert_eq!(fired(), [(1, 1)]);
     assert_eq!(stopping.wait().unfired.len(), 1);
@@ -835,7 +835,7 @@ fn a_key_whose_task_was_lost_is_scheduled_anew() {
     refuses.store(false, Ordering::Relaxed);
     keyed.set("set", 2, SECOND).unwrap();
     keyed.set_sooner("set sooner", 2, SECOND).unwrap();
-    assert_eq!(keyed.move_after("moved", SECOND), Move::Moved);
+    assert_eq!(keyed.move_to("moved", SECOND), Move::Moved);
     assert_eq!(keyed.move_sooner("moved sooner", SECOND), Move::Kept);
     host.run_due();
     assert_eq!(fired(), [("set sooner", 2), ("moved sooner", 1)]);
@@ -1000,7 +1000,7 @@ fn every_value_has_one_end_whoever_races() {
                                 None
                             }
                             _ => {
-                                keyed.move_after(&key, delay);
+                                keyed.move_to(&key, delay);
                                 None
                             }
                         };
@@ -1133,7 +1133,7 @@ fn a_timer_without_a_thread_fires_on_its_runtime() {
         tokio::task::yield_now().await;
         keyed.set(2, (), Duration::from_millis(2)).unwrap();
         assert_eq!(fired.recv().await, Some(2));
-        keyed.move_after(&1, Duration::from_millis(1));
+        keyed.move_to(&1, Duration::from_millis(1));
         assert_eq!(fired.recv().await, Some(1));
         drop(timer.close(Stop::Drop));
         host.await.unwrap();

@@ -66,7 +66,7 @@ fn a_key_fires_though_its_host_is_polled_where_it_is_woken() {
     keyed.set(3, (), Duration::ZERO).unwrap();
     assert_eq!(fired.try_recv(), Ok(3));
     keyed.set(4, (), SECOND).unwrap();
-    keyed.move_after(&4, Duration::ZERO);
+    keyed.move_to(&4, Duration::ZERO);
     assert_eq!(fired.try_recv(), Ok(4));
     clock.advance(SECOND);
     assert_eq!((keyed.len(), timer.pending()), (0, 0));

@@ -15,10 +15,10 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use self::shard::{Hub, Rule, Shard, Taken, When};
-use crate::{Instant, Timer};
+use self::shard::{Hub, Rule, Shard, Taken};
+use crate::{By, Instant, Timer};
 
-pub use self::results::{KeyedEntry, KeyedStats, Move, SetError};
+pub use self::results::{KeyedEntry, KeyedStats, Move, SetError, When};
 
 /// Timers that are known by keys: each key has at most one, and all fire into one handler.
 ///
@@ -61,7 +61,7 @@ pub use self::results::{KeyedEntry, KeyedStats, Move, SetError};
 ///     orders.set(order.to_owned(), customer, half_hour)?;
 /// }
 /// assert_eq!(orders.remove("order 1"), Some("Ada"), "she has paid");
-/// assert_eq!(orders.move_after("order 2", 2 * half_hour), Move::Moved, "he asked for it");
+/// assert_eq!(orders.move_to("order 2", 2 * half_hour), Move::Moved, "he asked for it");
 ///
 /// host.advance(half_hour);
 /// assert_eq!(closed.try_iter().collect::<Vec<_>>(), ["order 3 of Eve"]);
@@ -287,14 +287,15 @@ where
         shard.set_if_absent(&self.owner.timer, hash, (key, value), When::After(delay))
     }
 
-    /// Moves the key to `delay` from now, be that sooner or later than before. It then fires
-    /// once, at the new deadline, however the two lie.
+    /// Moves the key to another deadline, be that sooner or later than before: a delay from now, or a
+    /// point in time. The key then fires once, at the new deadline, however the two lie; at once if that
+    /// has passed.
     ///
-    /// Without an allocation, and counts as scheduled anew in the order of a tick. A key whose
+    /// A move allocates nothing, and counts as scheduled anew in the order of a tick. A key whose
     /// deadline has come can be moved until its handler is called.
     ///
     /// ```
-    /// # use countwheel::{KeyedTimer, ManualHost, Move};
+    /// # use countwheel::{KeyedTimer, Instant, ManualHost, Move};
     /// # use std::time::Duration;
     /// let mut host = ManualHost::new();
     /// let idle = KeyedTimer::new(host.timer().clone(), |connection: u32, ()| {
@@ -302,37 +303,64 @@ where
     /// });
     /// idle.set(1, (), Duration::from_secs(60)).unwrap();
     /// host.advance(Duration::from_secs(59));
-    /// assert_eq!(idle.move_after(&1, Duration::from_secs(60)), Move::Moved);
+    /// assert_eq!(idle.move_to(&1, Duration::from_secs(60)), Move::Moved);
     /// assert_eq!(host.advance(Duration::from_secs(59)), 0);
     /// assert_eq!(host.advance(Duration::from_secs(1)), 1);
-    /// assert_eq!(idle.move_after(&1, Duration::from_secs(60)), Move::Absent, "it has fired");
-    /// ```
-    pub fn move_after<Q>(&self, key: &Q, delay: Duration) -> Move
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.move_key(key, When::After(delay), Rule::New)
-    }
-
-    /// Moves the key to another deadline; if that has passed, the key fires at once. Otherwise
-    /// like [`move_after`](Self::move_after).
+    /// assert_eq!(idle.move_to(&1, Duration::from_secs(60)), Move::Absent, "it has fired");
     ///
-    /// ```
-    /// # use countwheel::{KeyedTimer, ManualHost, Instant, Move};
-    /// # use std::time::Duration;
-    /// let mut host = ManualHost::new();
-    /// let keyed = KeyedTimer::new(host.timer().clone(), |_key: u32, ()| {});
-    /// keyed.set(1, (), Duration::MAX).unwrap();
-    /// assert_eq!(keyed.move_at(&1, Instant::ZERO), Move::Moved);
+    /// idle.set(2, (), Duration::MAX).unwrap();
+    /// assert_eq!(idle.move_to(&2, Instant::ZERO), Move::Moved);
     /// assert_eq!(host.run_due(), 1);
     /// ```
-    pub fn move_at<Q>(&self, key: &Q, deadline: Instant) -> Move
+    pub fn move_to<Q>(&self, key: &Q, when: impl Into<When>) -> Move
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.move_key(key, When::At(deadline), Rule::New)
+        self.move_key(key, when.into(), Rule::New)
+    }
+
+    /// Moves the key by so much from its deadline: sooner at most to now. Otherwise like
+    /// [`move_to`](Self::move_to).
+    ///
+    /// ```
+    /// # use countwheel::{By, KeyedTimer, ManualHost, Move};
+    /// # use std::time::Duration;
+    /// let host = ManualHost::new();
+    /// let orders = KeyedTimer::new(host.timer().clone(), |_order: u32, ()| {});
+    /// let minute = Duration::from_secs(60);
+    /// orders.set(1, (), 5 * minute).unwrap();
+    /// assert_eq!(orders.move_by(&1, By::Later(minute)), Move::Moved);
+    /// assert_eq!(orders.remaining(&1), Some(6 * minute));
+    /// assert_eq!(orders.move_by(&1, By::Sooner(10 * minute)), Move::Moved);
+    /// assert_eq!(orders.remaining(&1), Some(Duration::ZERO));
+    /// ```
+    pub fn move_by<Q>(&self, key: &Q, by: impl Into<By>) -> Move
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        // The rule says when.
+        self.move_key(key, When::After(Duration::ZERO), Rule::By(by.into()))
+    }
+
+    /// Makes the key due now. The same as a move to now.
+    ///
+    /// ```
+    /// # use countwheel::{KeyedTimer, ManualHost, Move};
+    /// # use std::time::Duration;
+    /// let mut host = ManualHost::new();
+    /// let orders = KeyedTimer::new(host.timer().clone(), |_order: u32, ()| {});
+    /// orders.set(1, (), Duration::MAX).unwrap();
+    /// assert_eq!((orders.fire(&1), orders.fire(&2)), (Move::Moved, Move::Absent));
+    /// assert_eq!(host.run_due(), 1);
+    /// ```
+    pub fn fire<Q>(&self, key: &Q) -> Move
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.move_to(key, Duration::ZERO)
     }
 
     /// Moves the key to `delay` from now if that is sooner than before.

@@ -1,10 +1,40 @@
 //! What the calls of a keyed timer answer.
 
+use std::time::Duration;
 use std::{fmt, io};
 
 use crate::{Instant, ScheduleError};
 
-/// What a move did. See [`KeyedTimer::move_after`](crate::KeyedTimer::move_after).
+/// When a key is to fire, as the caller gives it: a delay from now, or a point in time.
+///
+/// ```
+/// use countwheel::{Instant, When};
+/// use std::time::Duration;
+///
+/// assert_eq!(When::from(Duration::ZERO), When::After(Duration::ZERO));
+/// assert_eq!(When::from(Instant::ZERO), When::At(Instant::ZERO));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// So long from now.
+    After(Duration),
+    /// At this time of the timer's clock.
+    At(Instant),
+}
+
+impl From<Duration> for When {
+    fn from(delay: Duration) -> Self {
+        Self::After(delay)
+    }
+}
+
+impl From<Instant> for When {
+    fn from(deadline: Instant) -> Self {
+        Self::At(deadline)
+    }
+}
+
+/// What a move did. See [`KeyedTimer::move_to`](crate::KeyedTimer::move_to).
 ///
 /// ```
 /// use countwheel::{KeyedTimer, ManualHost, Move};

@@ -13,14 +13,13 @@ use std::borrow::Borrow;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use super::entry::{Entry, NO_TASK};
-use super::{KeyedStats, Move, SetError};
+use super::{KeyedStats, Move, SetError, When};
 use crate::building::Index;
 use crate::task::{Job, Run};
 use crate::timer::Rouse;
-use crate::{Instant, ScheduleError, Timeout, Timer};
+use crate::{By, Instant, ScheduleError, Timeout, Timer};
 
 /// What the shards of one keyed timer have in common.
 pub(super) struct Hub<K, V> {
@@ -62,13 +61,6 @@ pub(super) struct Books<K, V> {
     stats: KeyedStats,
 }
 
-/// A deadline, as the caller gave it.
-#[derive(Clone, Copy)]
-pub(super) enum When {
-    After(Duration),
-    At(Instant),
-}
-
 impl When {
     fn deadline(self, timer: &Timer) -> Instant {
         match self {
@@ -98,6 +90,8 @@ impl When {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
     New,
+    /// So far from the one that it has.
+    By(By),
     Sooner,
     Later,
 }
@@ -336,6 +330,11 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         let old = entry.deadline();
         let (when, moves) = match rule {
             Rule::New => (when, true),
+            Rule::By(By::Later(span)) => (When::At(old + span), true),
+            Rule::By(By::Sooner(span)) => {
+                let new = Instant::ZERO + old.saturating_since(Instant::ZERO).saturating_sub(span);
+                (When::At(new.max(timer.now())), true)
+            }
             Rule::Sooner => {
                 let new = when.deadline(timer);
                 (When::At(new.min(old)), new < old)
