@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use countwheel_durable::{
-    Delays, Due, Precondition, Recurrence, RetryPolicy, Schedule, SetOptions, Shift, StateKind,
+    Delays, DrainMode, Due, Precondition, Recurrence, RetryPolicy, Schedule, SetOptions, StateKind,
 };
-use countwheel_time::Timestamp;
+use countwheel_time::{By, Timestamp};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH, IF_NONE_MATCH};
@@ -122,22 +122,46 @@ impl Client {
             .await
     }
 
-    /// Moves a pending timer.
+    /// Moves a pending timer to another deadline.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn shift(
+    pub async fn move_to(
         &self,
         queue: &str,
         key: &str,
-        shift: Shift,
+        due: Due,
         precondition: Precondition,
     ) -> Result<Answer<TimerMoved>, ClientError> {
-        let (field, value) = match shift {
-            Shift::To(due) => due_field(due),
-            Shift::Later(span) => ("by", json!(millis(span))),
-            Shift::Sooner(span) => ("by", json!(-millis(span))),
+        self.patch(queue, key, due_field(due), precondition).await
+    }
+
+    /// Moves a pending timer by so much from its deadline, at most to now.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn move_by(
+        &self,
+        queue: &str,
+        key: &str,
+        by: By,
+        precondition: Precondition,
+    ) -> Result<Answer<TimerMoved>, ClientError> {
+        let millis = match by {
+            By::Later(span) => millis(span),
+            By::Sooner(span) => -millis(span),
         };
+        self.patch(queue, key, ("by", json!(millis)), precondition)
+            .await
+    }
+
+    async fn patch(
+        &self,
+        queue: &str,
+        key: &str,
+        (field, value): (&str, Value),
+        precondition: Precondition,
+    ) -> Result<Answer<TimerMoved>, ClientError> {
         let path = timer_path(queue, key, "");
         let body = json!({ field: value });
         self.send(Method::PATCH, &path, Some(body), precondition)
@@ -223,6 +247,35 @@ impl Client {
             .map(due_field)
             .map(|(field, value)| json!({ field: value }));
         self.send(Method::POST, &path, body, Precondition::None)
+            .await
+    }
+
+    /// Drains a queue, or all of them (`None`). With [`DrainMode::Remove`] up to 1,000 timers are handed
+    /// back: ask again until nothing is left.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn drain(
+        &self,
+        queue: Option<&str>,
+        mode: DrainMode,
+    ) -> Result<Answer<QueueDrained>, ClientError> {
+        let mut body = json!({ "mode": mode.to_string() });
+        if let DrainMode::Fire { until: Some(until) } = mode {
+            body["at"] = format_time(until).into();
+        }
+        let path = queue_path(queue, ":drain");
+        self.send(Method::POST, &path, Some(body), Precondition::None)
+            .await
+    }
+
+    /// Ends the drain of a queue, or that of all (`None`).
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn resume(&self, queue: Option<&str>) -> Result<Answer<QueueResumed>, ClientError> {
+        let path = queue_path(queue, ":resume");
+        self.send(Method::POST, &path, None, Precondition::None)
             .await
     }
 
@@ -688,6 +741,9 @@ impl Page {
 pub struct Queues {
     /// One for each queue.
     pub queues: Vec<QueueCount>,
+    /// How all queues are drained.
+    #[serde(default)]
+    pub drain: Option<Drain>,
 }
 
 /// How many timers one queue has.
@@ -703,6 +759,52 @@ pub struct QueueCount {
     pub done: u64,
     /// Those given up.
     pub dead: u64,
+    /// How the queue is drained.
+    #[serde(default)]
+    pub drain: Option<Drain>,
+}
+
+/// How a queue is drained.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct Drain {
+    /// `fire`, `hold` or `remove`.
+    pub mode: String,
+    /// When what is due goes out no more.
+    #[serde(default, deserialize_with = "maybe_time")]
+    pub until: Option<Timestamp>,
+}
+
+/// What a drained queue still holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+pub struct Left {
+    /// Those that wait.
+    pub pending: u64,
+    /// Those with a running attempt.
+    pub delivering: u64,
+    /// Those given up.
+    pub dead: u64,
+}
+
+/// The answer to a drain.
+#[derive(Clone, Debug, Deserialize)]
+pub struct QueueDrained {
+    /// How the queue is drained.
+    pub drain: Drain,
+    /// The timers that were taken out, each as the server wrote it.
+    #[serde(default)]
+    pub removed: Vec<Box<RawValue>>,
+    /// What is left.
+    pub left: Left,
+}
+
+/// The answer to a resume.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct QueueResumed {
+    /// How the queue was drained.
+    #[serde(default)]
+    pub was: Option<Drain>,
+    /// What the queue holds.
+    pub left: Left,
 }
 
 /// A snapshot that was made.
@@ -912,6 +1014,13 @@ fn suggestion(text: &str) -> String {
         format!("; did you mean {url}?")
     } else {
         String::new()
+    }
+}
+
+fn queue_path(queue: Option<&str>, verb: &str) -> String {
+    match queue {
+        None => format!("/v1/queues{verb}"),
+        Some(queue) => format!("/v1/queues/{}{verb}", escape(queue)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The HTTP API. Its contract is `docs/api.md`.
 
+mod drain;
 pub(crate) mod json;
 mod operate;
 mod pages;
@@ -324,6 +325,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/readyz", get(operate::readyz))
         .route("/metrics", get(operate::metrics))
         .route("/v1/queues", get(queues::list))
+        .route("/v1/queues:drain", post(drain::drain_all))
+        .route("/v1/queues:resume", post(drain::resume_all))
+        .route("/v1/queues/{queue}", post(drain::of_queue))
         .route("/v1/queues/{queue}/timers", get(timers::list))
         .route("/v1/queues/{queue}/timers/{key}", timer)
         .route("/v1/simulate", post(simulate::simulate))

@@ -32,6 +32,7 @@ pub(crate) enum Code {
     MethodNotAllowed,
     Timeout,
     Conflict,
+    Draining,
     Gone,
     RevisionMismatch,
     Exists,
@@ -69,6 +70,7 @@ impl Code {
             ),
             Self::Timeout => ("timeout", S::REQUEST_TIMEOUT, "Request timed out"),
             Self::Conflict => ("conflict", S::CONFLICT, "Conflict"),
+            Self::Draining => ("draining", S::CONFLICT, "Queue is drained"),
             Self::Gone => ("gone", S::GONE, "Gone"),
             Self::RevisionMismatch => (
                 "revision_mismatch",
@@ -233,6 +235,7 @@ impl From<TimerError> for Problem {
                     ..Self::new(Code::Exists, error.to_string())
                 };
             }
+            TimerError::Draining { .. } => Code::Draining,
             TimerError::PayloadTooLarge { .. } | TimerError::BatchTooLong { .. } => Code::TooLarge,
             TimerError::Policy(_) => Code::InvalidRetry,
             TimerError::Recurrence(RecurrenceError::NoRunInTime) => {

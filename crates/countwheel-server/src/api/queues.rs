@@ -8,6 +8,7 @@ use axum::response::Response;
 use countwheel_durable::StateKind;
 use serde::Serialize;
 
+use super::drain::DrainBody;
 use super::problem::Problem;
 use super::request::Query;
 use super::{App, answer};
@@ -16,6 +17,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
     #[derive(Serialize)]
     struct Answer {
         queues: Vec<QueueBody>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        drain: Option<DrainBody>,
     }
     #[derive(Serialize)]
     struct QueueBody {
@@ -24,19 +27,24 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         delivering: u64,
         done: u64,
         dead: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        drain: Option<DrainBody>,
     }
     Query::of(&uri, &[])?;
     app.read(|timers| {
         let counts = timers.counts().map_err(|error| Problem::from(&error))?;
+        let drains = timers.drains();
         let queues = counts.into_iter().map(|counts| QueueBody {
             queue: counts.queue.to_string(),
             pending: counts.of(StateKind::Pending),
             delivering: counts.of(StateKind::Delivering),
             done: counts.of(StateKind::Done),
             dead: counts.of(StateKind::Dead),
+            drain: drains.own(&counts.queue).map(DrainBody::from),
         });
         let body = Answer {
             queues: queues.collect(),
+            drain: drains.all().map(DrainBody::from),
         };
         Ok(answer(StatusCode::OK, &body))
     })

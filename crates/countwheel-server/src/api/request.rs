@@ -13,6 +13,7 @@ use memmap2::MmapMut;
 use percent_encoding::percent_decode_str;
 
 use super::App;
+use super::drain;
 use super::problem::{Code, Problem};
 use crate::bodies::Share;
 use crate::callers::Caller;
@@ -34,10 +35,31 @@ pub(crate) enum Verb {
     Revive,
 }
 
+/// What a POST asks of a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum QueueVerb {
+    Drain,
+    Resume,
+}
+
 /// The queue that the raw path `/v1/queues/{queue}/…` names.
 pub(crate) fn queue_of(uri: &Uri) -> Result<QueueName, Problem> {
-    let queue = segment(uri, 3);
-    let queue = decode(queue)
+    queue(segment(uri, 3))
+}
+
+/// The queue and the verb of `/v1/queues/{queue}:{verb}`, split at the last colon before anything is
+/// decoded.
+pub(crate) fn queue_and_verb_of(uri: &Uri) -> Result<(QueueName, QueueVerb), Problem> {
+    let (encoded, verb) = match segment(uri, 3).rsplit_once(':') {
+        Some((encoded, "drain")) => (encoded, QueueVerb::Drain),
+        Some((encoded, "resume")) => (encoded, QueueVerb::Resume),
+        _ => return Err(drain::no_such_verb()),
+    };
+    Ok((queue(encoded)?, verb))
+}
+
+fn queue(encoded: &str) -> Result<QueueName, Problem> {
+    let queue = decode(encoded)
         .ok_or_else(|| Problem::new(Code::InvalidQueue, "the queue name is not UTF-8"))?;
     Ok(QueueName::new(queue)?)
 }

@@ -3,21 +3,17 @@
 use std::time::Duration;
 
 use countwheel_durable::{Due, Precondition, Revision};
-use countwheel_time::Timestamp;
+use countwheel_time::{By, Timestamp};
 
 use crate::time::{parse_signed, parse_time, read_time};
 
 /// A duration with its unit: `5s`, `1h 30m`, `250ms`, `PT30M`, `2d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match signed(text)? {
-        By(true, span) if !span.is_zero() => Err(format!("{text:?} is less than nothing")),
-        By(_, span) => Ok(span),
+        By::Sooner(span) if !span.is_zero() => Err(format!("{text:?} is less than nothing")),
+        By::Later(span) | By::Sooner(span) => Ok(span),
     }
 }
-
-/// How far to move: whether it is sooner, and by what.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct By(pub(crate) bool, pub(crate) Duration);
 
 /// A duration with a sign before it, or none: `+5m`, `-90s`.
 pub(crate) fn signed(text: &str) -> Result<By, String> {
@@ -26,7 +22,11 @@ pub(crate) fn signed(text: &str) -> Result<By, String> {
     if span.subsec_nanos() % 1_000_000 != 0 {
         return Err(format!("{text:?} has a fraction of a millisecond"));
     }
-    Ok(By(negative, span))
+    Ok(if negative {
+        By::Sooner(span)
+    } else {
+        By::Later(span)
+    })
 }
 
 /// RFC 3339 with an offset.
@@ -114,8 +114,8 @@ mod tests {
         ] {
             assert!(duration(bad).is_err(), "{bad}");
         }
-        assert_eq!(signed("-5m"), Ok(By(true, Duration::from_secs(300))));
-        assert_eq!(signed("+90s"), Ok(By(false, Duration::from_secs(90))));
+        assert_eq!(signed("-5m"), Ok(By::Sooner(Duration::from_secs(300))));
+        assert_eq!(signed("+90s"), Ok(By::Later(Duration::from_secs(90))));
     }
 
     #[test]

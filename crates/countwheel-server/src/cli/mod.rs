@@ -5,6 +5,7 @@
 
 mod arguments;
 mod connection;
+mod drain;
 mod fire;
 mod follow;
 mod get;
@@ -49,6 +50,10 @@ pub enum Command {
     Fire(fire::Fire),
     /// Make a dead timer pending again
     Revive(revive::Revive),
+    /// Drain a queue: it takes no timers, and its own are fired, held or taken out
+    Drain(drain::Drain),
+    /// End the drain of a queue
+    Resume(drain::Resume),
     /// Show how many timers each queue has
     Queues(queues::Queues),
     /// Follow one timer until it is done, dead or removed
@@ -95,6 +100,8 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::List(list) => list.run(terminal).await,
         Command::Fire(fire) => fire.run(terminal).await,
         Command::Revive(revive) => revive.run(terminal).await,
+        Command::Drain(drain) => drain.run(terminal).await,
+        Command::Resume(resume) => resume.run(terminal).await,
         Command::Queues(queues) => queues.run(terminal).await,
         Command::Watch(watch) => watch.run(terminal).await,
         Command::Simulate(simulate) => simulate.run(terminal).await,

@@ -1,9 +1,9 @@
 //! `countwheel move`.
 
-use countwheel_durable::{Due, Shift};
-use countwheel_time::{Clock, Timestamp};
+use countwheel_durable::Due;
+use countwheel_time::{By, Clock, Timestamp};
 
-use super::arguments::{By, IfRevision, duration, signed, time};
+use super::arguments::{IfRevision, duration, signed, time};
 use super::connection::Connection;
 use super::follow::line;
 use super::{Exit, Failure, Terminal, text};
@@ -37,13 +37,10 @@ struct To {
 }
 
 impl To {
-    fn shift(&self) -> Shift {
-        match (self.by, self.at, self.delay) {
-            (Some(By(true, span)), ..) => Shift::Sooner(span),
-            (Some(By(false, span)), ..) => Shift::Later(span),
-            (None, Some(at), _) => Shift::To(Due::At(at)),
-            (None, None, delay) => Shift::To(Due::In(delay.unwrap_or_default())),
-        }
+    /// The deadline, unless the move is by so much.
+    fn due(&self) -> Due {
+        self.at
+            .map_or(Due::In(self.delay.unwrap_or_default()), Due::At)
     }
 }
 
@@ -51,10 +48,16 @@ impl Move {
     pub(super) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
         let client = self.connection.client()?;
         let (queue, precondition) = (&self.connection.queue, self.if_revision.precondition());
-        let answer = client
-            .shift(queue, &self.key, self.to.shift(), precondition)
-            .await?;
-        report("moved", &self.key, &answer, self.connection.json, terminal)
+        let key = &self.key;
+        let answer = match self.to.by {
+            Some(by) => client.move_by(queue, key, by, precondition).await?,
+            None => {
+                client
+                    .move_to(queue, key, self.to.due(), precondition)
+                    .await?
+            }
+        };
+        report("moved", key, &answer, self.connection.json, terminal)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use countwheel_durable::{Due, Precondition, Revision, Shift, StateKind};
+use countwheel_durable::{Due, Precondition, Revision, StateKind};
 use countwheel_time::{Clock, Instant, SystemClock, Timestamp};
 use serde::Serialize;
 
@@ -352,9 +352,8 @@ impl Asking<'_> {
     }
 
     async fn ask_to_shift(&self, at: Timestamp) -> Result<Settled, Open> {
-        let shift = Shift::To(Due::At(at));
-        let client = &self.replay.client;
-        let shifted = client.shift(self.queue, self.key, shift, Precondition::None);
+        let (client, due) = (&self.replay.client, Due::At(at));
+        let shifted = client.move_to(self.queue, self.key, due, Precondition::None);
         match shifted.await {
             Ok(answer) => Ok(Settled {
                 revision: Some(answer.value.revision),

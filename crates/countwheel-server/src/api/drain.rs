@@ -1,0 +1,204 @@
+//! Drains: `POST /v1/queues/{queue}:drain` and `:resume`, and the same of all queues.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Request, StatusCode};
+use axum::response::Response;
+use countwheel_durable::{DrainMode, Due, Left, QueueName, Record};
+use countwheel_time::Timestamp;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::json::{self, Field};
+use super::problem::{Code, Problem};
+use super::request::{Honoured, Query, QueueVerb, json_body, precondition, queue_and_verb_of};
+use super::timers::{TimerBody, due};
+use super::{App, answer};
+use crate::job::Job;
+use crate::time::format_time;
+
+/// Of one queue: the verb stands behind the last colon of its path.
+pub(super) async fn of_queue(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let (queue, verb) = queue_and_verb_of(request.uri())?;
+    match verb {
+        QueueVerb::Drain => drain(&app, Some(queue), request).await,
+        QueueVerb::Resume => resume(&app, Some(queue), request).await,
+    }
+}
+
+pub(super) async fn drain_all(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    drain(&app, None, request).await
+}
+
+pub(super) async fn resume_all(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    resume(&app, None, request).await
+}
+
+/// What is left of a drained queue.
+#[derive(Serialize)]
+struct LeftBody {
+    pending: u64,
+    delivering: u64,
+    dead: u64,
+}
+
+impl From<Left> for LeftBody {
+    fn from(left: Left) -> Self {
+        Self {
+            pending: left.pending,
+            delivering: left.delivering,
+            dead: left.dead,
+        }
+    }
+}
+
+/// How a queue is drained.
+#[derive(Serialize)]
+pub(super) struct DrainBody {
+    mode: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
+}
+
+impl From<DrainMode> for DrainBody {
+    fn from(mode: DrainMode) -> Self {
+        let until = match mode {
+            DrainMode::Fire { until } => until.map(format_time),
+            _ => None,
+        };
+        Self {
+            mode: mode.to_string(),
+            until,
+        }
+    }
+}
+
+/// A timer that a drain hands back: all there is of it, since nothing else has it.
+#[derive(Serialize)]
+struct RemovedBody {
+    #[serde(flatten)]
+    timer: TimerBody,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<Box<RawValue>>,
+}
+
+impl RemovedBody {
+    fn of(record: &Record) -> Self {
+        let body = Job::decode(&record.payload).ok().and_then(|job| {
+            let text = String::from_utf8(job.body).ok()?;
+            if job.content_type.is_some() {
+                return serde_json::value::to_raw_value(&text).ok();
+            }
+            RawValue::from_string(text).ok()
+        });
+        Self {
+            timer: TimerBody::of(record),
+            body,
+        }
+    }
+}
+
+async fn drain(
+    app: &App,
+    queue: Option<QueueName>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer {
+        queue: Option<String>,
+        drain: DrainBody,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        removed: Option<Vec<RemovedBody>>,
+        left: LeftBody,
+    }
+    without_condition(request.headers())?;
+    Query::of(request.uri(), &[])?;
+    let body = json_body(app, request).await?;
+    let mut object = Field::root(json::parse(&body)?).object()?;
+    let mode = object.require("mode")?;
+    let until = object.at_most_one_of(&["in", "at"])?.is_some();
+    let mode = match (&*mode.text()?, until) {
+        ("fire", false) => DrainMode::Fire { until: None },
+        ("fire", true) => DrainMode::Fire {
+            until: Some(end(app, due(&mut object)?)?),
+        },
+        ("hold", false) => DrainMode::Hold,
+        ("remove", false) => DrainMode::Remove,
+        ("hold" | "remove", true) => {
+            return Err(mode.malformed("only a drain of mode \"fire\" has an end"));
+        }
+        _ => return Err(mode.malformed("a mode is \"fire\", \"hold\" or \"remove\"")),
+    };
+    object.finish()?;
+    app.read(move |timers| {
+        let drained = timers.drain(queue.as_ref(), mode)?;
+        let removed = (mode == DrainMode::Remove)
+            .then(|| drained.removed.iter().map(RemovedBody::of).collect());
+        let body = Answer {
+            queue: queue.map(|queue| queue.to_string()),
+            drain: mode.into(),
+            removed,
+            left: drained.left.into(),
+        };
+        Ok(answer(StatusCode::OK, &body))
+    })
+    .await
+}
+
+/// The time of the wall clock at which a drain ends.
+fn end(app: &App, due: Due) -> Result<Timestamp, Problem> {
+    Ok(due.resolve(app.clock.timestamp())?)
+}
+
+async fn resume(
+    app: &App,
+    queue: Option<QueueName>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer {
+        queue: Option<String>,
+        was: Option<DrainBody>,
+        left: LeftBody,
+    }
+    without_condition(request.headers())?;
+    Query::of(request.uri(), &[])?;
+    if let Some(body) = super::request::optional_json_body(app, request).await? {
+        Field::root(json::parse(&body)?).object()?.finish()?;
+    }
+    app.read(move |timers| {
+        let was = timers.resume(queue.as_ref())?;
+        let left = timers.left(queue.as_ref());
+        let body = Answer {
+            queue: queue.map(|queue| queue.to_string()),
+            was: was.map(DrainBody::from),
+            left: left.map_err(|error| Problem::from(&error))?.into(),
+        };
+        Ok(answer(StatusCode::OK, &body))
+    })
+    .await
+}
+
+/// A queue has no revision to compare.
+fn without_condition(headers: &HeaderMap) -> Result<(), Problem> {
+    precondition(headers, Honoured::Nothing).map(drop)
+}
+
+/// What a path of a queue takes.
+pub(super) fn no_such_verb() -> Problem {
+    Problem::new(
+        Code::NotFound,
+        "a queue takes POST with :drain or :resume at the end of its path",
+    )
+}
