@@ -15,5 +15,6 @@ mod noise;
 mod process;
 mod refusals;
 mod routes;
+mod sentences;
 mod support;
 mod unread;
