@@ -128,7 +128,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             took.processor / records,
         );
     }
-    let (names, segments) = log.log().young();
-    println!("{names} names are young, in {segments} segments");
+    let (names, segments) = log.log().names_and_segments();
+    println!("{names} names in the memtable, {segments} segments");
     Ok(())
 }

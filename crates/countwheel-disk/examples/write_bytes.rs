@@ -119,7 +119,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (timers, changes, smaller) = (number(100_000)?, number(1_600_000)?, number(100)?.max(1));
     let mut options = DiskOptions::default();
     options.log.segment_bytes /= smaller;
-    options.log.young_max /= usize::try_from(smaller)?;
+    options.log.memtable_names_max /= usize::try_from(smaller)?;
     options.tables.table_bytes /= smaller;
     options.tables.fan_in = usize::try_from(number(options.tables.fan_in as u64)?)?;
 

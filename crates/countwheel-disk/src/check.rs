@@ -279,7 +279,7 @@ fn count(
     let mut add = |shard, queue: &QueueName, kind: StateKind| {
         counts.entry((shard, queue.clone())).or_default()[kind as usize] += 1;
     };
-    looked.young(&mut add);
+    looked.in_memtable(&mut add);
     let read = TableStore::records(Arc::clone(tables), store_id, |found| {
         if !looked.hides(found.shard, &found.record.name) {
             add(

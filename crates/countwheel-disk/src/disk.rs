@@ -60,7 +60,7 @@ pub struct DiskStats {
     pub tables: TableStats,
 }
 
-/// Keeps timers in a data directory: what is young in a log, the rest in sorted tables. A commit
+/// Keeps timers in a data directory: what came last in a log, the rest in sorted tables. A commit
 /// is on disk when it returns, after one write and one sync.
 ///
 /// Only one process at a time has the directory. Two threads keep the log short and the tables

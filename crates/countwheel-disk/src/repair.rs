@@ -173,15 +173,15 @@ pub fn repair_files<B: Sorted>(
         };
         let key = (found.shard, found.record.name.clone());
         let stale = found.doubtful || salvage.gaps > 0;
-        if let Some(young) = salvage.names.get(&key) {
-            if !stale || !young.is_before(found.record.revision) {
+        if let Some(logged) = salvage.names.get(&key) {
+            if !stale || !logged.is_before(found.record.revision) {
                 return Ok(());
             }
             // The log lost what it said later, and the tables had taken that in.
             overtaken.insert(key);
             return writer.put(found.shard, found.record, stale);
         }
-        let older = taken_in.remove(&key).and_then(|young| young.kept);
+        let older = taken_in.remove(&key).and_then(|logged| logged.kept);
         let mut record = found.record;
         if let (true, Some(older)) = (stale, older) {
             let older = read(&older)?;
@@ -197,14 +197,14 @@ pub fn repair_files<B: Sorted>(
     for problem in checked.problems {
         writer.problem(Problem::from(problem))?;
     }
-    for (key @ (shard, _), young) in &salvage.names {
-        let Some(kept) = young.kept.as_ref().filter(|_| !overtaken.contains(key)) else {
+    for (key @ (shard, _), logged) in &salvage.names {
+        let Some(kept) = logged.kept.as_ref().filter(|_| !overtaken.contains(key)) else {
             continue;
         };
-        writer.put(*shard, read(kept)?, young.gaps < salvage.gaps)?;
+        writer.put(*shard, read(kept)?, logged.gaps < salvage.gaps)?;
     }
-    for ((shard, _), young) in &taken_in {
-        if let Some(kept) = &young.kept {
+    for ((shard, _), logged) in &taken_in {
+        if let Some(kept) = &logged.kept {
             writer.put(*shard, read(kept)?, true)?;
         }
     }
@@ -234,7 +234,7 @@ pub fn repair_files<B: Sorted>(
 #[derive(Default)]
 struct Salvage {
     shards: BTreeMap<Shard, Owned>,
-    names: BTreeMap<(Shard, TimerName), Young>,
+    names: BTreeMap<(Shard, TimerName), LoggedName>,
     /// Whether the revisions are the last that were given so far: a snapshot says which they were, and
     /// nothing was lost since.
     is_sure: bool,
@@ -252,7 +252,7 @@ struct Owned {
 }
 
 /// What the log says of a name.
-struct Young {
+struct LoggedName {
     /// Where its record stands; `None` if it was removed.
     kept: Option<Kept>,
     /// How many gaps stand before it.
@@ -262,7 +262,7 @@ struct Young {
     revision: Option<Revision>,
 }
 
-impl Young {
+impl LoggedName {
     /// Whether a record with this revision is newer than what the log says.
     fn is_before(&self, revision: Revision) -> bool {
         self.revision.is_some_and(|known| known < revision)
@@ -280,21 +280,21 @@ impl Salvage {
             }
             Seen::Put { shard, record, at } => {
                 self.given(shard, record.revision.max(record.id.set));
-                let young = Young {
+                let logged = LoggedName {
                     kept: Some(at.keep()),
                     gaps,
                     revision: Some(record.revision),
                 };
-                self.names.insert((shard, record.name), young);
+                self.names.insert((shard, record.name), logged);
             }
             Seen::Removed { shard, name } => {
                 let owned = self.shards.get(&shard).filter(|_| self.is_sure);
-                let young = Young {
+                let logged = LoggedName {
                     kept: None,
                     gaps,
                     revision: owned.map(|owned| owned.revision),
                 };
-                self.names.insert((shard, name), young);
+                self.names.insert((shard, name), logged);
             }
             Seen::Given(shard, revision) => self.given(shard, revision),
             Seen::Owned(shard, fence) => self.owned(shard, fence),

@@ -78,7 +78,7 @@ impl<B: Sorted> Kept for LogStore<B> {
             _ => {
                 self.seal()?;
                 // Those there are. Each leaves a copy of the counts behind it, which may be longer.
-                for _ in 0..self.young().1 {
+                for _ in 0..self.names_and_segments().1 {
                     if !self.move_oldest()? {
                         break;
                     }
@@ -116,7 +116,7 @@ impl Machine {
         let mut options = LogOptions::default();
         options.segment_bytes = *draw.pick(&[4_096, 8_192, 32_768]);
         options.segments_max = *draw.pick(&[2, 3, 8]);
-        options.young_max = *draw.pick(&[3, 10, 1_000]);
+        options.memtable_names_max = *draw.pick(&[3, 10, 1_000]);
         options.reserve_segments = *draw.pick(&[0, 1, 2]);
         let mut tables = TableOptions::default();
         tables.table_bytes = *draw.pick(&[4_096, 16_384, 1 << 20]);

@@ -48,13 +48,13 @@ pub(super) struct Replaces {
     /// The state of the record that the change replaces; `None` if there is none.
     pub(super) kind: Option<StateKind>,
     /// Whether the sorted store may have something under the name.
-    pub(super) may_be_old: bool,
+    pub(super) may_be_sorted: bool,
 }
 
 impl Replaces {
     fn bits(self) -> u8 {
         let kind = self.kind.map_or(0, |kind| kind as u8 + 1) << BEFORE_SHIFT;
-        kind | if self.may_be_old { MAY_BE_OLD } else { 0 }
+        kind | if self.may_be_sorted { MAY_BE_OLD } else { 0 }
     }
 
     fn of_bits(bits: u8) -> Result<Self, CodecError> {
@@ -64,7 +64,7 @@ impl Replaces {
         };
         Ok(Self {
             kind,
-            may_be_old: bits & MAY_BE_OLD != 0,
+            may_be_sorted: bits & MAY_BE_OLD != 0,
         })
     }
 }

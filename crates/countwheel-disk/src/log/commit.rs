@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::io;
 
 use super::batch;
+use super::memtable::{Memtable, Place};
 use super::segment::VERSION;
 use super::writer::{Part, Writer, Written};
-use super::young::{Place, Table};
 use super::{COMMIT_MAX_BYTES, LOOK_EVERY, LogStore, io_error};
 use crate::codec::Indexed;
 use crate::planted::planted;
@@ -167,8 +167,8 @@ impl<B: Sorted> LogStore<B> {
     ) -> Result<(), StoreError> {
         let state = self.state();
         let shard = asked.lease.shard;
-        // A shard that was taken has a table.
-        let table = state.shards.get(&shard);
+        // A shard that was taken has a memtable.
+        let memtable = state.shards.get(&shard);
         let Writer {
             frame,
             parts,
@@ -186,19 +186,24 @@ impl<B: Sorted> LogStore<B> {
         let part = &mut parts[*parts_used];
         part.asked = index;
         let ingested = self.base.ingested();
-        let notes = table.map(|table| table.notes(writer.active.number, ingested));
+        let notes = memtable.map(|memtable| memtable.notes(writer.active.number, ingested));
         let notes = notes.unwrap_or_default();
         part.notes = !notes.is_empty();
         for note in notes {
             batch::encode_passed(frame, note);
         }
-        self.encode_changes(frame, &mut part.places, (shard, table), asked.changes)?;
+        self.encode_changes(frame, &mut part.places, (shard, memtable), asked.changes)?;
         if !asked.beside.is_empty() {
             let shard = Shard::SETTINGS;
-            let none = Table::default();
-            let table = state.shards.get(&shard).unwrap_or(&none);
+            let none = Memtable::default();
+            let memtable = state.shards.get(&shard).unwrap_or(&none);
             batch::encode_shard(frame, shard);
-            self.encode_changes(frame, &mut part.beside, (shard, Some(table)), &asked.beside)?;
+            self.encode_changes(
+                frame,
+                &mut part.beside,
+                (shard, Some(memtable)),
+                &asked.beside,
+            )?;
         }
         if frame.len() > COMMIT_MAX_BYTES {
             writer.frame = Vec::new();
@@ -217,23 +222,23 @@ impl<B: Sorted> LogStore<B> {
         for part in &mut writer.parts[..writer.parts_used] {
             let asked = &mut asked[part.asked];
             writer.changes += asked.changes.len() + asked.beside.len();
-            let table = state.shards.entry(asked.lease.shard).or_default();
+            let memtable = state.shards.entry(asked.lease.shard).or_default();
             if part.notes {
-                (table.unnoted, table.noted_in) = (0, segment);
+                (memtable.unnoted, memtable.noted_in) = (0, segment);
             }
-            apply(table, asked.changes, &part.places, (segment, body_at));
-            if table.hid >= LOOK_EVERY {
-                table.hid = 0;
+            apply(memtable, asked.changes, &part.places, (segment, body_at));
+            if memtable.hid >= LOOK_EVERY {
+                memtable.hid = 0;
                 hid = true;
             }
             if !asked.beside.is_empty() {
-                let table = state.shards.entry(Shard::SETTINGS).or_default();
+                let memtable = state.shards.entry(Shard::SETTINGS).or_default();
                 for (change, written) in asked.beside.iter().zip(&mut part.beside) {
-                    // It may have been another table: there is none before the first setting.
-                    written.hash = name_of(change).map_or(0, |name| table.hash(name));
+                    // It may have been another memtable: there is none before the first setting.
+                    written.hash = name_of(change).map_or(0, |name| memtable.hash(name));
                     written.slot = None;
                 }
-                apply(table, &asked.beside, &part.beside, (segment, body_at));
+                apply(memtable, &asked.beside, &part.beside, (segment, body_at));
             }
             asked.result = Some(Ok(()));
         }
@@ -255,34 +260,34 @@ impl<B: Sorted> LogStore<B> {
         &self,
         frame: &mut Vec<u8>,
         places: &mut Vec<Written>,
-        (shard, table): (Shard, Option<&Table>),
+        (shard, memtable): (Shard, Option<&Memtable>),
         changes: &[Change],
     ) -> Result<(), StoreError> {
-        find(table, changes, places);
+        find(memtable, changes, places);
         // Of a name of which nobody knows what is under it, what this commit did to it before.
         let mut here = HashMap::new();
         let is_unknown =
             |change: &Change| matches!(before(change), Some(Before::Unknown | Before::Unreadable));
         let careful = changes.iter().any(is_unknown);
         for (change, written) in changes.iter().zip(places) {
-            if let Some((name, table)) = name_of(change).zip(table) {
+            if let Some((name, memtable)) = name_of(change).zip(memtable) {
                 let replaces = &mut written.replaces;
-                let young = written.slot.map(|slot| table.slot(slot));
+                let entry = written.slot.map(|slot| memtable.slot(slot));
                 let earlier = here.get(name).copied();
-                let (known, is_sure) = match (before(change), earlier, young) {
+                let (known, is_sure) = match (before(change), earlier, entry) {
                     (Some(Before::Present(kind) | Before::SamePayload(kind)), ..) => {
                         (Some(kind), true)
                     }
                     (Some(Before::Absent), ..) => (None, true),
                     (_, Some(kind), _) => (kind, true),
-                    (_, None, Some(young)) => (young.kind, true),
+                    (_, None, Some(entry)) => (entry.kind, true),
                     (Some(Before::Unreadable), None, None) => self.look(shard, name)?,
                     (_, None, None) => (self.base.kind(shard, name)?, true),
                 };
                 replaces.kind = known;
-                // What is not young is in the sorted store, or nowhere.
-                let is_old = known.is_some() || !is_sure;
-                replaces.may_be_old = young.map_or(is_old, |young| young.may_be_old);
+                // What is not in the memtable is in the sorted store, or nowhere.
+                let is_sorted = known.is_some() || !is_sure;
+                replaces.may_be_sorted = entry.map_or(is_sorted, |entry| entry.may_be_sorted);
                 if careful {
                     here.insert(name, kind_after(change));
                 }
@@ -309,29 +314,29 @@ impl<B: Sorted> LogStore<B> {
 
 /// Looks up what the changes are about. In three rounds: what is not in the processor's cache is
 /// waited for once for several of them.
-fn find(table: Option<&Table>, changes: &[Change], places: &mut Vec<Written>) {
+fn find(memtable: Option<&Memtable>, changes: &[Change], places: &mut Vec<Written>) {
     places.clear();
-    let Some(table) = table else {
+    let Some(memtable) = memtable else {
         places.resize_with(changes.len(), Written::default);
         return;
     };
     places.extend(changes.iter().map(|change| Written {
-        hash: name_of(change).map_or(0, |name| table.hash(name)),
+        hash: name_of(change).map_or(0, |name| memtable.hash(name)),
         ..Written::default()
     }));
     for written in &mut *places {
-        written.slot = table.first(written.hash);
+        written.slot = memtable.first(written.hash);
     }
     for (change, written) in changes.iter().zip(places) {
         let first = written.slot.zip(name_of(change));
         written.slot = first
-            .and_then(|(slot, name)| table.follow(slot, name.queue.as_str(), name.key.as_str()));
+            .and_then(|(slot, name)| memtable.follow(slot, name.queue.as_str(), name.key.as_str()));
     }
 }
 
-/// Notes changes of a table whose frame is in the log: in which segment, and where its body stands.
+/// Notes changes of a memtable whose frame is in the log: in which segment, and where its body stands.
 fn apply(
-    table: &mut Table,
+    memtable: &mut Memtable,
     changes: &[Change],
     places: &[Written],
     (segment, body_at): (u64, u64),
@@ -351,15 +356,15 @@ fn apply(
         match change {
             Change::Put { record, .. } => {
                 let indexed = Some(Indexed::of(record));
-                table.apply_to((&record.name, hash, slot), indexed, replaces, at);
+                memtable.apply_to((&record.name, hash, slot), indexed, replaces, at);
             }
             Change::Remove { name, .. } => {
-                table.apply_to((name, hash, slot), None, replaces, at);
+                memtable.apply_to((name, hash, slot), None, replaces, at);
             }
             Change::Given(revision) => {
-                table.last_revision = table.last_revision.max(*revision);
+                memtable.last_revision = memtable.last_revision.max(*revision);
             }
-            Change::Clock(note) => table.clock = Some(*note),
+            Change::Clock(note) => memtable.clock = Some(*note),
             Change::Setting(_) => {}
         }
     }

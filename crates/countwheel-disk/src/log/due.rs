@@ -1,10 +1,10 @@
-//! What wakes when, of what is young.
+//! What wakes when, of what is in the memtable.
 //!
-//! Most of what is young is gone before anybody asks for it in order, so it is not kept in order:
-//! only in **leaves**, each with what wakes within a range, and in a leaf as it came. A leaf is
-//! put in order when it is read, and split when it is full. What goes is counted and stays, since
-//! whether something is there is in its slot as well; it is cleared away once it is most of the
-//! leaf. So neither what comes nor what goes has to look at others.
+//! Most of what is in the memtable is gone before anybody asks for it in order, so it is not kept
+//! in order: only in **leaves**, each with what wakes within a range, and in a leaf as it came. A
+//! leaf is put in order when it is read, and split when it is full. What goes is counted and stays,
+//! since whether something is there is in its slot as well; it is cleared away once it is most of
+//! the leaf. So neither what comes nor what goes has to look at others.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
-//! A log in front of a sorted store: what is young is in the log alone, and most of it never
+//! A log in front of a sorted store: what came last is in the log alone, and most of it never
 //! gets any further.
 //!
 //! A commit is appended to the log and synced: one write and one sync, whatever it holds. What
-//! it changed is remembered in a [`Table`](young::Table): where its bytes stand, and by what it
-//! is found. When a segment of the log is full, what of it is still current moves to the sorted
+//! it changed is remembered in a [`Memtable`](memtable::Memtable): where the bytes stand, and by what
+//! they are found. When a segment of the log is full, what of it is still current moves to the sorted
 //! store, and the segment is used again. A timer that fires or is removed before that never
 //! reaches the sorted store at all.
 //!
@@ -17,15 +17,15 @@
 //!
 //! # What may be in the sorted store
 //!
-//! The rule is: **if the sorted store has a name that is not current in it, then the table has
-//! the name, and says that it may be old.** It has to hold after an opening as well, which reads
-//! only what stands behind the last segment that was taken in.
+//! The rule is: **if the sorted store has a name that is not current in it, then the memtable has
+//! the name, and says that the sorted store may have it.** It has to hold after an opening as well,
+//! which reads only what stands behind the last segment that was taken in.
 //!
-//! - The mark is in the frame. A change of a young name takes the mark from the table; a change
+//! - The mark is in the frame. A change of a name in the memtable takes the mark from there; a change
 //!   of another name takes it from whether there is a record under it, which then is in the
 //!   sorted store.
 //! - Before a segment goes to the sorted store, what of it is current is marked, with the
-//!   writer held, so that no commit is between its frame and the table. Every later frame about
+//!   writer held, so that no commit is between its frame and the memtable. Every later frame about
 //!   the name has the mark. An earlier frame without it has made the place not current, so it
 //!   was not marked and does not go.
 //! - The process ends **before the segment is taken in**: the segment is read again, and
@@ -57,6 +57,7 @@ mod freeze;
 mod full;
 #[cfg(feature = "planted-bugs")]
 pub(super) mod fuzz;
+mod memtable;
 mod merge;
 mod mover;
 mod moving;
@@ -71,7 +72,6 @@ mod short;
 mod supply;
 mod walk;
 mod writer;
-mod young;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -82,12 +82,12 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::batch::Form;
 use self::full::FullDisk;
+use self::memtable::Memtable;
 use self::mover::Watch;
 use self::passed::{Earliest, LOOK_EVERY};
 use self::segment::{Segment, VERSION};
 use self::supply::{Supply, Trouble as WriteTrouble};
 use self::writer::Writer;
-use self::young::Table;
 use super::codec::CodecError;
 use super::scrub::Scrub;
 use super::{
@@ -125,15 +125,15 @@ pub struct LogOptions {
     /// How long a segment is, in bytes: at least 4 KiB. One is longer if a commit does not fit.
     pub segment_bytes: u64,
     /// A thread moves nothing as long as there are no more segments than this, since most of
-    /// what is young may be gone before it has to move. Fewer than `segments_max`.
+    /// what is in the memtable may be gone before it has to move. Fewer than `segments_max`.
     pub segments_kept: usize,
     /// With more segments than this, a commit waits until one has moved; with as many, commits
     /// are no faster than a thread moves.
     pub segments_max: usize,
-    /// With as many young names, a commit waits until some have moved; from three quarters on,
+    /// With as many names in the memtable, a commit waits until some have moved; from three quarters on,
     /// commits are no faster than a thread moves them. It begins at two thirds, and a segment takes
     /// a third at most.
-    pub young_max: usize,
+    pub memtable_names_max: usize,
     /// So many segments are set aside for when the disk is full.
     pub reserve_segments: usize,
     /// With more queues than this, a segment does not begin with the counts of all: before a segment
@@ -149,7 +149,7 @@ impl Default for LogOptions {
             segment_bytes: 64 << 20,
             segments_kept: 2,
             segments_max: 6,
-            young_max: 600_000,
+            memtable_names_max: 600_000,
             reserve_segments: 1,
             counts_whole: 1_024,
             counts_at_once: 4_096,
@@ -189,15 +189,15 @@ pub struct LogStats {
     pub zeros: u64,
 }
 
-/// Keeps what is young in a log, and the rest in a sorted store.
+/// Keeps what came last in a log, and the rest in a sorted store.
 ///
 /// A commit costs one write and one sync of a file whose length never changes. What fires or is
 /// removed before its segment is full never reaches the sorted store. Payloads stay in the log:
-/// in memory is, for each young timer, its name, where it stands and by what it is found.
+/// the memtable has, for each timer in the log, its name, where it stands and by what it is found.
 ///
 /// It has no thread. [`seal`](Self::seal), [`move_oldest`](Self::move_oldest),
-/// [`prepare`](Self::prepare) and [`tend`](Self::tend) are for who keeps the log short, such as [`MovingLog`] or a
-/// simulation; a commit does so itself when it has to.
+/// [`prepare`](Self::prepare) and [`tend`](Self::tend) are for who keeps the log short, such as
+/// [`MovingLog`] or a simulation; a commit does so itself when it has to.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -250,7 +250,7 @@ pub struct LogStore<B> {
 
 #[derive(Default)]
 struct State {
-    shards: BTreeMap<Shard, Table>,
+    shards: BTreeMap<Shard, Memtable>,
     /// Every segment that is not free, by number.
     segments: BTreeMap<u64, Segment>,
     /// How often something began to move, and what wakes first of what moved last.
@@ -264,7 +264,7 @@ struct State {
 /// How full the log is, and how full it may be.
 #[derive(Clone, Copy)]
 struct Fill {
-    /// How many names are young.
+    /// How many names are in the memtable.
     names: usize,
     segments: usize,
     /// With more segments than this, commits wait.
@@ -387,7 +387,7 @@ impl<B: Sorted> LogStore<B> {
             offset,
             next_commit: recovered.next_commit,
             changes: 0,
-            changes_max: (options.young_max / 3).max(CHANGES_MIN),
+            changes_max: (options.memtable_names_max / 3).max(CHANGES_MIN),
             supply,
             poisoned: false,
             frame: Vec::new(),
@@ -493,9 +493,9 @@ impl<B: Sorted> LogStore<B> {
         &self.base
     }
 
-    /// How many names are young, and how many segments the log has.
+    /// How many names are in the memtable, and how many segments the log has.
     #[must_use]
-    pub fn young(&self) -> (usize, usize) {
+    pub fn names_and_segments(&self) -> (usize, usize) {
         let state = self.state();
         (state.names(), state.segments.len())
     }
@@ -521,9 +521,9 @@ impl<B: Sorted> LogStore<B> {
     pub(super) fn take(&self, shard: Shard, after: Fence) -> Result<Ownership, StoreError> {
         let mut writer = self.writer()?;
         let state = self.state();
-        let table = state.shards.get(&shard);
-        let (fence, last_revision, clock) = table.map_or_else(Default::default, |table| {
-            (table.fence, table.last_revision, table.clock)
+        let memtable = state.shards.get(&shard);
+        let (fence, last_revision, clock) = memtable.map_or_else(Default::default, |memtable| {
+            (memtable.fence, memtable.last_revision, memtable.clock)
         });
         drop(state);
         let fence = Fence(fence.max(after).0.saturating_add(1));
@@ -543,8 +543,8 @@ impl<B: Sorted> LogStore<B> {
     /// Whether the shard is the lease's.
     fn check_lease(&self, lease: Lease) -> Result<(), StoreError> {
         let state = self.state();
-        let table = state.shards.get(&lease.shard);
-        let current = table.map_or(Fence(0), |table| table.fence);
+        let memtable = state.shards.get(&lease.shard);
+        let current = memtable.map_or(Fence(0), |memtable| memtable.fence);
         if (current == lease.fence || planted!(LogIgnoresFence)) && current != Fence(0) {
             return Ok(());
         }
@@ -645,7 +645,7 @@ impl<B: Sorted> LogStore<B> {
 
 impl State {
     fn names(&self) -> usize {
-        self.shards.values().map(Table::len).sum()
+        self.shards.values().map(Memtable::len).sum()
     }
 }
 
@@ -710,8 +710,8 @@ impl<B: Sorted> Store for LogStore<B> {
         limit: usize,
     ) -> Result<Vec<QueueCounts>, StoreError> {
         let state = self.state();
-        let table = state.shards.get(&shard);
-        Ok(table.map_or_else(Vec::new, |table| table.counts_after(after, limit)))
+        let memtable = state.shards.get(&shard);
+        Ok(memtable.map_or_else(Vec::new, |memtable| memtable.counts_after(after, limit)))
     }
 
     fn summary(
@@ -721,8 +721,8 @@ impl<B: Sorted> Store for LogStore<B> {
         limit: usize,
     ) -> Result<Summary, StoreError> {
         let state = self.state();
-        let table = state.shards.get(&shard);
-        Ok(table.map_or_else(Summary::default, |table| table.summary(first, limit)))
+        let memtable = state.shards.get(&shard);
+        Ok(memtable.map_or_else(Summary::default, |memtable| memtable.summary(first, limit)))
     }
 
     fn gaps(&self) -> Gaps {

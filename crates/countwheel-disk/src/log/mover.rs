@@ -52,7 +52,7 @@ struct Progress {
     share: f64,
     /// How much was when it began: the sorted store had to catch up first.
     began: f64,
-    /// How many names were young then.
+    /// How many names were in the memtable then.
     names: usize,
     /// How often the sorted store got something to tend, or the log something to pass.
     tasks: u64,
@@ -67,7 +67,7 @@ impl Watch {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A move has begun, with so many names that are young.
+    /// A move has begun, with so many names in the memtable.
     pub(super) fn begins(&self, names: usize) {
         let mut progress = self.progress();
         progress.began = progress.share;
@@ -107,20 +107,20 @@ impl<B: Sorted> LogStore<B> {
         self.progress().is_stuck
     }
 
-    /// Whether more is young than the options allow.
+    /// Whether more is in the memtable, or in the log, than the options allow.
     pub(super) fn is_over(&self) -> bool {
         self.is_too_much(self.fill())
     }
 
     /// Whether so many names and segments are more than the options allow.
     fn is_too_much(&self, fill: Fill) -> bool {
-        fill.segments > fill.segments_max || fill.names >= self.options.young_max.max(1)
+        fill.segments > fill.segments_max || fill.names >= self.options.memtable_names_max.max(1)
     }
 
     /// Whether there are so many names that something has to move, full or not.
     pub(super) fn has_many_names(&self) -> bool {
-        let young_max = self.options.young_max;
-        self.young().0 >= (young_max - young_max / 3).max(1)
+        let memtable_names_max = self.options.memtable_names_max;
+        self.names_and_segments().0 >= (memtable_names_max - memtable_names_max / 3).max(1)
     }
 
     /// Whether a thread moves something, so that no commit has to wait. What is kept back for
@@ -144,7 +144,7 @@ impl<B: Sorted> LogStore<B> {
 
     /// A segment was moved.
     pub(super) fn moved(&self) {
-        let names = self.young().0;
+        let names = self.names_and_segments().0;
         let mut progress = self.progress();
         progress.moves += 1;
         progress.names = names;
@@ -170,7 +170,7 @@ impl<B: Sorted> LogStore<B> {
     /// How much of the move that is under way has to be done before a commit may be made, as a
     /// share of 1; more than that if all of it. So commits slow down to the speed of the mover as
     /// the room for them runs out, instead of stopping until a whole segment has moved.
-    /// `names_then` is how many names were young when it began.
+    /// `names_then` is how many names were in the memtable when it began.
     fn pace(&self, names_then: usize) -> f64 {
         let fill = self.fill();
         let names = fill.names;
@@ -179,9 +179,9 @@ impl<B: Sorted> LogStore<B> {
         }
         // During a move they may take half of what room there was when it began, which then is as
         // much as leaves: however few they are that leave, there is some for the next.
-        let young_max = self.options.young_max;
-        let free_of_charge = names_then.max(young_max - young_max / 4);
-        let room = young_max.saturating_sub(free_of_charge).max(1);
+        let memtable_names_max = self.options.memtable_names_max;
+        let free_of_charge = names_then.max(memtable_names_max - memtable_names_max / 4);
+        let room = memtable_names_max.saturating_sub(free_of_charge).max(1);
         let more = names.saturating_sub(free_of_charge);
         let by_names = 2.0 * share(more as u64, room as u64);
         if fill.segments < fill.segments_max {
@@ -191,8 +191,9 @@ impl<B: Sorted> LogStore<B> {
         by_names.max(writer.full())
     }
 
-    /// Waits until no more is young than the options allow, or sees to it. True if there is no
-    /// room to move anything: then the log goes on in the segments that it has, and no further.
+    /// Waits until the memtable and the log have no more than the options allow, or sees to it.
+    /// True if there is no room to move anything: then the log goes on in the segments that it has,
+    /// and no further.
     pub(super) fn make_way(&self) -> Result<bool, StoreError> {
         if self.progress().has_thread {
             return self.wait_for_way();
@@ -615,7 +616,7 @@ mod tests {
         let mut paced = 0;
         for revision in 0.. {
             let full = log.writer_whatever().full();
-            if log.young().1 < 3 {
+            if log.names_and_segments().1 < 3 {
                 assert!(goes_on(&log, 0.0));
             } else if full > 0.9 {
                 break;
@@ -656,7 +657,7 @@ mod tests {
     #[test]
     fn with_many_names_commits_are_as_fast_as_they_leave() {
         let options = LogOptions {
-            young_max: 400,
+            memtable_names_max: 400,
             ..LogOptions::default()
         };
         let directory = tempfile::tempdir().unwrap();
@@ -678,7 +679,7 @@ mod tests {
         }
         assert!(!goes_on(&log, 0.99));
         // However few have left: the next move begins with some room again.
-        log.watch.begins(log.young().0);
+        log.watch.begins(log.names_and_segments().0);
         assert!(goes_on(&log, 0.0));
         commit(350);
         assert!(goes_on(&log, 0.04) && !goes_on(&log, 0.03));
@@ -687,6 +688,6 @@ mod tests {
         }
         assert!(!goes_on(&log, 1.0));
         // A segment ended with every third of what is allowed.
-        assert_eq!(log.young(), (400, 4));
+        assert_eq!(log.names_and_segments(), (400, 4));
     }
 }

@@ -6,10 +6,10 @@ use std::sync::{Arc, PoisonError};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::{self, Changes, Logged, Part};
+use super::memtable::Place;
 use super::passed::Earliest;
 use super::segment::{Frame, Segment, sealed_len};
 use super::supply::{self, Trouble};
-use super::young::Place;
 use super::{LogStore, damaged, io_error};
 use crate::codec::{self, CodecError, Indexed};
 use crate::files::is_full;
@@ -50,7 +50,7 @@ const TAKEN_IN: f64 = 0.9;
 #[derive(Default)]
 pub(super) struct Current {
     pub(super) moved: Moved,
-    /// For each change that moves: in which slot of which table it is, and what stands for it.
+    /// For each change that moves: in which slot of which memtable it is, and what stands for it.
     slots: Vec<(Shard, u32, Place)>,
     /// How many of them are marked.
     marked: usize,
@@ -105,7 +105,7 @@ impl<B: Sorted> LogStore<B> {
         };
         // What was taken in before, but not freed, is not taken in again.
         if segment.number > self.base.ingested() {
-            self.watch.begins(self.young().0);
+            self.watch.begins(self.names_and_segments().0);
             if !planted!(CountsMoveUncopied) {
                 self.copy_counts(segment.number)?;
             }
@@ -143,15 +143,15 @@ impl<B: Sorted> LogStore<B> {
             if hidden {
                 let mut state = self.state_mut();
                 let tables = state.shards.values_mut();
-                tables.for_each(|table| table.not_hidden.clear());
+                tables.for_each(|memtable| memtable.not_hidden.clear());
             }
             for (at, some) in (0..).zip(slots.chunks(MARKED_AT_ONCE)) {
                 let forgotten = share(at * MARKED_AT_ONCE as u64, slots.len() as u64);
                 self.watch.tell(TAKEN_IN + (1.0 - TAKEN_IN) * forgotten);
                 let mut state = self.state_mut();
                 for &(shard, slot, at) in some {
-                    if let Some(table) = state.shards.get_mut(&shard) {
-                        table.forget(slot, at);
+                    if let Some(memtable) = state.shards.get_mut(&shard) {
+                        memtable.forget(slot, at);
                     }
                 }
                 RwLockWriteGuard::unlock_fair(state);
@@ -182,10 +182,11 @@ impl<B: Sorted> LogStore<B> {
             while !part.ends {
                 let mut writer = self.writer()?;
                 let state = self.state();
-                let table = state.shards.get(&shard);
+                let memtable = state.shards.get(&shard);
                 let most = self.options.counts_at_once.max(1);
-                let mut counts =
-                    table.map_or_else(Vec::new, |table| table.counts_after(after.as_ref(), most));
+                let mut counts = memtable.map_or_else(Vec::new, |memtable| {
+                    memtable.counts_after(after.as_ref(), most)
+                });
                 drop(state);
                 part.ends = counts.len() < most;
                 part.is_last = part.ends && at + 1 == shards.len();
@@ -195,8 +196,8 @@ impl<B: Sorted> LogStore<B> {
                 }
                 batch::begin(&mut writer.frame, shard);
                 batch::encode_counts(&mut writer.frame, part, &counts);
-                // However many names are young: without it none of them moves. What is set aside is for
-                // removals.
+                // However many names are in the memtable: without it none of them moves. What is
+                // set aside is for removals.
                 let is_capped = std::mem::replace(&mut writer.supply.capped, false);
                 writer.supply.keeps_reserve = true;
                 bytes += sealed_len(writer.frame.len());
@@ -217,14 +218,15 @@ impl<B: Sorted> LogStore<B> {
         Ok(())
     }
 
-    /// Adds removals for the names that the log hides as long as the segment is in it. What is young
-    /// of them hides the removal in turn; what moves itself needs none. Says whether there are any.
+    /// Adds removals for the names that the log hides as long as the segment is in it. What is in
+    /// the memtable of them hides the removal in turn; what moves itself needs none. Says whether
+    /// there are any.
     fn hide(&self, moved: &mut Moved) -> bool {
         let state = self.state();
         let shards = state.shards.iter();
-        let names = shards.flat_map(|(&shard, table)| {
-            let is_young = |name: &&TimerName| table.get(name).is_some();
-            let names = table.not_hidden.iter().filter(is_young);
+        let names = shards.flat_map(|(&shard, memtable)| {
+            let is_in_memtable = |name: &&TimerName| memtable.get(name).is_some();
+            let names = memtable.not_hidden.iter().filter(is_in_memtable);
             names.map(move |name| (shard, name.clone()))
         });
         let names: Vec<_> = names.collect();
@@ -386,7 +388,7 @@ impl<B: Sorted> LogStore<B> {
                     break;
                 };
                 let shard = changes.shard;
-                let Some(table) = state.shards.get(&shard) else {
+                let Some(memtable) = state.shards.get(&shard) else {
                     continue;
                 };
                 if shard.is_reserved() && planted!(LogForgetsSettingsAtMove) {
@@ -407,7 +409,7 @@ impl<B: Sorted> LogStore<B> {
                     | Logged::Clock(_)
                     | Logged::Counts(_) => continue,
                 };
-                if let Some(slot) = table.current(name.0, name.1, at) {
+                if let Some(slot) = memtable.current(name.0, name.1, at) {
                     current.moved.push(shard, name, record);
                     current.add(shard, slot, at, wake);
                 }
@@ -422,15 +424,15 @@ impl<B: Sorted> LogStore<B> {
         let from = current.marked;
         let mut marked = Vec::with_capacity(current.slots.len() - from);
         for some in current.slots[from..].chunks(MARKED_AT_ONCE) {
-            // With the writer held: a commit whose frame is written has changed the table, and
+            // With the writer held: a commit whose frame is written has changed the memtable, and
             // the next one sees the marks. Commits wait at the gate until this one is through.
             let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
             let writer = self.writer_whatever();
             drop(gate);
             let mut state = self.state_mut();
             marked.extend(some.iter().map(|&(shard, slot, at)| {
-                let table = state.shards.get_mut(&shard);
-                table.is_some_and(|table| table.mark(slot, at))
+                let memtable = state.shards.get_mut(&shard);
+                memtable.is_some_and(|memtable| memtable.mark(slot, at))
             }));
             drop(state);
             drop(writer);

@@ -10,12 +10,13 @@
 //!   may be in the sorted store now, and was not when somebody looked.
 //! - It **goes back** when something moves that wakes earlier, before the sorted store has it.
 //! - It is **written** in the frame of a commit now and then, and again in each segment. After an
-//!   opening it holds as long as the sorted store has taken nothing in since: what was young is
-//!   young again. With it stands one that is no later than what was young, either: that one holds
-//!   whatever was taken in. What was put later stands behind them in the log, and is young again.
+//!   opening it holds as long as the sorted store has taken nothing in since: what was in the
+//!   memtable is there again. With it stands one that is no later than what was in the memtable,
+//!   either: that one holds whatever was taken in. What was put later stands behind them in the
+//!   log, and is in the memtable again.
 
 use super::LogStore;
-use super::young::Table;
+use super::memtable::Memtable;
 use crate::{DueScan, Shard, Sorted, StoreError};
 use countwheel_time::Timestamp;
 
@@ -83,7 +84,7 @@ pub(super) struct Note {
     pub(super) ingested: Option<u64>,
 }
 
-impl Table {
+impl Memtable {
     /// What to write to the segment `number`, if it is time to. `ingested` is the last segment
     /// that was taken in.
     pub(super) fn notes(&self, number: u64, ingested: u64) -> Vec<Note> {
@@ -124,8 +125,8 @@ impl<B: Sorted> LogStore<B> {
         state.moves += 1;
         state.is_moving = true;
         for &(shard, clock, wake) in &earliest {
-            if let Some(table) = state.shards.get_mut(&shard) {
-                table.passed.go_back(clock, wake);
+            if let Some(memtable) = state.shards.get_mut(&shard) {
+                memtable.passed.go_back(clock, wake);
             }
         }
         state.earliest = earliest;
@@ -152,10 +153,10 @@ impl<B: Sorted> LogStore<B> {
     fn pass_by(&self, shard: Shard, clock: DueClock, limit: usize) -> Result<bool, StoreError> {
         let state = self.state();
         let (moves, was_moving) = (state.moves, state.is_moving);
-        let Some(table) = state.shards.get(&shard) else {
+        let Some(memtable) = state.shards.get(&shard) else {
             return Ok(false);
         };
-        let after = table.passed.after(clock, None);
+        let after = memtable.passed.after(clock, None);
         // However long the sorted store takes, no commit waits for it.
         drop(state);
         let scan = DueScan {
@@ -178,13 +179,13 @@ impl<B: Sorted> LogStore<B> {
         }
         let is_this = |(s, c, _): &&Earliest| moved > 0 && (*s, *c) == (shard, clock);
         let bound = state.earliest.iter().find(is_this).map(|e| before(e.2));
-        let Some(table) = state.shards.get_mut(&shard) else {
+        let Some(memtable) = state.shards.get_mut(&shard) else {
             return Ok(false);
         };
-        let hides = |table: &Table, name| table.get(name).is_some();
+        let hides = |memtable: &Memtable, name| memtable.get(name).is_some();
         let seen = entries
             .iter()
-            .position(|entry| !hides(table, &entry.name))
+            .position(|entry| !hides(memtable, &entry.name))
             .unwrap_or(entries.len());
         let passed = match entries.get(seen) {
             Some(first) => Some(before(first.wake)),
@@ -193,9 +194,9 @@ impl<B: Sorted> LogStore<B> {
         };
         let bounded = passed.map(|passed| bound.map_or(passed, |bound| passed.min(bound)));
         if let Some(bounded) = bounded {
-            table.passed.set(clock, bounded);
+            memtable.passed.set(clock, bounded);
         }
-        table.unnoted += seen;
+        memtable.unnoted += seen;
         let is_more = seen == entries.len() && page.next.is_some();
         Ok(is_more && bounded == passed)
     }

@@ -5,8 +5,8 @@ use std::ops::Bound;
 
 use parking_lot::RwLockWriteGuard;
 
+use super::memtable::{MemtableEntry, Place};
 use super::merge::Pages;
-use super::young::{Place, Young};
 use super::{LogStore, State, damaged, refused};
 use crate::codec;
 use crate::page::{PageBuilder, Reach, begins_with, position};
@@ -44,9 +44,13 @@ impl<B: Sorted> LogStore<B> {
         name: &TimerName,
     ) -> Result<Option<Record>, StoreError> {
         let state = self.state();
-        match state.shards.get(&shard).and_then(|table| table.get(name)) {
-            Some(Young { kind: None, .. }) => Ok(None),
-            Some(young) => self.noted(name, self.record(&state, young.at).map(Some)),
+        match state
+            .shards
+            .get(&shard)
+            .and_then(|memtable| memtable.get(name))
+        {
+            Some(MemtableEntry { kind: None, .. }) => Ok(None),
+            Some(entry) => self.noted(name, self.record(&state, entry.at).map(Some)),
             None => {
                 // What is committed meanwhile may or may not be seen.
                 drop(state);
@@ -82,12 +86,12 @@ impl<B: Sorted> LogStore<B> {
     pub(super) fn scan(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         let limit = scan.limit;
         let state = self.state();
-        let table = state.shards.get(&shard);
+        let memtable = state.shards.get(&shard);
         let of_queue = |slot| {
-            let queue = table.map(|table| table.queue_of(slot));
+            let queue = memtable.map(|memtable| memtable.queue_of(slot));
             scan.queue.is_none() || scan.queue == queue
         };
-        let passed = table.map(|table| table.passed).unwrap_or_default();
+        let passed = memtable.map(|memtable| memtable.passed).unwrap_or_default();
         // Behind this nothing was looked at.
         let end = Cell::new(None);
         let end_at = |last: Wake| {
@@ -95,14 +99,14 @@ impl<B: Sorted> LogStore<B> {
             end.set(Some(last.min(before)));
         };
         // Each comes further, however little the other leaves.
-        let of_young = scan.scan_limit / 2;
-        let mut left = (scan.scan_limit - of_young).max(1);
-        let mut reach = Reach::new(of_young);
+        let of_memtable = scan.scan_limit / 2;
+        let mut left = (scan.scan_limit - of_memtable).max(1);
+        let mut reach = Reach::new(of_memtable);
         let scanned = Cell::new(0);
         let looks = |entries: usize| scanned.set(scanned.get() + entries);
-        let mut young = table
+        let mut in_memtable = memtable
             .into_iter()
-            .flat_map(|table| table.due_after(scan.clock, scan.after))
+            .flat_map(|memtable| memtable.due_after(scan.clock, scan.after))
             .take_while(|(wake, _)| wake.at <= scan.until)
             .filter(|(wake, _)| wake.at < scan.until || !planted!(LogScanEndsEarly))
             .take_while(|&(wake, _)| match reach.come_to(wake) {
@@ -117,7 +121,7 @@ impl<B: Sorted> LogStore<B> {
             })
             .filter(|&(_, slot)| of_queue(slot))
             .peekable();
-        let mut old = Pages::new(passed.after(scan.clock, scan.after), |after, size| {
+        let mut sorted = Pages::new(passed.after(scan.clock, scan.after), |after, size| {
             let of_base = DueScan {
                 after,
                 limit: size,
@@ -134,7 +138,7 @@ impl<B: Sorted> LogStore<B> {
             Ok((page.entries, page.next.filter(|_| !has_looked)))
         });
         let is_hidden =
-            |entry: &DueEntry| table.is_some_and(|table| table.get(&entry.name).is_some());
+            |entry: &DueEntry| memtable.is_some_and(|memtable| memtable.get(&entry.name).is_some());
         let mut page = DuePage::default();
         loop {
             if page.entries.len() >= limit {
@@ -143,29 +147,29 @@ impl<B: Sorted> LogStore<B> {
                 break;
             }
             let size = (limit - page.entries.len()).max(SCAN_MIN.min(limit));
-            let first_old = old.peek(size, is_hidden)?.map(|entry| entry.wake);
-            let first_young = young.peek().map(|&(wake, _)| wake);
-            let first = first_old.into_iter().chain(first_young).min();
+            let first_sorted = sorted.peek(size, is_hidden)?.map(|entry| entry.wake);
+            let first_memtable = in_memtable.peek().map(|&(wake, _)| wake);
+            let first = first_sorted.into_iter().chain(first_memtable).min();
             if let Some(end) = end.get()
                 && first.is_none_or(|first| first > end)
             {
                 page.next = Some(end);
                 break;
             }
-            match (first_young, first_old) {
+            match (first_memtable, first_sorted) {
                 (None, None) => break,
                 (Some(wake), other) if other.is_none_or(|other| wake < other) => {
-                    let slot = young
+                    let slot = in_memtable
                         .next()
-                        .zip(table)
-                        .map(|((_, slot), table)| (slot, table));
-                    let entry = slot.and_then(|(slot, table)| {
-                        let (name, kind) = (table.name(slot)?, table.slot(slot).kind);
+                        .zip(memtable)
+                        .map(|((_, slot), memtable)| (slot, memtable));
+                    let entry = slot.and_then(|(slot, memtable)| {
+                        let (name, kind) = (memtable.name(slot)?, memtable.slot(slot).kind);
                         Some(DueEntry { wake, name, kind })
                     });
                     page.entries.extend(entry);
                 }
-                _ => page.entries.extend(old.take()),
+                _ => page.entries.extend(sorted.take()),
             }
         }
         page.scanned = scanned.get();
@@ -183,20 +187,20 @@ impl<B: Sorted> LogStore<B> {
 
     pub(super) fn page(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
         let mut state = self.state();
-        let table = state.shards.get(&shard);
-        let mut is_listed = table.is_none_or(|table| table.is_listed(&filter.queue));
+        let memtable = state.shards.get(&shard);
+        let mut is_listed = memtable.is_none_or(|memtable| memtable.is_listed(&filter.queue));
         while !is_listed {
             drop(state);
             let mut changing = self.state_mut();
-            if let Some(table) = changing.shards.get_mut(&shard) {
-                table.keep_listed(&filter.queue, LISTED_AT_ONCE);
+            if let Some(memtable) = changing.shards.get_mut(&shard) {
+                memtable.keep_listed(&filter.queue, LISTED_AT_ONCE);
             }
             RwLockWriteGuard::unlock_fair(changing);
             state = self.state();
-            let table = state.shards.get(&shard);
-            is_listed = table.is_none_or(|table| table.is_listed(&filter.queue));
+            let memtable = state.shards.get(&shard);
+            is_listed = memtable.is_none_or(|memtable| memtable.is_listed(&filter.queue));
         }
-        let Some(table) = state.shards.get(&shard) else {
+        let Some(memtable) = state.shards.get(&shard) else {
             drop(state);
             return self.base.list(shard, filter);
         };
@@ -218,12 +222,12 @@ impl<B: Sorted> LogStore<B> {
         };
         let of_prefix = |slot| {
             filter.prefix.is_none()
-                || table
+                || memtable
                     .name(slot)
                     .is_some_and(|name| begins_with(&name, filter.prefix.as_deref()))
         };
         let mut reach = Reach::new(filter.scan_limit);
-        let mut young = table
+        let mut in_memtable = memtable
             .listed_after(&filter.queue, start)
             .take_while(|&(position, _)| {
                 filter.due_before.is_none_or(|before| position.due < before)
@@ -236,19 +240,19 @@ impl<B: Sorted> LogStore<B> {
                 }
             })
             .filter(|&(_, slot)| {
-                let kind = table.slot(slot).kind;
+                let kind = memtable.slot(slot).kind;
                 filter.state.is_none_or(|wanted| kind == Some(wanted)) && of_prefix(slot)
             })
             .peekable();
         let mut left = filter.scan_limit;
-        let mut old = Pages::new(filter.after, |after, size| {
+        let mut sorted = Pages::new(filter.after, |after, size| {
             let of_base = Filter {
                 after,
                 limit: size,
                 scan_limit: left,
                 ..filter.clone()
             };
-            let is_hidden = |name: &TimerName| table.get(name).is_some();
+            let is_hidden = |name: &TimerName| memtable.get(name).is_some();
             let page = self.base.list_behind(shard, &of_base, &is_hidden)?;
             let read = page.records.len();
             left_out.set(left_out.get() + page.unreadable);
@@ -262,30 +266,30 @@ impl<B: Sorted> LogStore<B> {
             Ok((page.records, next))
         });
         let is_hidden =
-            |record: &Record| table.get(&record.name).is_some() && !planted!(LogListsHidden);
+            |record: &Record| memtable.get(&record.name).is_some() && !planted!(LogListsHidden);
         let mut page = PageBuilder::new(filter);
         // What is hidden mostly has more of it behind.
         let mut size = filter.limit.saturating_add(1);
         loop {
-            let first_old = old.peek(size, is_hidden)?.map(position);
+            let first_sorted = sorted.peek(size, is_hidden)?.map(position);
             size = size.max(SCAN_MIN);
-            let first_young = young.peek().map(|&(position, _)| position);
-            let first = first_old.into_iter().chain(first_young).min();
+            let first_memtable = in_memtable.peek().map(|&(position, _)| position);
+            let first = first_sorted.into_iter().chain(first_memtable).min();
             if let Some(end) = end.get()
                 && first.is_none_or(|first| first > end)
             {
                 page.end_at(end);
                 break;
             }
-            let more = match (first_young, first_old) {
+            let more = match (first_memtable, first_sorted) {
                 (None, None) => break,
                 (Some(ours), other) if other.is_none_or(|other| ours < other) => {
-                    let Some((_, slot)) = young.next() else {
+                    let Some((_, slot)) = in_memtable.next() else {
                         continue;
                     };
                     let read = || {
-                        let record = self.record(&state, table.slot(slot).at);
-                        match table.name(slot) {
+                        let record = self.record(&state, memtable.slot(slot).at);
+                        match memtable.name(slot) {
                             Some(name) => self.noted(&name, record),
                             None => record,
                         }
@@ -299,7 +303,9 @@ impl<B: Sorted> LogStore<B> {
                     }
                 }
                 _ => {
-                    let Some(record) = old.take() else { continue };
+                    let Some(record) = sorted.take() else {
+                        continue;
+                    };
                     page.take(|| Ok::<_, StoreError>(record))?
                 }
             };

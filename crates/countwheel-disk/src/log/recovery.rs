@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::batch::{self, Changes, Counts, Form, Logged, ShardSnapshot};
+use super::memtable::{Memtable, Place};
 use super::segment::{
     FRAME_HEADER, FRAMES_BEGIN, Frame, Header, Segment, frames_end, read_header, sealed_len,
 };
 use super::supply::Supply;
-use super::young::{Place, Table};
 use super::{Recovery, State, damaged, io_error};
 use crate::codec::{CodecError, Indexed};
 use crate::directory::write_failed;
@@ -323,7 +323,7 @@ impl Replay<'_> {
         };
         let form = Form::of(&self.body);
         let wrong = || corrupt("the snapshot is not what the commits before come to");
-        let is_counted = self.state.shards.values().all(Table::is_counted);
+        let is_counted = self.state.shards.values().all(Memtable::is_counted);
         if is_first || !is_counted {
             let decoded = batch::decode_snapshot(&self.body);
             let shards =
@@ -331,7 +331,7 @@ impl Replay<'_> {
             if is_first {
                 let tables = shards
                     .into_iter()
-                    .map(|snapshot| (snapshot.shard, Table::of(snapshot)));
+                    .map(|snapshot| (snapshot.shard, Memtable::of(snapshot)));
                 self.state.shards = tables.collect();
             } else if !self.carries_on(shards) {
                 return Err(wrong());
@@ -355,16 +355,16 @@ impl Replay<'_> {
         let tables = &mut self.state.shards;
         let is_same = shards.len() == tables.len()
             && shards.iter().all(|snapshot| {
-                tables.get(&snapshot.shard).is_some_and(|table| {
-                    let known = (table.fence, table.last_revision, table.clock);
+                tables.get(&snapshot.shard).is_some_and(|memtable| {
+                    let known = (memtable.fence, memtable.last_revision, memtable.clock);
                     known == (snapshot.fence, snapshot.last_revision, snapshot.clock)
                 })
             });
         for snapshot in shards {
-            if let Some(table) = tables.get_mut(&snapshot.shard)
+            if let Some(memtable) = tables.get_mut(&snapshot.shard)
                 && let Counts::Whole(counts) = snapshot.counts
             {
-                table.adopt(&counts);
+                memtable.adopt(&counts);
             }
         }
         is_same
@@ -372,7 +372,7 @@ impl Replay<'_> {
 
     /// The counts of all queues are known in the end.
     fn check_counts(&self, first: &Segment) -> Result<(), StoreError> {
-        if self.state.shards.values().all(Table::is_counted) {
+        if self.state.shards.values().all(Memtable::is_counted) {
             return Ok(());
         }
         Err(DiskError::Corrupt {
@@ -415,7 +415,7 @@ impl Replay<'_> {
         };
         let named = |queue, key| TimerName::from_text(queue, key).map_err(|_| CodecError::Name);
         while let Some(change) = changes.next()? {
-            let table = self.state.shards.entry(changes.shard).or_default();
+            let memtable = self.state.shards.entry(changes.shard).or_default();
             match change {
                 Logged::Put {
                     record,
@@ -424,8 +424,8 @@ impl Replay<'_> {
                 } => {
                     let ((queue, key), indexed) = Indexed::named(record)?;
                     let (name, at) = (named(queue, key)?, place(at, record.len()));
-                    let hash = table.hash(&name);
-                    table.apply((&name, hash), Some(indexed), replaces, at);
+                    let hash = memtable.hash(&name);
+                    memtable.apply((&name, hash), Some(indexed), replaces, at);
                 }
                 Logged::Remove {
                     queue,
@@ -434,15 +434,15 @@ impl Replay<'_> {
                     replaces,
                 } => {
                     let name = named(queue, key)?;
-                    let hash = table.hash(&name);
-                    table.apply((&name, hash), None, replaces, place(at, 0));
+                    let hash = memtable.hash(&name);
+                    memtable.apply((&name, hash), None, replaces, place(at, 0));
                 }
                 Logged::Given(revision) => {
-                    table.last_revision = table.last_revision.max(revision);
+                    memtable.last_revision = memtable.last_revision.max(revision);
                 }
-                Logged::Clock(note) => table.clock = Some(note),
+                Logged::Clock(note) => memtable.clock = Some(note),
                 Logged::Counts(piece) => {
-                    table.copy_back(piece.part, &piece.counts()?)?;
+                    memtable.copy_back(piece.part, &piece.counts()?)?;
                     if piece.part.is_first {
                         (self.copy_begins, self.copy_bytes) = (Some(segment.number), 0);
                     }
@@ -452,10 +452,10 @@ impl Replay<'_> {
                         self.copied = self.copied.max(self.copy_begins.take().unwrap_or(0));
                     }
                 }
-                Logged::Fence(fence) => table.fence = fence,
+                Logged::Fence(fence) => memtable.fence = fence,
                 Logged::Passed(note) => {
-                    table.passed.recover(note, self.ingested);
-                    table.noted_in = segment.number;
+                    memtable.passed.recover(note, self.ingested);
+                    memtable.noted_in = segment.number;
                 }
             }
         }

@@ -1,15 +1,15 @@
 //! Moves a segment of which a part cannot be read: by name, not frame by frame.
 //!
-//! In memory is, for each young name, where its bytes stand and what the indexes say of it. So
+//! The memtable has, for each name, where its bytes stand and what the indexes say of it. So
 //! every record that can be read moves, whatever stands before it in the segment, and of one that
 //! cannot be read the sorted store gets that: the name stays taken, its state is counted, and
 //! whoever asks for it is told. What was there before it must not come back.
 
 use parking_lot::RwLockReadGuard;
 
+use super::memtable::{Memtable, Place};
 use super::moving::{Current, MARKED_AT_ONCE};
 use super::segment::Segment;
-use super::young::{Place, Table};
 use super::{LogStore, damaged, refused};
 use crate::codec::{CodecError, Indexed};
 use crate::planted::planted;
@@ -39,12 +39,12 @@ impl<B: Sorted> LogStore<B> {
             let mut from = 0;
             loop {
                 let state = self.state();
-                let slots = state.shards.get(&shard).map_or(0, Table::slots);
+                let slots = state.shards.get(&shard).map_or(0, Memtable::slots);
                 let end = slots.min(from + AT_ONCE);
-                if let Some(table) = state.shards.get(&shard) {
-                    for slot in (from..end).filter(|&slot| table.is_in(slot, segment.number)) {
-                        match self.rescue_one(segment, shard, table, slot, &mut current) {
-                            Rescued::Record => read = Some(table.slot(slot).at),
+                if let Some(memtable) = state.shards.get(&shard) {
+                    for slot in (from..end).filter(|&slot| memtable.is_in(slot, segment.number)) {
+                        match self.rescue_one(segment, shard, memtable, slot, &mut current) {
+                            Rescued::Record => read = Some(memtable.slot(slot).at),
                             Rescued::Lost { was_refused } => {
                                 lost += 1;
                                 refused += u64::from(was_refused);
@@ -95,16 +95,16 @@ impl<B: Sorted> LogStore<B> {
         &self,
         segment: &Segment,
         shard: Shard,
-        table: &Table,
+        memtable: &Memtable,
         slot: u32,
         current: &mut Current,
     ) -> Rescued {
-        let at = table.slot(slot).at;
-        let Some(name) = table.name(slot) else {
+        let at = memtable.slot(slot).at;
+        let Some(name) = memtable.name(slot) else {
             return Rescued::Removal;
         };
         let key = (name.queue.as_str(), name.key.as_str());
-        let Some(indexed) = table.indexed(slot) else {
+        let Some(indexed) = memtable.indexed(slot) else {
             current.add(shard, slot, at, None);
             current.moved.push(shard, key, None);
             return Rescued::Removal;
@@ -128,7 +128,7 @@ impl<B: Sorted> LogStore<B> {
         Rescued::Lost { was_refused }
     }
 
-    /// The bytes of a record, if they are those that the table speaks of.
+    /// The bytes of a record, if they are those that the memtable speaks of.
     fn reread(
         &self,
         segment: &Segment,

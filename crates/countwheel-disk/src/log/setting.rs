@@ -14,8 +14,8 @@ impl<B: Sorted> LogStore<B> {
     /// The last change of a setting: the last revision of their shard.
     pub(crate) fn settings_version(&self) -> SettingsVersion {
         let state = self.state();
-        let table = state.shards.get(&Shard::SETTINGS);
-        SettingsVersion(table.map_or(0, |table| table.last_revision.0))
+        let memtable = state.shards.get(&Shard::SETTINGS);
+        SettingsVersion(memtable.map_or(0, |memtable| memtable.last_revision.0))
     }
 
     pub(super) fn read_settings(

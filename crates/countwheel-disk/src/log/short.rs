@@ -1,4 +1,4 @@
-//! The keys of what is young, in the slots themselves.
+//! The keys of the memtable, in its slots themselves.
 //!
 //! A key that was on the heap would be one more place that nobody has in the processor's cache
 //! whenever a name is found; and, made between a record and its payload, it would keep what

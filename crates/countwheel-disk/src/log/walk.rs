@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::State;
 use super::batch::{self, Changes, Logged};
+use super::memtable::Place;
 use super::recovery::{self, unreadable};
 use super::scrub::SECOND_HEADER_DAMAGED;
 use super::segment::{
     FRAMES_BEGIN, Frame, Header, Segment, VERSION, frames_end, read_header, read_second_header,
 };
-use super::young::Place;
 use crate::codec::{self, CodecError};
 use crate::files::Files;
 use crate::{
@@ -67,9 +67,9 @@ pub(crate) fn store_id(files: &dyn Files) -> Option<u64> {
 
 impl Looked {
     /// Hands over the queue and the state of each record that is in the log.
-    pub(crate) fn young(&self, each: &mut impl FnMut(Shard, &QueueName, StateKind)) {
-        for (&shard, table) in &self.state.shards {
-            table
+    pub(crate) fn in_memtable(&self, each: &mut impl FnMut(Shard, &QueueName, StateKind)) {
+        for (&shard, memtable) in &self.state.shards {
+            memtable
                 .kinds()
                 .for_each(|(queue, kind)| each(shard, queue, kind));
         }
@@ -77,14 +77,14 @@ impl Looked {
 
     /// Whether the log knows the name, so that nothing behind it counts.
     pub(crate) fn hides(&self, shard: Shard, name: &TimerName) -> bool {
-        let table = self.state.shards.get(&shard);
-        table.is_some_and(|table| table.get(name).is_some())
+        let memtable = self.state.shards.get(&shard);
+        memtable.is_some_and(|memtable| memtable.get(name).is_some())
     }
 
-    /// Hands over what the log counts, old and young.
+    /// Hands over what the log counts, in the memtable and in the sorted store.
     pub(crate) fn counts(&self, mut each: impl FnMut(Shard, QueueCounts)) {
-        for (&shard, table) in &self.state.shards {
-            let counts = table.counts().into_iter();
+        for (&shard, memtable) in &self.state.shards {
+            let counts = memtable.counts().into_iter();
             counts.for_each(|counts| each(shard, counts));
         }
     }

@@ -68,7 +68,7 @@ pub(super) struct Written {
     /// Where in the body, and how long it is.
     pub(super) at: usize,
     pub(super) len: usize,
-    /// By what the shard's table finds the name.
+    /// By what the shard's memtable finds the name.
     pub(super) hash: u64,
     /// Where it was found.
     pub(super) slot: Option<u32>,
@@ -215,7 +215,10 @@ impl State {
     /// are at most `most` queues, or if it is the one with which the last copy begins, which is
     /// `copied`, once more.
     pub(super) fn form(&self, most: usize, copied: u64, number: u64) -> Form {
-        let queues = self.shards.values().map(|table| table.totals().queues);
+        let queues = self
+            .shards
+            .values()
+            .map(|memtable| memtable.totals().queues);
         let queues: u64 = queues.sum();
         if queues <= most as u64 || copied >= number {
             Form::Whole
@@ -227,7 +230,7 @@ impl State {
     /// What of everything committed so far is to survive the segments before.
     pub(super) fn snapshot_as(&self, form: Form, frame: &mut Vec<u8>) {
         let shards = self.shards.iter();
-        let shards = shards.map(|(&shard, table)| table.snapshot(shard, form));
+        let shards = shards.map(|(&shard, memtable)| memtable.snapshot(shard, form));
         batch::encode_snapshot(frame, form, shards);
     }
 }

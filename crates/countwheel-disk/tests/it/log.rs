@@ -489,7 +489,7 @@ fn what_fires_before_its_segment_is_full_never_reaches_the_sorted_store() {
     }
     log.seal().unwrap();
     assert!(log.move_oldest().unwrap());
-    assert_eq!(log.young(), (0, 1));
+    assert_eq!(log.names_and_segments(), (0, 1));
     let filter = Filter::queue(QueueName::new("queue").unwrap());
     let kept = base.list(Shard::ONLY, &filter).unwrap().records;
     assert_eq!(kept, [record(50, 50, 100)]);
@@ -574,7 +574,7 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
     let (log, lease) = open();
     assert_eq!(first(&log), (key(4_900), 1));
 
-    // What is due before that is found: while it is young, also after an opening,
+    // What is due before that is found: while it is in the memtable, also after an opening,
     log.commit(lease, &[Change::put(record(5, 2, 9))]).unwrap();
     log.seal().unwrap();
     for revision in 9..11 {
@@ -648,7 +648,7 @@ fn nothing_is_passed_that_is_about_to_move() {
     log.move_oldest().unwrap();
     log.commit(lease, &[Change::put(record(1, 2, 9))]).unwrap();
     log.seal().unwrap();
-    // The sorted store has it already, and it is young still, when somebody looks.
+    // The sorted store has it already, and it is in the memtable still, when somebody looks.
     let looking = Arc::clone(&log);
     *before.lock().unwrap() = Some(Box::new(move || {
         base.ingest(2, vec![(Shard::ONLY, Change::put(record(1, 2, 9)))].into())
@@ -918,7 +918,7 @@ fn what_is_changed_while_it_moves_stays_changed() {
         assert_eq!(log.recovery().freed, 0, "it was freed when it had moved");
         log.seal().unwrap();
         while log.move_oldest().unwrap() {}
-        assert_eq!(log.young().0, 0);
+        assert_eq!(log.names_and_segments().0, 0);
         let mut filter = Filter::queue(QueueName::new("queue").unwrap());
         filter.limit = 10;
         let kept = base.list(Shard::ONLY, &filter).unwrap().records;
@@ -1236,19 +1236,19 @@ fn full_segments_stay_as_long_as_they_may() {
         (spares.count() >= 2).then_some(())
     };
     let mut revision = 0;
-    while log.log().young().1 < 3 {
+    while log.log().names_and_segments().1 < 3 {
         revision += 1;
         log.commit(lease, &[put(revision, revision)]).unwrap();
         // The thread has looked at what there is.
         eventually(has_spares);
     }
     assert_eq!(base.ingested(), 0);
-    while log.log().young().1 < 4 && base.ingested() == 0 {
+    while log.log().names_and_segments().1 < 4 && base.ingested() == 0 {
         revision += 1;
         log.commit(lease, &[put(revision, revision)]).unwrap();
     }
     eventually(|| (base.ingested() == 1).then_some(()));
-    eventually(|| (log.log().young().1 == 3).then_some(()));
+    eventually(|| (log.log().names_and_segments().1 == 3).then_some(()));
 }
 
 #[test]
@@ -1292,7 +1292,7 @@ fn commits_wait_for_a_sorted_store_that_is_behind() {
                 }
             });
             // As full as it may be while nothing moves: who commits next waits.
-            eventually(|| (log.log().young().1 == 3).then_some(()));
+            eventually(|| (log.log().names_and_segments().1 == 3).then_some(()));
             let seen = eventually(|| {
                 let seen = committed.load(Ordering::SeqCst);
                 std::thread::yield_now();
@@ -1338,7 +1338,11 @@ fn a_sorted_store_without_room_bounds_the_log() {
             "{refused:?}"
         );
         assert!(had_room > 30 && !has_room(store), "{had_room}");
-        assert!(log.young().1 <= 7, "{:?}", log.young());
+        assert!(
+            log.names_and_segments().1 <= 7,
+            "{:?}",
+            log.names_and_segments()
+        );
         fails.store(false, Ordering::SeqCst);
         if with_thread {
             eventually(|| has_room(store).then_some(()));
@@ -1385,7 +1389,7 @@ fn a_thread_that_fails_poisons_the_log_and_says_why() {
     let base = Failing(MemorySorted::default());
     let log = LogStore::open(base, files(&disk), 7, own).unwrap();
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
-    while log.young().1 < 2 {
+    while log.names_and_segments().1 < 2 {
         log.commit(lease, &[put(1, 1)]).unwrap();
     }
     let log = MovingLog::start(log).unwrap();
@@ -1571,7 +1575,7 @@ fn a_segment_without_room_for_its_name_is_begun_later() {
     // Without room for the name of a spare, the segment that has moved is removed.
     disk.fail(lasting(Operation::Rename, Failure::NoSpace));
     while log.move_oldest().unwrap() {}
-    assert_eq!(log.young().1, 1);
+    assert_eq!(log.names_and_segments().1, 1);
 }
 
 /// A read failed, so that the segment was to move by name; and then the system gave nothing back any
@@ -1669,7 +1673,7 @@ fn a_segment_that_gives_nothing_back_is_kept_and_costs_nothing() {
     commit();
     log.seal().unwrap();
     disk.fail(lasting(Operation::Read, Failure::Io));
-    while log.young().1 < 4 {
+    while log.names_and_segments().1 < 4 {
         assert!(!log.move_oldest().unwrap());
         commit();
         log.seal().unwrap();
@@ -1693,11 +1697,11 @@ fn a_segment_that_gives_nothing_back_is_kept_and_costs_nothing() {
 // ---- bounds ----
 
 #[test]
-fn no_more_is_young_than_the_options_allow() {
+fn the_memtable_has_no_more_names_than_the_options_allow() {
     for with_thread in [false, true] {
         let disk = Disk::default();
         let mut own = options();
-        (own.young_max, own.segments_max) = (40, 3);
+        (own.memtable_names_max, own.segments_max) = (40, 3);
         let log = LogStore::open(MemorySorted::default(), files(&disk), 7, own).unwrap();
         let lease = log.acquire(Shard::ONLY).unwrap().lease;
         let (plain, moving);
@@ -1712,7 +1716,7 @@ fn no_more_is_young_than_the_options_allow() {
             let payload = if revision < 500 { 10 } else { 3_000 };
             let change = Change::put(record(revision, revision, payload));
             store.commit(lease, &[change]).unwrap();
-            let (names, segments) = log.young();
+            let (names, segments) = log.names_and_segments();
             assert!(names <= 40 && segments <= 4, "{names}, {segments}");
         }
         let counts = store.counts(Shard::ONLY).unwrap();
@@ -2069,10 +2073,10 @@ fn counts_that_fill_more_segments_than_the_log_may_have_do_not_move_for_ever() {
     let before = written(&log);
     (200..1_000).for_each(|number| put(&log, number));
     // A copy of 100 counts is some 17,000 bytes, a commit some 400.
-    let (bytes, segments) = (written(&log) - before, log.young().1);
+    let (bytes, segments) = (written(&log) - before, log.names_and_segments().1);
     assert!(bytes < 4 * 800 * 400, "{bytes} bytes for 800 commits");
     assert!((5..20).contains(&segments), "{segments} segments");
-    while log.move_oldest().unwrap() && log.young().1 > segments / 2 {}
+    while log.move_oldest().unwrap() && log.names_and_segments().1 > segments / 2 {}
     drop(log);
     // The next process knows how long the copy is.
     let log = LogStore::open(base, files(&disk), 7, options).unwrap();

@@ -157,7 +157,7 @@ fn set(number: usize, due: Due) -> Request {
 fn stores() -> [(Arc<dyn Store>, Option<tempfile::TempDir>); 2] {
     let directory = tempfile::tempdir().unwrap();
     let mut options = DiskOptions::default();
-    (options.log.segment_bytes, options.log.young_max) = (1 << 14, 300);
+    (options.log.segment_bytes, options.log.memtable_names_max) = (1 << 14, 300);
     (options.tables.table_bytes, options.tables.block_bytes) = (1 << 14, 512);
     let disk = DiskStore::open(directory.path(), 7, options).unwrap();
     [

@@ -34,9 +34,9 @@ pub(super) struct Place {
     pub(super) len: u32,
 }
 
-/// What the log says of a name.
+/// An entry: what the log says of a name.
 #[derive(Debug)]
-pub(super) struct Young {
+pub(super) struct MemtableEntry {
     key: Option<Short>,
     queue: u32,
     /// The next slot whose name has the same hash, or the next that is free.
@@ -52,10 +52,10 @@ pub(super) struct Young {
     pub(super) kind: Option<StateKind>,
     clock: DueClock,
     /// Whether the sorted store may have something under the name.
-    pub(super) may_be_old: bool,
+    pub(super) may_be_sorted: bool,
 }
 
-/// A queue of which something is young or counted.
+/// A queue of which something is in the memtable or counted.
 #[derive(Debug)]
 struct Queue {
     name: QueueName,
@@ -75,9 +75,9 @@ struct List {
     from: u32,
 }
 
-/// The young part of a shard, and what is known of all of it.
+/// What is in the log of a shard and not in the sorted store yet, and what is known of the whole shard.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct Memtable {
     pub(super) fence: Fence,
     pub(super) last_revision: Revision,
     pub(super) clock: Option<ClockNote>,
@@ -94,7 +94,7 @@ pub(super) struct Table {
     /// one: once the earlier change has moved, nothing in the log hides what is there.
     pub(super) not_hidden: BTreeSet<TimerName>,
     hasher: RandomState,
-    slots: Vec<Young>,
+    slots: Vec<MemtableEntry>,
     /// The first free slot.
     free: Option<u32>,
     used: usize,
@@ -118,20 +118,20 @@ pub(super) struct Table {
     copied_to: Option<QueueName>,
 }
 
-impl Table {
-    /// A table of which nothing is young yet.
+impl Memtable {
+    /// A memtable without entries.
     pub(super) fn of(snapshot: ShardSnapshot) -> Self {
-        let mut table = Self {
+        let mut memtable = Self {
             fence: snapshot.fence,
             last_revision: snapshot.last_revision,
             clock: snapshot.clock,
             ..Self::default()
         };
         match snapshot.counts {
-            Counts::Whole(counts) => table.set_counts(&counts),
-            Counts::Sum(_) => table.is_uncounted = true,
+            Counts::Whole(counts) => memtable.set_counts(&counts),
+            Counts::Sum(_) => memtable.is_uncounted = true,
         }
-        table
+        memtable
     }
 
     /// Whether the counts are known.
@@ -222,7 +222,8 @@ impl Table {
         }
     }
 
-    /// How many records each queue has in each state, old and young; in order of name.
+    /// How many records each queue has in each state, in the memtable and in the sorted store; in
+    /// order of name.
     pub(super) fn counts(&self) -> Vec<QueueCounts> {
         let names = self.counted.iter();
         names.map(|queue| self.counts_of(queue)).collect()
@@ -294,23 +295,23 @@ impl Table {
         }
     }
 
-    /// The queue and the state of each young record.
+    /// The queue and the state of each record in the memtable.
     pub(super) fn kinds(&self) -> impl Iterator<Item = (&QueueName, StateKind)> {
-        let used = self.slots.iter().filter(|young| young.key.is_some());
-        used.filter_map(|young| Some((&self.queues[young.queue as usize].name, young.kind?)))
+        let used = self.slots.iter().filter(|entry| entry.key.is_some());
+        used.filter_map(|entry| Some((&self.queues[entry.queue as usize].name, entry.kind?)))
     }
 
-    /// How many names are young.
+    /// How many names there are.
     pub(super) fn len(&self) -> usize {
         self.used
     }
 
-    pub(super) fn get(&self, name: &TimerName) -> Option<&Young> {
+    pub(super) fn get(&self, name: &TimerName) -> Option<&MemtableEntry> {
         self.get_at(self.hash(name), name)
     }
 
     /// What is under a name of this hash.
-    pub(super) fn get_at(&self, hash: u64, name: &TimerName) -> Option<&Young> {
+    pub(super) fn get_at(&self, hash: u64, name: &TimerName) -> Option<&MemtableEntry> {
         let slot = self.find(hash, name.queue.as_str(), name.key.as_str())?;
         Some(&self.slots[slot as usize])
     }
@@ -327,22 +328,22 @@ impl Table {
     /// The slot of a name, of which the first with its hash is `slot`.
     pub(super) fn follow(&self, mut slot: u32, queue: &str, key: &str) -> Option<u32> {
         while slot != NONE {
-            let young = &self.slots[slot as usize];
-            if self.is(young, queue, key) {
+            let entry = &self.slots[slot as usize];
+            if self.is(entry, queue, key) {
                 return Some(slot);
             }
-            slot = young.next;
+            slot = entry.next;
         }
         None
     }
 
-    fn is(&self, young: &Young, queue: &str, key: &str) -> bool {
+    fn is(&self, entry: &MemtableEntry, queue: &str, key: &str) -> bool {
         let is_key = |it: &Short| it.as_bytes() == key.as_bytes();
-        let found = self.queues[young.queue as usize].name.as_str();
-        young.key.as_ref().is_some_and(is_key) && looked_up(found) == looked_up(queue)
+        let found = self.queues[entry.queue as usize].name.as_str();
+        entry.key.as_ref().is_some_and(is_key) && looked_up(found) == looked_up(queue)
     }
 
-    /// By what a name is found. Another table has others.
+    /// By what a name is found. Another memtable has others.
     pub(super) fn hash(&self, name: &TimerName) -> u64 {
         self.hash_of(name.queue.as_str(), name.key.as_str())
     }
@@ -380,7 +381,7 @@ impl Table {
         at: Place,
     ) {
         let known = self.get_at(hash, name);
-        if !replaces.may_be_old && known.is_some_and(|young| young.may_be_old) {
+        if !replaces.may_be_sorted && known.is_some_and(|entry| entry.may_be_sorted) {
             self.not_hidden.insert(name.clone());
         }
         self.apply_to((name, hash, None), indexed, replaces, at);
@@ -408,17 +409,17 @@ impl Table {
         self.count(queue, by_state);
         // What moved meanwhile is forgotten, and its slot may be another's.
         let is_still = |slot: &u32| {
-            let young = self.slots.get(*slot as usize);
-            young.is_some_and(|young| self.is(young, in_queue, key))
+            let entry = self.slots.get(*slot as usize);
+            entry.is_some_and(|entry| self.is(entry, in_queue, key))
         };
         let found = slot.filter(is_still);
         let found = found.or_else(|| self.find(hash, in_queue, key));
-        let mut may_be_old = replaces.may_be_old;
+        let mut may_be_sorted = replaces.may_be_sorted;
         if let Some(slot) = found {
             self.unlist(slot);
-            may_be_old |= self.slots[slot as usize].may_be_old;
+            may_be_sorted |= self.slots[slot as usize].may_be_sorted;
         }
-        if indexed.is_none() && !may_be_old {
+        if indexed.is_none() && !may_be_sorted {
             // Nowhere: nothing has to be remembered.
             if let Some(slot) = found {
                 self.give_back(slot, hash);
@@ -426,16 +427,16 @@ impl Table {
             self.release(queue);
             return;
         }
-        self.hid += usize::from(may_be_old);
+        self.hid += usize::from(may_be_sorted);
         let slot = found.unwrap_or_else(|| self.take(queue, Short::of(key), hash));
-        let young = &mut self.slots[slot as usize];
-        (young.at, young.may_be_old) = (at, may_be_old);
-        young.kind = indexed.map(|indexed| indexed.kind);
+        let entry = &mut self.slots[slot as usize];
+        (entry.at, entry.may_be_sorted) = (at, may_be_sorted);
+        entry.kind = indexed.map(|indexed| indexed.kind);
         if let Some(indexed) = indexed {
-            young.due = indexed.position.due.as_micros();
-            young.revision = indexed.position.revision;
-            young.clock = indexed.clock;
-            young.wake_at = indexed.wake.map_or(0, |wake| wake.at.as_micros());
+            entry.due = indexed.position.due.as_micros();
+            entry.revision = indexed.position.revision;
+            entry.clock = indexed.clock;
+            entry.wake_at = indexed.wake.map_or(0, |wake| wake.at.as_micros());
             if let Some(list) = &mut self.queues[queue as usize].list {
                 list.order.insert(indexed.position, slot);
             }
@@ -450,12 +451,12 @@ impl Table {
     /// if it is not any more.
     pub(super) fn mark(&mut self, slot: u32, at: Place) -> bool {
         // The slots of one that was full may all be gone.
-        let young = self.slots.get_mut(slot as usize);
-        let current = |young: &&mut Young| young.key.is_some() && young.at == at;
-        let Some(young) = young.filter(|young| current(young) || planted!(LogMovesOutdated)) else {
+        let entry = self.slots.get_mut(slot as usize);
+        let current = |entry: &&mut MemtableEntry| entry.key.is_some() && entry.at == at;
+        let Some(entry) = entry.filter(|entry| current(entry) || planted!(LogMovesOutdated)) else {
             return false;
         };
-        young.may_be_old |= !planted!(LogMovesUnmarked);
+        entry.may_be_sorted |= !planted!(LogMovesUnmarked);
         true
     }
 
@@ -466,23 +467,23 @@ impl Table {
 
     /// Whether what a slot stands for is in the segment with this number.
     pub(super) fn is_in(&self, slot: u32, segment: u64) -> bool {
-        let young = &self.slots[slot as usize];
-        young.key.is_some() && young.at.segment == segment
+        let entry = &self.slots[slot as usize];
+        entry.key.is_some() && entry.at.segment == segment
     }
 
     /// What the indexes say of a slot; `None` if its name was removed.
     pub(super) fn indexed(&self, slot: u32) -> Option<Indexed> {
-        let young = &self.slots[slot as usize];
-        let kind = young.kind?;
+        let entry = &self.slots[slot as usize];
+        let kind = entry.kind?;
         let wake = Wake {
-            at: Timestamp::from_micros(young.wake_at),
-            revision: young.revision,
+            at: Timestamp::from_micros(entry.wake_at),
+            revision: entry.revision,
         };
         Some(Indexed {
             kind,
-            position: young.position(),
+            position: entry.position(),
             wake: (kind != StateKind::Dead).then_some(wake),
-            clock: young.clock,
+            clock: entry.clock,
         })
     }
 
@@ -496,13 +497,13 @@ impl Table {
     /// The sorted store has what stands at `at`. If nothing newer is in its slot, it is
     /// forgotten.
     pub(super) fn forget(&mut self, slot: u32, at: Place) {
-        let Some(young) = self.slots.get(slot as usize) else {
+        let Some(entry) = self.slots.get(slot as usize) else {
             return;
         };
-        let Some(key) = young.key.as_ref().filter(|_| young.at == at) else {
+        let Some(key) = entry.key.as_ref().filter(|_| entry.at == at) else {
             return;
         };
-        let queue = young.queue;
+        let queue = entry.queue;
         let hash = self.hash_of(self.queues[queue as usize].name.as_str(), key.as_str());
         self.unlist(slot);
         self.give_back(slot, hash);
@@ -527,8 +528,9 @@ impl Table {
         list.as_ref().is_some_and(|list| list.from == NONE)
     }
 
-    /// Keeps the queue in the order of listings from now on, until nothing of it is young. Takes in
-    /// at most so many slots, so that nobody waits for long; what changes meanwhile is taken in.
+    /// Keeps the queue in the order of listings from now on, until nothing of it is in the
+    /// memtable. Takes in at most so many slots, so that nobody waits for long; what changes
+    /// meanwhile is taken in.
     pub(super) fn keep_listed(&mut self, queue: &QueueName, most: usize) {
         let Some(number) = self.numbers.get(queue) else {
             return;
@@ -542,11 +544,11 @@ impl Table {
             if list.from == NONE {
                 return;
             }
-            let young = &self.slots[list.from as usize];
-            if young.kind.is_some() {
-                list.order.insert(young.position(), list.from);
+            let entry = &self.slots[list.from as usize];
+            if entry.kind.is_some() {
+                list.order.insert(entry.position(), list.from);
             }
-            list.from = young.beside[1];
+            list.from = entry.beside[1];
         }
     }
 
@@ -566,7 +568,7 @@ impl Table {
             .map(|(&position, &slot)| (position, slot))
     }
 
-    pub(super) fn slot(&self, slot: u32) -> &Young {
+    pub(super) fn slot(&self, slot: u32) -> &MemtableEntry {
         &self.slots[slot as usize]
     }
 
@@ -583,7 +585,7 @@ impl Table {
     }
 
     fn take(&mut self, queue: u32, key: Short, hash: u64) -> u32 {
-        let young = Young {
+        let entry = MemtableEntry {
             key: Some(key),
             queue,
             next: NONE,
@@ -598,21 +600,21 @@ impl Table {
             wake_at: 0,
             kind: None,
             clock: DueClock::Wall,
-            may_be_old: false,
+            may_be_sorted: false,
         };
         let slot = match self.free {
             Some(slot) => {
                 let freed = &mut self.slots[slot as usize];
                 self.free = Some(freed.next).filter(|&next| next != NONE);
-                *freed = young;
+                *freed = entry;
                 slot
             }
             None => {
-                self.slots.push(young);
+                self.slots.push(entry);
                 u32::try_from(self.slots.len() - 1).unwrap_or(NONE)
             }
         };
-        assert!(slot != NONE, "a table has fewer than 2^32 names");
+        assert!(slot != NONE, "a memtable has fewer than 2^32 names");
         // Others with the same hash come behind it.
         if let Some(next) = self.first.insert(hash, slot) {
             self.slots[slot as usize].next = next;
@@ -637,18 +639,18 @@ impl Table {
             }
         } else {
             while link != NONE {
-                let young = &mut self.slots[link as usize];
-                if young.next == slot {
-                    young.next = next;
+                let entry = &mut self.slots[link as usize];
+                if entry.next == slot {
+                    entry.next = next;
                     break;
                 }
-                link = young.next;
+                link = entry.next;
             }
         }
         let free = self.free.unwrap_or(NONE);
-        let young = &mut self.slots[slot as usize];
-        (young.key, young.next) = (None, free);
-        let ([before, behind], number) = (young.beside, young.queue);
+        let entry = &mut self.slots[slot as usize];
+        (entry.key, entry.next) = (None, free);
+        let ([before, behind], number) = (entry.beside, entry.queue);
         self.free = Some(slot);
         if behind != NONE {
             self.slots[behind as usize].beside[0] = before;
@@ -676,24 +678,24 @@ impl Table {
 
     /// Takes it out of the indexes by time.
     fn unlist(&mut self, slot: u32) {
-        let young = &self.slots[slot as usize];
-        let Some(kind) = young.kind else {
+        let entry = &self.slots[slot as usize];
+        let Some(kind) = entry.kind else {
             return;
         };
         if kind != StateKind::Dead {
             let wake = Wake {
-                at: Timestamp::from_micros(young.wake_at),
-                revision: young.revision,
+                at: Timestamp::from_micros(entry.wake_at),
+                revision: entry.revision,
             };
-            let is_live = is_live(&self.slots, young.clock);
-            self.due[young.clock as usize].remove((wake, slot), is_live);
+            let is_live = is_live(&self.slots, entry.clock);
+            self.due[entry.clock as usize].remove((wake, slot), is_live);
         }
-        if let Some(list) = &mut self.queues[young.queue as usize].list {
-            list.order.remove(&young.position());
+        if let Some(list) = &mut self.queues[entry.queue as usize].list {
+            list.order.remove(&entry.position());
         }
     }
 
-    /// The number of a queue, which it has as long as anything of it is counted or young.
+    /// The number of a queue, which it has as long as anything of it is counted or in the memtable.
     fn queue(&mut self, name: &QueueName) -> u32 {
         if let Some(number) = self.last_queue
             && self.queues[number as usize].name == *name
@@ -735,7 +737,7 @@ impl Table {
     }
 }
 
-impl Young {
+impl MemtableEntry {
     fn position(&self) -> Position {
         Position {
             due: Timestamp::from_micros(self.due),
@@ -753,14 +755,14 @@ fn looked_up(queue: &str) -> &str {
 }
 
 /// Whether what wakes by `clock` is still there.
-fn is_live(slots: &[Young], clock: DueClock) -> impl Fn(&Entry) -> bool {
+fn is_live(slots: &[MemtableEntry], clock: DueClock) -> impl Fn(&Entry) -> bool {
     move |&(wake, slot)| {
-        slots.get(slot as usize).is_some_and(|young| {
-            young.revision == wake.revision
-                && young.wake_at == wake.at.as_micros()
-                && young.clock == clock
-                && young.kind.is_some_and(|kind| kind != StateKind::Dead)
-                && young.key.is_some()
+        slots.get(slot as usize).is_some_and(|entry| {
+            entry.revision == wake.revision
+                && entry.wake_at == wake.at.as_micros()
+                && entry.clock == clock
+                && entry.kind.is_some_and(|kind| kind != StateKind::Dead)
+                && entry.key.is_some()
         })
     }
 }
@@ -839,27 +841,27 @@ mod tests {
     /// A name was found in a slot, moved, and another took the slot, before it is changed.
     #[test]
     fn a_slot_that_is_anothers_by_now_stays_so() {
-        let mut table = Table::default();
+        let mut memtable = Memtable::default();
         let names = ["gone", "other", "third"].map(|key| TimerName::new("q", key).unwrap());
         let indexed = Some(Indexed::of(&varied_records()[0]));
         let put = Replaces::default();
         let [gone, other, third] = &names;
         for (name, at) in [(gone, 1), (third, 2)] {
-            table.apply((name, table.hash(name)), indexed, put, place(at));
+            memtable.apply((name, memtable.hash(name)), indexed, put, place(at));
         }
-        let hash = table.hash(gone);
-        let slot = table.first(hash);
+        let hash = memtable.hash(gone);
+        let slot = memtable.first(hash);
         let slot = slot
-            .and_then(|slot| table.follow(slot, "q", "gone"))
+            .and_then(|slot| memtable.follow(slot, "q", "gone"))
             .unwrap();
-        table.forget(slot, place(1));
-        table.apply((other, table.hash(other)), indexed, put, place(3));
-        assert!(table.is(table.slot(slot), "q", "other"));
+        memtable.forget(slot, place(1));
+        memtable.apply((other, memtable.hash(other)), indexed, put, place(3));
+        assert!(memtable.is(memtable.slot(slot), "q", "other"));
 
-        table.apply_to((gone, hash, Some(slot)), indexed, put, place(4));
-        let at = |name| table.get(name).map(|young| young.at);
+        memtable.apply_to((gone, hash, Some(slot)), indexed, put, place(4));
+        let at = |name| memtable.get(name).map(|entry| entry.at);
         assert_eq!(at(other), Some(place(3)));
         assert_eq!(at(gone), Some(place(4)));
-        assert_eq!((at(third), table.len()), (Some(place(2)), 3));
+        assert_eq!((at(third), memtable.len()), (Some(place(2)), 3));
     }
 }
