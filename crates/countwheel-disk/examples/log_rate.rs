@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel_disk::{Files, LogOptions, LogStore, MemorySorted, MovingLog, SystemFiles};
+use countwheel_disk::{Files, FlushingLog, LogOptions, LogStore, MemorySorted, SystemFiles};
 use countwheel_durable::store::{Before, Change, Shard, Store};
 use countwheel_durable::{
     DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName,
@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::create_dir(&log_files)?;
     let files = Arc::new(SystemFiles::new(&log_files));
     let log = LogStore::open(MemorySorted::default(), files, 7, LogOptions::default())?;
-    let log = MovingLog::start(log)?;
+    let log = FlushingLog::start(log)?;
     let lease = log.acquire(Shard::ONLY)?.lease;
     let bare_len = 64 << 20;
     let bare = SystemFiles::new(directory.path()).create("bare", bare_len)?;

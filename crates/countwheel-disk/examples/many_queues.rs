@@ -1,10 +1,10 @@
 //! What very many queues cost: how long commits, lists and overviews take while every timer has a
-//! queue of its own, and while the log moves.
-//! `cargo run --release -p countwheel-disk --example many_queues [DIRECTORY [TIMERS [many|one|whole [RATE]]]]`
+//! queue of its own, and while segments of the log are flushed. `cargo run --release -p
+//! countwheel-disk --example many_queues [DIRECTORY [TIMERS [many|one|whole [RATE]]]]`
 //!
 //! With `one`, all timers are in one queue, for comparison. With `whole`, each segment begins with the
 //! counts of all queues, as it was before there were pieces. RATE is how many timers a second are set; 0
-//! is as many as the store takes: then commits wait for what moves.
+//! is as many as the store takes: then commits wait for what is flushed.
 
 use std::error::Error;
 use std::ops::Range;

@@ -23,8 +23,8 @@ use super::files::cannot_open;
 use super::place::{FileSystem, Place as _};
 use super::scrub::{Piece, Scrub};
 use super::{
-    Change, Commit, DiskError, DuePage, DueScan, Filter, Gaps, Lease, LogOptions, LogStats,
-    MovingLog, OnDisk, OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed,
+    Change, Commit, DiskError, DuePage, DueScan, Filter, FlushingLog, Gaps, Lease, LogOptions,
+    LogStats, OnDisk, OnFailure, OpenFiles, Ownership, Page, QueueCounts, Recovery, Scrubbed,
     Shard, Snapshot, Store, StoreError, Summary, TableOptions, TableStats, TableStore, one_by_one,
 };
 use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble, Troubles};
@@ -88,7 +88,7 @@ pub struct DiskStats {
 /// ```
 #[derive(Debug)]
 pub struct DiskStore {
-    log: MovingLog<TableStore>,
+    log: FlushingLog<TableStore>,
     directory: PathBuf,
     format: RaisedFormat,
     was_made: bool,
@@ -261,7 +261,7 @@ impl DiskStore {
     }
 
     fn start(directory: &Path, opened: Opened) -> Result<Self, StoreError> {
-        let log = MovingLog::start(opened.log).map_err(|source| io_error(directory, source))?;
+        let log = FlushingLog::start(opened.log).map_err(|source| io_error(directory, source))?;
         Ok(Self {
             log,
             directory: directory.to_owned(),

@@ -203,7 +203,7 @@ fn filled(payload: usize, target: Target) -> Vec<Vec<u8>> {
         let log = LogStore::open(tables, log, ID, log_options)?;
         put_some(&log, payload, || {
             log.seal()?;
-            while log.move_oldest()? {}
+            while log.flush_oldest()? {}
             Ok(())
         })
     };
@@ -273,15 +273,15 @@ fn segment(input: &[u8]) -> Seen {
     let ingested = input.first().map_or(0, |&first| u64::from(first));
     let base = || {
         let base = MemorySorted::default();
-        // As if it had what the segments before had moved.
-        super::Sorted::ingest(&base, ingested, super::Moved::default()).map(|()| base)
+        // As if it had what the segments before left to it.
+        super::Sorted::ingest(&base, ingested, super::Flushed::default()).map(|()| base)
     };
     let before = disk.image();
     repair(&disk);
     unchanged(&disk, &before, "a repair");
     let open = || LogStore::open(base()?, disk.files("log"), ID, log_options());
     seen(&disk, &before, open, |log| {
-        while log.move_oldest()? {}
+        while log.flush_oldest()? {}
         Ok(())
     })
 }

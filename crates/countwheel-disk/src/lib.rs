@@ -1,6 +1,6 @@
 //! Countwheel's store on a disk: a log in front of sorted tables in one data directory.
 //!
-//! A commit is one write and one sync of the log. What is in the log moves to sorted tables in the
+//! A commit is one write and one sync of the log. What is in the log is flushed to sorted tables in the
 //! background, and an opening reads the log alone. [`DiskStore`] is the store as a program opens it;
 //! [`LogStore`] and [`TableStore`] are its parts, each of use without the other: the log stands in
 //! front of anything that is [`Sorted`].
@@ -57,11 +57,11 @@ pub mod unchanged;
 pub use check::{AtRisk, CheckReport, CheckedFile, FileKind, Problem, check_files};
 pub use disk::{DiskOptions, DiskStats, DiskStore};
 pub use files::{Files, StoreFile, SystemFiles};
-pub use log::{LogOptions, LogStats, LogStore, MovingLog, Recovery};
+pub use log::{FlushingLog, LogOptions, LogStats, LogStore, Recovery};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};
 pub use repair::{Loss, Repaired, repair_files};
-pub use sorted::{MemorySorted, Moved, Reached, Sorted};
+pub use sorted::{Flushed, MemorySorted, Reached, Sorted};
 pub use table::{
     Salvaged, TableCheck, TableOptions, TableProblem, TableSnapshot, TableStats, TableStore,
 };

@@ -47,19 +47,19 @@ bugs! {
     LogSettlesWithoutWrite,
     /// An opening leaves the name of a segment without commits to a sync that may have failed.
     LogKeepsUnsureName,
-    /// The first segment that moves takes no removals along for what older tables have and the log
+    /// The first segment that is flushed takes no removals along for what older tables have and the log
     /// says is nowhere.
-    MoveHidesNothing,
-    /// What changed meanwhile moves as it was.
-    LogMovesOutdated,
-    /// What moves is not marked as being in the sorted store.
-    LogMovesUnmarked,
-    /// A segment moves before the counts are copied behind it.
-    CountsMoveUncopied,
+    FlushHidesNothing,
+    /// What changed meanwhile is flushed as it was.
+    LogFlushesOutdated,
+    /// What is flushed is not marked as being in the sorted store.
+    LogFlushesUnmarked,
+    /// A segment is flushed before the counts are copied behind it.
+    CountsFlushUncopied,
     /// A piece of a copy of the counts leaves out its last queue.
     CopyForgetsQueue,
     /// Copies of the counts have no room beside the segments of the options: one that is longer
-    /// moves itself out of the log for ever.
+    /// pushes itself out of the log for ever.
     CopiesPushThemselvesOut,
     /// A segment's snapshot forgets the last revision.
     LogSnapshotForgets,
@@ -71,8 +71,8 @@ bugs! {
     LogListsHidden,
     /// After an error, the log goes on.
     LogGoesOn,
-    /// A setting that moves with a segment is forgotten.
-    LogForgetsSettingsAtMove,
+    /// A setting that is flushed with a segment is forgotten.
+    LogForgetsSettingsAtFlush,
     /// Settings have a commit of their own before that of the timers with which they come.
     LogCommitsSettingsApart,
     /// The log looks a name up by its queue and its key alone, whatever its namespace.
@@ -98,8 +98,8 @@ bugs! {
     ListEndsAtDamage,
     /// A record that cannot be read fails the merge, and with it the store.
     MergeFailsStore,
-    /// What a segment has that cannot be read is forgotten when it moves.
-    MoveForgetsUnreadable,
+    /// What a segment has that cannot be read is forgotten when it is flushed.
+    FlushForgetsUnreadable,
     /// A change of something unreadable reads it first.
     ChangeReadsFirst,
     /// A repair leaves out the settings.

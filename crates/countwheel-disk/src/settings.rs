@@ -1,6 +1,6 @@
 //! Settings as records: those of the shard that no owner has.
 //!
-//! What keeps records in order, moves them, checks, repairs and copies them then does so with
+//! What keeps records in order, flushes them, checks, repairs and copies them then does so with
 //! settings as well. Such a record waits for nothing and is in no index of what is due. Its revision
 //! is the version of the change that made it.
 

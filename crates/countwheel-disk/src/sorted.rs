@@ -36,7 +36,7 @@ pub trait Sorted: Send + Sync {
     }
 
     /// How far the log in front is known to have reached: the last [`mark`](Self::mark) that was
-    /// made, or what the last ingest [followed](Moved::reached), if that is farther; `None` if
+    /// made, or what the last ingest [followed](Flushed::reached), if that is farther; `None` if
     /// there was neither. A log that ends before has lost its end.
     fn reached(&self) -> Option<Reached> {
         None
@@ -57,13 +57,13 @@ pub trait Sorted: Send + Sync {
     /// number, and durable on return. A put replaces whatever was there, a removal of nothing is
     /// no error; if a name occurs twice, the last counts.
     ///
-    /// Whoever takes long should say how far it is, see [`Moved::tell`].
+    /// Whoever takes long should say how far it is, see [`Flushed::tell`].
     ///
     /// # Errors
     /// [`StoreError`]. Whether it was taken in is unknown then until the store is opened again,
     /// and no later call of this opening may succeed. After an error that
     /// [is full](StoreError::is_full) nothing was taken in, and a later call may succeed.
-    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError>;
+    fn ingest(&self, segment: u64, flushed: Flushed) -> Result<(), StoreError>;
 
     /// The record of that name.
     ///
@@ -142,7 +142,7 @@ pub trait Sorted: Send + Sync {
     }
 
     /// Whether [`tend`](Self::tend) has fallen so far behind that taking in more would cost reads
-    /// and room without a bound. A log with threads moves nothing then, until it is full.
+    /// and room without a bound. A log with threads flushes nothing then, until it is full.
     fn is_behind(&self) -> bool {
         false
     }
@@ -181,21 +181,21 @@ pub struct Reached {
 ///
 /// ```
 /// use countwheel_durable::TimerName;
-/// use countwheel_disk::Moved;
+/// use countwheel_disk::Flushed;
 /// use countwheel_durable::store::{Change, Shard};
 ///
 /// let removal = Change::remove(TimerName::new("orders", "1")?);
-/// let moved = Moved::from(vec![(Shard::ONLY, removal.clone())]);
-/// assert_eq!((moved.len(), moved.is_empty()), (1, false));
-/// assert_eq!(moved.changes()?, [(Shard::ONLY, removal)]);
-/// moved.tell(0.5);
+/// let flushed = Flushed::from(vec![(Shard::ONLY, removal.clone())]);
+/// assert_eq!((flushed.len(), flushed.is_empty()), (1, false));
+/// assert_eq!(flushed.changes()?, [(Shard::ONLY, removal)]);
+/// flushed.tell(0.5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Default)]
-pub struct Moved {
+pub struct Flushed {
     /// Of each change the key, and behind it the record.
     bytes: Vec<u8>,
-    changes: Vec<MovedChange>,
+    changes: Vec<FlushedChange>,
     reached: Option<Reached>,
     listener: Option<Listener>,
 }
@@ -212,26 +212,26 @@ pub(super) fn keep<T>(list: &mut Vec<T>, from: usize, keeps: &[bool]) {
     list.retain(|_| keeps.next().copied().unwrap_or(true));
 }
 
-/// Who is told how far a move is, as a share of 1.
+/// Who is told how far a flush is, as a share of 1.
 pub(super) type Listener = Arc<dyn Fn(f64) + Send + Sync>;
 
-struct MovedChange {
+struct FlushedChange {
     at: usize,
     key_len: u16,
-    kind: MovedKind,
+    kind: FlushedKind,
 }
 
 #[derive(Clone, Copy)]
-enum MovedKind {
+enum FlushedKind {
     Removed,
     /// How long it is.
     Record(u32),
     Unreadable(Indexed),
 }
 
-/// What becomes of a name that moves.
+/// What becomes of a name that is flushed.
 #[derive(Clone, Copy)]
-pub(super) enum MovedContent<'a> {
+pub(super) enum FlushedContent<'a> {
     Removed,
     /// The bytes of its record.
     Record(&'a [u8]),
@@ -239,7 +239,7 @@ pub(super) enum MovedContent<'a> {
     Unreadable(Indexed),
 }
 
-impl Moved {
+impl Flushed {
     /// How many changes there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -261,17 +261,17 @@ impl Moved {
     }
 
     /// The changes, with every record read. What could not be read of the log is left out: see
-    /// [`Moved::unreadable`].
+    /// [`Flushed::unreadable`].
     ///
     /// # Errors
     /// [`StoreError::Unreadable`] if one cannot be. Its checksum was right once.
     pub fn changes(&self) -> Result<Vec<(Shard, Change)>, StoreError> {
-        let read = |(key, content): (&[u8], MovedContent<'_>)| {
+        let read = |(key, content): (&[u8], FlushedContent<'_>)| {
             let (shard, name) = key.split_first_chunk().ok_or(CodecError::Key)?;
             let change = match content {
-                MovedContent::Record(record) => Change::put(codec::decode(record)?),
-                MovedContent::Removed => Change::remove(codec::name_of(name)?),
-                MovedContent::Unreadable(_) => return Ok(None),
+                FlushedContent::Record(record) => Change::put(codec::decode(record)?),
+                FlushedContent::Removed => Change::remove(codec::name_of(name)?),
+                FlushedContent::Unreadable(_) => return Ok(None),
             };
             Ok(Some((Shard(u16::from_be_bytes(*shard)), change)))
         };
@@ -288,14 +288,14 @@ impl Moved {
     /// anything older.
     ///
     /// ```
-    /// use countwheel_disk::Moved;
+    /// use countwheel_disk::Flushed;
     ///
-    /// assert!(Moved::default().unreadable().is_empty()); // the usual case
+    /// assert!(Flushed::default().unreadable().is_empty()); // the usual case
     /// ```
     #[must_use]
     pub fn unreadable(&self) -> Vec<(Shard, TimerName)> {
         let changes = (0..self.len()).map(|at| self.change(at));
-        let lost = changes.filter(|(_, content)| matches!(content, MovedContent::Unreadable(_)));
+        let lost = changes.filter(|(_, content)| matches!(content, FlushedContent::Unreadable(_)));
         let named = |(key, _): (&[u8], _)| {
             let (shard, name) = key.split_first_chunk()?;
             Some((
@@ -306,13 +306,13 @@ impl Moved {
         lost.filter_map(named).collect()
     }
 
-    /// How far the log had reached when it was known what moves; `None` if nobody said. What a
+    /// How far the log had reached when it was known what to flush; `None` if nobody said. What a
     /// commit up to there had replaced or removed is left out. So a sorted store that has taken
     /// this in is right only behind a log that reaches as far, and should keep it with what it
     /// takes in, for [`Sorted::reached`].
     ///
     /// ```
-    /// assert_eq!(countwheel_disk::Moved::default().reached(), None);
+    /// assert_eq!(countwheel_disk::Flushed::default().reached(), None);
     /// ```
     #[must_use]
     pub fn reached(&self) -> Option<Reached> {
@@ -335,29 +335,29 @@ impl Moved {
 
     /// Adds a change: the bytes of a record, or a removal.
     pub(super) fn push(&mut self, shard: Shard, name: (&str, &str), record: Option<&[u8]>) {
-        let kind = record.map_or(MovedKind::Removed, |record| {
-            MovedKind::Record(u32::try_from(record.len()).unwrap_or(u32::MAX))
+        let kind = record.map_or(FlushedKind::Removed, |record| {
+            FlushedKind::Record(u32::try_from(record.len()).unwrap_or(u32::MAX))
         });
         self.push_kind(shard, name, kind, record.unwrap_or_default());
     }
 
     /// Adds a record that cannot be read.
     pub(super) fn push_unreadable(&mut self, shard: Shard, name: (&str, &str), indexed: Indexed) {
-        self.push_kind(shard, name, MovedKind::Unreadable(indexed), &[]);
+        self.push_kind(shard, name, FlushedKind::Unreadable(indexed), &[]);
     }
 
     fn push_kind(
         &mut self,
         shard: Shard,
         (queue, key): (&str, &str),
-        kind: MovedKind,
+        kind: FlushedKind,
         record: &[u8],
     ) {
         let at = self.bytes.len();
         codec::push_timer_key(&mut self.bytes, shard, queue, key);
         let key_len = self.bytes.len() - at;
         self.bytes.extend_from_slice(record);
-        self.changes.push(MovedChange {
+        self.changes.push(FlushedChange {
             at,
             key_len: u16::try_from(key_len).unwrap_or(u16::MAX),
             kind,
@@ -370,13 +370,13 @@ impl Moved {
     }
 
     /// The key of a change as tables have it, and what becomes of it.
-    pub(super) fn change(&self, at: usize) -> (&[u8], MovedContent<'_>) {
+    pub(super) fn change(&self, at: usize) -> (&[u8], FlushedContent<'_>) {
         let change = &self.changes[at];
         let (key, behind) = self.bytes[change.at..].split_at(usize::from(change.key_len));
         let content = match change.kind {
-            MovedKind::Removed => MovedContent::Removed,
-            MovedKind::Record(len) => MovedContent::Record(&behind[..len as usize]),
-            MovedKind::Unreadable(indexed) => MovedContent::Unreadable(indexed),
+            FlushedKind::Removed => FlushedContent::Removed,
+            FlushedKind::Record(len) => FlushedContent::Record(&behind[..len as usize]),
+            FlushedKind::Unreadable(indexed) => FlushedContent::Unreadable(indexed),
         };
         (key, content)
     }
@@ -405,16 +405,16 @@ impl Moved {
     }
 }
 
-impl From<Vec<(Shard, Change)>> for Moved {
+impl From<Vec<(Shard, Change)>> for Flushed {
     fn from(changes: Vec<(Shard, Change)>) -> Self {
         changes.into_iter().collect()
     }
 }
 
-impl FromIterator<(Shard, Change)> for Moved {
+impl FromIterator<(Shard, Change)> for Flushed {
     /// Revisions that were given, notes of the clocks and settings are left out: the log knows them.
     fn from_iter<I: IntoIterator<Item = (Shard, Change)>>(changes: I) -> Self {
-        let mut moved = Self::default();
+        let mut flushed = Self::default();
         for (shard, change) in changes {
             let (name, record) = match &change {
                 Change::Put { record, .. } => (&record.name, Some(codec::encode(record))),
@@ -422,15 +422,15 @@ impl FromIterator<(Shard, Change)> for Moved {
                 Change::Given(_) | Change::Clock(_) | Change::Setting(_) => continue,
             };
             let name = (name.queue.as_str(), name.key.as_str());
-            moved.push(shard, name, record.as_deref());
+            flushed.push(shard, name, record.as_deref());
         }
-        moved
+        flushed
     }
 }
 
-impl fmt::Debug for Moved {
+impl fmt::Debug for Flushed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Moved")
+        f.debug_struct("Flushed")
             .field("changes", &self.len())
             .field("bytes", &self.bytes.len())
             .finish_non_exhaustive()
@@ -440,10 +440,10 @@ impl fmt::Debug for Moved {
 /// Sorted records in memory: the plain reference. A clone shares the content.
 ///
 /// ```
-/// use countwheel_disk::{MemorySorted, Moved, Sorted};
+/// use countwheel_disk::{MemorySorted, Flushed, Sorted};
 ///
 /// let sorted = MemorySorted::default();
-/// sorted.clone().ingest(1, Moved::default())?;
+/// sorted.clone().ingest(1, Flushed::default())?;
 /// assert_eq!(sorted.ingested(), 1);
 /// # Ok::<(), countwheel_durable::store::StoreError>(())
 /// ```
@@ -478,10 +478,10 @@ impl Sorted for MemorySorted {
         *self.ingested.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
+    fn ingest(&self, segment: u64, flushed: Flushed) -> Result<(), StoreError> {
         let mut ingested = self.ingested.lock().unwrap_or_else(PoisonError::into_inner);
         let mut unreadable = self.unreadable();
-        for (shard, change) in moved.changes()? {
+        for (shard, change) in flushed.changes()? {
             let name = match &change {
                 Change::Put { record, .. } => Some(&record.name),
                 Change::Remove { name, .. } => Some(name),
@@ -493,7 +493,7 @@ impl Sorted for MemorySorted {
             let lease = self.records.take(shard).lease;
             self.records.commit(lease, &[change])?;
         }
-        for (shard, name) in moved.unreadable() {
+        for (shard, name) in flushed.unreadable() {
             let lease = self.records.take(shard).lease;
             let removal = Change::remove(name.clone());
             self.records.commit(lease, &[removal])?;

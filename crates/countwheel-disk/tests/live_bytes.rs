@@ -146,7 +146,7 @@ fn what_timers_take_is_given_back_to_the_byte() {
     let tended = log.clone();
     let mut service = Service::new(log, move || {
         tended.seal().unwrap();
-        while tended.move_oldest().unwrap() {}
+        while tended.flush_oldest().unwrap() {}
         while tended.tend().unwrap() {}
     });
     // Numbers that grow longer, of revisions and of segments, take a few bytes of buffers.

@@ -23,9 +23,9 @@ const CALLS_MAX: u64 = 10_000_000;
 pub enum Kind {
     /// In memory: what it acknowledged is there.
     Memory,
-    /// A log, and in memory what it moved.
+    /// A log, and in memory what it flushed.
     Log,
-    /// A log, and in tables what it moved.
+    /// A log, and in tables what it flushed.
     Tables,
 }
 
@@ -69,7 +69,7 @@ impl<B: Sorted> Kept for LogStore<B> {
     fn upkeep(&self, which: u64) -> Result<(), StoreError> {
         match which % 5 {
             0 => self.seal().map(drop),
-            1 => self.move_oldest().map(drop),
+            1 => self.flush_oldest().map(drop),
             2 => self.prepare().map(drop),
             4 => {
                 let _round = self.scrub_step(which % 4_096);
@@ -79,7 +79,7 @@ impl<B: Sorted> Kept for LogStore<B> {
                 self.seal()?;
                 // Those there are. Each leaves a copy of the counts behind it, which may be longer.
                 for _ in 0..self.names_and_segments().1 {
-                    if !self.move_oldest()? {
+                    if !self.flush_oldest()? {
                         break;
                     }
                 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use countwheel::{Clock, SystemClock, Timeout, Timer};
 use countwheel_disk::simulated::Disk;
-use countwheel_disk::{LogOptions, LogStore, MovingLog, TableOptions, TableStore};
+use countwheel_disk::{FlushingLog, LogOptions, LogStore, TableOptions, TableStore};
 use countwheel_durable::store::{MemoryStore, Store};
 use countwheel_sim::ages::{self, Ages};
 use countwheel_sim::machine::Kind;
@@ -329,7 +329,7 @@ fn departures(file: &Path, window: usize, on_disk: bool) -> anyhow::Result<()> {
         let disk = Disk::default();
         let tables = TableStore::open(disk.files("tables"), 1, TableOptions::default())?;
         let log = LogStore::open(tables, disk.files("log"), 1, LogOptions::default())?;
-        Arc::new(MovingLog::start(log)?)
+        Arc::new(FlushingLog::start(log)?)
     } else {
         Arc::new(MemoryStore::new(1))
     };

@@ -68,7 +68,7 @@ const IN_ROT: [PlantedBug; 8] = [
     PlantedBug::Disk(InDisk::IndexEndsReads),
     PlantedBug::Disk(InDisk::ListEndsAtDamage),
     PlantedBug::Disk(InDisk::MergeFailsStore),
-    PlantedBug::Disk(InDisk::MoveForgetsUnreadable),
+    PlantedBug::Disk(InDisk::FlushForgetsUnreadable),
     PlantedBug::Engine(InEngine::ChangeReadsFirst),
     PlantedBug::Engine(InEngine::StepEndsAtDamage),
     PlantedBug::Engine(InEngine::GapNotReadAgain),
@@ -78,7 +78,7 @@ const IN_ROT: [PlantedBug; 8] = [
 /// Those that show only where files are of two times.
 const IN_MIXES: [PlantedBug; 2] = [
     PlantedBug::Disk(InDisk::OpeningBelievesShortLog),
-    PlantedBug::Disk(InDisk::MoveHidesNothing),
+    PlantedBug::Disk(InDisk::FlushHidesNothing),
 ];
 
 /// Those that show only where shards change hands.
@@ -120,7 +120,7 @@ impl Drop for Planted {
     }
 }
 
-/// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it moves, a
+/// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it is flushed, a
 /// start that has to be refused, files of two times, a store that is made, files made of changed
 /// recipes, damaged files and their repair, shards that change hands, or everything together.
 #[must_use]
@@ -129,7 +129,7 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     if name.starts_with("Scrub") {
         return "scrub";
     }
-    if name.starts_with("LogMoves") {
+    if name.starts_with("LogFlushes") {
         return "meanwhile";
     }
     if name.starts_with("Reader") {

@@ -189,7 +189,7 @@ struct World {
     /// Names of which somebody was told that they cannot be read.
     doubtful: BTreeSet<TimerName>,
     running: Vec<Attempt>,
-    /// A segment that an opening would refuse has not moved yet.
+    /// A segment that an opening would refuse has not been flushed yet.
     must_move: bool,
     /// Removals and sets of what could not be read.
     replaced: usize,
@@ -578,10 +578,10 @@ impl World {
         true
     }
 
-    /// What an opening would refuse moves first.
+    /// What an opening would refuse is flushed first.
     fn before_opening(&mut self) -> Result<(), String> {
         if self.must_move {
-            // A segment without a commit does not move.
+            // A segment without a commit is not flushed.
             let name = self.names[0].clone();
             let set = Request::Set {
                 name,

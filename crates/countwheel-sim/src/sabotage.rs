@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use countwheel_disk::{Files, Moved, Reached, Sorted, StoreFile};
+use countwheel_disk::{Files, Flushed, Reached, Sorted, StoreFile};
 use countwheel_durable::store::{
     Change, DiskError, DuePage, DueScan, Fence, Filter, Gaps, Lease, OnDisk, Ownership, Page,
     QueueCounts, Scrubbed, Shard, Store, StoreError,
@@ -36,10 +36,10 @@ pub enum Sabotage {
     MisplacedWrite,
     /// A segment is freed when the sorted store has begun to take it in, not when it has done.
     FreeBeforeIngest,
-    /// The last record of a segment does not move.
-    LoseAtMove,
+    /// The last record of a segment is not flushed.
+    LoseAtFlush,
     /// What is removed is not removed from the sorted store.
-    ForgetRemovalAtMove,
+    ForgetRemovalAtFlush,
     /// A page of what is due ends one early, and says that it is full.
     SkipPageBorder,
     /// A page of a list forgets its last record.
@@ -71,8 +71,8 @@ impl Sabotage {
         Self::BelieveFailedWrite,
         Self::MisplacedWrite,
         Self::FreeBeforeIngest,
-        Self::LoseAtMove,
-        Self::ForgetRemovalAtMove,
+        Self::LoseAtFlush,
+        Self::ForgetRemovalAtFlush,
         Self::SkipPageBorder,
         Self::SkipListBorder,
         Self::OffByOneUntil,
@@ -235,11 +235,11 @@ impl Sorted for MisusedSorted {
         self.sorted.mark(reached)
     }
 
-    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
+    fn ingest(&self, segment: u64, flushed: Flushed) -> Result<(), StoreError> {
         if self.how.is_none() {
-            return self.sorted.ingest(segment, moved);
+            return self.sorted.ingest(segment, flushed);
         }
-        let mut changes = moved.changes()?;
+        let mut changes = flushed.changes()?;
         match self.how {
             Some(Sabotage::FreeBeforeIngest) => {
                 let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
@@ -249,10 +249,10 @@ impl Sorted for MisusedSorted {
                     None => Ok(()),
                 };
             }
-            Some(Sabotage::LoseAtMove) if changes.len() > 1 => {
+            Some(Sabotage::LoseAtFlush) if changes.len() > 1 => {
                 changes.pop();
             }
-            Some(Sabotage::ForgetRemovalAtMove) => {
+            Some(Sabotage::ForgetRemovalAtFlush) => {
                 changes.retain(|(_, change)| !matches!(change, Change::Remove { .. }));
             }
             _ => {}

@@ -61,7 +61,7 @@ impl DiskStore {
     /// ends before its time, `into` is as good as empty.
     ///
     /// Commits wait only while it is noted where the log ends. Until the log is copied, which is
-    /// at most as long as its options allow, nothing moves out of it; commits wait if it is full
+    /// at most as long as its options allow, nothing of it is flushed; commits wait if it is full
     /// by then. Tables are linked where the file system can, else copied. A link is the same
     /// bytes on the same disk: to survive that disk, copy the snapshot to another.
     ///
@@ -104,7 +104,7 @@ impl DiskStore {
         let mut files = Vec::new();
         let mut copied = 0;
         let (tables, reached) = self.log.log().frozen(|tables: &TableStore, frozen| {
-            // Under the same lock: what moves next is in neither.
+            // Under the same lock: what is flushed next is in neither.
             let snapshot = tables.snapshot();
             let reached = frozen.reached;
             copied += copy_log(frozen, into, &mut files)?;
@@ -229,8 +229,8 @@ impl DiskStore {
         Ok(store)
     }
 
-    /// Leaves out the revisions, fences and versions of settings that the store may have given after the snapshot that
-    /// this one was made of.
+    /// Leaves out the revisions, fences and versions of settings that the store may have given
+    /// after the snapshot that this one was made of.
     pub(super) fn leave_out(&self) -> Result<(), StoreError> {
         let log = self.log.log();
         // One that nobody ever took has no numbers, but may come to have.

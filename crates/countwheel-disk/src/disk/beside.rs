@@ -1,7 +1,7 @@
 //! Checks a directory that a process has open, and goes on changing.
 //!
 //! Nothing is locked. A table never changes, so it counts as damaged if the manifest still names it
-//! after it was read. The log grows and moves while it is read, so what is wrong with it counts if
+//! after it was read. The log grows and is flushed while it is read, so what is wrong with it counts if
 //! the next look at it finds the same in the same place.
 
 use std::collections::BTreeSet;

@@ -47,14 +47,14 @@ impl FrozenSegment {
 }
 
 impl<B: Sorted> LogStore<B> {
-    /// Hands over what the log is at this moment, and what stands behind it. Nothing moves, so
+    /// Hands over what the log is at this moment, and what stands behind it. Nothing is flushed, so
     /// that no segment is freed, until `copy` returns. Commits go on, as long as the log has room;
     /// they wait only while it is noted where the log ends.
     pub(crate) fn frozen<T>(
         &self,
         copy: impl FnOnce(&B, Frozen) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let _nothing_moves = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _nothing_flushed = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let writer = self.writer()?;
         let (active, end, next) = (writer.active.number, writer.offset, writer.next_commit);
         drop(writer);
@@ -89,7 +89,7 @@ mod tests {
     use crate::{LogOptions, MemorySorted, SystemFiles};
 
     #[test]
-    fn nothing_moves_while_it_is_copied_and_commits_go_on() {
+    fn nothing_is_flushed_while_it_is_copied_and_commits_go_on() {
         let directory = tempfile::tempdir().expect("a directory");
         let options = LogOptions {
             segment_bytes: 1 << 14,
@@ -98,7 +98,7 @@ mod tests {
         let files = Arc::new(SystemFiles::new(directory.path()));
         let log = LogStore::open(MemorySorted::default(), files, 7, options).expect("a log");
         let frozen = log.frozen(|_, frozen| {
-            assert!(log.moving.try_lock().is_err(), "a segment could be freed");
+            assert!(log.flushing.try_lock().is_err(), "a segment could be freed");
             assert!(log.writer.try_lock().is_some(), "commits wait");
             assert!(log.state.try_write().is_some(), "commits wait");
             Ok(frozen.segments.len())

@@ -20,8 +20,8 @@ pub(super) struct FullDisk {
     naming: AtomicBool,
     /// A commit in a segment that has its room: a disk that copies on writing.
     appending: AtomicBool,
-    /// A move to the sorted store.
-    moving: AtomicBool,
+    /// A flush to the sorted store.
+    flushing: AtomicBool,
 }
 
 impl FullDisk {
@@ -67,13 +67,13 @@ impl FullDisk {
         self.has_no_segment() || self.takes_no_commit()
     }
 
-    /// Notes whether there was no room for a move.
-    pub(super) fn moved(&self, is_full: bool) {
-        self.moving.store(is_full, Ordering::SeqCst);
+    /// Notes whether there was no room for a flush.
+    pub(super) fn flushed(&self, is_full: bool) {
+        self.flushing.store(is_full, Ordering::SeqCst);
     }
 
     fn any(&self) -> bool {
-        let parts = [&self.naming, &self.moving];
+        let parts = [&self.naming, &self.flushing];
         self.has_no_file()
             || self.wants_look()
             || parts.iter().any(|part| part.load(Ordering::SeqCst))

@@ -91,7 +91,7 @@ pub(super) struct Memtable {
     pub(super) hid: usize,
     /// The names of which a change that was read back says that the sorted store has nothing, while
     /// one before it says that it may. So the log was written behind a newer sorted store than this
-    /// one: once the earlier change has moved, nothing in the log hides what is there.
+    /// one: once the earlier change has been flushed, nothing in the log hides what is there.
     pub(super) not_hidden: BTreeSet<TimerName>,
     hasher: RandomState,
     slots: Vec<MemtableEntry>,
@@ -407,7 +407,7 @@ impl Memtable {
             self.last_revision = self.last_revision.max(indexed.position.revision);
         }
         self.count(queue, by_state);
-        // What moved meanwhile is forgotten, and its slot may be another's.
+        // What was flushed meanwhile is forgotten, and its slot may be another's.
         let is_still = |slot: &u32| {
             let entry = self.slots.get(*slot as usize);
             entry.is_some_and(|entry| self.is(entry, in_queue, key))
@@ -453,10 +453,11 @@ impl Memtable {
         // The slots of one that was full may all be gone.
         let entry = self.slots.get_mut(slot as usize);
         let current = |entry: &&mut MemtableEntry| entry.key.is_some() && entry.at == at;
-        let Some(entry) = entry.filter(|entry| current(entry) || planted!(LogMovesOutdated)) else {
+        let Some(entry) = entry.filter(|entry| current(entry) || planted!(LogFlushesOutdated))
+        else {
             return false;
         };
-        entry.may_be_sorted |= !planted!(LogMovesUnmarked);
+        entry.may_be_sorted |= !planted!(LogFlushesUnmarked);
         true
     }
 
@@ -490,7 +491,7 @@ impl Memtable {
     /// The slot of a name, if what stands at `at` is what the name stands for.
     pub(super) fn current(&self, queue: &str, key: &str, at: Place) -> Option<u32> {
         let slot = self.find(self.hash_of(queue, key), queue, key)?;
-        let is_current = self.slots[slot as usize].at == at || planted!(LogMovesOutdated);
+        let is_current = self.slots[slot as usize].at == at || planted!(LogFlushesOutdated);
         is_current.then_some(slot)
     }
 
@@ -838,7 +839,7 @@ mod tests {
         }
     }
 
-    /// A name was found in a slot, moved, and another took the slot, before it is changed.
+    /// A name was found in a slot, was flushed, and another took the slot, before it is changed.
     #[test]
     fn a_slot_that_is_anothers_by_now_stays_so() {
         let mut memtable = Memtable::default();

@@ -3,7 +3,7 @@
 //!
 //! A commit is appended to the log and synced: one write and one sync, whatever it holds. What
 //! it changed is remembered in a [`Memtable`](memtable::Memtable): where the bytes stand, and by what
-//! they are found. When a segment of the log is full, what of it is still current moves to the sorted
+//! they are found. When a segment of the log is full, what of it is still current flushes to the sorted
 //! store, and the segment is used again. A timer that fires or is removed before that never
 //! reaches the sorted store at all.
 //!
@@ -53,14 +53,14 @@
 mod batch;
 mod commit;
 mod due;
+mod flush;
+mod flusher;
 mod freeze;
 mod full;
 #[cfg(feature = "planted-bugs")]
 pub(super) mod fuzz;
 mod memtable;
 mod merge;
-mod mover;
-mod moving;
 mod passed;
 mod read;
 mod recovery;
@@ -81,9 +81,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::batch::Form;
+use self::flusher::Watch;
 use self::full::FullDisk;
 use self::memtable::Memtable;
-use self::mover::Watch;
 use self::passed::{Earliest, LOOK_EVERY};
 use self::segment::{Segment, VERSION};
 use self::supply::{Supply, Trouble as WriteTrouble};
@@ -98,8 +98,8 @@ use super::{
 use crate::planted::planted;
 use crate::{QueueName, Record, Settings, SettingsVersion, TimerName, Trouble, Troubles};
 
+pub use self::flusher::FlushingLog;
 pub(super) use self::freeze::Frozen;
-pub use self::mover::MovingLog;
 pub(super) use self::walk::{Kept, Looked, Seen, look, store_id, taken_in, walk};
 
 /// Shorter segments are all headers and syncs.
@@ -124,20 +124,20 @@ const COMMIT_MAX_BYTES: usize = 1 << 31;
 pub struct LogOptions {
     /// How long a segment is, in bytes: at least 4 KiB. One is longer if a commit does not fit.
     pub segment_bytes: u64,
-    /// A thread moves nothing as long as there are no more segments than this, since most of
-    /// what is in the memtable may be gone before it has to move. Fewer than `segments_max`.
+    /// A thread flushes nothing as long as there are no more segments than this, since most of
+    /// what is in the memtable may be gone before it has to be flushed. Fewer than `segments_max`.
     pub segments_kept: usize,
-    /// With more segments than this, a commit waits until one has moved; with as many, commits
-    /// are no faster than a thread moves.
+    /// With more segments than this, a commit waits until one has been flushed; with as many, commits
+    /// are no faster than the thread that flushes.
     pub segments_max: usize,
-    /// With as many names in the memtable, a commit waits until some have moved; from three quarters on,
-    /// commits are no faster than a thread moves them. It begins at two thirds, and a segment takes
-    /// a third at most.
+    /// With as many names in the memtable, a commit waits until some have been flushed; from three
+    /// quarters on, commits are no faster than a thread flushes them. It begins at two thirds, and
+    /// a segment takes a third at most.
     pub memtable_names_max: usize,
     /// So many segments are set aside for when the disk is full.
     pub reserve_segments: usize,
     /// With more queues than this, a segment does not begin with the counts of all: before a segment
-    /// moves, they are copied into the log, in pieces.
+    /// flushes, they are copied into the log, in pieces.
     pub counts_whole: usize,
     /// So many queues are in such a piece: whoever commits may wait for one.
     pub counts_at_once: usize,
@@ -195,9 +195,9 @@ pub struct LogStats {
 /// removed before its segment is full never reaches the sorted store. Payloads stay in the log:
 /// the memtable has, for each timer in the log, its name, where it stands and by what it is found.
 ///
-/// It has no thread. [`seal`](Self::seal), [`move_oldest`](Self::move_oldest),
+/// It has no thread. [`seal`](Self::seal), [`flush_oldest`](Self::flush_oldest),
 /// [`prepare`](Self::prepare) and [`tend`](Self::tend) are for who keeps the log short, such as
-/// [`MovingLog`] or a simulation; a commit does so itself when it has to.
+/// [`FlushingLog`] or a simulation; a commit does so itself when it has to.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -229,9 +229,9 @@ pub struct LogStore<B> {
     files: Arc<dyn Files>,
     options: LogOptions,
     recovery: Recovery,
-    /// Held while something moves: one segment at a time does. Taken before all others.
-    moving: Mutex<()>,
-    /// Held while the mover waits for the writer, so that commits let it through.
+    /// Held while something is flushed: one segment at a time does. Taken before all others.
+    flushing: Mutex<()>,
+    /// Held while the flusher waits for the writer, so that commits let it through.
     gate: Mutex<()>,
     /// Taken before `state`. Fair when it is asked to be, as that is.
     writer: parking_lot::Mutex<Writer>,
@@ -253,9 +253,9 @@ struct State {
     shards: BTreeMap<Shard, Memtable>,
     /// Every segment that is not free, by number.
     segments: BTreeMap<u64, Segment>,
-    /// How often something began to move, and what wakes first of what moved last.
-    moves: u64,
-    is_moving: bool,
+    /// How many flushes began, and what wakes first of what the last one flushed.
+    flushes: u64,
+    is_flushing: bool,
     earliest: Vec<Earliest>,
     /// Bytes of the last copy of the counts that was made in pieces.
     copy_bytes: u64,
@@ -275,7 +275,7 @@ struct Fill {
 
 /// Segments that the log may have beside those of the options, because of the copies of the counts.
 ///
-/// A segment moves only behind a copy of all counts, and the copy is in the log itself. A copy
+/// A segment is flushed only behind a copy of all counts, and the copy is in the log itself. A copy
 /// that is longer than all segments of the options would push itself out, again and again. So the
 /// log has room for the last copy and for as many bytes of commits: at least every second byte
 /// of the log is one of a commit.
@@ -314,7 +314,7 @@ impl<B: Sorted> LogStore<B> {
         // All of it is sound: from here on something is written, and nothing before.
         base.settle()?;
         if !base.is_settled() {
-            found.moved.clear(); // the next opening finds them again
+            found.flushed.clear(); // the next opening finds them again
         }
         recovered.settle(&*files)?;
         let mut one_header = std::mem::take(&mut found.one_header);
@@ -322,7 +322,7 @@ impl<B: Sorted> LogStore<B> {
             tracing::error!(%trouble, "a segment has one header left; the start goes on with it");
         }
         let mut recovery = recovered.recovery;
-        recovery.freed = found.moved.len() as u64;
+        recovery.freed = found.flushed.len() as u64;
         let full_disk = Arc::<FullDisk>::default();
         let mut supply = Supply {
             files: Arc::clone(&files),
@@ -401,7 +401,7 @@ impl<B: Sorted> LogStore<B> {
             files,
             options,
             recovery,
-            moving: Mutex::new(()),
+            flushing: Mutex::new(()),
             gate: Mutex::new(()),
             writer: parking_lot::Mutex::new(writer),
             state: RwLock::new(state),
@@ -599,7 +599,7 @@ impl<B: Sorted> LogStore<B> {
         writer.marked = Some(reached);
     }
 
-    /// Notes a segment that was begun: the one before can move.
+    /// Notes a segment that was begun: the one before can be flushed.
     fn begun(&self, segment: Segment) {
         self.state_mut().segments.insert(segment.number, segment);
         self.has_changed();

@@ -5,10 +5,10 @@
 //! beginning, as every opening does, would go by all of them. So the log remembers, for each
 //! shard and clock, a wake up to which the sorted store has nothing but what the log hides.
 //!
-//! - It **goes on** when somebody has looked: what is hidden stays so until it has moved, and has
-//!   been replaced then. While something moves it goes on to the first wake of that: what is behind
+//! - It **goes on** when somebody has looked: what is hidden stays so until it has been flushed, and has
+//!   been replaced then. While something is flushed it goes on to the first wake of that: what is behind
 //!   may be in the sorted store now, and was not when somebody looked.
-//! - It **goes back** when something moves that wakes earlier, before the sorted store has it.
+//! - It **goes back** when something is flushed that wakes earlier, before the sorted store has it.
 //! - It is **written** in the frame of a commit now and then, and again in each segment. After an
 //!   opening it holds as long as the sorted store has taken nothing in since: what was in the
 //!   memtable is there again. With it stands one that is no later than what was in the memtable,
@@ -32,7 +32,7 @@ pub(super) const LOOK_EVERY: usize = 4_096;
 /// The clocks, in the order of their numbers.
 const CLOCKS: [DueClock; 2] = [DueClock::Wall, DueClock::Boot];
 
-/// The first wake, by a clock, of what moves of a shard.
+/// The first wake, by a clock, of what is flushed of a shard.
 pub(super) type Earliest = (Shard, DueClock, Wake);
 
 /// By clock: a wake up to which, and with which, nothing is to be found.
@@ -119,11 +119,11 @@ fn before(wake: Wake) -> Wake {
 }
 
 impl<B: Sorted> LogStore<B> {
-    /// Something is about to move, until [`moves_no_more`](Self::moves_no_more).
-    pub(super) fn moves(&self, earliest: Vec<Earliest>) {
+    /// Something is about to be flushed, until [`flushes_no_more`](Self::flushes_no_more).
+    pub(super) fn flushes(&self, earliest: Vec<Earliest>) {
         let mut state = self.state_mut();
-        state.moves += 1;
-        state.is_moving = true;
+        state.flushes += 1;
+        state.is_flushing = true;
         for &(shard, clock, wake) in &earliest {
             if let Some(memtable) = state.shards.get_mut(&shard) {
                 memtable.passed.go_back(clock, wake);
@@ -132,8 +132,8 @@ impl<B: Sorted> LogStore<B> {
         state.earliest = earliest;
     }
 
-    pub(super) fn moves_no_more(&self) {
-        self.state_mut().is_moving = false;
+    pub(super) fn flushes_no_more(&self) {
+        self.state_mut().is_flushing = false;
     }
 
     /// Passes some of what the sorted store has and the log hides. True if there may be more.
@@ -148,11 +148,11 @@ impl<B: Sorted> LogStore<B> {
         Ok(more)
     }
 
-    /// True if all that the page has were hidden, there is another page, and what moves does not
-    /// stand before it: then there is no more to pass until it has moved.
+    /// True if all that the page has were hidden, there is another page, and what is flushed does not
+    /// stand before it: then there is no more to pass until it has been flushed.
     fn pass_by(&self, shard: Shard, clock: DueClock, limit: usize) -> Result<bool, StoreError> {
         let state = self.state();
-        let (moves, was_moving) = (state.moves, state.is_moving);
+        let (flushes, was_flushing) = (state.flushes, state.is_flushing);
         let Some(memtable) = state.shards.get(&shard) else {
             return Ok(false);
         };
@@ -172,12 +172,12 @@ impl<B: Sorted> LogStore<B> {
             return Ok(false);
         }
         let mut state = self.state_mut();
-        let moved = state.moves - moves + u64::from(was_moving);
-        if moved > 1 {
-            // Of the moves before the last one nobody knows any more.
+        let flushed = state.flushes - flushes + u64::from(was_flushing);
+        if flushed > 1 {
+            // Nobody knows any more what the flushes before the last one took.
             return Ok(false);
         }
-        let is_this = |(s, c, _): &&Earliest| moved > 0 && (*s, *c) == (shard, clock);
+        let is_this = |(s, c, _): &&Earliest| flushed > 0 && (*s, *c) == (shard, clock);
         let bound = state.earliest.iter().find(is_this).map(|e| before(e.2));
         let Some(memtable) = state.shards.get_mut(&shard) else {
             return Ok(false);

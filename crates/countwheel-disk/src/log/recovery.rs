@@ -27,7 +27,7 @@ pub(super) struct Found {
     /// go on.
     pub(super) one_header: Vec<(u64, Trouble)>,
     /// The names of those that it has taken in.
-    pub(super) moved: Vec<String>,
+    pub(super) flushed: Vec<String>,
     pub(super) spares: Vec<String>,
     /// What nobody can use.
     pub(super) unfinished: Vec<String>,
@@ -85,7 +85,7 @@ pub(super) fn find(
     let mut found = Found {
         segments: Vec::new(),
         one_header: Vec::new(),
-        moved: Vec::new(),
+        flushed: Vec::new(),
         spares: Vec::new(),
         unfinished: Vec::new(),
         next_name: 0,
@@ -104,7 +104,7 @@ pub(super) fn find(
             continue;
         }
         match Segment::number_of(&name) {
-            Some(number) if number <= ingested => found.moved.push(name),
+            Some(number) if number <= ingested => found.flushed.push(name),
             Some(number) => {
                 segments.insert(number, open(files, &name, number, store_id)?);
             }
@@ -198,7 +198,7 @@ pub(super) fn open(
 }
 
 /// Makes spares of what is not needed any more, and removes what cannot be one. The segments
-/// that were moved have lost their names for good when this returns.
+/// that were flushed have lost their names for good when this returns.
 pub(super) fn recycle(supply: &mut Supply, found: Found) -> Result<(), StoreError> {
     let files = std::sync::Arc::clone(&supply.files);
     let on_error = |source| io_error(&*files, source);
@@ -214,7 +214,7 @@ pub(super) fn recycle(supply: &mut Supply, found: Found) -> Result<(), StoreErro
             files.remove(&name).map_err(on_error)?;
         }
     }
-    for name in &found.moved {
+    for name in &found.flushed {
         let len = files.open(name).and_then(|file| file.length());
         if len.map_err(on_error)? == supply.segment_bytes && supply.spares.len() < supply.kept() {
             let spare = supply.spare_name();

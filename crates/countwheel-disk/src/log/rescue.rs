@@ -1,14 +1,14 @@
-//! Moves a segment of which a part cannot be read: by name, not frame by frame.
+//! Flushes a segment of which a part cannot be read: by name, not frame by frame.
 //!
 //! The memtable has, for each name, where its bytes stand and what the indexes say of it. So
-//! every record that can be read moves, whatever stands before it in the segment, and of one that
+//! every record that can be read is flushed, whatever stands before it in the segment, and of one that
 //! cannot be read the sorted store gets that: the name stays taken, its state is counted, and
 //! whoever asks for it is told. What was there before it must not come back.
 
 use parking_lot::RwLockReadGuard;
 
+use super::flush::{Current, MARKED_AT_ONCE};
 use super::memtable::{Memtable, Place};
-use super::moving::{Current, MARKED_AT_ONCE};
 use super::segment::Segment;
 use super::{LogStore, damaged, refused};
 use crate::codec::{CodecError, Indexed};
@@ -106,7 +106,7 @@ impl<B: Sorted> LogStore<B> {
         let key = (name.queue.as_str(), name.key.as_str());
         let Some(indexed) = memtable.indexed(slot) else {
             current.add(shard, slot, at, None);
-            current.moved.push(shard, key, None);
+            current.flushed.push(shard, key, None);
             return Rescued::Removal;
         };
         // It is for good: a read that fails once is not enough.
@@ -115,16 +115,16 @@ impl<B: Sorted> LogStore<B> {
             read = read.or_else(|_| self.reread(segment, at, key, indexed));
         }
         let was_refused = matches!(read, Err(StoreError::Disk(DiskError::Io { .. })));
-        if read.is_err() && planted!(MoveForgetsUnreadable) {
+        if read.is_err() && planted!(FlushForgetsUnreadable) {
             return Rescued::Lost { was_refused };
         }
         let wake = indexed.wake.map(|wake| (indexed.clock, wake));
         current.add(shard, slot, at, wake);
         if let Ok(record) = &read {
-            current.moved.push(shard, key, Some(record));
+            current.flushed.push(shard, key, Some(record));
             return Rescued::Record;
         }
-        current.moved.push_unreadable(shard, key, indexed);
+        current.flushed.push_unreadable(shard, key, indexed);
         Rescued::Lost { was_refused }
     }
 

@@ -21,8 +21,8 @@ pub(super) struct Supply {
     pub(super) reserve: usize,
     /// Knows whether the last file that was to be made found no room.
     pub(super) full_disk: Arc<FullDisk>,
-    /// More is in the memtable than the options allow, and cannot move: what is there already is all that
-    /// may be used.
+    /// More is in the memtable than the options allow, and cannot be flushed: what is there already
+    /// is all that may be used.
     pub(super) capped: bool,
     /// What is to be begun is not worth what is set aside.
     pub(super) keeps_reserve: bool,

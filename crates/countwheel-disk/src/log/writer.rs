@@ -78,7 +78,7 @@ impl Writer {
     /// Makes sure that the frame has room behind the last commit. Returns the segment that was
     /// begun for it.
     ///
-    /// A segment with many small records ends early, since it moves as a whole.
+    /// A segment with many small records ends early, since it is flushed as a whole.
     pub(super) fn make_room(&mut self, state: &State) -> Result<Option<Segment>, Trouble> {
         let needed = sealed_len(self.frame.len());
         let fits = !self.unsure && self.offset + needed <= self.active.frames_end;

@@ -168,12 +168,12 @@ struct Walk<'a> {
     /// there are, and the sum of their hashes.
     expected: [(u64, u64); 2],
     found: [(u64, u64); 2],
-    /// Records that could not be read when they moved here.
+    /// Records that could not be read when they were flushed here.
     lost: u64,
 }
 
 impl<'a> Walk<'a> {
-    /// Whether all records are there, and how many of them could not be read when they moved.
+    /// Whether all records are there, and how many of them could not be read when they were flushed.
     fn of(
         check: &'a mut TableCheck,
         directory: &'a Directory,

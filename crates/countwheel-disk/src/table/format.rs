@@ -356,7 +356,7 @@ pub(super) enum Value<'a> {
     Inline(&'a [u8]),
     /// The same in a frame of its own.
     Large(Pointer),
-    /// A record that could not be read when it moved here, and what was known of it.
+    /// A record that could not be read when it was flushed here, and what was known of it.
     Unreadable(Indexed),
 }
 

@@ -30,7 +30,7 @@
 //!    and the timer's key; the value a byte 0 for a removal (a **tombstone**), 1 and the record as
 //!    the codec writes it but for its name and its checksum, 2 and where this stands in a frame
 //!    of its own, which it has if it is long, or 3 and what the indexes say of a record that could
-//!    not be read when it moved here from the log: its state, its clock, whether it wakes (a byte
+//!    not be read when it was flushed here from the log: its state, its clock, whether it wakes (a byte
 //!    each), its due time and revision, and the time and revision of its wake (eight bytes each).
 //!    Only a store with damage has such a value; a program from before there were any takes the
 //!    block for damaged;
@@ -94,9 +94,9 @@ use self::writer::{Content, RunWriter};
 use super::codec::{self, Indexed};
 use super::files::{Files, StoreFile, is_full};
 use super::scrub::Scrub;
-use super::sorted::{MovedContent, share};
+use super::sorted::{FlushedContent, share};
 use super::{
-    DiskError, DuePage, DueScan, Filter, Gaps, Moved, OpenFiles, Page, Reached, Scrubbed, Shard,
+    DiskError, DuePage, DueScan, Filter, Flushed, Gaps, OpenFiles, Page, Reached, Scrubbed, Shard,
     Sorted, StoreError,
 };
 use crate::planted::planted;
@@ -115,7 +115,7 @@ pub struct TableOptions {
     /// How many bytes of blocks are kept in memory.
     pub cache_bytes: usize,
     /// How many runs become one: 2 at least. More mean fewer writes, and more runs to look into.
-    /// With three times as many of one tier a log moves nothing until some were merged.
+    /// With three times as many of one tier a log flushes nothing until some were merged.
     pub fan_in: usize,
     /// About how many bytes of records one step of a merge reads. A step may also finish a table,
     /// whose indexes are about a quarter of it.
@@ -175,7 +175,7 @@ pub struct TableStats {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use countwheel_disk::{Moved, Sorted, SystemFiles, TableOptions, TableStore};
+/// use countwheel_disk::{Flushed, Sorted, SystemFiles, TableOptions, TableStore};
 ///
 /// let directory = tempfile::tempdir()?;
 /// let open = |store_id| {
@@ -183,7 +183,7 @@ pub struct TableStats {
 ///     TableStore::open(files, store_id, TableOptions::default())
 /// };
 /// let store = open(7)?;
-/// store.ingest(1, Moved::default())?;
+/// store.ingest(1, Flushed::default())?;
 /// while store.merge_step()? {}
 /// drop(store);
 /// assert_eq!(open(7)?.ingested(), 1);
@@ -597,14 +597,14 @@ impl TableStore {
         Ok(())
     }
 
-    fn write_run(&self, sequence: u64, moved: &Moved) -> Result<Run, StoreError> {
+    fn write_run(&self, sequence: u64, flushed: &Flushed) -> Result<Run, StoreError> {
         let version = self.version();
         let mut writer = RunWriter::new(&self.directory, Purpose::TakeIn, sequence);
-        if let Some(listener) = moved.listener() {
-            writer.tell(listener, moved.len());
+        if let Some(listener) = flushed.listener() {
+            writer.tell(listener, flushed.len());
         }
         let mut stripped = Vec::new();
-        let mut sorted = moved.sorted().into_iter().map(|at| moved.change(at));
+        let mut sorted = flushed.sorted().into_iter().map(|at| flushed.change(at));
         let mut next = sorted.next();
         while let Some((key, content)) = next {
             next = sorted.next();
@@ -612,7 +612,7 @@ impl TableStore {
                 continue; // the last one counts
             }
             match content {
-                MovedContent::Record(record) => {
+                FlushedContent::Record(record) => {
                     let indexed = Indexed::decode(record).map_err(|error| DiskError::Corrupt {
                         path: self.directory.files.path(),
                         problem: format!("a record that is to be taken in: {error}"),
@@ -621,13 +621,13 @@ impl TableStore {
                         .expect("a record begins with its version and its name");
                     writer.add(key, Content::Record(&stripped, indexed))?;
                 }
-                MovedContent::Unreadable(indexed) => {
+                FlushedContent::Unreadable(indexed) => {
                     writer.add(key, Content::Unreadable(indexed))?;
                 }
-                MovedContent::Removed if version.may_contain(0, key) => {
+                FlushedContent::Removed if version.may_contain(0, key) => {
                     writer.add(key, Content::Tombstone)?;
                 }
-                MovedContent::Removed => {}
+                FlushedContent::Removed => {}
             }
         }
         Ok(Run {
@@ -664,18 +664,18 @@ impl Sorted for TableStore {
         marks.mark(&self.directory, reached)
     }
 
-    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
+    fn ingest(&self, segment: u64, flushed: Flushed) -> Result<(), StoreError> {
         let ingesting = self.ingesting.lock();
         let _one_at_a_time = ingesting.unwrap_or_else(PoisonError::into_inner);
         self.directory.check_usable()?;
         self.try_settle()?;
         let sequence = self.version().sequence + 1;
-        let run = self.write_run(sequence, &moved)?;
+        let run = self.write_run(sequence, &flushed)?;
         let run = (!run.tables.is_empty()).then(|| Arc::new(run));
         self.edit(run.as_ref(), |version| {
             version.ingested = segment;
             version.sequence = sequence;
-            version.reached = moved.reached().max(version.reached);
+            version.reached = flushed.reached().max(version.reached);
             version.runs.splice(0..0, run.clone());
         })
     }
@@ -739,7 +739,7 @@ impl Sorted for TableStore {
     }
 
     fn is_behind(&self) -> bool {
-        // Where merging finds no room, to move may be what makes some.
+        // Where merging finds no room, a flush may be what makes some.
         !self.starved.load(Ordering::SeqCst)
             && merge::behind(&self.version(), &self.directory.options).is_some()
     }

@@ -111,8 +111,9 @@ impl Table {
         }
     }
 
-    /// Notes the records of the frame at `offset` that could not be read when they moved here: their
-    /// bytes are whole, but a timer is lost, and only the process that moved it has said so.
+    /// Notes the records of the frame at `offset` that could not be read when they were flushed
+    /// here: their bytes are whole, but a timer is lost, and only the process that flushed it has
+    /// said so.
     fn scrub_lost(
         &self,
         offset: u64,

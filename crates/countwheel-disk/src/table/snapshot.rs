@@ -13,15 +13,15 @@ use super::version::Version;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use countwheel_disk::{Moved, Sorted, SystemFiles, TableOptions, TableSnapshot, TableStore};
+/// use countwheel_disk::{Flushed, Sorted, SystemFiles, TableOptions, TableSnapshot, TableStore};
 ///
 /// let (directory, copy) = (tempfile::tempdir()?, tempfile::tempdir()?);
 /// let open = |path| TableStore::open(Arc::new(SystemFiles::new(path)), 7, TableOptions::default());
 /// let store = open(directory.path())?;
-/// store.ingest(1, Moved::default())?;
+/// store.ingest(1, Flushed::default())?;
 ///
 /// let snapshot = store.snapshot();
-/// store.ingest(2, Moved::default())?;
+/// store.ingest(2, Flushed::default())?;
 /// for file in snapshot.files() {
 ///     std::fs::hard_link(directory.path().join(&file), copy.path().join(&file))?;
 /// }

@@ -26,7 +26,7 @@ fn put(store: &DiskStore, lease: Lease, number: u64) {
 
 /// It was refused as locked: whoever wanted to know had to stop the service.
 #[test]
-fn a_check_beside_a_store_that_moves_and_merges_finds_nothing_and_keeps_nobody_out() {
+fn a_check_beside_a_store_that_flushes_and_merges_finds_nothing_and_keeps_nobody_out() {
     let directory = tempfile::tempdir().unwrap();
     let store = DiskStore::open(directory.path(), 7, options()).unwrap();
     let lease = store.acquire(Shard::ONLY).unwrap().lease;

@@ -64,7 +64,7 @@ fn it_conforms() {
 }
 
 #[test]
-fn what_moved_to_the_tables_is_found_again() {
+fn what_was_flushed_to_the_tables_is_found_again() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path()).unwrap();
     let lease = store.acquire(Shard::ONLY).unwrap().lease;

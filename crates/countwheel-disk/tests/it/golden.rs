@@ -599,8 +599,8 @@ fn make_the_newest() {
             again.payload = b"again".to_vec();
             commit(vec![Change::put(again), Change::remove(made(round).name)]);
             log.seal().unwrap();
-            // What moves last does so at the end, with more behind it in the log.
-            while round < 5 && log.move_oldest().unwrap() {}
+            // What is flushed last goes at the end, with more behind it in the log.
+            while round < 5 && log.flush_oldest().unwrap() {}
         }
     }
     let key = Key::new("x".repeat(Key::MAX_BYTES)).unwrap();
@@ -615,7 +615,7 @@ fn make_the_newest() {
         Change::Put { record, before },
         Change::Given(Revision(500)),
     ]);
-    assert!(log.move_oldest().unwrap(), "the oldest of three");
+    assert!(log.flush_oldest().unwrap(), "the oldest of three");
     drop(log);
     // Made by what was given to the store, not by what it says.
     let model = MemoryStore::new(0);

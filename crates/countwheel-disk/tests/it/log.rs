@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use countwheel_disk::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_disk::{
-    Files, LogOptions, LogStore, MemorySorted, Moved, MovingLog, Sorted, StoreFile, SystemFiles,
-    TableOptions, TableStore,
+    Files, Flushed, FlushingLog, LogOptions, LogStore, MemorySorted, Sorted, StoreFile,
+    SystemFiles, TableOptions, TableStore,
 };
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::{
@@ -88,8 +88,8 @@ impl<S: Store> Store for Meddled<S> {
     }
 }
 
-/// After so many commits what there is moves to the sorted store.
-fn moving<B: Sorted + 'static>(every: usize) -> Deed<LogStore<B>> {
+/// After so many commits what there is is flushed to the sorted store.
+fn flushing<B: Sorted + 'static>(every: usize) -> Deed<LogStore<B>> {
     let commits = AtomicUsize::new(0);
     Box::new(move |log| {
         let commits = commits.fetch_add(1, Ordering::SeqCst);
@@ -97,7 +97,7 @@ fn moving<B: Sorted + 'static>(every: usize) -> Deed<LogStore<B>> {
             log.seal()?;
         }
         if commits.is_multiple_of(2 * every) {
-            while log.move_oldest()? {}
+            while log.flush_oldest()? {}
         }
         log.tend().map(drop)
     })
@@ -121,7 +121,7 @@ impl Reopen for Reopened {
         self.store = Some(Meddled {
             store: LogStore::open(self.base.clone(), files(&self.disk), 7, self.options).unwrap(),
             before: Box::new(|_| Ok(())),
-            after: moving(self.every),
+            after: flushing(self.every),
         });
     }
 }
@@ -143,21 +143,21 @@ fn reopened_with(every: usize, options: LogOptions) -> Box<dyn Reopen> {
 }
 
 #[test]
-fn a_log_that_never_moves_conforms() {
+fn a_log_that_never_flushes_conforms() {
     conformance::check(|| reopened(usize::MAX / 2));
 }
 
 #[test]
-fn a_log_that_moves_everything_conforms() {
+fn a_log_that_flushes_everything_conforms() {
     conformance::check(|| reopened(1));
 }
 
 #[test]
-fn a_log_that_moves_now_and_then_conforms() {
+fn a_log_that_flushes_now_and_then_conforms() {
     conformance::check(|| reopened(3));
 }
 
-/// With pieces of two queues, behind whatever moves.
+/// With pieces of two queues, behind whatever is flushed.
 #[test]
 fn a_log_that_copies_its_counts_in_pieces_conforms() {
     conformance::check(|| {
@@ -170,7 +170,7 @@ fn a_log_that_copies_its_counts_in_pieces_conforms() {
 struct InDirectory {
     directory: tempfile::TempDir,
     base: MemorySorted,
-    store: Option<MovingLog<MemorySorted>>,
+    store: Option<FlushingLog<MemorySorted>>,
 }
 
 impl Reopen for InDirectory {
@@ -184,7 +184,7 @@ impl Reopen for InDirectory {
         let mut own = options();
         own.segments_kept = 1;
         let log = LogStore::open(self.base.clone(), files, 7, own).unwrap();
-        self.store = Some(MovingLog::start(log).unwrap());
+        self.store = Some(FlushingLog::start(log).unwrap());
     }
 }
 
@@ -358,13 +358,13 @@ fn survives_power_cuts(seed: u64) {
                 }
                 Err(error) => panic!("seed {seed}: {error}"),
             }
-            let moved = match random.index(6) {
+            let flushed = match random.index(6) {
                 0 => log.seal(),
-                1 => log.move_oldest(),
+                1 => log.flush_oldest(),
                 2 | 3 => log.tend(),
                 _ => Ok(true),
             };
-            if moved.is_err() {
+            if flushed.is_err() {
                 break;
             }
             if random.index(8) == 0 {
@@ -488,7 +488,7 @@ fn what_fires_before_its_segment_is_full_never_reaches_the_sorted_store() {
         }
     }
     log.seal().unwrap();
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     assert_eq!(log.names_and_segments(), (0, 1));
     let filter = Filter::queue(QueueName::new("queue").unwrap());
     let kept = base.list(Shard::ONLY, &filter).unwrap().records;
@@ -508,8 +508,8 @@ impl Sorted for Counted {
         self.base.ingested()
     }
 
-    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
-        self.base.ingest(segment, moved)
+    fn ingest(&self, segment: u64, flushed: Flushed) -> Result<(), StoreError> {
+        self.base.ingest(segment, flushed)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
@@ -550,9 +550,9 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
         (due[0].name.key.as_str().to_owned(), looked)
     };
     let key = |number: u64| format!("key-{number}");
-    let move_all = |log: &LogStore<Counted>| {
+    let flush_all = |log: &LogStore<Counted>| {
         log.seal().unwrap();
-        while log.move_oldest().unwrap() {}
+        while log.flush_oldest().unwrap() {}
     };
     let tend_all = |log: &LogStore<Counted>| while log.tend().unwrap() {};
     let (log, lease) = open();
@@ -560,7 +560,7 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
         .map(|number| Change::put(record(number, 1, 9)))
         .collect();
     log.commit(lease, &puts).unwrap();
-    move_all(&log);
+    flush_all(&log);
     let names = (10..4_900).map(|number| record(number, 1, 0).name);
     let removals: Vec<_> = names.map(Change::remove).collect();
     log.commit(lease, &removals).unwrap();
@@ -586,8 +586,8 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
     drop(log);
     let (log, _) = open();
     assert_eq!(first(&log), (key(5), 1));
-    // and once it has moved, although what was written is not read again.
-    while log.move_oldest().unwrap() {}
+    // and once it has been flushed, although what was written is not read again.
+    while log.flush_oldest().unwrap() {}
     assert_eq!(first(&log), (key(5), 1));
     drop(log);
     let (log, lease) = open();
@@ -600,7 +600,7 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
 }
 
 #[test]
-fn while_something_moves_that_is_due_later_all_before_it_is_passed() {
+fn while_something_is_flushed_that_is_due_later_all_before_it_is_passed() {
     let disk = Disk::default();
     let interrupted = Interrupted::default();
     let (base, before) = (interrupted.base.clone(), Arc::clone(&interrupted.before));
@@ -611,7 +611,7 @@ fn while_something_moves_that_is_due_later_all_before_it_is_passed() {
         .collect();
     log.commit(lease, &puts).unwrap();
     log.seal().unwrap();
-    while log.move_oldest().unwrap() {}
+    while log.flush_oldest().unwrap() {}
     let removals = (1..2_000).map(|number| Change::remove(record(number, 1, 0).name));
     log.commit(lease, &removals.collect::<Vec<_>>()).unwrap();
     log.commit(lease, &[Change::put(record(2_500, 2, 9))])
@@ -619,7 +619,7 @@ fn while_something_moves_that_is_due_later_all_before_it_is_passed() {
     log.seal().unwrap();
     let looking = Arc::clone(&log);
     *before.lock().unwrap() = Some(Box::new(move || while looking.tend().unwrap() {}));
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     // Had it not passed them then, they would be passed now; they are nowhere any more. But what
     // it has passed, nobody finds who comes back.
     base.ingest(
@@ -636,7 +636,7 @@ fn while_something_moves_that_is_due_later_all_before_it_is_passed() {
 }
 
 #[test]
-fn nothing_is_passed_that_is_about_to_move() {
+fn nothing_is_passed_that_is_about_to_be_flushed() {
     let disk = Disk::default();
     let interrupted = Interrupted::default();
     let (base, before) = (interrupted.base.clone(), Arc::clone(&interrupted.before));
@@ -645,7 +645,7 @@ fn nothing_is_passed_that_is_about_to_move() {
     let both = [Change::put(record(1, 1, 9)), Change::put(record(3, 1, 9))];
     log.commit(lease, &both).unwrap();
     log.seal().unwrap();
-    log.move_oldest().unwrap();
+    log.flush_oldest().unwrap();
     log.commit(lease, &[Change::put(record(1, 2, 9))]).unwrap();
     log.seal().unwrap();
     // The sorted store has it already, and it is in the memtable still, when somebody looks.
@@ -655,15 +655,15 @@ fn nothing_is_passed_that_is_about_to_move() {
             .unwrap();
         looking.tend().unwrap();
     }));
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     let due = log.due(Shard::ONLY, &DueScan::all(DueClock::Wall)).unwrap();
     let due = due.entries;
     assert_eq!(due.len(), 2);
 }
 
-/// Whoever tends it would look at the same again and again until the move is over.
+/// Whoever tends it would look at the same again and again until the flush is over.
 #[test]
-fn what_stands_behind_something_that_moves_is_not_looked_at_meanwhile() {
+fn what_stands_behind_something_that_is_flushed_is_not_looked_at_meanwhile() {
     let disk = Disk::default();
     let interrupted = Interrupted::default();
     let before = Arc::clone(&interrupted.before);
@@ -674,7 +674,7 @@ fn what_stands_behind_something_that_moves_is_not_looked_at_meanwhile() {
     let puts = (10..3_000).map(|number| Change::put(record(number, 1, 9)));
     log.commit(lease, &puts.collect::<Vec<_>>()).unwrap();
     log.seal().unwrap();
-    while log.move_oldest().unwrap() {}
+    while log.flush_oldest().unwrap() {}
     log.commit(lease, &[Change::put(record(5, 2, 9))]).unwrap();
     log.seal().unwrap();
     let removals = (10..2_500).map(|number| Change::remove(record(number, 1, 0).name));
@@ -686,7 +686,7 @@ fn what_stands_behind_something_that_moves_is_not_looked_at_meanwhile() {
         looking.tend().unwrap();
         is_more.store(looking.tend().unwrap(), Ordering::SeqCst);
     }));
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     assert!(!more.load(Ordering::SeqCst), "there is no end of it");
     let due = log.due(Shard::ONLY, &DueScan::all(DueClock::Wall)).unwrap();
     let due = due.entries;
@@ -777,7 +777,7 @@ fn what_the_tables_may_lose_stays_in_the_log_on_a_full_disk() {
                 }
                 acknowledged += 1;
             }
-            if log.seal().is_err() || log.move_oldest().is_err() {
+            if log.seal().is_err() || log.flush_oldest().is_err() {
                 break;
             }
         }
@@ -806,7 +806,7 @@ fn options() -> LogOptions {
     options
 }
 
-// ---- moves that meet commits ----
+// ---- flushes that meet commits ----
 
 /// What happens when the sorted store is about to take a segment in.
 type Interlude = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
@@ -831,7 +831,7 @@ impl Sorted for Interrupted {
         self.base.ingested()
     }
 
-    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
+    fn ingest(&self, segment: u64, flushed: Flushed) -> Result<(), StoreError> {
         let deed = self.before.lock().unwrap().take();
         deed.into_iter().for_each(|deed| deed());
         if self.fails.load(Ordering::SeqCst) {
@@ -840,7 +840,7 @@ impl Sorted for Interrupted {
             }
             .into());
         }
-        self.base.ingest(segment, moved)
+        self.base.ingest(segment, flushed)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
@@ -875,7 +875,7 @@ impl Sorted for Interrupted {
 }
 
 #[test]
-fn what_is_changed_while_it_moves_stays_changed() {
+fn what_is_changed_while_it_is_flushed_stays_changed() {
     for fails in [false, true] {
         let base = MemorySorted::default();
         let before = Interlude::default();
@@ -905,7 +905,7 @@ fn what_is_changed_while_it_moves_stays_changed() {
             let removed = Change::remove(record(3, 1, 0).name);
             meanwhile.commit(lease, &[removed]).unwrap();
         }));
-        assert_eq!(log.move_oldest().is_err(), fails);
+        assert_eq!(log.flush_oldest().is_err(), fails);
         let model = MemoryStore::new(7);
         let own = model.acquire(Shard::ONLY).unwrap().lease;
         for kept in [record(1, 9, 20), record(2, 3, 10)] {
@@ -915,14 +915,18 @@ fn what_is_changed_while_it_moves_stays_changed() {
         drop(log);
         let log = open(false);
         assert_eq!(answers(&log), answers(&model), "opened again");
-        assert_eq!(log.recovery().freed, 0, "it was freed when it had moved");
+        assert_eq!(
+            log.recovery().freed,
+            0,
+            "it was freed when it had been flushed"
+        );
         log.seal().unwrap();
-        while log.move_oldest().unwrap() {}
+        while log.flush_oldest().unwrap() {}
         assert_eq!(log.names_and_segments().0, 0);
         let mut filter = Filter::queue(QueueName::new("queue").unwrap());
         filter.limit = 10;
         let kept = base.list(Shard::ONLY, &filter).unwrap().records;
-        assert_eq!(kept, answers(&model).listed, "all of it moved");
+        assert_eq!(kept, answers(&model).listed, "all of it was flushed");
     }
 }
 
@@ -972,7 +976,7 @@ fn survives_a_failure(after: u64, failure: Failure) -> bool {
         let kept_short = match number % 6 {
             0 => log.seal(),
             1 => log.prepare(),
-            3 => log.move_oldest(),
+            3 => log.flush_oldest(),
             _ => Ok(true),
         };
         match kept_short {
@@ -1098,7 +1102,7 @@ fn counts_outlive_the_segments_that_they_come_from() {
             model.commit(known, &changes).unwrap();
         }
         log.seal().unwrap();
-        while round % 3 < 2 && log.move_oldest().unwrap() {}
+        while round % 3 < 2 && log.flush_oldest().unwrap() {}
         if round % 2 == 1 {
             drop(log);
             log = open();
@@ -1160,8 +1164,8 @@ fn a_full_disk_still_takes_removals_and_heals() {
         assert!(!log.has_room());
         assert_eq!(answers(&log), answers(&model), "nothing was changed");
         if round == 2 {
-            // Moving frees a segment.
-            assert!(log.move_oldest().unwrap());
+            // Flushing frees a segment.
+            assert!(log.flush_oldest().unwrap());
         } else {
             disk.set_capacity(None);
             assert!(log.prepare().unwrap());
@@ -1188,13 +1192,13 @@ fn the_thread_finds_out_that_there_is_room_again() {
         Arc::clone(&interrupted.tended),
     );
     let log = LogStore::open(interrupted, files(&disk), 7, own).unwrap();
-    let log = MovingLog::start(log).unwrap();
+    let log = FlushingLog::start(log).unwrap();
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     disk.set_capacity(Some(disk.used() + 70_000));
     let mut revision = 0;
     let refused = loop {
         revision += 1;
-        // Nobody waits for what cannot move, as long as there is room.
+        // Nobody waits for what cannot be flushed, as long as there is room.
         if let Err(error) = log.commit(lease, &[put(1, revision)]) {
             break error;
         }
@@ -1217,7 +1221,7 @@ fn the_thread_finds_out_that_there_is_room_again() {
     eventually(|| (!is_full()).then_some(()));
     log.commit(lease, &[put(1, revision)]).unwrap();
     assert_eq!(log.log().failure(), None);
-    // Once when it began, and again when something had moved; two pieces each time.
+    // Once when it began, and again when something had been flushed; two pieces each time.
     eventually(|| (tended.load(Ordering::SeqCst) >= 4).then_some(()));
 }
 
@@ -1228,7 +1232,7 @@ fn full_segments_stay_as_long_as_they_may() {
     let mut own = options();
     own.segments_kept = 3;
     let log = LogStore::open(base.clone(), files(&disk), 7, own).unwrap();
-    let log = MovingLog::start(log).unwrap();
+    let log = FlushingLog::start(log).unwrap();
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     let has_spares = || {
         let spares = disk.paths();
@@ -1252,13 +1256,13 @@ fn full_segments_stay_as_long_as_they_may() {
 }
 
 #[test]
-fn a_log_on_a_disk_of_a_few_segments_moves_what_it_would_keep() {
+fn a_log_on_a_disk_of_a_few_segments_flushes_what_it_would_keep() {
     let disk = Disk::default();
     // Less than the segments that are kept, and those that are spare.
     disk.set_capacity(Some(5 << 15));
     let base = MemorySorted::default();
     let log = LogStore::open(base.clone(), files(&disk), 7, options()).unwrap();
-    let log = MovingLog::start(log).unwrap();
+    let log = FlushingLog::start(log).unwrap();
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     for revision in 1..200 {
         eventually(|| log.has_room().then_some(()));
@@ -1281,7 +1285,7 @@ fn commits_wait_for_a_sorted_store_that_is_behind() {
         };
         let base = interrupted.base.clone();
         let log = LogStore::open(interrupted, files(&disk), 7, own).unwrap();
-        let log = MovingLog::start(log).unwrap();
+        let log = FlushingLog::start(log).unwrap();
         let lease = log.acquire(Shard::ONLY).unwrap().lease;
         let committed = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -1291,7 +1295,7 @@ fn commits_wait_for_a_sorted_store_that_is_behind() {
                     committed.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            // As full as it may be while nothing moves: who commits next waits.
+            // As full as it may be while nothing is flushed: who commits next waits.
             eventually(|| (log.log().names_and_segments().1 == 3).then_some(()));
             let seen = eventually(|| {
                 let seen = committed.load(Ordering::SeqCst);
@@ -1319,10 +1323,10 @@ fn a_sorted_store_without_room_bounds_the_log() {
         let fails = Arc::clone(&interrupted.fails);
         let log = LogStore::open(interrupted, files(&disk), 7, own).unwrap();
         let lease = log.acquire(Shard::ONLY).unwrap().lease;
-        let (plain, moving);
+        let (plain, flushing);
         let (store, log): (&dyn Store, _) = if with_thread {
-            moving = MovingLog::start(log).unwrap();
-            (&moving, moving.log())
+            flushing = FlushingLog::start(log).unwrap();
+            (&flushing, flushing.log())
         } else {
             plain = log;
             (&plain, &plain)
@@ -1360,7 +1364,7 @@ impl Sorted for Failing {
         self.0.ingested()
     }
 
-    fn ingest(&self, _: u64, _: Moved) -> Result<(), StoreError> {
+    fn ingest(&self, _: u64, _: Flushed) -> Result<(), StoreError> {
         Err(DiskError::Corrupt {
             path: "sorted".into(),
             problem: "said the test".to_owned(),
@@ -1392,7 +1396,7 @@ fn a_thread_that_fails_poisons_the_log_and_says_why() {
     while log.names_and_segments().1 < 2 {
         log.commit(lease, &[put(1, 1)]).unwrap();
     }
-    let log = MovingLog::start(log).unwrap();
+    let log = FlushingLog::start(log).unwrap();
     let (send, early) = std::sync::mpsc::channel();
     log.on_failure(Box::new(move |reason| {
         send.send(reason.to_owned()).unwrap();
@@ -1572,24 +1576,24 @@ fn a_segment_without_room_for_its_name_is_begun_later() {
     while log.prepare().unwrap() {}
     assert_eq!(log.troubles(), []);
     assert!(log.seal().unwrap());
-    // Without room for the name of a spare, the segment that has moved is removed.
+    // Without room for the name of a spare, the segment that has been flushed is removed.
     disk.fail(lasting(Operation::Rename, Failure::NoSpace));
-    while log.move_oldest().unwrap() {}
+    while log.flush_oldest().unwrap() {}
     assert_eq!(log.names_and_segments().1, 1);
 }
 
-/// A read failed, so that the segment was to move by name; and then the system gave nothing back any
-/// more. What had been read by then was taken for a proof that the rest is damaged: it moved as
-/// unreadable, although the disk had it.
+/// A read failed, so that the segment was to be flushed by name; and then the system gave nothing
+/// back any more. What had been read by then was taken for a proof that the rest is damaged: it was
+/// flushed as unreadable, although the disk had it.
 #[test]
-fn a_disk_that_falls_silent_while_a_segment_moves_by_name_costs_no_record() {
+fn a_disk_that_falls_silent_while_a_segment_is_flushed_by_name_costs_no_record() {
     let read = |after, lasts| Fault {
         calls: Calls::Only(Operation::Read),
         after,
         lasts,
         failure: Failure::Io,
     };
-    let (mut kept, mut moved) = (0, 0);
+    let (mut kept, mut flushed) = (0, 0);
     for (first, silent) in (0..10).flat_map(|first| (0..8).map(move |then| (first, first + then))) {
         let (disk, base) = (Disk::default(), MemorySorted::default());
         let log = open(base, &disk).unwrap();
@@ -1600,20 +1604,20 @@ fn a_disk_that_falls_silent_while_a_segment_moves_by_name_costs_no_record() {
         assert!(log.seal().unwrap());
         disk.fail(read(first, false));
         disk.fail(read(silent + 1, true));
-        if log.move_oldest().unwrap() {
-            moved += 1;
+        if log.flush_oldest().unwrap() {
+            flushed += 1;
         } else {
             kept += 1;
         }
         disk.heal();
-        while log.move_oldest().unwrap() {}
+        while log.flush_oldest().unwrap() {}
         for number in 1..=3 {
             let found = log.get(Shard::ONLY, &record(number, number, 2_000).name);
             let found = found.unwrap_or_else(|error| panic!("{first}, {silent}: {error}"));
             assert_eq!(found, Some(record(number, number, 2_000)));
         }
     }
-    assert!(kept > 20 && moved > 20, "{kept} kept, {moved} moved");
+    assert!(kept > 20 && flushed > 20, "{kept} kept, {flushed} flushed");
 }
 
 /// A segment that gave nothing back ended the log, with everything that had nothing to do with it.
@@ -1650,7 +1654,7 @@ fn a_segment_that_gives_nothing_back_is_kept_and_costs_nothing() {
     };
     disk.fail(lasting(Operation::Read, Failure::Io));
     for _ in 0..3 {
-        assert!(!log.move_oldest().unwrap(), "it is kept");
+        assert!(!log.flush_oldest().unwrap(), "it is kept");
         assert_eq!(troubles(), unreadable(1));
         commit();
     }
@@ -1664,7 +1668,7 @@ fn a_segment_that_gives_nothing_back_is_kept_and_costs_nothing() {
     disk.heal();
     assert!(is_read(first));
     assert_eq!(troubles().len(), 5, "until it is read");
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     assert!(is_read(first), "nothing is lost");
     (1..=5).for_each(|number| assert!(is_read(number)));
     assert_eq!(troubles(), []);
@@ -1674,11 +1678,11 @@ fn a_segment_that_gives_nothing_back_is_kept_and_costs_nothing() {
     log.seal().unwrap();
     disk.fail(lasting(Operation::Read, Failure::Io));
     while log.names_and_segments().1 < 4 {
-        assert!(!log.move_oldest().unwrap());
+        assert!(!log.flush_oldest().unwrap());
         commit();
         log.seal().unwrap();
     }
-    let ended = log.move_oldest().unwrap_err();
+    let ended = log.flush_oldest().unwrap_err();
     assert!(
         matches!(ended, StoreError::Disk(DiskError::Io { .. })),
         "{ended}"
@@ -1687,7 +1691,7 @@ fn a_segment_that_gives_nothing_back_is_kept_and_costs_nothing() {
     disk.restart();
     disk.heal();
     let log = LogStore::open(base, files(&disk), 7, own).unwrap();
-    while log.move_oldest().unwrap() {}
+    while log.flush_oldest().unwrap() {}
     for number in 1..=last {
         let found = log.get(Shard::ONLY, &record(number, 1, 0).name).unwrap();
         assert!(found.is_some(), "{number}");
@@ -1704,10 +1708,10 @@ fn the_memtable_has_no_more_names_than_the_options_allow() {
         (own.memtable_names_max, own.segments_max) = (40, 3);
         let log = LogStore::open(MemorySorted::default(), files(&disk), 7, own).unwrap();
         let lease = log.acquire(Shard::ONLY).unwrap().lease;
-        let (plain, moving);
+        let (plain, flushing);
         let (store, log): (&dyn Store, _) = if with_thread {
-            moving = MovingLog::start(log).unwrap();
-            (&moving, moving.log())
+            flushing = FlushingLog::start(log).unwrap();
+            (&flushing, flushing.log())
         } else {
             plain = log;
             (&plain, &plain)
@@ -1858,15 +1862,15 @@ fn nothing_is_marked_while_a_commit_is_between_its_frame_and_the_table() {
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     log.commit(lease, &[put(1, 1)]).unwrap();
     log.seal().unwrap();
-    // The record begins to move; then a removal of it is written, and takes its time.
+    // The flush of the record begins; then a removal of it is written, and takes its time.
     let name = record(1, 1, 0).name;
     let (writes, is_written) = std::sync::mpsc::channel();
-    let moved = base.clone();
+    let flushed = base.clone();
     *watch.write.lock().unwrap() = Some(Box::new(move || {
         writes.send(()).unwrap();
-        // The move has to wait for this, so this cannot wait for the move.
+        // The flush has to wait for this, so this cannot wait for the flush.
         let mut patience = 50_000;
-        while moved.ingested() == 0 && patience > 0 {
+        while flushed.ingested() == 0 && patience > 0 {
             patience -= 1;
             std::thread::yield_now();
         }
@@ -1878,7 +1882,7 @@ fn nothing_is_marked_while_a_commit_is_between_its_frame_and_the_table() {
         threads.send(std::thread::spawn(remove)).unwrap();
         is_written.recv().unwrap();
     }));
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     thread.recv().unwrap().join().unwrap();
     assert_eq!(log.get(Shard::ONLY, &name).unwrap(), None);
     drop(log);
@@ -1896,7 +1900,7 @@ fn what_the_segments_before_said_outlives_them() {
     log.commit(lease, &[put(1, 1), Change::Given(Revision(9))])
         .unwrap();
     log.seal().unwrap();
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     drop(log);
     let log = open(base, &disk).unwrap();
     assert_eq!(log.recovery().frames, 0, "nothing was left to read");
@@ -2017,10 +2021,10 @@ fn a_payload_behind_the_last_commit_is_none() {
     log.commit(lease, &[put(2, 2)]).unwrap();
     log.seal().unwrap();
     drop(log);
-    // And in a full one, which is read once more when it moves.
+    // And in a full one, which is read once more when it is flushed.
     forge(&disk, 1);
     let log = open(base, &disk).expect("it opens");
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     for number in 1..=2 {
         let kept = record(number, number, 2_000);
         assert_eq!(log.get(Shard::ONLY, &kept.name).unwrap(), Some(kept));
@@ -2050,10 +2054,10 @@ fn a_commit_that_a_full_segment_lost_is_missed() {
     );
 }
 
-/// Each segment that moves wants a copy of the counts behind it. A copy that was longer than all
-/// segments that the log might have moved itself out of the log, for ever.
+/// Each segment that is flushed wants a copy of the counts behind it. A copy that was longer than all
+/// segments that the log might have pushed itself out of the log, for ever.
 #[test]
-fn counts_that_fill_more_segments_than_the_log_may_have_do_not_move_for_ever() {
+fn counts_that_fill_more_segments_than_the_log_may_have_are_not_flushed_for_ever() {
     let mut options = options();
     (options.segment_bytes, options.segments_max) = (4_096, 2);
     (options.counts_whole, options.counts_at_once) = (0, 1);
@@ -2076,7 +2080,7 @@ fn counts_that_fill_more_segments_than_the_log_may_have_do_not_move_for_ever() {
     let (bytes, segments) = (written(&log) - before, log.names_and_segments().1);
     assert!(bytes < 4 * 800 * 400, "{bytes} bytes for 800 commits");
     assert!((5..20).contains(&segments), "{segments} segments");
-    while log.move_oldest().unwrap() && log.names_and_segments().1 > segments / 2 {}
+    while log.flush_oldest().unwrap() && log.names_and_segments().1 > segments / 2 {}
     drop(log);
     // The next process knows how long the copy is.
     let log = LogStore::open(base, files(&disk), 7, options).unwrap();

@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// Segments and tables that are full soon, and nothing that moves by itself for a while.
+/// Segments and tables that are full soon, and nothing that is flushed by itself for a while.
 fn options() -> DiskOptions {
     let mut options = DiskOptions::default();
     options.log.segment_bytes = 1 << 14;
@@ -84,7 +84,7 @@ fn parts(path: &Path) -> (Arc<SystemFiles>, Arc<SystemFiles>) {
     (files("log"), files("tables"))
 }
 
-/// Commits, moves and merges, as the seed says. The last segments are not moved.
+/// Commits, flushes and merges, as the seed says. The last segments are not flushed.
 fn live(seed: u64) -> Life {
     let directory = tempfile::tempdir().unwrap();
     let options = options();
@@ -126,7 +126,7 @@ fn live(seed: u64) -> Life {
         log.commit(ownership.lease, &changes).unwrap();
         if round < 180 && random.index(12) == 0 {
             log.seal().unwrap();
-            while log.move_oldest().unwrap() {}
+            while log.flush_oldest().unwrap() {}
             log.tend().unwrap();
         }
     }
@@ -517,7 +517,7 @@ fn a_segment_is_read_if_the_table_that_took_it_in_is_gone() {
     commit(Change::put(record(name("three"), 3, 10)));
     let older = tempfile::tempdir().unwrap();
     copy_all(directory.path(), older.path());
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     drop(log);
     let manifest = "tables/manifest";
     fs::copy(directory.path().join(manifest), older.path().join(manifest)).unwrap();

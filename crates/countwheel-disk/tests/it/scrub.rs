@@ -53,7 +53,7 @@ fn filled(disk: &Disk) -> Arc<Log> {
     };
     (0..60).for_each(&mut set);
     log.seal().unwrap();
-    while log.move_oldest().unwrap() {}
+    while log.flush_oldest().unwrap() {}
     (60..75).for_each(&mut set);
     log.seal().unwrap();
     (75..90).for_each(&mut set);
@@ -180,13 +180,13 @@ fn what_was_found_is_told_as_long_as_its_file_is_needed() {
     let segment = paths.iter().filter(|path| path.contains("segment-")).min();
     let segment = segment.unwrap();
     let mut content = disk.content(segment).unwrap();
-    // The second header: the segment can move all the same.
+    // The second header: the segment can be flushed all the same.
     let place = content.len() - 20;
     content[place] ^= 1;
     disk.set_content(segment, content);
     assert_eq!(round(&log).1.len(), 1);
     assert_eq!(round(&log).1.len(), 1, "each place once");
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     let troubles = log.troubles();
     assert!(troubles.is_empty(), "{troubles:?}");
 }

@@ -230,10 +230,10 @@ fn a_newest_segment_of_an_earlier_stop_is_refused() {
     made.must_be_complete();
 }
 
-/// Sealed segments 1 and 2 have moved, and the tables have a timer that segment 2 removed: segment 3
-/// sets it again, so the removal was not current and did not move. The directory is copied, and the
-/// log as it was before segment 3 set the timer is laid over the copy. An opening of that found
-/// a log without a gap, and served the timer that had been removed.
+/// Sealed segments 1 and 2 have been flushed, and the tables have a timer that segment 2 removed:
+/// segment 3 sets it again, so the removal was not current and was not flushed. The directory is
+/// copied, and the log as it was before segment 3 set the timer is laid over the copy. An opening
+/// of that found a log without a gap, and served the timer that had been removed.
 fn older_log_over_newer_tables() -> tempfile::TempDir {
     let parent = tempfile::tempdir().unwrap();
     let (data, mix) = (parent.path().join("data"), parent.path().join("mix"));
@@ -245,7 +245,7 @@ fn older_log_over_newer_tables() -> tempfile::TempDir {
     let commit = |change| log.commit(lease, &[change]).unwrap();
     commit(Change::put(record(1)));
     commit(Change::put(record(2)));
-    assert!(log.seal().unwrap() && log.move_oldest().unwrap());
+    assert!(log.seal().unwrap() && log.flush_oldest().unwrap());
     commit(Change::remove(record(1).name));
     assert!(log.seal().unwrap());
     commit(Change::put(record(3)));
@@ -256,17 +256,17 @@ fn older_log_over_newer_tables() -> tempfile::TempDir {
         ..record(4)
     };
     commit(Change::put(again));
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     drop(log);
     copy(&data, &mix);
     copy(&older, &mix.join("log"));
     parent
 }
 
-/// The tables have a timer that segment 2 removed. In the newer copy segment 2 has moved, and the
+/// The tables have a timer that segment 2 removed. In the newer copy segment 2 has been flushed, and the
 /// timer is nowhere: what segment 3 sets and removes under its name says that there is nothing
 /// to hide. Behind older tables there is. The opening knew, since it had read segment 2; once that
-/// had moved, the next opening did not, and served the timer.
+/// had been flushed, the next opening did not, and served the timer.
 #[test]
 fn a_newer_log_over_older_tables_hides_what_it_removed() {
     let parent = tempfile::tempdir().unwrap();
@@ -282,11 +282,11 @@ fn a_newer_log_over_older_tables_hides_what_it_removed() {
     let lease = log.acquire(Shard::ONLY).unwrap().lease;
     let commit = |change| log.commit(lease, &[change]).unwrap();
     commit(Change::put(record(1)));
-    assert!(log.seal().unwrap() && log.move_oldest().unwrap());
+    assert!(log.seal().unwrap() && log.flush_oldest().unwrap());
     commit(Change::remove(record(1).name));
     assert!(log.seal().unwrap());
     copy(&data, &mix);
-    assert!(log.move_oldest().unwrap());
+    assert!(log.flush_oldest().unwrap());
     while log.tend().unwrap() {}
     let again = Record {
         name: record(1).name,
@@ -303,7 +303,7 @@ fn a_newer_log_over_older_tables_hides_what_it_removed() {
         assert_eq!(found, None, "turn {turn}");
         let found = log.get(Shard::ONLY, &record(3).name).unwrap();
         assert_eq!(found, Some(record(3)), "turn {turn}");
-        assert_eq!(log.move_oldest().unwrap(), turn == 0);
+        assert_eq!(log.flush_oldest().unwrap(), turn == 0);
     }
     assert!(DiskStore::check(&mix).unwrap().is_sound());
 }
@@ -333,7 +333,7 @@ fn newer_table_below_older_log(in_later_segment: bool) {
         commit(Change::put(record(number)));
     }
     if in_later_segment {
-        assert!(log.seal().unwrap() && log.move_oldest().unwrap());
+        assert!(log.seal().unwrap() && log.flush_oldest().unwrap());
     }
     // What the log of the older copy says.
     commit(Change::put(again(1, 5)));
@@ -344,7 +344,7 @@ fn newer_table_below_older_log(in_later_segment: bool) {
     // What the tables of the newer one have.
     commit(Change::put(again(1, 7)));
     commit(Change::put(again(2, 8)));
-    assert!(log.seal().unwrap() && log.move_oldest().unwrap());
+    assert!(log.seal().unwrap() && log.flush_oldest().unwrap());
     drop(log);
     copy(&older, &data);
     refused_unchanged(&data, || open(&data));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use countwheel_disk::simulated::{Calls, Disk, Failure, Fault, Operation};
 use countwheel_disk::{
-    MemorySorted, Moved, Sorted, SystemFiles, TableOptions, TableSnapshot, TableStore,
+    Flushed, MemorySorted, Sorted, SystemFiles, TableOptions, TableSnapshot, TableStore,
 };
 use countwheel_durable::store::{
     Change, DiskError, DueEntry, DueScan, Filter, Page, Shard, StoreError,
@@ -531,7 +531,7 @@ fn random_lives_survive_power_cuts() {
                 for step in script(&mut maker, 8) {
                     if life.apply(&store, &step).is_err() {
                         assert!(matches!(
-                            store.ingest(u64::MAX, Moved::default()),
+                            store.ingest(u64::MAX, Flushed::default()),
                             Err(StoreError::Poisoned)
                         ));
                         break;
@@ -581,7 +581,7 @@ fn every_call_may_fail_once() {
                         }
                         Err(_) => {
                             if life.unknown.is_some() {
-                                let refused = store.ingest(9_999, Moved::default());
+                                let refused = store.ingest(9_999, Flushed::default());
                                 assert!(matches!(refused, Err(StoreError::Poisoned)));
                                 let refused = store.merge_step();
                                 assert!(matches!(refused, Err(StoreError::Poisoned)));

@@ -427,9 +427,9 @@ fn log(disk: &Disk) -> Kept {
     LogStore::open(tables(disk), disk.files("log"), 7, log_options()).unwrap()
 }
 
-fn move_all(log: &Kept) {
+fn flush_all(log: &Kept) {
     log.seal().unwrap();
-    while log.move_oldest().unwrap() {}
+    while log.flush_oldest().unwrap() {}
 }
 
 fn commit(log: &Kept, lease: Lease, changes: Vec<(Shard, Change)>) {
@@ -455,10 +455,10 @@ fn place(disk: &Disk, path: &str, record: &Record) -> usize {
         .unwrap()
 }
 
-/// A record of the log that could not be read ended its move, and with that the log: no commit
+/// A record of the log that could not be read ended its flush, and with that the log: no commit
 /// could be made any more, and no opening read the segment.
 #[test]
-fn a_segment_that_cannot_be_read_moves_but_for_what_is_lost() {
+fn a_segment_that_cannot_be_read_is_flushed_but_for_what_is_lost() {
     for damaged in [0, 13, 29] {
         let disk = Disk::default();
         let log = log(&disk);
@@ -476,7 +476,7 @@ fn a_segment_that_cannot_be_read_moves_but_for_what_is_lost() {
                 &record(damaged, damaged + 1),
             ),
         );
-        while log.move_oldest().unwrap() {}
+        while log.flush_oldest().unwrap() {}
         let lost: Vec<u64> = (0..30)
             .filter(|number| log.get(Shard::ONLY, &name(*number)).is_err())
             .collect();
@@ -486,7 +486,7 @@ fn a_segment_that_cannot_be_read_moves_but_for_what_is_lost() {
         // It stays unreadable through merges and openings, and says its state.
         for segment in 0..4 {
             commit(&log, lease, vec![put(100 + segment, 100 + segment)]);
-            move_all(&log);
+            flush_all(&log);
             while log.tend().unwrap() {}
         }
         drop(log);
@@ -541,7 +541,7 @@ fn a_segment_that_cannot_be_read_moves_but_for_what_is_lost() {
         };
         log.commit(lease, &[change]).unwrap();
         assert_eq!(pending(&log), 34);
-        move_all(&log);
+        flush_all(&log);
         while log.tend().unwrap() {}
         let found = log.get(Shard::ONLY, &name(damaged)).unwrap().unwrap();
         assert_eq!(found.revision, Revision(500));
@@ -551,7 +551,7 @@ fn a_segment_that_cannot_be_read_moves_but_for_what_is_lost() {
         // Until it was merged away, a check still finds it.
         for segment in 0..12 {
             commit(&log, lease, vec![put(100 + segment, 600 + segment)]);
-            move_all(&log);
+            flush_all(&log);
             while log.tend().unwrap() {}
         }
         drop(log);
@@ -573,7 +573,7 @@ fn a_change_of_something_unreadable_does_not_read_it() {
         let log = log(&disk);
         let lease = log.acquire(Shard::ONLY).unwrap().lease;
         commit(&log, lease, (0..30).map(|n| put(n, n + 1)).collect());
-        move_all(&log);
+        flush_all(&log);
         let path = table_files(&disk).remove(0);
         flip(&disk, &path, frames(&disk, &path, RECORDS)[2]);
         let lost: Vec<u64> = (0..30)
@@ -602,7 +602,7 @@ fn a_change_of_something_unreadable_does_not_read_it() {
             assert_eq!(log.get(Shard::ONLY, &name(lost[0])).unwrap(), None);
             let found = log.get(Shard::ONLY, &name(lost[1])).unwrap().unwrap();
             assert_eq!(found.revision, Revision(50));
-            move_all(&log);
+            flush_all(&log);
             while log.tend().unwrap() {}
         }
     }
@@ -670,13 +670,13 @@ impl Bench {
         self.turn(vec![event]).pop().unwrap()
     }
 
-    /// Sets so many, due one second after the other, moves them to a table, and damages the
+    /// Sets so many, due one second after the other, flushes them to a table, and damages the
     /// record's block there. Says which cannot be read.
     fn with_damage(&mut self, timers: u64, block: usize) -> BTreeSet<u64> {
         for number in 0..timers {
             self.ask(set(number, number + 1)).unwrap();
         }
-        move_all(&self.store);
+        flush_all(&self.store);
         let path = table_files(&self.disk).remove(0);
         let blocks = frames(&self.disk, &path, RECORDS);
         flip(&self.disk, &path, blocks[block % blocks.len()]);
@@ -923,7 +923,7 @@ fn a_batch_may_replace_and_remove_what_is_unreadable() {
     assert_eq!(pending(&*bench.store), 39);
 }
 
-/// The record of an attempt that runs moves to a table, and cannot be read there when the attempt
+/// The record of an attempt that runs is flushed to a table, and cannot be read there when the attempt
 /// ends: it is in memory until then, so its outcome counts as well.
 #[test]
 fn an_outcome_needs_no_read_of_its_record() {
@@ -955,8 +955,8 @@ fn an_outcome_whose_record_cannot_be_read_is_dropped_alone() {
 }
 
 impl Bench {
-    /// Forty attempts end whose records have moved to a table of which all blocks but one are damaged
-    /// by then. Those that cannot be read, and what the engine says.
+    /// Forty attempts end whose records have been flushed to a table of which all blocks but one
+    /// are damaged by then. Those that cannot be read, and what the engine says.
     fn outcomes_after_damage(&mut self) -> (BTreeSet<u64>, Stats) {
         for number in 0..40 {
             self.ask(set(number, 1)).unwrap();
@@ -965,7 +965,7 @@ impl Bench {
         self.turn(vec![]);
         let started = std::mem::take(&mut self.started);
         assert_eq!(started.len(), 40);
-        move_all(&self.store);
+        flush_all(&self.store);
         let path = table_files(&self.disk).remove(0);
         for block in frames(&self.disk, &path, RECORDS).into_iter().skip(1) {
             flip(&self.disk, &path, block);
@@ -985,7 +985,7 @@ fn what_an_index_hid_is_delivered_once_the_index_was_made_anew() {
         for number in 0..40 {
             bench.ask(set(number, number + 60)).unwrap();
         }
-        move_all(&bench.store);
+        flush_all(&bench.store);
         let path = table_files(&bench.disk).remove(0);
         let blocks = frames(&bench.disk, &path, DUE);
         flip(&bench.disk, &path, blocks[block % blocks.len()]);

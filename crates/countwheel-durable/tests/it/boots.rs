@@ -43,7 +43,7 @@ impl Kept {
                 options.segment_bytes = 1 << 14;
                 let log = LogStore::open(base.clone(), disk.files("log"), 7, options).unwrap();
                 log.seal().unwrap();
-                while log.move_oldest().unwrap() {}
+                while log.flush_oldest().unwrap() {}
                 Arc::new(log)
             }
         }

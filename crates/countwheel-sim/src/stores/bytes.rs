@@ -127,7 +127,7 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
         Ok(found) if found == *all => verdicts.right = 1,
         Ok(found) if found == *without_last => verdicts.without_the_last = 1,
         Ok(found) if end_is_gone && earlier.contains(&found) => verdicts.without_an_end = 1,
-        // What a lost commit had replaced did not move any more, so it is nowhere, or what was
+        // What a lost commit had replaced was not flushed any more, so it is nowhere, or what was
         // before that is there again: no state that there was, but nothing made up.
         Ok(found) if end_is_gone && found.is_made_of(&states) => verdicts.without_an_end = 1,
         Ok(found) if may_be_new && found.counts.is_empty() => verdicts.started_empty = 1,

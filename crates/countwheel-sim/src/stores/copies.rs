@@ -19,7 +19,7 @@
 //! a table or a segment of the mix and was not removed later. What it has not is counted, and no failure
 //! of an opening.
 //!
-//! Real threads move what is committed while the copies are made, so a seed repeats what was drawn
+//! Real threads flush what is committed while the copies are made, so a seed repeats what was drawn
 //! and not every byte.
 
 mod mixing;

@@ -1,11 +1,11 @@
-//! Commits that come while a segment moves: after it was looked through and marked, before the
+//! Commits that come while a segment is flushed: after it was looked through and marked, before the
 //! sorted store has it. On a real machine two threads meet there; here they do so in every life.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use countwheel_disk::simulated::Disk;
-use countwheel_disk::{LogOptions, LogStore, MemorySorted, Moved, Sorted};
+use countwheel_disk::{Flushed, LogOptions, LogStore, MemorySorted, Sorted};
 use countwheel_durable::store::{
     Change, DuePage, DueScan, Filter, Lease, MemoryStore, Page, Shard, Store, StoreError,
 };
@@ -21,8 +21,8 @@ const NAMES: u64 = 5;
 /// What a run came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Met {
-    /// Segments that moved.
-    pub moves: u64,
+    /// Segments that were flushed.
+    pub flushes: u64,
     /// Of these, while a commit was made.
     pub met: u64,
     /// Ends of the process.
@@ -58,7 +58,7 @@ pub fn run(seed: u64) -> Result<Met, String> {
                 log.seal().map_err(text)?;
                 let changes = draw(&mut random, &mut revision);
                 log.base().meanwhile(lease, changes.clone());
-                met.moves += u64::from(log.move_oldest().map_err(text)?);
+                met.flushes += u64::from(log.flush_oldest().map_err(text)?);
                 if log.base().was_met()? {
                     met.met += 1;
                     model.commit(own, &changes).map_err(text)?;
@@ -118,7 +118,7 @@ impl std::ops::Deref for Log {
 fn open(disk: &Disk, sorted: &MemorySorted) -> Result<(Log, Lease), String> {
     let mut options = LogOptions::default();
     options.segment_bytes = 4_096;
-    // Nothing moves by itself.
+    // Nothing is flushed by itself.
     options.segments_max = 10_000;
     let between = Arc::new(Between::default());
     let busy = Busy {
@@ -184,9 +184,9 @@ impl Sorted for Busy {
         self.sorted.ingested()
     }
 
-    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
+    fn ingest(&self, segment: u64, flushed: Flushed) -> Result<(), StoreError> {
         self.between.meet();
-        self.sorted.ingest(segment, moved)
+        self.sorted.ingest(segment, flushed)
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {

@@ -1,12 +1,13 @@
 //! Files of two moments of one store, on a simulated disk: the log of one beside the tables of the
 //! other. Whoever laid a copy over a directory has made such a mix.
 //!
-//! - **An older log** over newer tables has lost what decided which records moved: it is refused, and
-//!   nothing is changed, unless it is as it was when the log was copied. The mark in the tables, a file of its own that a copy may lack, is taken
-//!   away; what is left to tell is the manifest.
+//! - **An older log** over newer tables has lost what decided which records were flushed: it is
+//!   refused, and nothing is changed, unless it is as it was when the log was copied. The mark in
+//!   the tables, a file of its own that a copy may lack, is taken away; what is left to tell is the
+//!   manifest.
 //! - **A newer log** over older tables has all that they lack. But what it says under a name of which
 //!   the newer tables had nothing is no removal for the older ones. It is opened, and stays as
-//!   it was acknowledged, also after its segments have moved one by one.
+//!   it was acknowledged, also after its segments have been flushed one by one.
 
 use std::collections::BTreeSet;
 
@@ -163,7 +164,7 @@ fn removed_since_it_moved(machine: &Machine, seed: u64) -> Result<Pair<'_>, Stor
     Ok(pair)
 }
 
-/// The tables have a timer whose removal did not move, since it was set again when it would have.
+/// The tables have a timer whose removal was not flushed, since it was set again when it would have.
 fn older_log(machine: &Machine, seed: u64) -> Result<(), String> {
     let said = |error: StoreError| error.to_string();
     let make = || {
@@ -187,7 +188,7 @@ fn older_log(machine: &Machine, seed: u64) -> Result<(), String> {
     let Ok(store) = machine.open() else {
         return unchanged(disk, &before, "a start that was refused");
     };
-    // A small log moves by itself, and has nothing more to move then: the tables are the older ones.
+    // A small log flushes by itself, and has nothing more to flush then: the tables are the older ones.
     if Answers::of(store.as_store(), &names).map_err(said)? != expected {
         return Err("an older log over newer tables was opened".to_owned());
     }
@@ -212,14 +213,14 @@ fn newer_log(machine: &Machine, seed: u64) -> Result<(), String> {
     let disk = &machine.disk;
     disk.restart();
     replace("tables", &older, disk);
-    // The segment that had moved is a segment once more.
+    // The segment that had been flushed is a segment once more.
     replace("log", &older, disk);
     for path in newer.paths() {
         if path.starts_with("log/") {
             disk.set_content(&path, newer.content(&path).unwrap_or_default());
         }
     }
-    // A small log moves by itself. What it began behind the older copy and moved is in neither part.
+    // A small log flushes by itself. What it began behind the older copy and flushed is in neither part.
     let is_there = |path: &String| newer.content(path).is_some();
     let may_lack = !last_segment(&older).as_ref().is_some_and(is_there);
     let before = disk.image();
@@ -236,7 +237,7 @@ fn newer_log(machine: &Machine, seed: u64) -> Result<(), String> {
         store.upkeep(MOVE).map_err(said)?;
         pair.compare(
             store.as_store(),
-            &format!("after {turn} openings and a move"),
+            &format!("after {turn} openings and a flush"),
         )?;
         drop(store);
         disk.restart();

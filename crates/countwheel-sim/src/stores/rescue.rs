@@ -149,7 +149,8 @@ fn judge(
         }
     }
     if !shows_end {
-        // What had moved by then is as it was later, and what a lost commit replaced had not moved.
+        // What had been flushed by then is as it was later, and what a lost commit replaced had not
+        // been flushed.
         return Ok(());
     }
     let settings_fit = |state: &Answers| {

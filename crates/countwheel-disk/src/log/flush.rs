@@ -1,4 +1,4 @@
-//! What keeps a log short: full segments move to the sorted store, and spares are made.
+//! What keeps a log short: full segments are flushed to the sorted store, and spares are made.
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
@@ -15,7 +15,7 @@ use crate::codec::{self, CodecError, Indexed};
 use crate::files::is_full;
 use crate::planted::planted;
 use crate::sorted::{keep, share};
-use crate::{DiskError, Moved, Shard, Sorted, StoreError};
+use crate::{DiskError, Flushed, Shard, Sorted, StoreError};
 use crate::{DueClock, QueueName, TimerName, Wake};
 
 /// What became of something that keeps a log short.
@@ -41,7 +41,7 @@ pub(super) const MARKED_AT_ONCE: usize = 1_024;
 /// So many pages of what was delivered are passed between two steps of a merge: 65,536 entries.
 const PASSED_AT_ONCE: usize = 64;
 
-/// About how much of a move is done, as a share of 1, once it is known what is current; and once
+/// About how much of a flush is done, as a share of 1, once it is known what is current; and once
 /// the sorted store has it all.
 const COLLECTED: f64 = 0.25;
 const TAKEN_IN: f64 = 0.9;
@@ -49,8 +49,8 @@ const TAKEN_IN: f64 = 0.9;
 /// What is current of a segment.
 #[derive(Default)]
 pub(super) struct Current {
-    pub(super) moved: Moved,
-    /// For each change that moves: in which slot of which memtable it is, and what stands for it.
+    pub(super) flushed: Flushed,
+    /// For each change that is flushed: in which slot of which memtable it is, and what stands for it.
     slots: Vec<(Shard, u32, Place)>,
     /// How many of them are marked.
     marked: usize,
@@ -59,7 +59,7 @@ pub(super) struct Current {
 }
 
 impl Current {
-    /// Notes that what stands at `at` moves.
+    /// Notes that what stands at `at` flushes.
     pub(super) fn add(
         &mut self,
         shard: Shard,
@@ -82,7 +82,7 @@ impl Current {
 }
 
 impl<B: Sorted> LogStore<B> {
-    /// Moves what is current of the oldest full segment to the sorted store, and frees the
+    /// Flushes what is current of the oldest full segment to the sorted store, and frees the
     /// segment. False if no segment is full, or if the system gives back nothing of that one and
     /// there is room to wait until it does.
     ///
@@ -90,14 +90,14 @@ impl<B: Sorted> LogStore<B> {
     ///
     /// # Errors
     /// [`StoreError`] if the sorted store or the system fails. After [`DiskError::Full`] it can be
-    /// tried again. A record that cannot be read any more is no error: it moves as one that is
+    /// tried again. A record that cannot be read any more is no error: it is flushed as one that is
     /// unreadable.
-    pub fn move_oldest(&self) -> Result<bool, StoreError> {
-        self.try_move().map(|moved| moved == Step::More)
+    pub fn flush_oldest(&self) -> Result<bool, StoreError> {
+        self.try_flush().map(|flushed| flushed == Step::More)
     }
 
-    pub(super) fn try_move(&self) -> Result<Step, StoreError> {
-        let _one_at_a_time = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn try_flush(&self) -> Result<Step, StoreError> {
+        let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let active = self.writer()?.active.number;
         let oldest = self.state().segments.values().next().cloned();
         let Some(segment) = oldest.filter(|segment| segment.number < active) else {
@@ -106,11 +106,11 @@ impl<B: Sorted> LogStore<B> {
         // What was taken in before, but not freed, is not taken in again.
         if segment.number > self.base.ingested() {
             self.watch.begins(self.names_and_segments().0);
-            if !planted!(CountsMoveUncopied) {
+            if !planted!(CountsFlushUncopied) {
                 self.copy_counts(segment.number)?;
             }
             let Current {
-                mut moved,
+                mut flushed,
                 slots,
                 earliest,
                 ..
@@ -127,17 +127,17 @@ impl<B: Sorted> LogStore<B> {
                     collected
                 }
             };
-            // What was replaced up to here does not move: without the commits up to here, what is
+            // What was replaced up to here is not flushed: without the commits up to here, what is
             // taken in would be what never was.
-            moved.follows(self.writer()?.last_commit());
-            let hidden = self.hide(&mut moved);
-            self.moves(earliest);
+            flushed.follows(self.writer()?.last_commit());
+            let hidden = self.hide(&mut flushed);
+            self.flushes(earliest);
             let watch = Arc::clone(&self.watch);
-            moved.heard_by(Arc::new(move |taken_in| {
+            flushed.heard_by(Arc::new(move |taken_in| {
                 watch.tell(COLLECTED + (TAKEN_IN - COLLECTED) * taken_in);
             }));
-            if let Err(error) = self.base.ingest(segment.number, moved) {
-                self.moves_no_more();
+            if let Err(error) = self.base.ingest(segment.number, flushed) {
+                self.flushes_no_more();
                 return Err(error);
             }
             if hidden {
@@ -156,7 +156,7 @@ impl<B: Sorted> LogStore<B> {
                 }
                 RwLockWriteGuard::unlock_fair(state);
             }
-            self.moves_no_more();
+            self.flushes_no_more();
         }
         self.free(&segment)?;
         Ok(Step::More)
@@ -196,7 +196,7 @@ impl<B: Sorted> LogStore<B> {
                 }
                 batch::begin(&mut writer.frame, shard);
                 batch::encode_counts(&mut writer.frame, part, &counts);
-                // However many names are in the memtable: without it none of them moves. What is
+                // However many names are in the memtable: without it none of them is flushed. What is
                 // set aside is for removals.
                 let is_capped = std::mem::replace(&mut writer.supply.capped, false);
                 writer.supply.keeps_reserve = true;
@@ -219,9 +219,9 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// Adds removals for the names that the log hides as long as the segment is in it. What is in
-    /// the memtable of them hides the removal in turn; what moves itself needs none. Says whether
+    /// the memtable of them hides the removal in turn; what is flushed itself needs none. Says whether
     /// there are any.
-    fn hide(&self, moved: &mut Moved) -> bool {
+    fn hide(&self, flushed: &mut Flushed) -> bool {
         let state = self.state();
         let shards = state.shards.iter();
         let names = shards.flat_map(|(&shard, memtable)| {
@@ -231,21 +231,21 @@ impl<B: Sorted> LogStore<B> {
         });
         let names: Vec<_> = names.collect();
         drop(state);
-        if names.is_empty() || planted!(MoveHidesNothing) {
+        if names.is_empty() || planted!(FlushHidesNothing) {
             return false;
         }
-        let keys = (0..moved.len()).map(|at| moved.change(at).0.to_vec());
+        let keys = (0..flushed.len()).map(|at| flushed.change(at).0.to_vec());
         let keys: HashSet<Vec<u8>> = keys.collect();
         for (shard, name) in &names {
             if !keys.contains(codec::timer_key(*shard, name).as_slice()) {
                 let name = (name.queue.as_str(), name.key.as_str());
-                moved.push(*shard, name, None);
+                flushed.push(*shard, name, None);
             }
         }
         true
     }
 
-    /// Begins the next segment, so that what was committed so far can move. False if nothing
+    /// Begins the next segment, so that what was committed so far can be flushed. False if nothing
     /// was committed in the last one.
     ///
     /// # Errors
@@ -256,7 +256,7 @@ impl<B: Sorted> LogStore<B> {
         if writer.is_empty() {
             return Ok(false);
         }
-        // However many there are: without it nothing of this one can move.
+        // However many there are: without it nothing of this one can be flushed.
         writer.supply.capped = false;
         let begun = writer.begin_next(&self.state(), 0);
         let segment = self.judged(&mut writer, begun)?;
@@ -391,7 +391,7 @@ impl<B: Sorted> LogStore<B> {
                 let Some(memtable) = state.shards.get(&shard) else {
                     continue;
                 };
-                if shard.is_reserved() && planted!(LogForgetsSettingsAtMove) {
+                if shard.is_reserved() && planted!(LogForgetsSettingsAtFlush) {
                     continue;
                 }
                 let (name, at, record, wake) = match change {
@@ -410,7 +410,7 @@ impl<B: Sorted> LogStore<B> {
                     | Logged::Counts(_) => continue,
                 };
                 if let Some(slot) = memtable.current(name.0, name.1, at) {
-                    current.moved.push(shard, name, record);
+                    current.flushed.push(shard, name, record);
                     current.add(shard, slot, at, wake);
                 }
             }
@@ -437,7 +437,7 @@ impl<B: Sorted> LogStore<B> {
             drop(state);
             drop(writer);
         }
-        current.moved.keep(from, &marked);
+        current.flushed.keep(from, &marked);
         keep(&mut current.slots, from, &marked);
         current.marked = current.slots.len();
     }
@@ -469,7 +469,7 @@ impl<B: Sorted> LogStore<B> {
             self.full_disk.made(false); // nobody makes one, which would find out
         }
         drop(writer);
-        self.moved();
+        self.flushed();
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::moving::Step;
+use super::flush::Step;
 use super::{Fill, LogStore};
 use crate::sorted::share;
 use crate::{
@@ -46,9 +46,9 @@ struct Progress {
     is_stopped: bool,
     /// The sorted store, or the next segment, has no room.
     is_stuck: bool,
-    /// How many segments were moved.
-    moves: u64,
-    /// Of the segment that moves, how much was done, as a share of 1.
+    /// How many segments were flushed.
+    flushes: u64,
+    /// Of the segment that is flushed, how much was done, as a share of 1.
     share: f64,
     /// How much was when it began: the sorted store had to catch up first.
     began: f64,
@@ -58,7 +58,7 @@ struct Progress {
     tasks: u64,
     /// How often something was changed that somebody may wait for.
     changes: u64,
-    /// Why nothing moves any more.
+    /// Why nothing is flushed any more.
     failure: Option<String>,
 }
 
@@ -67,14 +67,14 @@ impl Watch {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A move has begun, with so many names in the memtable.
+    /// A flush has begun, with so many names in the memtable.
     pub(super) fn begins(&self, names: usize) {
         let mut progress = self.progress();
         progress.began = progress.share;
         progress.names = names;
     }
 
-    /// So much of the move is done, as a share of 1.
+    /// So much of the flush is done, as a share of 1.
     pub(super) fn tell(&self, share: f64) {
         let mut progress = self.progress();
         let share = progress.began + (1.0 - progress.began) * share;
@@ -83,7 +83,7 @@ impl Watch {
     }
 
     /// The sorted store is behind, and has done such a share of what is missing: so much of what
-    /// is left until the next segment has moved.
+    /// is left until the next segment has been flushed.
     pub(super) fn catches_up(&self, share: f64) {
         let mut progress = self.progress();
         progress.share += (1.0 - progress.share) * share.clamp(0.0, 1.0);
@@ -117,16 +117,16 @@ impl<B: Sorted> LogStore<B> {
         fill.segments > fill.segments_max || fill.names >= self.options.memtable_names_max.max(1)
     }
 
-    /// Whether there are so many names that something has to move, full or not.
+    /// Whether there are so many names that something has to be flushed, full or not.
     pub(super) fn has_many_names(&self) -> bool {
         let memtable_names_max = self.options.memtable_names_max;
         self.names_and_segments().0 >= (memtable_names_max - memtable_names_max / 3).max(1)
     }
 
-    /// Whether a thread moves something, so that no commit has to wait. What is kept back for
-    /// speed goes as well when there is no room: a segment that has moved is a spare. If the
+    /// Whether a thread should flush something, so that no commit has to wait. What is kept back for
+    /// speed goes as well when there is no room: a segment that has been flushed is a spare. If the
     /// sorted store is behind, commits fill the log, and then they do have to wait.
-    fn wants_move(&self) -> bool {
+    fn wants_flush(&self) -> bool {
         let kept = self.options.segments_max.max(2) - 1;
         let kept = self.options.segments_kept.clamp(1, kept);
         let fill = self.fill();
@@ -136,17 +136,17 @@ impl<B: Sorted> LogStore<B> {
         is_long && !self.base.is_behind() || is_short_of_room
     }
 
-    /// Whether commits have to wait until the oldest segment has moved, or soon will have to.
+    /// Whether commits have to wait until the oldest segment has been flushed, or soon will have to.
     pub(super) fn needs_way(&self) -> bool {
         let fill = self.fill();
         fill.segments >= fill.segments_max || self.has_many_names()
     }
 
-    /// A segment was moved.
-    pub(super) fn moved(&self) {
+    /// A segment was flushed.
+    pub(super) fn flushed(&self) {
         let names = self.names_and_segments().0;
         let mut progress = self.progress();
-        progress.moves += 1;
+        progress.flushes += 1;
         progress.names = names;
         (progress.share, progress.began) = (0.0, 0.0);
         progress.tasks += 1;
@@ -167,9 +167,9 @@ impl<B: Sorted> LogStore<B> {
         self.watch.wake.notify_all();
     }
 
-    /// How much of the move that is under way has to be done before a commit may be made, as a
-    /// share of 1; more than that if all of it. So commits slow down to the speed of the mover as
-    /// the room for them runs out, instead of stopping until a whole segment has moved.
+    /// How much of the flush that is under way has to be done before a commit may be made, as a
+    /// share of 1; more than that if all of it. So commits slow down to the speed of the flusher as
+    /// the room for them runs out, instead of stopping until a whole segment has been flushed.
     /// `names_then` is how many names were in the memtable when it began.
     fn pace(&self, names_then: usize) -> f64 {
         let fill = self.fill();
@@ -177,7 +177,7 @@ impl<B: Sorted> LogStore<B> {
         if self.is_too_much(fill) {
             return f64::INFINITY;
         }
-        // During a move they may take half of what room there was when it began, which then is as
+        // During a flush they may take half of what room there was when it began, which then is as
         // much as leaves: however few they are that leave, there is some for the next.
         let memtable_names_max = self.options.memtable_names_max;
         let free_of_charge = names_then.max(memtable_names_max - memtable_names_max / 4);
@@ -192,14 +192,14 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// Waits until the memtable and the log have no more than the options allow, or sees to it.
-    /// True if there is no room to move anything: then the log goes on in the segments that it has,
+    /// True if there is no room to flush anything: then the log goes on in the segments that it has,
     /// and no further.
     pub(super) fn make_way(&self) -> Result<bool, StoreError> {
         if self.progress().has_thread {
             return self.wait_for_way();
         }
         while self.is_over() {
-            match self.move_one() {
+            match self.flush_one() {
                 Ok(Step::More) => {}
                 Ok(Step::Nothing | Step::Later) => return Ok(false),
                 Err(error) if error.is_full() => return Ok(true),
@@ -212,14 +212,14 @@ impl<B: Sorted> LogStore<B> {
     fn wait_for_way(&self) -> Result<bool, StoreError> {
         loop {
             let progress = self.progress();
-            let (seen, names) = (progress.moves, progress.names);
+            let (seen, names) = (progress.flushes, progress.names);
             drop(progress);
             let needed = self.pace(names);
             if needed <= 0.0 {
                 return Ok(false);
             }
             let mut progress = self.progress();
-            if progress.moves != seen {
+            if progress.flushes != seen {
                 continue;
             }
             if progress.is_stuck || progress.share >= needed {
@@ -232,42 +232,42 @@ impl<B: Sorted> LogStore<B> {
             self.watch.wake.notify_all();
             let waits = |progress: &mut Progress| {
                 let Progress {
-                    moves,
+                    flushes,
                     share,
                     is_stuck,
                     failure,
                     ..
                 } = progress;
-                *moves == seen && *share < needed && !*is_stuck && failure.is_none()
+                *flushes == seen && *share < needed && !*is_stuck && failure.is_none()
             };
             drop(self.watch.wake.wait_while(progress, waits));
         }
     }
 
-    /// Moves the oldest segment, or one that it makes if there are too many names.
-    fn move_one(&self) -> Result<Step, StoreError> {
-        let moved = self.try_move().and_then(|moved| {
-            if moved == Step::Nothing && self.has_many_names() {
+    /// Flushes the oldest segment, or one that it makes if there are too many names.
+    fn flush_one(&self) -> Result<Step, StoreError> {
+        let flushed = self.try_flush().and_then(|flushed| {
+            if flushed == Step::Nothing && self.has_many_names() {
                 return self.seal().map(Step::of);
             }
-            Ok(moved)
+            Ok(flushed)
         });
-        let is_full = moved.as_ref().is_err_and(StoreError::is_full);
-        self.full_disk.moved(is_full);
+        let is_full = flushed.as_ref().is_err_and(StoreError::is_full);
+        self.full_disk.flushed(is_full);
         if is_full {
             let mut progress = self.progress();
             progress.is_stuck = true;
             self.watch.wake.notify_all();
         }
-        moved
+        flushed
     }
 
-    /// Moves a segment, if there is need.
+    /// Flushes a segment, if there is need.
     fn keep_short(&self) -> Result<Step, StoreError> {
-        if self.wants_move() {
-            return self.move_one();
+        if self.wants_flush() {
+            return self.flush_one();
         }
-        self.full_disk.moved(false);
+        self.full_disk.flushed(false);
         Ok(Step::Nothing)
     }
 
@@ -382,7 +382,7 @@ impl<B: Sorted> LogStore<B> {
     }
 }
 
-/// A [`LogStore`] with three threads: one moves full segments, one makes spare ones ahead, and one
+/// A [`LogStore`] with three threads: one flushes full segments, one makes spare ones ahead, and one
 /// tends the sorted store ([`Sorted::tend`]), which may take longer. They end with it, after what
 /// they are at.
 ///
@@ -391,7 +391,7 @@ impl<B: Sorted> LogStore<B> {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use countwheel_disk::{LogOptions, LogStore, MemorySorted, MovingLog, SystemFiles};
+/// use countwheel_disk::{LogOptions, LogStore, MemorySorted, FlushingLog, SystemFiles};
 /// use countwheel_durable::store::{OnDisk, OnFailure, Shard, Store};
 ///
 /// let directory = tempfile::tempdir()?;
@@ -399,20 +399,20 @@ impl<B: Sorted> LogStore<B> {
 /// options.segment_bytes = 1 << 16;
 /// let files = Arc::new(SystemFiles::new(directory.path()));
 /// let log = LogStore::open(MemorySorted::default(), files, 7, options)?;
-/// let store = MovingLog::start(log)?;
+/// let store = FlushingLog::start(log)?;
 /// let told: OnFailure = Box::new(|reason| eprintln!("takes no more commits: {reason}"));
 /// store.on_failure(told);
 /// store.acquire(Shard::ONLY)?;
 /// assert!(store.has_room() && store.log().failure().is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct MovingLog<B> {
+pub struct FlushingLog<B> {
     log: Arc<LogStore<B>>,
     stop: fn(&LogStore<B>),
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<B: Sorted + 'static> MovingLog<B> {
+impl<B: Sorted + 'static> FlushingLog<B> {
     /// Starts the threads.
     ///
     /// # Errors
@@ -420,7 +420,7 @@ impl<B: Sorted + 'static> MovingLog<B> {
     pub fn start(log: LogStore<B>) -> io::Result<Self> {
         log.progress().has_thread = true;
         log.writer_whatever().supply.has_maker = true;
-        let mut moving = Self {
+        let mut flushing = Self {
             log: Arc::new(log),
             stop: |log| {
                 log.progress().is_stopped = true;
@@ -428,23 +428,23 @@ impl<B: Sorted + 'static> MovingLog<B> {
             },
             threads: Vec::new(),
         };
-        moving.spawn("countwheel-log", |log| {
-            log.run(|| log.keep_short(), |_| log.wait_for(|| log.wants_move()));
+        flushing.spawn("countwheel-log", |log| {
+            log.run(|| log.keep_short(), |_| log.wait_for(|| log.wants_flush()));
         })?;
         // A commit that finds none makes one itself, for as long as the disk takes.
-        moving.spawn("countwheel-spare", |log| {
+        flushing.spawn("countwheel-spare", |log| {
             log.run(
                 || log.prepare().map(Step::of),
                 |_| log.wait_for(|| log.lacks_spares()),
             );
         })?;
-        moving.spawn("countwheel-tend", |log| {
+        flushing.spawn("countwheel-tend", |log| {
             log.run(
                 || log.tend().map(Step::of),
                 |tasks| log.wait_for_tasks(tasks),
             );
         })?;
-        Ok(moving)
+        Ok(flushing)
     }
 
     fn spawn(&mut self, name: &str, run: fn(&LogStore<B>)) -> io::Result<()> {
@@ -468,7 +468,7 @@ impl<B: Sorted + 'static> MovingLog<B> {
     }
 }
 
-impl<B> Drop for MovingLog<B> {
+impl<B> Drop for FlushingLog<B> {
     fn drop(&mut self) {
         (self.stop)(&self.log);
         for thread in self.threads.drain(..) {
@@ -477,7 +477,7 @@ impl<B> Drop for MovingLog<B> {
     }
 }
 
-impl<B: Sorted + 'static> Store for MovingLog<B> {
+impl<B: Sorted + 'static> Store for FlushingLog<B> {
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
         self.log.acquire(shard)
     }
@@ -541,7 +541,7 @@ impl<B: Sorted + 'static> Store for MovingLog<B> {
     }
 }
 
-impl<B: Sorted + 'static> OnDisk for MovingLog<B> {
+impl<B: Sorted + 'static> OnDisk for FlushingLog<B> {
     fn has_room(&self) -> bool {
         self.log.has_room()
     }
@@ -559,9 +559,9 @@ impl<B: Sorted + 'static> OnDisk for MovingLog<B> {
     }
 }
 
-impl<B> fmt::Debug for MovingLog<B> {
+impl<B> fmt::Debug for FlushingLog<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MovingLog")
+        f.debug_struct("FlushingLog")
             .field("log", &self.log)
             .finish_non_exhaustive()
     }
@@ -587,7 +587,7 @@ mod tests {
         }
     }
 
-    /// Whether a commit goes on when a thread moves and is so far. If it waited, it would see
+    /// Whether a commit goes on when a thread flushes and has come so far. If it waited, it would see
     /// that the thread is gone.
     fn goes_on(log: &LogStore<MemorySorted>, share: f64) -> bool {
         log.watch.tell(share);
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_last_segment_commits_are_as_fast_as_the_mover() {
+    fn in_the_last_segment_commits_are_as_fast_as_the_flusher() {
         let mut options = LogOptions::default();
         (options.segment_bytes, options.segments_max) = (1 << 14, 3);
         let directory = tempfile::tempdir().unwrap();
@@ -630,7 +630,7 @@ mod tests {
         // And one segment more has to wait for all of it.
         log.seal().unwrap();
         assert!(!goes_on(&log, 1.0));
-        assert!(log.move_oldest().unwrap() && log.move_oldest().unwrap());
+        assert!(log.flush_oldest().unwrap() && log.flush_oldest().unwrap());
         assert!(goes_on(&log, 0.0));
     }
 
@@ -646,7 +646,7 @@ mod tests {
             last = now;
         }
         assert!(last > 0.5, "{last}");
-        // What is left is for the move.
+        // What is left is the flush's.
         watch.begins(0);
         watch.tell(0.1);
         assert!(share(&watch) > last);
@@ -671,14 +671,14 @@ mod tests {
             log.commit(lease, &[removed]).unwrap();
         };
         for number in 0..350 {
-            // Three quarters are for nothing, and half of the other for a whole move.
+            // Three quarters are for nothing, and half of the other for a whole flush.
             let needed = f64::from(number.max(300) - 300) / 50.0;
             assert!(goes_on(&log, needed), "{number}");
             assert!(needed == 0.0 || !goes_on(&log, needed - 0.01), "{number}");
             commit(number);
         }
         assert!(!goes_on(&log, 0.99));
-        // However few have left: the next move begins with some room again.
+        // However few have left: the next flush begins with some room again.
         log.watch.begins(log.names_and_segments().0);
         assert!(goes_on(&log, 0.0));
         commit(350);
