@@ -343,7 +343,7 @@ fn seen<S: Store>(
     disk: &Disk,
     before: &BTreeMap<String, Vec<u8>>,
     open: impl Fn() -> Result<S, StoreError>,
-    tend: impl Fn(&S) -> Result<(), StoreError>,
+    upkeep: impl Fn(&S) -> Result<(), StoreError>,
 ) -> Seen {
     let Ok(store) = open() else {
         unchanged(disk, before, "a refused opening");
@@ -354,7 +354,7 @@ fn seen<S: Store>(
         let lease = store.acquire(Shard::ONLY)?.lease;
         store.commit(lease, &[Change::put(sample(100, 10))])?;
         assert!(store.get(Shard::ONLY, &sample(100, 0).name)?.is_some());
-        tend(store)?;
+        upkeep(store)?;
         ask(store).map(drop)
     };
     match ask_it(&store) {

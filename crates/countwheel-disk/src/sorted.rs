@@ -98,12 +98,12 @@ pub trait Sorted: Send + Sync {
         self.list(shard, filter)
     }
 
-    /// Does a piece of what keeps it in shape, such as a merge, and says whether more is left.
+    /// Does a piece of a compaction, such as a step of a merge, and says whether more is left.
     /// Ingests and reads go on meanwhile.
     ///
     /// # Errors
     /// As [`ingest`](Self::ingest).
-    fn tend(&self) -> Result<bool, StoreError> {
+    fn compact(&self) -> Result<bool, StoreError> {
         Ok(false)
     }
 
@@ -115,12 +115,12 @@ pub trait Sorted: Send + Sync {
         Ok(self.get(shard, name)?.map(|record| record.state.kind()))
     }
 
-    /// As [`Store::gaps`]. Calls of [`tend`](Self::tend) close them.
+    /// As [`Store::gaps`]. Calls of [`compact`](Self::compact) close them.
     fn gaps(&self) -> Gaps {
         Gaps::default()
     }
 
-    /// Whether [`tend`](Self::tend) found no room when it was called last.
+    /// Whether [`compact`](Self::compact) found no room when it was called last.
     fn is_full(&self) -> bool {
         false
     }
@@ -141,14 +141,14 @@ pub trait Sorted: Send + Sync {
         Vec::new()
     }
 
-    /// Whether [`tend`](Self::tend) has fallen so far behind that taking in more would cost reads
+    /// Whether [`compact`](Self::compact) has fallen so far behind that taking in more would cost reads
     /// and room without a bound. A log with threads flushes nothing then, until it is full.
     fn is_behind(&self) -> bool {
         false
     }
 
     /// Of what is missing until it is not behind any more, about the share of 1 that a call of
-    /// [`tend`](Self::tend) does: a log lets commits go on as slowly.
+    /// [`compact`](Self::compact) does: a log lets commits go on as slowly.
     fn step_share(&self) -> f64 {
         0.0
     }

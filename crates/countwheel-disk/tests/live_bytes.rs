@@ -31,11 +31,11 @@ struct Service {
     store: Arc<dyn Store>,
     engine: Engine,
     /// What the store's own threads would do, to its end.
-    tend: Box<dyn Fn()>,
+    upkeep: Box<dyn Fn()>,
 }
 
 impl Service {
-    fn new(store: Arc<dyn Store>, tend: impl Fn() + 'static) -> Self {
+    fn new(store: Arc<dyn Store>, upkeep: impl Fn() + 'static) -> Self {
         let clock = ManualClock::new();
         let config = Config {
             keep_done: Duration::from_secs(1),
@@ -52,7 +52,7 @@ impl Service {
             clock,
             store,
             engine,
-            tend: Box::new(tend),
+            upkeep: Box::new(upkeep),
         }
     }
 
@@ -108,7 +108,7 @@ impl Service {
             done.extend(ended);
         }
         assert_eq!(deliveries, TIMERS * 3 / 5);
-        (self.tend)();
+        (self.upkeep)();
         assert!(self.store.counts(Shard::ONLY).unwrap().is_empty());
     }
 }
@@ -143,11 +143,11 @@ fn what_timers_take_is_given_back_to_the_byte() {
     let mut options = LogOptions::default();
     options.segment_bytes = 64 << 10;
     let log = Arc::new(LogStore::open(tables, files("log"), 1, options).unwrap());
-    let tended = log.clone();
+    let maintained = log.clone();
     let mut service = Service::new(log, move || {
-        tended.seal().unwrap();
-        while tended.flush_oldest().unwrap() {}
-        while tended.tend().unwrap() {}
+        maintained.seal().unwrap();
+        while maintained.flush_oldest().unwrap() {}
+        while maintained.compact().unwrap() {}
     });
     // Numbers that grow longer, of revisions and of segments, take a few bytes of buffers.
     let after = rounds(&mut service, 20);

@@ -73,7 +73,7 @@ impl<B: Sorted> Kept for LogStore<B> {
             2 => self.prepare().map(drop),
             4 => {
                 let _round = self.scrub_step(which % 4_096);
-                self.tend().map(drop)
+                self.compact().map(drop)
             }
             _ => {
                 self.seal()?;

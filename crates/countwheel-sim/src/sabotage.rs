@@ -284,8 +284,8 @@ impl Sorted for MisusedSorted {
         self.sorted.troubles()
     }
 
-    fn tend(&self) -> Result<bool, StoreError> {
-        self.sorted.tend()
+    fn compact(&self) -> Result<bool, StoreError> {
+        self.sorted.compact()
     }
 
     fn scrub_step(&self, budget: u64) -> Scrubbed {

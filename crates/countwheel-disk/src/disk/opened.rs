@@ -10,7 +10,7 @@ use super::super::place::{Place, SET_ASIDE};
 use super::super::{DiskError, DiskOptions, LogStore, StoreError, TableStore, table};
 use super::{LOG, SNAPSHOT, TABLES};
 
-/// A data directory that is open, before threads tend its log.
+/// A data directory that is open, before threads flush its log and compact its tables.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) log: LogStore<TableStore>,

@@ -276,12 +276,13 @@ impl<B: Sorted> LogStore<B> {
         self.make_spares(wanted)
     }
 
-    /// Does a piece of the sorted store's upkeep, [`Sorted::tend`], and passes some of what was
-    /// delivered, so that whoever begins to read need not. Says whether more is left.
+    /// Does a piece of the sorted store's compaction, [`Sorted::compact`], and advances the low-water
+    /// marks past some of what was delivered, so that whoever begins to read need not go by it.
+    /// Says whether more is left.
     ///
     /// # Errors
-    /// As [`Sorted::tend`].
-    pub fn tend(&self) -> Result<bool, StoreError> {
+    /// As [`Sorted::compact`].
+    pub fn compact(&self) -> Result<bool, StoreError> {
         let mut passed = true;
         for _ in 0..PASSED_AT_ONCE {
             let pass = || match self.pass() {
@@ -291,15 +292,15 @@ impl<B: Sorted> LogStore<B> {
             };
             passed = passed && !self.is_stopped() && pass()?;
         }
-        let tended = self.base.tend();
-        if matches!(tended, Ok(true)) && self.base.is_behind() {
+        let compacted = self.base.compact();
+        if matches!(compacted, Ok(true)) && self.base.is_behind() {
             self.watch.catches_up(self.base.step_share());
         }
-        if !matches!(tended, Ok(false)) {
+        if !matches!(compacted, Ok(false)) {
             // It may have been behind; and if there is no room to catch up, nobody waits for it.
             self.has_changed();
         }
-        Ok(tended? || passed)
+        Ok(compacted? || passed)
     }
 
     /// Makes spares until there are `wanted`.

@@ -54,7 +54,7 @@ struct Progress {
     began: f64,
     /// How many names were in the memtable then.
     names: usize,
-    /// How often the sorted store got something to tend, or the log something to pass.
+    /// How often the sorted store got something to compact, or a low-water mark something to pass.
     tasks: u64,
     /// How often something was changed that somebody may wait for.
     changes: u64,
@@ -383,7 +383,7 @@ impl<B: Sorted> LogStore<B> {
 }
 
 /// A [`LogStore`] with three threads: one flushes full segments, one makes spare ones ahead, and one
-/// tends the sorted store ([`Sorted::tend`]), which may take longer. They end with it, after what
+/// compacts the sorted store ([`Sorted::compact`]), which may take longer. They end with it, after what
 /// they are at.
 ///
 /// If a thread fails, the store is poisoned; [`LogStore::failure`] says why. If the disk is
@@ -438,9 +438,9 @@ impl<B: Sorted + 'static> FlushingLog<B> {
                 |_| log.wait_for(|| log.lacks_spares()),
             );
         })?;
-        flushing.spawn("countwheel-tend", |log| {
+        flushing.spawn("countwheel-compact", |log| {
             log.run(
-                || log.tend().map(Step::of),
+                || log.compact().map(Step::of),
                 |tasks| log.wait_for_tasks(tasks),
             );
         })?;

@@ -196,7 +196,7 @@ pub struct LogStats {
 /// the memtable has, for each timer in the log, its name, where it stands and by what it is found.
 ///
 /// It has no thread. [`seal`](Self::seal), [`flush_oldest`](Self::flush_oldest),
-/// [`prepare`](Self::prepare) and [`tend`](Self::tend) are for who keeps the log short, such as
+/// [`prepare`](Self::prepare) and [`compact`](Self::compact) are for who keeps the log short, such as
 /// [`FlushingLog`] or a simulation; a commit does so itself when it has to.
 ///
 /// ```

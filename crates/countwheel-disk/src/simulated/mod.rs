@@ -144,7 +144,7 @@ impl Disk {
 
     /// Opens the store in a directory for the process that there is now, as
     /// [`DiskStore::open`](super::DiskStore::open) does, and makes the directory, those above it
-    /// and the store where there is none. No thread tends the log.
+    /// and the store where there is none. No thread flushes or compacts.
     ///
     /// ```
     /// use countwheel_disk::DiskOptions;

@@ -1,12 +1,12 @@
 //! Makes one run of several: of each name the newest, and no more of what was removed than older
 //! runs may still know.
 //!
-//! Runs are merged by tier (a log-structured merge tree, O'Neil, Cheng, Gawlick and O'Neil, 1996,
-//! with tiers of several runs each): what was ingested is of tier 0, and as many runs as the fan-in
-//! of one tier become one of the next. So each record is written once for each tier, and there are
-//! at most about fan-in runs for each. When there are half as many tombstones as the oldest run has
-//! records, everything is merged into one, so that what was removed takes neither the room nor the
-//! time of what is there.
+//! Compaction: runs are merged by tier (a log-structured merge tree, O'Neil, Cheng, Gawlick and
+//! O'Neil, 1996, with tiers of several runs each): what was ingested is of tier 0, and as many runs
+//! as the fan-in of one tier become one of the next. So each record is written once for each tier,
+//! and there are at most about fan-in runs for each. When there are half as many tombstones as the
+//! oldest run has records, everything is merged into one, so that what was removed takes neither
+//! the room nor the time of what is there.
 //!
 //! A merge goes in steps, so that nobody waits for more than one of them: neither who closes the
 //! store nor a merge of a lower tier, which goes first. So there may be one unfinished merge for
@@ -36,7 +36,7 @@ use crate::codec::Indexed;
 /// of the oldest run: whoever looks for what is due goes by all of them.
 const REMOVED_SHARE: u64 = 2;
 
-/// With so many times the fan-in runs of one tier, merging is behind.
+/// With so many times the fan-in runs of one tier, compaction is behind.
 const BEHIND: usize = 3;
 
 /// Which runs are to become one, and of which tier.

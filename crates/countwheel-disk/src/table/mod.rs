@@ -143,7 +143,7 @@ impl Default for TableOptions {
 #[non_exhaustive]
 pub struct TableStats {
     /// Runs: how many tables a read may have to look into. Many more than the fan-in for each
-    /// power of the fan-in mean that merging is behind.
+    /// power of the fan-in mean that compaction is behind.
     pub runs: usize,
     /// Tables, each in a file.
     pub tables: usize,
@@ -715,7 +715,7 @@ impl Sorted for TableStore {
         troubles
     }
 
-    fn tend(&self) -> Result<bool, StoreError> {
+    fn compact(&self) -> Result<bool, StoreError> {
         self.merge_step()
     }
 
@@ -739,7 +739,7 @@ impl Sorted for TableStore {
     }
 
     fn is_behind(&self) -> bool {
-        // Where merging finds no room, a flush may be what makes some.
+        // Where a compaction finds no room, a flush may be what makes some.
         !self.starved.load(Ordering::SeqCst)
             && merge::behind(&self.version(), &self.directory.options).is_some()
     }

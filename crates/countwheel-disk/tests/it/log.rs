@@ -99,7 +99,7 @@ fn flushing<B: Sorted + 'static>(every: usize) -> Deed<LogStore<B>> {
         if commits.is_multiple_of(2 * every) {
             while log.flush_oldest()? {}
         }
-        log.tend().map(drop)
+        log.compact().map(drop)
     })
 }
 
@@ -361,7 +361,7 @@ fn survives_power_cuts(seed: u64) {
             let flushed = match random.index(6) {
                 0 => log.seal(),
                 1 => log.flush_oldest(),
-                2 | 3 => log.tend(),
+                2 | 3 => log.compact(),
                 _ => Ok(true),
             };
             if flushed.is_err() {
@@ -554,7 +554,7 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
         log.seal().unwrap();
         while log.flush_oldest().unwrap() {}
     };
-    let tend_all = |log: &LogStore<Counted>| while log.tend().unwrap() {};
+    let compact_all = |log: &LogStore<Counted>| while log.compact().unwrap() {};
     let (log, lease) = open();
     let puts: Vec<_> = (10..5_000)
         .map(|number| Change::put(record(number, 1, 9)))
@@ -565,7 +565,7 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
     let removals: Vec<_> = names.map(Change::remove).collect();
     log.commit(lease, &removals).unwrap();
     assert_eq!(first(&log), (key(4_900), 4_891), "nothing was passed yet");
-    tend_all(&log);
+    compact_all(&log);
     assert_eq!(first(&log), (key(4_900), 1));
     // The next commit writes it down.
     log.commit(lease, &[Change::put(record(5_000, 1, 9))])
@@ -595,7 +595,7 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
     // And passed when it is gone.
     log.commit(lease, &[Change::remove(record(5, 2, 0).name)])
         .unwrap();
-    tend_all(&log);
+    compact_all(&log);
     assert_eq!(first(&log), (key(4_900), 1));
 }
 
@@ -618,7 +618,7 @@ fn while_something_is_flushed_that_is_due_later_all_before_it_is_passed() {
         .unwrap();
     log.seal().unwrap();
     let looking = Arc::clone(&log);
-    *before.lock().unwrap() = Some(Box::new(move || while looking.tend().unwrap() {}));
+    *before.lock().unwrap() = Some(Box::new(move || while looking.compact().unwrap() {}));
     assert!(log.flush_oldest().unwrap());
     // Had it not passed them then, they would be passed now; they are nowhere any more. But what
     // it has passed, nobody finds who comes back.
@@ -653,7 +653,7 @@ fn nothing_is_passed_that_is_about_to_be_flushed() {
     *before.lock().unwrap() = Some(Box::new(move || {
         base.ingest(2, vec![(Shard::ONLY, Change::put(record(1, 2, 9)))].into())
             .unwrap();
-        looking.tend().unwrap();
+        looking.compact().unwrap();
     }));
     assert!(log.flush_oldest().unwrap());
     let due = log.due(Shard::ONLY, &DueScan::all(DueClock::Wall)).unwrap();
@@ -661,7 +661,7 @@ fn nothing_is_passed_that_is_about_to_be_flushed() {
     assert_eq!(due.len(), 2);
 }
 
-/// Whoever tends it would look at the same again and again until the flush is over.
+/// The compaction would look at the same again and again until the flush is over.
 #[test]
 fn what_stands_behind_something_that_is_flushed_is_not_looked_at_meanwhile() {
     let disk = Disk::default();
@@ -683,8 +683,8 @@ fn what_stands_behind_something_that_is_flushed_is_not_looked_at_meanwhile() {
     let is_more = Arc::clone(&more);
     *before.lock().unwrap() = Some(Box::new(move || {
         // The sorted store has two pieces of its own to do.
-        looking.tend().unwrap();
-        is_more.store(looking.tend().unwrap(), Ordering::SeqCst);
+        looking.compact().unwrap();
+        is_more.store(looking.compact().unwrap(), Ordering::SeqCst);
     }));
     assert!(log.flush_oldest().unwrap());
     assert!(!more.load(Ordering::SeqCst), "there is no end of it");
@@ -818,8 +818,8 @@ struct Interrupted {
     before: Interlude,
     /// Then it fails.
     fails: Arc<AtomicBool>,
-    /// How often it was tended.
-    tended: Arc<AtomicUsize>,
+    /// How often it was asked to compact.
+    compacted: Arc<AtomicUsize>,
     /// It is behind, and a step takes as long.
     behind: Arc<AtomicBool>,
     /// It never finds room to catch up.
@@ -855,7 +855,7 @@ impl Sorted for Interrupted {
         self.base.list(shard, filter)
     }
 
-    fn tend(&self) -> Result<bool, StoreError> {
+    fn compact(&self) -> Result<bool, StoreError> {
         if self.behind.load(Ordering::SeqCst) {
             eventually(|| (!self.behind.load(Ordering::SeqCst)).then_some(()));
         }
@@ -866,7 +866,10 @@ impl Sorted for Interrupted {
             .into());
         }
         // There is a second piece after each first.
-        Ok(self.tended.fetch_add(1, Ordering::SeqCst).is_multiple_of(2))
+        Ok(self
+            .compacted
+            .fetch_add(1, Ordering::SeqCst)
+            .is_multiple_of(2))
     }
 
     fn is_behind(&self) -> bool {
@@ -1187,9 +1190,9 @@ fn the_thread_finds_out_that_there_is_room_again() {
         fails: Arc::new(AtomicBool::new(true)),
         ..Interrupted::default()
     };
-    let (fails, tended) = (
+    let (fails, compacted) = (
         Arc::clone(&interrupted.fails),
-        Arc::clone(&interrupted.tended),
+        Arc::clone(&interrupted.compacted),
     );
     let log = LogStore::open(interrupted, files(&disk), 7, own).unwrap();
     let log = FlushingLog::start(log).unwrap();
@@ -1222,7 +1225,7 @@ fn the_thread_finds_out_that_there_is_room_again() {
     log.commit(lease, &[put(1, revision)]).unwrap();
     assert_eq!(log.log().failure(), None);
     // Once when it began, and again when something had been flushed; two pieces each time.
-    eventually(|| (tended.load(Ordering::SeqCst) >= 4).then_some(()));
+    eventually(|| (compacted.load(Ordering::SeqCst) >= 4).then_some(()));
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn live(seed: u64) -> Life {
         if round < 180 && random.index(12) == 0 {
             log.seal().unwrap();
             while log.flush_oldest().unwrap() {}
-            log.tend().unwrap();
+            log.compact().unwrap();
         }
     }
     log.seal().unwrap();

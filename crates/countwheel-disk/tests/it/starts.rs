@@ -287,7 +287,7 @@ fn a_newer_log_over_older_tables_hides_what_it_removed() {
     assert!(log.seal().unwrap());
     copy(&data, &mix);
     assert!(log.flush_oldest().unwrap());
-    while log.tend().unwrap() {}
+    while log.compact().unwrap() {}
     let again = Record {
         name: record(1).name,
         ..record(2)

@@ -487,7 +487,7 @@ fn a_segment_that_cannot_be_read_is_flushed_but_for_what_is_lost() {
         for segment in 0..4 {
             commit(&log, lease, vec![put(100 + segment, 100 + segment)]);
             flush_all(&log);
-            while log.tend().unwrap() {}
+            while log.compact().unwrap() {}
         }
         drop(log);
         let log = self::log(&disk);
@@ -542,7 +542,7 @@ fn a_segment_that_cannot_be_read_is_flushed_but_for_what_is_lost() {
         log.commit(lease, &[change]).unwrap();
         assert_eq!(pending(&log), 34);
         flush_all(&log);
-        while log.tend().unwrap() {}
+        while log.compact().unwrap() {}
         let found = log.get(Shard::ONLY, &name(damaged)).unwrap().unwrap();
         assert_eq!(found.revision, Revision(500));
         // What a round told is told until the next one has ended.
@@ -552,7 +552,7 @@ fn a_segment_that_cannot_be_read_is_flushed_but_for_what_is_lost() {
         for segment in 0..12 {
             commit(&log, lease, vec![put(100 + segment, 600 + segment)]);
             flush_all(&log);
-            while log.tend().unwrap() {}
+            while log.compact().unwrap() {}
         }
         drop(log);
         assert_eq!(
@@ -603,7 +603,7 @@ fn a_change_of_something_unreadable_does_not_read_it() {
             let found = log.get(Shard::ONLY, &name(lost[1])).unwrap().unwrap();
             assert_eq!(found.revision, Revision(50));
             flush_all(&log);
-            while log.tend().unwrap() {}
+            while log.compact().unwrap() {}
         }
     }
 }
@@ -994,7 +994,7 @@ fn what_an_index_hid_is_delivered_once_the_index_was_made_anew() {
         // However long the rest has time, a turn looks again.
         let soon = bench.clock.timestamp() + Duration::from_secs(1);
         assert!(bench.engine.next_wake().is_some_and(|wake| wake <= soon));
-        while bench.store.tend().unwrap() {}
+        while bench.store.compact().unwrap() {}
         assert!(!bench.store.gaps().dues);
         let starts = bench.wait(120);
         assert_eq!(starts.len(), 40);
