@@ -21,7 +21,7 @@ macro_rules! bugs {
 #[cfg(feature = "planted-bugs")]
 bugs! {
     /// The range in which everything is replaced reaches to the first record that counts.
-    TablesPassWhatCounts,
+    TablesSkipWhatCounts,
     /// That the directory above cannot be synced is passed over, whatever the reason.
     MakingPassesOverParentSync,
     /// A sync of the directory above is believed after one that failed.

@@ -123,7 +123,7 @@ impl Machine {
         tables.block_bytes = *draw.pick(&[64, 512, 4_096]);
         tables.cache_bytes = *draw.pick(&[0, 8_192, 1 << 20]);
         tables.fan_in = *draw.pick(&[2, 3, 8]);
-        tables.passed_min = tables.fan_in;
+        tables.skip_min = tables.fan_in;
         options.counts_whole = *draw.pick(&[0, 2, 1_024]);
         options.counts_at_once = *draw.pick(&[1, 2, 4_096]);
         let disk = Disk::new(draw.draw());

@@ -4,7 +4,7 @@
 //! byte that says which, and what it needs. In that byte are
 //!
 //! - in the lowest three bits, which: a put, a removal, a revision given, a new owner, how far
-//!   the sorted store was passed, see [`passed`](super::passed), where the clocks stand, a piece of
+//!   the low-water mark stands, see [`low_water`](super::low_water), where the clocks stand, a piece of
 //!   a copy of the counts, or that what follows is of another shard, whose two bytes follow. So
 //!   settings are in the frame of the timers with which they were committed;
 //! - in the next, whether the sorted store may have the name;
@@ -20,7 +20,7 @@
 use countwheel_time::Timestamp;
 
 use crate::codec::{self, CodecError};
-use crate::log::passed::Note;
+use crate::log::low_water::Note;
 use crate::log::segment::FRAME_HEADER;
 use crate::planted::planted;
 use crate::{Change, ClockNote, Fence, QueueCounts, Shard, Totals};
@@ -92,8 +92,8 @@ pub(super) enum Logged<'a> {
     },
     Given(Revision),
     Fence(Fence),
-    /// How far the sorted store was passed.
-    Passed(Note),
+    /// Where the low-water mark of a clock stands.
+    LowWater(Note),
     Clock(ClockNote),
     Counts(Piece<'a>),
 }
@@ -226,8 +226,8 @@ pub(super) fn encode_fence(frame: &mut Vec<u8>, fence: Fence) {
     frame.extend_from_slice(&fence.0.to_le_bytes());
 }
 
-/// Appends how far the sorted store was passed.
-pub(super) fn encode_passed(frame: &mut Vec<u8>, note: Note) {
+/// Appends where the low-water mark of a clock stands.
+pub(super) fn encode_low_water(frame: &mut Vec<u8>, note: Note) {
     frame.extend_from_slice(&[PASSED, note.clock as u8]);
     let Wake { at, revision } = note.wake;
     for number in [
@@ -444,7 +444,7 @@ impl<'a> Changes<'a> {
                     revision: Revision(number()?),
                 };
                 let ingested = Some(number()?).filter(|&ingested| ingested < u64::MAX);
-                Logged::Passed(Note {
+                Logged::LowWater(Note {
                     clock,
                     wake,
                     ingested,

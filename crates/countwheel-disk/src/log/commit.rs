@@ -190,7 +190,7 @@ impl<B: Sorted> LogStore<B> {
         let notes = notes.unwrap_or_default();
         part.notes = !notes.is_empty();
         for note in notes {
-            batch::encode_passed(frame, note);
+            batch::encode_low_water(frame, note);
         }
         self.encode_changes(frame, &mut part.places, (shard, memtable), asked.changes)?;
         if !asked.beside.is_empty() {

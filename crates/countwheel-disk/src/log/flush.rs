@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::{self, Changes, Logged, Part};
+use super::low_water::Earliest;
 use super::memtable::Place;
-use super::passed::Earliest;
 use super::segment::{Frame, Segment, sealed_len};
 use super::supply::{self, Trouble};
 use super::{LogStore, damaged, io_error};
@@ -38,8 +38,9 @@ impl Step {
 
 /// So many names are looked up, marked or forgotten while commits wait.
 pub(super) const MARKED_AT_ONCE: usize = 1_024;
-/// So many pages of what was delivered are passed between two steps of a merge: 65,536 entries.
-const PASSED_AT_ONCE: usize = 64;
+/// A low-water mark goes by so many pages of what was delivered between two steps of a merge: 65,536
+/// entries.
+const PAGES_AT_ONCE: usize = 64;
 
 /// About how much of a flush is done, as a share of 1, once it is known what is current; and once
 /// the sorted store has it all.
@@ -283,14 +284,14 @@ impl<B: Sorted> LogStore<B> {
     /// # Errors
     /// As [`Sorted::compact`].
     pub fn compact(&self) -> Result<bool, StoreError> {
-        let mut passed = true;
-        for _ in 0..PASSED_AT_ONCE {
-            let pass = || match self.pass() {
-                // Whoever asks for it is told; to pass it can wait.
+        let mut is_more = true;
+        for _ in 0..PAGES_AT_ONCE {
+            let advance = || match self.advance_low_water() {
+                // Whoever asks for it is told; the mark can wait.
                 Err(error) if error.is_unreadable() => Ok(false),
-                passed => passed,
+                advanced => advanced,
             };
-            passed = passed && !self.is_stopped() && pass()?;
+            is_more = is_more && !self.is_stopped() && advance()?;
         }
         let compacted = self.base.compact();
         if matches!(compacted, Ok(true)) && self.base.is_behind() {
@@ -300,7 +301,7 @@ impl<B: Sorted> LogStore<B> {
             // It may have been behind; and if there is no room to catch up, nobody waits for it.
             self.has_changed();
         }
-        Ok(compacted? || passed)
+        Ok(compacted? || is_more)
     }
 
     /// Makes spares until there are `wanted`.
@@ -406,7 +407,7 @@ impl<B: Sorted> LogStore<B> {
                     }
                     Logged::Given(_)
                     | Logged::Fence(_)
-                    | Logged::Passed(_)
+                    | Logged::LowWater(_)
                     | Logged::Clock(_)
                     | Logged::Counts(_) => continue,
                 };

@@ -197,7 +197,7 @@ mod tests {
     use countwheel_time::{Instant, Timestamp};
 
     use super::super::batch::{self, Replaces};
-    use super::super::passed::Note;
+    use super::super::low_water::Note;
     use super::*;
     use crate::codec;
     use crate::{Change, Fence, Shard};
@@ -221,7 +221,7 @@ mod tests {
         };
         let clock = DueClock::Boot;
         let ingested = None;
-        batch::encode_passed(
+        batch::encode_low_water(
             &mut frame,
             Note {
                 clock,

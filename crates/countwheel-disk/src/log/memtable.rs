@@ -13,7 +13,7 @@ use countwheel_time::Timestamp;
 
 use super::batch::{Counts, Form, Part, Replaces, ShardSnapshot};
 use super::due::{Due, Entry};
-use super::passed::Passed;
+use super::low_water::LowWater;
 use super::short::Short;
 use crate::codec::{CodecError, Indexed};
 use crate::planted::planted;
@@ -81,9 +81,9 @@ pub(super) struct Memtable {
     pub(super) fence: Fence,
     pub(super) last_revision: Revision,
     pub(super) clock: Option<ClockNote>,
-    /// How far the sorted store has nothing that is not hidden here.
-    pub(super) passed: Passed,
-    /// How many of its entries were passed since that was written.
+    /// How far the sorted store has nothing that is not hidden here: the low-water marks.
+    pub(super) low_water: LowWater,
+    /// How many entries that mark has low_water since it was written.
     pub(super) unnoted: usize,
     /// In which segment it was written last.
     pub(super) noted_in: u64,

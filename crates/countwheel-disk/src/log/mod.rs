@@ -48,7 +48,7 @@
 //!
 //! # Where to begin to read
 //!
-//! Behind what was delivered long ago. See [`passed`].
+//! Behind what was delivered long ago, from the low-water mark on. See [`low_water`].
 
 mod batch;
 mod commit;
@@ -59,9 +59,9 @@ mod freeze;
 mod full;
 #[cfg(feature = "planted-bugs")]
 pub(super) mod fuzz;
+mod low_water;
 mod memtable;
 mod merge;
-mod passed;
 mod read;
 mod recovery;
 mod rescue;
@@ -83,8 +83,8 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use self::batch::Form;
 use self::flusher::Watch;
 use self::full::FullDisk;
+use self::low_water::{Earliest, LOOK_EVERY};
 use self::memtable::Memtable;
-use self::passed::{Earliest, LOOK_EVERY};
 use self::segment::{Segment, VERSION};
 use self::supply::{Supply, Trouble as WriteTrouble};
 use self::writer::Writer;

@@ -91,7 +91,9 @@ impl<B: Sorted> LogStore<B> {
             let queue = memtable.map(|memtable| memtable.queue_of(slot));
             scan.queue.is_none() || scan.queue == queue
         };
-        let passed = memtable.map(|memtable| memtable.passed).unwrap_or_default();
+        let low_water = memtable
+            .map(|memtable| memtable.low_water)
+            .unwrap_or_default();
         // Behind this nothing was looked at.
         let end = Cell::new(None);
         let end_at = |last: Wake| {
@@ -121,7 +123,7 @@ impl<B: Sorted> LogStore<B> {
             })
             .filter(|&(_, slot)| of_queue(slot))
             .peekable();
-        let mut sorted = Pages::new(passed.after(scan.clock, scan.after), |after, size| {
+        let mut sorted = Pages::new(low_water.after(scan.clock, scan.after), |after, size| {
             let of_base = DueScan {
                 after,
                 limit: size,
@@ -177,7 +179,7 @@ impl<B: Sorted> LogStore<B> {
         Ok(page)
     }
 
-    /// What the sorted store passed over can be made anew.
+    /// What the sorted store left out can be made anew.
     fn look_after_gaps(&self) {
         let gaps = self.base.gaps();
         if gaps.dues || gaps.lists {
@@ -256,7 +258,7 @@ impl<B: Sorted> LogStore<B> {
             let page = self.base.list_behind(shard, &of_base, &is_hidden)?;
             let read = page.records.len();
             left_out.set(left_out.get() + page.unreadable);
-            // Whatever it passed for that is not known; many such pages are not read.
+            // What it went by for that is not known; many such pages are not read.
             left = left.saturating_sub(read.max(filter.scan_limit / 8));
             let is_last = read < size || left == 0;
             let next = page.next.filter(|_| !is_last);

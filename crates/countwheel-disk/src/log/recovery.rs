@@ -453,8 +453,8 @@ impl Replay<'_> {
                     }
                 }
                 Logged::Fence(fence) => memtable.fence = fence,
-                Logged::Passed(note) => {
-                    memtable.passed.recover(note, self.ingested);
+                Logged::LowWater(note) => {
+                    memtable.low_water.recover(note, self.ingested);
                     memtable.noted_in = segment.number;
                 }
             }

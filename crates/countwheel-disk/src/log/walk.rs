@@ -619,7 +619,7 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
                 Ok(Some(Logged::Given(revision))) => Seen::Given(shard, revision),
                 Ok(Some(Logged::Fence(fence))) => Seen::Owned(shard, fence),
                 Ok(Some(Logged::Clock(note))) => Seen::Clock(shard, note),
-                Ok(Some(Logged::Passed(_) | Logged::Counts(_))) => continue,
+                Ok(Some(Logged::LowWater(_) | Logged::Counts(_))) => continue,
             };
             (self.each)(seen)?;
         }

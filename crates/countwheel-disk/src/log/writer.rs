@@ -57,7 +57,7 @@ pub(super) struct Part {
     pub(super) places: Vec<Written>,
     /// For each change in the shard of the settings.
     pub(super) beside: Vec<Written>,
-    /// Whether it says how far the sorted store was passed.
+    /// Whether it says where a low-water mark stands.
     pub(super) notes: bool,
 }
 

@@ -64,11 +64,11 @@ pub(super) mod fuzz;
 mod manifest;
 mod mark;
 mod merge;
-mod passed;
 mod reader;
 mod salvage;
 mod scan;
 mod scrub;
+mod skips;
 mod snapshot;
 mod version;
 mod writer;
@@ -122,7 +122,7 @@ pub struct TableOptions {
     pub merge_bytes: u64,
     /// A range of so many entries that need attention, all of them replaced or removed since, is
     /// remembered in memory once it was looked at. 1 at least.
-    pub passed_min: usize,
+    pub skip_min: usize,
 }
 
 impl Default for TableOptions {
@@ -133,7 +133,7 @@ impl Default for TableOptions {
             cache_bytes: 64 << 20,
             fan_in: 8,
             merge_bytes: 8 << 20,
-            passed_min: 64,
+            skip_min: 64,
         }
     }
 }

@@ -14,7 +14,7 @@ use super::format::{
     FRAME_HEADER, Footer, Kind, Malformed, Place, Pointer, Tree, Value, footer_pointer,
 };
 use super::manifest::TableEntry;
-use super::passed::{Passed, Range};
+use super::skips::{Range, SkipRanges};
 use crate::files::StoreFile;
 use crate::planted::planted;
 use crate::{DiskError, StoreError};
@@ -39,7 +39,7 @@ pub(super) struct Table {
     /// In place of the index over names, if a part of it cannot be read.
     flat: RwLock<Option<Arc<Flat>>>,
     /// Of the index of dues.
-    passed: RwLock<Passed>,
+    skips: RwLock<SkipRanges>,
 }
 
 /// A part of an index that cannot be read.
@@ -121,7 +121,7 @@ impl Table {
             gaps: Default::default(),
             left_alone: AtomicBool::new(false),
             flat: RwLock::default(),
-            passed: RwLock::default(),
+            skips: RwLock::default(),
         };
         table.footer = table.read_footer()?;
         Ok(Arc::new(table))
@@ -145,21 +145,21 @@ impl Table {
             gaps: Default::default(),
             left_alone: AtomicBool::new(false),
             flat: RwLock::default(),
-            passed: RwLock::default(),
+            skips: RwLock::default(),
         }
     }
 
     /// The first range of the index of dues that ends with `key` or later, and in which newer runs
     /// have replaced everything.
-    pub(super) fn passed_at(&self, key: &[u8]) -> Option<Range> {
-        let passed = self.passed.read().unwrap_or_else(PoisonError::into_inner);
-        passed.at(key)
+    pub(super) fn skip_at(&self, key: &[u8]) -> Option<Range> {
+        let skips = self.skips.read().unwrap_or_else(PoisonError::into_inner);
+        skips.at(key)
     }
 
     /// Remembers such a range, in which so many entries were looked at.
-    pub(super) fn pass(&self, (range, entries): (Range, usize)) {
-        let mut passed = self.passed.write().unwrap_or_else(PoisonError::into_inner);
-        passed.add(range, entries, self.directory.options.passed_min);
+    pub(super) fn add_skip(&self, (range, entries): (Range, usize)) {
+        let mut skips = self.skips.write().unwrap_or_else(PoisonError::into_inner);
+        skips.add(range, entries, self.directory.options.skip_min);
     }
 
     /// How many blocks were read for which the cache had no copy, of all tables.
@@ -529,7 +529,7 @@ impl Cursor {
 
     /// Goes to the first entry whose key is not less than `target`. False if there is none.
     ///
-    /// In an index, which can be made anew, what cannot be read is passed over.
+    /// In an index, which can be made anew, what cannot be read is left out.
     pub(super) fn seek(&mut self, target: &[u8]) -> Result<bool, StoreError> {
         let Tree { root, height } = self.table.footer.trees[self.section as usize];
         self.levels.clear();

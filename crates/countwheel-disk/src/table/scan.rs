@@ -7,8 +7,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::format::SHARD_BYTES;
-use super::passed::{Passing, Range};
 use super::reader::{Cursor, Section, Table};
+use super::skips::{OpenSkip, Range};
 use super::version::{Version, record};
 use super::writer::due_key;
 use crate::codec::{self, CodecError};
@@ -82,11 +82,11 @@ impl Source {
 
     /// Goes to the next entry in the range. False if there is none.
     fn advance(&mut self) -> Result<bool, StoreError> {
-        Ok(self.cursor.advance()? && self.pass()? && self.is_inside())
+        Ok(self.cursor.advance()? && self.skip()? && self.is_inside())
     }
 
     /// Goes by the ranges in which everything is known to be replaced.
-    fn pass(&mut self) -> Result<bool, StoreError> {
+    fn skip(&mut self) -> Result<bool, StoreError> {
         let Some((_, next)) = &mut self.dues else {
             return Ok(true);
         };
@@ -101,7 +101,7 @@ impl Source {
                     found = self.cursor.advance()?;
                 }
             }
-            *next = self.cursor.table().passed_at(self.cursor.key());
+            *next = self.cursor.table().skip_at(self.cursor.key());
         }
         Ok(found)
     }
@@ -179,17 +179,17 @@ pub(super) fn due(
         return Ok(page.finish());
     }
     let (mut sources, mut is_filled) = (BinaryHeap::new(), false);
-    let mut passing = Vec::new();
+    let mut open_skips = Vec::new();
     let range = (Bound::Excluded(begin.clone()), Bound::Included(end.clone()));
     for (run, table) in version.tables() {
         let (first, filled) = Source::first(table, run, Section::Due, &range)?;
         is_filled |= filled.is_some();
         sources.extend(filled);
         if let Some(mut source) = first {
-            let next = table.passed_at(source.cursor.key());
-            source.dues = Some((passing.len(), next));
-            passing.push((table, Passing::new(begin.clone())));
-            if source.pass()? && source.is_inside() {
+            let next = table.skip_at(source.cursor.key());
+            source.dues = Some((open_skips.len(), next));
+            open_skips.push((table, OpenSkip::new(begin.clone())));
+            if source.skip()? && source.is_inside() {
                 sources.push(source);
             }
         }
@@ -205,10 +205,10 @@ pub(super) fn due(
         let table = source.cursor.table();
         let parts = table.footer.due_parts(source.cursor.value());
         let (name, kind) = parts.map_err(|_| broken(CodecError::Name))?;
-        let passing = source
+        let open_skip = source
             .dues
             .as_ref()
-            .and_then(|(of, _)| passing.get_mut(*of));
+            .and_then(|(of, _)| open_skips.get_mut(*of));
         let wanted = scan.queue.is_none_or(|queue| {
             let rest = name.strip_prefix(queue.as_str().as_bytes());
             rest.is_some_and(|rest| rest.first() == Some(&0))
@@ -222,15 +222,15 @@ pub(super) fn due(
             page.costs(loads.saturating_mul(BLOCK_COST));
             // If that cannot be read, neither can the record: whoever asks for it is told.
             if is_replaced.or_else(|error| error.is_unreadable().then_some(false).ok_or(error))? {
-                if let Some((_, passing)) = passing {
-                    passing.replaced(source.cursor.key());
+                if let Some((_, open_skip)) = open_skip {
+                    open_skip.replaced(source.cursor.key());
                 }
                 return Ok(true);
             }
         }
-        if let Some((table, passing)) = passing {
-            let passed = passing.counts(source.cursor.key());
-            passed.into_iter().for_each(|passed| table.pass(passed));
+        if let Some((table, open_skip)) = open_skip {
+            let skip = open_skip.counts(source.cursor.key());
+            skip.into_iter().for_each(|skip| table.add_skip(skip));
         }
         if !wanted {
             return Ok(true);
@@ -241,9 +241,9 @@ pub(super) fn due(
     let page = page.finish();
     // All of them were looked at up to there.
     let end = page.next.map_or(end, key);
-    for (table, passing) in passing {
-        let passed = passing.ends(&end);
-        passed.into_iter().for_each(|passed| table.pass(passed));
+    for (table, open_skip) in open_skips {
+        let skip = open_skip.ends(&end);
+        skip.into_iter().for_each(|skip| table.add_skip(skip));
     }
     Ok(page)
 }

@@ -528,7 +528,7 @@ impl Sorted for Counted {
 }
 
 #[test]
-fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
+fn the_low_water_mark_passes_what_was_delivered_once_and_not_after_each_opening() {
     let disk = Disk::default();
     let base = Counted::default();
     let mut own = options();
@@ -564,7 +564,7 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
     let names = (10..4_900).map(|number| record(number, 1, 0).name);
     let removals: Vec<_> = names.map(Change::remove).collect();
     log.commit(lease, &removals).unwrap();
-    assert_eq!(first(&log), (key(4_900), 4_891), "nothing was passed yet");
+    assert_eq!(first(&log), (key(4_900), 4_891), "no mark was advanced yet");
     compact_all(&log);
     assert_eq!(first(&log), (key(4_900), 1));
     // The next commit writes it down.
@@ -592,7 +592,7 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
     drop(log);
     let (log, lease) = open();
     assert_eq!(first(&log), (key(5), 1));
-    // And passed when it is gone.
+    // And goes on when it is gone.
     log.commit(lease, &[Change::remove(record(5, 2, 0).name)])
         .unwrap();
     compact_all(&log);
@@ -600,7 +600,7 @@ fn what_was_delivered_is_passed_once_and_not_after_each_opening() {
 }
 
 #[test]
-fn while_something_is_flushed_that_is_due_later_all_before_it_is_passed() {
+fn the_low_water_mark_passes_all_before_something_that_is_flushed_and_due_later() {
     let disk = Disk::default();
     let interrupted = Interrupted::default();
     let (base, before) = (interrupted.base.clone(), Arc::clone(&interrupted.before));
@@ -620,8 +620,8 @@ fn while_something_is_flushed_that_is_due_later_all_before_it_is_passed() {
     let looking = Arc::clone(&log);
     *before.lock().unwrap() = Some(Box::new(move || while looking.compact().unwrap() {}));
     assert!(log.flush_oldest().unwrap());
-    // Had it not passed them then, they would be passed now; they are nowhere any more. But what
-    // it has passed, nobody finds who comes back.
+    // Had the mark not gone by them then, it would now; they are nowhere any more. But behind the
+    // mark nobody finds what comes back.
     base.ingest(
         base.ingested(),
         [1, 1_999, 2_000]
@@ -636,7 +636,7 @@ fn while_something_is_flushed_that_is_due_later_all_before_it_is_passed() {
 }
 
 #[test]
-fn nothing_is_passed_that_is_about_to_be_flushed() {
+fn the_low_water_mark_passes_nothing_that_is_about_to_be_flushed() {
     let disk = Disk::default();
     let interrupted = Interrupted::default();
     let (base, before) = (interrupted.base.clone(), Arc::clone(&interrupted.before));

@@ -148,7 +148,7 @@ impl Maker {
         options.cache_bytes = [0, 20_000, 1 << 20][self.random.index(3)];
         options.fan_in = 2 + self.random.index(3);
         options.merge_bytes = [1_000, 10_000, 1 << 20][self.random.index(3)];
-        options.passed_min = options.fan_in;
+        options.skip_min = options.fan_in;
         options
     }
 
@@ -439,7 +439,7 @@ fn small() -> TableOptions {
     options.table_bytes = 4 << 10;
     options.block_bytes = 300;
     options.fan_in = 2;
-    options.passed_min = 2;
+    options.skip_min = 2;
     options
 }
 

@@ -271,7 +271,7 @@ fn options(random: &mut Random) -> DiskOptions {
     options.tables.table_bytes = *random.pick(&[4_096, 16_384]);
     options.tables.block_bytes = *random.pick(&[256, 4_096]);
     options.tables.fan_in = *random.pick(&[2, 3]);
-    options.tables.passed_min = options.tables.fan_in;
+    options.tables.skip_min = options.tables.fan_in;
     options
 }
 

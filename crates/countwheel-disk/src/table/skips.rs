@@ -15,9 +15,9 @@ pub(super) type Range = (Vec<u8>, Vec<u8>);
 
 /// Ranges that do not touch each other.
 #[derive(Debug, Default)]
-pub(super) struct Passed(BTreeMap<Vec<u8>, Vec<u8>>);
+pub(super) struct SkipRanges(BTreeMap<Vec<u8>, Vec<u8>>);
 
-impl Passed {
+impl SkipRanges {
     /// The first range that ends with `key` or later.
     pub(super) fn at(&self, key: &[u8]) -> Option<Range> {
         let before = self
@@ -65,13 +65,13 @@ impl Passed {
 
 /// What a scan has found of one table since the last entry that counts.
 #[derive(Debug)]
-pub(super) struct Passing {
+pub(super) struct OpenSkip {
     begin: Vec<u8>,
     last: Vec<u8>,
     entries: usize,
 }
 
-impl Passing {
+impl OpenSkip {
     /// A scan that begins behind `begin`.
     pub(super) fn new(begin: Vec<u8>) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Passing {
     /// were replaced there, if any were.
     pub(super) fn counts(&mut self, key: &[u8]) -> Option<(Range, usize)> {
         let entries = std::mem::take(&mut self.entries);
-        if planted!(TablesPassWhatCounts) {
+        if planted!(TablesSkipWhatCounts) {
             self.last.clear();
             self.last.extend_from_slice(key);
         }
@@ -116,31 +116,31 @@ mod tests {
         (vec![begin], vec![end])
     }
 
-    fn all(passed: &Passed) -> Vec<(u8, u8)> {
-        let ranges = passed.0.iter();
+    fn all(skips: &SkipRanges) -> Vec<(u8, u8)> {
+        let ranges = skips.0.iter();
         ranges.map(|(begin, end)| (begin[0], end[0])).collect()
     }
 
     #[test]
     fn ranges_that_touch_become_one() {
-        let mut passed = Passed::default();
-        passed.add(range(10, 20), 64, 64);
-        passed.add(range(40, 50), 70, 64);
-        passed.add(range(30, 32), 63, 64);
-        assert_eq!(all(&passed), [(10, 20), (40, 50)]);
-        passed.add(range(20, 25), 1, 64);
-        assert_eq!(all(&passed), [(10, 25), (40, 50)]);
-        passed.add(range(12, 45), 1, 64);
-        assert_eq!(all(&passed), [(10, 50)]);
-        passed.add(range(60, 60), 64, 64);
-        passed.add(range(5, 90), 0, 64);
-        assert_eq!(all(&passed), [(5, 90)]);
+        let mut skips = SkipRanges::default();
+        skips.add(range(10, 20), 64, 64);
+        skips.add(range(40, 50), 70, 64);
+        skips.add(range(30, 32), 63, 64);
+        assert_eq!(all(&skips), [(10, 20), (40, 50)]);
+        skips.add(range(20, 25), 1, 64);
+        assert_eq!(all(&skips), [(10, 25), (40, 50)]);
+        skips.add(range(12, 45), 1, 64);
+        assert_eq!(all(&skips), [(10, 50)]);
+        skips.add(range(60, 60), 64, 64);
+        skips.add(range(5, 90), 0, 64);
+        assert_eq!(all(&skips), [(5, 90)]);
     }
 
     #[test]
     fn a_range_is_found_from_before_and_from_inside() {
-        let mut passed = Passed::default();
-        passed.add(range(10, 20), 64, 64);
+        let mut skips = SkipRanges::default();
+        skips.add(range(10, 20), 64, 64);
         for (key, found) in [
             (5, Some((10, 20))),
             (10, Some((10, 20))),
@@ -148,7 +148,7 @@ mod tests {
             (20, Some((10, 20))),
             (21, None),
         ] {
-            let at = passed.at(&[key]);
+            let at = skips.at(&[key]);
             assert_eq!(at.map(|(begin, end)| (begin[0], end[0])), found, "{key}");
         }
     }
@@ -156,13 +156,13 @@ mod tests {
     /// Where an entry counts, one range ends and another begins.
     #[test]
     fn what_counts_is_in_no_range() {
-        let mut passing = Passing::new(vec![1]);
-        passing.replaced(&[3]);
-        passing.replaced(&[4]);
-        assert_eq!(passing.counts(&[6]), Some((range(1, 4), 2)));
-        assert_eq!(passing.counts(&[7]), None);
-        passing.replaced(&[8]);
-        assert_eq!(passing.ends(&[9]), Some((range(7, 9), 1)));
-        assert_eq!(Passing::new(vec![1]).ends(&[9]), None);
+        let mut open = OpenSkip::new(vec![1]);
+        open.replaced(&[3]);
+        open.replaced(&[4]);
+        assert_eq!(open.counts(&[6]), Some((range(1, 4), 2)));
+        assert_eq!(open.counts(&[7]), None);
+        open.replaced(&[8]);
+        assert_eq!(open.ends(&[9]), Some((range(7, 9), 1)));
+        assert_eq!(OpenSkip::new(vec![1]).ends(&[9]), None);
     }
 }

@@ -1,9 +1,10 @@
-//! How far the sorted store has been passed: up to where there is nothing more to find in it.
+//! The low-water mark of the sorted store: up to where, in the order of wakes, there is nothing
+//! more to find in it.
 //!
 //! What was delivered or removed leaves entries in the order of wakes that nobody wants: the
 //! sorted store has not heard of it yet, or has not merged it away. Whoever begins at the
-//! beginning, as every opening does, would go by all of them. So the log remembers, for each
-//! shard and clock, a wake up to which the sorted store has nothing but what the log hides.
+//! beginning, as every opening does, would go by all of them. So the log keeps a low-water
+//! mark for each shard and clock: a wake up to which the sorted store has nothing but what the log hides.
 //!
 //! - It **goes on** when somebody has looked: what is hidden stays so until it has been flushed, and has
 //!   been replaced then. While something is flushed it goes on to the first wake of that: what is behind
@@ -24,7 +25,7 @@ use crate::{DueClock, Wake};
 
 /// So many entries are looked at in one piece, if the first of them is hidden.
 const AT_ONCE: usize = 1_024;
-/// Once so many were passed, it is written.
+/// Once a mark has passed so many entries, it is written.
 const NOTED_EVERY: usize = 1_024;
 /// Once so many changes may have hidden something, it is worth a look.
 pub(super) const LOOK_EVERY: usize = 4_096;
@@ -35,15 +36,16 @@ const CLOCKS: [DueClock; 2] = [DueClock::Wall, DueClock::Boot];
 /// The first wake, by a clock, of what is flushed of a shard.
 pub(super) type Earliest = (Shard, DueClock, Wake);
 
-/// By clock: a wake up to which, and with which, nothing is to be found.
+/// The low-water marks of a shard. By clock: a wake up to which, and with which, nothing is to be
+/// found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Passed([Wake; 2]);
+pub(super) struct LowWater([Wake; 2]);
 
-impl Passed {
+impl LowWater {
     /// After what to begin to read.
     pub(super) fn after(self, clock: DueClock, after: Option<Wake>) -> Option<Wake> {
-        let passed = Some(self.0[clock as usize]).filter(|&wake| wake > Wake::default());
-        passed.max(after)
+        let mark = Some(self.0[clock as usize]).filter(|&wake| wake > Wake::default());
+        mark.max(after)
     }
 
     fn set(&mut self, clock: DueClock, wake: Wake) {
@@ -59,15 +61,15 @@ impl Passed {
 
     /// Something is to be found there from now on.
     pub(super) fn go_back(&mut self, clock: DueClock, wake: Wake) {
-        let passed = &mut self.0[clock as usize];
-        *passed = before(wake).min(*passed);
+        let mark = &mut self.0[clock as usize];
+        *mark = before(wake).min(*mark);
     }
 
-    /// What there is to write: nothing for a clock by which nothing was passed.
+    /// What there is to write: nothing for a clock whose mark stands at the beginning.
     fn notes(self, ingested: Option<u64>) -> impl Iterator<Item = Note> {
-        let passed = CLOCKS.into_iter().zip(self.0);
-        let passed = passed.filter(|&(_, wake)| wake > Wake::default());
-        passed.map(move |(clock, wake)| Note {
+        let marks = CLOCKS.into_iter().zip(self.0);
+        let marks = marks.filter(|&(_, wake)| wake > Wake::default());
+        marks.map(move |(clock, wake)| Note {
             clock,
             wake,
             ingested,
@@ -91,7 +93,7 @@ impl Memtable {
         if self.unnoted < NOTED_EVERY && self.noted_in == number {
             return Vec::new();
         }
-        let mut always = self.passed;
+        let mut always = self.low_water;
         for clock in CLOCKS {
             if let Some((first, _)) = self.due_after(clock, None).next() {
                 always.go_back(clock, first);
@@ -99,7 +101,7 @@ impl Memtable {
         }
         // The one that says less comes first, so that the other counts if both hold.
         let mut notes: Vec<Note> = always.notes(None).collect();
-        notes.extend(self.passed.notes(Some(ingested)));
+        notes.extend(self.low_water.notes(Some(ingested)));
         notes
     }
 }
@@ -126,7 +128,7 @@ impl<B: Sorted> LogStore<B> {
         state.is_flushing = true;
         for &(shard, clock, wake) in &earliest {
             if let Some(memtable) = state.shards.get_mut(&shard) {
-                memtable.passed.go_back(clock, wake);
+                memtable.low_water.go_back(clock, wake);
             }
         }
         state.earliest = earliest;
@@ -136,27 +138,29 @@ impl<B: Sorted> LogStore<B> {
         self.state_mut().is_flushing = false;
     }
 
-    /// Passes some of what the sorted store has and the log hides. True if there may be more.
-    pub(super) fn pass(&self) -> Result<bool, StoreError> {
+    /// Advances the low-water marks past some of what the sorted store has and the log hides. True
+    /// if there may be more.
+    pub(super) fn advance_low_water(&self) -> Result<bool, StoreError> {
         let shards: Vec<Shard> = self.state().shards.keys().copied().collect();
         let mut more = false;
         for shard in shards {
             for clock in CLOCKS {
-                more |= self.pass_by(shard, clock, 1)? && self.pass_by(shard, clock, AT_ONCE)?;
+                more |=
+                    self.advance_by(shard, clock, 1)? && self.advance_by(shard, clock, AT_ONCE)?;
             }
         }
         Ok(more)
     }
 
     /// True if all that the page has were hidden, there is another page, and what is flushed does not
-    /// stand before it: then there is no more to pass until it has been flushed.
-    fn pass_by(&self, shard: Shard, clock: DueClock, limit: usize) -> Result<bool, StoreError> {
+    /// stand before it: then there is no more to advance until it has been flushed.
+    fn advance_by(&self, shard: Shard, clock: DueClock, limit: usize) -> Result<bool, StoreError> {
         let state = self.state();
         let (flushes, was_flushing) = (state.flushes, state.is_flushing);
         let Some(memtable) = state.shards.get(&shard) else {
             return Ok(false);
         };
-        let after = memtable.passed.after(clock, None);
+        let after = memtable.low_water.after(clock, None);
         // However long the sorted store takes, no commit waits for it.
         drop(state);
         let scan = DueScan {
@@ -168,7 +172,7 @@ impl<B: Sorted> LogStore<B> {
         let page = self.base.due(shard, &scan)?;
         let entries = page.entries;
         if self.base.gaps().dues {
-            // What was passed over is found again once the index was made anew.
+            // What the read left out is found again once the index was made anew.
             return Ok(false);
         }
         let mut state = self.state_mut();
@@ -187,17 +191,17 @@ impl<B: Sorted> LogStore<B> {
             .iter()
             .position(|entry| !hides(memtable, &entry.name))
             .unwrap_or(entries.len());
-        let passed = match entries.get(seen) {
+        let mark = match entries.get(seen) {
             Some(first) => Some(before(first.wake)),
-            // What was removed in between is passed as well.
+            // What was removed in between is left behind as well.
             None => page.next.or(entries.last().map(|last| last.wake)),
         };
-        let bounded = passed.map(|passed| bound.map_or(passed, |bound| passed.min(bound)));
+        let bounded = mark.map(|mark| bound.map_or(mark, |bound| mark.min(bound)));
         if let Some(bounded) = bounded {
-            memtable.passed.set(clock, bounded);
+            memtable.low_water.set(clock, bounded);
         }
         memtable.unnoted += seen;
         let is_more = seen == entries.len() && page.next.is_some();
-        Ok(is_more && bounded == passed)
+        Ok(is_more && bounded == mark)
     }
 }
