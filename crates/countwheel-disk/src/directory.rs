@@ -198,7 +198,7 @@ fn lock_of(
 ///
 /// An older version becomes the newest, so that no earlier program reads what it does not know.
 /// Says what there is then: a full disk must not keep a store shut, so it may be as it was.
-pub(super) fn settle_format(
+pub(super) fn persist_format(
     place: &dyn Place,
     directory: &Path,
     format: Format,
@@ -366,7 +366,7 @@ fn renew(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
 ///
 /// As in [`renew`], a sync alone says nothing about a name that was there. So the name is taken away
 /// and given once more.
-pub(super) fn settle_name(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+pub(super) fn persist_name(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
     let Some((real, passing)) = with_other_name(place, directory, ".settling")? else {
         return Ok(());
     };

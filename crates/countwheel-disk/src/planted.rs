@@ -35,16 +35,16 @@ bugs! {
     /// The log does not sync the directory when a segment got its name.
     LogNameUnsynced,
     /// A segment takes commits before the tables know of it.
-    OpeningUnmarked,
+    OpeningWithoutCheckpoint,
     /// An opening does not compare the log with the commit that the manifest names.
     OpeningBelievesShortLog,
-    /// The tables are settled before the log was read: a start that is refused has written.
-    OpeningSettlesFirst,
+    /// The tables are made durable before the log was read: a start that is refused has written.
+    OpeningPersistsFirst,
     /// A reader of the log takes as many bytes as a length says, without a look at how many there
     /// are.
     ReaderTrustsLengths,
     /// An opening does not write the last commit again before it syncs.
-    LogSettlesWithoutWrite,
+    LogPersistsWithoutWrite,
     /// An opening leaves the name of a segment without commits to a sync that may have failed.
     LogKeepsUnsureName,
     /// The first segment that is flushed takes no removals along for what older tables have and the log

@@ -21,7 +21,7 @@ pub trait Sorted: Send + Sync {
 
     /// Whether what [`ingested`](Self::ingested) said when it was opened survives a loss of power.
     /// If it was not sure, and could not be made so, the log keeps what was taken in.
-    fn is_settled(&self) -> bool {
+    fn is_persisted(&self) -> bool {
         true
     }
 
@@ -30,25 +30,25 @@ pub trait Sorted: Send + Sync {
     /// so that a start that is refused changes nothing. A second call does nothing.
     ///
     /// # Errors
-    /// [`StoreError`]. With no room it succeeds, and [`is_settled`](Self::is_settled) is false.
-    fn settle(&self) -> Result<(), StoreError> {
+    /// [`StoreError`]. With no room it succeeds, and [`is_persisted`](Self::is_persisted) is false.
+    fn persist(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// How far the log in front is known to have reached: the last [`mark`](Self::mark) that was
-    /// made, or what the last ingest [followed](Flushed::reached), if that is farther; `None` if
-    /// there was neither. A log that ends before has lost its end.
+    /// How far the log in front is known to have reached: the last [`checkpoint`](Self::checkpoint)
+    /// that was made, or what the last ingest [followed](Flushed::reached), if that is farther;
+    /// `None` if there was neither. A log that ends before has lost its end.
     fn reached(&self) -> Option<Reached> {
         None
     }
 
-    /// Notes, durably, how far the log in front has reached. A log marks each segment that it
-    /// begins before the first commit in it.
+    /// Notes, durably, how far the log in front has reached. A log writes a checkpoint of each
+    /// segment that it begins before the first commit in it.
     ///
     /// # Errors
-    /// An error that [is full](StoreError::is_full) if there is no room for the mark, and nothing was
-    /// changed. Any other error ends this opening of the store.
-    fn mark(&self, reached: Reached) -> Result<(), StoreError> {
+    /// An error that [is full](StoreError::is_full) if there is no room for the checkpoint, and
+    /// nothing was changed. Any other error ends this opening of the store.
+    fn checkpoint(&self, reached: Reached) -> Result<(), StoreError> {
         let _kept_nowhere = reached;
         Ok(())
     }
@@ -154,7 +154,7 @@ pub trait Sorted: Send + Sync {
     }
 }
 
-/// How far a log has reached. See [`Sorted::mark`].
+/// How far a log has reached. See [`Sorted::checkpoint`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -164,7 +164,7 @@ pub trait Sorted: Send + Sync {
 /// let files = Arc::new(SystemFiles::new(directory.path()));
 /// let tables = TableStore::open(files, 7, TableOptions::default())?;
 /// let reached = Reached { segment: 3, commit: 99 };
-/// tables.mark(reached)?;
+/// tables.checkpoint(reached)?;
 /// assert_eq!(tables.reached(), Some(reached));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -172,7 +172,7 @@ pub trait Sorted: Send + Sync {
 pub struct Reached {
     /// The newest segment.
     pub segment: u64,
-    /// A commit that was durable when the mark was made; 0 if there was none.
+    /// A commit that was durable when the checkpoint was made; 0 if there was none.
     pub commit: u64,
 }
 

@@ -198,7 +198,7 @@ impl Machine {
             Kind::Log | Kind::Tables => {
                 let sorted: Arc<dyn Sorted> = match self.kind {
                     Kind::Log => Arc::new(self.sorted.clone()),
-                    _ => Arc::new(TableStore::open_unsettled(
+                    _ => Arc::new(TableStore::open_unpersisted(
                         files("tables"),
                         id,
                         self.tables,

@@ -219,20 +219,20 @@ impl Sorted for MisusedSorted {
         late.unwrap_or_else(|| self.sorted.ingested())
     }
 
-    fn is_settled(&self) -> bool {
-        self.sorted.is_settled()
+    fn is_persisted(&self) -> bool {
+        self.sorted.is_persisted()
     }
 
-    fn settle(&self) -> Result<(), StoreError> {
-        self.sorted.settle()
+    fn persist(&self) -> Result<(), StoreError> {
+        self.sorted.persist()
     }
 
     fn reached(&self) -> Option<Reached> {
         self.sorted.reached()
     }
 
-    fn mark(&self, reached: Reached) -> Result<(), StoreError> {
-        self.sorted.mark(reached)
+    fn checkpoint(&self, reached: Reached) -> Result<(), StoreError> {
+        self.sorted.checkpoint(reached)
     }
 
     fn ingest(&self, segment: u64, flushed: Flushed) -> Result<(), StoreError> {

@@ -125,7 +125,7 @@ impl DiskStore {
             files.push(Listed { path, bytes, sum });
         }
         // Without it, a snapshot that lost its newest segment would be taken for whole.
-        let path = format!("{TABLES}/{}", table::mark_of(reached));
+        let path = format!("{TABLES}/{}", table::checkpoint_of(reached));
         write(&into.join(&path), &[])?;
         let (bytes, sum) = (0, Some(crc32c::crc32c(&[])));
         files.push(Listed { path, bytes, sum });

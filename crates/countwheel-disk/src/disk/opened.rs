@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::super::directory::{
-    Claim, Format, Lock, VERSION, create_directory, io_error, settle_format, settle_name,
+    Claim, Format, Lock, VERSION, create_directory, io_error, persist_format, persist_name,
     sync_directory, write_format,
 };
 use super::super::place::{Place, SET_ASIDE};
@@ -65,11 +65,11 @@ impl Opened {
         };
         let (log, tables) = (files(LOG)?, files(TABLES)?);
         let store_id = format.store_id;
-        let tables = TableStore::open_unsettled(tables, store_id, options.tables)?;
+        let tables = TableStore::open_unpersisted(tables, store_id, options.tables)?;
         let log = LogStore::open(tables, log, store_id, options.log)?;
         // Sound: whoever is refused from here on is refused by the system.
         lock.with_file(directory)?;
-        let format = settle_format(place, directory, format)?;
+        let format = persist_format(place, directory, format)?;
         if format.is_older() {
             let directory = directory.display();
             tracing::warn!(%directory, version = format.version, "the disk is full: the directory keeps its format for now");
@@ -123,7 +123,7 @@ pub(super) fn begin(
     store_id: u64,
     lock: &mut Lock,
 ) -> Result<Format, StoreError> {
-    settle_name(place, directory)?;
+    persist_name(place, directory)?;
     lock.with_file(directory)?;
     let format = Format {
         version: VERSION,
@@ -195,9 +195,9 @@ pub(super) fn must_have(place: &dyn Place, directory: &Path) -> Result<(), Store
         }
         let names = place.names(&path);
         let names = names.map_err(|source| io_error(&path, source))?;
-        // A mark says which segment it is that is missing.
-        let is_marked = || table::reached(&*place.read_only(&directory.join(TABLES)));
-        if part == LOG && is_marked().is_ok_and(|reached| reached.is_some()) {
+        // A checkpoint says which segment it is that is missing.
+        let has_checkpoint = || table::reached(&*place.read_only(&directory.join(TABLES)));
+        if part == LOG && has_checkpoint().is_ok_and(|reached| reached.is_some()) {
             continue;
         }
         let is_it = |name: &std::ffi::OsString| name.to_string_lossy().starts_with(begins);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::super::directory::{Format, settle_format};
+use super::super::directory::{Format, persist_format};
 use super::super::place::Place;
 use super::super::{Change, DiskError, StoreError};
 use crate::planted::planted;
@@ -60,10 +60,12 @@ impl RaisedFormat {
         if !format.is_older() {
             return Ok(());
         }
-        let settled = settle_format(place, directory, *format);
-        let stays_older = settled.as_ref().is_ok_and(|settled| settled.is_older());
+        let persisted = persist_format(place, directory, *format);
+        let stays_older = persisted
+            .as_ref()
+            .is_ok_and(|persisted| persisted.is_older());
         self.to_raise.store(stays_older, Ordering::Release);
-        *format = settled?;
+        *format = persisted?;
         if stays_older && is_needed {
             let path = directory.to_owned();
             return Err(DiskError::Full { path }.into());

@@ -167,11 +167,11 @@ impl<B: Sorted> LogStore<B> {
         self.watch.wake.notify_all();
     }
 
-    /// How much of the flush that is under way has to be done before a commit may be made, as a
-    /// share of 1; more than that if all of it. So commits slow down to the speed of the flusher as
-    /// the room for them runs out, instead of stopping until a whole segment has been flushed.
-    /// `names_then` is how many names were in the memtable when it began.
-    fn pace(&self, names_then: usize) -> f64 {
+    /// The write throttle: how much of the flush that is under way has to be done before a commit
+    /// may be made, as a share of 1; more than that if all of it. So commits slow down to the speed
+    /// of the flusher as the room for them runs out, instead of stopping until a whole segment has
+    /// been flushed. `names_then` is how many names were in the memtable when it began.
+    fn throttle(&self, names_then: usize) -> f64 {
         let fill = self.fill();
         let names = fill.names;
         if self.is_too_much(fill) {
@@ -214,7 +214,7 @@ impl<B: Sorted> LogStore<B> {
             let progress = self.progress();
             let (seen, names) = (progress.flushes, progress.names);
             drop(progress);
-            let needed = self.pace(names);
+            let needed = self.throttle(names);
             if needed <= 0.0 {
                 return Ok(false);
             }
@@ -613,7 +613,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (log, lease) = log(&directory, options);
         let given = |revision| log.commit(lease, &[Change::Given(Revision(revision))]);
-        let mut paced = 0;
+        let mut throttled = 0;
         for revision in 0.. {
             let full = log.writer_whatever().full();
             if log.names_and_segments().1 < 3 {
@@ -622,11 +622,11 @@ mod tests {
                 break;
             } else {
                 assert!(goes_on(&log, full + 0.01) && !goes_on(&log, full - 0.01));
-                paced += 1;
+                throttled += 1;
             }
             given(revision).unwrap();
         }
-        assert!(paced > 100, "{paced}");
+        assert!(throttled > 100, "{throttled}");
         // And one segment more has to wait for all of it.
         log.seal().unwrap();
         assert!(!goes_on(&log, 1.0));

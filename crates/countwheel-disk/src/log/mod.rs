@@ -291,7 +291,7 @@ impl<B: Sorted> LogStore<B> {
     /// Opens the log in `files`, or begins one there if there is none.
     ///
     /// Reads what the sorted store has not taken in: at most as many segments as the options
-    /// allow, and nothing of the sorted store. Then it [settles](Sorted::settle) that, and makes
+    /// allow, and nothing of the sorted store. Then it [makes that durable](Sorted::persist), and makes
     /// the segments of the reserve. A log that is refused was not changed.
     ///
     /// # Errors
@@ -306,17 +306,17 @@ impl<B: Sorted> LogStore<B> {
         options: LogOptions,
     ) -> Result<Self, StoreError> {
         let reached = base.reached();
-        if planted!(OpeningSettlesFirst) {
-            base.settle()?;
+        if planted!(OpeningPersistsFirst) {
+            base.persist()?;
         }
         let mut found = recovery::find(&*files, store_id, base.ingested(), reached)?;
         let recovered = recovery::replay(&*files, &found.segments, reached)?;
         // All of it is sound: from here on something is written, and nothing before.
-        base.settle()?;
-        if !base.is_settled() {
+        base.persist()?;
+        if !base.is_persisted() {
             found.flushed.clear(); // the next opening finds them again
         }
-        recovered.settle(&*files)?;
+        recovered.persist(&*files)?;
         let mut one_header = std::mem::take(&mut found.one_header);
         for (_, trouble) in &one_header {
             tracing::error!(%trouble, "a segment has one header left; the start goes on with it");
@@ -380,7 +380,7 @@ impl<B: Sorted> LogStore<B> {
         let writer = Writer {
             active,
             unsure,
-            marked: None,
+            checkpoint: None,
             copied,
             counts_whole: options.counts_whole,
             begins_at,
@@ -562,7 +562,7 @@ impl<B: Sorted> LogStore<B> {
         if let Some(segment) = self.judged(writer, begun)? {
             self.begun(segment);
         }
-        self.mark_reached(writer)?;
+        self.write_checkpoint(writer)?;
         let appended = writer.append();
         let body_at = self.judged(writer, appended)?;
         Ok((writer.active.number, body_at))
@@ -570,18 +570,18 @@ impl<B: Sorted> LogStore<B> {
 
     /// Sees to it that the sorted store knows of the active segment before a commit is in it: with
     /// the file, all that was ever in it could be lost without a trace.
-    fn mark_reached(&self, writer: &mut Writer) -> Result<(), StoreError> {
+    fn write_checkpoint(&self, writer: &mut Writer) -> Result<(), StoreError> {
         let segment = writer.active.number;
         if writer
-            .marked
-            .is_some_and(|marked| marked.segment == segment)
-            || planted!(OpeningUnmarked)
+            .checkpoint
+            .is_some_and(|checkpoint| checkpoint.segment == segment)
+            || planted!(OpeningWithoutCheckpoint)
         {
             return Ok(());
         }
         let reached = writer.reached();
-        self.base.mark(reached)?;
-        writer.marked = Some(reached);
+        self.base.checkpoint(reached)?;
+        writer.checkpoint = Some(reached);
         Ok(())
     }
 
@@ -590,13 +590,17 @@ impl<B: Sorted> LogStore<B> {
     pub fn close(&self) {
         let mut writer = self.writer_whatever();
         let reached = writer.reached();
-        if writer.poisoned || writer.marked.is_none_or(|marked| marked == reached) {
+        if writer.poisoned
+            || writer
+                .checkpoint
+                .is_none_or(|checkpoint| checkpoint == reached)
+        {
             return;
         }
-        if let Err(error) = self.base.mark(reached) {
-            tracing::warn!(%error, "the end of the log was not marked");
+        if let Err(error) = self.base.checkpoint(reached) {
+            tracing::warn!(%error, "the end of the log has no checkpoint");
         }
-        writer.marked = Some(reached);
+        writer.checkpoint = Some(reached);
     }
 
     /// Notes a segment that was begun: the one before can be flushed.

@@ -52,13 +52,13 @@ impl Recovered {
     /// Makes durable what was read. The process before may have ended before its last sync, or
     /// because it failed; and after a sync that failed, another one says nothing about what was
     /// written before it. So what that sync was for is written again.
-    pub(super) fn settle(&self, files: &dyn Files) -> Result<(), StoreError> {
+    pub(super) fn persist(&self, files: &dyn Files) -> Result<(), StoreError> {
         let Some((segment, ..)) = &self.end else {
             return Ok(());
         };
         let write = || {
             if let Some((frame, body)) = &self.last_commit
-                && !planted!(LogSettlesWithoutWrite)
+                && !planted!(LogPersistsWithoutWrite)
             {
                 let mut bytes = vec![0; FRAME_HEADER];
                 bytes.extend_from_slice(body);

@@ -22,8 +22,8 @@ pub(super) struct Writer {
     pub(super) active: Segment,
     /// The active segment has no commits, and may lose its name: it must not get any.
     pub(super) unsure: bool,
-    /// The last mark that this opening made of how far the log has reached.
-    pub(super) marked: Option<Reached>,
+    /// The last checkpoint that this opening wrote.
+    pub(super) checkpoint: Option<Reached>,
     /// In which segment the last copy of the counts begins that is whole.
     pub(super) copied: u64,
     /// With more queues than this, a segment does not begin with all counts.

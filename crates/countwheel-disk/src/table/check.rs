@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::block::{Block, Entries};
+use super::checkpoint::reached;
 use super::directory::Directory;
 use super::filter;
 use super::format::{FRAME_HEADER, Kind, Malformed, Pointer, Tree, Value, name_of, restore};
 use super::manifest::{Manifest, TableEntry};
-use super::mark::reached;
 use super::reader::{Section, Table};
 use super::writer::{due_key, queue_len};
 use crate::codec::{self, Indexed};
@@ -56,12 +56,12 @@ pub(crate) fn ingested(files: &dyn Files, store_id: u64) -> Result<Option<u64>, 
     Ok(manifest.map(|manifest| manifest.ingested))
 }
 
-/// How far the log in front is known to have reached, by the marks and by the manifest, if that can
+/// How far the log in front is known to have reached, by the checkpoints and by the manifest, if that can
 /// be read; `None` if neither says anything.
 pub(crate) fn has_reached(files: &dyn Files, store_id: u64) -> io::Result<Option<Reached>> {
-    let marked = reached(files)?;
+    let by_files = reached(files)?;
     let manifest = Manifest::read(files, store_id).ok().flatten();
-    Ok(marked.max(manifest.and_then(|manifest| manifest.reached)))
+    Ok(by_files.max(manifest.and_then(|manifest| manifest.reached)))
 }
 
 impl super::TableStore {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::TableOptions;
 use super::cache::Cache;
-use super::mark;
+use super::checkpoint;
 use crate::files::{Files, is_full};
 use crate::{DiskError, Gaps, Reached, StoreError};
 use crate::{Trouble, TroubleReason, Troubles};
@@ -80,8 +80,8 @@ pub(super) enum FileName {
     Manifest,
     /// One that was being written.
     NewManifest(u64),
-    /// A mark of how far the log in front has reached.
-    Mark(Reached),
+    /// A checkpoint of how far the log in front has reached.
+    Checkpoint(Reached),
 }
 
 const NEW_MANIFEST: &str = "manifest-new-";
@@ -150,8 +150,8 @@ impl Directory {
         if name == Self::MANIFEST {
             return Some(FileName::Manifest);
         }
-        if let Some(reached) = mark::parse(name) {
-            return Some(FileName::Mark(reached));
+        if let Some(reached) = checkpoint::parse(name) {
+            return Some(FileName::Checkpoint(reached));
         }
         if let Some(number) = number(TABLE) {
             return (Self::table_name(number) == name).then_some(FileName::Table(number));

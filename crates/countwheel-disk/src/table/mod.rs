@@ -7,7 +7,7 @@
 //! - `table-<number>`: what one ingest or one merge wrote, or a part of it. Never changed.
 //! - `manifest`: which tables there are; see [`manifest`].
 //! - `manifest-new-<number>`: one that is being written.
-//! - `reached-<segment>-<commit>`: how far the log in front has reached; see [`mark`].
+//! - `reached-<segment>-<commit>`: how far the log in front has reached; see [`checkpoint`].
 //!
 //! A number is sixteen hexadecimal digits and is given once. What the manifest does not name is
 //! left over from a crash, or the manifest is older than the directory: when the store is opened,
@@ -54,6 +54,7 @@
 mod block;
 mod cache;
 mod check;
+mod checkpoint;
 mod directory;
 mod fill;
 mod filter;
@@ -62,7 +63,6 @@ mod format;
 #[cfg(feature = "planted-bugs")]
 pub(super) mod fuzz;
 mod manifest;
-mod mark;
 mod merge;
 mod reader;
 mod salvage;
@@ -79,11 +79,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use self::check::{TableCheck, TableProblem};
 pub(super) use self::check::{has_reached, ingested};
+use self::checkpoint::Checkpoints;
+pub(super) use self::checkpoint::{checkpoint_of, reached};
 use self::directory::{Directory, FileName, Purpose, io_error, not_a_store};
 use self::format::strip;
 use self::manifest::Manifest;
-use self::mark::Marks;
-pub(super) use self::mark::{mark_of, reached};
 use self::merge::{Fault, Merge};
 use self::reader::Table;
 pub(super) use self::salvage::Found;
@@ -194,10 +194,10 @@ pub struct TableStats {
 pub struct TableStore {
     directory: Arc<Directory>,
     /// What is to be done before anything else is written.
-    unsettled: Mutex<Option<Unsettled>>,
+    unpersisted: Mutex<Option<Unpersisted>>,
     /// Whether the manifest that was opened is sure to be the one that is found again.
-    is_settled: AtomicBool,
-    marks: Mutex<Marks>,
+    is_persisted: AtomicBool,
+    checkpoints: Mutex<Checkpoints>,
     version: RwLock<Arc<Version>>,
     /// Held by the one ingest at a time. Taken before `editing`.
     ingesting: Mutex<()>,
@@ -213,7 +213,7 @@ pub struct TableStore {
 
 /// What an opening leaves to be done.
 #[derive(Debug)]
-struct Unsettled {
+struct Unpersisted {
     /// There was no manifest.
     is_new: bool,
     /// The files that the manifest does not name.
@@ -226,19 +226,19 @@ impl TableStore {
     /// Reads the manifest and a footer of each table, and sets aside what a crash left behind.
     ///
     /// # Errors
-    /// As [`open_unsettled`](Self::open_unsettled), and [`DiskError::Full`] if there is no room
+    /// As [`open_unpersisted`](Self::open_unpersisted), and [`DiskError::Full`] if there is no room
     /// to begin.
     pub fn open(
         files: Arc<dyn Files>,
         store_id: u64,
         options: TableOptions,
     ) -> Result<Self, StoreError> {
-        let store = Self::open_unsettled(files, store_id, options)?;
-        store.settle()?;
+        let store = Self::open_unpersisted(files, store_id, options)?;
+        store.persist()?;
         Ok(store)
     }
 
-    /// The same, but writes nothing before [`settle`](Sorted::settle), which the log in front
+    /// The same, but writes nothing before [`persist`](Sorted::persist), which the log in front
     /// calls: if that is refused, nothing was changed.
     ///
     /// ```
@@ -246,9 +246,9 @@ impl TableStore {
     /// use countwheel_disk::{Sorted, TableOptions, TableStore};
     ///
     /// let disk = Disk::default();
-    /// let store = TableStore::open_unsettled(disk.files("tables"), 7, TableOptions::default())?;
+    /// let store = TableStore::open_unpersisted(disk.files("tables"), 7, TableOptions::default())?;
     /// assert_eq!(disk.paths(), Vec::<String>::new());
-    /// store.settle()?;
+    /// store.persist()?;
     /// assert_eq!(disk.paths(), ["tables/manifest"]);
     /// # Ok::<(), countwheel_durable::store::StoreError>(())
     /// ```
@@ -257,7 +257,7 @@ impl TableStore {
     /// [`DiskError::NotAStore`] if a file is missing, of another store, of a later version or of
     /// something else, [`DiskError::Corrupt`] if one is damaged, [`DiskError::Io`] if the system
     /// refuses.
-    pub fn open_unsettled(
+    pub fn open_unpersisted(
         files: Arc<dyn Files>,
         store_id: u64,
         options: TableOptions,
@@ -280,29 +280,29 @@ impl TableStore {
         let manifest = manifest.unwrap_or_default();
         let used = found.iter().filter_map(|(parsed, _)| match parsed {
             FileName::Table(number) | FileName::NewManifest(number) => Some(*number),
-            FileName::Manifest | FileName::Mark(_) => None,
+            FileName::Manifest | FileName::Checkpoint(_) => None,
         });
         let next_file = used
             .map(|number| number.saturating_add(1))
             .fold(manifest.next_file, u64::max);
         let directory = Arc::new(Directory::new(files, store_id, options, next_file));
         let version = Version::open(&directory, &manifest)?;
-        let marks = Marks::of(found.iter().map(|(parsed, name)| (parsed, name)));
+        let checkpoints = Checkpoints::of(found.iter().map(|(parsed, name)| (parsed, name)));
         let kept: Vec<u64> = manifest.tables().map(|table| table.number).collect();
         let is_unnamed = |parsed: &FileName| match parsed {
-            FileName::Manifest | FileName::Mark(_) => false,
+            FileName::Manifest | FileName::Checkpoint(_) => false,
             FileName::Table(number) => !kept.contains(number),
             FileName::NewManifest(_) => true,
         };
         let unnamed = found.into_iter().filter(|(parsed, _)| is_unnamed(parsed));
-        let unsettled = Unsettled {
+        let unpersisted = Unpersisted {
             is_new,
             unnamed: unnamed.map(|(_, name)| name).collect(),
         };
         Ok(Self {
-            unsettled: Mutex::new(Some(unsettled)),
-            is_settled: AtomicBool::new(false),
-            marks: Mutex::new(marks),
+            unpersisted: Mutex::new(Some(unpersisted)),
+            is_persisted: AtomicBool::new(false),
+            checkpoints: Mutex::new(checkpoints),
             directory,
             version: RwLock::new(Arc::new(version)),
             ingesting: Mutex::default(),
@@ -313,10 +313,10 @@ impl TableStore {
         })
     }
 
-    fn try_settle(&self) -> Result<(), StoreError> {
-        let unsettled = self.unsettled.lock();
-        let mut unsettled = unsettled.unwrap_or_else(PoisonError::into_inner);
-        let Some(Unsettled { is_new, unnamed }) = unsettled.as_ref() else {
+    fn try_persist(&self) -> Result<(), StoreError> {
+        let unpersisted = self.unpersisted.lock();
+        let mut unpersisted = unpersisted.unwrap_or_else(PoisonError::into_inner);
+        let Some(Unpersisted { is_new, unnamed }) = unpersisted.as_ref() else {
             return Ok(());
         };
         // The process before may have ended before the last sync of the directory, or because it
@@ -324,7 +324,7 @@ impl TableStore {
         // before it. So what that sync was for is done again.
         match write_manifest(&self.directory, &self.version()) {
             Ok(()) => {
-                self.is_settled.store(true, Ordering::SeqCst);
+                self.is_persisted.store(true, Ordering::SeqCst);
                 // Only then: what the manifest before named has to be there for as long as that
                 // may be the one that is found.
                 if let Err(error) = self.directory.files.set_aside(unnamed) {
@@ -335,7 +335,7 @@ impl TableStore {
             Err(error) if error.is_full() && !is_new => {}
             Err(error) => return Err(error),
         }
-        *unsettled = None;
+        *unpersisted = None;
         Ok(())
     }
 
@@ -371,7 +371,7 @@ impl TableStore {
 
     fn try_merge_step(&self, merging: &mut Vec<Merge>) -> Result<bool, StoreError> {
         self.directory.check_usable()?;
-        self.try_settle()?;
+        self.try_persist()?;
         let version = self.version();
         let wanted = merge::wanted(&version, &self.directory.options, merging.last());
         if wanted.is_none() && fill_a_gap(&version) {
@@ -643,32 +643,38 @@ impl Sorted for TableStore {
         self.version().ingested
     }
 
-    fn is_settled(&self) -> bool {
-        self.is_settled.load(Ordering::SeqCst)
+    fn is_persisted(&self) -> bool {
+        self.is_persisted.load(Ordering::SeqCst)
     }
 
-    fn settle(&self) -> Result<(), StoreError> {
-        self.try_settle()
+    fn persist(&self) -> Result<(), StoreError> {
+        self.try_persist()
     }
 
     fn reached(&self) -> Option<Reached> {
-        let marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let checkpoints = self
+            .checkpoints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if planted!(OpeningBelievesShortLog) {
-            return marks.reached();
+            return checkpoints.reached();
         }
-        marks.reached().max(self.version().reached)
+        checkpoints.reached().max(self.version().reached)
     }
 
-    fn mark(&self, reached: Reached) -> Result<(), StoreError> {
-        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        marks.mark(&self.directory, reached)
+    fn checkpoint(&self, reached: Reached) -> Result<(), StoreError> {
+        let mut checkpoints = self
+            .checkpoints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        checkpoints.checkpoint(&self.directory, reached)
     }
 
     fn ingest(&self, segment: u64, flushed: Flushed) -> Result<(), StoreError> {
         let ingesting = self.ingesting.lock();
         let _one_at_a_time = ingesting.unwrap_or_else(PoisonError::into_inner);
         self.directory.check_usable()?;
-        self.try_settle()?;
+        self.try_persist()?;
         let sequence = self.version().sequence + 1;
         let run = self.write_run(sequence, &flushed)?;
         let run = (!run.tables.is_empty()).then(|| Arc::new(run));

@@ -65,25 +65,25 @@ pub(super) fn salvage(
             return Ok(());
         };
         let mut doubtful = false;
-        let mut settled = false;
+        let mut answered = false;
         for stream in &mut streams {
             let here = stream.head.as_ref().is_some_and(|head| head.key() == key);
             if !here {
                 doubtful |= stream.may_have_had(&key);
                 continue;
             }
-            if !settled {
+            if !answered {
                 doubtful |= stream.is_doubtful;
                 match stream.record(directory, check) {
                     Ok(None) => {
-                        settled = true;
+                        answered = true;
                         let named = name_of(&key).ok().filter(|_| !doubtful);
                         if let Some((shard, name)) = named {
                             each(Found::Removed(shard, name))?;
                         }
                     }
                     Ok(Some((shard, record))) => {
-                        settled = true;
+                        answered = true;
                         each(Found::Record(Box::new(Salvaged {
                             shard,
                             record,

@@ -77,7 +77,7 @@ impl Made {
         names
     }
 
-    fn marks(&self) -> Vec<String> {
+    fn checkpoints(&self) -> Vec<String> {
         let mut names = names(&self.data().join("tables"));
         names.retain(|name| name.starts_with("reached-"));
         names
@@ -275,7 +275,7 @@ fn a_newer_log_over_older_tables_hides_what_it_removed() {
     drop(open(&data).unwrap());
     let open_parts = |path: &Path| {
         let files = |part| Arc::new(SystemFiles::new(&path.join(part)));
-        let base = TableStore::open_unsettled(files("tables"), 7, options().tables).unwrap();
+        let base = TableStore::open_unpersisted(files("tables"), 7, options().tables).unwrap();
         LogStore::open(base, files("log"), 7, options().log).unwrap()
     };
     let log = open_parts(&data);
@@ -426,10 +426,10 @@ fn tables_that_have_taken_in_more_than_the_log_has_are_refused() {
     assert!(refused.contains("segment-0000000000000003"), "{refused}");
     assert!(refused.contains("the log ends here"), "{refused}");
     assert!(!DiskStore::check(&mix).unwrap().is_sound());
-    // The marks are files that a copy may lack, and the manifest says it as well.
-    for mark in names(&mix.join("tables")) {
-        if mark.starts_with("reached-") {
-            fs::remove_file(mix.join("tables").join(mark)).unwrap();
+    // The checkpoints are files that a copy may lack, and the manifest says it as well.
+    for checkpoint in names(&mix.join("tables")) {
+        if checkpoint.starts_with("reached-") {
+            fs::remove_file(mix.join("tables").join(checkpoint)).unwrap();
         }
     }
     refused_unchanged(&mix, || open(&mix));
@@ -440,28 +440,32 @@ fn tables_that_have_taken_in_more_than_the_log_has_are_refused() {
 }
 
 #[test]
-fn a_directory_without_a_mark_is_opened_and_gets_one() {
+fn a_directory_without_a_checkpoint_is_opened_and_gets_one() {
     let made = Made::with(300);
-    let [mark] = &made.marks()[..] else {
-        panic!("one mark: {:?}", made.marks());
+    let [checkpoint] = &made.checkpoints()[..] else {
+        panic!("one checkpoint: {:?}", made.checkpoints());
     };
-    fs::remove_file(made.data().join("tables").join(mark)).unwrap();
+    fs::remove_file(made.data().join("tables").join(checkpoint)).unwrap();
     assert!(DiskStore::check(&made.data()).unwrap().is_sound());
     let made = made.more(1);
-    assert_eq!(made.marks().len(), 1);
-    assert!(made.marks()[0] > *mark, "{:?} after {mark}", made.marks());
+    assert_eq!(made.checkpoints().len(), 1);
+    assert!(
+        made.checkpoints()[0] > *checkpoint,
+        "{:?} after {checkpoint}",
+        made.checkpoints()
+    );
     made.must_be_complete();
 }
 
 /// As `cp -r backup/. data/` leaves them.
 #[test]
-fn of_several_marks_the_farthest_counts() {
+fn of_several_checkpoints_the_farthest_counts() {
     let made = Made::with(300);
     let tables = made.data().join("tables");
     fs::write(tables.join("reached-0000000000000001-0000000000000001"), "").unwrap();
     assert!(DiskStore::check(&made.data()).unwrap().is_sound());
     let made = made.more(1);
-    assert_eq!(made.marks().len(), 1);
+    assert_eq!(made.checkpoints().len(), 1);
     fs::write(tables.join("reached-00000000000000ff-0000000000000001"), "").unwrap();
     let refused = refused_unchanged(&made.data(), || open(&made.data()));
     assert!(
@@ -544,7 +548,7 @@ fn nothing_is_made_in_a_store_s_own_directory() {
 }
 
 /// Whoever removed the file `LOCK` let a second process write to the same files.
-/// Each of them finds the directory above it empty, and settles its name.
+/// Each of them finds the directory above it empty, and makes its name durable.
 #[test]
 fn stores_that_are_made_at_the_same_time_in_one_empty_directory_do_not_meet() {
     use std::os::unix::fs::PermissionsExt;

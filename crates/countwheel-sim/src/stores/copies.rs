@@ -91,8 +91,8 @@ impl Mistake {
             },
             Self::DiscardsBeforeItReads => last("tables", "table-").map_or(Ok(()), fs::remove_file),
             Self::LosesTheEnd => {
-                while let Some(mark) = last("tables", "reached-") {
-                    fs::remove_file(mark)?;
+                while let Some(checkpoint) = last("tables", "reached-") {
+                    fs::remove_file(checkpoint)?;
                 }
                 last("log", "segment-").map_or(Ok(()), fs::remove_file)
             }
@@ -120,7 +120,7 @@ pub struct Verdicts {
     pub repaired: u64,
     /// Refused, and so does a repair refuse it.
     pub not_repaired: u64,
-    /// Opened as of an earlier moment: a mark is gone, or of another time, that would tell. The
+    /// Opened as of an earlier moment: a checkpoint is gone, or of another time, that would tell. The
     /// limit.
     pub unmarked: u64,
     /// Opened with parts of two stores of one id. The limit: no file says which of the two it is
@@ -172,7 +172,7 @@ impl fmt::Display for Verdicts {
             f,
             "{} mixes: {} opened with all, {} refused and unchanged ({} repaired with all, {} not \
              repaired, {} without something); limits: {} as of an earlier moment, {} of them with \
-             an older end of the log; {} without their mark, {} of two stores of one id, {} made \
+             an older end of the log; {} without their checkpoint, {} of two stores of one id, {} made \
              anew; failures: {} lost timers, {} wrong, {} refused and \
              changed, {} refused although whole",
             self.mixes,
@@ -376,7 +376,7 @@ impl Bench {
             _ => mix.oldest().max(mix.shows()),
         };
         if is_own && commit < least {
-            if mix.has_other_mark() || !mix.has_mark() {
+            if mix.has_other_checkpoint() || !mix.has_checkpoint() {
                 verdicts.unmarked = 1;
             } else {
                 verdicts.lost = 1;

@@ -2,7 +2,7 @@
 //! other. Whoever laid a copy over a directory has made such a mix.
 //!
 //! - **An older log** over newer tables has lost what decided which records were flushed: it is
-//!   refused, and nothing is changed, unless it is as it was when the log was copied. The mark in
+//!   refused, and nothing is changed, unless it is as it was when the log was copied. The checkpoint in
 //!   the tables, a file of its own that a copy may lack, is taken away; what is left to tell is the
 //!   manifest.
 //! - **A newer log** over older tables has all that they lack. But what it says under a name of which
@@ -143,7 +143,7 @@ fn last_segment(disk: &Disk) -> Option<String> {
     segments.pop()
 }
 
-fn without_marks(disk: &Disk) {
+fn without_checkpoints(disk: &Disk) {
     for path in disk.paths() {
         if path.starts_with("tables/reached-") {
             disk.delete(&path);
@@ -183,7 +183,7 @@ fn older_log(machine: &Machine, seed: u64) -> Result<(), String> {
     machine.open().map_err(said)?;
     disk.restart();
     replace("log", &older, disk);
-    without_marks(disk);
+    without_checkpoints(disk);
     let before = disk.image();
     let Ok(store) = machine.open() else {
         return unchanged(disk, &before, "a start that was refused");

@@ -263,7 +263,7 @@ impl Mix {
         moments.max().unwrap_or(0)
     }
 
-    /// Whether nothing but the last segment is older than the rest: nothing but a mark of another
+    /// Whether nothing but the last segment is older than the rest: nothing but a checkpoint of another
     /// file can tell that from an end that the log had.
     pub(super) fn ends_earlier(&self) -> bool {
         let segments = self.parts(true).filter_map(|(path, part)| {
@@ -274,15 +274,15 @@ impl Mix {
         last.is_some_and(|(_, moment)| moment < self.newest())
     }
 
-    /// Whether the mark of how far the log came is not that of the copy.
-    pub(super) fn has_other_mark(&self) -> bool {
-        last_mark(&self.files) != last_mark(&self.base.files)
+    /// Whether the checkpoint of how far the log came is not that of the copy.
+    pub(super) fn has_other_checkpoint(&self) -> bool {
+        last_checkpoint(&self.files) != last_checkpoint(&self.base.files)
     }
 
-    /// Whether there is a mark. Of a copy that was made under load, it may have got another name
+    /// Whether there is a checkpoint. Of a copy that was made under load, it may have got another name
     /// between the listing and the reading.
-    pub(super) fn has_mark(&self) -> bool {
-        last_mark(&self.files).is_some()
+    pub(super) fn has_checkpoint(&self) -> bool {
+        last_checkpoint(&self.files).is_some()
     }
 
     /// Whether it is as it was copied.
@@ -313,13 +313,13 @@ impl Mix {
     }
 }
 
-/// The mark that counts.
-fn last_mark(files: &BTreeMap<PathBuf, Part>) -> Option<&PathBuf> {
-    let is_mark = |path: &&PathBuf| {
+/// The checkpoint that counts.
+fn last_checkpoint(files: &BTreeMap<PathBuf, Part>) -> Option<&PathBuf> {
+    let is_checkpoint = |path: &&PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with("reached-")
     };
-    files.keys().filter(is_mark).max()
+    files.keys().filter(is_checkpoint).max()
 }
 
 /// Sets the times of a directory and of all below it.

@@ -1,7 +1,7 @@
 //! How far the log in front has reached, kept where a loss of the log's newest files leaves it.
 //!
-//! A mark is an empty file, `reached-<segment>-<commit>`: its name says all. One mark becomes the
-//! next by a rename and one sync of the directory.
+//! A checkpoint is an empty file, `reached-<segment>-<commit>`: its name says all. One checkpoint
+//! becomes the next by a rename and one sync of the directory.
 
 use std::io;
 
@@ -9,44 +9,44 @@ use super::directory::{Directory, FileName};
 use crate::files::{Files, is_full};
 use crate::{Reached, StoreError};
 
-const MARK: &str = "reached-";
-/// A mark on its way from a name to the same name.
-const PASSING: &str = "reaching-";
+const CHECKPOINT: &str = "reached-";
+/// A checkpoint on its way from a name to the same name.
+const RENAMING: &str = "reaching-";
 
-/// The marks of a directory: one, but for what was copied into it.
+/// The checkpoints of a directory: one, but for what was copied into it.
 #[derive(Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct Checkpoints {
     names: Vec<String>,
     reached: Option<Reached>,
 }
 
-impl Marks {
-    /// The marks among the files of a directory.
+impl Checkpoints {
+    /// The checkpoints among the files of a directory.
     pub(super) fn of<'a>(found: impl Iterator<Item = (&'a FileName, &'a String)>) -> Self {
-        let mut marks = Self::default();
+        let mut checkpoints = Self::default();
         for (parsed, name) in found {
-            if let FileName::Mark(reached) = parsed {
-                marks.names.push(name.clone());
-                marks.reached = marks.reached.max(Some(*reached));
+            if let FileName::Checkpoint(reached) = parsed {
+                checkpoints.names.push(name.clone());
+                checkpoints.reached = checkpoints.reached.max(Some(*reached));
             }
         }
-        marks
+        checkpoints
     }
 
     pub(super) fn reached(&self) -> Option<Reached> {
         self.reached
     }
 
-    /// Marks how far the log has reached. Durable on return, also if a mark of the same name was
+    /// Notes how far the log has reached. Durable on return, also if a checkpoint of the same name was
     /// there already: the sync before may have failed.
-    pub(super) fn mark(
+    pub(super) fn checkpoint(
         &mut self,
         directory: &Directory,
         reached: Reached,
     ) -> Result<(), StoreError> {
         directory.check_usable()?;
         let files = &*directory.files;
-        let made = self.rename(files, &name_of(MARK, reached));
+        let made = self.rename(files, &name_of(CHECKPOINT, reached));
         made.map_err(|error| directory.write_failed(error))?;
         files.sync().map_err(|error| directory.sync_failed(error))?;
         self.reached = Some(reached);
@@ -57,13 +57,13 @@ impl Marks {
         Ok(())
     }
 
-    /// Gives the mark this name. After an error, `names` is what is there.
+    /// Gives the checkpoint this name. After an error, `names` is what is there.
     fn rename(&mut self, files: &dyn Files, name: &str) -> io::Result<()> {
         if let Some(at) = self.names.iter().position(|found| found == name) {
             self.names.swap(0, at);
-            let passing = name.replacen(MARK, PASSING, 1);
-            files.rename(name, &passing)?;
-            self.names[0] = passing;
+            let renaming = name.replacen(CHECKPOINT, RENAMING, 1);
+            files.rename(name, &renaming)?;
+            self.names[0] = renaming;
         }
         match self.names.first_mut() {
             Some(first) => {
@@ -76,7 +76,7 @@ impl Marks {
                 {
                     if is_full(&error) {
                         // An empty file may be there all the same: the next call finds it.
-                        tracing::debug!(name, %error, "no room for a mark");
+                        tracing::debug!(name, %error, "no room for a checkpoint");
                     }
                     return Err(error);
                 }
@@ -87,20 +87,20 @@ impl Marks {
     }
 }
 
-/// The name of the mark of a log that has reached this.
-pub(crate) fn mark_of(reached: Reached) -> String {
-    name_of(MARK, reached)
+/// The name of the checkpoint of a log that has reached this.
+pub(crate) fn checkpoint_of(reached: Reached) -> String {
+    name_of(CHECKPOINT, reached)
 }
 
-/// How far the marks in a directory say that the log has reached.
+/// How far the checkpoints in a directory say that the log has reached.
 pub(crate) fn reached(files: &dyn Files) -> io::Result<Option<Reached>> {
     let names = files.list()?;
     Ok(names.iter().filter_map(|name| parse(name)).max())
 }
 
-/// What a file of this name says; `None` if it is no mark.
+/// What a file of this name says; `None` if it is no checkpoint.
 pub(super) fn parse(name: &str) -> Option<Reached> {
-    let prefix = [MARK, PASSING]
+    let prefix = [CHECKPOINT, RENAMING]
         .into_iter()
         .find(|prefix| name.starts_with(prefix))?;
     let (segment, commit) = name[prefix.len()..].split_once('-')?;
@@ -121,9 +121,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_read_as_it_was_written() {
+    fn a_checkpoint_is_read_as_it_was_written() {
         for segment in [0, 1, u64::MAX] {
-            for prefix in [MARK, PASSING] {
+            for prefix in [CHECKPOINT, RENAMING] {
                 let reached = Reached { segment, commit: 9 };
                 assert_eq!(parse(&name_of(prefix, reached)), Some(reached));
             }
