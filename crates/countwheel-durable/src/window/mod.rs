@@ -56,7 +56,7 @@ struct Side {
     /// Everything up to here, and nothing beyond, is in memory, but for capped queues.
     loaded: Wake,
     /// Whether the last page of it was nearly all of capped queues.
-    is_thin: bool,
+    is_sparse: bool,
     /// The first entry of each queue that is not in the ring.
     heads: BTreeMap<Wake, QueueName>,
     /// The last entry of each queue.
@@ -81,7 +81,7 @@ impl Side {
                 at: from,
                 ..Wake::default()
             }),
-            is_thin: false,
+            is_sparse: false,
             heads: BTreeMap::new(),
             tails: BTreeMap::new(),
         }

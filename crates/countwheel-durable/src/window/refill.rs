@@ -30,8 +30,8 @@ const AHEAD: Duration = Duration::from_secs(10);
 /// queues leave it to the store: what others have there is found in time.
 const THIN_AHEAD: Duration = Duration::from_secs(60);
 
-/// A page of which less than one in so many was kept is thin.
-const THIN: usize = 8;
+/// A page of which less than one in so many was kept is sparse.
+const SPARSE: usize = 8;
 
 /// What holds no more than this part of the room need not give anything up for that.
 const SMALL: usize = 16;
@@ -79,7 +79,7 @@ impl Window {
             && let Some(clock) = self.next_to_read(now)
         {
             let side = &self.sides[clock as usize];
-            let is_urgent = !side.is_thin || side.loaded.at < self.horizon[clock as usize];
+            let is_urgent = !side.is_sparse || side.loaded.at < self.horizon[clock as usize];
             pages = if is_urgent { pages - 1 } else { 0 };
             self.filling = true;
             self.read_on(clock, store, shard, skip, left)?;
@@ -103,7 +103,7 @@ impl Window {
     }
 
     /// Whether more should be read of what comes next: from below five eighths up to three
-    /// quarters of the whole, the rest is for what comes in; and where that is thin, no further
+    /// quarters of the whole, the rest is for what comes in; and where that is sparse, no further
     /// than has to be known.
     ///
     /// What does not wake soon is not read while something is due: that comes first.
@@ -111,7 +111,7 @@ impl Window {
         let is_far = side.loaded.at > now.by(side.clock) + AHEAD;
         if side.loaded == Wake::MAX || is_far && self.is_due(now) {
             false
-        } else if side.is_thin {
+        } else if side.is_sparse {
             side.loaded.at <= now.by(side.clock) + THIN_AHEAD
         } else {
             self.has_room()
@@ -133,7 +133,7 @@ impl Window {
     pub(super) fn next_read(&self, side: &Side) -> Option<Timestamp> {
         if side.loaded == Wake::MAX || self.stuck {
             None
-        } else if side.is_thin && !self.is_full() {
+        } else if side.is_sparse && !self.is_full() {
             Some(side.loaded.at.saturating_sub(THIN_AHEAD))
         } else if self.has_room() && !self.is_full() {
             Some(side.loaded.at.saturating_sub(AHEAD))
@@ -213,7 +213,7 @@ impl Window {
         }
         let kept = self.held.entries.saturating_sub(held);
         let is_capped = self.capped.iter().any(|(capped, _)| *capped == clock);
-        self.sides[clock as usize].is_thin = is_capped && kept * THIN < read;
+        self.sides[clock as usize].is_sparse = is_capped && kept * SPARSE < read;
         Ok(())
     }
 
