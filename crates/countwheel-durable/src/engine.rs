@@ -74,7 +74,7 @@ pub struct Engine {
     /// Outcomes that the store had no room for.
     kept: Vec<Event>,
     /// What the last turn did not take.
-    left_over: VecDeque<Event>,
+    deferred: VecDeque<Event>,
     /// Why there is no other turn: the last could not read the store, and let out what it had.
     ending: Option<StoreError>,
     /// A turn was begun that has not ended.
@@ -206,7 +206,7 @@ impl Engine {
             scheduler,
             noticed,
             kept: Vec::new(),
-            left_over: VecDeque::new(),
+            deferred: VecDeque::new(),
             ending: None,
             is_within: false,
             failed: false,
@@ -250,7 +250,7 @@ impl Engine {
     /// Nothing is let out. [`Turn::changes`] are to be committed under [`Turn::lease`], in one
     /// commit, and [`end`](Self::end) takes the result.
     ///
-    /// What is more than one commit takes ([`Config::max_batch_bytes`]) is left over for the next
+    /// What is more than one commit takes ([`Config::max_batch_bytes`]) is deferred to the next
     /// turn, which is due at once. A record that cannot be read is left out, and nothing else: see
     /// [`Engine::troubles`].
     ///
@@ -283,10 +283,10 @@ impl Engine {
         }
         self.is_within = true;
         let now = self.now();
-        let mut events: VecDeque<_> = if self.kept.is_empty() && self.left_over.is_empty() {
+        let mut events: VecDeque<_> = if self.kept.is_empty() && self.deferred.is_empty() {
             events.into()
         } else {
-            let kept = self.kept.drain(..).chain(self.left_over.drain(..));
+            let kept = self.kept.drain(..).chain(self.deferred.drain(..));
             kept.chain(events).collect()
         };
         let asks = |request: &Request| matches!(request, Request::Configure { .. });
@@ -299,9 +299,9 @@ impl Engine {
             self.look_at_settings(now);
         }
         let mut step = self.scheduler.step(now, &mut events, &*self.store);
-        self.left_over = events;
-        if planted!(LeftOverForgotten) {
-            self.left_over.clear();
+        self.deferred = events;
+        if planted!(DeferredForgotten) {
+            self.deferred.clear();
         }
         let unavailable = match step.failure.take() {
             Some(StoreError::Unavailable { reason }) => Some(reason),
@@ -522,7 +522,7 @@ impl Engine {
     }
 
     /// The step could not be committed, and is void: requests are refused, outcomes kept. So is what
-    /// was left over, since nobody shall wait for it to come.
+    /// was deferred, since nobody shall wait for it to come.
     fn refuse(&mut self, now: Now, step: Step, refusal: &Refusal, sink: &mut dyn FnMut(Effect)) {
         for (ticket, _) in &step.answers {
             sink(refusal.answer(*ticket));
@@ -531,7 +531,7 @@ impl Engine {
             sink(refusal.batch_answer(*ticket));
         }
         self.kept = self.scheduler.undo(now, step);
-        for event in self.left_over.drain(..) {
+        for event in self.deferred.drain(..) {
             match event {
                 Event::Request(ticket, _) => {
                     self.scheduler.note_refused();
@@ -555,7 +555,7 @@ impl Engine {
     pub fn next_wake(&self) -> Option<Timestamp> {
         let now = self.now();
         let is_asked = || self.note(now, false).is_some();
-        let wait = if !self.left_over.is_empty() || self.ending.is_some() || is_asked() {
+        let wait = if !self.deferred.is_empty() || self.ending.is_some() || is_asked() {
             Some(Duration::ZERO)
         } else if self.kept.is_empty() {
             self.scheduler.wait(now)
@@ -568,8 +568,8 @@ impl Engine {
     /// How many events wait for the next turn, because the last had as much as one commit takes:
     /// the last of those that were given.
     #[must_use]
-    pub fn left_over(&self) -> usize {
-        self.left_over.len()
+    pub fn deferred(&self) -> usize {
+        self.deferred.len()
     }
 
     /// The note of the clocks that is due now, with a commit or by itself.

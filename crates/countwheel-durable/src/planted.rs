@@ -35,7 +35,7 @@ bugs! {
     /// A failed attempt is recorded, its retry is not scheduled.
     LoseRetry,
     /// What is more than one commit takes is forgotten.
-    LeftOverForgotten,
+    DeferredForgotten,
     /// The last entry of a full page read from the store is dropped.
     SkipPageBorder,
     /// A page of what is due that ends before its time says that there is no more.

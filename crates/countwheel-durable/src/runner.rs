@@ -360,7 +360,7 @@ impl Runner {
             if let Some(at) = stop_at {
                 let running = self.engine.stats().in_flight;
                 let mut inbox = lock(&self.mailbox.inbox);
-                let ended = running == 0 && inbox.is_empty() && self.engine.left_over() == 0;
+                let ended = running == 0 && inbox.is_empty() && self.engine.deferred() == 0;
                 if ended || self.common.clock.now() >= at {
                     inbox.left_running = running;
                     drop(inbox);
@@ -404,7 +404,7 @@ impl Runner {
     fn next_events(&mut self, stop_at: Option<countwheel_time::Instant>) -> Vec<Event> {
         let clock = &self.common.clock;
         let last = std::mem::replace(&mut self.last, clock.timestamp());
-        if self.engine.left_over() > 0 {
+        if self.engine.deferred() > 0 {
             return Vec::new();
         }
         if stop_at.is_none() {
@@ -571,7 +571,7 @@ impl Runner {
         }
         let failure = result.err();
         for waiter in std::mem::take(&mut self.waiting).into_iter().flatten() {
-            // After a good end it is what was left over, and was not done.
+            // After a good end it is what was deferred, and was not done.
             waiter.refuse(match &failure {
                 Some(Ended::Lost(reason) | Ended::Failed(reason)) => {
                     TimerError::Unknown(reason.clone())

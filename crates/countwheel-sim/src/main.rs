@@ -366,7 +366,7 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
     let took = clock.now().saturating_since(start);
     println!(
         "{count} seeds from {first}: {} turns, {} requests, {} batches of them ({} refused), \
-         {} drains, {} left over, {} attempts, {} of them of later runs, {} crashes ({} in a commit, \
+         {} drains, {} deferred, {} attempts, {} of them of later runs, {} crashes ({} in a commit, \
          {} in an opening), {} failed calls, {} full disks, {} clock steps, {} boots, {} openings before the \
          commits, {} overdue in counts; {} accepted = {} done \
          + {} removed + {} dead; {took:.1?}",
@@ -375,7 +375,7 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
         sum.batches,
         sum.batches_refused,
         sum.drains,
-        sum.left_over,
+        sum.deferred,
         sum.attempts,
         sum.reruns,
         sum.crashes,

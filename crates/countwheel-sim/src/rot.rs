@@ -347,7 +347,7 @@ impl World {
             let answer = answers.remove(&Ticket(ticket)).ok_or("no answer")?;
             self.answered(&request, answer)?;
         }
-        while self.engine.left_over() > 0 {
+        while self.engine.deferred() > 0 {
             let (tickets, _) = self.engine_turn(vec![])?;
             if !tickets.is_empty() {
                 return Err("an answer that comes late".to_owned());

@@ -91,8 +91,8 @@ pub struct Report {
     pub batches_refused: u64,
     /// Drains of queues, and ends of them.
     pub drains: u64,
-    /// How often something was more than one commit takes, and left over for the next turn.
-    pub left_over: u64,
+    /// How often something was more than one commit takes, and deferred to the next turn.
+    pub deferred: u64,
     /// Attempts of timers that come again, the first of each left out.
     pub reruns: u64,
     /// Attempts started.
@@ -139,7 +139,7 @@ impl Report {
         self.batches += other.batches;
         self.batches_refused += other.batches_refused;
         self.drains += other.drains;
-        self.left_over += other.left_over;
+        self.deferred += other.deferred;
         self.reruns += other.reruns;
         self.attempts += other.attempts;
         self.crashes += other.crashes;
@@ -204,7 +204,7 @@ struct World {
     config: Config,
     model: Model,
     running: BTreeMap<(Instant, u64), (Attempt, Verdict)>,
-    /// Outcomes that the engine keeps, since there was no room for them, and what it has left over.
+    /// Outcomes that the engine keeps, since there was no room for them, and what it has deferred.
     kept: Vec<Happening>,
     /// What is asked next, before everything else.
     asked: Vec<Happening>,
@@ -687,7 +687,7 @@ impl World {
         let now = self.now();
         let commits = self.store.noted().commits;
         let happened = self.gather()?;
-        // What was left over was drawn earlier: done timers may have been forgotten since.
+        // What was deferred was drawn earlier: done timers may have been forgotten since.
         let kept = self.kept.iter().flat_map(Happening::names);
         for name in kept.cloned().collect::<Vec<_>>() {
             self.look(&name)?;
@@ -738,10 +738,10 @@ impl World {
         }
         let mut told = std::mem::take(&mut self.kept);
         told.extend(happened);
-        let taken = told.len().saturating_sub(self.engine.left_over());
-        let left_over = told.split_off(taken);
+        let taken = told.len().saturating_sub(self.engine.deferred());
+        let deferred = told.split_off(taken);
         let mut ended = Vec::new();
-        self.report.left_over += left_over.len() as u64;
+        self.report.deferred += deferred.len() as u64;
         for event in told {
             match event {
                 Happening::Request(ticket, request) => {
@@ -820,7 +820,7 @@ impl World {
                 }
             }
         }
-        self.kept.extend(left_over);
+        self.kept.extend(deferred);
         self.check_order(now, &starts)?;
         for attempt in starts {
             self.start(now, attempt)?;
@@ -1336,7 +1336,7 @@ impl World {
             let_out += u64::from(!is_harmless);
         };
         let mut turn = replaced.turn(vec![late], &mut sink);
-        while turn.is_ok() && replaced.left_over() > 0 {
+        while turn.is_ok() && replaced.deferred() > 0 {
             turn = replaced.turn(vec![], &mut sink);
         }
         match turn {

@@ -602,7 +602,7 @@ fn a_refused_request_changes_nothing() {
 
 /// A thousand moves of timers with a payload of a megabyte each were one commit of a gigabyte.
 #[test]
-fn what_is_more_than_one_commit_takes_is_left_over_for_the_next() {
+fn what_is_more_than_one_commit_takes_is_deferred_to_the_next() {
     let mut bench = Bench::with(Config {
         max_batch_bytes: 1_000,
         ..Config::default()
@@ -625,11 +625,11 @@ fn what_is_more_than_one_commit_takes_is_left_over_for_the_next() {
     });
     let moves = moves.map(|request| Event::Request(Ticket(0), request));
     let mut answered = bench.turn(moves.into()).len();
-    assert_eq!((answered, bench.engine.left_over()), (1, 2));
+    assert_eq!((answered, bench.engine.deferred()), (1, 2));
     for left in [1, 0] {
         assert_eq!(bench.engine.next_wake(), Some(bench.clock.timestamp()));
         answered += bench.turn(vec![]).len();
-        assert_eq!(bench.engine.left_over(), left);
+        assert_eq!(bench.engine.deferred(), left);
     }
     assert_eq!(answered, 3);
     bench.wait(5);

@@ -250,7 +250,7 @@ fn a_batch_needs_room_unless_it_only_removes() {
 }
 
 #[test]
-fn without_room_nobody_waits_for_what_was_left_over() {
+fn without_room_nobody_waits_for_what_was_deferred() {
     let mut bench = Bench::with(Config {
         max_batch_bytes: 1,
         ..Config::default()
@@ -279,7 +279,7 @@ fn without_room_nobody_waits_for_what_was_left_over() {
     assert!(answers.iter().all(is_refused), "{answers:?}");
     assert!(matches!(bench.batches[..], [Err(_)]));
     assert_eq!(bench.engine.stats().refused, 3);
-    assert_eq!(bench.engine.left_over(), 0);
+    assert_eq!(bench.engine.deferred(), 0);
     assert!(
         bench.wait() > Duration::ZERO,
         "it does not ask again at once"

@@ -524,7 +524,7 @@ fn overlapped_runs_of_many_calendars_are_counted_in_many_turns() {
     let ends = ends.collect();
     bench.turn(ends);
     for left in [33, 26, 19, 12, 5, 0] {
-        assert_eq!(bench.engine.left_over(), left);
+        assert_eq!(bench.engine.deferred(), left);
         bench.turn(vec![]);
     }
     assert!(bench.engine.stats().overlapped >= 40 * 10_000);

@@ -356,7 +356,7 @@ fn payloads_that_wait_are_bounded_in_bytes() {
 }
 
 #[test]
-fn what_is_left_over_is_answered_also_when_the_scheduler_stops() {
+fn what_is_deferred_is_answered_also_when_the_scheduler_stops() {
     for stops in [false, true] {
         let gate = Gate::new();
         let config = Config {
