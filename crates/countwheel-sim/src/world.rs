@@ -676,7 +676,7 @@ impl World {
         self.report.turns += 1;
         self.machine.bound_calls();
         if !self.machine.disk.is_limited() && !self.store.has_room() {
-            // As the store's own threads would: segments move, and spare ones are made.
+            // As the store's own threads would: segments are flushed, and spare ones are made.
             for which in [3, 2] {
                 if let Err(error) = self.store.upkeep(which) {
                     return Err(format!("room is not seen: {error}"));

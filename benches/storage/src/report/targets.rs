@@ -144,7 +144,7 @@ fn lives(results: &Results, targets: &mut Vec<Target>) {
             load_share,
         ),
         (
-            format!("longest commit while segments move, {at}"),
+            format!("longest commit while segments are flushed, {at}"),
             Bound::AtMost(50.0),
             " ms",
             seen("far_max_ms").map(|far| far.max(seen("near_max_ms").unwrap_or(0.0))),
