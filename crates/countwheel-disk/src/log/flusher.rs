@@ -70,6 +70,7 @@ impl Watch {
     /// A flush has begun, with so many names in the memtable.
     pub(super) fn begins(&self, names: usize) {
         let mut progress = self.progress();
+        // What the sorted store caught up with counts for this flush, which has the rest of the share.
         progress.began = progress.share;
         progress.names = names;
     }
@@ -78,6 +79,7 @@ impl Watch {
     pub(super) fn tell(&self, share: f64) {
         let mut progress = self.progress();
         let share = progress.began + (1.0 - progress.began) * share;
+        // The compaction may have raised it meanwhile: what let a commit on is not taken back.
         progress.share = progress.share.max(share);
         self.wake.notify_all();
     }
@@ -86,6 +88,8 @@ impl Watch {
     /// is left until the next segment has been flushed.
     pub(super) fn catches_up(&self, share: f64) {
         let mut progress = self.progress();
+        // A part of the rest, so that the sum of all steps stays below 1: a whole flush is still to
+        // come, and somebody may wait for all of it.
         progress.share += (1.0 - progress.share) * share.clamp(0.0, 1.0);
         self.wake.notify_all();
     }
@@ -120,6 +124,8 @@ impl<B: Sorted> LogStore<B> {
     /// Whether there are so many names that something has to be flushed, full or not.
     pub(super) fn has_many_names(&self) -> bool {
         let memtable_names_max = self.options.memtable_names_max;
+        // A segment ends with a third of the names at the latest. So at two thirds one is sealed and
+        // can be flushed, and the third that is left is as much as one more segment brings.
         self.names_and_segments().0 >= (memtable_names_max - memtable_names_max / 3).max(1)
     }
 
@@ -127,12 +133,18 @@ impl<B: Sorted> LogStore<B> {
     /// speed goes as well when there is no room: a segment that has been flushed is a spare. If the
     /// sorted store is behind, commits fill the log, and then they do have to wait.
     fn wants_flush(&self) -> bool {
+        // One less than the log may have: it begins before a commit has to wait. And one at least,
+        // the active segment, which cannot be flushed.
         let kept = self.options.segments_max.max(2) - 1;
         let kept = self.options.segments_kept.clamp(1, kept);
         let fill = self.fill();
+        // The options say nothing of the copies of the counts: a flush writes them itself, and would
+        // call for the next one.
         let segments = fill.segments.saturating_sub(fill.copies);
         let is_long = segments > kept || self.has_many_names();
         let is_short_of_room = segments > 1 && !self.writer_whatever().supply.has_room();
+        // A sorted store that is behind gets no more than it can take, unless there is no room: the
+        // compaction may have none either, and only a flush gives some back.
         is_long && !self.base.is_behind() || is_short_of_room
     }
 
@@ -144,13 +156,16 @@ impl<B: Sorted> LogStore<B> {
 
     /// A segment was flushed.
     pub(super) fn flushed(&self) {
+        // Before the lock of the progress, which is taken last.
         let names = self.names_and_segments().0;
         let mut progress = self.progress();
+        // All under one lock: whoever sees the old number sees the share of that flush.
         progress.flushes += 1;
         progress.names = names;
         (progress.share, progress.began) = (0.0, 0.0);
         progress.tasks += 1;
         progress.changes += 1;
+        // The segment is a spare, or its bytes are the disk's again: there is room in any case.
         progress.is_stuck = false;
         self.watch.wake.notify_all();
     }
@@ -175,10 +190,16 @@ impl<B: Sorted> LogStore<B> {
         let fill = self.fill();
         let names = fill.names;
         if self.is_too_much(fill) {
+            // No share is enough, not even 1: the flush has to have ended and given room back.
             return f64::INFINITY;
         }
-        // During a flush they may take half of what room there was when it began, which then is as
-        // much as leaves: however few they are that leave, there is some for the next.
+        // Three quarters of the names are free. The flush begins at two thirds, so one is
+        // under way before any commit is slowed down. Above three quarters, what was there when the
+        // flush began is free as well: a new flush stops nobody who went on before it.
+        //
+        // A whole flush lets in half of the room that there was when it began. However few names
+        // it takes out of the memtable, the other half is left for the next flush, and half of that
+        // for the one after it: commits get slower and slower, and do not stop.
         let memtable_names_max = self.options.memtable_names_max;
         let free_of_charge = names_then.max(memtable_names_max - memtable_names_max / 4);
         let room = memtable_names_max.saturating_sub(free_of_charge).max(1);
@@ -187,6 +208,8 @@ impl<B: Sorted> LogStore<B> {
         if fill.segments < fill.segments_max {
             return by_names;
         }
+        // In the last segment that the log may have, a commit may be as far into it as the flush
+        // is with the oldest one: both are done at the same time, and the next segment has room.
         let writer = self.writer_whatever();
         by_names.max(writer.full())
     }
@@ -214,20 +237,27 @@ impl<B: Sorted> LogStore<B> {
             let progress = self.progress();
             let (seen, names) = (progress.flushes, progress.names);
             drop(progress);
+            // Without the lock of the progress, which is taken last: this takes those of the state
+            // and of the writer.
             let needed = self.throttle(names);
             if needed <= 0.0 {
                 return Ok(false);
             }
             let mut progress = self.progress();
+            // Another flush has begun: its share says nothing of what the last one had to do.
             if progress.flushes != seen {
                 continue;
             }
+            // A flush without room may never end. The commit takes what room the log has; true says
+            // that this is more than the options allow.
             if progress.is_stuck || progress.share >= needed {
                 return Ok(needed.is_infinite());
             }
             if progress.failure.is_some() {
                 return Err(StoreError::Poisoned);
             }
+            // The flusher may sleep until something changes, or pause because the system gave nothing
+            // of the segment back. That somebody waits is a change: it ends both.
             progress.changes += 1;
             self.watch.wake.notify_all();
             let waits = |progress: &mut Progress| {
@@ -247,6 +277,7 @@ impl<B: Sorted> LogStore<B> {
     /// Flushes the oldest segment, or one that it makes if there are too many names.
     fn flush_one(&self) -> Result<Step, StoreError> {
         let flushed = self.try_flush().and_then(|flushed| {
+            // All the names may be in the active segment, which has to end before it is flushed.
             if flushed == Step::Nothing && self.has_many_names() {
                 return self.seal().map(Step::of);
             }
@@ -256,6 +287,7 @@ impl<B: Sorted> LogStore<B> {
         self.full_disk.flushed(is_full);
         if is_full {
             let mut progress = self.progress();
+            // Whoever waits for this flush goes on without it.
             progress.is_stuck = true;
             self.watch.wake.notify_all();
         }
@@ -267,6 +299,7 @@ impl<B: Sorted> LogStore<B> {
         if self.wants_flush() {
             return self.flush_one();
         }
+        // Nothing has to be flushed, so no flush lacks room any more.
         self.full_disk.flushed(false);
         Ok(Step::Nothing)
     }
@@ -277,6 +310,7 @@ impl<B: Sorted> LogStore<B> {
         let mut pause = PAUSE_MIN;
         loop {
             let progress = self.progress();
+            // Before the work: what comes while it is under way counts as new, and is not slept over.
             let (tasks, changes) = (progress.tasks, progress.changes);
             if progress.is_stopped || progress.failure.is_some() {
                 return;
@@ -300,6 +334,8 @@ impl<B: Sorted> LogStore<B> {
                 Err(error) if error.is_full() => {
                     tracing::warn!(?pause, "the disk is full");
                     let progress = self.progress();
+                    // No change makes it sooner: each commit is one, and a full disk would be asked
+                    // as often as somebody commits.
                     let waits = |progress: &mut Progress| !progress.is_stopped;
                     drop(self.watch.wake.wait_timeout_while(progress, pause, waits));
                     pause = PAUSE_MAX.min(2 * pause);
@@ -347,8 +383,10 @@ impl<B: Sorted> LogStore<B> {
 
     fn fail(&self, reason: String) {
         tracing::error!(reason, "the log can be kept short no more");
+        // First this, so that no commit begins once anybody knows the reason.
         self.writer_whatever().poisoned = true;
         let mut progress = self.progress();
+        // The first reason stays: those that follow come from it.
         let reason = progress.failure.get_or_insert(reason).clone();
         self.watch.wake.notify_all();
         drop(progress);
@@ -362,7 +400,8 @@ impl<B: Sorted> LogStore<B> {
     /// Calls `f` with the reason once nothing is kept short any more, or at once if so.
     pub(super) fn listen(&self, f: OnFailure) {
         let mut listeners = self.listeners();
-        // Whoever fails now waits for the listeners.
+        // A failure is noted before its listeners are taken, and they are locked here: so `f` is in
+        // the list that is taken, or the reason is there already.
         match self.failure() {
             Some(reason) => {
                 drop(listeners);
