@@ -1,6 +1,6 @@
 //! The invariants of both wheels, checked thoroughly. For tests: O(everything).
 
-use crate::geometry::Place;
+use crate::geometry::WheelPlace;
 use crate::{HashedWheel, HierarchicalWheel, Tick};
 
 impl<T> HierarchicalWheel<T> {
@@ -19,10 +19,10 @@ impl<T> HierarchicalWheel<T> {
         self.storage.check(self.now, |slot, deadline| {
             let due = deadline.max(self.now);
             if cascading.is_some_and(|place| place.slot() == slot) {
-                let own = Place::of(self.now, due);
+                let own = WheelPlace::of(self.now, due);
                 assert!(own.slot() < self.cascading, "what cascades leads downwards");
             } else if slot != run {
-                let place = Place::of(self.now, due);
+                let place = WheelPlace::of(self.now, due);
                 assert_eq!(place.slot(), slot, "an entry is filed in its own place");
                 assert!(place.is_ahead_of(self.now), "occupied slots lie ahead");
                 let start = place.start(self.now);

@@ -19,7 +19,7 @@ const NONE: u32 = 0;
 
 /// What stands in a chunk for each timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct ChunkEntry {
     /// The lower half of the deadline. The upper half is that of the hand, unless the
     /// chunk is a wide one.
     pub(crate) deadline: u32,
@@ -133,7 +133,7 @@ struct Links {
 /// chain. So the live entries of a chain, from its first chunk on, stand in the order in
 /// which they were filed.
 pub(crate) struct Chunks {
-    entries: Segments<[Entry; CHUNK as usize], SEGMENT>,
+    entries: Segments<[ChunkEntry; CHUNK as usize], SEGMENT>,
     /// Which entries are live, by chunk. 0 for the *open* chunk of a slot, the last one
     /// while it is being filled, whose bits are in the slot; and for a free chunk.
     live: Vec<u32>,
@@ -188,7 +188,7 @@ impl Chunks {
     #[inline]
     fn put(&mut self, position: u32, deadline: u64, node: u32) -> Position {
         let (chunk, at) = split(position);
-        self.entries.cell_mut(chunk)[at] = Entry {
+        self.entries.cell_mut(chunk)[at] = ChunkEntry {
             deadline: lower(deadline),
             node,
         };
@@ -261,7 +261,7 @@ impl Chunks {
         &mut self,
         slots: &mut Slots,
         slot: usize,
-        entries: &[Entry],
+        entries: &[ChunkEntry],
     ) -> Position {
         let chunk = self.chain_chunk(slots, slot);
         self.entries.cell_mut(chunk as usize)[..entries.len()].copy_from_slice(entries);
@@ -286,7 +286,7 @@ impl Chunks {
         assert!(chunk < u32::MAX / CHUNK, "a wheel has at most 2^27 chunks");
         if self.entries.get(chunk as usize).is_none() {
             self.entries
-                .add(chunk as usize, || [Entry::default(); CHUNK as usize]);
+                .add(chunk as usize, || [ChunkEntry::default(); CHUNK as usize]);
             let segment_end = (chunk as usize / SEGMENT + 1) * SEGMENT;
             let chunks = self.live.len().max(segment_end);
             self.live.resize(chunks, 0);
@@ -495,7 +495,7 @@ impl Chunks {
     }
 
     #[inline]
-    pub(crate) fn entries(&self, chunk: usize) -> &[Entry; CHUNK as usize] {
+    pub(crate) fn entries(&self, chunk: usize) -> &[ChunkEntry; CHUNK as usize] {
         self.entries.cell(chunk)
     }
 
@@ -652,8 +652,8 @@ impl Chunks {
 
 /// A chunk that was taken off its chain.
 pub(crate) struct Taken {
-    entries: [Entry; CHUNK as usize],
-    uppers: Option<[Entry; CHUNK as usize]>,
+    entries: [ChunkEntry; CHUNK as usize],
+    uppers: Option<[ChunkEntry; CHUNK as usize]>,
     live: u32,
 }
 
@@ -678,7 +678,7 @@ impl Taken {
 
     /// Appends the live entries, whose upper halves are that of the hand, to a list.
     #[inline]
-    pub(crate) fn move_narrow(&self, to: &mut Vec<Entry>) {
+    pub(crate) fn move_narrow(&self, to: &mut Vec<ChunkEntry>) {
         debug_assert!(
             self.uppers.is_none(),
             "the hand's upper half is that of all"

@@ -17,9 +17,9 @@ pub(crate) const LEVELS: usize = (u64::BITS / DIGIT_BITS) as usize;
 ///
 /// Slots are numbered through all levels, from the lowest slot of the lowest level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place(usize);
+pub(crate) struct WheelPlace(usize);
 
-impl Place {
+impl WheelPlace {
     /// The place of `due`: its level is the highest digit in which it differs
     /// from `now`, and its slot is the value of that digit.
     ///
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     fn place(now: u64, due: u64) -> (usize, usize) {
-        let place = Place::of(Tick::new(now), Tick::new(due));
+        let place = WheelPlace::of(Tick::new(now), Tick::new(due));
         (place.level(), place.slot() % SLOTS)
     }
 
@@ -198,7 +198,7 @@ mod tests {
         for now in [0, 255, 256, 65_535, 1 << 32, 1 << 60, u64::MAX - 5_000] {
             for distance in [0, 1, 255, 256, 257, 65_535, 65_536, 1 << 33] {
                 let (now, due) = (Tick::new(now), Tick::new(now.saturating_add(distance)));
-                let place = Place::of(now, due);
+                let place = WheelPlace::of(now, due);
                 let (start, end) = (place.start(now), place.end(now));
                 assert_eq!(place.start_of(due), start);
                 assert!(place.is_ahead_of(now), "{now:?} {due:?}");
@@ -206,7 +206,7 @@ mod tests {
                 assert_eq!(end.get() - start.get(), (1 << shift(place.level())) - 1);
             }
         }
-        let top = Place::of(Tick::ZERO, Tick::MAX);
+        let top = WheelPlace::of(Tick::ZERO, Tick::MAX);
         assert_eq!(top.start(Tick::ZERO), Tick::new(255 << 56));
         assert_eq!(top.end(Tick::ZERO), Tick::MAX);
     }

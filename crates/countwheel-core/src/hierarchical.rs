@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::chunks::{CHUNK, Entry};
-use crate::geometry::{LEVELS, Place, SLOTS};
+use crate::chunks::{CHUNK, ChunkEntry};
+use crate::geometry::{LEVELS, SLOTS, WheelPlace};
 #[cfg(feature = "planted-bugs")]
 use crate::planted::PlantedBug;
 use crate::sort;
@@ -64,8 +64,8 @@ pub struct HierarchicalWheel<T> {
     /// What is on its way out is the run. Its deadlines ascend, and all its entries were
     /// filed before any of equal deadline on the levels.
     pub(crate) storage: Storage<T>,
-    sorted: Vec<Entry>,
-    spare: Vec<Entry>,
+    sorted: Vec<ChunkEntry>,
+    spare: Vec<ChunkEntry>,
     #[cfg(feature = "planted-bugs")]
     pub(crate) planted: Option<PlantedBug>,
 }
@@ -312,7 +312,7 @@ impl<T> HierarchicalWheel<T> {
     /// O(1) within the hand's block of 256 ticks; beyond it, O(entries in the
     /// slot of the earliest deadline).
     pub fn next_deadline(&self) -> Option<Tick> {
-        let earliest_in = |place: Place| match place.level() {
+        let earliest_in = |place: WheelPlace| match place.level() {
             0 => Some(place.start(self.now)),
             _ => self.storage.earliest_deadline(place.slot(), self.now),
         };
@@ -512,13 +512,13 @@ impl<T> HierarchicalWheel<T> {
     /// How many bytes of memory the wheel holds, apart from what values point to. O(room).
     pub fn memory_bytes(&self) -> usize {
         let for_sorting = self.sorted.capacity() + self.spare.capacity();
-        self.storage.bytes() + for_sorting * size_of::<Entry>()
+        self.storage.bytes() + for_sorting * size_of::<ChunkEntry>()
     }
 
     /// Where a deadline is filed. One that has passed counts as now: the hand cannot
     /// have moved since, because it never moves past an entry that is due.
     #[inline]
-    fn place_of(&self, deadline: Tick) -> Place {
+    fn place_of(&self, deadline: Tick) -> WheelPlace {
         let place = self.own_place_of(deadline);
         if self.cascades_above(place) {
             return self.cascading_place();
@@ -529,28 +529,28 @@ impl<T> HierarchicalWheel<T> {
     /// Whether a place belongs to the slot that cascades: so do all below its level. What is
     /// filed there goes to the end of that slot's chain, so that it comes behind its equals.
     #[inline]
-    fn cascades_above(&self, place: Place) -> bool {
+    fn cascades_above(&self, place: WheelPlace) -> bool {
         place.slot() < self.cascading && !self.is_cascade_overtaken()
     }
 
     /// Where a deadline belongs, whatever cascades.
     #[inline]
-    fn own_place_of(&self, deadline: Tick) -> Place {
+    fn own_place_of(&self, deadline: Tick) -> WheelPlace {
         #[cfg(feature = "planted-bugs")]
         if let Some(place) = self.spoilt_place(deadline) {
             return place;
         }
-        Place::of(self.now, deadline.max(self.now))
+        WheelPlace::of(self.now, deadline.max(self.now))
     }
 
     /// The slot that cascades, if one does: the hand stands where it begins.
     #[cold]
-    pub(crate) fn cascading_place(&self) -> Place {
-        Place::of_slot(self.cascading).entered(self.now)
+    pub(crate) fn cascading_place(&self) -> WheelPlace {
+        WheelPlace::of_slot(self.cascading).entered(self.now)
     }
 
     /// The slot that has cascaded in part, if entries are left there.
-    fn half_cascaded(&self) -> Option<Place> {
+    fn half_cascaded(&self) -> Option<WheelPlace> {
         if self.cascading == 0 {
             return None;
         }
@@ -560,8 +560,8 @@ impl<T> HierarchicalWheel<T> {
     /// The place of the earliest slot that is occupied: since occupied slots lie ahead
     /// of now, the one with the lowest number.
     #[inline]
-    fn first_place(&self) -> Option<Place> {
-        self.storage.slots.first_occupied().map(Place::of_slot)
+    fn first_place(&self) -> Option<WheelPlace> {
+        self.storage.slots.first_occupied().map(WheelPlace::of_slot)
     }
 
     #[inline]
@@ -572,7 +572,7 @@ impl<T> HierarchicalWheel<T> {
 
     /// Moves the hand up to the next entry that is due, cascading on the way, or to `now`
     /// if there is none; or less far, if there are no `moves` left.
-    fn advance(&mut self, now: Tick, moves: &mut usize) -> Option<Due> {
+    fn advance(&mut self, now: Tick, moves: &mut usize) -> Option<DueEntries> {
         self.storage.tidy_sometimes(self.now);
         loop {
             if self.cascading > 0 && !self.cascade(moves) {
@@ -593,7 +593,7 @@ impl<T> HierarchicalWheel<T> {
                 }
                 self.now = deadline;
                 let before_the_levels = Tick::new(self.levels_from.get() - 1);
-                return Some(Due {
+                return Some(DueEntries {
                     slot: self.storage.way_out(),
                     until: Some(before_the_levels.min(now)),
                 });
@@ -633,7 +633,7 @@ impl<T> HierarchicalWheel<T> {
                 return Some(self.due_run());
             }
             if place.level() == 0 {
-                return Some(Due {
+                return Some(DueEntries {
                     slot: place.slot(),
                     until: None,
                 });
@@ -655,8 +655,8 @@ impl<T> HierarchicalWheel<T> {
     }
 
     /// The run, as far as it is due at the hand.
-    fn due_run(&self) -> Due {
-        Due {
+    fn due_run(&self) -> DueEntries {
+        DueEntries {
             slot: self.storage.way_out(),
             until: Some(self.now),
         }
@@ -702,7 +702,7 @@ impl<T> HierarchicalWheel<T> {
 
     /// The same for less than a chunk.
     #[cold]
-    fn cascade_one_by_one(&mut self, from: Place, moves: &mut usize) -> bool {
+    fn cascade_one_by_one(&mut self, from: WheelPlace, moves: &mut usize) -> bool {
         while let Some((deadline, node, position)) = self.storage.first(from.slot(), self.now) {
             if *moves == 0 {
                 return false;
@@ -719,13 +719,13 @@ impl<T> HierarchicalWheel<T> {
 
     /// Whether a slot has no more entries than that.
     #[inline]
-    fn fits(&self, place: Place, moves: usize) -> bool {
+    fn fits(&self, place: WheelPlace, moves: usize) -> bool {
         moves == usize::MAX || self.storage.holds_at_most(place.slot(), moves)
     }
 
     /// Sorts the entries of a slot into the run, which is empty, now that the hand has
     /// entered it. Nothing is on the levels below. Returns how many they were.
-    fn sort_into_run(&mut self, from: Place) -> usize {
+    fn sort_into_run(&mut self, from: WheelPlace) -> usize {
         #[cfg(feature = "planted-bugs")]
         self.storage.spoil_order(from.slot());
         let mut sorted = core::mem::take(&mut self.sorted);
@@ -746,7 +746,7 @@ impl<T> HierarchicalWheel<T> {
 }
 
 /// Where the entries stand that are due next.
-struct Due {
+struct DueEntries {
     slot: usize,
     /// Only those up to this tick, or all.
     until: Option<Tick>,

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::geometry::{Place, SLOTS};
+use crate::geometry::{SLOTS, WheelPlace};
 use crate::storage::Storage;
 use crate::{HashedWheel, HierarchicalWheel, Tick, TimerKey};
 
@@ -133,14 +133,14 @@ impl<T> HierarchicalWheel<T> {
         wake.saturating_add(u64::from(late))
     }
 
-    pub(crate) fn spoilt_place(&self, deadline: Tick) -> Option<Place> {
+    pub(crate) fn spoilt_place(&self, deadline: Tick) -> Option<WheelPlace> {
         match self.planted? {
             PlantedBug::BorderOffByOne => {
-                let place = Place::of(self.now, deadline.max(self.now));
+                let place = WheelPlace::of(self.now, deadline.max(self.now));
                 let on_border = place.level() > 0 && place.start(self.now) == deadline;
-                on_border.then(|| Place::of_slot(place.level() * SLOTS - 1))
+                on_border.then(|| WheelPlace::of_slot(place.level() * SLOTS - 1))
             }
-            PlantedBug::PassedDeadlineInItsOldSlot => Some(Place::of(self.now, deadline)),
+            PlantedBug::PassedDeadlineInItsOldSlot => Some(WheelPlace::of(self.now, deadline)),
             _ => None,
         }
     }

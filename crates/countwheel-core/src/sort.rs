@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::mem;
 
-use crate::chunks::Entry;
+use crate::chunks::ChunkEntry;
 
 /// Below this, sorting by insertion is quicker than counting.
 const FEW: usize = 24;
@@ -12,15 +12,19 @@ const FEW: usize = 24;
 /// Stable. `spare` is for its memory.
 ///
 /// A radix sort, byte by byte from the lowest, each by counting: O(entries) a byte.
-pub(crate) fn by_deadline(entries: &mut Vec<Entry>, bytes: usize, spare: &mut Vec<Entry>) {
+pub(crate) fn by_deadline(
+    entries: &mut Vec<ChunkEntry>,
+    bytes: usize,
+    spare: &mut Vec<ChunkEntry>,
+) {
     if entries.len() <= FEW {
         entries.sort_by_key(|entry| entry.deadline);
         return;
     }
     spare.clear();
-    spare.resize(entries.len(), Entry::default());
+    spare.resize(entries.len(), ChunkEntry::default());
     for byte in 0..bytes {
-        let digit = |entry: &Entry| (entry.deadline >> (8 * byte)) as usize % 256;
+        let digit = |entry: &ChunkEntry| (entry.deadline >> (8 * byte)) as usize % 256;
         let mut ends = [0_u32; 256];
         for entry in entries.iter() {
             ends[digit(entry)] += 1;
@@ -47,11 +51,11 @@ mod tests {
         for len in [0_u32, 1, 2, 24, 25, 1_000, 70_000] {
             for bytes in 1..=3 {
                 let deadline = |node: u32| node.wrapping_mul(2_654_435_761) % (1 << (8 * bytes));
-                let unsorted = (0..len).map(|node| Entry {
+                let unsorted = (0..len).map(|node| ChunkEntry {
                     deadline: deadline(node) / 3 * 3,
                     node,
                 });
-                let mut entries: Vec<Entry> = unsorted.collect();
+                let mut entries: Vec<ChunkEntry> = unsorted.collect();
                 let mut expected = entries.clone();
                 expected.sort_by_key(|entry| entry.deadline);
                 by_deadline(&mut entries, bytes, &mut Vec::new());

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::chunks::{CHUNK, Chunks, Entry, Slots, Taken, joined, members, upper};
+use crate::chunks::{CHUNK, ChunkEntry, Chunks, Slots, Taken, joined, members, upper};
 use crate::nodes::{Nodes, Position};
 use crate::{Expired, Tick, TimerKey};
 
@@ -143,7 +143,7 @@ impl<T> Storage<T> {
     }
 
     /// Appends entries, in order, to those on their way out.
-    pub(crate) fn file_run(&mut self, entries: &[Entry]) {
+    pub(crate) fn file_run(&mut self, entries: &[ChunkEntry]) {
         let way_out = self.way_out();
         for group in entries.chunks(CHUNK as usize) {
             self.nodes.look_at(group.iter().map(|entry| entry.node));
@@ -328,7 +328,7 @@ impl<T> Storage<T> {
             let mut gone = 0_u32;
             let entries = self.chunks.entries(chunk);
             for at in members(live).take(rest) {
-                let Entry { deadline, node } = entries[at as usize];
+                let ChunkEntry { deadline, node } = entries[at as usize];
                 let deadline = Tick::new(joined(upper(now.get()), deadline));
                 if last_due.is_some_and(|last_due| deadline > last_due) {
                     break;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::files::is_full;
-use super::place::Place;
+use super::place::DirectoryTree;
 use super::{DiskError, StoreError};
 use crate::planted::planted;
 
@@ -62,7 +62,7 @@ pub(super) struct Claim {
 impl Claim {
     /// Takes the directory for this process, which is not there or holds a store of a version that
     /// is read. Makes it if it is not there; else it changes nothing.
-    pub(super) fn of(place: &dyn Place, directory: &Path) -> Result<Self, StoreError> {
+    pub(super) fn of(place: &dyn DirectoryTree, directory: &Path) -> Result<Self, StoreError> {
         create_directory(place, directory)?;
         // Looked at before it is locked, since it may be a stranger's directory, and again under
         // the lock, since another process may have made a store meanwhile.
@@ -75,7 +75,7 @@ impl Claim {
     /// The same, of a directory that has a store which was ready: its lock, and what it says. Makes
     /// nothing.
     pub(super) fn existing(
-        place: &dyn Place,
+        place: &dyn DirectoryTree,
         directory: &Path,
     ) -> Result<(Lock, Format), StoreError> {
         let none = || {
@@ -98,7 +98,7 @@ impl Claim {
     }
 
     /// The same, of a directory that has no store.
-    pub(super) fn empty(place: &dyn Place, directory: &Path) -> Result<Self, StoreError> {
+    pub(super) fn empty(place: &dyn DirectoryTree, directory: &Path) -> Result<Self, StoreError> {
         let claim = Self::of(place, directory)?;
         if claim.format.is_some_and(|format| format.ready) {
             return Err(DiskError::NotAStore {
@@ -131,7 +131,7 @@ impl Format {
 }
 
 impl Lock {
-    fn take(place: &dyn Place, directory: &Path) -> Result<Self, StoreError> {
+    fn take(place: &dyn DirectoryTree, directory: &Path) -> Result<Self, StoreError> {
         if !place.is_shared() {
             return Ok(Self {
                 directory: None,
@@ -199,7 +199,7 @@ fn lock_of(
 /// An older version becomes the newest, so that no earlier program reads what it does not know.
 /// Says what there is then: a full disk must not keep a store shut, so it may be as it was.
 pub(super) fn persist_format(
-    place: &dyn Place,
+    place: &dyn DirectoryTree,
     directory: &Path,
     format: Format,
 ) -> Result<Format, StoreError> {
@@ -215,7 +215,10 @@ type Looked = Result<Option<Format>, StoreError>;
 
 /// Looks at a directory without changing anything in it: what it says it is, and a lock that
 /// keeps every opening out as long as it is held.
-pub(super) fn look(place: &dyn Place, directory: &Path) -> Result<(Lock, Looked), StoreError> {
+pub(super) fn look(
+    place: &dyn DirectoryTree,
+    directory: &Path,
+) -> Result<(Lock, Looked), StoreError> {
     let path = directory.join(LOCK);
     let mut lock = Lock {
         directory: lock_of(directory, File::try_lock_shared)?,
@@ -243,7 +246,10 @@ fn parent_of(directory: &Path) -> &Path {
 }
 
 /// Makes `directory` and what leads to it, each durable.
-pub(super) fn create_directory(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+pub(super) fn create_directory(
+    place: &dyn DirectoryTree,
+    directory: &Path,
+) -> Result<(), StoreError> {
     // Another process that makes a store beside may renew a directory on the way just now.
     let is_gone = |error: &StoreError| matches!(error, StoreError::Disk(DiskError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound);
     match try_create(place, directory) {
@@ -252,7 +258,7 @@ pub(super) fn create_directory(place: &dyn Place, directory: &Path) -> Result<()
     }
 }
 
-fn try_create(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+fn try_create(place: &dyn DirectoryTree, directory: &Path) -> Result<(), StoreError> {
     let parent = parent_of(directory);
     if place.is_directory(directory) {
         // It may have been made just now, by hand.
@@ -280,7 +286,7 @@ fn try_create(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
 
 /// Syncs what a directory lies in. That this process may not is passed over: whoever made the
 /// directory and gave it to this process answers for its name.
-fn sync_parent(place: &dyn Place, parent: &Path) -> Result<(), StoreError> {
+fn sync_parent(place: &dyn DirectoryTree, parent: &Path) -> Result<(), StoreError> {
     match sync_above(place, parent) {
         Err(StoreError::Disk(DiskError::Io { path, source }))
             if source.kind() == io::ErrorKind::PermissionDenied =>
@@ -293,7 +299,7 @@ fn sync_parent(place: &dyn Place, parent: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn sync_above(place: &dyn Place, parent: &Path) -> Result<(), StoreError> {
+fn sync_above(place: &dyn DirectoryTree, parent: &Path) -> Result<(), StoreError> {
     match sync_directory(place, parent) {
         Err(_) if planted!(MakingPassesOverParentSync) => Ok(()),
         synced => synced,
@@ -303,7 +309,7 @@ fn sync_above(place: &dyn Place, parent: &Path) -> Result<(), StoreError> {
 /// The path of a directory, and another one beside it, hidden and with this suffix. `None` of the
 /// root of everything.
 fn with_other_name(
-    place: &dyn Place,
+    place: &dyn DirectoryTree,
     directory: &Path,
     suffix: &str,
 ) -> Result<Option<(PathBuf, PathBuf)>, StoreError> {
@@ -325,7 +331,7 @@ fn with_other_name(
 /// sync that succeeds says nothing about a name that was there already. So a new directory takes
 /// its place, at once, since others may make something in it at the same time. One that is not as
 /// this process makes directories was not left by a making: that one stays.
-fn renew(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+fn renew(place: &dyn DirectoryTree, directory: &Path) -> Result<(), StoreError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let suffix = format!(".new-{}-{number}", std::process::id());
@@ -366,7 +372,7 @@ fn renew(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
 ///
 /// As in [`renew`], a sync alone says nothing about a name that was there. So the name is taken away
 /// and given once more.
-pub(super) fn persist_name(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+pub(super) fn persist_name(place: &dyn DirectoryTree, directory: &Path) -> Result<(), StoreError> {
     let Some((real, passing)) = with_other_name(place, directory, ".settling")? else {
         return Ok(());
     };
@@ -390,7 +396,10 @@ pub(super) fn persist_name(place: &dyn Place, directory: &Path) -> Result<(), St
 
 /// What the directory says it is; `None` if it is empty. Refuses one that is not empty and
 /// does not say.
-pub(super) fn inspect(place: &dyn Place, directory: &Path) -> Result<Option<Format>, StoreError> {
+pub(super) fn inspect(
+    place: &dyn DirectoryTree,
+    directory: &Path,
+) -> Result<Option<Format>, StoreError> {
     let mut stranger = None;
     let names = place.names(directory);
     for name in names.map_err(|source| io_error(directory, source))? {
@@ -432,7 +441,7 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-fn read_format(place: &dyn Place, directory: &Path) -> Result<Format, StoreError> {
+fn read_format(place: &dyn DirectoryTree, directory: &Path) -> Result<Format, StoreError> {
     /// More than any format needs.
     const MAX_BYTES: u64 = 4096;
 
@@ -453,7 +462,7 @@ fn read_format(place: &dyn Place, directory: &Path) -> Result<Format, StoreError
 
 /// Replaces `FORMAT` in one step: after a crash there is the old one or the new one.
 pub(super) fn write_format(
-    place: &dyn Place,
+    place: &dyn DirectoryTree,
     directory: &Path,
     format: Format,
 ) -> Result<(), StoreError> {
@@ -554,7 +563,10 @@ pub(super) fn is_format(text: &str) -> bool {
 }
 
 /// Makes the names in a directory durable.
-pub(super) fn sync_directory(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+pub(super) fn sync_directory(
+    place: &dyn DirectoryTree,
+    directory: &Path,
+) -> Result<(), StoreError> {
     let synced = place.sync_directory(directory);
     synced.map_err(|source| io_error(directory, source))
 }

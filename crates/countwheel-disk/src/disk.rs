@@ -20,7 +20,7 @@ use self::opened::{making, must_have, refuse_snapshot};
 pub(super) use self::raised::RaisedFormat;
 use super::directory::{Claim, FORMAT, Lock, inspect, io_error};
 use super::files::cannot_open;
-use super::place::{FileSystem, Place as _};
+use super::place::{DirectoryTree as _, FileSystem};
 use super::scrub::{Piece, Scrub};
 use super::{
     Change, Commit, DiskError, DuePage, DueScan, Filter, FlushingLog, Gaps, Lease, LogOptions,

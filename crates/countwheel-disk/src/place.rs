@@ -19,7 +19,7 @@ pub(super) const SET_ASIDE: &str = "set-aside";
 ///
 /// Which directories there are is durable as which files there are is: once the directory above
 /// was synced.
-pub(super) trait Place: Send + Sync + fmt::Debug {
+pub(super) trait DirectoryTree: Send + Sync + fmt::Debug {
     /// Whether there is such a directory.
     fn is_directory(&self, path: &Path) -> bool;
 
@@ -62,7 +62,7 @@ pub(super) trait Place: Send + Sync + fmt::Debug {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileSystem;
 
-impl Place for FileSystem {
+impl DirectoryTree for FileSystem {
     fn is_directory(&self, path: &Path) -> bool {
         path.is_dir()
     }

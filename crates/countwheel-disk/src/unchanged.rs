@@ -33,10 +33,10 @@ use super::StoreError;
 /// Everything below a directory, and the directory itself: names, contents, lengths, times of
 /// modification, and who may do what with it. See the [module](self).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Tree(BTreeMap<PathBuf, Entry>);
+pub struct Tree(BTreeMap<PathBuf, FileEntry>);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Entry {
+struct FileEntry {
     /// `None` for a directory.
     content: Option<Vec<u8>>,
     modified: Option<SystemTime>,
@@ -67,7 +67,7 @@ impl Tree {
         } else {
             Some(fs::read(path)?)
         };
-        let entry = Entry {
+        let entry = FileEntry {
             content,
             modified: metadata.modified().ok(),
             mode: mode(&metadata),
@@ -101,7 +101,7 @@ impl Tree {
     }
 }
 
-impl Entry {
+impl FileEntry {
     fn change(&self, after: &Self) -> &'static str {
         let length = |entry: &Self| entry.content.as_ref().map(Vec::len);
         if length(self) != length(after) {

@@ -18,7 +18,7 @@ use crate::{Config, DueClock, QueueName, Revision, TimerName, Wake};
 /// What suspects run and wait.
 #[derive(Debug)]
 pub(crate) struct Suspects {
-    rule: Rule,
+    rule: SuspectRule,
     /// When the process began, by the boot clock.
     opened: Timestamp,
     waiting: BTreeMap<Revision, Waiting>,
@@ -46,7 +46,7 @@ struct Waiting {
 
 /// Who is a suspect, how long each waits, and how many run together.
 #[derive(Clone, Copy, Debug)]
-struct Rule {
+struct SuspectRule {
     /// From so many interruptions on.
     first: u32,
     /// With so many, a timer is given up.
@@ -55,7 +55,7 @@ struct Rule {
     hold: Duration,
 }
 
-impl Rule {
+impl SuspectRule {
     /// An end or two in a row befall many at a time that have nothing to do with it.
     const FIRST: u32 = 2;
     /// The longest hold, in shortest ones: with ten interruptions allowed, that of the last attempt.
@@ -96,7 +96,7 @@ impl Rule {
 impl Suspects {
     pub(crate) fn new(config: &Config, opened: Timestamp, most_bytes: usize) -> Self {
         Self {
-            rule: Rule::new(config),
+            rule: SuspectRule::new(config),
             opened,
             waiting: BTreeMap::new(),
             ranks: BTreeMap::new(),

@@ -29,12 +29,12 @@ struct Queue {
 /// A turn that waits for its commit.
 struct Waiting {
     turn: Turn,
-    place: Arc<Place>,
+    place: Arc<WaitingThread>,
 }
 
 /// Where a thread waits.
 #[derive(Default)]
-struct Place {
+struct WaitingThread {
     word: Mutex<Option<Word>>,
     came: Condvar,
 }
@@ -46,7 +46,7 @@ enum Word {
     Ended(Box<Committed>),
 }
 
-impl Place {
+impl WaitingThread {
     fn tell(&self, word: Word) {
         *lock(&self.word) = Some(word);
         self.came.notify_one();
@@ -85,7 +85,7 @@ impl Together {
             drop(next);
             return (turn, committed);
         }
-        let place = Arc::<Place>::default();
+        let place = Arc::<WaitingThread>::default();
         queue.waiting.push(Waiting {
             turn,
             place: Arc::clone(&place),

@@ -52,7 +52,7 @@ struct Seen {
 
 /// What the host does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Turn {
+pub(crate) enum HostTurn {
     /// Take the next turn.
     Again,
     /// Sleep until then, unless woken.
@@ -91,10 +91,10 @@ impl Engine {
     }
 
     /// Does what is due, up to a batch, and says what is next.
-    pub(crate) fn turn(self: &Arc<Self>) -> Turn {
+    pub(crate) fn turn(self: &Arc<Self>) -> HostTurn {
         let now = self.clock().now();
         if self.step(now).is_some() {
-            return Turn::Again;
+            return HostTurn::Again;
         }
         let mut plan = lock(&self.plan);
         let limits = plan.retry_at.into_iter().chain(plan.give_up_at);
@@ -103,16 +103,16 @@ impl Engine {
         let closed = self.shards.hub().is_closed();
         if closed && self.shards.counts().pending == 0 && self.ready.is_handed_out() {
             plan.give_up_at = None;
-            return Turn::Ended;
+            return HostTurn::Ended;
         }
         if plan.dropping {
             // Who drops it rouses the host at the end.
-            return Turn::Rest(Instant::MAX);
+            return HostTurn::Rest(Instant::MAX);
         }
         drop(plan);
         match self.shards.fall_asleep(now, limit) {
-            Some(until) => Turn::Rest(until),
-            None => Turn::Again,
+            Some(until) => HostTurn::Rest(until),
+            None => HostTurn::Again,
         }
     }
 

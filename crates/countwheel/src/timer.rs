@@ -46,12 +46,12 @@ use crate::{Instant, TimerKey};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Timer {
-    owner: Arc<Owner>,
+    owner: Arc<TimerOwner>,
 }
 
 /// All clones of a timer together, as opposed to its handles and its host.
 #[derive(Debug)]
-struct Owner {
+struct TimerOwner {
     engine: Arc<Engine>,
     /// Whether there is a host, or was one: then nobody needs to start it.
     hosted: AtomicBool,
@@ -66,7 +66,7 @@ const MANY_TIMERS: usize = 64;
 static TIMERS: AtomicUsize = AtomicUsize::new(0);
 static MANY_WARNED: AtomicBool = AtomicBool::new(false);
 
-impl Drop for Owner {
+impl Drop for TimerOwner {
     fn drop(&mut self) {
         TIMERS.fetch_sub(1, Ordering::Relaxed);
         let hub = self.engine.shards.hub();
@@ -125,7 +125,7 @@ impl Timer {
         }
         let hosted = AtomicBool::new(!matches!(kind, HostKind::Thread));
         Self {
-            owner: Arc::new(Owner {
+            owner: Arc::new(TimerOwner {
                 engine: Arc::new(engine),
                 hosted,
                 starting: Mutex::new(()),
@@ -561,7 +561,7 @@ impl Rouse {
 /// A handle of a [`Timer`] that does not keep it alive: see [`Timer::downgrade`].
 #[derive(Clone, Debug)]
 pub struct WeakTimer {
-    owner: Weak<Owner>,
+    owner: Weak<TimerOwner>,
 }
 
 impl WeakTimer {

@@ -71,7 +71,7 @@ impl Timer {
 /// ```
 #[derive(Debug)]
 pub struct Watchdog {
-    watched: Arc<Watched>,
+    watched: Arc<WatchedTimer>,
 }
 
 /// What a [`Watchdog`] found.
@@ -86,7 +86,7 @@ pub struct Complaint {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedTimer {
     tolerance: Duration,
     timers: Mutex<Vec<Weak<Engine>>>,
 }
@@ -96,7 +96,7 @@ impl Watchdog {
     #[must_use]
     pub fn new(tolerance: Duration) -> Self {
         Self {
-            watched: Arc::new(Watched {
+            watched: Arc::new(WatchedTimer {
                 tolerance,
                 timers: Mutex::default(),
             }),
@@ -153,7 +153,7 @@ impl Watchdog {
     }
 }
 
-impl Watched {
+impl WatchedTimer {
     fn check(&self) -> Vec<Complaint> {
         let mut watched = lock(&self.timers);
         watched.retain(|timer| timer.strong_count() > 0);

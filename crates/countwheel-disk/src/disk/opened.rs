@@ -6,7 +6,7 @@ use super::super::directory::{
     Claim, Format, Lock, VERSION, create_directory, io_error, persist_format, persist_name,
     sync_directory, write_format,
 };
-use super::super::place::{Place, SET_ASIDE};
+use super::super::place::{DirectoryTree, SET_ASIDE};
 use super::super::{DiskError, DiskOptions, LogStore, StoreError, TableStore, table};
 use super::{LOG, SNAPSHOT, TABLES};
 
@@ -23,7 +23,7 @@ pub(crate) struct Opened {
 impl Opened {
     /// Opens the store in `directory`, and makes it if there is none.
     pub(crate) fn at(
-        place: &dyn Place,
+        place: &dyn DirectoryTree,
         directory: &Path,
         new_store_id: u64,
         options: DiskOptions,
@@ -50,7 +50,7 @@ impl Opened {
 
     /// Opens a store that has its parts.
     pub(super) fn ready(
-        place: &dyn Place,
+        place: &dyn DirectoryTree,
         directory: &Path,
         format: Format,
         options: DiskOptions,
@@ -86,7 +86,7 @@ impl Opened {
 /// Makes a store in a directory that has none, or has one that was never ready. It is ready
 /// once `fill` is done with it; if that fails, the directory is as good as empty.
 pub(super) fn making<T>(
-    place: &dyn Place,
+    place: &dyn DirectoryTree,
     directory: &Path,
     store_id: u64,
     mut lock: Lock,
@@ -118,7 +118,7 @@ pub(super) fn making<T>(
 
 /// Says that a store is being made in the directory, and makes its parts, empty.
 pub(super) fn begin(
-    place: &dyn Place,
+    place: &dyn DirectoryTree,
     directory: &Path,
     store_id: u64,
     lock: &mut Lock,
@@ -143,7 +143,7 @@ pub(super) fn begin(
 }
 
 /// Removes what there is of a store that did not become one: it would keep a full disk full.
-pub(super) fn give_up(place: &dyn Place, directory: &Path) {
+pub(super) fn give_up(place: &dyn DirectoryTree, directory: &Path) {
     for part in [LOG, TABLES, SET_ASIDE] {
         let path = directory.join(part);
         if place.is_directory(&path)
@@ -157,7 +157,7 @@ pub(super) fn give_up(place: &dyn Place, directory: &Path) {
 
 /// A store that an opening began to make has no commits. What has some was left by a conversion, a
 /// repair or a restore that ended before its time, or has an older `FORMAT` than the rest.
-fn refuse_unfinished(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+fn refuse_unfinished(place: &dyn DirectoryTree, directory: &Path) -> Result<(), StoreError> {
     match table::reached(&*place.read_only(&directory.join(TABLES))) {
         Ok(None) => Ok(()),
         Ok(Some(_)) => Err(DiskError::NotAStore {
@@ -172,7 +172,10 @@ fn refuse_unfinished(place: &dyn Place, directory: &Path) -> Result<(), StoreErr
 }
 
 /// A snapshot shares its revisions and ids with the store that it was made of.
-pub(super) fn refuse_snapshot(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+pub(super) fn refuse_snapshot(
+    place: &dyn DirectoryTree,
+    directory: &Path,
+) -> Result<(), StoreError> {
     let names = place.names(directory).unwrap_or_default();
     if !names.iter().any(|name| name == SNAPSHOT) {
         return Ok(());
@@ -187,7 +190,7 @@ pub(super) fn refuse_snapshot(place: &dyn Place, directory: &Path) -> Result<(),
 
 /// A store that was ever ready has a segment of a log and a manifest of tables: without them
 /// it is not new, something was taken away.
-pub(super) fn must_have(place: &dyn Place, directory: &Path) -> Result<(), StoreError> {
+pub(super) fn must_have(place: &dyn DirectoryTree, directory: &Path) -> Result<(), StoreError> {
     for (part, begins) in [(LOG, "segment-"), (TABLES, "manifest")] {
         let path = directory.join(part);
         if !place.is_directory(&path) {

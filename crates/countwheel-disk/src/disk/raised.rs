@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::super::directory::{Format, persist_format};
-use super::super::place::Place;
+use super::super::place::DirectoryTree;
 use super::super::{Change, DiskError, StoreError};
 use crate::planted::planted;
 
@@ -45,7 +45,7 @@ impl RaisedFormat {
     /// Any other error leaves it unknown what the directory says: no later commit may succeed.
     pub(crate) fn before(
         &self,
-        place: &dyn Place,
+        place: &dyn DirectoryTree,
         directory: &Path,
         changes: &[Change],
     ) -> Result<(), StoreError> {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io;
 
 use super::batch;
-use super::memtable::{Memtable, Place};
+use super::memtable::{LogPlace, Memtable};
 use super::segment::VERSION;
 use super::writer::{Part, Writer, Written};
 use super::{COMMIT_MAX_BYTES, LOOK_EVERY, LogStore, io_error};
@@ -348,7 +348,7 @@ fn apply(
             slot,
             ..
         } = written;
-        let at = Place {
+        let at = LogPlace {
             segment,
             offset: body_at + written.at as u64,
             len: u32::try_from(written.len).unwrap_or(u32::MAX),

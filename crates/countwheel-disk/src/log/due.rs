@@ -14,11 +14,11 @@ use crate::Wake;
 const LEAF_MAX: usize = 256;
 
 /// A wake, and the slot of what wakes.
-pub(super) type Entry = (Wake, u32);
+pub(super) type LeafEntry = (Wake, u32);
 
 /// Slots in the order in which they wake.
 #[derive(Debug, Default)]
-pub(super) struct Due {
+pub(super) struct DueLeaves {
     /// By the wake with which a leaf begins. What is before the first one goes to one that
     /// begins with everything.
     leaves: BTreeMap<Wake, Leaf>,
@@ -26,14 +26,14 @@ pub(super) struct Due {
 
 #[derive(Debug, Default)]
 struct Leaf {
-    entries: Vec<Entry>,
+    entries: Vec<LeafEntry>,
     /// How many of them are still there.
     live: usize,
 }
 
-impl Due {
+impl DueLeaves {
     /// Adds one. `is_live` says of the others whether they are still there.
-    pub(super) fn insert(&mut self, entry: Entry, is_live: impl Fn(&Entry) -> bool) {
+    pub(super) fn insert(&mut self, entry: LeafEntry, is_live: impl Fn(&LeafEntry) -> bool) {
         let found = self.leaves.range_mut(..=entry.0).next_back();
         let leaf = match found {
             Some((_, leaf)) => leaf,
@@ -52,7 +52,7 @@ impl Due {
     }
 
     /// Removes one that is there.
-    pub(super) fn remove(&mut self, entry: Entry, is_live: impl Fn(&Entry) -> bool) {
+    pub(super) fn remove(&mut self, entry: LeafEntry, is_live: impl Fn(&LeafEntry) -> bool) {
         let found = self.leaves.range_mut(..=entry.0).next_back();
         let Some((&begin, leaf)) = found else {
             return;
@@ -70,13 +70,13 @@ impl Due {
     pub(super) fn after(
         &self,
         after: Option<Wake>,
-        is_live: impl Fn(&Entry) -> bool,
-    ) -> impl Iterator<Item = Entry> {
+        is_live: impl Fn(&LeafEntry) -> bool,
+    ) -> impl Iterator<Item = LeafEntry> {
         let first = after.and_then(|after| self.leaves.range(..=after).next_back());
         let begin = first.map_or(Wake::default(), |(&begin, _)| begin);
         self.leaves.range(begin..).flat_map(move |(_, leaf)| {
             let entries = leaf.entries.iter();
-            let is_wanted = |entry: &&Entry| after.is_none_or(|after| entry.0 > after);
+            let is_wanted = |entry: &&LeafEntry| after.is_none_or(|after| entry.0 > after);
             let wanted = entries.filter(is_wanted).filter(|&entry| is_live(entry));
             in_order(wanted.copied().collect())
         })
@@ -85,7 +85,7 @@ impl Due {
 
 impl Leaf {
     /// Clears away what is gone.
-    fn clear(&mut self, is_live: impl Fn(&Entry) -> bool) {
+    fn clear(&mut self, is_live: impl Fn(&LeafEntry) -> bool) {
         if self.live < self.entries.len() {
             self.entries.retain(is_live);
             self.entries = in_order(std::mem::take(&mut self.entries));
@@ -112,7 +112,7 @@ impl Leaf {
 }
 
 /// In order, and each once: what goes and comes back as it was is there twice.
-fn in_order(mut entries: Vec<Entry>) -> Vec<Entry> {
+fn in_order(mut entries: Vec<LeafEntry>) -> Vec<LeafEntry> {
     entries.sort_unstable();
     entries.dedup();
     entries
@@ -128,7 +128,7 @@ mod tests {
     use crate::Revision;
     use countwheel_time::Random;
 
-    fn entry(at: u64, number: u32) -> Entry {
+    fn entry(at: u64, number: u32) -> LeafEntry {
         let wake = Wake {
             at: Timestamp::from_micros(at),
             revision: Revision(number.into()),
@@ -142,7 +142,7 @@ mod tests {
     fn what_is_left_is_in_order() {
         for (seed, spread) in (0..40).zip([3, 500, 1 << 40].into_iter().cycle()) {
             let mut random = Random::new(seed);
-            let (mut due, mut left) = (Due::default(), BTreeSet::new());
+            let (mut due, mut left) = (DueLeaves::default(), BTreeSet::new());
             let mut gone = Vec::new();
             for number in 0..6_000 {
                 let added = match random.below(20) {
@@ -169,7 +169,8 @@ mod tests {
                 if number % 97 == 0 {
                     let after = entry(random.below(spread), number / 2).0;
                     let after = Some(after).filter(|_| random.below(3) > 0);
-                    let seen: Vec<Entry> = due.after(after, |other| left.contains(other)).collect();
+                    let seen: Vec<LeafEntry> =
+                        due.after(after, |other| left.contains(other)).collect();
                     let wanted = left.iter().filter(|(wake, _)| Some(*wake) > after);
                     assert_eq!(seen, wanted.copied().collect::<Vec<_>>());
                     let kept: usize = due.leaves.values().map(|leaf| leaf.entries.len()).sum();
@@ -182,8 +183,8 @@ mod tests {
     /// Nothing is kept of what is gone.
     #[test]
     fn what_is_empty_keeps_nothing() {
-        let mut due = Due::default();
-        let mut left: BTreeSet<Entry> = (0..10_000).map(|n| entry(n.into(), n)).collect();
+        let mut due = DueLeaves::default();
+        let mut left: BTreeSet<LeafEntry> = (0..10_000).map(|n| entry(n.into(), n)).collect();
         for &entry in &left {
             due.insert(entry, |_| true);
         }

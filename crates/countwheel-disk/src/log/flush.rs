@@ -7,7 +7,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::{self, Changes, Logged, Part};
 use super::low_water::Earliest;
-use super::memtable::Place;
+use super::memtable::LogPlace;
 use super::segment::{Frame, Segment, sealed_len};
 use super::supply::{self, Trouble};
 use super::{LogStore, damaged, io_error};
@@ -52,7 +52,7 @@ const TAKEN_IN: f64 = 0.9;
 pub(super) struct Current {
     pub(super) flushed: Flushed,
     /// For each change that is flushed: in which slot of which memtable it is, and what stands for it.
-    slots: Vec<(Shard, u32, Place)>,
+    slots: Vec<(Shard, u32, LogPlace)>,
     /// How many of them are marked.
     marked: usize,
     /// The earliest wakes of all that were looked up.
@@ -65,7 +65,7 @@ impl Current {
         &mut self,
         shard: Shard,
         slot: u32,
-        at: Place,
+        at: LogPlace,
         wake: Option<(DueClock, Wake)>,
     ) {
         self.slots.push((shard, slot, at));
@@ -376,7 +376,7 @@ impl<B: Sorted> LogStore<B> {
         current: &mut Current,
     ) -> Result<(), CodecError> {
         let mut changes = Changes::of(body)?;
-        let place = |at: usize, len: usize| Place {
+        let place = |at: usize, len: usize| LogPlace {
             segment: segment.number,
             offset: frame.body_at + at as u64,
             len: u32::try_from(len).unwrap_or(u32::MAX),

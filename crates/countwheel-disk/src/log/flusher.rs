@@ -23,7 +23,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// How far the log has been kept short, and who waits for that.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct FlushWatch {
     progress: Mutex<Progress>,
     wake: Condvar,
     on_failure: Mutex<Listeners>,
@@ -62,7 +62,7 @@ struct Progress {
     failure: Option<String>,
 }
 
-impl Watch {
+impl FlushWatch {
     fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -675,8 +675,8 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_sorted_store_that_is_behind_goes_on_as_it_catches_up() {
-        let watch = Watch::default();
-        let share = |watch: &Watch| watch.progress().share;
+        let watch = FlushWatch::default();
+        let share = |watch: &FlushWatch| watch.progress().share;
         let mut last = 0.0;
         for _ in 0..8 {
             watch.catches_up(0.125);

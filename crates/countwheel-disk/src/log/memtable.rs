@@ -12,7 +12,7 @@ use std::ops::Bound;
 use countwheel_time::Timestamp;
 
 use super::batch::{Counts, Form, Part, Replaces, ShardSnapshot};
-use super::due::{Due, Entry};
+use super::due::{DueLeaves, LeafEntry};
 use super::low_water::LowWater;
 use super::short::Short;
 use crate::codec::{CodecError, Indexed};
@@ -28,7 +28,7 @@ const NONE: u32 = u32::MAX;
 /// Where a change stands in the log: of a put, the bytes of its record. Two changes never stand
 /// in the same place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct LogPlace {
     pub(super) segment: u64,
     pub(super) offset: u64,
     pub(super) len: u32,
@@ -44,7 +44,7 @@ pub(super) struct MemtableEntry {
     /// The slots before and behind it in the chain of its queue.
     beside: [u32; 2],
     /// Where, and for a name that was removed where its removal stands.
-    pub(super) at: Place,
+    pub(super) at: LogPlace,
     due: u64,
     revision: Revision,
     wake_at: u64,
@@ -100,7 +100,7 @@ pub(super) struct Memtable {
     used: usize,
     /// The first slot with each hash.
     first: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
-    due: [Due; 2],
+    due: [DueLeaves; 2],
     queues: Vec<Queue>,
     free_queues: Vec<u32>,
     /// Of which queue the last change was, if it is still there.
@@ -378,7 +378,7 @@ impl Memtable {
         (name, hash): (&TimerName, u64),
         indexed: Option<Indexed>,
         replaces: Replaces,
-        at: Place,
+        at: LogPlace,
     ) {
         let known = self.get_at(hash, name);
         if !replaces.may_be_sorted && known.is_some_and(|entry| entry.may_be_sorted) {
@@ -393,7 +393,7 @@ impl Memtable {
         (name, hash, slot): (&TimerName, u64, Option<u32>),
         indexed: Option<Indexed>,
         replaces: Replaces,
-        at: Place,
+        at: LogPlace,
     ) {
         let (in_queue, key) = (name.queue.as_str(), name.key.as_str());
         let queue = self.queue(&name.queue);
@@ -449,7 +449,7 @@ impl Memtable {
 
     /// The sorted store is about to get what stands at `at`, and was current in this slot. False
     /// if it is not any more.
-    pub(super) fn mark(&mut self, slot: u32, at: Place) -> bool {
+    pub(super) fn mark(&mut self, slot: u32, at: LogPlace) -> bool {
         // The slots of one that was full may all be gone.
         let entry = self.slots.get_mut(slot as usize);
         let current = |entry: &&mut MemtableEntry| entry.key.is_some() && entry.at == at;
@@ -489,7 +489,7 @@ impl Memtable {
     }
 
     /// The slot of a name, if what stands at `at` is what the name stands for.
-    pub(super) fn current(&self, queue: &str, key: &str, at: Place) -> Option<u32> {
+    pub(super) fn current(&self, queue: &str, key: &str, at: LogPlace) -> Option<u32> {
         let slot = self.find(self.hash_of(queue, key), queue, key)?;
         let is_current = self.slots[slot as usize].at == at || planted!(LogFlushesOutdated);
         is_current.then_some(slot)
@@ -497,7 +497,7 @@ impl Memtable {
 
     /// The sorted store has what stands at `at`. If nothing newer is in its slot, it is
     /// forgotten.
-    pub(super) fn forget(&mut self, slot: u32, at: Place) {
+    pub(super) fn forget(&mut self, slot: u32, at: LogPlace) {
         let Some(entry) = self.slots.get(slot as usize) else {
             return;
         };
@@ -591,7 +591,7 @@ impl Memtable {
             queue,
             next: NONE,
             beside: [NONE, self.queues[queue as usize].first],
-            at: Place {
+            at: LogPlace {
                 segment: 0,
                 offset: 0,
                 len: 0,
@@ -756,7 +756,7 @@ fn looked_up(queue: &str) -> &str {
 }
 
 /// Whether what wakes by `clock` is still there.
-fn is_live(slots: &[MemtableEntry], clock: DueClock) -> impl Fn(&Entry) -> bool {
+fn is_live(slots: &[MemtableEntry], clock: DueClock) -> impl Fn(&LeafEntry) -> bool {
     move |&(wake, slot)| {
         slots.get(slot as usize).is_some_and(|entry| {
             entry.revision == wake.revision
@@ -831,8 +831,8 @@ mod tests {
     use super::*;
     use countwheel_durable::store::conformance::varied_records;
 
-    fn place(offset: u64) -> Place {
-        Place {
+    fn place(offset: u64) -> LogPlace {
+        LogPlace {
             segment: 1,
             offset,
             len: 1,

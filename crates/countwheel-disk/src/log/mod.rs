@@ -81,7 +81,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::batch::Form;
-use self::flusher::Watch;
+use self::flusher::FlushWatch;
 use self::full::FullDisk;
 use self::low_water::{Earliest, LOOK_EVERY};
 use self::memtable::Memtable;
@@ -245,7 +245,7 @@ pub struct LogStore<B> {
     /// Whether the round is through with the log. Held by one step at a time.
     scrubbed_log: parking_lot::Mutex<bool>,
     /// Taken last.
-    watch: Arc<Watch>,
+    watch: Arc<FlushWatch>,
 }
 
 #[derive(Default)]

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use parking_lot::RwLockWriteGuard;
 
-use super::memtable::{MemtableEntry, Place};
+use super::memtable::{LogPlace, MemtableEntry};
 use super::merge::Pages;
 use super::{LogStore, State, damaged, refused};
 use crate::codec;
@@ -24,7 +24,7 @@ const LISTED_AT_ONCE: usize = 1_024;
 
 impl<B: Sorted> LogStore<B> {
     /// The record that stands at `at`. With the state held, so that its segment is not freed.
-    fn record(&self, state: &State, at: Place) -> Result<Record, StoreError> {
+    fn record(&self, state: &State, at: LogPlace) -> Result<Record, StoreError> {
         let Some(segment) = state.segments.get(&at.segment) else {
             return Err(DiskError::Corrupt {
                 path: self.files.path(),

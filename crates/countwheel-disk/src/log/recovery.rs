@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::batch::{self, Changes, Counts, Form, Logged, ShardSnapshot};
-use super::memtable::{Memtable, Place};
+use super::memtable::{LogPlace, Memtable};
 use super::segment::{
     FRAME_HEADER, FRAMES_BEGIN, Frame, Header, Segment, frames_end, read_header, sealed_len,
 };
@@ -408,7 +408,7 @@ impl Replay<'_> {
 
     fn apply(&mut self, segment: &Segment, frame: Frame) -> Result<(), CodecError> {
         let mut changes = Changes::of(&self.body)?;
-        let place = |at: usize, len: usize| Place {
+        let place = |at: usize, len: usize| LogPlace {
             segment: segment.number,
             offset: frame.body_at + at as u64,
             len: u32::try_from(len).unwrap_or(u32::MAX),

@@ -8,7 +8,7 @@
 use parking_lot::RwLockReadGuard;
 
 use super::flush::{Current, MARKED_AT_ONCE};
-use super::memtable::{Memtable, Place};
+use super::memtable::{LogPlace, Memtable};
 use super::segment::Segment;
 use super::{LogStore, damaged, refused};
 use crate::codec::{CodecError, Indexed};
@@ -33,7 +33,7 @@ impl<B: Sorted> LogStore<B> {
         let mut current = Current::default();
         let (mut lost, mut refused) = (0_u64, 0_u64);
         // What was read last.
-        let mut read: Option<Place> = None;
+        let mut read: Option<LogPlace> = None;
         let shards: Vec<Shard> = self.state().shards.keys().copied().collect();
         for shard in shards {
             let mut from = 0;
@@ -132,7 +132,7 @@ impl<B: Sorted> LogStore<B> {
     fn reread(
         &self,
         segment: &Segment,
-        at: Place,
+        at: LogPlace,
         key: (&str, &str),
         indexed: Indexed,
     ) -> Result<Vec<u8>, StoreError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::State;
 use super::batch::{self, Changes, Logged};
-use super::memtable::Place;
+use super::memtable::LogPlace;
 use super::recovery::{self, unreadable};
 use super::scrub::SECOND_HEADER_DAMAGED;
 use super::segment::{
@@ -123,7 +123,7 @@ pub(crate) enum Seen<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct RecordAt<'a> {
     segment: &'a Segment,
-    place: Place,
+    place: LogPlace,
 }
 
 /// The same, for later.
@@ -602,7 +602,7 @@ impl<E: FnMut(Seen<'_>) -> Result<(), StoreError>> Walk<'_, E> {
                         record: Box::new(decoded),
                         at: RecordAt {
                             segment,
-                            place: Place {
+                            place: LogPlace {
                                 segment: segment.number,
                                 offset: frame.body_at + at as u64,
                                 len: u32::try_from(record.len()).unwrap_or(u32::MAX),

@@ -6,9 +6,9 @@ use std::sync::{Arc, MutexGuard};
 
 use super::fault::{Failure, Strike, no_space};
 use super::node::{Node, SECTOR};
-use super::tree::{Directory, Entry, Tree, join, split};
+use super::tree::{Directory, Tree, TreeEntry, join, split};
 use super::{Disk, Operation, State};
-use crate::place::Place as _;
+use crate::place::DirectoryTree as _;
 use crate::{Files, StoreFile};
 
 /// Where a simulated directory says it is.
@@ -75,7 +75,7 @@ impl Handle {
         if state.is_made(strike) {
             let name = name.to_owned();
             let directory = to.directory(&mut state)?;
-            directory.change(Entry::Create { name, node });
+            directory.change(TreeEntry::Create { name, node });
         }
         outcome(strike)
     }
@@ -152,7 +152,7 @@ impl Files for Handle {
             let node = state.add(Node::zeros(made));
             let name = name.to_owned();
             let directory = self.directory(&mut state)?;
-            directory.change(Entry::Create { name, node });
+            directory.change(TreeEntry::Create { name, node });
         }
         outcome(strike)?;
         if room < len {
@@ -180,7 +180,7 @@ impl Files for Handle {
         if from != to && state.is_made(strike) {
             let to = to.to_owned();
             let directory = self.directory(&mut state)?;
-            directory.change(Entry::Rename { to, node });
+            directory.change(TreeEntry::Rename { to, node });
         }
         outcome(strike)
     }
@@ -191,7 +191,7 @@ impl Files for Handle {
         let node = self.node_of(&mut state, name)?;
         if state.is_made(strike) {
             let directory = self.directory(&mut state)?;
-            directory.change(Entry::Remove { node });
+            directory.change(TreeEntry::Remove { node });
         }
         outcome(strike)
     }

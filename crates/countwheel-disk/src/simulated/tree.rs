@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard};
 use super::handle::{Handle, alive, outcome};
 use super::{Disk, Operation, State};
 use crate::Files;
-use crate::place::Place;
+use crate::place::DirectoryTree;
 use countwheel_time::Random;
 
 /// The directory of the disk itself.
@@ -24,17 +24,17 @@ pub(super) struct Directory {
     pub(super) names: Names,
     pub(super) durable: Names,
     /// What became of names since the last sync of the directory, oldest first.
-    pub(super) unsynced: Vec<Entry>,
+    pub(super) unsynced: Vec<TreeEntry>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Entry {
+pub(super) enum TreeEntry {
     Create { name: String, node: u64 },
     Rename { to: String, node: u64 },
     Remove { node: u64 },
 }
 
-impl Entry {
+impl TreeEntry {
     /// A file has one name, whatever became of an entry before that gave it another.
     pub(super) fn apply(&self, names: &mut Names) {
         match self {
@@ -73,7 +73,7 @@ impl Directory {
         self.names.clone_from(&self.durable);
     }
 
-    pub(super) fn change(&mut self, entry: Entry) {
+    pub(super) fn change(&mut self, entry: TreeEntry) {
         entry.apply(&mut self.names);
         self.unsynced.push(entry);
     }
@@ -160,7 +160,7 @@ impl State {
             let Some(directory) = self.directories.get(&number) else {
                 continue;
             };
-            let unsynced = directory.unsynced.iter().map(Entry::node);
+            let unsynced = directory.unsynced.iter().map(TreeEntry::node);
             let named = directory.names.values().chain(directory.durable.values());
             for number in named.copied().chain(unsynced) {
                 if found.insert(number) {
@@ -199,7 +199,7 @@ impl Tree {
         &self,
         operation: Operation,
         path: &Path,
-        entry: impl FnOnce(&mut State, String) -> io::Result<Entry>,
+        entry: impl FnOnce(&mut State, String) -> io::Result<TreeEntry>,
     ) -> io::Result<()> {
         let path = shown(path);
         let (parent, name) = split(&path);
@@ -218,7 +218,7 @@ impl Tree {
     }
 }
 
-impl Place for Tree {
+impl DirectoryTree for Tree {
     fn is_directory(&self, path: &Path) -> bool {
         let state = self.state();
         state.is_ok_and(|state| state.number(&shown(path)).is_some())
@@ -243,7 +243,7 @@ impl Place for Tree {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
             let node = state.add_directory();
-            Ok(Entry::Create { name, node })
+            Ok(TreeEntry::Create { name, node })
         })
     }
 
@@ -260,7 +260,7 @@ impl Place for Tree {
                 return Err(io::ErrorKind::DirectoryNotEmpty.into());
             }
             let node = state.number(&from_path).ok_or(io::ErrorKind::NotFound)?;
-            Ok(Entry::Rename { to, node })
+            Ok(TreeEntry::Rename { to, node })
         })
     }
 
@@ -271,7 +271,7 @@ impl Place for Tree {
             if state.found(&shown).is_some_and(|at| !at.names.is_empty()) {
                 return Err(io::ErrorKind::DirectoryNotEmpty.into());
             }
-            Ok(Entry::Remove { node })
+            Ok(TreeEntry::Remove { node })
         })
     }
 

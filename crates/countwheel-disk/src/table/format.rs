@@ -74,12 +74,12 @@ pub(super) struct Malformed;
 
 /// Which file of which store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct TablePlace {
     pub(super) store_id: u64,
     pub(super) file: u64,
 }
 
-impl Place {
+impl TablePlace {
     /// Appends a frame that is to stand at `offset`, and fills up to the next one. `kind` is the
     /// byte that says it.
     pub(super) fn write(self, offset: u64, kind: u8, body: &[u8], out: &mut Vec<u8>) {
@@ -539,7 +539,7 @@ mod tests {
 
     #[test]
     fn what_is_packed_comes_back_and_no_more() {
-        let place = Place {
+        let place = TablePlace {
             store_id: 7,
             file: 1,
         };

@@ -13,7 +13,7 @@
 //! The manifest of tables says that, too, if the last segment taken in has an odd number.
 
 use super::directory::Directory;
-use super::format::{FRAME_HEADER, Footer, Kind, Place, frame_len, u32_at};
+use super::format::{FRAME_HEADER, Footer, Kind, TablePlace, frame_len, u32_at};
 use super::manifest::{Manifest, RunEntry, TableEntry, VERSION, VERSION_WITHOUT_REACHED};
 use crate::{Files, Reached};
 
@@ -81,7 +81,7 @@ pub(crate) fn write(recipe: &[u8], files: &dyn Files, store_id: u64) {
         let (first_key, last_key) = (recipe.key(), recipe.key());
         let (entry, bytes) = table(
             &mut recipe,
-            Place {
+            TablePlace {
                 store_id,
                 file: number,
             },
@@ -103,7 +103,7 @@ pub(crate) fn write(recipe: &[u8], files: &dyn Files, store_id: u64) {
 }
 
 /// The bytes of a table, and what a manifest says of it but for its keys.
-fn table(recipe: &mut Bytes<'_>, place: Place) -> (TableEntry, Vec<u8>) {
+fn table(recipe: &mut Bytes<'_>, place: TablePlace) -> (TableEntry, Vec<u8>) {
     let (mut bytes, mut checksums) = (Vec::new(), crc32fast::Hasher::new());
     let mut entry = TableEntry {
         number: place.file,

@@ -27,7 +27,7 @@ use super::TableOptions;
 use super::directory::{Directory, Purpose};
 use super::format::{Value, restore_unchecked};
 use super::reader::{Cursor, Section, Table};
-use super::version::{Run, Version};
+use super::version::{TableRun, Version};
 use super::writer::{Content, RunWriter};
 use crate::StoreError;
 use crate::codec::Indexed;
@@ -76,13 +76,13 @@ pub(super) fn wanted(
 /// The same of runs that stand one behind the other. `highest` is the tier at which a merge is
 /// under way; `may_shrink` is whether the oldest run of all is among them and free.
 fn wanted_of(
-    runs: &[Arc<Run>],
+    runs: &[Arc<TableRun>],
     options: &TableOptions,
     highest: Option<u32>,
     may_shrink: bool,
 ) -> Option<Wanted> {
     let is_free = |tier| highest.is_none_or(|highest| tier < highest);
-    let rewrites = |run: &&Arc<Run>| run.has_gap() && is_free(run.tier);
+    let rewrites = |run: &&Arc<TableRun>| run.has_gap() && is_free(run.tier);
     if let Some(at) = runs.iter().position(|run| rewrites(&run)) {
         return Some(Wanted {
             runs: at..at + 1,
@@ -91,7 +91,7 @@ fn wanted_of(
             purpose: Purpose::Merge,
         });
     }
-    let tombstones = |run: &Arc<Run>| run.sum(|table| table.footer.tombstones);
+    let tombstones = |run: &Arc<TableRun>| run.sum(|table| table.footer.tombstones);
     if let [newer @ .., oldest] = runs
         && !newer.is_empty()
         && may_shrink
@@ -194,14 +194,15 @@ impl Merge {
     }
 
     /// The runs that become one.
-    pub(super) fn runs(&self) -> &[Arc<Run>] {
+    pub(super) fn runs(&self) -> &[Arc<TableRun>] {
         &self.version.runs[self.wanted.runs.clone()]
     }
 
     /// Where they stand by now: what came meanwhile is newer, and may have been merged.
     pub(super) fn place(&self, now: &Version) -> Range<usize> {
         let runs = self.runs();
-        let is_first = |run: &Arc<Run>| runs.first().is_some_and(|first| Arc::ptr_eq(first, run));
+        let is_first =
+            |run: &Arc<TableRun>| runs.first().is_some_and(|first| Arc::ptr_eq(first, run));
         let start = now.runs.iter().position(is_first).unwrap_or(now.runs.len());
         start..start + runs.len()
     }
@@ -274,9 +275,9 @@ impl Merge {
 
     /// The run that takes the place of those that were merged; nothing if nothing is left. Its
     /// names are not synced.
-    pub(super) fn finish(&mut self) -> Result<Option<Run>, StoreError> {
+    pub(super) fn finish(&mut self) -> Result<Option<TableRun>, StoreError> {
         let tables = self.writer.finish()?;
-        Ok((!tables.is_empty()).then_some(Run {
+        Ok((!tables.is_empty()).then_some(TableRun {
             tier: self.wanted.tier,
             newest: self.runs().first().map_or(0, |run| run.newest),
             tables,
@@ -297,7 +298,7 @@ struct Source {
 }
 
 impl Source {
-    fn first(age: usize, run: &Run) -> Result<Option<Self>, Fault> {
+    fn first(age: usize, run: &TableRun) -> Result<Option<Self>, Fault> {
         let mut rest = run.tables.clone().into_iter();
         let Some(table) = rest.next() else {
             return Ok(None);

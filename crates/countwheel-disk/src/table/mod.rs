@@ -89,7 +89,7 @@ use self::reader::Table;
 pub(super) use self::salvage::Found;
 pub use self::salvage::Salvaged;
 pub use self::snapshot::TableSnapshot;
-use self::version::{Run, Version};
+use self::version::{TableRun, Version};
 use self::writer::{Content, RunWriter};
 use super::codec::{self, Indexed};
 use super::files::{Files, StoreFile, is_full};
@@ -578,7 +578,7 @@ impl TableStore {
     /// there is no room for the manifest.
     fn edit(
         &self,
-        written: Option<&Arc<Run>>,
+        written: Option<&Arc<TableRun>>,
         change: impl FnOnce(&mut Version),
     ) -> Result<(), StoreError> {
         let _one_at_a_time = self.editing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -597,7 +597,7 @@ impl TableStore {
         Ok(())
     }
 
-    fn write_run(&self, sequence: u64, flushed: &Flushed) -> Result<Run, StoreError> {
+    fn write_run(&self, sequence: u64, flushed: &Flushed) -> Result<TableRun, StoreError> {
         let version = self.version();
         let mut writer = RunWriter::new(&self.directory, Purpose::TakeIn, sequence);
         if let Some(listener) = flushed.listener() {
@@ -630,7 +630,7 @@ impl TableStore {
                 FlushedContent::Removed => {}
             }
         }
-        Ok(Run {
+        Ok(TableRun {
             tier: 0,
             newest: sequence,
             tables: writer.finish()?,
@@ -765,7 +765,7 @@ impl Version {
         for run in &manifest.runs {
             let tables = run.tables.iter().cloned();
             let tables = tables.map(|entry| Table::open(directory, entry));
-            runs.push(Arc::new(Run {
+            runs.push(Arc::new(TableRun {
                 tier: run.tier,
                 newest: run.newest,
                 tables: tables.collect::<Result<_, _>>()?,

@@ -11,7 +11,7 @@ use super::fill::fill;
 use super::filter::Filter;
 use super::flat::Flat;
 use super::format::{
-    FRAME_HEADER, Footer, Kind, Malformed, Place, Pointer, Tree, Value, footer_pointer,
+    FRAME_HEADER, Footer, Kind, Malformed, Pointer, TablePlace, Tree, Value, footer_pointer,
 };
 use super::manifest::TableEntry;
 use super::skips::{Range, SkipRanges};
@@ -260,8 +260,8 @@ impl Table {
         &*self.file
     }
 
-    pub(super) fn place(&self) -> Place {
-        Place {
+    pub(super) fn place(&self) -> TablePlace {
+        TablePlace {
             store_id: self.directory.store_id,
             file: self.entry.number,
         }

@@ -8,8 +8,8 @@ use super::block::{Block, Entries};
 use super::check::TableCheck;
 use super::directory::Directory;
 use super::format::{
-    FRAME_HEADER, Footer, Kind, Place, Pointer, Value, footer_pointer, frame_len, name_of, restore,
-    u32_at,
+    FRAME_HEADER, Footer, Kind, Pointer, TablePlace, Value, footer_pointer, frame_len, name_of,
+    restore, u32_at,
 };
 use super::manifest::{Manifest, TableEntry};
 use crate::codec;
@@ -157,7 +157,7 @@ pub(super) fn runs(
 /// A file that may be damaged.
 struct File {
     file: Arc<dyn StoreFile>,
-    place: Place,
+    place: TablePlace,
     /// How long it should be.
     length: u64,
     footer: Option<Footer>,
@@ -167,7 +167,7 @@ impl File {
     fn open(directory: &Directory, number: u64, length: Option<u64>) -> Option<Self> {
         let file = directory.files.open(&Directory::table_name(number)).ok()?;
         let mut file = Self {
-            place: Place {
+            place: TablePlace {
                 store_id: directory.store_id,
                 file: number,
             },

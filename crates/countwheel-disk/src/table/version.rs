@@ -20,12 +20,12 @@ pub(super) struct Version {
     /// How far the log had reached when the last segment was taken in.
     pub(super) reached: Option<Reached>,
     /// Newest first.
-    pub(super) runs: Vec<Arc<Run>>,
+    pub(super) runs: Vec<Arc<TableRun>>,
 }
 
 /// Tables one behind the other by name.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct TableRun {
     /// How often what is in it was merged.
     pub(super) tier: u32,
     /// The last ingest of which something is in it.
@@ -33,7 +33,7 @@ pub(super) struct Run {
     pub(super) tables: Vec<Arc<Table>>,
 }
 
-impl Run {
+impl TableRun {
     /// The table that has the key, if any has it.
     fn table_of(&self, key: &[u8]) -> Option<&Arc<Table>> {
         let index = self

@@ -8,7 +8,7 @@ use super::block::Builder;
 use super::directory::{Directory, Purpose};
 use super::filter::{self, Filter};
 use super::format::{
-    Footer, Kind, LARGE_BYTES, Malformed, Packer, Place, Pointer, SHARD_BYTES, Tree, Value,
+    Footer, Kind, LARGE_BYTES, Malformed, Packer, Pointer, SHARD_BYTES, TablePlace, Tree, Value,
 };
 use super::reader::Table;
 use crate::DueClock;
@@ -148,13 +148,13 @@ struct TableWriter {
     first_key: Vec<u8>,
     /// The keys of the records, one after the other.
     keys: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<IndexEntry>,
     hashes: Vec<u64>,
     value: Vec<u8>,
 }
 
 /// Where a record is to stand in the indexes.
-struct Entry {
+struct IndexEntry {
     key_at: u32,
     key_len: u16,
     /// Bytes of the key up to and with the end of the queue's name.
@@ -182,7 +182,7 @@ impl TableWriter {
                 directory: Arc::clone(directory),
                 purpose,
                 file,
-                place: Place {
+                place: TablePlace {
                     store_id: directory.store_id,
                     file: number,
                 },
@@ -205,7 +205,7 @@ impl TableWriter {
 
     /// About how long it is going to be.
     fn bytes(&self) -> u64 {
-        let memory = self.keys.len() + self.entries.len() * size_of::<Entry>();
+        let memory = self.keys.len() + self.entries.len() * size_of::<IndexEntry>();
         if memory >= INDEX_MAX_BYTES {
             return u64::MAX;
         }
@@ -263,7 +263,7 @@ impl TableWriter {
             (None, Some(last)) => last.queue + 1,
             (None, None) => 0,
         };
-        self.entries.push(Entry {
+        self.entries.push(IndexEntry {
             key_at: u32::try_from(self.keys.len()).unwrap_or(u32::MAX),
             key_len: u16::try_from(key.len()).unwrap_or(u16::MAX),
             queue_len: u16::try_from(queue_len).unwrap_or(u16::MAX),
@@ -368,7 +368,7 @@ impl TableWriter {
     }
 }
 
-impl Entry {
+impl IndexEntry {
     fn key<'a>(&self, keys: &'a [u8]) -> &'a [u8] {
         let at = self.key_at as usize;
         &keys[at..at + usize::from(self.key_len)]
@@ -518,7 +518,7 @@ struct Out {
     directory: Arc<Directory>,
     purpose: Purpose,
     file: Arc<dyn StoreFile>,
-    place: Place,
+    place: TablePlace,
     written: u64,
     synced: u64,
     packer: Packer,

@@ -49,7 +49,7 @@ pub struct TokioExecutor {
 }
 
 /// One of so many; given back when dropped.
-struct Place(Arc<AtomicUsize>);
+struct PoolPlace(Arc<AtomicUsize>);
 
 impl TokioExecutor {
     /// On the threads that the runtime has for what blocks (512 unless it was told otherwise).
@@ -99,16 +99,16 @@ impl TokioExecutor {
         self.outstanding.load(Ordering::Relaxed)
     }
 
-    fn take_place(&self) -> Option<Place> {
+    fn take_place(&self) -> Option<PoolPlace> {
         let more = |taken| (taken < self.limit.get()).then_some(taken + 1);
         self.outstanding
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
             .ok()?;
-        Some(Place(Arc::clone(&self.outstanding)))
+        Some(PoolPlace(Arc::clone(&self.outstanding)))
     }
 }
 
-impl Drop for Place {
+impl Drop for PoolPlace {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

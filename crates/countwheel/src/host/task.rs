@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::Instant;
 use crate::concurrent::{Host, Hub};
-use crate::engine::{Engine, Turn};
+use crate::engine::{Engine, HostTurn};
 use crate::task::returns;
 
 /// Drives a [`Timer`](crate::Timer) as a future, on any runtime: there is no thread. Made by
@@ -113,13 +113,13 @@ where
     /// One turn, and the beginning of the sleep after it.
     fn turn(&mut self, engine: &Arc<Engine>, cx: &mut Context<'_>) -> Next {
         match engine.turn() {
-            Turn::Again => Next::Again,
-            Turn::Ended => Next::End,
+            HostTurn::Again => Next::Again,
+            HostTurn::Ended => Next::End,
             // From here on it is announced that the host sleeps: whoever comes with something
             // earlier wakes the waker, which is known already, and a runtime polls a future
             // again that is woken while it is polled.
-            Turn::Rest(Instant::MAX) => Next::Rest,
-            Turn::Rest(until) => {
+            HostTurn::Rest(Instant::MAX) => Next::Rest,
+            HostTurn::Rest(until) => {
                 let rest = until.saturating_since(engine.clock().now());
                 if rest.is_zero() {
                     engine.shards.hub().host_is_awake();

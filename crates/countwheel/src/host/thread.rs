@@ -7,7 +7,7 @@ use std::thread::{self, Builder};
 
 use crate::Instant;
 use crate::concurrent::{Host, Parker};
-use crate::engine::{Engine, Turn};
+use crate::engine::{Engine, HostTurn};
 use crate::task::returns;
 
 /// After so many failures without a turn that went well between them, the host gives up.
@@ -65,9 +65,9 @@ fn keep_running(engine: &Arc<Engine>) {
 /// One turn and one sleep. Whether the timer has ended.
 fn turn(engine: &Arc<Engine>, parker: &Parker) -> bool {
     match engine.turn() {
-        Turn::Again => false,
-        Turn::Ended => true,
-        Turn::Rest(until) => {
+        HostTurn::Again => false,
+        HostTurn::Ended => true,
+        HostTurn::Rest(until) => {
             // What has passed since the turn makes the sleep longer by as much, never shorter.
             let rest = until.saturating_since(engine.clock().now());
             parker.park((until < Instant::MAX).then_some(rest));

@@ -7,7 +7,7 @@ use super::KeyedEntry;
 use crate::{Instant, Timeout};
 
 /// What is kept under a key.
-pub(super) struct Entry<K, V> {
+pub(super) struct KeyEntry<K, V> {
     pub(super) key: K,
     pub(super) value: V,
     pub(super) timeout: Timeout,
@@ -20,7 +20,7 @@ pub(super) struct Entry<K, V> {
 /// No task has this number.
 pub(super) const NO_TASK: u64 = 0;
 
-impl<K, V> Entry<K, V> {
+impl<K, V> KeyEntry<K, V> {
     pub(super) fn deadline(&self) -> Instant {
         self.timeout.deadline()
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use self::shard::{Hub, Rule, Shard, Taken};
+use self::shard::{KeyHub, KeyRule, KeyShard, Taken};
 use crate::{By, Instant, Timer};
 
 pub use self::results::{KeyedEntry, KeyedStats, Move, SetError, When};
@@ -80,15 +80,15 @@ pub use self::results::{KeyedEntry, KeyedStats, Move, SetError, When};
 /// [`Overload`](crate::Overload): if it is dropped, its key stays, and fires only after the
 /// next set or move.
 pub struct KeyedTimer<K, V> {
-    owner: Arc<Owner<K, V>>,
+    owner: Arc<KeysOwner<K, V>>,
 }
 
 /// All clones of a keyed timer together, as opposed to its tasks.
-struct Owner<K, V> {
+struct KeysOwner<K, V> {
     timer: Timer,
     hasher: RandomState,
-    hub: Arc<Hub<K, V>>,
-    shards: Box<[Arc<Shard<K, V>>]>,
+    hub: Arc<KeyHub<K, V>>,
+    shards: Box<[Arc<KeyShard<K, V>>]>,
 }
 
 impl<K, V> KeyedTimer<K, V>
@@ -116,7 +116,7 @@ where
     #[must_use]
     pub fn new(timer: Timer, handler: impl Fn(K, V) + Send + Sync + 'static) -> Self {
         Self {
-            owner: Arc::new(Owner::new(timer, Hub::new(handler))),
+            owner: Arc::new(KeysOwner::new(timer, KeyHub::new(handler))),
         }
     }
 
@@ -154,7 +154,7 @@ where
             let weak = WeakKeyedTimer {
                 owner: Weak::clone(owner),
             };
-            Owner::new(timer, Hub::new(handler(weak)))
+            KeysOwner::new(timer, KeyHub::new(handler(weak)))
         });
         Self { owner }
     }
@@ -188,7 +188,7 @@ where
     /// many tasks are pending as may be, [`SetError::NoThread`] if the timer's thread could
     /// not be started. All give key and value back, and leave what was under the key.
     pub fn set(&self, key: K, value: V, delay: Duration) -> Result<Option<V>, SetError<K, V>> {
-        self.put(key, value, When::After(delay), Rule::New)
+        self.put(key, value, When::After(delay), KeyRule::New)
     }
 
     /// Has `value` fire under `key` once [`now`](Timer::now) has reached `deadline`, and never
@@ -207,7 +207,7 @@ where
     /// # Errors
     /// Those of [`set`](Self::set).
     pub fn set_at(&self, key: K, value: V, deadline: Instant) -> Result<Option<V>, SetError<K, V>> {
-        self.put(key, value, When::At(deadline), Rule::New)
+        self.put(key, value, When::At(deadline), KeyRule::New)
     }
 
     /// Like [`set`](Self::set), but a key that is there keeps its deadline if that is sooner:
@@ -238,7 +238,7 @@ where
         value: V,
         delay: Duration,
     ) -> Result<Option<V>, SetError<K, V>> {
-        self.put(key, value, When::After(delay), Rule::Sooner)
+        self.put(key, value, When::After(delay), KeyRule::Sooner)
     }
 
     /// Like [`set`](Self::set), but a key that is there keeps its deadline if that is later.
@@ -262,7 +262,7 @@ where
         value: V,
         delay: Duration,
     ) -> Result<Option<V>, SetError<K, V>> {
-        self.put(key, value, When::After(delay), Rule::Later)
+        self.put(key, value, When::After(delay), KeyRule::Later)
     }
 
     /// Like [`set`](Self::set), but a key that is there keeps its value and its deadline.
@@ -317,7 +317,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.move_key(key, when.into(), Rule::New)
+        self.move_key(key, when.into(), KeyRule::New)
     }
 
     /// Moves the key by so much from its deadline: sooner at most to now. Otherwise like
@@ -341,7 +341,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         // The rule says when.
-        self.move_key(key, When::After(Duration::ZERO), Rule::By(by.into()))
+        self.move_key(key, When::After(Duration::ZERO), KeyRule::By(by.into()))
     }
 
     /// Makes the key due now. The same as a move to now.
@@ -379,7 +379,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.move_key(key, When::After(delay), Rule::Sooner)
+        self.move_key(key, When::After(delay), KeyRule::Sooner)
     }
 
     /// Moves the key to `delay` from now if that is later than before: as leases and
@@ -399,7 +399,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.move_key(key, When::After(delay), Rule::Later)
+        self.move_key(key, When::After(delay), KeyRule::Later)
     }
 
     /// Takes the key away: its value, which then never fires; `None` if there is no such key,
@@ -746,12 +746,18 @@ where
         }
     }
 
-    fn put(&self, key: K, value: V, when: When, rule: Rule) -> Result<Option<V>, SetError<K, V>> {
+    fn put(
+        &self,
+        key: K,
+        value: V,
+        when: When,
+        rule: KeyRule,
+    ) -> Result<Option<V>, SetError<K, V>> {
         let (hash, shard) = self.find(&key);
         shard.set(&self.owner.timer, hash, (key, value), when, rule)
     }
 
-    fn move_key<Q>(&self, key: &Q, when: When, rule: Rule) -> Move
+    fn move_key<Q>(&self, key: &Q, when: When, rule: KeyRule) -> Move
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -761,7 +767,7 @@ where
     }
 
     /// The hash of a key, and the shard that has it.
-    fn find<Q>(&self, key: &Q) -> (u64, &Arc<Shard<K, V>>)
+    fn find<Q>(&self, key: &Q) -> (u64, &Arc<KeyShard<K, V>>)
     where
         Q: Hash + ?Sized,
     {
@@ -773,11 +779,11 @@ where
     }
 }
 
-impl<K, V> Owner<K, V> {
-    fn new(timer: Timer, hub: Hub<K, V>) -> Self {
+impl<K, V> KeysOwner<K, V> {
+    fn new(timer: Timer, hub: KeyHub<K, V>) -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let hub = Arc::new(hub);
-        let shard = |_| Arc::new(Shard::new(Arc::clone(&hub)));
+        let shard = |_| Arc::new(KeyShard::new(Arc::clone(&hub)));
         let shards = (0..4 * processors).map(shard).collect();
         Self {
             timer,
@@ -791,11 +797,11 @@ impl<K, V> Owner<K, V> {
         let shards = self.shards.iter();
         let mut entries: Vec<_> = shards.flat_map(|shard| shard.take_all(taken)).collect();
         entries.sort_unstable_by_key(|entry| (entry.deadline(), entry.order));
-        entries.into_iter().map(entry::Entry::release).collect()
+        entries.into_iter().map(entry::KeyEntry::release).collect()
     }
 }
 
-impl<K, V> Drop for Owner<K, V> {
+impl<K, V> Drop for KeysOwner<K, V> {
     fn drop(&mut self) {
         if self.hub.is_closed() {
             return;
@@ -849,7 +855,7 @@ impl<K, V> fmt::Debug for KeyedTimer<K, V> {
 /// assert_eq!(host.timer().pending(), 0, "what was pending is gone");
 /// ```
 pub struct WeakKeyedTimer<K, V> {
-    owner: Weak<Owner<K, V>>,
+    owner: Weak<KeysOwner<K, V>>,
 }
 
 impl<K, V> WeakKeyedTimer<K, V> {

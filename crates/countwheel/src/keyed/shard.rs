@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::entry::{Entry, NO_TASK};
+use super::entry::{KeyEntry, NO_TASK};
 use super::{KeyedStats, Move, SetError, When};
 use crate::building::Index;
 use crate::task::{Job, Run};
@@ -22,14 +22,14 @@ use crate::timer::Rouse;
 use crate::{By, Instant, ScheduleError, Timeout, Timer};
 
 /// What the shards of one keyed timer have in common.
-pub(super) struct Hub<K, V> {
+pub(super) struct KeyHub<K, V> {
     handler: Box<dyn Fn(K, V) + Send + Sync>,
     /// What people know the handler by.
     name: &'static str,
     closed: AtomicBool,
 }
 
-impl<K, V> Hub<K, V> {
+impl<K, V> KeyHub<K, V> {
     pub(super) fn new<H: Fn(K, V) + Send + Sync + 'static>(handler: H) -> Self {
         Self {
             handler: Box::new(handler),
@@ -51,13 +51,13 @@ impl<K, V> Hub<K, V> {
 /// Some of the keys. On cache lines of its own: another shard's lock is no business of the
 /// processor that holds this one.
 #[repr(align(128))]
-pub(super) struct Shard<K, V> {
-    hub: Arc<Hub<K, V>>,
-    books: Mutex<Books<K, V>>,
+pub(super) struct KeyShard<K, V> {
+    hub: Arc<KeyHub<K, V>>,
+    books: Mutex<KeyBooks<K, V>>,
 }
 
-pub(super) struct Books<K, V> {
-    pub(super) index: Index<Entry<K, V>>,
+pub(super) struct KeyBooks<K, V> {
+    pub(super) index: Index<KeyEntry<K, V>>,
     stats: KeyedStats,
 }
 
@@ -88,7 +88,7 @@ impl When {
 
 /// Which deadline a key gets that has one already.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rule {
+pub(super) enum KeyRule {
     New,
     /// So far from the one that it has.
     By(By),
@@ -103,11 +103,11 @@ pub(super) enum Taken {
     Returned,
 }
 
-impl<K, V> Shard<K, V> {
-    pub(super) fn new(hub: Arc<Hub<K, V>>) -> Self {
+impl<K, V> KeyShard<K, V> {
+    pub(super) fn new(hub: Arc<KeyHub<K, V>>) -> Self {
         Self {
             hub,
-            books: Mutex::new(Books {
+            books: Mutex::new(KeyBooks {
                 index: Index::default(),
                 stats: KeyedStats::default(),
             }),
@@ -115,7 +115,7 @@ impl<K, V> Shard<K, V> {
     }
 
     /// Calls `look` with the lock held.
-    pub(super) fn with<R>(&self, look: impl FnOnce(&mut Books<K, V>) -> R) -> R {
+    pub(super) fn with<R>(&self, look: impl FnOnce(&mut KeyBooks<K, V>) -> R) -> R {
         look(&mut self.lock().books)
     }
 
@@ -136,7 +136,7 @@ impl<K, V> Shard<K, V> {
         })
     }
 
-    pub(super) fn remove<Q>(&self, hash: u64, key: &Q) -> Option<Entry<K, V>>
+    pub(super) fn remove<Q>(&self, hash: u64, key: &Q) -> Option<KeyEntry<K, V>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -150,7 +150,7 @@ impl<K, V> Shard<K, V> {
         })
     }
 
-    pub(super) fn take_all(&self, taken: Taken) -> impl Iterator<Item = Entry<K, V>> {
+    pub(super) fn take_all(&self, taken: Taken) -> impl Iterator<Item = KeyEntry<K, V>> {
         let index = self.with(|books| {
             let entries = books.index.len() as u64;
             match taken {
@@ -163,7 +163,7 @@ impl<K, V> Shard<K, V> {
     }
 }
 
-impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
+impl<K: Eq + Send + 'static, V: Send + 'static> KeyShard<K, V> {
     /// Sets what is under `key`; gives back what it replaced.
     pub(super) fn set(
         self: &Arc<Self>,
@@ -171,7 +171,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         hash: u64,
         (key, value): (K, V),
         when: When,
-        rule: Rule,
+        rule: KeyRule,
     ) -> Result<Option<V>, SetError<K, V>> {
         let mut rouse = Rouse::NO;
         let result = self.set_quietly(timer, hash, (key, value), (when, rule), &mut rouse);
@@ -184,11 +184,11 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         timer: &Timer,
         hash: u64,
         (key, value): (K, V),
-        (when, rule): (When, Rule),
+        (when, rule): (When, KeyRule),
         rouse: &mut Rouse,
     ) -> Result<Option<V>, SetError<K, V>> {
         let mut locked = self.lock();
-        let Books { index, stats } = &mut *locked.books;
+        let KeyBooks { index, stats } = &mut *locked.books;
         if self.refuses(timer) {
             stats.refused += 1;
             return Err(SetError::Closed(key, value));
@@ -236,7 +236,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         rouse: &mut Rouse,
     ) -> Result<(), SetError<K, V>> {
         let mut locked = self.lock();
-        let Books { index, stats } = &mut *locked.books;
+        let KeyBooks { index, stats } = &mut *locked.books;
         if self.refuses(timer) {
             stats.refused += 1;
             return Err(SetError::Closed(key, value));
@@ -259,14 +259,14 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         hash: u64,
         key: &Q,
         when: When,
-        rule: Rule,
+        rule: KeyRule,
     ) -> Move
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
         let mut rouse = Rouse::NO;
-        let moved = self.with(|Books { index, stats }| {
+        let moved = self.with(|KeyBooks { index, stats }| {
             let Some(entry) = index.find_mut(hash, |entry| entry.key.borrow() == key) else {
                 return Move::Absent;
             };
@@ -292,7 +292,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         self: &Arc<Self>,
         timer: &Timer,
         hash: u64,
-        index: &mut Index<Entry<K, V>>,
+        index: &mut Index<KeyEntry<K, V>>,
         (key, value): (K, V),
         when: When,
         rouse: &mut Rouse,
@@ -301,7 +301,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         match when.schedule(timer, self.job(hash, task)) {
             Ok((timeout, wake)) => {
                 *rouse = wake;
-                let entry = Entry {
+                let entry = KeyEntry {
                     key,
                     value,
                     timeout,
@@ -323,23 +323,23 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
         self: &Arc<Self>,
         timer: &Timer,
         hash: u64,
-        entry: &mut Entry<K, V>,
-        (when, rule): (When, Rule),
+        entry: &mut KeyEntry<K, V>,
+        (when, rule): (When, KeyRule),
         rouse: &mut Rouse,
     ) -> Result<bool, ScheduleError> {
         let old = entry.deadline();
         let (when, moves) = match rule {
-            Rule::New => (when, true),
-            Rule::By(By::Later(span)) => (When::At(old + span), true),
-            Rule::By(By::Sooner(span)) => {
+            KeyRule::New => (when, true),
+            KeyRule::By(By::Later(span)) => (When::At(old + span), true),
+            KeyRule::By(By::Sooner(span)) => {
                 let new = Instant::ZERO + old.saturating_since(Instant::ZERO).saturating_sub(span);
                 (When::At(new.max(timer.now())), true)
             }
-            Rule::Sooner => {
+            KeyRule::Sooner => {
                 let new = when.deadline(timer);
                 (When::At(new.min(old)), new < old)
             }
-            Rule::Later => {
+            KeyRule::Later => {
                 let new = when.deadline(timer);
                 (When::At(new.max(old)), new > old)
             }
@@ -375,7 +375,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
             Some(fired)
         });
         if let Some(entry) = fired {
-            let Entry {
+            let KeyEntry {
                 key,
                 value,
                 timeout,
@@ -399,7 +399,7 @@ impl<K: Eq + Send + 'static, V: Send + 'static> Shard<K, V> {
 
 /// What the timer holds for an entry: nothing that belongs to the caller.
 struct Fire<K: Eq + Send + 'static, V: Send + 'static> {
-    shard: Weak<Shard<K, V>>,
+    shard: Weak<KeyShard<K, V>>,
     hash: u64,
     number: u64,
     /// Kept here, because a name is asked for under a lock: what is upgraded there may be the
@@ -443,7 +443,7 @@ pub(super) fn cancel(timeout: &Timeout) {
 
 struct Locked<'a, K, V> {
     // Given up first.
-    books: MutexGuard<'a, Books<K, V>>,
+    books: MutexGuard<'a, KeyBooks<K, V>>,
     _inside: Inside,
 }
 
