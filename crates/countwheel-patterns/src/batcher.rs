@@ -64,10 +64,10 @@ struct Shared<T> {
     capacity: usize,
     batch: usize,
     delay: Duration,
-    books: Mutex<Books<T>>,
+    books: Mutex<BatchBooks<T>>,
 }
 
-struct Books<T> {
+struct BatchBooks<T> {
     /// The oldest first.
     waiting: Vec<T>,
     /// When the oldest has waited long enough, if there is one.
@@ -144,7 +144,7 @@ impl<T: Send + 'static> Batcher<T> {
             capacity,
             batch: batch.get(),
             delay,
-            books: Mutex::new(Books {
+            books: Mutex::new(BatchBooks {
                 waiting: Vec::new(),
                 due: None,
                 closed: false,
@@ -243,7 +243,7 @@ impl<T: Send + 'static> Batcher<T> {
     }
 }
 
-impl<T> Books<T> {
+impl<T> BatchBooks<T> {
     /// The next batch, of `limit` items at most; `None` if nothing waits.
     fn take(&mut self, limit: usize) -> Option<Vec<T>> {
         if self.waiting.is_empty() {
@@ -265,7 +265,7 @@ impl<T> Books<T> {
 }
 
 impl<T: Send + 'static> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, Books<T>> {
+    fn lock(&self) -> MutexGuard<'_, BatchBooks<T>> {
         // Nothing foreign runs under the lock, so what a panic left behind is whole.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -292,7 +292,7 @@ impl<M: Machine> Chain<M> {
             returns(|| ending.stop());
         }
         if let (Some(run), Some(timer)) = (act.run, open) {
-            let turn = Turn::new(self, run);
+            let turn = ChainTurn::new(self, run);
             // A refused turn is dropped, and says so.
             drop(continue_at(timer, now, turn.name, move || turn.run()));
         }
@@ -381,13 +381,13 @@ impl Drop for EndWhenDropped {
 }
 
 /// A run on its way to its turn.
-struct Turn<M: Machine> {
+struct ChainTurn<M: Machine> {
     chain: Option<Arc<Chain<M>>>,
     run: u64,
     name: &'static str,
 }
 
-impl<M: Machine> Turn<M> {
+impl<M: Machine> ChainTurn<M> {
     fn new(chain: &Arc<Chain<M>>, run: u64) -> Self {
         let name = chain.lock().work.as_ref().map(|work| work.name());
         Self {
@@ -398,7 +398,7 @@ impl<M: Machine> Turn<M> {
     }
 }
 
-impl<M: Machine> Turn<M> {
+impl<M: Machine> ChainTurn<M> {
     fn run(mut self) {
         let Some(chain) = self.chain.take() else {
             return;
@@ -423,7 +423,7 @@ impl<M: Machine> Turn<M> {
     }
 }
 
-impl<M: Machine> Drop for Turn<M> {
+impl<M: Machine> Drop for ChainTurn<M> {
     fn drop(&mut self) {
         if let Some(chain) = self.chain.take() {
             chain.handle(Event::Lost(self.run));

@@ -84,7 +84,7 @@ impl<F: Future<Output = ()> + Send + 'static> Courier<F> {
             self.end();
             return Ok(());
         };
-        let turn = Turn(Some(Arc::clone(self)));
+        let turn = SpawnedTurn(Some(Arc::clone(self)));
         run_soon(&timer, move || turn.run())
     }
 
@@ -122,9 +122,9 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for Courier<F> {
 }
 
 /// A task that polls, or that ends the future if it is never run.
-struct Turn<F: Future<Output = ()> + Send + 'static>(Option<Arc<Courier<F>>>);
+struct SpawnedTurn<F: Future<Output = ()> + Send + 'static>(Option<Arc<Courier<F>>>);
 
-impl<F: Future<Output = ()> + Send + 'static> Turn<F> {
+impl<F: Future<Output = ()> + Send + 'static> SpawnedTurn<F> {
     fn run(mut self) {
         if let Some(courier) = self.0.take() {
             courier.poll();
@@ -132,7 +132,7 @@ impl<F: Future<Output = ()> + Send + 'static> Turn<F> {
     }
 }
 
-impl<F: Future<Output = ()> + Send + 'static> Drop for Turn<F> {
+impl<F: Future<Output = ()> + Send + 'static> Drop for SpawnedTurn<F> {
     fn drop(&mut self) {
         if let Some(courier) = self.0.take() {
             courier.end();

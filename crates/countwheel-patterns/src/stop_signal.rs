@@ -98,7 +98,7 @@ impl StopSignal {
     /// Blocks until the signal is given, or for `span` of real time. True if it was given.
     #[must_use]
     pub fn wait_for(&self, span: Duration) -> bool {
-        let mut place = Place::new(self.clone());
+        let mut place = SignalPlace::new(self.clone());
         let stopped = block_for(Patience::of(span), |cx| {
             place.wait_with(cx.waker());
             if self.is_stopped() {
@@ -115,7 +115,7 @@ impl StopSignal {
     /// # Cancel safety
     /// Dropping the future changes nothing, and leaves nothing behind.
     pub fn stopped(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + 'static {
-        let mut place = Place::new(self.clone());
+        let mut place = SignalPlace::new(self.clone());
         future::poll_fn(move |cx| {
             place.wait_with(cx.waker());
             if place.signal.is_stopped() {
@@ -133,12 +133,12 @@ impl StopSignal {
 }
 
 /// The place of one who waits, until it is dropped.
-struct Place {
+struct SignalPlace {
     signal: StopSignal,
     number: Option<u64>,
 }
 
-impl Place {
+impl SignalPlace {
     fn new(signal: StopSignal) -> Self {
         Self {
             signal,
@@ -161,7 +161,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SignalPlace {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             let old = self.signal.waiting().wakers.remove(&number);

@@ -19,7 +19,7 @@ mod stalls;
 mod table;
 
 pub(crate) use cell::{Cell, next_multiple};
-pub(crate) use shard::{After, Policy, Shard};
+pub(crate) use shard::{ActivityShard, After, Policy};
 pub(crate) use stalls::Live;
 pub use table::WatchError;
 pub(crate) use table::{Options, Table};

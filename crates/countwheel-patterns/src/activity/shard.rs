@@ -9,7 +9,7 @@ use std::vec;
 
 use super::cell::{ANEW, CALLED, Cell, ENDED};
 use super::stalls::Live;
-use super::table::Hub;
+use super::table::ActivityHub;
 use crate::sync::MOVES;
 use countwheel::building::returns;
 use countwheel::building::run_soon;
@@ -28,7 +28,7 @@ pub(crate) trait Policy: Send + Sync + Sized + 'static {
     /// counted.
     fn act(
         self: &Arc<Self>,
-        shard: &Arc<Shard<Self>>,
+        shard: &Arc<ActivityShard<Self>>,
         cell: &Arc<Cell<Self::Data>>,
         now: Live,
     ) -> After;
@@ -56,14 +56,14 @@ const KEPT_BYTES: usize = 1 << 18;
 /// On cache lines of its own: another shard's lock is no business of the processor that holds
 /// this one.
 #[repr(align(128))]
-pub(crate) struct Shard<P: Policy> {
-    pub(super) hub: Arc<Hub<P>>,
+pub(crate) struct ActivityShard<P: Policy> {
+    pub(super) hub: Arc<ActivityHub<P>>,
     bell: Bell,
     wheel: Mutex<Driver<Arc<Cell<P::Data>>>>,
 }
 
-impl<P: Policy> Shard<P> {
-    pub(super) fn new(hub: &Arc<Hub<P>>, timer: Timer, tick: Resolution) -> Arc<Self> {
+impl<P: Policy> ActivityShard<P> {
+    pub(super) fn new(hub: &Arc<ActivityHub<P>>, timer: Timer, tick: Resolution) -> Arc<Self> {
         let wheel = Mutex::new(Driver::new(timer.now(), tick, Layout::Hierarchical));
         Arc::new_cyclic(|shard| Self {
             hub: Arc::clone(hub),
@@ -72,7 +72,7 @@ impl<P: Policy> Shard<P> {
         })
     }
 
-    pub(crate) fn hub(&self) -> &Hub<P> {
+    pub(crate) fn hub(&self) -> &ActivityHub<P> {
         &self.hub
     }
 
@@ -235,7 +235,7 @@ impl<P: Policy> Shard<P> {
     }
 }
 
-impl<P: Policy> Rung for Shard<P> {
+impl<P: Policy> Rung for ActivityShard<P> {
     fn bell(&self) -> &Bell {
         &self.bell
     }
@@ -291,7 +291,7 @@ impl<P: Policy> Rung for Shard<P> {
 /// Cells on their way to the executor. It holds the shard weakly: a task must not keep its own
 /// timer alive.
 struct Batch<P: Policy> {
-    shard: Weak<Shard<P>>,
+    shard: Weak<ActivityShard<P>>,
     cells: vec::IntoIter<Arc<Cell<P::Data>>>,
 }
 

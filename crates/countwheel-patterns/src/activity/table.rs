@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::cell::Cell;
-use super::shard::{Policy, Shard};
+use super::shard::{ActivityShard, Policy};
 use super::stalls::Stalls;
 use countwheel::building::tick_duration;
 use countwheel::{Instant, Resolution, Timer};
@@ -101,7 +101,7 @@ pub(crate) struct Counts {
 }
 
 /// What the shards of a table have in common.
-pub(crate) struct Hub<P> {
+pub(crate) struct ActivityHub<P> {
     /// Taken out when the table stops: what it captures may hold handles of the table.
     policy: Mutex<Option<Arc<P>>>,
     stopped: AtomicBool,
@@ -109,7 +109,7 @@ pub(crate) struct Hub<P> {
     pub(crate) counts: Counts,
 }
 
-impl<P> Hub<P> {
+impl<P> ActivityHub<P> {
     /// `None` if the table has stopped.
     pub(crate) fn policy(&self) -> Option<Arc<P>> {
         let policy = self.policy.lock();
@@ -147,7 +147,7 @@ impl Default for Options {
 
 /// Clones are the same table, which stops when the last one is dropped.
 pub(crate) struct Table<P: Policy> {
-    owner: Arc<Owner<P>>,
+    owner: Arc<TableOwner<P>>,
 }
 
 impl<P: Policy> Clone for Table<P> {
@@ -158,15 +158,15 @@ impl<P: Policy> Clone for Table<P> {
     }
 }
 
-struct Owner<P: Policy> {
-    hub: Arc<Hub<P>>,
-    shards: Box<[Arc<Shard<P>>]>,
+struct TableOwner<P: Policy> {
+    hub: Arc<ActivityHub<P>>,
+    shards: Box<[Arc<ActivityShard<P>>]>,
     turn: AtomicUsize,
 }
 
 impl<P: Policy> Table<P> {
     pub(crate) fn new(timer: Timer, options: Options, policy: Arc<P>) -> Self {
-        let hub = Arc::new(Hub {
+        let hub = Arc::new(ActivityHub {
             policy: Mutex::new(Some(policy)),
             stopped: AtomicBool::new(false),
             stalls: Stalls::new(options.stall_period.map(|period| {
@@ -180,10 +180,10 @@ impl<P: Policy> Table<P> {
         let shards = options.shards.unwrap_or_else(processors).get();
         let shards = iter::repeat_n(timer, shards);
         let shards = shards
-            .map(|timer| Shard::new(&hub, timer, options.tick))
+            .map(|timer| ActivityShard::new(&hub, timer, options.tick))
             .collect();
         Self {
-            owner: Arc::new(Owner {
+            owner: Arc::new(TableOwner {
                 hub,
                 shards,
                 turn: AtomicUsize::new(0),
@@ -214,7 +214,7 @@ impl<P: Policy> Table<P> {
         Ok((Arc::clone(shard), cell))
     }
 
-    pub(crate) fn hub(&self) -> &Hub<P> {
+    pub(crate) fn hub(&self) -> &ActivityHub<P> {
         &self.owner.hub
     }
 
@@ -244,9 +244,9 @@ impl<P: Policy> Table<P> {
 }
 
 /// A cell, and the shard to which it belongs.
-pub(crate) type Member<P> = (Arc<Shard<P>>, Arc<Cell<<P as Policy>::Data>>);
+pub(crate) type Member<P> = (Arc<ActivityShard<P>>, Arc<Cell<<P as Policy>::Data>>);
 
-impl<P: Policy> Owner<P> {
+impl<P: Policy> TableOwner<P> {
     fn stop(&self) {
         self.hub.stopped.store(true, Ordering::Release);
         let policy = self.hub.policy.lock();
@@ -258,7 +258,7 @@ impl<P: Policy> Owner<P> {
     }
 }
 
-impl<P: Policy> Drop for Owner<P> {
+impl<P: Policy> Drop for TableOwner<P> {
     fn drop(&mut self) {
         self.stop();
     }

@@ -56,7 +56,7 @@ pub struct KeyedDelayQueue<K: Send + 'static, V: Send + 'static> {
 
 /// Which deadline a key has whose value is replaced.
 #[derive(Clone, Copy)]
-enum Rule {
+enum QueueRule {
     Newer,
     Sooner,
 }
@@ -103,7 +103,7 @@ where
     /// [`PushError::Full`] if there is no room for a new key, [`PushError::NoThread`] if the
     /// timer's thread could not be started. All give key and value back.
     pub fn push(&self, key: K, value: V, delay: Duration) -> Result<Option<V>, PushError<(K, V)>> {
-        self.put(key, value, self.queue.now() + delay, Rule::Newer)
+        self.put(key, value, self.queue.now() + delay, QueueRule::Newer)
     }
 
     /// Adds a key that can be taken once the timer's [`now`](Timer::now) has reached
@@ -117,7 +117,7 @@ where
         value: V,
         deadline: Instant,
     ) -> Result<Option<V>, PushError<(K, V)>> {
-        self.put(key, value, deadline, Rule::Newer)
+        self.put(key, value, deadline, QueueRule::Newer)
     }
 
     /// Like [`push`](Self::push), but a key that is there keeps its deadline, and its place, if
@@ -131,7 +131,7 @@ where
         value: V,
         delay: Duration,
     ) -> Result<Option<V>, PushError<(K, V)>> {
-        self.put(key, value, self.queue.now() + delay, Rule::Sooner)
+        self.put(key, value, self.queue.now() + delay, QueueRule::Sooner)
     }
 
     /// Like [`push_at`](Self::push_at), but a key that is there keeps its deadline, and its
@@ -145,7 +145,7 @@ where
         value: V,
         deadline: Instant,
     ) -> Result<Option<V>, PushError<(K, V)>> {
-        self.put(key, value, deadline, Rule::Sooner)
+        self.put(key, value, deadline, QueueRule::Sooner)
     }
 
     fn put(
@@ -153,7 +153,7 @@ where
         key: K,
         value: V,
         deadline: Instant,
-        rule: Rule,
+        rule: QueueRule,
     ) -> Result<Option<V>, PushError<(K, V)>> {
         let hash = self.hasher.hash_one(&key);
         let now = self.queue.now();
@@ -181,7 +181,7 @@ where
             return Ok(None);
         };
         let current = state.shelf.get_mut(found).map(|item| item.deadline);
-        let stays = matches!(rule, Rule::Sooner) && current <= Some(deadline);
+        let stays = matches!(rule, QueueRule::Sooner) && current <= Some(deadline);
         let moved_to = (!stays).then_some(deadline);
         let old = state.shelf.replace(now, found, (key, value), moved_to);
         self.queue.filed(state, now, deadline);

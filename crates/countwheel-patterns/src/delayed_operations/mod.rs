@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use self::operation::{End, Shared, Watched};
+use self::operation::{End, Shared, WatchedOperation};
 use countwheel::building::returns;
 use countwheel::{ScheduleError, Timer};
 
@@ -193,7 +193,7 @@ where
     /// Takes it off the lists again, unless it has ended meanwhile.
     fn refuse(
         &self,
-        watched: &Watched<K, O>,
+        watched: &WatchedOperation<K, O>,
         error: impl FnOnce(Arc<O>) -> DelayedOperationError<O>,
     ) -> Result<Watch, DelayedOperationError<O>> {
         if self.shared.end(watched, End::Refused) {
@@ -261,7 +261,7 @@ where
         cancelled
     }
 
-    fn each_under<Q>(&self, key: &Q, mut each: impl FnMut(&Watched<K, O>))
+    fn each_under<Q>(&self, key: &Q, mut each: impl FnMut(&WatchedOperation<K, O>))
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,

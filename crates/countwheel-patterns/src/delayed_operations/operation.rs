@@ -37,7 +37,7 @@ pub trait DelayedOperation: Send + Sync + 'static {
 }
 
 /// What an operation is from its submission to its end.
-pub(super) struct Watched<K, O: ?Sized> {
+pub(super) struct WatchedOperation<K, O: ?Sized> {
     pub(super) number: u64,
     /// With their hashes.
     pub(super) keys: Box<[(u64, K)]>,
@@ -45,7 +45,7 @@ pub(super) struct Watched<K, O: ?Sized> {
     pub(super) operation: Arc<O>,
 }
 
-impl<K, O: ?Sized> Watched<K, O> {
+impl<K, O: ?Sized> WatchedOperation<K, O> {
     /// The hashes that it is listed under: its number, if it has no key, so that it is found
     /// by those who look for all.
     pub(super) fn hashes(&self) -> impl Iterator<Item = u64> + '_ {
@@ -54,7 +54,7 @@ impl<K, O: ?Sized> Watched<K, O> {
     }
 }
 
-impl<K, O: ?Sized> Drop for Watched<K, O> {
+impl<K, O: ?Sized> Drop for WatchedOperation<K, O> {
     fn drop(&mut self) {
         // Nobody waits for it any more: its task need not stay in the timer until its time.
         if let Some(timeout) = self.claim.disarm() {
@@ -76,14 +76,14 @@ pub(super) enum End {
 /// What all handles share.
 pub(super) struct Shared<K, O: ?Sized> {
     pub(super) timer: Timer,
-    pub(super) lists: WatchLists<Watched<K, O>>,
+    pub(super) lists: WatchLists<WatchedOperation<K, O>>,
     pub(super) closed: AtomicBool,
     numbers: AtomicU64,
-    books: Books,
+    books: OperationBooks,
 }
 
 #[derive(Default)]
-struct Books {
+struct OperationBooks {
     submitted: AtomicU64,
     /// By [`End`].
     ends: [AtomicU64; 5],
@@ -98,7 +98,7 @@ impl<K, O: DelayedOperation + ?Sized> Shared<K, O> {
             lists: WatchLists::new(parts),
             closed: AtomicBool::new(false),
             numbers: AtomicU64::new(0),
-            books: Books::default(),
+            books: OperationBooks::default(),
         }
     }
 
@@ -106,9 +106,13 @@ impl<K, O: DelayedOperation + ?Sized> Shared<K, O> {
         self.closed.load(Ordering::Acquire) || self.timer.is_stopped()
     }
 
-    pub(super) fn submitted(&self, operation: Arc<O>, keys: Box<[(u64, K)]>) -> Arc<Watched<K, O>> {
+    pub(super) fn submitted(
+        &self,
+        operation: Arc<O>,
+        keys: Box<[(u64, K)]>,
+    ) -> Arc<WatchedOperation<K, O>> {
         self.books.submitted.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Watched {
+        Arc::new(WatchedOperation {
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
             keys,
             claim: Claim::new(),
@@ -117,7 +121,7 @@ impl<K, O: DelayedOperation + ?Sized> Shared<K, O> {
     }
 
     /// Lists it under all its keys, or under none if it is decided meanwhile.
-    pub(super) fn list(&self, watched: &Arc<Watched<K, O>>) {
+    pub(super) fn list(&self, watched: &Arc<WatchedOperation<K, O>>) {
         for hash in watched.hashes() {
             self.lists.add(hash, watched.number, watched);
         }
@@ -127,7 +131,7 @@ impl<K, O: DelayedOperation + ?Sized> Shared<K, O> {
         }
     }
 
-    fn unlist(&self, watched: &Watched<K, O>) {
+    fn unlist(&self, watched: &WatchedOperation<K, O>) {
         for hash in watched.hashes() {
             self.lists.remove(hash, watched.number);
         }
@@ -135,7 +139,7 @@ impl<K, O: DelayedOperation + ?Sized> Shared<K, O> {
 
     /// Tries it, unless somebody else does, who then tries once more. True if this has
     /// completed it.
-    pub(super) fn check(&self, watched: &Watched<K, O>) -> bool {
+    pub(super) fn check(&self, watched: &WatchedOperation<K, O>) -> bool {
         if !watched.claim.start() {
             return false;
         }
@@ -153,7 +157,7 @@ impl<K, O: DelayedOperation + ?Sized> Shared<K, O> {
     }
 
     /// Ends it, unless somebody has: the first who comes here, and nobody else.
-    pub(super) fn end(&self, watched: &Watched<K, O>, end: End) -> bool {
+    pub(super) fn end(&self, watched: &WatchedOperation<K, O>, end: End) -> bool {
         if !watched.claim.decide() {
             return false;
         }

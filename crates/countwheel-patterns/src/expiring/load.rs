@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::{self, ThreadId};
 
-use super::shard::Shard;
+use super::shard::MapShard;
 use super::ttl::Life;
 use countwheel::Instant;
 use countwheel::building::{block_until, returns};
@@ -79,8 +79,8 @@ impl<V> Flight<V> {
     }
 
     /// A place among those who wait, until it is dropped.
-    fn place(&self) -> Place<'_, V> {
-        Place {
+    fn place(&self) -> LoadPlace<'_, V> {
+        LoadPlace {
             flight: self,
             number: self.places.fetch_add(1, Ordering::Relaxed),
         }
@@ -123,12 +123,12 @@ impl<V> Flight<V> {
 }
 
 /// The place of one who waits.
-struct Place<'a, V> {
+struct LoadPlace<'a, V> {
     flight: &'a Flight<V>,
     number: u64,
 }
 
-impl<V> Drop for Place<'_, V> {
+impl<V> Drop for LoadPlace<'_, V> {
     fn drop(&mut self) {
         let old = match &mut *self.flight.phase() {
             Phase::Under(waiting) => waiting.remove(&self.number),
@@ -151,7 +151,7 @@ impl<V> Drop for Lands<'_, V> {
 }
 
 /// What somebody finds who has missed a key.
-pub(super) enum Turn<K: Send + Sync + 'static, V: Send + Sync + 'static> {
+pub(super) enum LoadTurn<K: Send + Sync + 'static, V: Send + Sync + 'static> {
     /// It has come in between.
     Found(V),
     /// Somebody loads it.
@@ -161,14 +161,14 @@ pub(super) enum Turn<K: Send + Sync + 'static, V: Send + Sync + 'static> {
 
 /// The duty to load. Dropped, it lets another of those who wait have it.
 pub(super) struct Load<K: Send + Sync + 'static, V: Send + Sync + 'static> {
-    shard: Arc<Shard<K, V>>,
+    shard: Arc<MapShard<K, V>>,
     hash: u64,
     /// None once it is over.
     flight: Option<Arc<Flight<V>>>,
 }
 
 impl<K: Send + Sync + 'static, V: Send + Sync + 'static> Load<K, V> {
-    pub(super) fn new(shard: &Arc<Shard<K, V>>, hash: u64, flight: &Arc<Flight<V>>) -> Self {
+    pub(super) fn new(shard: &Arc<MapShard<K, V>>, hash: u64, flight: &Arc<Flight<V>>) -> Self {
         Self {
             shard: Arc::clone(shard),
             hash,

@@ -20,8 +20,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use self::load::{Landing, Turn};
-use self::shard::{Hub, Rule, Shard, Taken};
+use self::load::{Landing, LoadTurn};
+use self::shard::{MapHub, MapRule, MapShard, Taken};
 use self::ttl::{Jitter, Life};
 use countwheel::{Instant, Timer};
 
@@ -85,17 +85,17 @@ where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    owner: Arc<Owner<K, V>>,
+    owner: Arc<MapOwner<K, V>>,
 }
 
 /// All clones of a map together, as opposed to its shards, which a ring or a load may hold.
-struct Owner<K: Send + Sync + 'static, V: Send + Sync + 'static> {
+struct MapOwner<K: Send + Sync + 'static, V: Send + Sync + 'static> {
     timer: Timer,
     hasher: RandomState,
     ttl: Ttl,
     jitter: Jitter,
-    hub: Arc<Hub>,
-    shards: Box<[Arc<Shard<K, V>>]>,
+    hub: Arc<MapHub>,
+    shards: Box<[Arc<MapShard<K, V>>]>,
 }
 
 impl<K, V> ExpiringMap<K, V>
@@ -116,7 +116,7 @@ where
 
     fn with(builder: &ExpiringMapBuilder<K, V>, timer: Timer) -> Self {
         Self {
-            owner: Arc::new(Owner::new(builder, timer)),
+            owner: Arc::new(MapOwner::new(builder, timer)),
         }
     }
 
@@ -133,7 +133,7 @@ where
             let weak = WeakExpiringMap {
                 owner: Weak::clone(owner),
             };
-            Owner::new(&builder.listener(listener(weak)), timer)
+            MapOwner::new(&builder.listener(listener(weak)), timer)
         });
         Self { owner }
     }
@@ -162,7 +162,7 @@ where
     /// them, [`InsertError::NoThread`] if the timer's thread could not be started. All give key
     /// and value back.
     pub fn insert(&self, key: K, value: V) -> Result<Option<V>, InsertError<K, V>> {
-        self.put(key, value, self.owner.ttl, Rule::Replace)
+        self.put(key, value, self.owner.ttl, MapRule::Replace)
     }
 
     /// Like [`insert`](Self::insert), with a [`Ttl`] of its own.
@@ -170,7 +170,7 @@ where
     /// # Errors
     /// Those of [`insert`](Self::insert).
     pub fn insert_for(&self, key: K, value: V, ttl: Ttl) -> Result<Option<V>, InsertError<K, V>> {
-        self.put(key, value, ttl, Rule::Replace)
+        self.put(key, value, ttl, MapRule::Replace)
     }
 
     /// Like [`insert`](Self::insert), but a key that is there keeps its value and its deadline.
@@ -205,7 +205,7 @@ where
         value: V,
         ttl: Ttl,
     ) -> Result<(), InsertError<K, V>> {
-        self.put(key, value, ttl, Rule::KeepOld).map(drop)
+        self.put(key, value, ttl, MapRule::KeepOld).map(drop)
     }
 
     /// A clone of what is under `key`, if it has not expired. Renews an idle time.
@@ -535,9 +535,9 @@ where
         }
         loop {
             let landing = match self.turn(key, true) {
-                Turn::Found(value) => return Ok(value),
-                Turn::Wait(flight) => flight.wait(),
-                Turn::Load(turn) => {
+                LoadTurn::Found(value) => return Ok(value),
+                LoadTurn::Wait(flight) => flight.wait(),
+                LoadTurn::Load(turn) => {
                     let result = load();
                     let now = self.now();
                     return turn.end(result, now, self.life(now));
@@ -593,9 +593,9 @@ where
         }
         loop {
             let landing = match self.turn(key, false) {
-                Turn::Found(value) => return Ok(value),
-                Turn::Wait(flight) => flight.landing().await,
-                Turn::Load(turn) => {
+                LoadTurn::Found(value) => return Ok(value),
+                LoadTurn::Wait(flight) => flight.landing().await,
+                LoadTurn::Load(turn) => {
                     let result = load.await;
                     let now = self.now();
                     return turn.end(result, now, self.life(now));
@@ -671,7 +671,13 @@ where
         }
     }
 
-    fn put(&self, key: K, value: V, ttl: Ttl, rule: Rule) -> Result<Option<V>, InsertError<K, V>> {
+    fn put(
+        &self,
+        key: K,
+        value: V,
+        ttl: Ttl,
+        rule: MapRule,
+    ) -> Result<Option<V>, InsertError<K, V>> {
         if let Err(source) = self.owner.timer.start() {
             return Err(InsertError::NoThread { key, value, source });
         }
@@ -681,7 +687,7 @@ where
         shard.insert(hash, (key, value), life, now, rule)
     }
 
-    fn turn<Q>(&self, key: &Q, blocks: bool) -> Turn<K, V>
+    fn turn<Q>(&self, key: &Q, blocks: bool) -> LoadTurn<K, V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -702,7 +708,7 @@ where
 
     /// The hash of a key, and the shard that has it.
     #[inline]
-    fn find<Q>(&self, key: &Q) -> (u64, &Arc<Shard<K, V>>)
+    fn find<Q>(&self, key: &Q) -> (u64, &Arc<MapShard<K, V>>)
     where
         Q: Hash + ?Sized,
     {
@@ -727,7 +733,7 @@ where
     }
 }
 
-impl<K, V> Owner<K, V>
+impl<K, V> MapOwner<K, V>
 where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,
@@ -735,8 +741,8 @@ where
     fn new(builder: &ExpiringMapBuilder<K, V>, timer: Timer) -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let shards = (4 * processors).next_power_of_two();
-        let hub = Hub::new(builder.max_entries);
-        let shard = |_| Shard::new(&timer, &hub, builder.listener.as_ref());
+        let hub = MapHub::new(builder.max_entries);
+        let shard = |_| MapShard::new(&timer, &hub, builder.listener.as_ref());
         let shards = (0..shards).map(shard).collect();
         Self {
             timer,
@@ -757,7 +763,7 @@ where
     }
 }
 
-impl<K, V> Drop for Owner<K, V>
+impl<K, V> Drop for MapOwner<K, V>
 where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,
@@ -815,7 +821,7 @@ where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    owner: Weak<Owner<K, V>>,
+    owner: Weak<MapOwner<K, V>>,
 }
 
 impl<K, V> WeakExpiringMap<K, V>

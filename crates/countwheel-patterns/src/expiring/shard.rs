@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Wea
 use std::time::Duration;
 
 use super::Cause;
-use super::load::{Flight, Load, Loading, Turn};
+use super::load::{Flight, Load, LoadTurn, Loading};
 use super::outbox::{Listener, Outbox};
 use super::results::{ExpiringEntry, ExpiringStats, InsertError};
 use super::ttl::Life;
@@ -29,13 +29,13 @@ use countwheel::building::{Bell, Rung};
 use countwheel::{Driver, Instant, Timer, TimerKey};
 
 /// What the shards of one map have in common.
-pub(super) struct Hub {
+pub(super) struct MapHub {
     is_closed: AtomicBool,
     /// How many more entries there may be, if there is a limit.
     room: Option<AtomicUsize>,
 }
 
-impl Hub {
+impl MapHub {
     pub(super) fn new(max_entries: Option<usize>) -> Arc<Self> {
         Arc::new(Self {
             is_closed: AtomicBool::new(false),
@@ -69,18 +69,18 @@ impl Hub {
 /// Some of the entries. On cache lines of its own: another shard's lock is no business of the
 /// processor that holds this one.
 #[repr(align(128))]
-pub(super) struct Shard<K, V> {
-    books: RwLock<Books<K, V>>,
+pub(super) struct MapShard<K, V> {
+    books: RwLock<MapBooks<K, V>>,
     /// Counted by readers, who share the lock.
     hits: AtomicU64,
     misses: AtomicU64,
-    hub: Arc<Hub>,
+    hub: Arc<MapHub>,
     bell: Bell,
     outbox: Arc<Outbox<K, V>>,
 }
 
-struct Books<K, V> {
-    index: Index<Entry<K, V>>,
+struct MapBooks<K, V> {
+    index: Index<MapEntry<K, V>>,
     /// Hashes, to find the entries by.
     wheel: Driver<u64>,
     /// The most that the wheel has had to do since it last gave memory back.
@@ -89,7 +89,7 @@ struct Books<K, V> {
     stats: ExpiringStats,
 }
 
-struct Entry<K, V> {
+struct MapEntry<K, V> {
     key: K,
     value: V,
     life: Life,
@@ -99,7 +99,7 @@ struct Entry<K, V> {
 
 /// What an insert does with a key that is there.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rule {
+pub(super) enum MapRule {
     Replace,
     KeepOld,
 }
@@ -121,21 +121,21 @@ impl<K, V> Left<K, V> {
     }
 }
 
-impl<K, V> Shard<K, V>
+impl<K, V> MapShard<K, V>
 where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
     pub(super) fn new(
         timer: &Timer,
-        hub: &Arc<Hub>,
+        hub: &Arc<MapHub>,
         listener: Option<&Arc<Listener<K, V>>>,
     ) -> Arc<Self> {
         let outbox = Outbox::new(listener.map(Arc::clone), timer.downgrade());
         Arc::new_cyclic(|shard: &Weak<Self>| {
             let bell = Bell::new(timer.clone(), Weak::clone(shard));
             Self {
-                books: RwLock::new(Books {
+                books: RwLock::new(MapBooks {
                     index: Index::default(),
                     wheel: bell.driver(),
                     peak: 0,
@@ -175,7 +175,7 @@ where
         (key, value): (K, V),
         life: Life,
         now: Instant,
-        rule: Rule,
+        rule: MapRule,
     ) -> Result<Option<V>, InsertError<K, V>>
     where
         K: Eq,
@@ -186,7 +186,7 @@ where
             books.stats.refused += 1;
             return Err(InsertError::Closed(key, value));
         }
-        if rule == Rule::KeepOld
+        if rule == MapRule::KeepOld
             && let Some(entry) = books.index.find(hash, |entry| entry.key == key)
             && !entry.life.is_over(now)
         {
@@ -202,7 +202,7 @@ where
     /// Puts in what is to be there: what was there instead, and when to look.
     fn place(
         &self,
-        books: &mut Books<K, V>,
+        books: &mut MapBooks<K, V>,
         hash: u64,
         (key, value): (K, V),
         life: Life,
@@ -218,7 +218,7 @@ where
                 return Err(InsertError::Full(key, value));
             }
             left.loading = books.loads.remove(hash, |load| load.key == key);
-            let mut entry = Entry {
+            let mut entry = MapEntry {
                 key,
                 value,
                 life,
@@ -332,7 +332,7 @@ where
         Q: Eq + ?Sized,
     {
         let mut books = self.write();
-        let Books { index, wheel, .. } = &mut *books;
+        let MapBooks { index, wheel, .. } = &mut *books;
         let found = index.find_mut(hash, |entry| entry.key.borrow() == key);
         let Some(entry) = found.filter(|entry| !entry.life.is_over(now)) else {
             return false;
@@ -363,7 +363,7 @@ where
         let entry = books
             .index
             .remove(hash, |entry| entry.key.borrow() == key)?;
-        let Entry {
+        let MapEntry {
             key, value, filed, ..
         } = entry;
         self.release(&mut books, filed);
@@ -389,7 +389,7 @@ where
     }
 
     /// An entry is out of the index: frees its place in the wheel, too.
-    fn release(&self, books: &mut Books<K, V>, filed: Option<(TimerKey, Instant)>) {
+    fn release(&self, books: &mut MapBooks<K, V>, filed: Option<(TimerKey, Instant)>) {
         if let Some((timer_key, _)) = filed {
             books.wheel.cancel(timer_key);
             books.give_memory_back();
@@ -401,7 +401,7 @@ where
     pub(super) fn retain(&self, now: Instant, keep: &mut impl FnMut(&K, &V) -> bool) {
         let mut gone = Vec::new();
         let mut books = self.write();
-        let Books {
+        let MapBooks {
             index,
             wheel,
             stats,
@@ -457,7 +457,7 @@ where
                 Cause::Expired
             } else if taken == Taken::Drained {
                 books.stats.drained += 1;
-                let Entry { key, value, .. } = entry;
+                let MapEntry { key, value, .. } = entry;
                 returned.push(ExpiringEntry {
                     key,
                     value,
@@ -511,7 +511,7 @@ where
         key: K,
         now: Instant,
         blocks: bool,
-    ) -> Turn<K, V>
+    ) -> LoadTurn<K, V>
     where
         K: Eq,
         V: Clone,
@@ -521,17 +521,17 @@ where
         let mut books = self.write();
         if let Some(entry) = books.alive(hash, &key, now) {
             entry.life.renew(now);
-            return Turn::Found(entry.value.clone());
+            return LoadTurn::Found(entry.value.clone());
         }
         if let Some(loading) = books.loads.find(hash, |loading| loading.key == key) {
             let flight = Arc::clone(&loading.flight);
             books.stats.waited += 1;
-            return Turn::Wait(flight);
+            return LoadTurn::Wait(flight);
         }
         books.stats.loads += 1;
         let flight = Arc::clone(&fresh);
         books.loads.insert(hash, Loading { key, flight });
-        Turn::Load(Load::new(self, hash, &fresh))
+        LoadTurn::Load(Load::new(self, hash, &fresh))
     }
 
     /// Inserts what was loaded, unless it is out of date by now or there is no place for it.
@@ -588,7 +588,7 @@ pub(super) enum Taken {
     Cleared,
 }
 
-impl<K, V> Rung for Shard<K, V>
+impl<K, V> Rung for MapShard<K, V>
 where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,
@@ -616,10 +616,10 @@ where
                 break books.wheel.next_wake();
             };
             looked += 1;
-            let Books { index, wheel, .. } = &mut *books;
+            let MapBooks { index, wheel, .. } = &mut *books;
             let hash = fired.value;
             let is_this =
-                |entry: &Entry<K, V>| entry.filed.is_some_and(|(key, _)| key == fired.key);
+                |entry: &MapEntry<K, V>| entry.filed.is_some_and(|(key, _)| key == fired.key);
             if let Some(entry) = index.find_mut(hash, is_this)
                 && !entry.life.is_over(now)
             {
@@ -647,9 +647,9 @@ where
     }
 }
 
-impl<K, V> Books<K, V> {
+impl<K, V> MapBooks<K, V> {
     #[inline]
-    fn alive<Q>(&self, hash: u64, key: &Q, now: Instant) -> Option<&Entry<K, V>>
+    fn alive<Q>(&self, hash: u64, key: &Q, now: Instant) -> Option<&MapEntry<K, V>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -674,7 +674,7 @@ impl<K, V> Books<K, V> {
 fn file<K, V>(
     wheel: &mut Driver<u64>,
     hash: u64,
-    entry: &mut Entry<K, V>,
+    entry: &mut MapEntry<K, V>,
     now: Instant,
 ) -> Option<Instant> {
     let deadline = entry.life.deadline();
@@ -698,8 +698,8 @@ fn file<K, V>(
     }
 }
 
-impl<K, V> Shard<K, V> {
-    fn read(&self) -> Locked<RwLockReadGuard<'_, Books<K, V>>> {
+impl<K, V> MapShard<K, V> {
+    fn read(&self) -> Locked<RwLockReadGuard<'_, MapBooks<K, V>>> {
         let inside = Inside::enter();
         // What a panic of somebody's `Eq` or `Clone` leaves behind is whole.
         let books = self.books.read().unwrap_or_else(PoisonError::into_inner);
@@ -709,7 +709,7 @@ impl<K, V> Shard<K, V> {
         }
     }
 
-    fn write(&self) -> Locked<RwLockWriteGuard<'_, Books<K, V>>> {
+    fn write(&self) -> Locked<RwLockWriteGuard<'_, MapBooks<K, V>>> {
         let inside = Inside::enter();
         let books = self.books.write().unwrap_or_else(PoisonError::into_inner);
         Locked {

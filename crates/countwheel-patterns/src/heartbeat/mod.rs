@@ -13,7 +13,7 @@ use std::time::Duration;
 use self::recovery::Recoveries;
 use countwheel_time::nanos;
 
-use super::activity::{After, Cell, Live, Policy, Shard, Table, WatchError, next_multiple};
+use super::activity::{ActivityShard, After, Cell, Live, Policy, Table, WatchError, next_multiple};
 use super::spawned::Spawned;
 use countwheel::building::returns;
 use countwheel::{Instant, Timer};
@@ -448,7 +448,7 @@ impl<P: Peer> Policy for Beats<P> {
 
     fn act(
         self: &Arc<Self>,
-        shard: &Arc<Shard<Self>>,
+        shard: &Arc<ActivityShard<Self>>,
         cell: &Arc<Cell<Patient<P>>>,
         now: Live,
     ) -> After {
@@ -518,7 +518,7 @@ impl<P: Peer> Policy for Beats<P> {
 /// ```
 #[must_use = "the peer is looked after until this is dropped"]
 pub struct Heartbeat<P: Peer> {
-    shard: Arc<Shard<Beats<P>>>,
+    shard: Arc<ActivityShard<Beats<P>>>,
     cell: Arc<Cell<Patient<P>>>,
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
 use super::{Beats, Dead, Patient, Peer, Recovery};
-use crate::activity::{Cell, Shard};
+use crate::activity::{ActivityShard, Cell};
 use crate::spawned::spawn;
 
 /// How many were begun, and how they ended.
@@ -21,7 +21,7 @@ pub(super) struct Recoveries {
 impl<P: Peer> Beats<P> {
     pub(super) fn recover(
         self: &Arc<Self>,
-        shard: &Arc<Shard<Self>>,
+        shard: &Arc<ActivityShard<Self>>,
         cell: &Arc<Cell<Patient<P>>>,
         dead: Dead,
     ) {
@@ -48,7 +48,7 @@ impl<P: Peer> Beats<P> {
         }
     }
 
-    fn conclude(&self, shard: &Shard<Self>, cell: &Cell<Patient<P>>, recovery: Recovery) {
+    fn conclude(&self, shard: &ActivityShard<Self>, cell: &Cell<Patient<P>>, recovery: Recovery) {
         let (patient, now) = (&cell.data, shard.live());
         let count = |count: &AtomicU64| count.fetch_add(1, Ordering::Relaxed);
         match recovery {
@@ -93,7 +93,7 @@ pub(super) fn abandon<P>(cell: &Cell<Patient<P>>) {
 /// Says how an attempt has ended, whatever becomes of it.
 struct Attempt<P: Peer> {
     beats: Arc<Beats<P>>,
-    shard: Weak<Shard<Beats<P>>>,
+    shard: Weak<ActivityShard<Beats<P>>>,
     cell: Arc<Cell<Patient<P>>>,
     recovery: Recovery,
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use self::limits::Limits;
 use super::activity::{
-    After, Cell, Live, Options, Policy, Shard, Table, WatchError, next_multiple,
+    ActivityShard, After, Cell, Live, Options, Policy, Table, WatchError, next_multiple,
 };
 use countwheel::building::returns;
 use countwheel::{Resolution, Timer};
@@ -372,7 +372,7 @@ impl<C: Send + Sync + 'static> Policy for Idle<C> {
 
     fn act(
         self: &Arc<Self>,
-        shard: &Arc<Shard<Self>>,
+        shard: &Arc<ActivityShard<Self>>,
         cell: &Arc<Cell<Connection<C>>>,
         now: Live,
     ) -> After {

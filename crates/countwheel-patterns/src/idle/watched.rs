@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Connection, Idle, IdleLimits};
-use crate::activity::{Cell, Live, Shard};
+use crate::activity::{ActivityShard, Cell, Live};
 use countwheel::Instant;
 
 /// A connection that is watched by an [`IdleWatch`](super::IdleWatch), until this is dropped:
@@ -41,12 +41,12 @@ use countwheel::Instant;
 /// ```
 #[must_use = "the connection is watched until this is dropped"]
 pub struct Watched<C: Send + Sync + 'static> {
-    shard: Arc<Shard<Idle<C>>>,
+    shard: Arc<ActivityShard<Idle<C>>>,
     cell: Arc<Cell<Connection<C>>>,
 }
 
 impl<C: Send + Sync + 'static> Watched<C> {
-    pub(super) fn new(shard: Arc<Shard<Idle<C>>>, cell: Arc<Cell<Connection<C>>>) -> Self {
+    pub(super) fn new(shard: Arc<ActivityShard<Idle<C>>>, cell: Arc<Cell<Connection<C>>>) -> Self {
         Self { shard, cell }
     }
 

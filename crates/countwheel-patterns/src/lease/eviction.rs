@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::quota::Quota;
 use super::{LeaseConfig, Term};
-use crate::activity::{After, Cell, Live, Policy, Shard};
+use crate::activity::{ActivityShard, After, Cell, Live, Policy};
 use countwheel::building::returns;
 use countwheel::building::run_soon;
 use countwheel::building::{Bell, Rung};
@@ -42,7 +42,7 @@ pub(super) struct Counts {
 struct Suspect<K: Send + Sync + 'static> {
     /// The second look.
     look_at: Live,
-    shard: Arc<Shard<Evictions<K>>>,
+    shard: Arc<ActivityShard<Evictions<K>>>,
     cell: Arc<Cell<Term<K>>>,
 }
 
@@ -166,7 +166,7 @@ impl<K: Send + Sync + 'static> Evictions<K> {
     /// Evicts whom it may. Gives back who has to wait, and until when.
     fn judge(
         self: &Arc<Self>,
-        shard: &Arc<Shard<Self>>,
+        shard: &Arc<ActivityShard<Self>>,
         suspects: Vec<Suspect<K>>,
         now: Instant,
     ) -> (Vec<Suspect<K>>, Instant) {
@@ -267,7 +267,7 @@ impl<K: Send + Sync + 'static> Policy for Evictions<K> {
 
     fn act(
         self: &Arc<Self>,
-        shard: &Arc<Shard<Self>>,
+        shard: &Arc<ActivityShard<Self>>,
         cell: &Arc<Cell<Term<K>>>,
         _now: Live,
     ) -> After {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use self::eviction::Evictions;
-use super::activity::{Cell, Shard, Table, WatchError};
+use super::activity::{ActivityShard, Cell, Table, WatchError};
 use countwheel::{Instant, Timer};
 use countwheel_time::nanos;
 
@@ -262,7 +262,7 @@ impl<K: Send + Sync + 'static> fmt::Debug for Leases<K> {
 /// ```
 #[must_use = "a lease ends when it is dropped"]
 pub struct Lease<K: Send + Sync + 'static> {
-    shard: Arc<Shard<Evictions<K>>>,
+    shard: Arc<ActivityShard<Evictions<K>>>,
     cell: Arc<Cell<Term<K>>>,
 }
 

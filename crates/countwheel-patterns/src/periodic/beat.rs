@@ -39,17 +39,17 @@ pub(super) struct Beat {
 
 /// A run's place in the rhythm, and the deadline that chance has made of it.
 #[derive(Clone, Copy)]
-struct Due {
+struct BeatDue {
     beat: Instant,
     at: Instant,
 }
 
 enum State {
-    Waiting(Due),
+    Waiting(BeatDue),
     /// On its way to the executor.
-    Queued(Due),
+    Queued(BeatDue),
     Running {
-        due: Due,
+        due: BeatDue,
         began: Instant,
         is_last: bool,
     },
@@ -89,11 +89,11 @@ impl Beat {
     fn wait_for(&mut self, beat: Instant) {
         let chance = self.random.up_to(nanos(self.rules.jitter));
         let at = beat + Duration::from_nanos(chance);
-        self.state = State::Waiting(Due { beat, at });
+        self.state = State::Waiting(BeatDue { beat, at });
     }
 
     /// After a run that began and ended, or would have.
-    fn go_on(&mut self, due: Due, began: Instant, ended: Instant) {
+    fn go_on(&mut self, due: BeatDue, began: Instant, ended: Instant) {
         let period = self.rules.period;
         let Rhythm::Rate(missed) = self.rules.rhythm else {
             return self.wait_for(ended + period);

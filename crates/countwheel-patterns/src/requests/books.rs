@@ -22,7 +22,7 @@ pub(super) enum End {
 }
 
 /// What has a deadline.
-pub(super) enum Entry<T> {
+pub(super) enum RequestEntry<T> {
     Flight(Flight<T>),
     /// The grace of a channel that closes.
     Grace(ChannelNumber),
@@ -65,8 +65,8 @@ pub(super) struct Taken<T> {
     pub(super) waiting: Vec<Arc<Outcome<()>>>,
 }
 
-pub(super) struct Books<T> {
-    pub(super) driver: Driver<Entry<T>>,
+pub(super) struct RequestBooks<T> {
+    pub(super) driver: Driver<RequestEntry<T>>,
     pub(super) is_closed: bool,
     pub(super) recent: Recent,
     pub(super) stats: RequestStats,
@@ -74,8 +74,8 @@ pub(super) struct Books<T> {
     free_channels: Vec<usize>,
 }
 
-impl<T> Books<T> {
-    pub(super) fn new(driver: Driver<Entry<T>>) -> Self {
+impl<T> RequestBooks<T> {
+    pub(super) fn new(driver: Driver<RequestEntry<T>>) -> Self {
         Self {
             driver,
             is_closed: false,
@@ -103,7 +103,9 @@ impl<T> Books<T> {
             before: None,
             after,
         };
-        let key = self.driver.schedule(now, deadline, Entry::Flight(flight));
+        let key = self
+            .driver
+            .schedule(now, deadline, RequestEntry::Flight(flight));
         let Some(id) = RequestId::new(shard, key) else {
             // Its caller holds the call as well: nothing is dropped here.
             self.driver.cancel(key);
@@ -123,8 +125,8 @@ impl<T> Books<T> {
 
     pub(super) fn flight(&mut self, key: TimerKey) -> Option<&mut Flight<T>> {
         match self.driver.get_mut(key)? {
-            Entry::Flight(flight) => Some(flight),
-            Entry::Grace(_) | Entry::Handler(_) => None,
+            RequestEntry::Flight(flight) => Some(flight),
+            RequestEntry::Grace(_) | RequestEntry::Handler(_) => None,
         }
     }
 
@@ -133,8 +135,8 @@ impl<T> Books<T> {
     pub(super) fn take(&mut self, key: TimerKey, end: End) -> Option<Taken<T>> {
         self.flight(key)?; // and not something else that has this number
         match self.driver.cancel(key)? {
-            Entry::Flight(flight) => Some(self.leave(flight, end)),
-            Entry::Grace(_) | Entry::Handler(_) => None,
+            RequestEntry::Flight(flight) => Some(self.leave(flight, end)),
+            RequestEntry::Grace(_) | RequestEntry::Handler(_) => None,
         }
     }
 
@@ -270,7 +272,7 @@ impl<T> Books<T> {
                 self.channels[channel.0].grace = Some((key, end));
             }
             None => {
-                let key = self.driver.schedule(now, end, Entry::Grace(channel));
+                let key = self.driver.schedule(now, end, RequestEntry::Grace(channel));
                 self.channels[channel.0].grace = Some((key, end));
             }
         }
@@ -299,8 +301,8 @@ impl<T> Books<T> {
     }
 
     /// Takes out what is due, `limit` at most.
-    pub(super) fn take_due(&mut self, now: Instant, shard: u64, limit: usize) -> Due<T> {
-        let mut due = Due::default();
+    pub(super) fn take_due(&mut self, now: Instant, shard: u64, limit: usize) -> DueRequest<T> {
+        let mut due = DueRequest::default();
         let mut moves = MOVES;
         while due.len() < limit
             && let Some(fired) = self.driver.expire_within(now, Instant::MAX, &mut moves)
@@ -312,21 +314,21 @@ impl<T> Books<T> {
 
     fn take_fired(
         &mut self,
-        fired: Fired<Entry<T>>,
+        fired: Fired<RequestEntry<T>>,
         now: Instant,
         shard: u64,
         limit: usize,
-        due: &mut Due<T>,
+        due: &mut DueRequest<T>,
     ) {
         match fired.value {
-            Entry::Flight(flight) => {
+            RequestEntry::Flight(flight) => {
                 if let Some(id) = RequestId::new(shard, fired.key) {
                     self.recent.note(id.as_u64(), fired.deadline);
                 }
                 let taken = self.leave(flight, End::TimedOut);
                 due.timed_out.push((taken, fired.deadline));
             }
-            Entry::Grace(channel) => {
+            RequestEntry::Grace(channel) => {
                 self.channels[channel.0].grace = None;
                 let left = limit - due.len();
                 due.closed.extend(self.take_of_channel(channel, left));
@@ -334,17 +336,17 @@ impl<T> Books<T> {
                     self.set_grace(channel, now, now); // the next slice
                 }
             }
-            Entry::Handler(start) => due.handlers.push(start),
+            RequestEntry::Handler(start) => due.handlers.push(start),
         }
     }
 
     /// Takes everything out, and takes nothing on any more.
-    pub(super) fn close(&mut self) -> Due<T> {
+    pub(super) fn close(&mut self) -> DueRequest<T> {
         self.is_closed = true;
-        let mut due = Due::default();
+        let mut due = DueRequest::default();
         for unfired in self.driver.drain() {
             match unfired.value {
-                Entry::Flight(flight) => {
+                RequestEntry::Flight(flight) => {
                     // The lists are of no use any more: they all end here.
                     let flight = Flight {
                         channel: None,
@@ -352,8 +354,8 @@ impl<T> Books<T> {
                     };
                     due.stopped.push(self.leave(flight, End::Stopped));
                 }
-                Entry::Grace(_) => {}
-                Entry::Handler(start) => due.handlers.push(start),
+                RequestEntry::Grace(_) => {}
+                RequestEntry::Handler(start) => due.handlers.push(start),
             }
         }
         for number in 0..self.channels.len() {
@@ -372,7 +374,7 @@ impl<T> Books<T> {
 }
 
 /// What was taken out at a time.
-pub(super) struct Due<T> {
+pub(super) struct DueRequest<T> {
     /// With their deadlines.
     pub(super) timed_out: Vec<(Taken<T>, Instant)>,
     pub(super) closed: Vec<Taken<T>>,
@@ -381,7 +383,7 @@ pub(super) struct Due<T> {
     pub(super) waiting: Vec<Arc<Outcome<()>>>,
 }
 
-impl<T> Default for Due<T> {
+impl<T> Default for DueRequest<T> {
     fn default() -> Self {
         Self {
             timed_out: Vec::new(),
@@ -393,7 +395,7 @@ impl<T> Default for Due<T> {
     }
 }
 
-impl<T> Due<T> {
+impl<T> DueRequest<T> {
     pub(super) fn is_full(&self, limit: usize) -> bool {
         self.len() >= limit
     }

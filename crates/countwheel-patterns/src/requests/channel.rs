@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::books::ChannelNumber;
 use super::response::Response;
-use super::shard::Shard;
+use super::shard::RequestShard;
 use super::{OwnId, RegisterError, Requests};
 use crate::Limit;
 use crate::concurrent::Outcome;
@@ -51,13 +51,13 @@ pub struct RequestChannel<T: Send + 'static> {
 /// All clones of a channel together.
 struct Held<T: Send + 'static> {
     requests: Requests<T>,
-    shard: Arc<Shard<T>>,
+    shard: Arc<RequestShard<T>>,
     number: ChannelNumber,
 }
 
 impl<T: Send + 'static> RequestChannel<T> {
-    pub(super) fn new(requests: Requests<T>, shard: Arc<Shard<T>>) -> Self {
-        let number = shard.with(super::books::Books::add_channel);
+    pub(super) fn new(requests: Requests<T>, shard: Arc<RequestShard<T>>) -> Self {
+        let number = shard.with(super::books::RequestBooks::add_channel);
         Self {
             held: Arc::new(Held {
                 requests,

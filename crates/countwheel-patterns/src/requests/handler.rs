@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::RequestError;
 use super::response::Call;
-use super::shard::Shard;
+use super::shard::RequestShard;
 use countwheel::TimerKey;
 use countwheel::building::returns;
 
@@ -14,14 +14,14 @@ pub(super) type Handler<T> = Box<dyn FnOnce(Result<T, RequestError>) + Send>;
 /// Waits for the end of a request in place of a task or a thread, and then has the handler
 /// run.
 pub(super) struct Handoff<T> {
-    shard: Weak<Shard<T>>,
+    shard: Weak<RequestShard<T>>,
     call: Arc<Call<T>>,
     handler: Mutex<Option<Handler<T>>>,
 }
 
 impl<T: Send + 'static> Handoff<T> {
     /// Has `handler` run once the call has ended.
-    pub(super) fn set(shard: Weak<Shard<T>>, call: &Arc<Call<T>>, handler: Handler<T>) {
+    pub(super) fn set(shard: Weak<RequestShard<T>>, call: &Arc<Call<T>>, handler: Handler<T>) {
         let handoff = Arc::new(Self {
             shard,
             call: Arc::clone(call),
@@ -83,14 +83,14 @@ impl Start {
 
 /// A handler on its way through the executor. If it is dropped there, it runs all the same.
 pub(super) struct Errand<T: Send + 'static> {
-    shard: Weak<Shard<T>>,
+    shard: Weak<RequestShard<T>>,
     /// What runs the handler if the executor does not.
     fallback: TimerKey,
     start: Arc<Start>,
 }
 
 impl<T: Send + 'static> Errand<T> {
-    pub(super) fn new(shard: &Arc<Shard<T>>, fallback: TimerKey, start: Arc<Start>) -> Self {
+    pub(super) fn new(shard: &Arc<RequestShard<T>>, fallback: TimerKey, start: Arc<Start>) -> Self {
         Self {
             shard: Arc::downgrade(shard),
             fallback,

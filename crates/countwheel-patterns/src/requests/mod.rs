@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use self::id::MOST_SHARDS;
 use self::id::sealed::Name;
-use self::shard::{Hub, Shard};
+use self::shard::{RequestHub, RequestShard};
 use super::Limit;
 use countwheel::Timer;
 use countwheel::building::number_of_thread;
@@ -109,8 +109,8 @@ pub struct Requests<T: Send + 'static> {
 
 /// All clones of a table together, as opposed to what the timer and the callers hold.
 struct Table<T: Send + 'static> {
-    hub: Arc<Hub>,
-    shards: Box<[Arc<Shard<T>>]>,
+    hub: Arc<RequestHub>,
+    shards: Box<[Arc<RequestShard<T>>]>,
     next_channel: AtomicUsize,
 }
 
@@ -340,14 +340,14 @@ impl<T: Send + 'static> Requests<T> {
         first.timer().is_stopped() || first.is_closed()
     }
 
-    fn shard_of_thread(&self) -> &Arc<Shard<T>> {
+    fn shard_of_thread(&self) -> &Arc<RequestShard<T>> {
         let shards = &self.table.shards;
         &shards[number_of_thread() as usize % shards.len()]
     }
 
     /// Where the request is, or how late this comes, if that is known.
     #[inline]
-    fn find(&self, id: impl RequestKey) -> Result<(&Shard<T>, RequestId), Option<Duration>> {
+    fn find(&self, id: impl RequestKey) -> Result<(&RequestShard<T>, RequestId), Option<Duration>> {
         let (id, own) = match id.name() {
             Name::Given(id) => (Some(id), None),
             Name::Own(own) => (self.table.hub.directory.find(own), Some(own)),
@@ -448,9 +448,13 @@ impl<T: Send + 'static> RequestsBuilder<T> {
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let shards = self.shards.map_or(4 * processors, NonZeroUsize::get);
         let shards = shards.min(MOST_SHARDS).next_power_of_two();
-        let hub = Arc::new(Hub::new(shards, self.max_in_flight, self.handler_patience));
+        let hub = Arc::new(RequestHub::new(
+            shards,
+            self.max_in_flight,
+            self.handler_patience,
+        ));
         let shards = 0..shards as u64;
-        let shards = shards.map(|number| Shard::new(&self.timer, &hub, number));
+        let shards = shards.map(|number| RequestShard::new(&self.timer, &hub, number));
         let shards = shards.collect();
         Requests {
             table: Arc::new(Table {

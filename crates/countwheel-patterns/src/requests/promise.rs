@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use super::shard::Shard;
+use super::shard::RequestShard;
 use super::{Late, RequestId};
 
 /// The end at which a [`Response`](super::Response) is given its value, for use within one
@@ -37,12 +37,12 @@ use super::{Late, RequestId};
 #[must_use = "dropping it cancels the request"]
 pub struct Promise<T: Send + 'static> {
     id: RequestId,
-    shard: Weak<Shard<T>>,
+    shard: Weak<RequestShard<T>>,
     is_kept: bool,
 }
 
 impl<T: Send + 'static> Promise<T> {
-    pub(super) fn new(id: RequestId, shard: &Arc<Shard<T>>) -> Self {
+    pub(super) fn new(id: RequestId, shard: &Arc<RequestShard<T>>) -> Self {
         Self {
             id,
             shard: Arc::downgrade(shard),

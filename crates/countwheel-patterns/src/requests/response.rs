@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::handler::Handoff;
-use super::shard::Shard;
+use super::shard::RequestShard;
 use super::{OwnId, RequestError, RequestId};
 use crate::concurrent::Outcome;
 use countwheel::Instant;
@@ -56,7 +56,7 @@ pub struct Response<T: Send + 'static> {
     id: RequestId,
     deadline: Instant,
     call: Arc<Call<T>>,
-    shard: Weak<Shard<T>>,
+    shard: Weak<RequestShard<T>>,
     /// Whether nobody is going to ask: the answer was taken, or goes to a handler.
     is_over: bool,
 }
@@ -66,7 +66,7 @@ impl<T: Send + 'static> Response<T> {
         id: RequestId,
         deadline: Instant,
         call: Arc<Call<T>>,
-        shard: Weak<Shard<T>>,
+        shard: Weak<RequestShard<T>>,
     ) -> Self {
         Self {
             id,

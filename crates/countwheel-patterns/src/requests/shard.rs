@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::books::{Books, ChannelNumber, Due, End, Entry, Taken};
+use super::books::{ChannelNumber, DueRequest, End, RequestBooks, RequestEntry, Taken};
 use super::directory::Directory;
 use super::handler::{Errand, Start};
 use super::response::{Call, Response};
@@ -24,7 +24,7 @@ use countwheel::{Instant, ScheduleError, Timer, TimerKey};
 const SLICE: usize = 256;
 
 /// What the shards of one table have in common.
-pub(super) struct Hub {
+pub(super) struct RequestHub {
     pub(super) directory: Directory,
     /// How many more requests may be in flight, if there is a limit.
     room: Option<AtomicU64>,
@@ -34,7 +34,7 @@ pub(super) struct Hub {
     handled_inline: AtomicU64,
 }
 
-impl Hub {
+impl RequestHub {
     pub(super) fn new(parts: usize, room: Option<u64>, handler_patience: Duration) -> Self {
         Self {
             directory: Directory::new(parts),
@@ -74,21 +74,21 @@ impl Hub {
 /// Some of the requests. On cache lines of its own: another shard's lock is no business of the
 /// processor that holds this one.
 #[repr(align(128))]
-pub(super) struct Shard<T> {
-    hub: Arc<Hub>,
+pub(super) struct RequestShard<T> {
+    hub: Arc<RequestHub>,
     number: u64,
     bell: Bell,
-    books: Mutex<Books<T>>,
+    books: Mutex<RequestBooks<T>>,
 }
 
-impl<T: Send + 'static> Shard<T> {
-    pub(super) fn new(timer: &Timer, hub: &Arc<Hub>, number: u64) -> Arc<Self> {
+impl<T: Send + 'static> RequestShard<T> {
+    pub(super) fn new(timer: &Timer, hub: &Arc<RequestHub>, number: u64) -> Arc<Self> {
         Arc::new_cyclic(|weak: &Weak<Self>| {
             let bell = Bell::new(timer.clone(), weak.clone());
             Self {
                 hub: Arc::clone(hub),
                 number,
-                books: Mutex::new(Books::new(bell.driver())),
+                books: Mutex::new(RequestBooks::new(bell.driver())),
                 bell,
             }
         })
@@ -254,7 +254,7 @@ impl<T: Send + 'static> Shard<T> {
     }
 
     /// Acts on what was taken out. Callers first, since handlers may take their time.
-    fn act_on(&self, due: Due<T>, now: Instant) {
+    fn act_on(&self, due: DueRequest<T>, now: Instant) {
         for (taken, deadline) in due.timed_out {
             self.let_go(&taken, Some(deadline));
             let error = taken.timed_out(now);
@@ -275,14 +275,14 @@ impl<T: Send + 'static> Shard<T> {
     }
 
     /// Takes nothing on any more, and takes everything out: for [`end_all`](Self::end_all).
-    pub(super) fn close(&self) -> Due<T> {
-        let due = self.with(Books::close);
+    pub(super) fn close(&self) -> DueRequest<T> {
+        let due = self.with(RequestBooks::close);
         self.bell.silence();
         due
     }
 
     /// Ends what was taken out.
-    pub(super) fn end_all(&self, due: Due<T>) {
+    pub(super) fn end_all(&self, due: DueRequest<T>) {
         self.act_on(due, self.bell.now());
     }
 
@@ -314,7 +314,7 @@ impl<T: Send + 'static> Shard<T> {
         let now = self.bell.now();
         let deadline = now + self.hub.handler_patience;
         let (key, due) = self.with(|books| {
-            let entry = Entry::Handler(Arc::clone(start));
+            let entry = RequestEntry::Handler(Arc::clone(start));
             let driver = &mut books.driver;
             (!books.is_closed)
                 .then(|| (driver.schedule(now, deadline, entry), driver.due(deadline)))
@@ -340,19 +340,19 @@ impl<T: Send + 'static> Shard<T> {
         self.bell.timer()
     }
 
-    pub(super) fn with<R>(&self, look: impl FnOnce(&mut Books<T>) -> R) -> R {
+    pub(super) fn with<R>(&self, look: impl FnOnce(&mut RequestBooks<T>) -> R) -> R {
         look(&mut self.lock())
     }
 
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, Books<T>> {
+    fn lock(&self) -> MutexGuard<'_, RequestBooks<T>> {
         // Nothing foreign runs under the lock, so what a panic left behind is whole.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The ends of channels.
-impl<T: Send + 'static> Shard<T> {
+impl<T: Send + 'static> RequestShard<T> {
     /// Refuses requests on the channel, and ends those in flight after `grace`.
     pub(super) fn close_channel(
         &self,
@@ -396,7 +396,7 @@ fn tell_idle(waiting: impl IntoIterator<Item = Arc<Outcome<()>>>) {
     }
 }
 
-impl<T: Send + 'static> Rung for Shard<T> {
+impl<T: Send + 'static> Rung for RequestShard<T> {
     fn bell(&self) -> &Bell {
         &self.bell
     }

@@ -7,10 +7,10 @@ use std::sync::{Arc, Weak};
 
 use super::books::Operation;
 use super::flight::{Async, Blocking};
-use super::store::{Entry, Store};
+use super::store::{RetryEntry, Store};
 use super::{
-    Attempt, Cancelled, Failure, Key, PendingRetry, RetryBuilder, RetryStats, RetryStopped, Rule,
-    SubmitError,
+    Attempt, Cancelled, Failure, Key, PendingRetry, RetryBuilder, RetryRule, RetryStats,
+    RetryStopped, SubmitError,
 };
 use crate::Backoff;
 use countwheel::Timer;
@@ -72,17 +72,17 @@ where
     T: Send + 'static,
     E: Send + 'static,
 {
-    owner: Arc<Owner<K, T, E>>,
+    owner: Arc<StoreOwner<K, T, E>>,
 }
 
 /// All handles together, as opposed to attempts in flight.
-struct Owner<K, T, E>(Arc<Store<K, T, E>>)
+struct StoreOwner<K, T, E>(Arc<Store<K, T, E>>)
 where
     K: Key,
     T: Send + 'static,
     E: Send + 'static;
 
-impl<K, T, E> Drop for Owner<K, T, E>
+impl<K, T, E> Drop for StoreOwner<K, T, E>
 where
     K: Key,
     T: Send + 'static,
@@ -137,7 +137,7 @@ where
     }
 
     pub(super) fn over(store: Arc<Store<K, T, E>>) -> Self {
-        let owner = Arc::new(Owner(store));
+        let owner = Arc::new(StoreOwner(store));
         Self { owner }
     }
 
@@ -149,7 +149,7 @@ where
     /// the key is new and there is no room, [`SubmitError::NoThread`] if the timer's thread
     /// could not be started. All give key and value back, and leave what the key has.
     pub fn submit(&self, key: K, value: T) -> Result<Option<T>, SubmitError<(K, T)>> {
-        let answer = self.put(key, Entry::Fresh(value), Rule::Supersede);
+        let answer = self.put(key, RetryEntry::Fresh(value), RetryRule::Supersede);
         answer.map_err(unwrapped)
     }
 
@@ -180,8 +180,9 @@ where
         value: T,
         failure: impl Into<Failure<E>>,
     ) -> Result<Option<T>, SubmitError<(K, T)>> {
-        let entry = Entry::Failed(value, failure.into());
-        self.put(key, entry, Rule::Supersede).map_err(unwrapped)
+        let entry = RetryEntry::Failed(value, failure.into());
+        self.put(key, entry, RetryRule::Supersede)
+            .map_err(unwrapped)
     }
 
     /// Like [`submit`](Self::submit), but only if the key has no operation. A cancelled one
@@ -206,7 +207,7 @@ where
     /// [`SubmitError::Present`] if the key has one, otherwise those of
     /// [`submit`](Self::submit).
     pub fn submit_if_absent(&self, key: K, value: T) -> Result<(), SubmitError<(K, T)>> {
-        let answer = self.put(key, Entry::Fresh(value), Rule::IfAbsent);
+        let answer = self.put(key, RetryEntry::Fresh(value), RetryRule::IfAbsent);
         answer.map(drop).map_err(unwrapped)
     }
 
@@ -221,8 +222,8 @@ where
         value: T,
         failure: impl Into<Failure<E>>,
     ) -> Result<(), SubmitError<(K, T)>> {
-        let entry = Entry::Failed(value, failure.into());
-        let answer = self.put(key, entry, Rule::IfAbsent);
+        let entry = RetryEntry::Failed(value, failure.into());
+        let answer = self.put(key, entry, RetryRule::IfAbsent);
         answer.map(drop).map_err(unwrapped)
     }
 
@@ -253,7 +254,7 @@ where
     /// # Errors
     /// Those of [`submit`](Self::submit).
     pub fn update(&self, key: K, value: T) -> Result<Option<T>, SubmitError<(K, T)>> {
-        let answer = self.put(key, Entry::Fresh(value), Rule::InPlace);
+        let answer = self.put(key, RetryEntry::Fresh(value), RetryRule::InPlace);
         answer.map_err(unwrapped)
     }
 
@@ -273,16 +274,16 @@ where
             error,
             next_at,
         } = pending;
-        let entry = Entry::Resumed(value, attempts, error, next_at);
-        let answer = self.put(key, entry, Rule::Supersede);
+        let entry = RetryEntry::Resumed(value, attempts, error, next_at);
+        let answer = self.put(key, entry, RetryRule::Supersede);
         answer.map_err(|error| error.map(|(key, operation)| operation.into_pending(key)))
     }
 
     pub(super) fn put(
         &self,
         key: K,
-        entry: Entry<T, E>,
-        rule: Rule,
+        entry: RetryEntry<T, E>,
+        rule: RetryRule,
     ) -> Result<Option<T>, Refused<K, T, E>> {
         self.owner.0.submit(key, entry, rule)
     }
@@ -437,7 +438,7 @@ where
     T: Send + 'static,
     E: Send + 'static,
 {
-    owner: Weak<Owner<K, T, E>>,
+    owner: Weak<StoreOwner<K, T, E>>,
 }
 
 impl<K, T, E> WeakKeyedRetry<K, T, E>

@@ -30,7 +30,7 @@ pub use self::results::{
 };
 
 use self::keyed::unwrapped;
-use self::store::Entry;
+use self::store::RetryEntry;
 
 /// What keys have to be.
 trait Key: Hash + Eq + Clone + Send + Sync + 'static {}
@@ -39,7 +39,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Key for K {}
 
 /// What becomes of a key that has an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Rule {
+enum RetryRule {
     /// The newer takes its place.
     Supersede,
     /// The newer is refused.
@@ -198,7 +198,7 @@ where
     /// there is no room, [`SubmitError::NoThread`] if the timer's thread could not be started.
     /// All give the value back.
     pub fn submit(&self, value: T) -> Result<RetryId, SubmitError<T>> {
-        self.put(Entry::Fresh(value))
+        self.put(RetryEntry::Fresh(value))
     }
 
     /// The caller has made the first attempt itself, and it has failed now: so the next one is
@@ -228,12 +228,12 @@ where
         value: T,
         failure: impl Into<Failure<E>>,
     ) -> Result<RetryId, SubmitError<T>> {
-        self.put(Entry::Failed(value, failure.into()))
+        self.put(RetryEntry::Failed(value, failure.into()))
     }
 
-    fn put(&self, entry: Entry<T, E>) -> Result<RetryId, SubmitError<T>> {
+    fn put(&self, entry: RetryEntry<T, E>) -> Result<RetryId, SubmitError<T>> {
         let id = self.next_id();
-        let refused = self.store.put(id, entry, Rule::Supersede);
+        let refused = self.store.put(id, entry, RetryRule::Supersede);
         match refused {
             Ok(_) => Ok(id),
             Err(error) => Err(unwrapped(error).map(|(_, value)| value)),

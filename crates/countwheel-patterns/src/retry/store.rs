@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::books::{Books, Effects, Landing, Operation, Passage};
+use super::books::{Effects, Landing, Operation, Passage, RetryBooks};
 use super::builder::Options;
 use super::flight::{Launch, Ticket};
 use super::keyed::Refused;
 use super::{
-    Cancelled, DeadLetter, Failure, Key, OnPanic, PendingRetry, Refusal, RetryStats, RetryStopped,
-    Rule, SubmitError,
+    Cancelled, DeadLetter, Failure, Key, OnPanic, PendingRetry, Refusal, RetryRule, RetryStats,
+    RetryStopped, SubmitError,
 };
 use crate::{Attempts, Backoff, GiveUp, RetryBudget, StopSignal};
 use countwheel::building::returns;
@@ -38,7 +38,7 @@ where
     hasher: RandomState,
     seed: u64,
     seeds: AtomicU64,
-    books: Mutex<Books<K, T, E>>,
+    books: Mutex<RetryBooks<K, T, E>>,
 }
 
 pub(super) type DeadLetterHandler<K, T, E> = Box<dyn Fn(DeadLetter<K, T, E>) + Send + Sync>;
@@ -50,7 +50,7 @@ const SLICE: usize = 256;
 const TURNED_AWAY: Duration = Duration::from_millis(100);
 
 /// What is submitted.
-pub(super) enum Entry<T, E> {
+pub(super) enum RetryEntry<T, E> {
     /// Nothing was tried yet.
     Fresh(T),
     /// The caller has tried once.
@@ -84,7 +84,7 @@ where
                 hasher: RandomState::new(),
                 seed: options.seed.unwrap_or_else(|| Random::unseeded().draw()),
                 seeds: AtomicU64::new(0),
-                books: Mutex::new(Books::new(driver, options.limits)),
+                books: Mutex::new(RetryBooks::new(driver, options.limits)),
             }
         })
     }
@@ -93,7 +93,7 @@ where
         self.bell.timer()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books<K, T, E>> {
+    fn lock(&self) -> MutexGuard<'_, RetryBooks<K, T, E>> {
         // What a panic of somebody's `Eq` leaves behind is whole: keys are found first.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,7 +101,7 @@ where
     /// Changes the books, and then does what follows from it.
     fn change<R>(
         self: &Arc<Self>,
-        change: impl FnOnce(&mut Books<K, T, E>, &mut Effects<K, T, E>) -> R,
+        change: impl FnOnce(&mut RetryBooks<K, T, E>, &mut Effects<K, T, E>) -> R,
     ) -> R {
         let mut effects = Effects::default();
         let answer = change(&mut self.lock(), &mut effects);
@@ -154,14 +154,14 @@ where
     pub(super) fn submit(
         self: &Arc<Self>,
         key: K,
-        entry: Entry<T, E>,
-        rule: Rule,
+        entry: RetryEntry<T, E>,
+        rule: RetryRule,
     ) -> Result<Option<T>, Refused<K, T, E>> {
         let now = self.bell.now();
         let hash = self.hasher.hash_one(&key);
         let started = self.timer().start();
-        let is_new = !matches!(entry, Entry::Resumed(..));
-        let has_failed = matches!(entry, Entry::Failed(..));
+        let is_new = !matches!(entry, RetryEntry::Resumed(..));
+        let has_failed = matches!(entry, RetryEntry::Failed(..));
         let (operation, verdict) = self.assess(entry, now);
         // What is not taken on, or takes the place of a value alone, is no first attempt.
         let has_withdrawn = has_failed && verdict.is_ok();
@@ -184,7 +184,7 @@ where
         let named = (hash, Arc::new(key));
         let answer = self
             .change(|books, effects| books.submit(named, operation, rule, verdict, now, effects));
-        if answer.is_err() || rule == Rule::InPlace && matches!(answer, Ok(Some(_))) {
+        if answer.is_err() || rule == RetryRule::InPlace && matches!(answer, Ok(Some(_))) {
             undo();
         }
         answer.map_err(|(refusal, key, operation)| {
@@ -198,11 +198,15 @@ where
     }
 
     /// How far it has come, and whether it is tried at all.
-    fn assess(&self, entry: Entry<T, E>, now: Instant) -> (Operation<T, E>, Result<(), GiveUp>) {
+    fn assess(
+        &self,
+        entry: RetryEntry<T, E>,
+        now: Instant,
+    ) -> (Operation<T, E>, Result<(), GiveUp>) {
         let (value, failure) = match entry {
-            Entry::Fresh(value) => (value, None),
-            Entry::Failed(value, failure) => (value, Some(failure)),
-            Entry::Resumed(value, attempts, error, next_at) => {
+            RetryEntry::Fresh(value) => (value, None),
+            RetryEntry::Failed(value, failure) => (value, Some(failure)),
+            RetryEntry::Resumed(value, attempts, error, next_at) => {
                 return (Operation::new(value, attempts, error, next_at), Ok(()));
             }
         };

@@ -71,15 +71,15 @@ pub use self::options::WorkerBuilder;
 /// ```
 #[derive(Clone)]
 pub struct Worker {
-    owner: Arc<Owner>,
+    owner: Arc<WorkerOwner>,
 }
 
 /// All clones of a worker together, as opposed to its loop.
-struct Owner {
+struct WorkerOwner {
     chain: Arc<Chain<Turns>>,
 }
 
-impl Drop for Owner {
+impl Drop for WorkerOwner {
     fn drop(&mut self) {
         self.chain.tell(Order::Orphaned);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::turns::{Rules, Turns};
-use super::{Owner, Step, Worker};
+use super::{Step, Worker, WorkerOwner};
 use crate::chain::{Calls, Chain, Futures, Hears, Perform};
 use crate::start::StartError;
 use crate::stop_signal::StopSignal;
@@ -177,7 +177,7 @@ impl WorkerBuilder {
             ending: self.stop_signal,
         };
         let chain = Chain::start(timer, now, turns, work, hears)?;
-        let owner = Arc::new(Owner { chain });
+        let owner = Arc::new(WorkerOwner { chain });
         Ok(Worker { owner })
     }
 }

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
-use super::{Books, Effects, Operation, Slot, Turned};
+use super::{Effects, Operation, RetryBooks, Slot, Turned};
 use crate::GiveUp;
-use crate::retry::{Refusal, Rule, WhenFull};
+use crate::retry::{Refusal, RetryRule, WhenFull};
 use countwheel::Instant;
 
-impl<K, T, E> Books<K, T, E> {
+impl<K, T, E> RetryBooks<K, T, E> {
     /// Takes on an operation, and gives back the one whose place it takes, if that one waited.
     pub(in crate::retry) fn submit(
         &mut self,
         (hash, key): (u64, Arc<K>),
         mut operation: Operation<T, E>,
-        rule: Rule,
+        rule: RetryRule,
         verdict: Result<(), GiveUp>,
         now: Instant,
         effects: &mut Effects<K, T, E>,
@@ -29,12 +29,12 @@ impl<K, T, E> Books<K, T, E> {
         }
         let mut replaced = None;
         let number = if let Some(number) = self.find(hash, &key) {
-            if rule == Rule::IfAbsent && self.look(hash, &key).is_some() {
+            if rule == RetryRule::IfAbsent && self.look(hash, &key).is_some() {
                 self.stats.refused += 1;
                 return Err((Refusal::Present, key, operation));
             }
             let waits = |slot: &Slot<K, T, E>| slot.operation.is_some();
-            if rule == Rule::InPlace && self.slots.get(&number).is_some_and(waits) {
+            if rule == RetryRule::InPlace && self.slots.get(&number).is_some_and(waits) {
                 return Ok(self.swap(number, key, operation, effects));
             }
             replaced = self.overtake(number, effects);

@@ -21,12 +21,12 @@ pub(in crate::retry) struct Operation<T, E> {
     pub(in crate::retry) attempts: Attempts,
     pub(in crate::retry) error: Option<E>,
     pub(in crate::retry) next_at: Instant,
-    pub(super) place: Place,
+    pub(super) place: RetryPlace,
 }
 
 /// Where an operation is that is not being tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum RetryPlace {
     /// Due later.
     Waiting(TimerKey),
     /// Due, behind others.
@@ -103,7 +103,7 @@ impl<T, E> Operation<T, E> {
             attempts,
             error,
             next_at,
-            place: Place::Left,
+            place: RetryPlace::Left,
         }
     }
 

@@ -3,17 +3,17 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::{Books, Effects, Flight, Landing, Operation, Passage, Phase, Place};
+use super::{Effects, Flight, Landing, Operation, Passage, Phase, RetryBooks, RetryPlace};
 use crate::{GiveUp, StopSignal};
 use countwheel::Instant;
 
-impl<K, T, E> Books<K, T, E> {
+impl<K, T, E> RetryBooks<K, T, E> {
     /// The attempt starts, unless something came in between.
     pub(in crate::retry) fn take_off(
         &mut self,
         passage: Passage,
     ) -> Option<(Arc<K>, Operation<T, E>, StopSignal)> {
-        if self.operation_mut(passage.slot)?.place != Place::Queued(passage.number) {
+        if self.operation_mut(passage.slot)?.place != RetryPlace::Queued(passage.number) {
             return None;
         }
         let mut operation = self.lift(passage.slot)?;
@@ -39,7 +39,7 @@ impl<K, T, E> Books<K, T, E> {
         effects: &mut Effects<K, T, E>,
     ) {
         let operation = self.operation_mut(passage.slot);
-        if operation.is_none_or(|operation| operation.place != Place::Queued(passage.number)) {
+        if operation.is_none_or(|operation| operation.place != RetryPlace::Queued(passage.number)) {
             return;
         }
         let Some(mut operation) = self.lift(passage.slot) else {
@@ -55,7 +55,7 @@ impl<K, T, E> Books<K, T, E> {
 
     /// Leaves an operation for the stop.
     fn keep(&mut self, number: u64, mut operation: Operation<T, E>) {
-        operation.place = Place::Left;
+        operation.place = RetryPlace::Left;
         if let Some(oldest) = &mut self.oldest {
             oldest.insert(operation.serial, number);
         }

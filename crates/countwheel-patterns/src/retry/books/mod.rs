@@ -24,9 +24,9 @@ use countwheel::building::{Index, give_memory_back};
 use countwheel::{Driver, Instant};
 
 pub(super) use self::entries::{Effects, Landing, Operation, Passage};
-use self::entries::{Flight, Place, Slot, Turned};
+use self::entries::{Flight, RetryPlace, Slot, Turned};
 
-pub(super) struct Books<K, T, E> {
+pub(super) struct RetryBooks<K, T, E> {
     slots: Numbered<Slot<K, T, E>>,
     index: Index<u64>,
     /// Slots whose operation waits for its time.
@@ -61,7 +61,7 @@ enum Phase {
     Orphaned,
 }
 
-impl<K, T, E> Books<K, T, E> {
+impl<K, T, E> RetryBooks<K, T, E> {
     pub(super) fn new(driver: Driver<u64>, limits: Limits) -> Self {
         let drops_oldest = limits.when_full == WhenFull::DropOldest;
         Self {
@@ -150,18 +150,18 @@ impl<K, T, E> Books<K, T, E> {
             return;
         };
         if slot.flight.is_some() {
-            operation.place = Place::Fenced;
+            operation.place = RetryPlace::Fenced;
         } else {
             if let Some(oldest) = &mut self.oldest {
                 oldest.insert(operation.serial, number);
             }
             operation.place = if self.phase != Phase::Open {
-                Place::Left
+                RetryPlace::Left
             } else if operation.next_at > now {
                 let key = self.driver.schedule(now, operation.next_at, number);
                 let due = self.driver.due(operation.next_at);
                 effects.ring = Some(effects.ring.map_or(due, |ring| ring.min(due)));
-                Place::Waiting(key)
+                RetryPlace::Waiting(key)
             } else {
                 self.launch(number, effects)
             };
@@ -173,18 +173,18 @@ impl<K, T, E> Books<K, T, E> {
     }
 
     /// Sends an operation to the executor, or to the end of the queue before it.
-    fn launch(&mut self, number: u64, effects: &mut Effects<K, T, E>) -> Place {
+    fn launch(&mut self, number: u64, effects: &mut Effects<K, T, E>) -> RetryPlace {
         let ticket = self.next_number();
         if self.launched >= self.limits.max_in_flight {
             self.ready.insert(ticket, number);
-            return Place::Ready(ticket);
+            return RetryPlace::Ready(ticket);
         }
         self.launched += 1;
         effects.launches.push(Passage {
             slot: number,
             number: ticket,
         });
-        Place::Queued(ticket)
+        RetryPlace::Queued(ticket)
     }
 
     /// Sends as many as may fly.
@@ -208,14 +208,14 @@ impl<K, T, E> Books<K, T, E> {
     fn lift(&mut self, number: u64) -> Option<Operation<T, E>> {
         let operation = self.slots.get_mut(&number)?.operation.take()?;
         match operation.place {
-            Place::Waiting(key) => {
+            RetryPlace::Waiting(key) => {
                 self.driver.cancel(key);
             }
-            Place::Ready(place) => {
+            RetryPlace::Ready(place) => {
                 self.ready.remove(&place);
             }
-            Place::Queued(_) => self.launched -= 1,
-            Place::Fenced | Place::Left => {}
+            RetryPlace::Queued(_) => self.launched -= 1,
+            RetryPlace::Fenced | RetryPlace::Left => {}
         }
         if let Some(oldest) = &mut self.oldest {
             oldest.remove(&operation.serial);
