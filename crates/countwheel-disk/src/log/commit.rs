@@ -248,7 +248,7 @@ impl<B: Sorted> LogStore<B> {
             self.is_mended(changes.iter().filter_map(name_of));
         }
         if hid {
-            self.may_pass();
+            self.may_advance_low_water();
         }
         if self.has_many_names() {
             self.has_changed();

@@ -170,8 +170,8 @@ impl<B: Sorted> LogStore<B> {
         self.watch.wake.notify_all();
     }
 
-    /// There may be something to pass.
-    pub(super) fn may_pass(&self) {
+    /// There may be something for a low-water mark to pass.
+    pub(super) fn may_advance_low_water(&self) {
         self.progress().tasks += 1;
         self.watch.wake.notify_all();
     }

@@ -183,7 +183,7 @@ impl<B: Sorted> LogStore<B> {
     fn look_after_gaps(&self) {
         let gaps = self.base.gaps();
         if gaps.dues || gaps.lists {
-            self.may_pass();
+            self.may_advance_low_water();
         }
     }
 
