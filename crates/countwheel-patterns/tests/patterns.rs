@@ -9,6 +9,8 @@ mod support;
 mod backoff;
 #[path = "patterns/batcher.rs"]
 mod batcher;
+#[path = "patterns/crowd.rs"]
+mod crowd;
 #[path = "patterns/deadline.rs"]
 mod deadline;
 #[path = "patterns/delay_queue.rs"]
@@ -17,6 +19,8 @@ mod delay_queue;
 mod delayed_operations;
 #[path = "patterns/expiring.rs"]
 mod expiring;
+#[path = "patterns/expiring_loads.rs"]
+mod expiring_loads;
 #[path = "patterns/foreign_code.rs"]
 mod foreign_code;
 #[path = "patterns/heartbeat.rs"]
@@ -25,10 +29,6 @@ mod heartbeat;
 mod idle;
 #[path = "patterns/lease.rs"]
 mod lease;
-#[path = "patterns/mended.rs"]
-mod mended;
-#[path = "patterns/mended_too.rs"]
-mod mended_too;
 #[path = "patterns/periodic.rs"]
 mod periodic;
 #[path = "patterns/requests.rs"]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -977,4 +977,22 @@ fn what_is_merged_under_an_instant_comes_at_the_sooner_one() {
     assert_eq!((due.value, due.deadline), (("a", 7), at(3)));
     assert!(!queue.merge_at("a", 1, at(0), add).unwrap());
     assert!(queue.try_take().is_some(), "what has passed is due at once");
+}
+
+#[test]
+fn who_waits_at_an_empty_queue_does_so_until_the_end_of_time() {
+    let (sender, done) = mpsc::channel();
+    thread::spawn(move || {
+        let mut host = ManualHost::new();
+        let queue = DelayQueue::<u32>::new(host.timer().clone());
+        let mut next = queue.next();
+        let count = Count::new();
+        assert!(count.poll(&mut next).is_pending());
+        host.advance(Duration::MAX);
+        sender.send(()).unwrap();
+    });
+    assert!(
+        done.recv_timeout(5 * SECOND).is_ok(),
+        "the host turns in circles"
+    );
 }

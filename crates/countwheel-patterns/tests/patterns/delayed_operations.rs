@@ -806,3 +806,45 @@ fn threads_submit_check_cancel_and_expire() {
     }
     timer.stop();
 }
+
+#[test]
+fn a_destructor_that_panics_does_not_keep_others_from_being_checked() {
+    struct Op {
+        bad: bool,
+        open: Arc<AtomicBool>,
+        done: Arc<AtomicUsize>,
+    }
+    impl DelayedOperation for Op {
+        fn try_complete(&self) -> bool {
+            self.open.load(Ordering::SeqCst)
+        }
+        fn on_complete(&self) {
+            self.done.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    impl Drop for Op {
+        fn drop(&mut self) {
+            assert!(!self.bad || thread::panicking(), "on purpose");
+        }
+    }
+    let host = ManualHost::new();
+    let ops = DelayedOperations::new(host.timer().clone());
+    let (open, done) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    for bad in [true, false, false] {
+        let op = Op {
+            bad,
+            open: Arc::clone(&open),
+            done: Arc::clone(&done),
+        };
+        assert!(
+            ops.try_complete_else_watch(Arc::new(op), ["k"], HOUR)
+                .is_ok()
+        );
+    }
+    open.store(true, Ordering::SeqCst);
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ops.check("k")));
+    assert_eq!(done.load(Ordering::SeqCst), 3);
+}

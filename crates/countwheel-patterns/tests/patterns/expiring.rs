@@ -1289,3 +1289,23 @@ fn threads_leave_a_whole_account() {
         thread::yield_now(); // what has expired is dropped on the executor
     }
 }
+
+// the destructor of an expired value panics: what is drained with it is lost.
+#[test]
+fn a_destructor_that_panics_takes_nothing_else_with_it() {
+    struct V(bool);
+    impl Drop for V {
+        fn drop(&mut self) {
+            if self.0 && !thread::panicking() {
+                panic!("on purpose");
+            }
+        }
+    }
+    let host = ManualHost::new();
+    let map = ExpiringMap::<u32, V>::new(host.timer().clone(), Ttl::NEVER);
+    map.insert_for(1, V(true), Ttl::after(SECOND)).unwrap();
+    map.insert(2, V(false)).unwrap();
+    host.clock().advance(SECOND);
+    let drained = catch_unwind(AssertUnwindSafe(|| map.drain().len()));
+    assert_eq!(drained.ok(), Some(1), "{:?}", map.stats());
+}

@@ -1,11 +1,11 @@
 //! Heartbeats: the rows of section 2.4, defect 31, and what CLK-8 asks for.
 
 use std::future::{pending, ready};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use countwheel::{Clock, Layout, ManualClock, ManualHost, Resolution, Timestamp};
+use countwheel::{Clock, Layout, ManualClock, ManualHost, Resolution, Timer, Timestamp};
 use countwheel_patterns::{
     Dead, HeartbeatConfig, HeartbeatConfigError, Heartbeats, Peer, Recovery, WatchError,
 };
@@ -615,4 +615,68 @@ fn any_interleaving_is_as_a_plain_model_says() {
         assert_eq!(stats.recoveries, stats.restored + stats.failed);
     }
     assert!(beats.load(Ordering::Relaxed) > 10_000);
+}
+
+#[test]
+fn a_peer_that_says_restored_and_is_not_connected_is_no_hot_loop() {
+    struct Liar(Arc<AtomicUsize>);
+    impl Peer for Liar {
+        fn send_heartbeat(&self) {}
+        fn is_connected(&self) -> bool {
+            false
+        }
+        async fn recover(&self, _dead: Dead) -> Recovery {
+            if self.0.fetch_add(1, Ordering::SeqCst) > 5_000 {
+                Recovery::Closed
+            } else {
+                Recovery::Restored
+            }
+        }
+    }
+    let mut host = ManualHost::new();
+    let beats = Heartbeats::new(host.timer().clone(), HeartbeatConfig::dubbo()).unwrap();
+    let tries = Arc::new(AtomicUsize::new(0));
+    let peer = beats.watch(Liar(Arc::clone(&tries))).unwrap();
+    peer.check_now();
+    host.run_due();
+    assert!(
+        tries.load(Ordering::SeqCst) < 10,
+        "{} attempts in no time",
+        tries.load(Ordering::SeqCst)
+    );
+}
+
+struct Quiet;
+impl Peer for Quiet {
+    fn send_heartbeat(&self) {}
+    async fn recover(&self, _dead: Dead) -> Recovery {
+        Recovery::Restored
+    }
+}
+
+#[test]
+fn a_stall_makes_no_quick_peer_dead() {
+    let mut host = ManualHost::new();
+    let config = HeartbeatConfig::new(100 * MS);
+    assert_eq!(config.check(), Ok(()));
+    let beats = Heartbeats::new(host.timer().clone(), config).unwrap();
+    let peer = beats.watch(Quiet).unwrap();
+    for _ in 0..20 {
+        host.advance(50 * MS);
+        peer.touch();
+    }
+    host.clock().advance(10 * SECOND); // this process does not run
+    host.run_due();
+    assert_eq!(beats.stats().recoveries, 0);
+}
+
+#[test]
+fn a_coarse_timer_does_not_slow_time_down() {
+    let tick = Resolution::new(5 * SECOND).unwrap();
+    let mut host = Timer::builder().resolution(tick).manual(ManualClock::new());
+    let beats = Heartbeats::new(host.timer().clone(), HeartbeatConfig::dubbo()).unwrap();
+    let _peer = beats.watch(Quiet).unwrap();
+    host.advance(200 * SECOND);
+    let stats = beats.stats();
+    assert_eq!((stats.recoveries, stats.stalls), (1, 0), "{stats:?}");
 }

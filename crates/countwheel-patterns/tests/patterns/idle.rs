@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -439,7 +439,7 @@ fn a_table_does_not_keep_a_timer_that_nobody_has() {
 #[test]
 fn a_handler_may_do_everything() {
     let mut host = manual(MS, Layout::Hierarchical);
-    type Slot = Arc<std::sync::Mutex<Option<Watched<u64>>>>;
+    type Slot = Arc<Mutex<Option<Watched<u64>>>>;
     let slot: Slot = Arc::default();
     let (theirs, done) = (Arc::clone(&slot), Arc::new(AtomicU64::new(0)));
     let count = Arc::clone(&done);
@@ -675,7 +675,7 @@ fn a_real_timer_tells_of_silence() {
 #[test]
 fn who_is_closed_by_its_own_handler_is_freed_at_once() {
     let mut host = manual(MS, Layout::Hierarchical);
-    let slot: Arc<std::sync::Mutex<Option<Watched<Presence>>>> = Arc::default();
+    let slot: Arc<Mutex<Option<Watched<Presence>>>> = Arc::default();
     let theirs = Arc::clone(&slot);
     let idle = IdleWatch::new(host.timer().clone(), move |_: &Presence, _| {
         drop(theirs.lock().unwrap().take());
@@ -684,4 +684,40 @@ fn who_is_closed_by_its_own_handler_is_freed_at_once() {
     *slot.lock().unwrap() = Some(idle.watch(presence.clone(), READER).unwrap());
     host.advance(MINUTE + SECOND);
     assert!(idle.is_empty() && presence.is_over());
+}
+
+#[test]
+fn a_short_stall_period_does_not_stop_time() {
+    let mut host = ManualHost::new();
+    let idle = IdleWatch::builder(host.timer().clone())
+        .compensate_stalls(Duration::from_micros(100))
+        .build(|_: &u32, _| {});
+    let _one = idle.watch(1, IdleLimits::NONE.reader(SECOND)).unwrap();
+    host.advance(5 * SECOND);
+    let stats = idle.stats();
+    assert!(stats.reader_idle >= 1, "{stats:?}");
+}
+
+#[test]
+fn a_handler_that_sets_limits_is_not_called_for_ever() {
+    let mut host = ManualHost::new();
+    type Slot = Arc<Mutex<Option<Arc<Watched<u32>>>>>;
+    let slot: Slot = Arc::default();
+    let (own, calls) = (Arc::clone(&slot), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&calls);
+    let limits = IdleLimits::NONE.reader(SECOND);
+    let idle = IdleWatch::new(host.timer().clone(), move |_: &u32, _| {
+        if counted.fetch_add(1, Ordering::SeqCst) < 2_000 {
+            own.lock().unwrap().as_ref().unwrap().set_limits(limits);
+        }
+    });
+    let one = Arc::new(idle.watch(1, limits).unwrap());
+    *slot.lock().unwrap() = Some(Arc::clone(&one));
+    host.advance(SECOND + 50 * MS);
+    slot.lock().unwrap().take();
+    assert!(
+        calls.load(Ordering::SeqCst) <= 2,
+        "{} events",
+        calls.load(Ordering::SeqCst)
+    );
 }

@@ -641,3 +641,43 @@ fn who_renews_during_the_evictions_of_others_stays() {
     assert_eq!((stats.evicted, stats.spared, stats.panicked), (1, 19, 0));
     held.lock().unwrap().clear();
 }
+
+#[test]
+fn a_key_whose_destructor_panics_does_not_end_all_evictions() {
+    struct Key(bool);
+    impl Drop for Key {
+        fn drop(&mut self) {
+            assert!(!self.0 || thread::panicking(), "on purpose");
+        }
+    }
+    let mut host = ManualHost::new();
+    let config = LeaseConfig::new(10 * SECOND)
+        .percent_per_period(100, SECOND)
+        .second_look(5 * SECOND);
+    let leases = Leases::new(host.timer().clone(), config, |_: &Key| {});
+    let held: Vec<_> = (0..5).map(|_| leases.grant(Key(false)).unwrap()).collect();
+    let bad = leases.grant(Key(true)).unwrap();
+    host.advance(12 * SECOND);
+    assert_eq!(leases.stats().suspects, 6);
+    drop(bad); // freed by the run
+    host.advance(60 * SECOND);
+    let later = leases.grant(Key(false)).unwrap();
+    host.advance(600 * SECOND);
+    let stats = leases.stats();
+    drop((held, later));
+    assert_eq!(stats.evicted, 6, "{stats:?}");
+}
+
+#[test]
+fn a_stall_in_the_second_look_counts_against_nobody() {
+    let mut host = ManualHost::new();
+    let config = LeaseConfig::new(10 * SECOND).second_look(30 * SECOND);
+    let leases = Leases::new(host.timer().clone(), config, |_: &u32| {});
+    let lease = leases.grant(1).unwrap();
+    host.advance(11 * SECOND);
+    assert_eq!(leases.stats().suspects, 1);
+    host.clock().advance(HOUR); // the machine sleeps
+    host.run_due();
+    assert!(leases.stats().stalled > 3_000 * SECOND);
+    assert!(!lease.is_evicted(), "29 s of its last chance are left");
+}

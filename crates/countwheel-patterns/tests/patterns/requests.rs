@@ -566,3 +566,19 @@ fn a_wait_may_be_given_up_and_taken_up_again() {
         assert_eq!(answered.wait_for(HOUR).unwrap().unwrap(), 8);
     });
 }
+
+// a number that timed out once, and then was answered in time.
+#[test]
+fn an_answer_is_not_late_by_what_another_request_was() {
+    let mut host = ManualHost::new();
+    let requests = Requests::<u32>::new(host.timer().clone());
+    let first = requests.register_as(OwnId(7), SECOND).unwrap();
+    host.advance(SECOND);
+    assert!(first.wait().is_err());
+    let second = requests.register_as(OwnId(7), SECOND).unwrap();
+    requests.complete(OwnId(7), 1).unwrap();
+    assert_eq!(second.wait().unwrap(), 1);
+    host.advance(SECOND);
+    let late = requests.complete(OwnId(7), 1).unwrap_err();
+    assert_eq!(late.by, None, "that request did not time out");
+}

@@ -1,6 +1,7 @@
 //! Ends that are not the request's own: its channel's, the table's, the timer's, and that of an
 //! executor without room.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -477,4 +478,27 @@ fn handlers_may_stop_everything_and_a_panic_stops_nothing() {
     assert_eq!(count.load(Ordering::SeqCst), 3);
     assert_eq!(journal.take(), ["stopped"]);
     assert!(host.timer().stats().panicked >= 1);
+}
+
+// an error whose `into` panics.
+#[test]
+fn an_error_that_panics_fails_its_request_all_the_same() {
+    struct E;
+    impl From<E> for Box<dyn std::error::Error + Send + Sync> {
+        fn from(_: E) -> Self {
+            panic!("on purpose")
+        }
+    }
+    let host = ManualHost::new();
+    let requests = Requests::<u32>::builder(host.timer().clone())
+        .max_in_flight(1)
+        .build();
+    let response = requests.register_as(OwnId(7), SECOND).unwrap();
+    let id = response.id();
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(requests.fail(id, E))));
+    let ended = response.is_ended();
+    drop(response);
+    let again = requests.register_as(OwnId(7), SECOND);
+    assert!(ended, "nobody ends it any more: a wait would hang");
+    assert!(again.is_ok(), "{again:?}");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use countwheel::{Instant, Layout, ManualHost, Timer};
 use countwheel_patterns::{
-    Attempt, Backoff, Cancelled, Failure, KeyedRetry, RetryStopped, SubmitError,
+    Attempt, Backoff, Cancelled, Failure, KeyedRetry, RetryBudget, RetryStopped, SubmitError,
 };
 
 use super::retry_model::assert_adds_up;
@@ -535,4 +535,43 @@ fn the_first_attempt_may_wait_and_what_is_overtaken_meanwhile_is_never_tried() {
     retry.submit_failed("b".to_owned(), 3, "down").unwrap();
     host.advance(10 * second);
     assert_eq!(tried.try_recv().unwrap(), ("b".to_owned(), 3, 2));
+}
+
+// what is refused uses up the budget.
+#[test]
+fn what_is_refused_costs_no_budget() {
+    let host = ManualHost::new();
+    let budget = RetryBudget::new(0.0, 1.0, 10 * SECOND).unwrap();
+    let retry =
+        KeyedRetry::<u32, (), &str>::builder(host.timer().clone(), Backoff::dubbo_registry())
+            .budget(budget.clone())
+            .build_keyed(|_, _, _| Ok(()))
+            .unwrap();
+    retry.submit_failed_if_absent(1, (), "down").unwrap();
+    for _ in 0..20 {
+        assert!(retry.submit_failed_if_absent(1, (), "down").is_err());
+    }
+    assert_eq!(
+        budget.balance(host.timer().now()),
+        9,
+        "one retry was granted"
+    );
+}
+
+// updates of a value that waits are no first attempts.
+#[test]
+fn an_update_puts_nothing_into_the_budget() {
+    let host = ManualHost::new();
+    let budget = RetryBudget::new(1.0, 1.0, 10 * SECOND).unwrap();
+    let retry =
+        KeyedRetry::<u32, u32, &str>::builder(host.timer().clone(), Backoff::dubbo_registry())
+            .budget(budget.clone())
+            .build_keyed(|_, _, _| Ok(()))
+            .unwrap();
+    retry.submit_failed(1, 0, "down").unwrap();
+    let before = budget.balance(host.timer().now());
+    for n in 0..20 {
+        retry.update(1, n).unwrap();
+    }
+    assert_eq!(budget.balance(host.timer().now()), before);
 }

@@ -639,3 +639,39 @@ fn with_real_threads_each_run_has_one_end_and_none_overlaps() {
     assert!(!overlaps.load(Ordering::SeqCst));
     timer.stop();
 }
+
+#[test]
+fn a_run_that_cancels_its_own_async_task_leaves_no_entry() {
+    let mut host = ManualHost::new();
+    let own = Arc::new(Mutex::new(None::<Supervised>));
+    let handle = Arc::clone(&own);
+    let task = Supervised::every(SECOND)
+        .start_async(host.timer(), move || {
+            handle.lock().unwrap().as_ref().unwrap().cancel();
+            pending::<()>()
+        })
+        .unwrap();
+    *own.lock().unwrap() = Some(task.clone());
+    host.advance(2 * SECOND);
+    assert!(task.is_over());
+    assert_eq!(host.timer().pending(), 0);
+}
+
+#[test]
+fn an_executor_without_room_gathers_no_old_runs() {
+    let desk = Desk::with_room(0);
+    let mut host = Timer::builder()
+        .executor(Arc::clone(&desk))
+        .manual(ManualClock::new());
+    let task = Supervised::every(SECOND)
+        .max_delay(SECOND)
+        .start(host.timer(), |_| ())
+        .unwrap();
+    host.advance(1_000 * SECOND);
+    let waiting = host.timer().stats().waiting;
+    assert!(
+        waiting < 10,
+        "{waiting} runs wait, {} were rejected",
+        task.stats().rejected
+    );
+}

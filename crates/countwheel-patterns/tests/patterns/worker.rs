@@ -630,3 +630,35 @@ fn a_burst_lets_some_steps_through_at_once_and_no_more_in_the_long_run() {
     assert_eq!(after.len(), BURST as usize + 2, "{after:?}");
     assert_eq!(after[..3], [141, 142, 143]);
 }
+
+#[test]
+fn a_suspended_worker_takes_no_step_ever() {
+    let (sender, done) = mpsc::channel();
+    thread::spawn(move || {
+        let mut host = ManualHost::new();
+        let worker = Worker::every(SECOND)
+            .suspended()
+            .start(host.timer(), || Step::End)
+            .unwrap();
+        host.advance(Duration::MAX);
+        sender.send(worker.stats().steps).unwrap();
+    });
+    assert_eq!(done.recv_timeout(5 * SECOND), Ok(0));
+}
+
+#[test]
+fn suspending_and_resuming_gathers_no_old_steps() {
+    let desk = Desk::with_room(0);
+    let mut host = Timer::builder()
+        .executor(Arc::clone(&desk))
+        .manual(ManualClock::new());
+    let worker = Worker::every(SECOND).start(host.timer(), || ()).unwrap();
+    host.run_due();
+    for _ in 0..1_000 {
+        worker.suspend();
+        worker.resume();
+    }
+    host.advance(SECOND);
+    let waiting = host.timer().stats().waiting;
+    assert!(waiting < 10, "{waiting} wait");
+}

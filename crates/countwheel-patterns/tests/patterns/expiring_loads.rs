@@ -1,16 +1,13 @@
-//! Faults that were found when the patterns were read again: foreign code that panics where
-//! somebody waits, and what is charged, dropped or remembered in the wrong place.
+//! Loads of an expiring map: who waits for one, what it replaces, and who gives up.
 
-use countwheel::{Clock, Instant, ManualClock, ManualHost, Timer, Timestamp};
-use countwheel_patterns::{
-    Backoff, ExpiringMap, InsertError, KeyedRetry, OwnId, Requests, RetryBudget, Ttl,
-    WeakExpiringMap,
-};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
+
+use countwheel::{Clock, Instant, ManualClock, ManualHost, Timer, Timestamp};
+use countwheel_patterns::{ExpiringMap, InsertError, Ttl, WeakExpiringMap};
 
 use crate::support::{Count, SECOND};
 
@@ -198,84 +195,6 @@ fn an_insert_that_is_refused_leaves_the_load_alone() {
     );
 }
 
-// an error whose `into` panics.
-#[test]
-fn an_error_that_panics_fails_its_request_all_the_same() {
-    struct E;
-    impl From<E> for Box<dyn std::error::Error + Send + Sync> {
-        fn from(_: E) -> Self {
-            panic!("on purpose")
-        }
-    }
-    let host = ManualHost::new();
-    let requests = Requests::<u32>::builder(host.timer().clone())
-        .max_in_flight(1)
-        .build();
-    let response = requests.register_as(OwnId(7), SECOND).unwrap();
-    let id = response.id();
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(requests.fail(id, E))));
-    let ended = response.is_ended();
-    drop(response);
-    let again = requests.register_as(OwnId(7), SECOND);
-    assert!(ended, "nobody ends it any more: a wait would hang");
-    assert!(again.is_ok(), "{again:?}");
-}
-
-// a number that timed out once, and then was answered in time.
-#[test]
-fn an_answer_is_not_late_by_what_another_request_was() {
-    let mut host = ManualHost::new();
-    let requests = Requests::<u32>::new(host.timer().clone());
-    let first = requests.register_as(OwnId(7), SECOND).unwrap();
-    host.advance(SECOND);
-    assert!(first.wait().is_err());
-    let second = requests.register_as(OwnId(7), SECOND).unwrap();
-    requests.complete(OwnId(7), 1).unwrap();
-    assert_eq!(second.wait().unwrap(), 1);
-    host.advance(SECOND);
-    let late = requests.complete(OwnId(7), 1).unwrap_err();
-    assert_eq!(late.by, None, "that request did not time out");
-}
-
-// what is refused uses up the budget.
-#[test]
-fn what_is_refused_costs_no_budget() {
-    let host = ManualHost::new();
-    let budget = RetryBudget::new(0.0, 1.0, 10 * SECOND).unwrap();
-    let retry =
-        KeyedRetry::<u32, (), &str>::builder(host.timer().clone(), Backoff::dubbo_registry())
-            .budget(budget.clone())
-            .build_keyed(|_, _, _| Ok(()))
-            .unwrap();
-    retry.submit_failed_if_absent(1, (), "down").unwrap();
-    for _ in 0..20 {
-        assert!(retry.submit_failed_if_absent(1, (), "down").is_err());
-    }
-    assert_eq!(
-        budget.balance(host.timer().now()),
-        9,
-        "one retry was granted"
-    );
-}
-
-// updates of a value that waits are no first attempts.
-#[test]
-fn an_update_puts_nothing_into_the_budget() {
-    let host = ManualHost::new();
-    let budget = RetryBudget::new(1.0, 1.0, 10 * SECOND).unwrap();
-    let retry =
-        KeyedRetry::<u32, u32, &str>::builder(host.timer().clone(), Backoff::dubbo_registry())
-            .budget(budget.clone())
-            .build_keyed(|_, _, _| Ok(()))
-            .unwrap();
-    retry.submit_failed(1, 0, "down").unwrap();
-    let before = budget.balance(host.timer().now());
-    for n in 0..20 {
-        retry.update(1, n).unwrap();
-    }
-    assert_eq!(budget.balance(host.timer().now()), before);
-}
-
 // those who gave up waiting for a load leave nothing behind.
 #[test]
 fn who_gives_up_waiting_for_a_load_leaves_nothing_behind() {
@@ -309,24 +228,4 @@ fn who_gives_up_waiting_for_a_load_leaves_nothing_behind() {
         1,
         "wakers of futures that are gone"
     );
-}
-
-// the destructor of an expired value panics: what is drained with it is lost.
-#[test]
-fn a_destructor_that_panics_takes_nothing_else_with_it() {
-    struct V(bool);
-    impl Drop for V {
-        fn drop(&mut self) {
-            if self.0 && !thread::panicking() {
-                panic!("on purpose");
-            }
-        }
-    }
-    let host = ManualHost::new();
-    let map = ExpiringMap::<u32, V>::new(host.timer().clone(), Ttl::NEVER);
-    map.insert_for(1, V(true), Ttl::after(SECOND)).unwrap();
-    map.insert(2, V(false)).unwrap();
-    host.clock().advance(SECOND);
-    let drained = catch_unwind(AssertUnwindSafe(|| map.drain().len()));
-    assert_eq!(drained.ok(), Some(1), "{:?}", map.stats());
 }
