@@ -10,7 +10,7 @@ use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{Change, DiskError, Shard, Snapshot, Store, StoreError};
 use countwheel_durable::{Record, Setting, SettingName, Settings, SettingsVersion, TimerName};
 
-use crate::support::kept::{content, files_of};
+use crate::support::content::{content, files_of};
 use crate::support::sample::pending;
 
 const STORE: u64 = 7;

@@ -28,7 +28,7 @@ use countwheel_durable::{
 };
 use countwheel_time::{BootId, Instant, Timestamp};
 
-use crate::support::kept::files_of;
+use crate::support::content::files_of;
 
 /// Those of a log and tables, oldest first.
 const LOGS_AND_TABLES: [&str; 7] = [

@@ -4,13 +4,13 @@
 
 mod backup;
 mod beside;
+mod check_and_repair;
 mod directory;
 mod disk_store;
 #[cfg(feature = "planted-bugs")]
 mod fuzz;
 mod golden;
 mod log;
-mod rescue;
 mod scrub;
 mod simulated;
 mod starts;

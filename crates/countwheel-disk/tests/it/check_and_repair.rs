@@ -12,7 +12,7 @@ use countwheel_disk::{
 use countwheel_durable::store::{Before, Change, DiskError, Ownership, Shard, Store, StoreError};
 use countwheel_durable::{QueueName, Record, Revision, StateKind, TimerName, TroubleReason};
 
-use crate::support::kept::{content, files_of};
+use crate::support::content::{content, files_of};
 use crate::support::sample::pending;
 
 const STORE: u64 = 7;
