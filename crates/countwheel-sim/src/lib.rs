@@ -9,8 +9,12 @@
 //! [`ages::run`] a day at full load and a hundred years, [`shards::run`] nodes that take the shards
 //! of one store from each other.
 //!
-//! Timers in a process have proofs of their own: [`timers`] simulates them against a sorted
-//! map, [`stress`] lets real threads loose on them, [`idle`] watches them do nothing.
+//! The window of the durable engine is sorted maps by queue, and no wheel: the far end of it is given
+//! up when memory is used up, time goes back when the wall clock does, and the entries of a queue are
+//! taken when the queue's turn comes. So what the simulation of the engine runs has no wheel in it.
+//!
+//! Timers in a process, which do stand on wheels, have proofs of their own: [`timers`] simulates them
+//! against a sorted map, [`stress`] lets real threads loose on them, [`idle`] watches them do nothing.
 //!
 //! ```
 //! use countwheel_sim::world::{self, Options};
