@@ -983,3 +983,139 @@ fn retention_ends_when_it_says_whoever_holds_up_the_forgetting() {
         "{set:?}"
     );
 }
+
+#[test]
+fn a_retry_and_a_revive_start_behind_what_was_set_for_the_same_deadline() {
+    let mut bench = Bench::new();
+    bench.set_with("retried", 5, fixed(5));
+    let once = RetryPolicy {
+        max_attempts: Some(1),
+        ..fixed(5)
+    };
+    bench.set_with("revived", 1, once);
+    bench.set("set", 10);
+    bench.wait(1);
+    bench.finish(failed());
+    assert_eq!(bench.wait(4), ["retried"]);
+    bench.finish(failed());
+    let due = Due::In(Duration::from_secs(5));
+    let name = name("revived");
+    bench.ask(Request::Revive { name, due }).unwrap();
+    for key in ["retried", "revived", "set"] {
+        assert_eq!(bench.record(key).due, noon_and(10), "{key}");
+    }
+    // By what they are called, and by when each was set first, it would be the other way round.
+    assert_eq!(bench.wait(5), ["set", "retried", "revived"]);
+}
+
+#[test]
+fn a_move_keeps_the_place_in_the_schedule_of_retries() {
+    let mut bench = Bench::new();
+    let list = [1, 7, 30].map(Duration::from_secs).to_vec();
+    let policy = RetryPolicy {
+        delays: Delays::List(list),
+        ..fixed(1)
+    };
+    bench.set_with("a", 1, policy);
+    bench.wait(1);
+    bench.finish(failed());
+    let later = Shift::Later(Duration::from_secs(99));
+    bench.ask(move_to("a", later)).unwrap();
+    assert_eq!((bench.wait(99).len(), bench.record("a").failures), (0, 1));
+    assert_eq!(bench.wait(1), ["a"]);
+    assert_eq!(bench.finish(failed()).number, 2);
+    // The second step comes next, as if nobody had moved it.
+    assert_eq!(bench.wait(6), [""; 0]);
+    assert_eq!(bench.wait(1), ["a"]);
+    assert_eq!(bench.finish(failed()).number, 3);
+    assert_eq!(bench.wait(29), [""; 0]);
+    assert_eq!(bench.wait(1), ["a"]);
+}
+
+#[test]
+fn a_dead_timer_stays_until_somebody_acts() {
+    const CENTURY: u64 = 36_525 * 86_400;
+    let once = RetryPolicy {
+        max_attempts: Some(1),
+        ..fixed(1)
+    };
+    let mut bench = Bench::new();
+    for key in ["removed", "set", "revived", "left"] {
+        bench.set_with(key, 1, once.clone());
+        bench.wait(1);
+        bench.finish(failed());
+    }
+    bench.wait(CENTURY);
+    bench.restart();
+    bench.wait(CENTURY);
+    for key in ["removed", "set", "revived", "left"] {
+        assert_eq!(bench.record(key).state.kind(), StateKind::Dead, "{key}");
+    }
+    assert_eq!(
+        bench.ask(remove("removed")).unwrap(),
+        Response::Removed(Was::Dead)
+    );
+    bench.set("set", 5);
+    let (name, due) = (name("revived"), Due::In(Duration::from_secs(6)));
+    bench.ask(Request::Revive { name, due }).unwrap();
+    assert_eq!(bench.wait(6), ["set", "revived"]);
+    assert_eq!(bench.find("removed"), None);
+    assert_eq!(bench.record("left").state.kind(), StateKind::Dead);
+}
+
+#[test]
+fn a_set_replaces_a_timer_in_every_state() {
+    let once = RetryPolicy {
+        max_attempts: Some(1),
+        ..fixed(1)
+    };
+    let mut bench = Bench::new();
+    let mut last = None;
+    for state in [
+        None,
+        Some(StateKind::Pending),
+        Some(StateKind::Delivering),
+        Some(StateKind::Done),
+        Some(StateKind::Dead),
+    ] {
+        let was = state.map(|state| {
+            bench.set_with("a", 1, once.clone());
+            if state != StateKind::Pending {
+                bench.wait(1);
+            }
+            match state {
+                StateKind::Done => drop(bench.finish(Verdict::Done)),
+                StateKind::Dead => drop(bench.finish(failed())),
+                _ => {}
+            }
+            assert_eq!(bench.record("a").state.kind(), state);
+            bench.record("a")
+        });
+        let answer = bench.ask(set("a", 5, fixed(1))).unwrap();
+        let Response::Set {
+            id,
+            revision,
+            replaced,
+            ..
+        } = answer
+        else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(replaced, state);
+        assert!(Some(revision) > last);
+        last = Some(revision);
+        let record = bench.record("a");
+        assert_eq!((record.id, record.revision), (id, revision));
+        assert_eq!((record.failures, record.attempts.len()), (0, 0));
+        assert!(was.is_none_or(|was| was.id != id), "{state:?}");
+        // What ran before ends without effect, and the new one comes once.
+        let old = bench.started.len();
+        (0..old).for_each(|_| drop(bench.finish(Verdict::Done)));
+        assert_eq!(bench.record("a").state, State::Pending, "{state:?}");
+        assert_eq!(bench.wait(4), [""; 0]);
+        assert_eq!(bench.wait(1), ["a"]);
+        assert_eq!(bench.finish(Verdict::Done).number, 1);
+        bench.wait(Config::default().keep_done.as_secs());
+        assert_eq!(bench.find("a"), None);
+    }
+}
