@@ -5,7 +5,10 @@ use std::io::ErrorKind;
 
 use countwheel_disk::DiskOptions;
 use countwheel_disk::simulated::{Calls, Damage, Disk, Failure, Fault, Operation};
-use countwheel_durable::store::{DiskError, StoreError};
+use countwheel_durable::store::{Before, Change, DiskError, Shard, StoreError};
+use countwheel_durable::{Revision, TimerName};
+
+use crate::support::sample::pending;
 
 fn only(operation: Operation, failure: Failure) -> Fault {
     Fault {
@@ -371,4 +374,42 @@ fn a_store_that_finds_no_room_to_be_made_takes_none() {
         assert!(!left.iter().any(is_part), "{after}: {left:?}");
     }
     panic!("no store was made");
+}
+
+#[test]
+fn a_start_without_room_for_the_last_commit_is_refused_and_changes_nothing() {
+    let mut options = DiskOptions::default();
+    options.log.segment_bytes = 1 << 12;
+    let made = Disk::default();
+    let store = made.open_store("data", 7, options).unwrap();
+    let lease = store.acquire(Shard::ONLY).unwrap().lease;
+    for revision in 1..=30 {
+        let name = TimerName::new("q", format!("{revision}")).unwrap();
+        let record = Box::new(pending(name, revision, vec![7; 300]));
+        let before = Before::Absent;
+        store
+            .commit(lease, &[Change::Put { record, before }])
+            .unwrap();
+    }
+    drop(store);
+    made.restart();
+
+    let disk = made.copy();
+    let is_there = disk.image();
+    disk.fail(Fault {
+        lasts: true,
+        ..only(Operation::Write, Failure::NoSpace)
+    });
+    let refused = disk.open_store("data", 7, options).unwrap_err();
+    let is_full = matches!(refused, StoreError::Disk(DiskError::Full { .. }));
+    assert!(is_full, "{refused}");
+    assert_eq!(disk.struck(), 1, "the first write is that of the commit");
+    assert!(disk.image() == is_there, "it has changed something");
+
+    disk.heal();
+    disk.restart();
+    let store = disk.open_store("data", 7, options).unwrap();
+    let ownership = store.acquire(Shard::ONLY).unwrap();
+    assert_eq!(ownership.last_revision, Revision(30));
+    assert!(ownership.lease.fence > lease.fence);
 }

@@ -1,11 +1,14 @@
 //! What receivers see, and what their answers mean.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use countwheel_server::time::{format_time, parse_time};
+use countwheel_time::{Clock, SystemClock};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection};
 use serde_json::{Value, json};
@@ -627,4 +630,54 @@ fn the_status_decides_even_if_the_answer_breaks_off() {
         set(&mut client, &json!({"in": 0, "target": {"url": cut.url}}));
         wait_for_state(&mut client, PATH, state);
     }
+}
+
+/// The test of "never early" for the service: what `docs/semantics-durable.md` names as such.
+#[test]
+fn no_delivery_leaves_before_its_deadline() {
+    const TIMERS: u64 = 40;
+    let (_directory, _server, mut client) = start();
+    let clock = SystemClock::new();
+    let (send, arrived) = channel();
+    let target = Target::start(move |_| {
+        send.send((clock.now(), clock.timestamp())).unwrap();
+        // So it comes again, as a retry, which is a delay of its own.
+        reply("500 Oops", "")
+    });
+    let retry = json!({"fixed": "150ms", "max_attempts": 2});
+    let (mut delays, mut began) = (HashMap::new(), HashMap::new());
+    for number in 0..TIMERS {
+        let (key, wait) = (
+            format!("k{number}"),
+            Duration::from_millis(10 + 17 * number),
+        );
+        let mut body = json!({"target": {"url": target.url}, "retry": retry});
+        if number % 2 == 0 {
+            body["in"] = json!(10 + 17 * number);
+            delays.insert(key.clone(), wait);
+        } else {
+            body["at"] = json!(format_time(clock.timestamp() + wait));
+        }
+        began.insert(key.clone(), clock.now());
+        let path = format!("/v1/queues/default/timers/{key}");
+        client.json("PUT", &path, &body.to_string()).expect(201);
+    }
+    let mut ended = HashMap::new();
+    for _ in 0..2 * TIMERS {
+        let delivery = target.next();
+        let (now, wall) = arrived.recv().unwrap();
+        let key = delivery.header("timer-key").to_owned();
+        let waited = match (delivery.header("timer-attempt"), delays.get(&key)) {
+            ("1", Some(&wait)) => began[&key] + wait,
+            ("1", None) => {
+                let due = parse_time(delivery.header("timer-due")).unwrap();
+                assert!(wall >= due, "{key}: due {due:?}, there {wall:?}");
+                now
+            }
+            _ => ended[&key] + Duration::from_millis(150),
+        };
+        assert!(now >= waited, "{key}: due {waited:?}, there {now:?}");
+        ended.insert(key, now);
+    }
+    assert!(target.quiet_for(Duration::from_millis(300)));
 }

@@ -6,7 +6,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use countwheel_time::{Clock, Instant, SystemClock};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{
     Directory, Server, Target, output_of_refusal, pause, program, unprivileged, wait_for_state,
@@ -410,4 +410,34 @@ fn a_place_for_snapshots_that_cannot_be_used_is_refused_at_the_start() {
             .expect(201);
         assert!(server.stop().success());
     }
+}
+
+#[test]
+fn a_fence_grows_with_each_start() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let target = Target::answering("200 OK");
+    let (mut fences, mut revisions) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let server = Server::start(&data);
+        let mut client = server.client();
+        let mut set = |wait: Value| {
+            let body = json!({"in": wait, "target": {"url": target.url}}).to_string();
+            let made = client.json("PUT", PATH, &body).json();
+            revisions.push(made["revision"].as_u64().unwrap());
+        };
+        let fence = || -> u64 { target.next().header("timer-fence").parse().unwrap() };
+        set(json!(0));
+        fences.push(fence());
+        wait_for_state(&mut server.client(), PATH, "done");
+        set(json!(0));
+        assert_eq!(fences.last(), Some(&fence()), "one start has one fence");
+        wait_for_state(&mut server.client(), PATH, "done");
+        // What is removed leaves no trace but that its revision is not given again.
+        set(json!("1h"));
+        client.send("DELETE", PATH, &[], b"").expect(200);
+        assert!(server.stop().success());
+    }
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+    assert!(revisions.is_sorted_by(|a, b| a < b), "{revisions:?}");
 }

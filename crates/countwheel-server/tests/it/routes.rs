@@ -1,5 +1,6 @@
 //! Each route does what the contract says.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -621,4 +622,67 @@ fn many_timers_set_at_once_all_come() {
         target.next();
     }
     assert!(target.quiet_for(Duration::from_millis(100)));
+}
+
+#[test]
+fn no_more_than_twenty_attempts_or_runs_to_come_are_listed() {
+    let (_directory, _server, mut client) = start();
+    for (schedule, listed, expected) in [
+        (
+            r#""in":"1h","retry":{"fixed":"1s","max_attempts":20}"#,
+            "next_attempts",
+            20,
+        ),
+        (
+            r#""in":"1h","retry":{"fixed":"1s","max_attempts":10000}"#,
+            "next_attempts",
+            20,
+        ),
+        (
+            r#""in":"1h","retry":{"fixed":"1s","max_attempts":19}"#,
+            "next_attempts",
+            19,
+        ),
+        (r#""every":"1h""#, "next_runs", 20),
+        (r#""every":"1h","repeats":7"#, "next_runs", 6),
+    ] {
+        set(&mut client, "k", schedule);
+        let timer = client.get(&format!("{TIMERS}/k")).expect(200);
+        let found = match listed {
+            "next_runs" => &timer["recurring"][listed],
+            _ => &timer[listed],
+        };
+        assert_eq!(found.as_array().unwrap().len(), expected, "{schedule}");
+    }
+}
+
+#[test]
+fn every_answer_carries_an_id_of_its_own() {
+    let (_directory, _server, mut client) = start();
+    let mut ids = HashSet::new();
+    let path = format!("{TIMERS}/k");
+    let path = path.as_str();
+    let body = r#"{"in":"1h","target":{"url":"http://x/"}}"#;
+    for (method, path, body, status) in [
+        ("PUT", path, body, 201),
+        ("PUT", path, body, 200),
+        ("PUT", path, "{", 400),
+        ("GET", path, "", 200),
+        ("HEAD", path, "", 200),
+        ("PATCH", path, r#"{"by":1}"#, 200),
+        ("DELETE", path, "", 200),
+        ("GET", path, "", 404),
+        ("GET", TIMERS, "", 200),
+        ("OPTIONS", path, "", 204),
+        ("GET", "/healthz", "", 200),
+        ("GET", "/nowhere", "", 404),
+    ] {
+        let answer = match body {
+            "" => client.send(method, path, &[], b""),
+            _ => client.json(method, path, body),
+        };
+        assert_eq!(answer.status, status, "{method} {path} {body}");
+        let id = answer.header("x-request-id").unwrap().to_owned();
+        assert!(!id.is_empty() && ids.insert(id), "{method} {path}");
+    }
 }
