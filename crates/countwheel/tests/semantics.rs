@@ -1,6 +1,6 @@
 //! The comparison with other timers, row by row: `docs/semantics.md` names for every row the
-//! tests that show what Countwheel does. Those that are here are ordered as the document is,
-//! and the last one reads the document. Nothing here sleeps.
+//! tests that show what Countwheel does. Those that are here are ordered as the document is.
+//! `document` reads it, and the durable promises beside it. Nothing here sleeps.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 

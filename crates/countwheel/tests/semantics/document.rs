@@ -1,5 +1,5 @@
-//! `docs/semantics.md` and its second part are complete, and whatever they name as a proof
-//! exists and is run.
+//! `docs/semantics.md`, its second part and `docs/semantics-durable.md` are complete, and whatever
+//! they name as a proof exists and is run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -27,12 +27,33 @@ const PATTERNS: [&str; 11] = [
     "BKO", "RTY", "PER", "SUP", "WRK", "IDL", "LSE", "REQ", "DLQ", "DOP", "EXM",
 ];
 
+/// The groups of the durable promises, numbered in the same way.
+const DURABLE: [&str; 23] = [
+    "NEV", "ACK", "UNK", "DLV", "ORD", "RMV", "REV", "RET", "DED", "REC", "FAR", "SUS", "FUL",
+    "DMG", "DIR", "SNP", "SHD", "CNF", "LIM", "LST", "LAT", "WBH", "HTP",
+];
+
+/// No fewer promises are in that document.
+const DURABLE_LEAST: usize = 150;
+
+/// The layers of which NEV-1 to NEV-4 name the test of "never early", in this order.
+const LAYERS: [&str; 4] = [
+    "**The wheels**",
+    "**A timer in a process**",
+    "**The durable engine**",
+    "**The service**",
+];
+
 /// The defects by their numbers: first those of timers, then those of what is built on them.
 const DEFECTS: [RangeInclusive<u32>; 3] = [1..=27, 37..=39, 28..=36];
 
-/// Both parts.
+/// All parts.
 fn documents() -> String {
-    read("docs/semantics.md") + &read("docs/semantics-patterns.md")
+    read("docs/semantics.md") + &read("docs/semantics-patterns.md") + &durable()
+}
+
+fn durable() -> String {
+    read("docs/semantics-durable.md")
 }
 
 /// What ours is, at the beginning of the fourth column.
@@ -40,6 +61,12 @@ const VERDICTS: [&str; 3] = ["**Matched.**", "**Bettered.**", "**Absent.**"];
 
 /// The crates whose examples are named as proofs.
 const LIBRARY: [&str; 3] = ["countwheel", "countwheel-patterns", "countwheel-time"];
+
+/// The properties that every store has to show.
+const PROPERTIES: &str = "crates/countwheel-durable/src/store/conformance.rs";
+
+/// The crates in which mistakes are planted.
+const WITH_MISTAKES: [&str; 3] = ["countwheel-durable", "countwheel-disk", "countwheel-sim"];
 
 /// A reason is longer than this many words.
 const FEW_WORDS: usize = 6;
@@ -49,11 +76,11 @@ struct Row {
     cells: Vec<String>,
 }
 
-fn repository() -> PathBuf {
+pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(repository().join(path)).unwrap()
 }
 
@@ -80,12 +107,25 @@ fn rows(document: &str) -> Vec<Row> {
         .collect()
 }
 
-/// The functions of a source file, by name, and whether each is a test that is run.
-type Functions = BTreeMap<String, bool>;
+/// What a function of a source file is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Kind {
+    NoTest,
+    /// A test that `cargo test` leaves out.
+    Ignored,
+    Test,
+}
+
+/// The functions of a source file, by name.
+type Functions = BTreeMap<String, Kind>;
 
 struct Sources {
-    /// By the name of the file without its ending; of `mod.rs`, that of its folder.
+    /// By the name of the file without its ending; of `mod.rs` and `tests.rs`, that of its folder.
     functions: BTreeMap<String, Functions>,
+    /// The tests of the real program that take too long for `cargo test`, in the same way.
+    long: BTreeMap<String, Functions>,
+    /// The names of all mistakes that are planted.
+    mistakes: BTreeSet<String>,
     /// The sources of the library.
     library: String,
 }
@@ -93,6 +133,8 @@ struct Sources {
 impl Sources {
     fn read() -> Self {
         let mut functions = BTreeMap::<String, Functions>::new();
+        let mut long = BTreeMap::<String, Functions>::new();
+        let mut mistakes = BTreeSet::new();
         let mut library = String::new();
         let mut folders = vec![];
         for krate in fs::read_dir(repository().join("crates")).unwrap() {
@@ -106,19 +148,35 @@ impl Sources {
                     folders.push(path);
                 } else if path.extension() == Some(OsStr::new("rs")) {
                     let text = fs::read_to_string(&path).unwrap();
+                    let is_in = |folders: &[&str]| {
+                        let mut parts = path.components();
+                        parts.any(|part| folders.iter().any(|&folder| part.as_os_str() == folder))
+                    };
                     let name = name_of(&path);
-                    let known = functions.entry(name).or_default();
-                    for (function, is_run) in tests_in(&text) {
-                        *known.entry(function).or_default() |= is_run;
+                    let kinds = tests_in(&text);
+                    if is_in(&["proofs"]) {
+                        long.entry(name.clone()).or_default().extend(kinds.clone());
                     }
-                    let mut parts = path.components();
-                    if parts.any(|part| LIBRARY.iter().any(|&krate| part.as_os_str() == krate)) {
+                    let known = functions.entry(name).or_default();
+                    for (function, kind) in kinds {
+                        let known = known.entry(function).or_insert(kind);
+                        *known = kind.max(*known);
+                    }
+                    if is_in(&WITH_MISTAKES) && is_in(&["src"]) {
+                        mistakes.extend(mistakes_in(&text));
+                    }
+                    if is_in(&LIBRARY) {
                         library += &text;
                     }
                 }
             }
         }
-        Self { functions, library }
+        Self {
+            functions,
+            long,
+            mistakes,
+            library,
+        }
     }
 
     /// What is wrong with a proof, if anything.
@@ -143,16 +201,60 @@ impl Sources {
             let exists = read("docs/benchmarks.md").contains(&format!("\n### {workload} "));
             return (!exists).then(|| format!("there is no benchmark {workload}"));
         }
-        let Some((file, function)) = quoted(proof, "").and_then(|test| test.split_once("::"))
-        else {
+        if let Some(property) = quoted(proof, "property ") {
+            let is_checked = read(PROPERTIES).contains(&format!("check: {property},"));
+            return (!is_checked).then(|| "is checked of no store".to_owned());
+        }
+        if let Some(mistake) = quoted(proof, "mistake ") {
+            let is_planted = self.mistakes.contains(mistake);
+            return (!is_planted).then(|| "is planted nowhere".to_owned());
+        }
+        if let Some(test) = quoted(proof, "long ") {
+            return match kind_of(&self.long, test) {
+                None => Some("does not exist".to_owned()),
+                Some(Kind::Ignored) if is_stage(test) => None,
+                Some(Kind::Ignored) => Some("is run by no stage".to_owned()),
+                Some(Kind::NoTest | Kind::Test) => Some("is no long test".to_owned()),
+            };
+        }
+        let Some(test) = quoted(proof, "").filter(|test| test.contains("::")) else {
             return Some("is no proof of a known kind".to_owned());
         };
-        match self.functions.get(file).and_then(|file| file.get(function)) {
+        match kind_of(&self.functions, test) {
             None => Some("does not exist".to_owned()),
-            Some(false) => Some("is not run as a test".to_owned()),
-            Some(true) => None,
+            Some(Kind::NoTest | Kind::Ignored) => Some("is not run as a test".to_owned()),
+            Some(Kind::Test) => None,
         }
     }
+}
+
+/// Of `file::test`.
+fn kind_of(files: &BTreeMap<String, Functions>, test: &str) -> Option<Kind> {
+    let (file, function) = test.split_once("::")?;
+    files.get(file)?.get(function).copied()
+}
+
+/// Whether the gate has a stage for the module of this test of the real program.
+fn is_stage(test: &str) -> bool {
+    let module = test.split("::").next().unwrap();
+    read("xtask/src/gate.rs").contains(&format!("name: \"{module}\","))
+}
+
+/// The variants of the enumerations of a file that says at its head that it is about mistakes.
+fn mistakes_in(source: &str) -> Vec<String> {
+    let about = source.lines().next().unwrap_or_default().to_lowercase();
+    if !about.starts_with("//!") || !(about.contains("mistake") || about.contains("planted")) {
+        return Vec::new();
+    }
+    let mut is_told = false;
+    let variants = source.lines().map(str::trim).filter_map(|line| {
+        let after_comment = std::mem::replace(&mut is_told, line.starts_with("///"));
+        let name = line.strip_suffix(',').filter(|_| after_comment)?;
+        let is_name = name.starts_with(|c: char| c.is_ascii_uppercase())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        is_name.then(|| name.to_owned())
+    });
+    variants.collect()
 }
 
 /// What stands in quotes after `prefix`, if nothing else does.
@@ -187,7 +289,7 @@ fn has_an_example(source: &str, name: &str) -> bool {
 
 fn name_of(path: &Path) -> String {
     let stem = path.file_stem().unwrap();
-    let name = if stem == "mod" {
+    let name = if stem == "mod" || stem == "tests" {
         path.parent().unwrap().file_name().unwrap()
     } else {
         stem
@@ -207,13 +309,22 @@ fn tests_in(source: &str) -> Functions {
                 .chars()
                 .take_while(|&c| c.is_alphanumeric() || c == '_')
                 .collect();
-            functions.insert(name, is_test && !is_ignored);
+            let kind = match (is_test, is_ignored) {
+                (false, _) => Kind::NoTest,
+                (true, true) => Kind::Ignored,
+                (true, false) => Kind::Test,
+            };
+            functions.insert(name, kind);
             (is_test, is_ignored) = (false, false);
         } else if line.is_empty() {
             (is_test, is_ignored) = (false, false);
         }
     }
     functions
+}
+
+fn group_of(row: &Row) -> &str {
+    row.id.split('-').next().unwrap()
 }
 
 fn proofs(row: &Row) -> impl Iterator<Item = &str> {
@@ -227,9 +338,9 @@ fn every_row_is_there_once() {
     let expected: BTreeSet<String> = GROUPS
         .iter()
         .flat_map(|&(group, last)| (1..=last).map(move |number| format!("{group}-{number}")))
-        .chain(PATTERNS.iter().flat_map(|group| {
+        .chain(PATTERNS.iter().chain(&DURABLE).flat_map(|group| {
             // As many as there are, without a gap.
-            let rows = rows.iter().filter(|row| row.id.starts_with(group));
+            let rows = rows.iter().filter(|row| group_of(row) == *group);
             (1..=rows.count().max(1)).map(move |number| format!("{group}-{number}"))
         }))
         .chain(
@@ -253,7 +364,9 @@ fn every_row_says_what_ours_is_and_what_proves_it() {
     let sources = Sources::read();
     let mut objections = Vec::new();
     for row in rows(&documents()) {
-        let columns = if row.id.starts_with("D-") { 4 } else { 5 };
+        let group = group_of(&row);
+        let is_short = group == "D" || DURABLE.contains(&group);
+        let columns = if is_short { 4 } else { 5 };
         if row.cells.len() != columns || row.cells.iter().any(String::is_empty) {
             objections.push(format!("{}: {} full cells", row.id, columns));
             continue;
@@ -274,6 +387,33 @@ fn every_row_says_what_ours_is_and_what_proves_it() {
 }
 
 #[test]
+fn every_durable_promise_says_where_it_is_stated() {
+    let rows = rows(&durable());
+    assert!(rows.len() >= DURABLE_LEAST, "{} rows", rows.len());
+    for row in &rows {
+        let links: Vec<_> = row.cells[2].split("](").skip(1).collect();
+        assert!(!links.is_empty(), "{} is stated nowhere", row.id);
+        for link in links {
+            let (path, _) = link.split_once(')').unwrap();
+            let path = repository().join("docs").join(path);
+            assert!(path.is_file(), "{}: {}", row.id, path.display());
+        }
+    }
+}
+
+#[test]
+fn each_layer_has_a_test_of_never_early() {
+    let rows = rows(&durable());
+    for (number, layer) in (1u32..).zip(LAYERS) {
+        let id = format!("NEV-{number}");
+        let row = rows.iter().find(|row| row.id == id).unwrap();
+        assert!(row.cells[1].starts_with(layer), "{id} is about {layer}");
+        let is_test = |proof: &str| proof.starts_with('`');
+        assert!(proofs(row).any(is_test), "{id} names a test");
+    }
+}
+
+#[test]
 fn what_is_no_proof_is_found() {
     let sources = Sources::read();
     let ok = |proof| assert_eq!(sources.objection(proof), None, "{proof}");
@@ -285,6 +425,17 @@ fn what_is_no_proof_is_found() {
     ok("instruction count `hierarchical schedule`");
     ok("benchmark W3e");
     ok("by construction: a reason that takes more than a handful of words");
+    ok("property `readers_see_whole_batches`");
+    ok("mistake `FireEarly`");
+    ok("mistake `IgnoreFence`");
+    ok("long `kill::kills_under_load_lose_nothing`");
+    wrong("property `apply`");
+    wrong("mistake `Pending`");
+    wrong("mistake `FireEarl`");
+    wrong("long `kill::kills_under_load_lose_noth`");
+    wrong("long `document::what_is_no_proof_is_found`");
+    wrong("long `checker::an_early_arrival_is_seen`");
+    wrong("`kill::kills_under_load_lose_nothing`");
     wrong("`document::rows`");
     wrong("`document::nothing_of_the_kind`");
     wrong("`nowhere::what_is_no_proof_is_found`");
@@ -304,6 +455,6 @@ fn what_is_no_proof_is_found() {
     let functions = tests_in(source);
     assert_eq!(
         (functions["one"], functions["two"], functions["three"]),
-        (false, true, false)
+        (Kind::Ignored, Kind::Test, Kind::NoTest)
     );
 }
