@@ -1,6 +1,7 @@
 //! The comparison with other timers, row by row: `docs/semantics.md` names for every row the
 //! tests that show what Countwheel does. Those that are here are ordered as the document is.
-//! `document` reads it, and the durable promises beside it. Nothing here sleeps.
+//! `document` reads it, and the durable promises beside it; `way` reads the page about the way of
+//! a timer. Nothing here sleeps.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
@@ -29,3 +30,5 @@ mod obs;
 mod support;
 #[path = "semantics/tst.rs"]
 mod tst;
+#[path = "semantics/way.rs"]
+mod way;
