@@ -1,9 +1,9 @@
 //! Models of the concurrent part of Countwheel: what threads that meet in a timer may do to
 //! each other, in every order in which they can do it.
 //!
-//! There is nothing here but tests, and each of the two is a crate of its own that compiles
-//! the very files of `countwheel/src/concurrent`. What those files take from the machine
-//! (locks, atomics, fences, threads), they take from `crate::sync`, and here that is the
+//! There is nothing here but tests, and each of them is a crate of its own that compiles copies of
+//! the product's files, such as those of `countwheel/src/concurrent`. What those take from the
+//! machine (locks, atomics, fences, threads), they take from `crate::sync`, and here that is the
 //! checker's. Nothing needs a flag, and nothing else is built anew.
 //!
 //! - `tests/loom` runs small models, of two or three threads, in every order and with every
@@ -11,8 +11,9 @@
 //! - `tests/loom_patterns` does the same with `countwheel-patterns/src/concurrent`.
 //! - `tests/shuttle` runs a whole timer's life on 8 to 16 threads, in orders drawn by chance.
 //!
-//! A model that cannot fail proves nothing. So each one is run again with mistakes planted
-//! into the code (`planted.rs` of each crate lists them), and has to find each of its own.
+//! A model that cannot fail proves nothing. So each one is run again with mistakes planted in the
+//! copies, and has to find each of its own. `mutations/` lists the mistakes, and `build.rs` plants
+//! them: a new one goes into a list, and the name of it into a model.
 //!
 //! ```sh
 //! cargo test -p countwheel-models -- --nocapture       # says how many orders each took

@@ -83,7 +83,6 @@ mod heartbeat;
 mod idle;
 mod lease;
 mod periodic;
-mod planted;
 mod requests;
 mod retry;
 mod spawned;

@@ -4,12 +4,5 @@
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-use crate::planted::Bug;
-
 /// How many entries of a wheel are moved while its lock is held once.
 pub(crate) const MOVES: usize = 4_096;
-
-/// Whether the mistake is to be made: never, outside the models.
-pub(crate) const fn is_planted(_bug: Bug) -> bool {
-    false
-}

@@ -87,7 +87,6 @@ mod executor;
 mod future;
 mod host;
 mod keyed;
-mod planted;
 mod resolution;
 mod stats;
 mod stop;

@@ -7,8 +7,6 @@ pub(crate) use std::thread;
 
 use std::sync::{PoisonError, TryLockError};
 
-use crate::planted::Bug;
-
 /// How many entries of a wheel are moved while its lock is held once.
 pub(crate) const MOVES: usize = 4_096;
 
@@ -52,9 +50,4 @@ impl Queue {
             thread::yield_now();
         }
     }
-}
-
-/// Whether the mistake is to be made: never, outside the models.
-pub(crate) const fn is_planted(_bug: Bug) -> bool {
-    false
 }

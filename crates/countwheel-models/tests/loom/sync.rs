@@ -4,8 +4,6 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use loom::thread;
 
-pub(crate) use crate::planting::is_planted;
-
 /// So few that nothing comes nearer in one go.
 pub(crate) const MOVES: usize = 1;
 

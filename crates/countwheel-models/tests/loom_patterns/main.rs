@@ -1,11 +1,7 @@
 //! Small models of what the patterns are built on, in every order and with every value that a
 //! thread may read.
 
-#[path = "../../../countwheel-patterns/src/concurrent/mod.rs"]
-mod concurrent;
 mod models;
-#[path = "../../../countwheel-patterns/src/planted.rs"]
-mod planted;
 #[path = "../shared/planting.rs"]
 mod planting;
 #[macro_use]
@@ -18,6 +14,9 @@ mod proving;
     reason = "the patterns need less of it than the timer"
 )]
 mod sync;
+
+// The product's files, with mistakes that can be switched on: `concurrent` and `planted`.
+include!(concat!(env!("OUT_DIR"), "/patterns/lib.rs"));
 
 use planted::Bug;
 

@@ -17,21 +17,26 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
-/// Whether `check` fails with `bug` planted, be it by a failed assertion or by a deadlock.
-pub(crate) fn finds(bug: Bug, check: impl FnOnce()) -> bool {
+/// Makes `bug`, or none, on this thread from here on. Panics with a bug are not reported: they
+/// are expected.
+pub(crate) fn plant(bug: Option<Bug>) {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
         let loud = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            // What is expected is not reported.
             if PLANTED.get().is_none() {
                 loud(panic);
             }
         }));
     });
-    PLANTED.set(Some(bug));
+    PLANTED.set(bug);
+}
+
+/// Whether `check` fails with `bug` planted, be it by a failed assertion or by a deadlock.
+pub(crate) fn finds(bug: Bug, check: impl FnOnce()) -> bool {
+    plant(Some(bug));
     let failed = catch_unwind(AssertUnwindSafe(check)).is_err();
-    PLANTED.set(None);
+    plant(None);
     failed
 }
 

@@ -2,17 +2,8 @@
 
 #[path = "../shared/clock.rs"]
 mod clock;
-#[path = "../../../countwheel/src/concurrent/mod.rs"]
-#[expect(
-    dead_code,
-    unused_imports,
-    reason = "the model needs less of it than the product"
-)]
-mod concurrent;
 mod ledger;
 mod life;
-#[path = "../../../countwheel/src/planted.rs"]
-mod planted;
 #[path = "../shared/planting.rs"]
 mod planting;
 #[path = "../shared/stats.rs"]
@@ -22,6 +13,9 @@ mod sync;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant as Stopwatch;
+
+// The product's files, with mistakes that can be switched on: `concurrent` and `planted`.
+include!(concat!(env!("OUT_DIR"), "/timer/lib.rs"));
 
 use planted::Bug;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};

@@ -1,8 +1,7 @@
 //! Who decides something that several try to, each as often as it likes.
 
 use super::lock;
-use crate::planted::Bug;
-use crate::sync::{AtomicU64, Mutex, Ordering, is_planted};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// The word by which something that can be tried again and again is decided once, and the
 /// handle of a timer that decides it when time is up.
@@ -33,8 +32,6 @@ impl<H> Claim<H> {
     pub(crate) fn start(&self) -> bool {
         let started = |state| match state {
             OPEN => Some(TRIED),
-            TRIED if is_planted(Bug::CheckedWhileTried) => None,
-            AGAIN if is_planted(Bug::CheckedUnseen) => None,
             // Also if it is to be tried again already: the write is what makes that try see
             // what was done before this check.
             TRIED | AGAIN => Some(AGAIN),
@@ -61,11 +58,6 @@ impl<H> Claim<H> {
 
     /// Decides. True if nobody has before: one caller is told so.
     pub(crate) fn decide(&self) -> bool {
-        if is_planted(Bug::DecidedInTwoSteps) {
-            let before = self.state.load(Ordering::Acquire);
-            self.state.store(DECIDED, Ordering::Release);
-            return before != DECIDED;
-        }
         self.state.swap(DECIDED, Ordering::AcqRel) != DECIDED
     }
 
@@ -75,9 +67,8 @@ impl<H> Claim<H> {
 
     /// Keeps the handle for whoever decides; or gives it back, if somebody has.
     pub(crate) fn arm(&self, handle: H) -> Result<(), H> {
-        let late = is_planted(Bug::ArmedAfterDecision);
         let mut kept = lock(&self.handle);
-        if !late && self.is_decided() {
+        if self.is_decided() {
             return Err(handle);
         }
         *kept = Some(handle);

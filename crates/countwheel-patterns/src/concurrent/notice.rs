@@ -1,7 +1,6 @@
 //! Whether a future has been woken, and who polls it.
 
-use crate::planted::Bug;
-use crate::sync::{AtomicU64, Ordering, is_planted};
+use crate::sync::{AtomicU64, Ordering};
 
 /// The word by which a future that is polled by tasks knows what is to happen to it. At any
 /// time one task at most is queued for it or polls it, and a wake-up that comes during a poll
@@ -37,9 +36,7 @@ impl Notice {
         // Written even where it stays as it is: the poll to come has to see what the caller
         // did before this.
         let woken = |state| match state {
-            QUEUED if is_planted(Bug::WokenUnseen) => None,
             IDLE | QUEUED => Some(QUEUED),
-            POLLED if is_planted(Bug::WokenWhilePolled) => None,
             POLLED | AGAIN => Some(AGAIN),
             _ => None,
         };
@@ -77,6 +74,6 @@ impl Notice {
     /// may drop the future; false if the one who polls has to, or if it was over before.
     pub(crate) fn end(&self) -> bool {
         let before = self.0.swap(OVER, Ordering::AcqRel);
-        before == IDLE || before == QUEUED || is_planted(Bug::DroppedWhilePolled)
+        before == IDLE || before == QUEUED
     }
 }

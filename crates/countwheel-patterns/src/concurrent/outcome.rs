@@ -3,8 +3,7 @@
 use std::task::{Context, Poll, Waker};
 
 use super::lock;
-use crate::planted::Bug;
-use crate::sync::{Mutex, MutexGuard, is_planted};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A value that is settled once, by the first of all who try, and taken once.
 ///
@@ -24,13 +23,6 @@ impl<T> Outcome<T> {
 
     /// Settles it, unless somebody has.
     pub(crate) fn settle(&self, value: T) -> Result<(), T> {
-        if is_planted(Bug::SettledInTwoSteps) {
-            if self.is_settled() {
-                return Err(value);
-            }
-            *lock(&self.0) = State::Settled(value);
-            return Ok(());
-        }
         let mut state = lock(&self.0);
         if !matches!(*state, State::Open(_)) {
             return Err(value);

@@ -2,8 +2,7 @@
 
 use super::lock;
 use crate::Instant;
-use crate::planted::Bug;
-use crate::sync::{AtomicU64, Mutex, Ordering, is_planted};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// One handle of a timer, set no later than the earliest of many deadlines.
 ///
@@ -43,10 +42,7 @@ impl<H> Alarm<H> {
         let mut handle = lock(&self.handle);
         // At the end of time it looks as if it were not set: the handle tells.
         let is_known = due != Instant::MAX || handle.is_some();
-        if due.as_nanos() >= self.rings_at.load(Ordering::Relaxed)
-            && is_known
-            && !is_planted(Bug::AlarmPutOff)
-        {
+        if due.as_nanos() >= self.rings_at.load(Ordering::Relaxed) && is_known {
             return Ok(None);
         }
         let (other, said) = set(handle.as_ref())?;
@@ -60,9 +56,7 @@ impl<H> Alarm<H> {
     /// It rings, and is not set any more. Gives back the handle, which is of no more use.
     pub(crate) fn rang(&self) -> Option<H> {
         let mut handle = lock(&self.handle);
-        if !is_planted(Bug::AlarmStaysSet) {
-            self.rings_at.store(NEVER, Ordering::Relaxed);
-        }
+        self.rings_at.store(NEVER, Ordering::Relaxed);
         handle.take()
     }
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::lock;
-use crate::planted::Bug;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, is_planted};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::{Clock, Driver, Instant, Layout, Resolution};
 
 /// What the shards of one timer have in common.
@@ -64,7 +63,6 @@ impl Hub {
     pub(crate) fn set_host(&self, waker: &Waker) {
         let mut host = lock(&self.host);
         let old = match &mut *host {
-            Some(_) if is_planted(Bug::FirstWakerKept) => None,
             Some(old) if old.will_wake(waker) => None,
             _ => host.replace(waker.clone()),
         };
@@ -74,18 +72,10 @@ impl Hub {
 
     /// Makes the host look around, whether it sleeps or is about to.
     pub(crate) fn rouse(&self) {
-        if is_planted(Bug::RouseOnlyTheSleeping) && self.asleep_until().is_none() {
-            return;
-        }
-        if !is_planted(Bug::AwakeAfterWake) {
-            self.host_is_awake();
-        }
+        self.host_is_awake();
         let waker = lock(&self.host).clone();
         if let Some(waker) = waker {
             waker.wake();
-        }
-        if is_planted(Bug::AwakeAfterWake) {
-            self.host_is_awake();
         }
     }
 
@@ -113,11 +103,6 @@ impl Hub {
     #[inline]
     pub(super) fn take_room(&self) -> bool {
         let Some(room) = &self.room else { return true };
-        if is_planted(Bug::RoomInTwoSteps) {
-            let left = room.load(Ordering::Relaxed);
-            room.store(left.saturating_sub(1), Ordering::Relaxed);
-            return left > 0;
-        }
         let take = |left: u64| (left.cast_signed() > 0).then(|| left - 1);
         room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
             .is_ok()

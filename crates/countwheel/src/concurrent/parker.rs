@@ -5,8 +5,7 @@ use std::task::Wake;
 use std::time::Duration;
 
 use super::{lock, relock};
-use crate::planted::Bug;
-use crate::sync::{Condvar, Mutex, is_planted};
+use crate::sync::{Condvar, Mutex};
 
 /// Lets one thread wait until another wakes it, or until a time. A wake-up that comes before
 /// the wait ends the wait at once.
@@ -20,9 +19,6 @@ impl Parker {
     /// Waits for a wake-up, or for `patience` if given.
     pub(crate) fn park(&self, patience: Option<Duration>) {
         let mut token = lock(&self.token);
-        if is_planted(Bug::TokenForgotten) {
-            *token = false;
-        }
         if !*token {
             token = match patience {
                 None => relock(self.woken.wait(token)),

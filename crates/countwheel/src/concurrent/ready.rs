@@ -6,9 +6,8 @@ use std::task::Waker;
 
 use super::{lock, relock};
 use crate::Patience;
-use crate::planted::Bug;
 use crate::sync::thread::{self, ThreadId};
-use crate::sync::{Condvar, Mutex, is_planted};
+use crate::sync::{Condvar, Mutex};
 use crate::{Fired, Instant};
 
 /// What has expired and waits for an executor, what runs, and who waits for the end of it.
@@ -96,8 +95,7 @@ impl<J> Ready<J> {
 
     /// Takes an announcement back: nobody is going to take.
     pub(crate) fn return_ticket(&self) {
-        let given_back = usize::from(!is_planted(Bug::TicketKept));
-        self.change(|state| state.tickets -= given_back);
+        self.change(|state| state.tickets -= 1);
     }
 
     /// The first of the queue, which runs from now on, on this thread. Unless a stop was
@@ -107,19 +105,16 @@ impl<J> Ready<J> {
         since: Instant,
         name: impl FnOnce(&J) -> &'static str,
     ) -> Option<(Fired<J>, u64)> {
-        let (fired, run) = self.change(|state| {
+        self.change(|state| {
             state.tickets = state.tickets.saturating_sub(1);
             let fired = state.queue.pop_front()?;
             if state.queue.len() < state.queue.capacity() / 8 {
                 let room = 2 * state.queue.len() + 64;
                 state.queue.shrink_to(room);
             }
-            let start = !is_planted(Bug::StartAfterTake);
-            let run = start.then(|| state.start(name(&fired.value), since, fired.deadline));
+            let run = state.start(name(&fired.value), since, fired.deadline);
             Some((fired, run))
-        })?;
-        let run = run.unwrap_or_else(|| self.start("", since, fired.deadline));
-        Some((fired, run))
+        })
     }
 
     /// Something runs on this thread that was never in the queue.
@@ -129,11 +124,7 @@ impl<J> Ready<J> {
 
     /// What was started has ended.
     pub(crate) fn end(&self, run: u64) {
-        if is_planted(Bug::EndUnannounced) {
-            lock(&self.state).end(run);
-        } else {
-            self.change(|state| state.end(run));
-        }
+        self.change(|state| state.end(run));
     }
 
     /// Takes the first of the queue out for good, for a ticket that is void.
@@ -149,9 +140,8 @@ impl<J> Ready<J> {
     /// Takes the whole queue out for good. Says nothing to those who wait for the end, because
     /// it is called under a lock: [`announce`](Self::announce) does.
     pub(crate) fn drain(&self) -> VecDeque<Fired<J>> {
-        let counted_early = is_planted(Bug::DrainInTwoSteps).then(|| self.progress().waiting);
         let mut state = lock(&self.state);
-        state.returned += counted_early.unwrap_or(state.queue.len() as u64);
+        state.returned += state.queue.len() as u64;
         mem::take(&mut state.queue)
     }
 
@@ -172,7 +162,7 @@ impl<J> Ready<J> {
     }
 
     pub(crate) fn set_host(&self, host: Host) {
-        if host == Host::None && !is_planted(Bug::HostEndUnannounced) {
+        if host == Host::None {
             self.change(|state| state.host = host);
         } else {
             // Nobody waits for a beginning, and a host that is polled by the task that waits
@@ -206,10 +196,6 @@ impl<J> Ready<J> {
     pub(crate) fn poll_over(&self, waker: &Waker) -> bool {
         let mut state = lock(&self.state);
         let over = state.is_over(thread::current().id());
-        if is_planted(Bug::WaiterRegisteredLate) {
-            drop(state);
-            state = lock(&self.state);
-        }
         if !over && !state.waiting.iter().any(|known| known.will_wake(waker)) {
             state.waiting.push(waker.clone());
         }
@@ -280,8 +266,7 @@ impl<J> ReadyState<J> {
 
     fn is_over(&self, here: ThreadId) -> bool {
         // A task does not wait for others that wait for it.
-        let runs_here = self.running.iter().any(|running| running.thread == here)
-            && !is_planted(Bug::StopsWaitForEachOther);
+        let runs_here = self.running.iter().any(|running| running.thread == here);
         let is_still = |thread| thread == here || runs_here && self.sleepers.contains(&thread);
         self.queue.is_empty()
             && self.running.iter().all(|running| is_still(running.thread))

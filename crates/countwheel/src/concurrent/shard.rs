@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::hub::{Hub, Refusal};
 use super::lock;
-use crate::planted::Bug;
-use crate::sync::{AtomicU64, MOVES, Mutex, MutexGuard, Ordering, Queue, fence, is_planted};
+use crate::sync::{AtomicU64, MOVES, Mutex, MutexGuard, Ordering, Queue, fence};
 use crate::{Driver, Fired, Instant, ShardLoad, TimerKey, Unfired};
 
 /// A wheel behind a lock. On cache lines of its own: another shard's lock is no business of
@@ -115,11 +114,10 @@ impl<T> Shard<T> {
         value: T,
         take_room: fn(&Hub) -> bool,
     ) -> Result<(TimerKey, bool), (Refusal, T)> {
-        let too_early = is_planted(Bug::ClosedBeforeLock).then(|| self.hub.is_closed());
         let mut books = self.callers.enter(&self.books);
         // Under the lock: who closes sets this first and then takes the lock to drain, so it
         // either is seen here or finds what is filed now.
-        let closed = too_early.unwrap_or_else(|| self.hub.is_closed());
+        let closed = self.hub.is_closed();
         let refusal = match (closed, !closed && take_room(&self.hub)) {
             (true, _) => Some(Refusal::Closed),
             (false, false) => Some(Refusal::Full),
@@ -136,7 +134,7 @@ impl<T> Shard<T> {
             .get_or_insert_with(|| Driver::new(now, hub.resolution, hub.layout));
         let key = driver.schedule(now, deadline, value);
         let due = driver.due(deadline).as_nanos();
-        let wake = !is_planted(Bug::BoundNotLowered) && self.lower_bound(now, due);
+        let wake = self.lower_bound(now, due);
         drop(books);
         Ok((key, wake))
     }
@@ -176,7 +174,7 @@ impl<T> Shard<T> {
         let due = driver.due(deadline).as_nanos();
         books.counts.moved += 1;
         done();
-        let wake = !is_planted(Bug::MoveNotPublished) && self.lower_bound(now, due);
+        let wake = self.lower_bound(now, due);
         drop(books);
         Some(wake)
     }
@@ -187,17 +185,10 @@ impl<T> Shard<T> {
     fn lower_bound(&self, now: Instant, due: u64) -> bool {
         if due >= self.bound.load(Ordering::Relaxed) {
             // No bound is beyond the end of time, so none tells of what is due only then.
-            return now == Instant::MAX && !is_planted(Bug::EndOfTimeUnannounced);
-        }
-        if is_planted(Bug::PublishAfterLook) {
-            let wake = self.hub.oversleeps(due);
-            self.bound.store(due, Ordering::Relaxed);
-            return wake;
+            return now == Instant::MAX;
         }
         self.bound.store(due, Ordering::Relaxed);
-        if !is_planted(Bug::LookWithoutFence) {
-            fence(Ordering::SeqCst);
-        }
+        fence(Ordering::SeqCst);
         self.hub.oversleeps(due)
     }
 
@@ -216,12 +207,6 @@ impl<T> Shard<T> {
     /// [rouse](Hub::rouse) the host when they have given up their locks.
     #[inline]
     pub(crate) fn cancel_quietly(&self, key: TimerKey, done: impl FnOnce()) -> Option<(T, bool)> {
-        if is_planted(Bug::CancelInTwoSteps) && self.fate(key) == Fate::Pending {
-            let mut books = lock(&self.books);
-            books.counts.cancelled += 1;
-            done();
-            return Some((books.driver.as_mut()?.cancel(key)?, false));
-        }
         let mut books = self.callers.enter(&self.books);
         let value = books.driver.as_mut()?.cancel(key)?;
         books.counts.cancelled += 1;
@@ -230,10 +215,8 @@ impl<T> Shard<T> {
         // one that waits for the last entry to go has to be told.
         let last = self.hub.is_closed() && books.pending() == 0;
         drop(books);
-        if !is_planted(Bug::CancelKeepsRoom) {
-            self.hub.give_room(1);
-        }
-        Some((value, last && !is_planted(Bug::LastCancelUnannounced)))
+        self.hub.give_room(1);
+        Some((value, last))
     }
 
     /// Does something with a pending entry; `None` if it is not pending.
@@ -283,18 +266,9 @@ impl<T> Shard<T> {
         let taken = (due.len() - before) as u64;
         let is_leaving = books_mut.room.give_back(driver);
         let bound = driver.next_wake().map_or(u64::MAX, Instant::as_nanos);
-        if is_planted(Bug::FiredCountedLate) {
-            drop(books);
-            books = lock(&self.books);
-        }
         books.counts.fired += taken;
-        if is_planted(Bug::RaiseOutsideLock) {
-            drop(books);
-            self.bound.store(bound, Ordering::Relaxed);
-        } else {
-            self.bound.store(bound, Ordering::Relaxed);
-            drop(books);
-        }
+        self.bound.store(bound, Ordering::Relaxed);
+        drop(books);
         if is_leaving && is_done && due.len() - before < limit {
             // The host may not come back for long.
             drop(self.without_what_a_peak_left());
@@ -334,9 +308,6 @@ impl<T> Shard<T> {
             None => None,
         };
         let bound = next.map_or(u64::MAX, Instant::as_nanos);
-        if is_planted(Bug::RefineOutsideLock) {
-            drop(books);
-        }
         self.bound.store(bound, Ordering::Relaxed);
         bound
     }
@@ -350,10 +321,6 @@ impl<T> Shard<T> {
         };
         let unfired = driver.drain();
         driver.shrink_to_fit();
-        if is_planted(Bug::ReturnedNotedLate) {
-            drop(books);
-            books = lock(&self.books);
-        }
         if fired {
             books.counts.fired += unfired.len() as u64;
         } else {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::hub::Hub;
 use super::shard::{Counts, Shard};
-use crate::planted::Bug;
-use crate::sync::{Ordering, fence, is_planted};
+use crate::sync::{Ordering, fence};
 use crate::{Fired, Instant, ShardLoad, Unfired};
 
 /// All shards of a timer, as the host and the stop see them.
@@ -107,15 +106,9 @@ impl<T> Shards<T> {
             }
             let until = bound.min(no_later_than.as_nanos());
             self.hub.asleep_until.store(until, Ordering::Relaxed);
-            if !is_planted(Bug::SleepWithoutFence) {
-                fence(Ordering::SeqCst);
-            }
-            let second_look = if is_planted(Bug::SecondLookAtOneShard) {
-                shard.bound.load(Ordering::Relaxed)
-            } else {
-                self.two_earliest().0.0
-            };
-            if second_look >= bound || is_planted(Bug::SleepWithoutSecondLook) {
+            fence(Ordering::SeqCst);
+            let second_look = self.two_earliest().0.0;
+            if second_look >= bound {
                 return Some(Instant::from_nanos(until));
             }
             self.hub.host_is_awake();
@@ -147,12 +140,6 @@ impl<T> Shards<T> {
     /// make room for another elsewhere is never counted together with that one.
     pub(crate) fn counts(&self) -> Counts {
         let mut sum = Counts::default();
-        if is_planted(Bug::CountedInTurn) {
-            self.shards
-                .iter()
-                .for_each(|shard| sum.pending += shard.look().counts().pending);
-            return sum;
-        }
         // All locks at a time, always in this order; nobody else holds two.
         let looks: Vec<_> = self.shards.iter().map(|shard| shard.look()).collect();
         for look in &looks {

@@ -1,0 +1,8 @@
+//! Makes the copies of the product's sources in which mistakes are planted.
+
+fn main() {
+    let timer = "../countwheel/src/concurrent";
+    countwheel_mutations::build("mutations/timer.md", timer, "timer");
+    let patterns = "../countwheel-patterns/src/concurrent";
+    countwheel_mutations::build("mutations/patterns.md", patterns, "patterns");
+}
