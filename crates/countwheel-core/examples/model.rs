@@ -43,7 +43,7 @@ fn main() -> ExitCode {
             break;
         }
         let shape = plan.shape.unwrap_or(Shape::of_seed(seed));
-        match run(shape, seed, plan.operations_per_seed, None) {
+        match run(shape, seed, plan.operations_per_seed) {
             Ok(count) => {
                 operations.fetch_add(count, Relaxed);
             }

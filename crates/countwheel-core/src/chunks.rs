@@ -107,13 +107,6 @@ impl Slots {
             self.occupied.remove(slot);
         }
     }
-
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn spoil_occupancy(&mut self, slot: usize) {
-        if slot < self.len() {
-            self.occupied.insert(slot);
-        }
-    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -143,8 +136,6 @@ pub(crate) struct Chunks {
     in_use: usize,
     /// Where the search for chunks to merge stands.
     merged_up_to: u32,
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) planted: Option<crate::PlantedBug>,
 }
 
 impl Chunks {
@@ -159,8 +150,6 @@ impl Chunks {
             indices,
             in_use: 0,
             merged_up_to: 0,
-            #[cfg(feature = "planted-bugs")]
-            planted: None,
         }
     }
 
@@ -272,10 +261,6 @@ impl Chunks {
     }
 
     fn put_upper(&mut self, chunk: u32, at: u32, deadline: u64) {
-        #[cfg(feature = "planted-bugs")]
-        if self.planted == Some(crate::PlantedBug::UpperHalfLeftOut) {
-            return;
-        }
         let beside = self.links[chunk as usize].upper as usize;
         self.entries.cell_mut(beside)[at as usize].deadline = upper(deadline);
     }
@@ -445,19 +430,6 @@ impl Chunks {
         (joined(upper, entry.deadline), entry.node)
     }
 
-    /// The slot in which a position is.
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn slot_of(&self, position: Position) -> usize {
-        self.links[split(position.get()).0].slot as usize
-    }
-
-    /// Changes the deadline at a position and nothing else.
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn spoil_deadline(&mut self, position: Position, deadline: u64) {
-        let (chunk, at) = split(position.get());
-        self.entries.cell_mut(chunk)[at].deadline = lower(deadline);
-    }
-
     /// Whether a chunk has upper halves.
     #[inline]
     pub(crate) fn is_wide(&self, chunk: usize) -> bool {
@@ -545,10 +517,6 @@ impl Chunks {
             if from == NONE || len + more as usize > CHUNK as usize {
                 break;
             }
-        }
-        #[cfg(feature = "planted-bugs")]
-        if self.planted == Some(crate::PlantedBug::MergeLosesOrder) {
-            merged[..len].reverse();
         }
         let is_wide = self.is_wide(chunk as usize);
         for (at, &(deadline, node)) in (0..).zip(&merged[..len]) {

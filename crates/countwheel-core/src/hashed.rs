@@ -4,8 +4,6 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::geometry::{GeometryError, Revolution};
-#[cfg(feature = "planted-bugs")]
-use crate::planted::PlantedBug;
 use crate::storage::{SlotLoad, Storage};
 use crate::{Expired, Tick, TimerKey};
 
@@ -65,8 +63,6 @@ pub struct HashedWheel<T> {
     pub(crate) not_before: Tick,
     /// Where the hand last met something due, or searched for it.
     quiet_since: Tick,
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) planted: Option<PlantedBug>,
 }
 
 impl<T> HashedWheel<T> {
@@ -111,8 +107,6 @@ impl<T> HashedWheel<T> {
             quiet_until: now,
             not_before: Tick::MAX,
             quiet_since: now,
-            #[cfg(feature = "planted-bugs")]
-            planted: None,
         }
     }
 
@@ -169,10 +163,6 @@ impl<T> HashedWheel<T> {
         let Some(position) = self.storage.nodes.find(key) else {
             return false;
         };
-        #[cfg(feature = "planted-bugs")]
-        if self.spoil_reschedule(key, deadline) {
-            return true;
-        }
         let slot = self.slot_of(deadline);
         self.storage
             .refile(position, key.index, slot, deadline, self.now);
@@ -239,14 +229,10 @@ impl<T> HashedWheel<T> {
     ///
     /// O(1).
     pub fn next_wake(&self) -> Option<Tick> {
-        let wake = if self.is_anything_due() {
-            self.now
-        } else {
-            self.next_visit()?
-        };
-        #[cfg(feature = "planted-bugs")]
-        let wake = self.spoil_wake(wake);
-        Some(wake)
+        if self.is_anything_due() {
+            return Some(self.now);
+        }
+        self.next_visit()
     }
 
     /// The earliest tick at which an entry is due, exactly. `None` if the wheel is
@@ -465,19 +451,11 @@ impl<T> HashedWheel<T> {
     #[inline]
     fn slot_of(&mut self, deadline: Tick) -> usize {
         self.quiet_until = self.quiet_until.min(deadline);
-        if self.is_due(deadline) {
+        if deadline <= self.now {
             return self.storage.way_out();
         }
         self.not_before = self.not_before.min(deadline);
         self.revolution.slot_of(deadline)
-    }
-
-    fn is_due(&self, deadline: Tick) -> bool {
-        #[cfg(feature = "planted-bugs")]
-        if self.planted == Some(PlantedBug::PassedDeadlineInItsOldSlot) {
-            return deadline == self.now;
-        }
-        deadline <= self.now
     }
 
     #[inline]
@@ -554,20 +532,9 @@ impl<T> HashedWheel<T> {
     /// round, to those on their way out, first to last.
     fn pick_up_due(&mut self) {
         let slot = self.revolution.slot_of(self.now);
-        #[cfg(feature = "planted-bugs")]
-        self.storage.spoil_order(slot);
-        let last_due = self.last_picked_up();
-        if self.storage.pick_up(slot, last_due, self.now) {
+        if self.storage.pick_up(slot, self.now, self.now) {
             self.quiet_since = self.now;
         }
-    }
-
-    fn last_picked_up(&self) -> Tick {
-        #[cfg(feature = "planted-bugs")]
-        if self.planted == Some(PlantedBug::BorderOffByOne) {
-            return self.now.saturating_add(self.revolution.ticks() as u64);
-        }
-        self.now
     }
 }
 

@@ -4,9 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::chunks::{CHUNK, ChunkEntry};
-use crate::geometry::{LEVELS, SLOTS, WheelPlace};
-#[cfg(feature = "planted-bugs")]
-use crate::planted::PlantedBug;
+use crate::geometry::{LEVELS, WheelPlace, SLOTS};
 use crate::sort;
 use crate::storage::{SlotLoad, Storage};
 use crate::{Expired, Tick, TimerKey};
@@ -66,8 +64,6 @@ pub struct HierarchicalWheel<T> {
     pub(crate) storage: Storage<T>,
     sorted: Vec<ChunkEntry>,
     spare: Vec<ChunkEntry>,
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) planted: Option<PlantedBug>,
 }
 
 impl<T> HierarchicalWheel<T> {
@@ -86,8 +82,6 @@ impl<T> HierarchicalWheel<T> {
             storage: Storage::new(LEVELS * SLOTS),
             sorted: Vec::new(),
             spare: Vec::new(),
-            #[cfg(feature = "planted-bugs")]
-            planted: None,
         }
     }
 
@@ -157,10 +151,6 @@ impl<T> HierarchicalWheel<T> {
             return false;
         };
         let place = self.place_of(deadline);
-        #[cfg(feature = "planted-bugs")]
-        if self.storage.spoil_reschedule(key, place.slot(), deadline) {
-            return true;
-        }
         let start = place.start_of(deadline.max(self.now));
         self.levels_from = self.levels_from.min(start);
         self.storage
@@ -300,10 +290,7 @@ impl<T> HierarchicalWheel<T> {
             Some(_) => Some(self.now),
             None => self.first_place().map(|place| place.start(self.now)),
         };
-        let wake = first_of_run.into_iter().chain(first_place).min()?;
-        #[cfg(feature = "planted-bugs")]
-        let wake = self.spoil_wake(wake);
-        Some(wake)
+        first_of_run.into_iter().chain(first_place).min()
     }
 
     /// The earliest tick at which an entry is due, exactly. `None` if the wheel is
@@ -530,16 +517,12 @@ impl<T> HierarchicalWheel<T> {
     /// filed there goes to the end of that slot's chain, so that it comes behind its equals.
     #[inline]
     fn cascades_above(&self, place: WheelPlace) -> bool {
-        place.slot() < self.cascading && !self.is_cascade_overtaken()
+        place.slot() < self.cascading
     }
 
     /// Where a deadline belongs, whatever cascades.
     #[inline]
     fn own_place_of(&self, deadline: Tick) -> WheelPlace {
-        #[cfg(feature = "planted-bugs")]
-        if let Some(place) = self.spoilt_place(deadline) {
-            return place;
-        }
         WheelPlace::of(self.now, deadline.max(self.now))
     }
 
@@ -576,11 +559,6 @@ impl<T> HierarchicalWheel<T> {
         self.storage.tidy_sometimes(self.now);
         loop {
             if self.cascading > 0 && !self.cascade(moves) {
-                #[cfg(feature = "planted-bugs")]
-                if self.planted == Some(PlantedBug::HalfACascadeLeft) {
-                    self.cascading = 0;
-                    continue;
-                }
                 return None;
             }
             let first_of_run = self.first_of_run();
@@ -623,13 +601,7 @@ impl<T> HierarchicalWheel<T> {
             self.now = start;
             // Equal deadlines of the run were filed before; but a slot of a higher level
             // must cascade first, since the hand enters it.
-            if place.level() == 0 && first_of_run == Some(start) && !self.is_run_put_last() {
-                return Some(self.due_run());
-            }
-            #[cfg(feature = "planted-bugs")]
-            if self.planted == Some(PlantedBug::RunBeforeItsSlotCascades)
-                && first_of_run == Some(start)
-            {
+            if place.level() == 0 && first_of_run == Some(start) {
                 return Some(self.due_run());
             }
             if place.level() == 0 {
@@ -645,8 +617,6 @@ impl<T> HierarchicalWheel<T> {
             if is_sorted && first_of_run.is_none() && self.fits(place, *moves) {
                 *moves -= self.sort_into_run(place);
             } else {
-                #[cfg(feature = "planted-bugs")]
-                self.storage.spoil_order(place.slot());
                 self.cascading = place.level() * SLOTS;
             }
         }
@@ -660,20 +630,6 @@ impl<T> HierarchicalWheel<T> {
             slot: self.storage.way_out(),
             until: Some(self.now),
         }
-    }
-
-    fn is_run_put_last(&self) -> bool {
-        #[cfg(feature = "planted-bugs")]
-        return self.planted == Some(PlantedBug::RunAfterItsEquals);
-        #[cfg(not(feature = "planted-bugs"))]
-        return false;
-    }
-
-    fn is_cascade_overtaken(&self) -> bool {
-        #[cfg(feature = "planted-bugs")]
-        return self.planted == Some(PlantedBug::CascadeOvertaken);
-        #[cfg(not(feature = "planted-bugs"))]
-        return false;
     }
 
     /// Files entries of the slot that cascades again, first to last, `moves` of them at most;
@@ -726,8 +682,6 @@ impl<T> HierarchicalWheel<T> {
     /// Sorts the entries of a slot into the run, which is empty, now that the hand has
     /// entered it. Nothing is on the levels below. Returns how many they were.
     fn sort_into_run(&mut self, from: WheelPlace) -> usize {
-        #[cfg(feature = "planted-bugs")]
-        self.storage.spoil_order(from.slot());
         let mut sorted = core::mem::take(&mut self.sorted);
         while let Some(taken) = self.storage.take_first(from.slot()) {
             taken.move_narrow(&mut sorted);

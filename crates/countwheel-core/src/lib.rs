@@ -86,8 +86,6 @@ mod hierarchical;
 mod indices;
 mod key;
 mod nodes;
-#[cfg(feature = "planted-bugs")]
-mod planted;
 mod segments;
 mod sort;
 mod storage;
@@ -97,8 +95,5 @@ pub use geometry::GeometryError;
 pub use hashed::HashedWheel;
 pub use hierarchical::HierarchicalWheel;
 pub use key::{Expired, TimerKey};
-#[cfg(feature = "planted-bugs")]
-#[doc(hidden)]
-pub use planted::PlantedBug;
 pub use storage::SlotLoad;
 pub use tick::Tick;

@@ -69,8 +69,6 @@ pub(crate) struct Nodes<T> {
     len: usize,
     /// Values that left since somebody last asked.
     removed: usize,
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) planted: Option<crate::PlantedBug>,
 }
 
 impl<T> Nodes<T> {
@@ -81,8 +79,6 @@ impl<T> Nodes<T> {
             indices: Indices::new(),
             len: 0,
             removed: 0,
-            #[cfg(feature = "planted-bugs")]
-            planted: None,
         }
     }
 
@@ -254,11 +250,6 @@ impl<T> Nodes<T> {
 
     #[cold]
     fn release(&mut self, segment: usize) {
-        #[cfg(feature = "planted-bugs")]
-        if self.planted == Some(crate::PlantedBug::ReleaseForgetsGenerations) {
-            drop(self.nodes.release(segment));
-            return;
-        }
         let nodes = self.nodes.release(segment);
         for node in nodes.iter().flat_map(|nodes| nodes.iter()) {
             self.floors[segment] = self.floors[segment].max(node.generation());
@@ -290,10 +281,6 @@ impl<T> Nodes<T> {
     /// Notes that an entry stands somewhere else now.
     #[inline]
     pub(crate) fn moved(&mut self, index: u32, to: Position) {
-        #[cfg(feature = "planted-bugs")]
-        if self.planted == Some(crate::PlantedBug::MoveLeavesPosition) {
-            return;
-        }
         if let Node::Live { position, .. } = self.nodes.cell_mut(index as usize) {
             *position = to;
         }
@@ -327,8 +314,8 @@ impl<T> Nodes<T> {
         });
     }
 
-    /// Sets the generation of a key's node, for tests and planted bugs.
-    #[cfg(any(test, feature = "planted-bugs"))]
+    /// Sets the generation of a key's node, for tests.
+    #[cfg(test)]
     pub(crate) fn set_generation(&mut self, index: u32, to: NonZeroU32) {
         let node = self.nodes.cell_mut(index as usize);
         let (Node::Free { generation } | Node::Live { generation, .. }) = node;

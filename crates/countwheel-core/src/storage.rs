@@ -78,13 +78,9 @@ impl<T> Storage<T> {
 
     #[inline]
     pub(crate) fn cancel(&mut self, key: TimerKey, now: Tick) -> Option<T> {
-        #[cfg(feature = "planted-bugs")]
-        let slot = self.slot_of(key);
         let (position, value) = self.nodes.take(key)?;
         self.chunks.remove(&mut self.slots, position);
         self.tidy_sometimes(now);
-        #[cfg(feature = "planted-bugs")]
-        self.spoil_cancel(slot, key);
         Some(value)
     }
 

@@ -10,7 +10,7 @@ const OPERATIONS_PER_SEED: u64 = 20_000;
 
 fn agrees_with_a_sorted_map(shape: Shape, seeds: u64) {
     for seed in 0..seeds {
-        if let Err(difference) = run(shape, seed, OPERATIONS_PER_SEED, None) {
+        if let Err(difference) = run(shape, seed, OPERATIONS_PER_SEED) {
             panic!("{difference}");
         }
     }
@@ -37,7 +37,7 @@ fn a_reschedule_leads_from_every_delay_to_every_other_at_every_hand() {
         for hand in (0..16).chain(1_000..1_016) {
             for (from, to) in (0..DELAYS).flat_map(|from| (0..DELAYS).map(move |to| (from, to))) {
                 let tick = |delay| Tick::new(hand + delay);
-                let mut wheel = shape.build(tick(0), None);
+                let mut wheel = shape.build(tick(0));
                 wheel.insert(tick(from), 0);
                 let moved = wheel.insert(tick(from), 1);
                 wheel.insert(tick(from), 2);

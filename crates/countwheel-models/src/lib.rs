@@ -10,6 +10,8 @@
 //!   value that the memory model lets a thread read.
 //! - `tests/loom_patterns` does the same with `countwheel-patterns/src/concurrent`.
 //! - `tests/shuttle` runs a whole timer's life on 8 to 16 threads, in orders drawn by chance.
+//! - `tests/wheels` has nothing to do with threads: it plants mistakes in the wheels, which the model
+//!   test of `countwheel-core` must find.
 //!
 //! A model that cannot fail proves nothing. So each one is run again with mistakes planted in the
 //! copies, and has to find each of its own. `mutations/` lists the mistakes, and `build.rs` plants

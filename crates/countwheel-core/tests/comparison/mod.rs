@@ -10,14 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-#[cfg(feature = "planted-bugs")]
-use countwheel_core::PlantedBug;
 use countwheel_core::{Expired, HashedWheel, HierarchicalWheel, Tick, TimerKey};
-
-/// A bug to plant. Without the feature there is none to choose.
-#[cfg(not(feature = "planted-bugs"))]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum PlantedBug {}
 
 /// Names a timer within one run: timers are numbered as they are inserted.
 type Id = usize;
@@ -176,24 +169,12 @@ impl Shape {
         }
     }
 
-    pub(crate) fn build(self, now: Tick, bug: Option<PlantedBug>) -> Box<dyn Wheel> {
+    pub(crate) fn build(self, now: Tick) -> Box<dyn Wheel> {
         match self {
-            Self::Hierarchical => {
-                #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-                let mut wheel = HierarchicalWheel::starting_at(now);
-                #[cfg(feature = "planted-bugs")]
-                wheel.plant(bug);
-                let _ = bug;
-                Box::new(wheel)
-            }
+            Self::Hierarchical => Box::new(HierarchicalWheel::starting_at(now)),
             Self::Hashed { slots } => {
-                let slots = small(slots);
-                #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-                let mut wheel = HashedWheel::starting_at(now, slots).expect("an allowed size");
-                #[cfg(feature = "planted-bugs")]
-                wheel.plant(bug);
-                let _ = bug;
-                Box::new(wheel)
+                let wheel = HashedWheel::starting_at(now, small(slots));
+                Box::new(wheel.expect("an allowed size"))
             }
         }
     }
@@ -444,7 +425,6 @@ fn starting_hand(random: &mut Random) -> Tick {
 /// One seed: both sides, and what is to happen to them.
 struct Run {
     shape: Shape,
-    bug: Option<PlantedBug>,
     random: Random,
     phase: Phase,
     wheel: Box<dyn Wheel>,
@@ -460,15 +440,14 @@ struct Run {
 }
 
 impl Run {
-    fn new(shape: Shape, seed: u64, bug: Option<PlantedBug>) -> Self {
+    fn new(shape: Shape, seed: u64) -> Self {
         let mut random = Random(seed);
         let now = starting_hand(&mut random);
         Self {
             shape,
-            bug,
             phase: Phase::new(&mut random),
             random,
-            wheel: shape.build(now, bug),
+            wheel: shape.build(now),
             map: SortedMap::starting_at(now),
             keys: Vec::new(),
             live: Vec::new(),
@@ -682,7 +661,7 @@ impl Run {
                 same("drain", entries.collect::<Vec<_>>(), self.map.drain())
             }
             Operation::StartAnew(now) => {
-                self.wheel = self.shape.build(now, self.bug);
+                self.wheel = self.shape.build(now);
                 self.map = SortedMap::starting_at(now);
                 self.half_way = false;
                 self.keys.clear();
@@ -834,14 +813,9 @@ impl fmt::Display for Difference {
 ///
 /// # Errors
 /// The earliest [`Difference`] that a run with every check after every operation finds.
-pub(crate) fn run(
-    shape: Shape,
-    seed: u64,
-    operations: u64,
-    bug: Option<PlantedBug>,
-) -> Result<u64, Box<Difference>> {
-    run_checked(shape, seed, operations, bug, CHECK_INTERVAL).map_err(|difference| {
-        let shortest = run_checked(shape, seed, difference.operations, bug, 1);
+pub(crate) fn run(shape: Shape, seed: u64, operations: u64) -> Result<u64, Box<Difference>> {
+    run_checked(shape, seed, operations, CHECK_INTERVAL).map_err(|difference| {
+        let shortest = run_checked(shape, seed, difference.operations, 1);
         shortest.err().unwrap_or(difference)
     })
 }
@@ -850,10 +824,9 @@ fn run_checked(
     shape: Shape,
     seed: u64,
     operations: u64,
-    bug: Option<PlantedBug>,
     check_interval: u64,
 ) -> Result<u64, Box<Difference>> {
-    let mut run = Run::new(shape, seed, bug);
+    let mut run = Run::new(shape, seed);
     // A wheel with a bug may well trip over its own assertions: that is a difference too.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let mut next_check = check_interval;
