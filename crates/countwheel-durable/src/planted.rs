@@ -24,7 +24,7 @@ bugs! {
     AnswerBeforeCommit,
     /// A timer starts a microsecond before its deadline.
     FireEarly,
-    /// After a restart, what was being delivered is not delivered again.
+    /// After a restart, the timers in delivery are not delivered again.
     ForgetInterrupted,
     /// Remove answers, and leaves the record in the store.
     KeepRemoved,
@@ -38,7 +38,7 @@ bugs! {
     DeferredForgotten,
     /// The last entry of a full page read from the store is dropped.
     SkipPageBorder,
-    /// A page of what is due that ends before its time says that there is no more.
+    /// A page of due timers that ends early says that it was the last.
     DuePageForgetsRest,
     /// The next turn is asked for ten seconds after the next deadline.
     WakeLate,
@@ -46,9 +46,9 @@ bugs! {
     NewIdForRetry,
     /// Each scheduler of a process has all of the memory and of the rate.
     BudgetForEach,
-    /// What was read in one piece before a step is believed in the next one.
+    /// The records read for one step are believed in the next.
     ReadBelievedTwice,
-    /// What is kept of an attempt in flight stays when the record has changed.
+    /// The copy kept of an attempt in flight stays after a change of the record.
     KeptThoughChanged,
     /// An attempt leaves without a look at the lease.
     StartsWithoutLease,
@@ -60,9 +60,9 @@ bugs! {
     OneIdForAllShards,
     /// Attempts start before the commit that claims them.
     StartBeforeCommit,
-    /// What a refused batch had changed before the request that was refused stays.
+    /// A refused batch keeps its changes from before the refused request.
     HalfBatch,
-    /// What a batch sets is in the store, and not in the window.
+    /// A timer that a batch sets is in the store, and not in the window.
     BatchWakesNobody,
     /// The place of an attempt in its queue's share is not given back.
     LeakPlace,
@@ -72,27 +72,27 @@ bugs! {
     DrainTakesSets,
     /// A drain counts from the turn after the one that answered it.
     DrainForgotten,
-    /// The window holds as much as comes.
+    /// The window has no bound.
     WindowWithoutBound,
-    /// What was overdue at the opening starts without a rate.
+    /// Timers overdue at the opening start without a rate.
     CatchUpAtOnce,
-    /// What was taken out of the window for a commit that found no room is not read again.
+    /// Timers taken out of the window for a commit that found no room are not read again.
     LostAfterFull,
     /// A revision that no record shows is not remembered.
     ForgetGiven,
-    /// When the wall clock is set back, what is held by it stays as it is.
+    /// When the wall clock is set back, the timers that it holds back stay as they are.
     StepBackIgnored,
     /// The time line of delays begins at the wall clock at each opening.
     LineStartsAtWall,
     /// After a step of the wall clock, none of the clocks' notes says so.
     StepUnnoted,
-    /// Of missed runs that are all to be made, those that came due before the last are not.
+    /// Of missed runs that are all to be made, only the last is made.
     LoseMissedRuns,
     /// One run more is made than a timer repeats.
     OneRunMore,
     /// The run whose nominal time is the end itself is not made.
     EndExcluded,
-    /// A run that overlaps is made, whatever was asked for.
+    /// A run that overlaps is made, whatever the timer asks for.
     OverlapMade,
     /// A move of a run that comes again is not noted in its series.
     MoveForgottenByRun,
@@ -106,26 +106,26 @@ bugs! {
     WaitingCountsAsInterrupted,
     /// A done timer whose retention has ended is there until it is forgotten.
     RetentionEndsLate,
-    /// A time that has passed when it is asked for is taken for now.
+    /// A deadline that has passed already is taken for now.
     PassedTimeForgotten,
     /// A queue that has had its share of the attempts that run counts as held for good.
     HoldsNeverEnd,
-    /// What waits for a place counts as late.
+    /// The time of waiting for a place counts as late.
     HeldCountsAsLate,
-    /// What is stored of an attempt that has ended says when it was claimed, not when its receiver
-    /// had it.
+    /// The record of an ended attempt says when the attempt was claimed, not when its receiver had
+    /// it.
     HandOverForgotten,
-    /// An attempt whose receiver ended the timer is in no count of how attempts ended.
+    /// An attempt whose receiver ended the timer is in no count of how attempts end.
     StopsUncounted,
-    /// What waits for the end of its retention counts as overdue.
+    /// A timer that waits for the end of its retention counts as overdue.
     BacklogCountsAll,
-    /// What is removed or started still counts as overdue.
+    /// A removed or started timer still counts as overdue.
     BacklogMissesRemovals,
-    /// A change of something unreadable reads it first.
+    /// A change of an unreadable timer reads its record first.
     ChangeReadsFirst,
     /// A step fails for a record that cannot be read.
     StepEndsAtDamage,
-    /// What was passed over in an index is not read again once the index was made anew.
+    /// The gap in an index is not read again after the index was made anew.
     GapNotReadAgain,
     /// A step that fails takes the outcomes of its turn along.
     OutcomesEndWithReads,
