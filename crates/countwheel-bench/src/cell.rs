@@ -1,4 +1,4 @@
-//! One measurement on the real clock: of which workload, under which load, of whom.
+//! One measurement on the real clock: the workload, the load and the peer.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The correctness check: who loses a timer, fires it early, late or after its cancel
-//! is not measured. It also finds out in what order timers fire.
+//! The correctness check. A peer that loses a timer, or fires it early, late or after its cancel,
+//! is not measured. The check also finds out the order in which timers fire.
 
 use std::collections::BTreeMap;
 

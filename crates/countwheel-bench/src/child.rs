@@ -1,4 +1,4 @@
-//! One measurement in a process of its own, so that nobody inherits another's heap.
+//! One measurement in a process of its own, so that no peer inherits the heap of another.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! What is measured: our wheels and their peers, behind one trait.
+//! The peers: our wheels and those of other libraries, behind one trait.
 
 mod btree;
 mod countwheel;

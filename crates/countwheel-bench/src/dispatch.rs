@@ -1,4 +1,4 @@
-//! How work gets at a type that is only known by name.
+//! Calls generic code with a type chosen by its name.
 
 /// Makes `Task`, which is something to do with whoever implements the trait that is named,
 /// and `HandleBytes`, which is such a task. A macro, since no trait can name another's bound.

@@ -1,4 +1,4 @@
-//! Where threads wait for each other: first until all are ready, then for the start.
+//! A gate for threads: they wait first until all are ready, then for the start.
 
 use std::sync::Barrier;
 use std::thread;

@@ -1,5 +1,5 @@
-//! The tables of what is measured on the real clock: a row for each peer, and columns
-//! for loads or for figures.
+//! The tables of the measurements on the real clock: a row for each peer, and columns for loads or
+//! for figures.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
-//! What is built on timers, against the same built on others: heartbeats, deadlines of
-//! requests, a map whose entries expire.
+//! Patterns on our timers against the same patterns on others: heartbeats, deadlines of requests, a
+//! map whose entries expire.
 //!
-//! On the real clock like the workloads with threads, and measured in the same manner.
+//! The measurements run on the real clock, like the workloads with threads, and in the same manner.
 
 mod heartbeat;
 mod map;

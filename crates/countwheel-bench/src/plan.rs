@@ -1,4 +1,4 @@
-//! What is to be measured on the real clock.
+//! The list of measurements on the real clock.
 
 use crate::cell::{Cell, Loaded};
 

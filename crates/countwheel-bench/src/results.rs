@@ -1,4 +1,4 @@
-//! What a run leaves behind: every single sample, and what is needed to understand it.
+//! The results of a run: every single sample, and the data needed to understand it.
 
 use std::collections::BTreeMap;
 use std::path::Path;

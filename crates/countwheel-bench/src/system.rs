@@ -1,4 +1,4 @@
-//! What the kernel counts of this process.
+//! The kernel's counters of this process.
 
 use std::collections::BTreeMap;
 use std::fs::{read_dir, read_link, read_to_string};

@@ -1,4 +1,4 @@
-//! The tables: which there are, what stands in them, and how a terminal shows them.
+//! The list of tables, their contents, and their form on a terminal.
 
 use std::fmt::Write as _;
 

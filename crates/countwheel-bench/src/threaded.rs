@@ -1,7 +1,7 @@
-//! Timers on the real clock that threads share, and the same measuring of them.
+//! Timers on the real clock that threads share, all measured in the same way.
 //!
-//! The other workloads compare structures under virtual time, on one thread. These
-//! compare what a program calls: with its locks, its thread, its clock and its wake-ups.
+//! The other workloads compare structures under virtual time, on one thread. These workloads
+//! compare the calls of a program: with their locks, thread, clock and wake-ups.
 
 mod java;
 mod peer;

@@ -1,4 +1,4 @@
-//! What the competitors have to do, and what is measured of it.
+//! The work of the competitors, and the figures measured.
 
 mod calls;
 mod churn;

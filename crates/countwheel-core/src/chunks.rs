@@ -1,4 +1,4 @@
-//! Where deadlines wait: chains of small arrays, one chain to a slot.
+//! Storage of deadlines: chains of small arrays, one chain to a slot.
 
 use alloc::vec::Vec;
 use core::hint;

@@ -1,4 +1,4 @@
-//! Where a deadline belongs: the arithmetic of both wheels, apart from their storage.
+//! The slot of a deadline: the arithmetic of both wheels, apart from their storage.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! The hashed wheel: one ring, in which a slot is shared by all rounds.
+//! The hashed wheel: one ring, in which all rounds share a slot.
 
 use alloc::vec::Vec;
 use core::fmt;

@@ -1,4 +1,4 @@
-//! Which cells of a segmented array are free, and which segments nobody needs.
+//! The free cells of a segmented array, and its unused segments.
 
 use alloc::vec::Vec;
 

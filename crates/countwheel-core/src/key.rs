@@ -1,4 +1,4 @@
-//! What names an entry, and what an entry is when it has left.
+//! The key of an entry, and the form of an entry that has left.
 
 use core::num::NonZeroU32;
 

@@ -1,4 +1,4 @@
-//! Where values live: nodes that are reused, and generations that notice it.
+//! Storage of values: nodes that are reused, and generations that detect the reuse.
 
 use alloc::vec::Vec;
 use core::hint;

@@ -1,4 +1,4 @@
-//! Puts entries in order of their deadlines, and leaves equal ones as they stand.
+//! Sorts entries by deadline, and leaves equal ones in their order.
 
 use alloc::vec::Vec;
 use core::mem;

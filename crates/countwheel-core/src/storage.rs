@@ -1,4 +1,4 @@
-//! What both wheels are made of: values in nodes, deadlines in chunks, chunks on slots.
+//! The storage of both wheels: values in nodes, deadlines in chunks, chunks on slots.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What departures ask for, and when: the lines of a trace.
+//! The operations of departures and their times: the lines of a trace.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};

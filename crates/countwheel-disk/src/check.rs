@@ -1,4 +1,4 @@
-//! Reads a data directory, and says what is wrong with it.
+//! Reads a data directory, and reports its damage.
 
 use std::collections::BTreeMap;
 use std::fmt;

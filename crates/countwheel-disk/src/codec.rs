@@ -1,8 +1,8 @@
-//! Bytes in the database: the record's own, and keys whose byte order is the order wanted.
+//! The bytes of records and keys. The byte order of keys is the order of the index.
 //!
-//! A record is a version byte, the record in postcard, and the CRC-32 of both, little
-//! endian. A key is a sequence of big-endian numbers and names; a name is followed by a NUL,
-//! which neither a queue nor a key contains, so that no name reaches into the next field.
+//! A record is a version byte, the record in postcard, and the CRC-32 of both, little endian. A key
+//! is a sequence of big-endian numbers and names. A NUL follows each name. Neither a queue nor a
+//! key contains a NUL, so no name reaches into the next field.
 
 use std::ops::Bound;
 use std::time::Duration;

@@ -1,12 +1,12 @@
-//! The data directory: who has it, what it is, and how far its making got.
+//! The data directory: its owner, its kind, and the progress of its making.
 //!
-//! The process that has the directory holds a lock of the directory itself, which nobody can
-//! remove, and one of the file `LOCK`, which is all that earlier versions and file systems without
-//! locks of directories know. `FORMAT` says what the directory is. While the store is made,
-//! `FORMAT` says `creating`, so that a half-made store is made again, and a store that was ever
-//! `ready` is never taken for a new one.
+//! The owning process holds two locks. One is on the directory itself, which nobody can remove. The
+//! other is on the file `LOCK`, for earlier versions and for file systems without locks of
+//! directories. `FORMAT` says what the directory is. While the store is made, `FORMAT` says
+//! `creating`: the next start makes a half-made store again, and never takes a `ready` store for a
+//! new one.
 //!
-//! To look changes nothing: neither file is written before the opening is known to succeed.
+//! A look changes nothing: the opening writes neither file before it is known to succeed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, TryLockError};

@@ -1,5 +1,4 @@
-//! What a store needs of a directory: files that are written in place or grow at their end,
-//! names, and syncs.
+//! The seam to a directory: files written in place or at their end, names, and syncs.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};

@@ -1,7 +1,7 @@
-//! What a data directory lies in: a tree of directories whose names become durable by syncs.
+//! The place of a data directory: a tree of directories whose names become durable by syncs.
 //!
-//! The program has the file system; a simulation has a [simulated disk](super::simulated::Disk),
-//! on which a directory can be lost.
+//! The program uses the file system. A simulation uses a [simulated disk](super::simulated::Disk),
+//! which can lose a directory.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Makes a new store of what can be read of a damaged one.
+//! Makes a new store from the readable part of a damaged one.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
 //! A slow round through all checksums, in pieces.
 //!
-//! A round begins at a file drawn at random, so that a process that is often started again does not
-//! always read the same files. Where it stands is in memory and survives no restart. What is read
-//! comes from the system, and so perhaps from its cache.
+//! A round begins at a file drawn at random, so that a process with frequent restarts does not
+//! always read the same files. The position is in memory, and a restart forgets it. The system may
+//! serve the reads from its cache.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};

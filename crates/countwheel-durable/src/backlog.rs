@@ -1,10 +1,10 @@
-//! How much is overdue, kept as a count: nobody has to look through the store for it.
+//! The number of overdue timers, kept as a count without a search of the store.
 //!
-//! A **backlog** is what pends although its time has come. By each clock, everything up to a
-//! position in the order of wakes is counted, and each commit corrects the count by what it changes
-//! there. When nothing is left that is due, the position goes to now by itself. Where something is
-//! left, what came due since the last look is read from the store once a second, so that only a
-//! timer that stays is ever read for this.
+//! The **backlog** is the set of pending timers whose time has come. For each clock the count
+//! covers everything up to a position in the order of wakes, and each commit corrects the count by
+//! its changes there. When no due timer is left, the position goes to now by itself. Where due
+//! timers are left, the scheduler reads the timers that came due since the last look once a second.
+//! So it reads only timers that stay overdue.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

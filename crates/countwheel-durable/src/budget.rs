@@ -1,5 +1,5 @@
-//! What all schedulers of a process share: places of attempts that run, memory, the rate at which a
-//! backlog is caught up, and room for requests that wait.
+//! The resources that all schedulers of a process share: places for running attempts, memory, the
+//! rate of the catch-up, and room for waiting requests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

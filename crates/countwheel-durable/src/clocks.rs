@@ -1,6 +1,6 @@
-//! The two time lines of a scheduler: the wall clock's, and one that counts on by the boot clock
-//! from where [`Notes`](crate::notes::Notes) say that it stood. Where they part, the wall clock was
-//! set.
+//! The two time lines of a scheduler: the wall clock, and a line that goes on by the boot clock
+//! from the position in [`Notes`](crate::notes::Notes). If the two part, somebody has set the wall
+//! clock.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The records of one step: as the store has them, then as the step changes them.
+//! The records of one step: first as the store has them, then as the step changes them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

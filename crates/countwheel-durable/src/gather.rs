@@ -1,10 +1,10 @@
-//! How long a scheduler waits for requests that are about to come, before it commits those it has.
+//! The time for which a scheduler waits for the next requests before it commits the present ones.
 //!
 //! Callers that wait for their answers send the next request soon after. Without a pause they fall
-//! into two groups, of which one is committed while the other is answered: half as many requests a
-//! sync as there are callers. PostgreSQL's `commit_delay` is such a pause. This one ends as soon as
-//! as many requests are there as were under way before, and is left out for longer and longer as
-//! long as it is in vain.
+//! into two groups: the scheduler commits one while it answers the other, so each sync serves half
+//! of the callers. PostgreSQL's `commit_delay` is such a pause. Here the pause ends as soon as as
+//! many requests are there as were under way before. Each pause in vain makes the scheduler skip
+//! the pause for longer.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The seam to what a timer does when it is due.
+//! The seam to the action of a due timer.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
-//! Since when limits hold back what could start otherwise.
+//! The time from which limits hold back attempts.
 //!
-//! What waits for a place is not late by the fault of the scheduler: the operator has said how many
-//! attempts may run. So the time from when all places were taken, or a queue's share of them, counts as
-//! **held**. So does the time for which a drain holds a queue, also for what starts after the drain has
-//! ended. A place that becomes free and is taken again in one step does not end it.
+//! An attempt that waits for a place is not late through the fault of the scheduler: the operator
+//! has limited the running attempts. So the time from the moment when all places, or a queue's
+//! share of them, were taken counts as **held**. A place that becomes free and is taken again in
+//! one step does not end it. The time for which a drain holds a queue counts as held too, also of an
+//! attempt that starts after the drain has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;

@@ -1,4 +1,4 @@
-//! The attempts of one scheduler that run.
+//! The running attempts of one scheduler.
 
 use std::collections::BTreeMap;
 use std::mem;

@@ -1,4 +1,4 @@
-//! What a timer is called: a queue in a namespace, and the caller's own key in it.
+//! The name of a timer: a queue in a namespace, and the caller's own key in it.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What is kept of the clocks with the commits, and how an opening goes on from there. See
-//! decision 19.
+//! The notes of the clocks that commits carry, and how an opening goes on from them. See decision
+//! 19.
 
 use std::time::Duration;
 

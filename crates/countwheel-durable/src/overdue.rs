@@ -1,5 +1,5 @@
-//! What was overdue when the scheduler was opened: started at a bounded rate, so that a long
-//! time away makes only itself late.
+//! Timers that were overdue when the scheduler was opened. They start at a bounded rate, so that a
+//! long absence makes no other timer late.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Retry schedules as data: when the next attempt comes after a failure, and when to stop.
+//! Retry schedules as data: the delay of the next attempt after a failure, and the end of the
+//! schedule.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Threads for handlers that take their time.
+//! Threads for slow handlers.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! One timer as it is stored: what is due, when, what has been tried.
+//! One timer as the store has it: its action, its deadline, its attempts so far.
 
 use std::fmt;
 use std::time::Duration;

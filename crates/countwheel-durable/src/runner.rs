@@ -1,5 +1,5 @@
-//! An engine on a thread of its own: requests and outcomes come in by an inbox, and while
-//! one commit runs the next one gathers.
+//! An engine on a thread of its own. An inbox takes requests and outcomes; while one commit runs,
+//! the next one gathers.
 
 use std::any::Any;
 use std::cell::Cell;

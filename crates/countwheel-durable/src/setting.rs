@@ -1,4 +1,4 @@
-//! What is configured beside the timers: a small map that belongs to the whole store.
+//! The configuration beside the timers: a small map that belongs to the whole store.
 
 use std::collections::BTreeMap;
 use std::fmt;

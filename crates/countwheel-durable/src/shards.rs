@@ -1,4 +1,4 @@
-//! Into how many shards a store is divided, and which of them has which timer.
+//! The number of shards of a store, and the shard of each timer.
 
 use std::hash::Hasher;
 

@@ -1,4 +1,4 @@
-//! What a scheduler has done so far, in numbers.
+//! The counters of a scheduler.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! One commit for the turns of several shards, where the store takes them together.
 //!
-//! The first thread that comes leads: it commits its turn, and the turns that come meanwhile wait.
-//! The first of those leads next, and commits them all. So a sync of the disk serves as many shards
-//! as had something to commit during the one before. RocksDB's write groups are the model.
+//! The first thread leads: it commits its turn, and later turns wait meanwhile. The first of the
+//! waiting threads leads next, and commits all waiting turns. So one sync of the disk serves all
+//! shards whose turns came during the sync before. RocksDB's write groups are the model.
 
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! What is wrong while everything else goes on.
+//! Faults that leave everything else going on.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! The disk without the system: files and names, as they are and as they would be after the
-//! power was cut.
+//! The disk without the system: files and names, as they are and as they would be after a power
+//! cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! Answers the kernel.
+//! Answers the requests of the kernel.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

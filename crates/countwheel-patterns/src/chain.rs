@@ -1,5 +1,4 @@
-//! What runs again and again: the shell around the state machines of periodic tasks, supervised
-//! tasks and workers.
+//! The shell around the state machines of periodic tasks, supervised tasks and workers.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! A limit that is handed down a chain of calls, and only ever shrinks.
+//! A limit that passes down a chain of calls, and only ever shrinks.
 
 use std::time::Duration;
 

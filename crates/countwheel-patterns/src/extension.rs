@@ -1,4 +1,4 @@
-//! What a timer can do with the patterns at hand.
+//! The methods that the patterns add to a timer.
 
 use countwheel::{Timer, WithTimeout};
 

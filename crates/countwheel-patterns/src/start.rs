@@ -1,4 +1,4 @@
-//! How what runs again and again begins, and how one of its runs ends.
+//! The start of periodic tasks and workers, and the end of one of their runs.
 
 use std::fmt;
 use std::io;

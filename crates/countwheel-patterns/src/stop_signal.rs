@@ -1,4 +1,4 @@
-//! How work that is under way is told to stop.
+//! The signal that tells running work to stop.
 
 use std::collections::BTreeMap;
 use std::future::{self, Future};

@@ -1,4 +1,4 @@
-//! Where callers' connections come in, and what goes on along each.
+//! Accepts callers' connections, and drives each of them.
 
 use std::convert::Infallible;
 use std::io;

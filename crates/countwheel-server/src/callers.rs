@@ -1,9 +1,9 @@
-//! Who a caller is, as far as limits go.
+//! The identity of a caller, for the limits.
 //!
 //! A limit per address is a limit per machine only if the address is the caller's own. One machine
-//! has a whole /64 of IPv6, so those count as one. Behind a proxy every connection has the address
-//! of the proxy; what the proxy says of the caller is believed if the operator trusts it, and of
-//! nobody else.
+//! has a whole /64 of IPv6, so the addresses of a /64 count as one. Behind a proxy every connection
+//! has the address of the proxy. The service believes a proxy about its callers if the operator
+//! trusts it, and no other peer.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

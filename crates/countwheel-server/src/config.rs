@@ -1,4 +1,4 @@
-//! What the operator sets: flags, and the environment for what is secret.
+//! The operator's settings: flags, and the environment for secrets.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;

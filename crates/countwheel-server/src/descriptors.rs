@@ -1,7 +1,7 @@
-//! How many files the process may have open, and what for.
+//! The division of the process's open files.
 //!
-//! The store and the deliveries have theirs before callers get any. A connection that idles is
-//! nobody's only way in, but a table that cannot be opened stops everything.
+//! The store and the deliveries get their files before callers get any. An idle connection is no
+//! caller's only way in, but a table that cannot be opened stops everything.
 
 use std::ffi::OsString;
 use std::path::Path;

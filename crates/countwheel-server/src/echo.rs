@@ -1,4 +1,5 @@
-//! A receiver to try timers on, in `dev` only: answers as its query asks and shows what came.
+//! A receiver for trying out timers, in `dev` only: it answers as its query asks and shows the
+//! requests it got.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,6 +1,6 @@
-//! What is logged of attempts that fail: by target, the first, the tenth, the hundredth and so on, and
-//! that the target answers again. A receiver that is away for an hour fails thousands of attempts, and
-//! a line for each would hide all others.
+//! The log of failed attempts: for each target the first, the tenth, the hundredth and so on, and a
+//! line when the target answers again. A receiver that is away for an hour fails thousands of
+//! attempts, and a line for each would hide all other lines.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,6 @@
-//! A bound on how many lines a second are logged, so that nothing that callers or receivers do fills a
-//! disk with lines or holds up whoever writes them. How many were left out is one line of its own.
+//! A bound on the log lines of a second, so that neither callers nor receivers can fill a disk with
+//! lines or hold up the threads that write them. A line of its own says how many lines were left
+//! out.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};

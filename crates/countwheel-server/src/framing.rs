@@ -1,12 +1,14 @@
-//! Where each request on a connection begins and ends (RFC 9112), before anybody acts on it.
+//! Finds where each request on a connection begins and ends (RFC 9112), before other code acts on
+//! it.
 //!
-//! Two readers of one connection that see its requests begin in different places can be made to take
-//! a part of one request for another. So what leaves room for a second reading is refused here,
-//! though the reader behind would make sense of it: it takes a bare line feed for the end of a line,
-//! and drops a length that stands beside a transfer coding before anybody sees it.
+//! If two readers of one connection see its requests begin in different places, an attacker can
+//! make one of them take a part of one request for another. So this module refuses every request
+//! that a second reader could read differently, even if the reader behind would accept it: that
+//! reader takes a bare line feed for the end of a line, and drops a length beside a transfer coding
+//! before later code can see it.
 //!
-//! A state machine over bytes. It holds none: who asks keeps those that were not passed on yet. The
-//! verdict is the same however the bytes were cut.
+//! The module is a state machine over bytes, and holds none: its caller keeps the bytes that have
+//! not passed yet. The verdict is the same however the bytes were cut.
 
 use axum::http::{Uri, header};
 use httparse::{EMPTY_HEADER, Status};

@@ -1,5 +1,5 @@
-//! What stands between a connection and the reader of HTTP. It hands over one request at a time,
-//! and only in due form ([`crate::framing`]), and it notes whose turn it is.
+//! The stream between a connection and the reader of HTTP. It hands over one request at a time, and
+//! only in due form ([`crate::framing`]), and it notes whose turn it is.
 
 use std::io;
 use std::mem::MaybeUninit;

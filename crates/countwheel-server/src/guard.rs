@@ -1,4 +1,4 @@
-//! Which addresses and ports a delivery may go to.
+//! The addresses and ports that a delivery may go to.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! What a timer's payload holds: the request that a delivery makes.
+//! The payload of a timer: the request that a delivery makes.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
-//! What a request leaves on its connection: the rest of a body that nobody read.
+//! The unread rest of a request's body on its connection.
 //!
-//! A refusal often needs no body. If what is left of it were dropped, the connection would have to
-//! be closed, and whoever sends the next request on it, as every pooling client does, would lose
-//! that one. So the rest is read, up to a bound; and where it is longer, or slow, the answer says
-//! `connection: close`, and the connection **lingers** (RFC 9112, section 9.6): it is closed for
-//! writing, and what still comes is read and dropped for a while. Closed at once, it would be reset,
+//! A refusal often needs no body. If the service dropped the rest of it, it would have to close the
+//! connection, and a pooling client would lose the next request on it. So the service reads the
+//! rest, up to a bound. If the rest is longer, or slow, the answer says `connection: close`, and
+//! the connection **lingers** (RFC 9112, section 9.6): the service closes it for writing, and reads
+//! and drops the bytes that still come for a while. Closed at once, the connection would be reset,
 //! and the caller might never see the answer.
 
 use std::io;

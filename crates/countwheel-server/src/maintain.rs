@@ -1,8 +1,8 @@
-//! The commands on a data directory that no process has open: init, check, repair, verify,
-//! restore.
+//! The commands on a data directory that no process has open: init, check, repair, verify, restore.
 //!
-//! Exit codes: 0 sound, or done; 1 something is damaged or lost; 2 wrong usage, or it cannot be
-//! read or written; 4 a process has the directory, or changes it faster than `check` reads it.
+//! Exit codes: 0 sound, or done; 1 something is damaged or lost; 2 wrong usage, or the directory
+//! cannot be read or written; 4 a process has the directory, or changes it faster than `check`
+//! reads it.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};

@@ -1,4 +1,4 @@
-//! What is not in use goes back to the system.
+//! Gives unused memory back to the system.
 
 /// Has the program begin again, in the same process, with memory settings under which it stays
 /// small however long it runs. Returns if they are there already, or cannot be had: then it goes on

@@ -1,4 +1,4 @@
-//! What Prometheus scrapes. Each metric is explained in `docs/metrics.md`.
+//! The metrics for Prometheus. `docs/metrics.md` explains each of them.
 
 use std::fmt;
 use std::sync::Arc;

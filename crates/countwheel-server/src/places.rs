@@ -1,12 +1,12 @@
-//! The places that callers' connections have, by address and in all.
+//! The places of callers' connections, by address and in all.
 //!
-//! Nobody who comes waits for a place. A connection is either the service's turn, while a request
-//! on it is answered, or the caller's: no whole head has come, a body does not go on, an answer is
-//! not read. When all places are taken, or all of an address, the connection goes on which it has
-//! been the caller's turn for longest. Where there is none, the connection that comes gets one of a
-//! few places in **reserve**, on which only health and metrics are answered; everything else is
-//! refused there. Since nothing is changed there, whoever comes when the reserve is taken too gets
-//! the place of the oldest in it.
+//! No new connection waits for a place. A connection is either in the service's turn, while the
+//! service answers a request on it, or in the caller's turn: no whole head has come, a body does
+//! not go on, or the caller does not read an answer. When all places are taken, or all of an
+//! address, the connection goes that has been in the caller's turn for longest. If there is none,
+//! the new connection gets one of a few places in **reserve**. On these the service answers only
+//! health and metrics, and refuses everything else. Since no request changes anything there, a new
+//! connection takes the place of the oldest one when the reserve is full too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;

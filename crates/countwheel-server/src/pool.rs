@@ -1,8 +1,8 @@
 //! Connections to targets, each open before a request is made for it.
 //!
-//! A request says how late it is. That is known when its head is handed to an open connection, not
-//! before; a client that takes a whole request and then connects for it says too little. So whoever
-//! sends first [takes](Pool::take) a connection, and then makes the request.
+//! A request says how late it is. The service knows the lateness only when the head is handed to an
+//! open connection. A client that takes a whole request and then connects would state too little.
+//! So a sender first [takes](Pool::take) a connection, and then makes the request.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

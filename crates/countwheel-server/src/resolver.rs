@@ -1,5 +1,5 @@
-//! Where names lead: the system's resolver, and the guard. The connection goes to one of the very
-//! addresses that were checked.
+//! The addresses of names: the system's resolver, and the guard. The connection goes to one of the
+//! checked addresses.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

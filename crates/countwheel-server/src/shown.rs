@@ -1,8 +1,9 @@
-//! Text that others wrote, where people read it: in logs, on a terminal and on the page.
+//! Foreign text in places where people read it: in logs, on a terminal and on the page.
 //!
-//! What moves a terminal's cursor, turns the direction of writing or shows nothing at all could make a
-//! key or a receiver's answer pass for something else (Boucher and Anderson, "Trojan Source", 2021). Such characters
-//! are shown as JSON escapes them, `\u202e`, so that JSON stays what it is.
+//! A character that moves a terminal's cursor, turns the direction of writing or shows nothing at
+//! all could make a key or a receiver's answer pass for something else (Boucher and Anderson,
+//! "Trojan Source", 2021). This module shows such characters as JSON escapes them, `\u202e`, so
+//! that JSON stays the same.
 
 use std::io::{self, Write};
 

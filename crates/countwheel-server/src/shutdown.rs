@@ -1,4 +1,4 @@
-//! When and how the process ends.
+//! The end of the process.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
-//! Reading a trace: operations on timers, each with the time at which it happened.
+//! Reads a trace: operations on timers, each with the time at which it happened.
 //!
 //! A trace is text, with one JSON object a line. `docs/operate.md` names the fields. The fields of
-//! a set are those of a set's body in `docs/api.md`, and are read by the same code.
+//! a set are those of a set's body in `docs/api.md`, and the same code reads them.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};

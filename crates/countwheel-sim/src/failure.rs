@@ -1,4 +1,4 @@
-//! What a run says that went wrong.
+//! The failure that a run reports.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,9 +1,8 @@
-//! What a timer does while there is nothing to do: nothing, as the kernel sees it.
+//! A timer with nothing to do does nothing, as the kernel sees it.
 //!
-//! Timers that have fired something and have nothing pending, and timers with a million tasks
-//! an hour away, of every layout and with coarse and fine ticks, all at once. Over some
-//! seconds, their own count of wake-ups and the kernel's of how often their threads went to
-//! sleep must not move.
+//! Timers that have fired something and have nothing pending, and timers with a million tasks an
+//! hour away, of every layout and with coarse and fine ticks, all at once. Over some seconds,
+//! neither their own count of wake-ups nor the kernel's count of their threads' sleeps may change.
 
 use std::collections::BTreeMap;
 use std::fmt;

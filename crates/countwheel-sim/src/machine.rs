@@ -1,4 +1,4 @@
-//! What a simulated process runs on: a disk, and which of the stores is on it.
+//! The machine of a simulated process: a disk, and one of the stores on it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,7 @@
-//! The plainest model of durable timers: a map, and the rules as a reader of the documents
-//! would write them. It predicts every answer and checks every attempt and every record.
+//! The plainest model of durable timers: a map, and the rules as a reader of the documents would
+//! write them. It predicts every answer and checks every attempt and every record.
 //!
-//! What it does not predict it accepts within bounds: the delay that jitter draws.
+//! The model does not predict the delay that jitter draws, and accepts any delay within its bounds.
 
 macro_rules! ensure {
     ($holds:expr, $($text:tt)*) => {

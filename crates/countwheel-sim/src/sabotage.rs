@@ -1,5 +1,5 @@
-//! Mistakes made at the seams of a store: a call left out, an error swallowed, an answer that is
-//! not quite right. Each is what a mistake in the store would come to, and has to be found.
+//! Mistakes at the seams of a store: a call left out, an error swallowed, an answer slightly wrong.
+//! Each stands for a mistake in the store, and the proofs have to find it.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,8 @@
 //! The world around an engine: a clock, clients, receivers, a store that crashes.
 //!
-//! Two phases. In the first everything is allowed and checked after every turn. In the
-//! second nothing fails any more, and everything that was accepted must come to an end.
+//! A run has two phases. In the first phase every fault is allowed, and every turn is followed by
+//! checks. In the second phase nothing fails any more, and every accepted timer must come to an
+//! end.
 
 mod boots;
 mod crashing;

@@ -1,4 +1,4 @@
-//! Which start of the machine a reading of its boot clock belongs to.
+//! The start of the machine to which a reading of its boot clock belongs.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! How durations are distributed.
+//! The distribution of durations.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Where chance comes from: a generator that each owner has of its own.
+//! The source of chance: a generator for each owner.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

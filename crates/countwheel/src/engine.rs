@@ -1,7 +1,7 @@
-//! What a timer does: takes out what is due, has it run, keeps count, and stops.
+//! The work of a timer: it takes out due tasks, runs them, keeps count, and stops.
 //!
-//! The engine never waits. A host calls [`Engine::turn`] and sleeps as long as that says; a
-//! call that needs the host sooner wakes it.
+//! The engine never waits. A host calls [`Engine::turn`] and sleeps for the returned time; a call
+//! that needs the host sooner wakes it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

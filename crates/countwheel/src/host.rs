@@ -1,4 +1,4 @@
-//! How time passes for a timer: on a thread of its own, on a runtime, or by hand.
+//! The hosts of a timer: a thread of its own, a runtime, or a manual host.
 
 pub(crate) mod manual;
 pub(crate) mod task;

@@ -1,4 +1,4 @@
-//! What a timer has done, and what it is doing.
+//! The counters of a timer, and a view of its present work.
 
 use std::time::Duration;
 

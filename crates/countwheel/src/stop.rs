@@ -1,4 +1,4 @@
-//! How a timer ends.
+//! The end of a timer.
 
 use std::fmt;
 use std::pin::Pin;

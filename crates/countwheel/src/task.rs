@@ -1,4 +1,4 @@
-//! What fires: a task, or a waker.
+//! The two kinds of jobs: a task, and a waker.
 
 use std::any::type_name;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What callers hold.
+//! The handle of a timer.
 
 use std::cell::Cell;
 use std::io;

@@ -1,5 +1,5 @@
-//! Notices timers that are behind or dead: nobody else would, since what does not fire does
-//! not complain.
+//! Notices timers that are behind or dead. No other part would: a task that does not fire does not
+//! complain.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,5 +1,5 @@
-//! P1: many connections, each heard of once a period. Who is silent for too long has to be
-//! noticed, and nobody else.
+//! P1: many connections, each with a message once a period. The peer has to notice every silent
+//! connection, and no other.
 
 mod idle_watch;
 mod timer;

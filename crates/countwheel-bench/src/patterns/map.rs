@@ -1,5 +1,5 @@
-//! P3: a map whose entries live for a while, read and written by all threads. P3m: what its
-//! entries take up, and when it lets go of those that have expired.
+//! P3: a map whose entries live for a while, read and written by all threads. P3m: the memory of
+//! its entries, and the time at which it drops expired ones.
 
 mod at_rest;
 mod in_use;

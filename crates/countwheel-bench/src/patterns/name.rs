@@ -1,4 +1,4 @@
-//! Who takes part, by name.
+//! The names of the peers.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};

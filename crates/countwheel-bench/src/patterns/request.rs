@@ -1,5 +1,5 @@
-//! P2: requests that wait for an answer, each with a deadline. P2t: one in a hundred never
-//! gets one.
+//! P2: requests that wait for an answer, each with a deadline. P2t: one request in a hundred never
+//! gets an answer.
 
 mod by_hand;
 mod ours;

@@ -1,4 +1,4 @@
-//! What a run of the patterns leaves behind.
+//! The results of a run of the patterns.
 
 use serde::{Deserialize, Serialize};
 

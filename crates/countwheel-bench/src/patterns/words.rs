@@ -1,4 +1,4 @@
-//! What the page says about the patterns, and which tables there are.
+//! The text and the list of tables of the page about the patterns.
 
 use std::fmt::Write as _;
 

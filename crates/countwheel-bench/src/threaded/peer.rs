@@ -1,4 +1,4 @@
-//! What is measured: our timer and its peers, behind one trait.
+//! The peers: our timer and those of other libraries, behind one trait.
 
 mod countwheel;
 mod futures;

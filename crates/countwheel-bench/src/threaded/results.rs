@@ -1,4 +1,4 @@
-//! What a run with threads leaves behind.
+//! The results of a run with threads.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Which tables there are of the workloads with threads.
+//! The list of tables of the workloads with threads.
 
 use super::results::Threaded;
 use super::workload::Workload;

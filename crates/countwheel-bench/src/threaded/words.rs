@@ -1,4 +1,4 @@
-//! What the page says about the workloads with threads.
+//! The text of the page about the workloads with threads.
 
 use std::fmt::Write as _;
 

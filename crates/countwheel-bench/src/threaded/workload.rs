@@ -1,4 +1,4 @@
-//! What the peers have to do, and what is measured of it.
+//! The work of the peers, and the figures measured.
 
 mod churn;
 mod exact;

@@ -1,5 +1,5 @@
-//! The latency of single calls: every call has the clock read before and after it,
-//! and that cost is in the figures.
+//! The latency of single calls. The clock is read before and after every call, and the figures
+//! include that cost.
 
 use anyhow::ensure;
 

@@ -1,5 +1,5 @@
-//! W1: schedule N timers, cancel all of them in random order; then once more, now
-//! that the memory is there (W1w).
+//! W1: schedule N timers, cancel all of them in random order; then once more with the memory
+//! already allocated (W1w).
 
 use std::hint::black_box;
 

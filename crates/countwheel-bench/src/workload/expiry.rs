@@ -1,4 +1,4 @@
-//! W3: timers that fire, and ticks on which nothing does.
+//! W3: timers that fire, and ticks without a deadline.
 
 use anyhow::ensure;
 

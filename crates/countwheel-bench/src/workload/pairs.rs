@@ -1,6 +1,6 @@
-//! W2: timeouts of requests. N timers pend; each step schedules one and cancels the
-//! one that is N older, unless its request is one of the 1 % that never answer.
-//! A tick passes every 1000 steps.
+//! W2: timeouts of requests. N timers pend. Each step schedules one timer and cancels the timer
+//! that is N older, unless its request is one of the 1 % without an answer. A tick passes every
+//! 1000 steps.
 
 use anyhow::ensure;
 

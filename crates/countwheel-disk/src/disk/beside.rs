@@ -1,8 +1,8 @@
-//! Checks a directory that a process has open, and goes on changing.
+//! Checks a directory that a process has open and goes on changing.
 //!
-//! Nothing is locked. A table never changes, so it counts as damaged if the manifest still names it
-//! after it was read. The log grows and is flushed while it is read, so what is wrong with it counts if
-//! the next look at it finds the same in the same place.
+//! The check locks nothing. A table never changes, so a damaged table counts if the manifest still
+//! names it after the read. The log changes during the read, so damage to the log counts if the
+//! next look finds it again in the same place.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! How a data directory is opened, and how a store is made in it, wherever it lies.
+//! Opens a data directory and makes a store in it, on any file system.
 
 use std::path::{Path, PathBuf};
 

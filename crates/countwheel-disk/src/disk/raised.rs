@@ -1,4 +1,4 @@
-//! What `FORMAT` says while a store is open.
+//! The contents of `FORMAT` while a store is open.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

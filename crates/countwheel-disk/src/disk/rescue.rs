@@ -1,5 +1,4 @@
-//! What is done to a data directory that nobody has open: it is checked, and what can be saved of
-//! it is saved.
+//! Checks a data directory that no process has open, and saves the readable part of it.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
-//! What no sync protects from: bytes that change by themselves, files that are not what they
-//! were.
+//! Damage that no sync prevents: bytes that change by themselves, files replaced by others.
 
 use std::fmt;
 

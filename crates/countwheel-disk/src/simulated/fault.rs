@@ -1,4 +1,4 @@
-//! What can go wrong with a call, and which calls there were.
+//! The faults of a call, and the list of calls made.
 
 use std::fmt;
 use std::io;

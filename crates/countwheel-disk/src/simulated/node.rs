@@ -1,4 +1,4 @@
-//! One file: what is read, what is durable, and what was written since.
+//! One file: its present bytes, its durable bytes, and the writes since.
 
 use std::collections::BTreeMap;
 

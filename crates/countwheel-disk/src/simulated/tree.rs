@@ -1,5 +1,4 @@
-//! Directories: which files and directories have a name, and which still have it after a loss of
-//! power.
+//! Directories: the present names of files and directories, and the names after a loss of power.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

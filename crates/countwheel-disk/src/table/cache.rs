@@ -1,7 +1,7 @@
-//! Blocks in memory, up to a number of bytes. Shared by all tables of a store.
+//! A cache of blocks, bounded in bytes. All tables of a store share it.
 //!
-//! Which to give up is decided by second chance: in the order in which they came, but one that
-//! was used since goes to the end of the line once more.
+//! Eviction is by second chance: blocks leave in the order in which they came, but a block used
+//! since then goes to the end of the line once more.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Reads everything and says what is wrong with it.
+//! Reads everything and reports the damage.
 
 use std::collections::BTreeSet;
 use std::io;

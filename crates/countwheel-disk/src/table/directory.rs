@@ -1,4 +1,4 @@
-//! What the parts of a table store share: its files, its numbers, and what becomes of errors.
+//! The shared parts of a table store: its files, its numbers, and its handling of errors.
 
 use std::io;
 use std::sync::Arc;

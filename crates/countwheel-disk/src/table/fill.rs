@@ -1,9 +1,9 @@
-//! Fills the gaps of an index in memory, of a table that cannot be merged.
+//! Fills the gaps in an index of a table that cannot be merged, in memory.
 //!
-//! A table with a damaged index is merged by itself, which makes its indexes anew. One that has a
-//! damaged record as well is left alone. So what the damaged blocks of its index said is read from
-//! the records that can be read, and kept as one more block until the table is closed. Only what
-//! was in the damaged blocks is kept, whatever the table holds.
+//! A merge of a table with a damaged index by itself makes its indexes anew. A table that has a
+//! damaged record as well is left alone. For such a table, the entries of the damaged index blocks
+//! come from its readable records, and form one more block until the table is closed. That block
+//! holds only the entries of the damaged blocks, whatever the size of the table.
 
 use std::sync::Arc;
 

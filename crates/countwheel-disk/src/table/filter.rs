@@ -1,6 +1,6 @@
-//! Which names a table certainly does not have: a Bloom filter (Bloom, 1970) in blocks of a cache
-//! line (Putze, Sanders and Singler, 2007), ten bits a name, so that about one name in a hundred
-//! is looked for in vain.
+//! The names that a table certainly does not have: a Bloom filter (Bloom, 1970) in blocks of a
+//! cache line (Putze, Sanders and Singler, 2007). It takes ten bits a name, so that about one name
+//! in a hundred causes a needless look.
 
 use super::format::Malformed;
 

@@ -1,8 +1,8 @@
-//! Finds the blocks of records of a table whose index over names cannot be read.
+//! Finds the blocks of records of a table whose name index cannot be read.
 //!
-//! The blocks stand in the file in the order of their keys. So an index of one level over all of
-//! them is made of one pass through the file, and kept in memory until the table is closed: about
-//! a hundredth of the file.
+//! The blocks stand in the file in the order of their keys. One pass through the file builds an
+//! index of one level over all of them, about a hundredth of the size of the file. The index stays
+//! in memory until the table is closed.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Reads a table: by name, and in order from any place in one of its three trees.
+//! Reads a table: by name, and in order from any position in one of its three trees.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Reads what can be read of damaged tables, for a repair that makes a new store of it.
+//! Reads the readable part of damaged tables, for a repair that makes a new store of it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Reads in order of wake or of list: all tables at once, without what was replaced.
+//! Reads all tables together in the order of wakes or of the list, without replaced records.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! What the store is at one moment: runs of tables, which never change.
+//! The state of the store at one moment: runs of tables, which never change.
 
 use std::sync::Arc;
 

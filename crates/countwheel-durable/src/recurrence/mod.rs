@@ -1,6 +1,6 @@
-//! Timers that come again: schedules as data, and which run follows which.
+//! Recurring timers: schedules as data, and the order of runs.
 //!
-//! Nothing here reads a clock or a store: times go in and times come out.
+//! This module reads neither a clock nor a store: times go in and times come out.
 
 mod cron;
 mod position;

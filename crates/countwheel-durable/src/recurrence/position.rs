@@ -1,4 +1,4 @@
-//! Where a recurring timer stands, and which run follows which.
+//! The position of a recurring timer in its schedule, and the order of runs.
 
 use std::time::Duration;
 

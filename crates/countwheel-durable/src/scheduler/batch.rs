@@ -1,4 +1,4 @@
-//! Requests that are done all together or not at all.
+//! Requests that succeed or fail together.
 
 use super::Scheduler;
 use crate::draft::{Draft, Replaced};

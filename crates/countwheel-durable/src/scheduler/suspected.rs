@@ -1,4 +1,4 @@
-//! What a scheduler does with suspects: it holds them back, and starts them in their turn.
+//! The scheduler's handling of suspects: it holds them back, and starts them in their turn.
 
 use std::mem;
 use std::time::Duration;

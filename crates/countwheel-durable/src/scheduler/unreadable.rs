@@ -1,7 +1,8 @@
-//! What becomes of a record that cannot be read: it is put aside, and everything else goes on.
+//! The scheduler's handling of unreadable records: it puts them aside, and everything else goes on.
 //!
-//! Its name is noted, a bounded number of them, and it is left out. It is tried again after a while,
-//! since some reads fail only once, and at the next start; a set or a removal of its name ends it.
+//! The scheduler notes the name of such a record, up to a bounded number of names, and leaves the
+//! record out. It tries the record again after a while, since some reads fail only once, and at the
+//! next start. A set or a removal of the name ends the trouble.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Where the clocks stood at a commit.
+//! The readings of the clocks at a commit.
 
 use countwheel_time::{BootId, Instant, Timestamp};
 

@@ -1,4 +1,4 @@
-//! What only a store on a disk can run into.
+//! The errors that only a store on a disk has.
 
 use std::io;
 use std::path::PathBuf;

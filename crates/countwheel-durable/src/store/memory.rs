@@ -1,4 +1,4 @@
-//! Timers in memory: the plain reference that the other stores are compared with.
+//! A store in memory: the plain reference for the other stores.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -1,4 +1,4 @@
-//! One queue's part of the window, and what it costs.
+//! One queue's part of the window, and its cost.
 
 use std::collections::BTreeMap;
 

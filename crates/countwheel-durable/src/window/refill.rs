@@ -1,4 +1,4 @@
-//! How the window is filled from the store, and what it gives up when it holds too much.
+//! Fills the window from the store, and gives up entries when the window holds too much.
 
 use std::ops::Bound;
 use std::time::Duration;

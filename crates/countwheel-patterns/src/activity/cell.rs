@@ -1,4 +1,4 @@
-//! One thing that is watched.
+//! One watched thing.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,17 +1,16 @@
-//! When something was last heard of: what idle watches, heartbeats and leases have in common.
+//! The time of last activity, for idle watches, heartbeats and leases.
 //!
-//! Each thing that is watched is a [`Cell`] with the times of its last activity. Activity
-//! writes a time and does nothing else. A wheel holds each cell once, under the time at which
-//! something would have to be said if nothing more happened; when that time comes, the cell is
-//! looked at, and if something has happened it goes back to the wheel for the rest. (So do
-//! Netty's idle handler and SOFARegistry's leases.) What a [`Policy`] decides to do then
-//! happens on the executor, and only after another look.
+//! Each watched thing is a [`Cell`] with the times of its last activity. An activity writes a time
+//! and does nothing else. A wheel holds each cell once, under the time of the next event if no
+//! activity follows. When that time comes, the shard looks at the cell, and files a cell with new
+//! activity again for the rest. (Netty's idle handler and SOFARegistry's leases do the same.) The
+//! decision of a [`Policy`] runs on the executor, after another look.
 //!
-//! A cell is always in one place: in the wheel, in a task that deals with it, or, for a lease
-//! that has run out, with its guard. So nothing is done twice at a time for one cell, and what
-//! waits for an executor is bounded by the number of cells.
+//! A cell is always in one place: in the wheel, in a task that handles it, or, for an expired
+//! lease, with its guard. So no two actions of one cell run at the same time, and the number of
+//! cells bounds the work that waits for an executor.
 //!
-//! `stalls.rs` keeps the time that does not count: in which this process did not run itself.
+//! `stalls.rs` keeps the time that does not count, in which this process did not run.
 
 mod cell;
 mod shard;

@@ -1,6 +1,6 @@
 //! Some of the cells, and the wheel that says when to look at them.
 //!
-//! Under the lock nothing foreign runs, and no cell is dropped.
+//! Under the lock no foreign code runs, and no cell is dropped.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,9 +1,8 @@
-//! The time in which this process did not run, and which counts against nobody.
+//! The time in which this process did not run. It counts against no connection or lease.
 //!
-//! Eureka compares the time between two runs of its eviction with what it should have been,
-//! and adds the difference to every lease of that run. Here the difference is taken out of time
-//! itself: activity is written down, and judged, on a clock from which all stalls so far
-//! are subtracted.
+//! Eureka compares the time between two runs of its eviction with the expected time, and adds the
+//! difference to every lease of that run. Here the difference is taken out of time itself: activity
+//! is written down, and judged, on a clock from which all stalls so far are subtracted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! How far an operation has come in its schedule.
+//! The position of an operation in its schedule.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! How many retries many operations may make together.
+//! A bound on the retries of many operations together.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Chance in a delay.
+//! The random part of a delay.
 
 use std::time::Duration;
 

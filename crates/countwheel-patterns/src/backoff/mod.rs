@@ -1,4 +1,4 @@
-//! When to try again: a schedule as data, apart from whoever waits and tries.
+//! The times of retries: a schedule as data, apart from the code that waits and tries.
 
 mod attempts;
 mod budget;

@@ -1,4 +1,4 @@
-//! The schedules of others, under their names.
+//! The schedules of other systems, under their names.
 
 use std::sync::Arc;
 use std::time::Duration;

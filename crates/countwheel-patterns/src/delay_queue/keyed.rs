@@ -1,4 +1,4 @@
-//! The delay queue whose items have keys, so that a newer one takes the place of an older.
+//! The delay queue whose items have keys, so that a newer item replaces an older one.
 
 use std::borrow::Borrow;
 use std::fmt;

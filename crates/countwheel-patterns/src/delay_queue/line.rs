@@ -1,4 +1,4 @@
-//! Who waits for an item, first come, first served.
+//! The consumers that wait for an item, first come, first served.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;

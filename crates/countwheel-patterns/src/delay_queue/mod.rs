@@ -1,7 +1,7 @@
 //! Queues whose items can be taken once they are due.
 //!
-//! `shelf.rs` is what such a queue holds, `line.rs` who waits for it, `queue.rs` where the two
-//! meet behind a lock; `keyed.rs` is the kind whose items have keys.
+//! `shelf.rs` has the items of a queue, `line.rs` its waiting consumers, `queue.rs` puts the two
+//! behind a lock; `keyed.rs` is the kind whose items have keys.
 
 mod keyed;
 mod line;

@@ -1,4 +1,4 @@
-//! How one waits for the next item.
+//! The future of the next item.
 
 use std::fmt;
 use std::pin::Pin;

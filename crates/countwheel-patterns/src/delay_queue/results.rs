@@ -1,4 +1,4 @@
-//! What the calls of delay queues answer.
+//! The results of calls of delay queues.
 
 use std::time::Duration;
 use std::{fmt, io};

@@ -1,4 +1,4 @@
-//! What a delay queue holds: one thread at a time, no waiting.
+//! The items of a delay queue: one thread at a time, no waiting.
 
 use std::collections::VecDeque;
 

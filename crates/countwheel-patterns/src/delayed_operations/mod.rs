@@ -1,7 +1,7 @@
 //! Operations that wait until they can be completed, or until their time is up.
 //!
-//! `watch.rs` says which are watched under which key, `operation.rs` how one ends exactly
-//! once. The word that decides it is `concurrent/claim.rs`.
+//! `watch.rs` has the operations under each key, `operation.rs` ends an operation exactly once. The
+//! word that decides the end is `concurrent/claim.rs`.
 
 mod operation;
 mod results;

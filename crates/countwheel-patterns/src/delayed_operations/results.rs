@@ -1,4 +1,4 @@
-//! What the calls of delayed operations answer.
+//! The results of calls of delayed operations.
 
 use std::sync::Arc;
 use std::{fmt, io};

@@ -1,4 +1,4 @@
-//! Which operations are watched under which keys.
+//! The watched operations under each key.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
-//! One load for all who miss the same key.
+//! One load for all callers that miss the same key.
 //!
-//! What a load is known by stays in its shard, under the shard's lock, until the load ends, or
-//! until the key is inserted or removed: then what it brings is not kept, since it may be older
-//! than that. Those who wait for it get it in any case.
+//! The record of a load stays in its shard, under the shard's lock, until the load ends, or until
+//! the key is inserted or removed. After such a change the map does not keep the loaded value,
+//! since it may be older. Callers that wait for the load get the value in any case.
 
 use std::any::Any;
 use std::collections::BTreeMap;

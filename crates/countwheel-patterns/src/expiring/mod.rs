@@ -1,7 +1,8 @@
 //! A map whose entries leave by themselves.
 //!
-//! `shard.rs` holds the entries, their deadlines and the lock that decides every race,
-//! `outbox.rs` what has left and is to be told, `load.rs` those who load and those who wait.
+//! `shard.rs` holds the entries, their deadlines and the lock that decides every race. `outbox.rs`
+//! holds the entries that the listener still has to hear of. `load.rs` has the loads and their
+//! waiting callers.
 
 mod builder;
 mod load;

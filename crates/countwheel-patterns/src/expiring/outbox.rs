@@ -1,4 +1,4 @@
-//! Where the entries of a shard go that have left it: to the listener, on the executor.
+//! The way of an entry from its shard to the listener, on the executor.
 
 use std::collections::VecDeque;
 use std::mem;

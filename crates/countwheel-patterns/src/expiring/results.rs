@@ -1,4 +1,4 @@
-//! What the calls of an expiring map answer.
+//! The results of calls of an expiring map.
 
 use std::time::Duration;
 use std::{fmt, io};

@@ -1,12 +1,12 @@
 //! Some of the entries, their deadlines, and the lock that decides about them.
 //!
-//! An entry and its deadline lie behind one lock, so there is no moment at which one is there
-//! without the other. What the wheel says is only when to look: whether an entry is over is
-//! decided by its own deadlines, which a use or a replacement may have moved without telling
-//! the wheel. If they lie later, the wheel is told of the rest of the time when it asks.
+//! An entry and its deadline lie behind one lock, so neither is ever there without the other. The
+//! wheel says only when to look. The entry's own deadlines decide whether it is over, since a use
+//! or a replacement may have moved them without telling the wheel. If these deadlines lie later,
+//! the shard files the entry again for the rest of the time when the wheel brings it up.
 //!
-//! Under the lock, keys are compared, and a value is cloned or shown. No key, value or waker is
-//! dropped there, and no listener called.
+//! Under the lock, the shard compares keys, and clones or shows a value. It drops no key, value or
+//! waker there, and calls no listener.
 
 use std::borrow::Borrow;
 use std::cell::Cell;

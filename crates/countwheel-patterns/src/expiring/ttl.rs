@@ -1,4 +1,4 @@
-//! How long an entry lives, as it is asked for and as it is kept.
+//! The lifetime of an entry, as callers give it and as the map stores it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

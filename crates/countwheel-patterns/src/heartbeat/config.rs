@@ -1,4 +1,4 @@
-//! How often to say something, and when to take the other side for dead.
+//! The time of a heartbeat, and the time after which a silent peer counts as dead.
 
 use std::time::Duration;
 

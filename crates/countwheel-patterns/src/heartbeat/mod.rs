@@ -1,4 +1,4 @@
-//! Heartbeats, and what is done about who does not answer.
+//! Heartbeats, and the recovery of silent peers.
 
 mod config;
 mod recovery;

@@ -1,4 +1,4 @@
-//! How long a connection may be idle, and what is said when it is.
+//! The idle limits of a connection, and the events at their end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Who says that nothing was read or written for too long.
+//! A watch that reports connections without a read or a write for too long.
 
 mod limits;
 mod watched;

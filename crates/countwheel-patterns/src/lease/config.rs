@@ -1,4 +1,4 @@
-//! How long leases last, and how many may be evicted.
+//! The duration of leases, and the limits of eviction.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What becomes of leases that have run out: a second look, a quota, and then the end.
+//! The way of an expired lease: a second look, a quota, and then the end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! Leases, and who is evicted when they are not renewed.
+//! Leases, and the eviction of those not renewed.
 
 mod config;
 mod eviction;

@@ -1,4 +1,4 @@
-//! How many may go.
+//! The number of leases that may be evicted.
 
 use super::LeaseConfig;
 use countwheel::Instant;

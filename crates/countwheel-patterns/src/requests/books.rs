@@ -1,4 +1,4 @@
-//! What one shard knows: its wheel, and the lists of its channels, which run through it.
+//! The state of one shard: its wheel, and the lists of its channels, which run through it.
 
 use std::sync::Arc;
 

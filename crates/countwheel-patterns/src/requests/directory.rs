@@ -1,4 +1,4 @@
-//! Which request has which of the callers' own numbers, and what has timed out lately.
+//! The requests by the callers' own numbers, and the recent time-outs.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

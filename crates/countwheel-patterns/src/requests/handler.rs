@@ -1,4 +1,4 @@
-//! How a handler comes to run: on the executor, or else where the request ends.
+//! Runs a handler: on the executor, or else where the request ends.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};

@@ -1,4 +1,4 @@
-//! What names a request.
+//! The id of a request.
 
 use std::num::NonZeroU64;
 

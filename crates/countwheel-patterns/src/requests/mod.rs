@@ -1,7 +1,8 @@
 //! Requests in flight: each ends once, by its answer or at its deadline at the latest.
 //!
-//! `shard.rs` holds the one lock that decides how a request ends, `books.rs` what is under it,
-//! `directory.rs` the numbers that callers give, `handler.rs` how a handler comes to run.
+//! `shard.rs` holds the one lock that decides the end of a request. `books.rs` has the state under
+//! that lock, `directory.rs` the callers' own numbers, `handler.rs` the way of a handler to its
+//! run.
 
 mod books;
 mod channel;

@@ -1,4 +1,4 @@
-//! The other end of a response, for whoever needs no id.
+//! The other end of a response, for callers that need no id.
 
 use std::error::Error;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What the caller of a request holds.
+//! The caller's handle of a request.
 
 use std::fmt;
 use std::pin::Pin;

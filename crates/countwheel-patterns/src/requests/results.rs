@@ -1,4 +1,4 @@
-//! What comes out: answers, refusals, values that came too late, counters.
+//! The results of requests: answers, refusals, values that came too late, counters.
 
 use std::error::Error;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Some of the requests, behind one lock, which decides how each of them ends.
 //!
-//! Whoever takes a request out of the wheel under the lock ends it: the answer, the deadline, a
-//! cancel, its channel or a stop. Then he gives the lock up and tells the caller. So no waker
-//! and no handler runs under it, and neither does a destructor.
+//! The thread that takes a request out of the wheel under the lock ends it: for the answer, the
+//! deadline, a cancel, its channel or a stop. Then the thread gives the lock up and tells the
+//! caller. So no waker, no handler and no destructor runs under the lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! From the books to the handler and back.
+//! The way from the books to the handler and back.
 
 use std::future::poll_fn;
 use std::pin::pin;

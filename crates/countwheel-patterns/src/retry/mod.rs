@@ -1,7 +1,7 @@
-//! Operations that are tried again until they succeed: a store of those that have failed.
+//! Operations that are tried again until they succeed: a store of failed operations.
 //!
-//! `books` has the rules, `store.rs` the lock and what happens without it, `flight.rs` the
-//! way to the handler and back. [`Retry`] is the keyed store with keys that nobody else has.
+//! `books` has the rules, `store.rs` the lock and the work without it, `flight.rs` the way to the
+//! handler and back. [`Retry`] is the keyed store with keys that no other operation has.
 
 mod books;
 mod builder;

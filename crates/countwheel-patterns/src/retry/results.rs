@@ -1,4 +1,4 @@
-//! What a retry store says and gives back.
+//! The results of a retry store.
 
 use std::fmt;
 use std::io;

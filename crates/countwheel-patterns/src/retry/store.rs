@@ -1,4 +1,4 @@
-//! Books behind a lock, and everything that happens without it.
+//! Books behind a lock, and all work without that lock.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, RandomState};

@@ -1,4 +1,4 @@
-//! Periodic tasks that are watched: a timeout, and longer pauses while there is trouble.
+//! Periodic tasks under supervision: a timeout, and longer pauses while there is trouble.
 
 mod options;
 mod watch;

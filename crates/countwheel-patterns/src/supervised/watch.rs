@@ -1,4 +1,5 @@
-//! When a supervised task runs, and what becomes of a run: a state machine without a clock.
+//! The times of a supervised task's runs, and the results of a run: a state machine without a
+//! clock.
 
 use std::time::Duration;
 

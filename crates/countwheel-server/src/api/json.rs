@@ -1,8 +1,8 @@
-//! Strict reading of JSON: what is not asked for is refused, never passed over.
+//! Strict reading of JSON: the reader refuses unknown parts and never ignores them.
 //!
-//! `serde_json` reads the grammar. This adds what an API wants beyond it: no doubled
-//! names at any depth, no unknown ones, a bound on the depth, numbers as they were
-//! written, and a pointer to what is wrong.
+//! `serde_json` reads the grammar. This module adds the demands of an API: no doubled names at any
+//! depth, no unknown names, a bound on the depth, numbers as they were written, and a pointer to
+//! the fault.
 
 use std::borrow::Cow;
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! Health, readiness and metrics, for those who run the service.
+//! Health, readiness and metrics, for operators.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Pages of lists, written as they are read.
+//! Pages of lists, written while they are read.
 //!
-//! A page can be long, and whoever asked for it may read slowly, or not at all. So it is read and
-//! written in pieces, each when the one before has left: a connection keeps the service from two
-//! pieces at the most.
+//! A page can be long, and its caller may read slowly, or not at all. So the service reads and
+//! writes a page in pieces, each when the piece before has left: a connection takes the memory of
+//! two pieces at the most.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! When a timer comes again, as JSON.
+//! The schedule of a recurring timer, as JSON.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a request says outside its fields: the timer's name in the path, the query, the
+//! The parts of a request outside its fields: the timer's name in the path, the query, the
 //! preconditions, the media type and the bytes of its body.
 
 use std::borrow::Cow;

@@ -1,4 +1,4 @@
-//! The retry policy as JSON, and what schedule it comes to.
+//! The retry policy as JSON, and its schedule.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! When the attempts of a retry policy, or the runs of a schedule, would come.
+//! The times of the attempts of a retry policy, or of the runs of a schedule.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Reading what stands on the command line: durations, times, deadlines, headers.
+//! Reads the command line: durations, times, deadlines, headers.
 
 use std::time::Duration;
 

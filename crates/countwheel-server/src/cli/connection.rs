@@ -1,4 +1,4 @@
-//! The options that every command has: which server, which queue, which form.
+//! The options of every command: the server, the queue, the form of output.
 
 use crate::client::{Client, ClientError};
 

@@ -1,4 +1,4 @@
-//! What happened to a timer between two looks at it, as lines of text.
+//! The changes of a timer between two looks at it, as lines of text.
 
 use std::time::Duration;
 

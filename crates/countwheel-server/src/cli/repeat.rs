@@ -1,4 +1,4 @@
-//! Schedules on the command line: when a timer comes again.
+//! Schedules of recurring timers on the command line.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! How times and durations are written for people.
+//! Times and durations as text for people.
 
 use std::time::Duration;
 

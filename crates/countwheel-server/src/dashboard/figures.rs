@@ -1,4 +1,4 @@
-//! The figures of the first page, as plain data, and the one function that takes them: all of them
+//! The figures of the first page, as plain data, and the one function that takes them. All of them
 //! are counts that the scheduler and its store keep.
 
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! The pages for the operator: am I late, what is coming, what was lost. HTML that works without
+//! The pages for the operator: am I late, what is coming, what was lost. The HTML works without
 //! script.
 //!
-//! [`figures`] is what the first page says, as data; [`text`] how figures and the text of others are
-//! written; each other module is a page. The markup is in `templates/`.
+//! [`figures`] has the data of the first page, [`text`] writes figures and foreign text, and each
+//! other module is a page. The markup is in `templates/`.
 
 mod dead;
 mod figures;

@@ -1,4 +1,4 @@
-//! Figures, times and the text of others as the pages write them.
+//! Figures, times and foreign text as the pages write them.
 
 use std::fmt::{self, Write};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The page of one timer: what the API says of it, for people, without what may be secret.
+//! The page of one timer: the API's answer about it, for people, without possible secrets.
 
 use std::sync::Arc;
 

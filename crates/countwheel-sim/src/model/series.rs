@@ -1,5 +1,5 @@
 //! Recurring timers in the plainest way: the points of the schedule one after the other, each
-//! looked at on its own. Nothing is searched, and nothing is computed for many at once.
+//! checked on its own. The model searches nothing, and computes nothing for many points at once.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which timers may be why the process ends, and when those start.
+//! The timers that may be why the process ends, and their times to start.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

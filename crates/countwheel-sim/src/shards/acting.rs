@@ -1,4 +1,4 @@
-//! What an owner does with its shard: half a turn at a time.
+//! The actions of an owner on its shard: half a turn at a time.
 
 use std::collections::BTreeMap;
 

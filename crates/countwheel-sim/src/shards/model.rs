@@ -1,4 +1,4 @@
-//! What has to be true of the timers of all shards, whoever owns them.
+//! The rules for the timers of all shards, whoever owns them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Everything that a store says.
+//! All answers of a store.
 
 use std::collections::BTreeSet;
 

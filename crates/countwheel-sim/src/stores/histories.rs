@@ -1,5 +1,5 @@
-//! The simulated disk and a real one: the same history, the same results, and of what was made
-//! durable the same survives.
+//! The simulated disk and a real one: the same history gives the same results, and the same durable
+//! bytes survive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

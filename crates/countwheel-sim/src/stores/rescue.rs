@@ -1,5 +1,5 @@
-//! Checks and repairs of damaged stores: whatever was damaged, what is kept was written, and what
-//! is not said to be lost or stale is as it was after one of the last commits.
+//! Checks and repairs of damaged stores: whatever was damaged, a repair keeps only written records,
+//! and a timer that it does not report as lost or stale is as it was after one of the last commits.
 
 use std::collections::{BTreeMap, BTreeSet};
 

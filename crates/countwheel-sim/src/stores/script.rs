@@ -1,4 +1,4 @@
-//! What stores are put through: scripts that are written down, and lives that are drawn.
+//! The lives of stores: written scripts, and drawn lives.
 
 use countwheel_disk::simulated::{Calls, Failure, Fault, Operation};
 use countwheel_durable::store::{Change, ClockNote};

@@ -1,5 +1,5 @@
-//! A scrub of a store that has lived for a while: it finds nothing where nothing is wrong, and a
-//! flipped bit wherever it is in a table or in a full segment.
+//! A scrub of a store that has lived for a while: it finds nothing in a sound store, and finds a
+//! flipped bit anywhere in a table or in a full segment.
 
 use countwheel_durable::store::{Change, Shard, Store, StoreError};
 use countwheel_durable::{State, TroubleReason};

@@ -1,7 +1,7 @@
-//! Where everything of one timer's life comes together: who calls the timer enters it here
-//! before and after, and so does every task when its moment comes.
+//! The record of one timer's life: callers of the timer enter each call here before and after, and
+//! every task enters itself when it runs.
 //!
-//! The lock is never held while the timer is called, since tasks and destructors come back.
+//! The lock is never held during a call of the timer, since tasks and destructors come back here.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,7 +1,8 @@
-//! What of one timer's life is decided beforehand: its options, and how often what is done.
+//! The parts of one timer's life that are decided beforehand: its options, and the frequency of
+//! each operation.
 //!
-//! Every life has another mix, with some things left out altogether: what only happens
-//! where something else does not is then found, too.
+//! Every life has another mix, with some operations left out altogether: so the proof also finds
+//! effects that show only without them.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! What a timer promises, as plainly as it can be written down: a sorted map.
+//! The promise of a timer, as plainly as possible: a sorted map.
 //!
-//! It does its own rounding, keeps its own books, and knows nothing of wheels. Its rules are
-//! exact, but where the promise leaves something open: tasks of one tick that different
-//! threads scheduled start in any order, and one that was overdue already when it was
-//! scheduled starts at once, which may be anywhere among those that were overdue then.
+//! The map does its own rounding, keeps its own books, and knows nothing of wheels. Its rules are
+//! exact, but where the promise leaves something open. Tasks of one tick that different threads
+//! scheduled start in any order. A task that was overdue already when it was scheduled starts at
+//! once, anywhere among the tasks that were overdue then.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

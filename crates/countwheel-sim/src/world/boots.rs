@@ -1,5 +1,5 @@
-//! Machines that start anew, with a wall clock that may be wrong; and where the time line of delays
-//! has to go on then, as a reader of the documents would say it.
+//! Machines that reboot with a wall clock that may be wrong. The module says where the time line of
+//! delays has to go on, as a reader of the documents would.
 
 use std::time::Duration;
 

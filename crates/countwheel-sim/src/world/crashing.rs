@@ -1,4 +1,4 @@
-//! The product's store, but for what happens to the next commit.
+//! The product's store, with a fault for the next commit.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

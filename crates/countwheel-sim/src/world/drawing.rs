@@ -1,4 +1,4 @@
-//! What clients ask for.
+//! The requests of clients.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

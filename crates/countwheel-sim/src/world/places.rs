@@ -1,4 +1,4 @@
-//! Since when all places of attempts that run were taken, or a queue's share of them.
+//! The time since which all places for running attempts, or a queue's share of them, were taken.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

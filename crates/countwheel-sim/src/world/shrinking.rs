@@ -1,4 +1,4 @@
-//! A failing seed made smaller: fewer turns, and fewer of the things that its world has.
+//! Makes a failing seed smaller: fewer turns, and fewer of the things that its world has.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! One entry in a timer, moved to whatever is the earliest of many deadlines.
+//! One entry in a timer, moved to the earliest of many deadlines.
 
 use std::fmt;
 use std::task::Waker;

@@ -1,4 +1,4 @@
-//! How a pattern with a wheel of its own is woken.
+//! The wake-up of a pattern with a wheel of its own.
 
 use std::fmt;
 use std::sync::{Arc, Weak};

@@ -1,7 +1,6 @@
-//! Entries that are found by the hash of their key, which is computed once, by the caller and
-//! without a lock.
+//! Entries found by the hash of their key. The caller computes the hash once and without a lock.
 //!
-//! Whoever knows the hash need not know the key: that is how a deadline finds its entry.
+//! A deadline finds its entry by the hash alone, without the key.
 
 use std::collections::HashMap;
 use std::collections::hash_map;

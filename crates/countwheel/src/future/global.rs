@@ -1,4 +1,4 @@
-//! The same on the timer of the whole process, for those who need no other.
+//! The same futures on the timer of the whole process.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

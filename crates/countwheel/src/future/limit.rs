@@ -1,4 +1,4 @@
-//! A future with a limit on how long it is waited for.
+//! A future with a limit on its wait.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

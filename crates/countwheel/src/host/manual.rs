@@ -1,4 +1,4 @@
-//! The host of a simulated timer: whoever holds it moves the clock and runs what is due.
+//! The host of a simulated timer: its holder moves the clock and runs due tasks.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! What a shard keeps under a key.
+//! The entry of a shard under a key.
 //!
-//! A timer's task knows the hash and the number of its entry, not the key: so a key is stored
-//! once, need not be `Clone`, and no key is ever hashed while a lock is held.
+//! A timer's task knows the hash and the number of its entry, not the key. So a key is stored once,
+//! need not be `Clone`, and is never hashed while a lock is held.
 
 use super::KeyedEntry;
 use crate::{Instant, Timeout};

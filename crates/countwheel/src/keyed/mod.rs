@@ -1,7 +1,7 @@
-//! Timers by key: set, move, remove and drain, and one handler for all that fires.
+//! Timers by key: set, move, remove and drain, and one handler for every key that fires.
 //!
-//! A layer on the timer's ordinary tasks. `shard.rs` holds the one rule that decides every
-//! race, `entry.rs` what is kept, and `index.rs`, one up, how it is found.
+//! A keyed timer is a layer on the timer's ordinary tasks. `shard.rs` holds the one rule that
+//! decides every race, `entry.rs` the entries, and `index.rs`, one up, finds them.
 
 mod entry;
 mod results;

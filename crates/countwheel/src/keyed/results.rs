@@ -1,4 +1,4 @@
-//! What the calls of a keyed timer answer.
+//! The results of calls of a keyed timer.
 
 use std::time::Duration;
 use std::{fmt, io};

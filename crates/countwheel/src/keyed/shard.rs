@@ -1,12 +1,12 @@
 //! Some of the keys, behind one lock, which decides who gets an entry.
 //!
-//! Whoever takes an entry out of the index under the lock owns it: the task that fires it, a
-//! remove, a drain or a stop. A task takes it only if the entry still bears the task's number,
-//! so a task that expired and was then overtaken by a set or a move finds nothing.
+//! The caller that takes an entry out of the index under the lock owns it: the task that fires it,
+//! a remove, a drain or a stop. A task takes the entry only if the entry still bears the task's
+//! number. So a task that expired and was then overtaken by a set or a move finds nothing.
 //!
-//! The lock is held while a wheel is told of a deadline (index before wheel, never the other
-//! way round), and while keys are compared. The host is woken after it was given up. No value, key or task is dropped under it, and
-//! the handler runs without it.
+//! The lock is held while a shard tells a wheel of a deadline (index before wheel, never the other
+//! way round), and while it compares keys. The host is woken after the lock was given up. No value,
+//! key or task is dropped under the lock, and the handler runs without it.
 
 use std::any::type_name;
 use std::borrow::Borrow;

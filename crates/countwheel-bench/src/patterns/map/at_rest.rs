@@ -1,4 +1,4 @@
-//! P3m: what entries take up, and when those that have expired are let go.
+//! P3m: the memory of entries, and the time at which the map drops expired ones.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

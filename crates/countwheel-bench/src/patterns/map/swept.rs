@@ -1,4 +1,4 @@
-//! What one writes by hand: maps behind locks, and a thread that sweeps them.
+//! The hand-written peer: maps behind locks, and a thread that sweeps them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -1,4 +1,4 @@
-//! What is done to the map: keys as in real caches, nine times out of ten read.
+//! The operations on the map: keys as in real caches, nine reads in ten operations.
 
 use crate::random::SplitMix;
 

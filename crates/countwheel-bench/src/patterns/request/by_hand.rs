@@ -1,4 +1,4 @@
-//! A plain timer of ours for each request, which takes it out of the table.
+//! A plain timer of ours for each request, which removes the request from the table.
 
 use std::future::Future;
 use std::pin::Pin;

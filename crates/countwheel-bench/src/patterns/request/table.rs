@@ -1,4 +1,4 @@
-//! What one writes by hand: maps behind locks, by the id of a request.
+//! The hand-written peer: maps behind locks, by the id of a request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

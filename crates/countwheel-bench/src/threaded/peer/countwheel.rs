@@ -1,5 +1,5 @@
-//! Our timer. A row more takes a shape here, and a name, a label, a remark and a line
-//! of `dispatch` in `peer.rs`.
+//! Our timer. One more row needs a shape here, and a name, a label, a remark and a line of
+//! `dispatch` in `peer.rs`.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Timers that are futures: somebody has to poll them.
+//! Timers that are futures, with a thread that polls them.
 
 use std::future::Future;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! The yardstick: what one writes oneself with the standard library in an hour.
+//! The yardstick: a timer written in an hour with the standard library.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

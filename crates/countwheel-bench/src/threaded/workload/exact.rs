@@ -1,5 +1,5 @@
-//! The check: threads schedule short timers and cancel a random half at once. Exactly
-//! the others fire, each once. Whether any fires early is reported, but no failure.
+//! The check: threads schedule short timers and cancel a random half at once. Exactly the other
+//! half fires, each timer once. The check reports early timers, but does not fail for them.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;

@@ -1,4 +1,4 @@
-//! W7: what a peer does while there is nothing to do.
+//! W7: the wake-ups and the processor time of an idle peer.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Cron expressions: which local times they name, and when those come in a zone.
+//! Cron expressions: the local times that they name, and their instants in a zone.
 
 mod calendar;
 mod parse;

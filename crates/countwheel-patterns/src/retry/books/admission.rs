@@ -1,4 +1,4 @@
-//! How operations come in: past others of their key, and past the bound.
+//! The admission of operations: past others of their key, and past the bound.
 
 use std::collections::BTreeMap;
 use std::mem;

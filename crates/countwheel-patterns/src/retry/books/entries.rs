@@ -1,5 +1,4 @@
-//! What the books are about: slots, operations, attempts in flight, and what follows from a
-//! change.
+//! The contents of the books: slots, operations, attempts in flight, and the effects of a change.
 
 use std::sync::Arc;
 

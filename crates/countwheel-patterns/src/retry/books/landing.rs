@@ -1,4 +1,4 @@
-//! How attempts start and end.
+//! The start and the end of attempts.
 
 use std::mem;
 use std::sync::Arc;

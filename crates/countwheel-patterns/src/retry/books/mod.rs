@@ -1,11 +1,10 @@
-//! Which operation is where: the rules of a retry store, without waiting, locks or foreign
-//! code but the comparison of keys.
+//! The state of every operation: the rules of a retry store, without waiting, without locks, and
+//! without foreign code but the comparison of keys.
 //!
-//! A **slot** belongs to a key. It has at most one operation that is not being tried, and at
-//! most one attempt in flight. So a newer operation of the key waits, **fenced**, until the
-//! attempt of the older one has ended. Every method changes the books and says in `Effects`
-//! what is to be done without the lock; values, errors and keys that are of no more use leave
-//! by that door, too.
+//! A **slot** belongs to a key. It has at most one operation that is not being tried, and at most
+//! one attempt in flight. So a newer operation of the key waits, **fenced**, until the attempt of
+//! the older one has ended. Every method changes the books and returns in `Effects` the work to do
+//! without the lock. Values, errors and keys that are of no more use leave in `Effects`, too.
 
 mod admission;
 mod entries;

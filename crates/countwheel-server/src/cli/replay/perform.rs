@@ -1,7 +1,7 @@
-//! One operation, asked until its result is known.
+//! One operation, sent again until its result is known.
 //!
-//! A server that is killed leaves questions open: was the request taken or not? Each kind
-//! of operation has its own way to find out, always before it is asked again.
+//! A killed server leaves the question open whether it took the request. Each kind of operation has
+//! its own way to find out, always before it is sent again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

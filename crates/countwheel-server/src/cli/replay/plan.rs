@@ -1,4 +1,4 @@
-//! What a trace asks for, and when by the clock of now.
+//! The operations of a trace, and their times by the present clock.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a replay came to.
+//! The results of a replay.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Carries out planned operations at their time: a bounded number at once, those of one
-//! timer one after the other.
+//! Carries out planned operations at their time: a bounded number at once, and the operations of
+//! one timer one after the other.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
