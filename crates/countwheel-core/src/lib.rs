@@ -16,10 +16,9 @@
 //! assert_eq!(wheel.len(), 1, "one timer is still to come");
 //! ```
 //!
-//! A wheel is data in, data out. It knows neither a clock nor a thread nor a
-//! callback: the caller says what time it is and takes expired entries out one
-//! at a time. A [`Tick`] is a point on the wheel's time line; how long a tick
-//! lasts is the caller's business.
+//! A wheel is data in, data out. A wheel knows neither a clock nor a thread nor a callback: the
+//! caller passes the time and takes expired entries out one at a time. A [`Tick`] is a point on the
+//! wheel's time line; the caller chooses the length of a tick.
 //!
 //! # Two wheels, one meaning
 //!
@@ -42,35 +41,35 @@
 //! - **The order is total:** by deadline, and equal deadlines in the order of
 //!   insertion. A reschedule counts as a new insertion. A passed deadline counts
 //!   as the tick the hand stood at when it was filed.
-//! - **Time never goes backwards.** An older `now` is taken as the hand's position.
+//! - **Time never goes backwards.** The wheel takes an older `now` as the hand's position.
 //! - **A stale key changes nothing**, even after its storage has been reused.
 //!
 //! # Words
 //!
-//! - **tick**: a point in time, and the unit it is counted in.
-//! - **hand**: the tick the wheel has reached; `now()` tells it.
+//! - **tick**: a point in time, and the unit of counting.
+//! - **hand**: the tick the wheel has reached; `now()` returns it.
 //! - **deadline**: the tick at which an entry is due.
 //! - **slot**: holds the entries of one span of ticks, in order of insertion.
 //! - **ring**: slots that the hand passes in turn; one turn is a **revolution**.
-//! - **round**: which revolution of a hashed ring an entry is waiting for.
+//! - **round**: the revolution of a hashed ring that an entry waits for.
 //! - **level**: a ring of a hierarchy; its slots are 256 times as wide as those below.
 //! - **cascade**: the move of a slot's entries to finer levels, as the hand enters it.
 //!
 //! # Storage
 //!
-//! A value lives in a **node**, which keeps its place from insertion to expiry; a
-//! [`TimerKey`] names the node and its generation. A deadline waits in a **chunk**: an
-//! array of 32 entries of eight bytes, each half a deadline and the number of a node. A
-//! slot is a chain of chunks. New entries go to the end of the last one, a cancel clears
-//! one bit of a word that tells which entries are live, and expiry reads whole chunks, so
-//! nothing is ever reached through another timer. A chunk in which a deadline is more than
-//! 2^32 ticks away has a second array, for the upper halves.
+//! A value lives in a **node**, which keeps its place from insertion to expiry; a [`TimerKey`]
+//! names the node and its generation. A deadline waits in a **chunk**: an array of 32 entries of
+//! eight bytes, each half a deadline and the number of a node. A slot is a chain of chunks. New
+//! entries go to the end of the last chunk. A cancel clears one bit of a word that says which
+//! entries are live. Expiry reads whole chunks, so the wheel never reaches a timer through another
+//! one. A chunk in which a deadline is more than 2^32 ticks away has a second array, for the upper
+//! halves.
 //!
-//! What is cancelled is gone at once. Chunks that cancels have left sparse are merged with
-//! their neighbours, a few after every 32 removals while the chunks are less than an eighth
-//! full, but for one to an occupied slot. Freed memory is reused, the lowest first, and given
-//! back after a peak: by itself once as many entries have left as there is room for and the
-//! room was not needed, or with `shrink_to_fit`.
+//! A cancelled entry is gone at once. The wheel merges chunks that cancels have left sparse with
+//! their neighbours, a few after every 32 removals while the chunks are less than an eighth full,
+//! but for one to an occupied slot. It reuses freed memory, the lowest first, and gives memory back
+//! after a peak: by itself once as many entries have left as there is room for and the room was not
+//! needed, or with `shrink_to_fit`.
 //!
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 //! Departures of aircraft: real set, move and remove traffic, as a trace to replay.
 //!
-//! `cargo run --release -p countwheel-departures -- FILE` writes the trace. [`Departures`] reads the
-//! file, [`Planner`] says what is asked of the timers, and [`write_trace`] writes that down.
+//! `cargo run --release -p countwheel-departures -- FILE` writes the trace. [`Departures`] reads
+//! the file, [`Planner`] makes the operations on timers, and [`write_trace`] writes them down.
 //!
 //! Departures are CSV with the columns `scheduled_departure` (RFC 3339), `flight` (a key) and
 //! `delay_minutes` (empty: cancelled), in the order of the first.

@@ -1,9 +1,9 @@
 //! Countwheel's store on a disk: a log in front of sorted tables in one data directory.
 //!
-//! A commit is one write and one sync of the log. What is in the log is flushed to sorted tables in the
-//! background, and an opening reads the log alone. [`DiskStore`] is the store as a program opens it;
-//! [`LogStore`] and [`TableStore`] are its parts, each of use without the other: the log stands in
-//! front of anything that is [`Sorted`].
+//! A commit is one write and one sync of the log. In the background its log segments are flushed to
+//! sorted tables. An opening reads the log alone. [`DiskStore`] is the store as a program opens it;
+//! [`LogStore`] and [`TableStore`] are its parts. Each is useful without the other: the log stands
+//! in front of any store that is [`Sorted`].
 //!
 //! ```
 //! use countwheel_disk::{DiskOptions, DiskStore};
@@ -22,18 +22,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `Timers` of [`countwheel_durable`] runs an engine on it: its crate page has the example.
+//! `Timers` of [`countwheel_durable`] runs an engine on this store: the page of that crate has the
+//! example.
 //!
 //! # Damage
 //!
-//! A start that is refused changes no byte. [`DiskStore::check`] names every damage with file, offset
-//! and what is at risk; [`DiskStore::repair`] makes a new directory of what can be read.
-//! [`DiskStore::snapshot`](OnDisk::snapshot) copies a store that runs.
+//! A refused start changes no byte. [`DiskStore::check`] names every damage with its file, its
+//! offset and the records at risk. [`DiskStore::repair`] makes a new directory of everything
+//! readable. [`DiskStore::snapshot`](OnDisk::snapshot) copies a running store.
 //!
 //! # Tests
 //!
-//! With the feature `simulated`, the module of that name has a disk in memory that tears writes, forgets
-//! what was not synced, fills up and fails.
+//! With the feature `simulated`, the module of that name has a disk in memory that tears writes,
+//! forgets unsynced data, fills up and fails.
 
 mod check;
 mod codec;

@@ -1,7 +1,7 @@
 //! Durable timers: acknowledged only when stored, delivered at least once, never early.
 //!
-//! This crate has the engine and the seam to where timers are kept, [`store::Store`]. The store on a disk
-//! is the crate `countwheel-disk`.
+//! This crate has the engine and the seam to the store of timers, [`store::Store`]. The crate
+//! `countwheel-disk` is the store on a disk.
 //!
 //! ```
 //! use std::sync::{Arc, mpsc};
@@ -35,9 +35,9 @@
 //! [`RetryPolicy`]. The [`State`]s are pending, delivering, done and dead;
 //! `docs/timer-states.md` has the diagram.
 //!
-//! A set with a [`Recurrence`] makes a timer that comes again: at a fixed rate, with a fixed delay,
-//! or by a [`CronExpression`] in a [`Zone`]. [`Missed`] says what becomes of a timer that is overdue
-//! before its first attempt.
+//! A set with a [`Recurrence`] makes a recurring timer: at a fixed rate, with a fixed delay, or by
+//! a [`CronExpression`] in a [`Zone`]. [`Missed`] is the rule for a timer that is overdue before
+//! its first attempt.
 //!
 //! ```
 //! use countwheel_durable::{
@@ -68,29 +68,29 @@
 //!
 //! # What holds
 //!
-//! - **Acknowledged means synced.** A request is answered after its change is on the disk.
+//! - **Acknowledged means synced.** The engine answers a request after its change is on the disk.
 //!   Requests that arrive during one sync share the next.
-//! - **At least once.** The change that claims an attempt is durable before the attempt
-//!   starts; if the process ends before the outcome is recorded, the attempt is made again
-//!   under the next number.
-//! - **Never early.** Deadlines are UTC microseconds and are not rounded; how late each
-//!   attempt was is measured ([`Stats::lateness`]).
-//! - **Bounded.** The window in memory, the attempts in flight, the waiting requests and
-//!   the rate at which an old backlog is caught up all have limits ([`Config`]).
-//! - **A remove says what the timer was doing** ([`Was`]), and nothing starts after it.
+//! - **At least once.** The change that claims an attempt is durable before the attempt starts. If
+//!   the process ends before the outcome is recorded, the engine repeats the attempt under the next
+//!   number.
+//! - **Never early.** Deadlines are UTC microseconds and are not rounded. The engine measures the
+//!   lateness of each attempt ([`Stats::lateness`]).
+//! - **Bounded.** The window in memory, the attempts in flight, the waiting requests and the rate
+//!   of the catch-up all have limits ([`Config`]).
+//! - **A remove says what the timer was doing** ([`Was`]), and no attempt starts after it.
 //!
 //! # What it is not
 //!
-//! No exactly once: a receiver that must not act twice remembers [`Attempt::id`]. No cluster:
-//! one process owns a directory. No HTTP: that is the program `countwheel`.
+//! The engine is not exactly once: a receiver that must not act twice remembers [`Attempt::id`]. It
+//! is not a cluster: one process owns a directory. It speaks no HTTP: the program `countwheel`
+//! does.
 //!
 //! # Parts
 //!
 //! [`Timers`] runs an [`Engine`] on a thread of its own. An engine takes [`Event`]s, decides,
-//! commits, and lets [`Effect`]s out; it has no thread and reads only the clock it was
-//! given, so a simulation runs the same code. A [`store::Store`] keeps the records:
-//! `DiskStore` of the crate `countwheel-disk` in a
-//! directory, [`store::MemoryStore`] in memory, for tests.
+//! commits, and lets [`Effect`]s out. An engine has no thread and reads only its given clock, so a
+//! simulation runs the same code. A [`store::Store`] keeps the records: `DiskStore` of the crate
+//! `countwheel-disk` in a directory, [`store::MemoryStore`] in memory, for tests.
 
 mod backlog;
 mod budget;

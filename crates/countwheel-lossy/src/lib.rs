@@ -1,22 +1,23 @@
-//! A file system that forgets what was not synced.
+//! A file system that forgets unsynced data.
 //!
-//! Whoever kills a program proves nothing about its syncs: the system still has every byte
-//! that was written. Here a program runs on files that live in this process, and the power can
-//! be [cut](Lossy::cut): of what was not synced by then, a random half is there afterwards.
+//! Killing a program proves nothing about its syncs: the system still has every written byte.
+//! Here a program runs on files that live in this process, and a test can
+//! [cut](Lossy::cut) the power: a random half of the data unsynced by then is there afterwards.
 //!
 //! - A file's content survives in sectors of 512 bytes, in any order; a sector written twice
 //!   may survive as it was in between. A file's length is one more thing that may survive
 //!   without the others. `fsync` and `fdatasync` of the file make both durable.
-//! - A name survives for sure only once its directory was synced: one that was made, renamed
-//!   or removed. A rename is one change, also between two directories. Half of the cuts keep
-//!   changes of names up to some moment, as a journal does, half keep any of them.
+//! - A new, renamed or removed name survives for sure only once its directory was synced. A rename
+//!   is one change, also between two directories. Half of the cuts keep changes of names up to some
+//!   moment, as a journal does, half keep any of them.
 //! - From the cut until [`heal`](Lossy::heal) every call fails with `EIO`.
 //!
-//! That is what POSIX allows, and harder than what ext4 does with its defaults: there the sync
+//! POSIX allows this behaviour, which is harder than that of ext4 with its defaults. There the sync
 //! of a file makes its own name durable too, all changes of names survive in their order, and
-//! a file never has a length beyond what was written to it.
+//! a file is never longer than the data written to it.
 //!
-//! Locks are the kernel's, as on any local file system. It needs `/dev/fuse` and `fusermount3`.
+//! Locks are the kernel's, as on any local file system. The file system needs `/dev/fuse` and
+//! `fusermount3`.
 //!
 //! ```no_run
 //! use countwheel_lossy::Lossy;

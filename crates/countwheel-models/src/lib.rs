@@ -1,5 +1,4 @@
-//! Models of the concurrent part of Countwheel: what threads that meet in a timer may do to
-//! each other, in every order in which they can do it.
+//! Models of the concurrent part of Countwheel: threads that meet in a timer, in every possible order.
 //!
 //! There is nothing here but tests, and each of them is a crate of its own that compiles copies of
 //! the product's files, such as those of `countwheel/src/concurrent`. What those take from the
@@ -22,5 +21,5 @@
 //! COUNTWHEEL_MODELS=deep cargo test -p countwheel-models --release
 //! ```
 //!
-//! With `deep`, loom interrupts the threads of its larger models five times rather than three,
-//! and shuttle draws a hundred times as many orders, others each time. It takes minutes.
+//! With `deep`, loom interrupts the threads of its larger models five times rather than three, and
+//! shuttle draws a hundred times as many orders, others each time. Such a run takes minutes.

@@ -1,9 +1,8 @@
-//! For those who write a broker or a registry: what members of a cluster and clients of a log need,
-//! and nobody else.
+//! Patterns for authors of a broker or a registry: for members of a cluster and clients of a log.
 //!
 //! | you want | take |
 //! |---|---|
-//! | members that go unless they renew, with a limit to how many go at once | [`Leases`], with the numbers of Eureka and SOFARegistry in [`LeaseConfig`] |
+//! | members that leave unless they renew, with a limit on evictions at a time | [`Leases`], with the numbers of Eureka and SOFARegistry in [`LeaseConfig`] |
 //! | requests that wait for a change under some keys, or for their time | [`DelayedOperations`], as in Kafka's purgatory |
 //! | the numbers of a server of Dubbo | [`HeartbeatConfig::dubbo_server`](crate::HeartbeatConfig::dubbo_server) |
 //!

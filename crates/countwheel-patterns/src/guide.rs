@@ -4,26 +4,26 @@
 //! |---|---|
 //! | [first steps](first_steps) | the first timer, handles, deadlines |
 //! | [what is promised](promises) | never early, order, lateness, cost, memory |
-//! | [where tasks run](executors) | inline, pools, tokio; what happens when there is no room |
-//! | [capacity] | a limit on what is pending |
+//! | [where tasks run](executors) | inline, pools, tokio; a full executor |
+//! | [capacity] | a limit on pending tasks |
 //! | [channels and async](channels_and_async) | channels, wakers, sleeps, timeouts, intervals |
-//! | [keyed timers](keyed) | timers that are known by keys |
-//! | [retries](retry) | operations that are tried again until they succeed |
-//! | [periodic tasks](periodic) | the same again and again, at a fixed rate or with a fixed delay |
+//! | [keyed timers](keyed) | timers known by keys |
+//! | [retries](retry) | operations tried again until they succeed |
+//! | [periodic tasks](periodic) | one function again and again, at a fixed rate or with a fixed delay |
 //! | [supervised tasks and workers](supervised) | periodic with a timeout and a back-off; loops that can be woken |
-//! | [idle connections and heartbeats](idle) | who is silent, by the million, and how to keep them alive |
-//! | [leases] | members that go unless they renew |
-//! | [deadlines] | requests in flight, and limits that are handed down a chain of calls |
+//! | [idle connections and heartbeats](idle) | finding the silent ones among a million connections, and keeping connections alive |
+//! | [leases] | members that leave unless they renew |
+//! | [deadlines] | requests in flight, and limits passed down a chain of calls |
 //! | [delay queues](delay_queues) | items to be taken when they are due |
 //! | [delayed operations](delayed_operations) | requests that wait for a change, or for their time |
-//! | [expiring maps](expiring_maps) | values that are forgotten: sessions, tokens, caches by time |
-//! | [stopping] | what becomes of the tasks, and who waits for whom |
+//! | [expiring maps](expiring_maps) | values with a lifetime: sessions, tokens, caches by time |
+//! | [stopping] | the fate of the tasks, and who waits for whom |
 //! | [seeing inside](observing) | counters, lateness, slow tasks, logs, watchdogs |
 //! | [testing your code](testing) | a month in a millisecond, stalls, slow tasks |
 //! | [hosting] | on a runtime, or in a loop of your own, without a thread |
-//! | [tuning] | resolution, layout, shards, clock: what to turn, and when |
-//! | [pitfalls] | what is easily got wrong |
-//! | [coming from elsewhere](migrating) | Netty, Dubbo, go-zero, Kafka, tokio: their call and ours |
+//! | [tuning] | resolution, layout, shards, clock: which to change, and when |
+//! | [pitfalls] | common mistakes |
+//! | [coming from elsewhere](migrating) | Netty, Dubbo, go-zero, Kafka, tokio: their calls and ours |
 
 /// The first timer, handles, deadlines.
 ///

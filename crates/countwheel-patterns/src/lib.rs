@@ -1,4 +1,4 @@
-//! What people build on timers, built once: retries, heartbeats, deadlines, delay queues.
+//! Patterns on timers, built once: retries, heartbeats, deadlines, delay queues.
 //!
 //! ```
 //! use countwheel::Timer;
@@ -13,52 +13,51 @@
 //! assert_eq!(answer, Ok(42));
 //! # Ok::<(), countwheel_patterns::BackoffError>(())
 //! ```
-//!//!
-//! Each is a layer on a [`Timer`](countwheel::Timer), which it is given: with its clock, its host and
-//! its executor, where everything foreign runs. None has a thread of its own.
+//!//! Each pattern is a layer on a given [`Timer`](countwheel::Timer), with the timer's clock, host
+//!and executor. Foreign code runs on that executor. No pattern has a thread of its own.
 //!
 //! | you want | take |
 //! |---|---|
-//! | to try again until it succeeds | [`TimerExt::retry`], or a store of what has failed: [`Retry`], by key [`KeyedRetry`]; how often and when says a [`Backoff`] |
-//! | the same again and again | [`Periodic`] |
+//! | to try again until an operation succeeds | [`TimerExt::retry`], or a store of failed operations: [`Retry`], by key [`KeyedRetry`]; a [`Backoff`] says how often and when |
+//! | one function again and again | [`Periodic`] |
 //! | the same, with a timeout and a back-off | [`Supervised`] |
 //! | a loop that can be woken, suspended, closed | [`Worker`] |
 //! | to know which connections are idle | [`IdleWatch`]; to keep them alive [`Heartbeats`] |
-//! | to evict what was not renewed | [`broker::Leases`] |
+//! | to evict members that do not renew | [`broker::Leases`] |
 //! | requests that wait for an answer, each with a deadline | [`Requests`] |
-//! | a limit that is handed down a chain of calls | [`Deadline`] |
+//! | a limit that passes down a chain of calls | [`Deadline`] |
 //! | items to be taken when they are due | [`DelayQueue`], by key [`KeyedDelayQueue`] |
-//! | items that are handled together | [`Batcher`] |
+//! | items to be handled together | [`Batcher`] |
 //! | operations that wait for a change, or for their time | [`broker::DelayedOperations`] |
-//! | values that are forgotten | [`ExpiringMap`] |
-//! | to tell work that goes on to stop | [`StopSignal`] |
+//! | values with a lifetime | [`ExpiringMap`] |
+//! | to tell running work to stop | [`StopSignal`] |
 //!
-//! Those that keep many deadlines have wheels of their own, and one entry in the timer's, so
-//! they do not count one by one against [`max_pending`](countwheel::TimerBuilder::max_pending); nor
-//! does what follows from something that was accepted before, such as the next run of a periodic
-//! task. Each has a bound of its own where it needs one.
+//! A pattern with many deadlines has wheels of its own, and one entry in the timer's. So its
+//! deadlines do not count one by one against
+//! [`max_pending`](countwheel::TimerBuilder::max_pending). The continuation of accepted work, such
+//! as the next run of a periodic task, does not count either. Each pattern has a bound of its own
+//! where it needs one.
 //!
-//! End a pattern before its timer. A timer that is closed with
-//! [`Stop::WaitUpTo`](countwheel::Stop::WaitUpTo) waits for the entries of those that rest, too, as
-//! long as it was told.
+//! End a pattern before its timer. A timer closed with
+//! [`Stop::WaitUpTo`](countwheel::Stop::WaitUpTo) waits for the entries of resting patterns, too,
+//! for the whole span.
 //!
-//! What they are made of is public too, for patterns of your own:
+//! The parts of the patterns are public too, for patterns of your own:
 //! [`countwheel::building`].
 //!
 //! # The guide
 //!
-//! From the first ten lines to tuning, with a tested example for everything:
-//! [first steps](guide::first_steps), [what is promised](guide::promises),
-//! [where tasks run](guide::executors), [capacity](guide::capacity),
-//! [channels and async](guide::channels_and_async), [keyed timers](guide::keyed),
-//! [retries](guide::retry), [periodic](guide::periodic) and
-//! [supervised tasks](guide::supervised), [heartbeats](guide::idle), [leases](guide::leases),
-//! [deadlines](guide::deadlines), [delay queues](guide::delay_queues),
-//! [delayed operations](guide::delayed_operations), [expiring maps](guide::expiring_maps),
-//! [stopping](guide::stopping), [seeing inside](guide::observing),
+//! The guide leads from the first ten lines to tuning, with a tested example for everything: [first
+//! steps](guide::first_steps), [what is promised](guide::promises), [where tasks
+//! run](guide::executors), [capacity](guide::capacity), [channels and
+//! async](guide::channels_and_async), [keyed timers](guide::keyed), [retries](guide::retry),
+//! [periodic](guide::periodic) and [supervised tasks](guide::supervised),
+//! [heartbeats](guide::idle), [leases](guide::leases), [deadlines](guide::deadlines), [delay
+//! queues](guide::delay_queues), [delayed operations](guide::delayed_operations), [expiring
+//! maps](guide::expiring_maps), [stopping](guide::stopping), [seeing inside](guide::observing),
 //! [testing your code](guide::testing), [hosting](guide::hosting), [tuning](guide::tuning),
-//! [pitfalls](guide::pitfalls); and for those who come from Netty, Dubbo, go-zero, Kafka or
-//! tokio, [their calls and ours](guide::migrating).
+//! [pitfalls](guide::pitfalls); and for users of Netty, Dubbo, go-zero, Kafka or tokio, [their
+//! calls and ours](guide::migrating).
 //!
 //! # Features
 //!

@@ -1,7 +1,7 @@
 //! Durable timers over HTTP: the server and the command line of `countwheel`.
 //!
-//! [`api`] is what callers see, [`deliver`] what receivers see; the timers themselves are
-//! `countwheel-durable`'s.
+//! [`api`] faces the callers, [`deliver`] the receivers. The timers themselves are those of
+//! `countwheel-durable`.
 
 mod accept;
 pub mod api;

@@ -1,13 +1,12 @@
 //! The one deterministic simulation: seed in, verdict out.
 //!
-//! It runs the product's own engine, scheduler, window and stores under a simulated clock,
-//! on a simulated disk that loses what was not synced, with a store that can crash at any
-//! commit and with receivers that fail. A [`model::Model`] predicts every answer and checks
-//! every attempt: nothing early; accepted = done + removed + dead + pending, as sets;
-//! nothing starts after an accepted remove; an acknowledgement exists only for what
-//! survives a crash. [`world::run`] runs a seed, [`year::run`] a year of real departures,
-//! [`ages::run`] a day at full load and a hundred years, [`shards::run`] nodes that take the shards
-//! of one store from each other.
+//! The simulation runs the product's own engine, scheduler, window and stores under a simulated
+//! clock, on a simulated disk that loses unsynced data, with a store that can crash at any commit
+//! and with receivers that fail. A [`model::Model`] predicts every answer and checks every attempt:
+//! no timer is early; accepted = done + removed + dead + pending, as sets; no attempt starts after
+//! an accepted remove; every acknowledged change survives a crash. [`world::run`] runs a seed,
+//! [`year::run`] a year of real departures, [`ages::run`] a day at full load and a hundred years,
+//! [`shards::run`] nodes that take the shards of one store from each other.
 //!
 //! The window of the durable engine is sorted maps by queue, and no wheel: the far end of it is given
 //! up when memory is used up, time goes back when the wall clock does, and the entries of a queue are

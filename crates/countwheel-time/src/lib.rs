@@ -1,5 +1,5 @@
-//! Time and chance: clocks that a test can move by hand, points in time, a seeded generator and
-//! a histogram of durations.
+//! Time and chance: clocks that a test can move by hand, points in time, a seeded generator and a
+//! histogram of durations.
 //!
 //! | you want | take |
 //! |---|---|
@@ -7,12 +7,12 @@
 //! | a point on the monotonic time line | [`Instant`], in whole nanoseconds |
 //! | a point in UTC, to store or to send | [`Timestamp`], in whole microseconds |
 //! | how far a deadline is moved | [`By`] |
-//! | to know whether the machine was started anew | [`BootId`] |
+//! | to know whether the machine has rebooted | [`BootId`] |
 //! | to wait at most so long, in real time | [`Patience`] |
 //! | draws that a seed repeats | [`Random`] |
-//! | how durations are distributed | [`Histogram`] |
+//! | the distribution of durations | [`Histogram`] |
 //!
-//! There is no timer, no wheel and no thread here: timers are in the crate `countwheel`, which
+//! This crate has no timer, no wheel and no thread: timers are in the crate `countwheel`, which
 //! exports the clocks again.
 //!
 //! ```

@@ -1,11 +1,11 @@
-//! Has the C library give memory that is free back to the system.
+//! Gives free memory of the C library back to the system.
 //!
-//! The GNU C library gives back by itself only what is free at the end of its heap. After a flood of
-//! connections nearly all of it is free, but a few small pieces that live on stand near the end: 43
-//! to 65 MB stayed, of which 170 KiB were in use. `malloc_trim(3)` gives back whole free pages
-//! between the pieces as well, and nothing but a call of it does.
+//! By itself the GNU C library gives back only the free memory at the end of its heap. After a flood
+//! of connections nearly all memory is free, but a few small pieces live on near the end: 43
+//! to 65 MB stayed, of which 170 KiB were in use. Only a call of `malloc_trim(3)` gives back whole
+//! free pages between the pieces as well.
 //!
-//! This is the one place of the project with `unsafe`: no crate offers the call without.
+//! This is the one place of the project with `unsafe`: no crate offers the call without it.
 
 /// Gives back what is free. Takes the heap's locks while it looks through it, milliseconds for each
 /// 100 MB, so it is for when a lot has become free. Says whether anything was given back.

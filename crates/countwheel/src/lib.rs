@@ -17,24 +17,24 @@
 //!
 //! # What it is
 //!
-//! For many short-lived timers: request timeouts, heartbeats, retries, expiry. To schedule
-//! and to cancel take constant time, however many are pending. And it promises:
+//! A [`Timer`] is for many short-lived timers: request timeouts, heartbeats, retries, expiry.
+//! Schedule and cancel take constant time, however many tasks are pending. A timer promises:
 //!
-//! - **Never early.** A task runs once the clock has reached its deadline, to the
-//!   nanosecond. Rounding to ticks makes it late by less than one tick.
-//! - **In order.** By tick, and within a tick as one thread has scheduled; also after a
-//!   stall, when everything overdue runs once.
+//! - **Never early.** A task runs once the clock has reached its deadline, to the nanosecond.
+//!   Rounding to ticks makes a task late by less than one tick.
+//! - **In order.** Tasks start by tick, and within a tick in the order in which one thread has
+//!   scheduled them. The same holds after a stall, when every overdue task runs once.
 //! - **No ticking.** The one thread sleeps until the next deadline, or for ever.
-//! - **Any delay** from [`Duration::ZERO`](std::time::Duration::ZERO) to
+//! - **Any delay**, from [`Duration::ZERO`](std::time::Duration::ZERO) to
 //!   [`Duration::MAX`](std::time::Duration::MAX), without an error or a special case.
-//! - **Nothing lost.** Whatever was added has run, was cancelled or is given back by the
-//!   stop, exactly, through every race: see [`Stats`].
+//! - **Nothing lost.** Every added task runs, is cancelled or is given back by the stop: exactly
+//!   one of them, through every race. See [`Stats`].
 //!
 //! # What it is not
 //!
-//! It is not real-time: the machine may be late, and lateness is measured, not prevented. It
-//! forgets everything when the process ends. It knows no calendar: nothing here is due "at
-//! nine", and the wall clock may be set without any effect.
+//! A timer is not real-time: the machine may be late, and a timer measures lateness without
+//! preventing it. A timer forgets everything when the process ends. It knows no calendar: nothing
+//! here is due "at nine", and setting the wall clock has no effect.
 //!
 //! # Ways in
 //!
@@ -43,20 +43,20 @@
 //! | a task to run later | [`Timer::schedule`], whose handle is a [`Timeout`] |
 //! | a value to arrive later | [`Timer::schedule_send`] |
 //! | async code to wait | [`Timer::sleep`], [`Timer::timeout`], [`Timer::interval`], on any runtime |
-//! | timers that have names, to set, move and remove | [`KeyedTimer`] |
+//! | timers with names, to set, move and remove | [`KeyedTimer`] |
 //! | retries, periodic tasks, heartbeats, deadlines, delay queues, expiring maps | the crate `countwheel-patterns` |
 //! | to build such a pattern yourself | [`building`] |
 //! | no thread, but a runtime | [`TimerBuilder::build_hosted`] |
 //! | no waiting, in tests and simulations | [`ManualHost`], on a [`ManualClock`] |
 //! | the state machine alone, in a loop of your own | [`Driver`] |
 //!
-//! The options are in [`TimerBuilder`]: how long a tick is, where tasks run and what happens
-//! when there is no room, how many may be pending. How a timer ends is said by [`Stop`].
+//! [`TimerBuilder`] has the options: the length of a tick, the executor and the rule for a full
+//! one, the limit on pending tasks. [`Stop`] says how a timer ends.
 //!
 //! # The guide
 //!
-//! From the first ten lines to tuning, with a tested example for everything: the module `guide` of
-//! `countwheel-patterns`.
+//! The module `guide` of `countwheel-patterns` leads from the first ten lines to tuning, with a
+//! tested example for everything.
 //!
 //! # Words
 //!
@@ -64,8 +64,9 @@
 //! - **deadline**: the point in time at which something is due; never a duration.
 //! - **timeout**: a duration, or the handle of a scheduled task, [`Timeout`]; never a point.
 //! - **lateness**: the moment a task was taken to run minus its deadline; never negative.
-//! - **host**: what looks at the clock when a deadline comes: a thread, a future, your hands.
-//! - **executor**: where tasks then run, see [`Executor`].
+//! - **host**: the thread, the future or the manual host that looks at the clock when a deadline
+//!   comes.
+//! - **executor**: the place where tasks then run, see [`Executor`].
 //!
 //! # Features
 //!
