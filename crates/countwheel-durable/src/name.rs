@@ -279,7 +279,7 @@ pub enum NameError {
         found: char,
     },
     /// The text of a queue's name does not say the namespace `default`.
-    #[error("a queue of the namespace {name:?} is named without it", name = Namespace::DEFAULT_NAME)]
+    #[error("the name of a queue in the namespace {name:?} leaves the namespace out", name = Namespace::DEFAULT_NAME)]
     NamespaceDefault,
     /// A key has at least one byte.
     #[error("a key has at least one byte")]

@@ -634,7 +634,7 @@ mod tests {
             ),
             (
                 r#""op":"set","in":1,"at":2"#,
-                "line 1: only one of in, at is taken",
+                "line 1: only one of in, at may be given",
             ),
             (
                 r#""op":"set","in":-1"#,

@@ -261,7 +261,7 @@ impl<'a> Object<'a> {
         }
         match self.one_of(names) {
             Ok(one) => Ok(Some(one)),
-            Err(_) => Err(self.malformed(format!("only one of {} is taken", names.join(", ")))),
+            Err(_) => Err(self.malformed(format!("only one of {} may be given", names.join(", ")))),
         }
     }
 

@@ -82,7 +82,7 @@ impl Barred {
             Self::Framing(Fault::Malformed(detail)) => Some(Problem::malformed(detail)),
             Self::Framing(Fault::UnknownCoding) => Some(Problem::new(
                 Code::NotImplemented,
-                "of the transfer codings only chunked is known here",
+                "the only supported transfer coding is chunked",
             )),
             Self::Framing(Fault::TooLarge) => Some(Problem::new(
                 Code::HeadTooLarge,
@@ -276,7 +276,7 @@ impl App {
         permits: &Arc<Semaphore>,
         read: impl FnOnce(&Timers) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
-        let gone = || Problem::new(Code::Internal, "the read did not end");
+        let gone = || Problem::new(Code::Internal, "the read of the store did not end");
         let permit = Arc::clone(permits).acquire_owned().await;
         let permit = permit.map_err(|_| gone())?;
         let timers = self.timers.clone();
@@ -475,7 +475,7 @@ fn ill_formed(request: &Request<Body>) -> Option<Problem> {
     let headers = request.headers();
     let target = request.uri().path_and_query();
     if !target.is_none_or(|target| is_escaped(target.as_str())) {
-        let detail = "in a path and a query, % stands before two hex digits";
+        let detail = "in a path and a query, each % needs two hex digits behind it";
         return Some(Problem::malformed(detail));
     }
     let mut hosts = headers.get_all(header::HOST).iter();
@@ -497,7 +497,7 @@ fn ill_formed(request: &Request<Body>) -> Option<Problem> {
         })
     };
     if !request.uri().authority().is_none_or(same) {
-        let detail = "the URL asked for is of another host than the host header";
+        let detail = "the URL and the host header name different hosts";
         return Some(Problem::malformed(detail));
     }
     let others = |name, known: &'static str| {
@@ -505,7 +505,7 @@ fn ill_formed(request: &Request<Body>) -> Option<Problem> {
         values.any(|value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(known.as_bytes()))
     };
     if others(header::EXPECT, "100-continue") {
-        let detail = "of what a request may expect, only 100-continue is known here";
+        let detail = "the only supported expectation is 100-continue";
         return Some(Problem::new(Code::ExpectationFailed, detail));
     }
     if others(header::CONTENT_ENCODING, "identity") {
@@ -550,7 +550,8 @@ fn from_elsewhere(request: &Request<Body>) -> Option<Problem> {
     let host = headers.get(header::HOST);
     let host = host.map_or("localhost", |host| host.to_str().unwrap_or_default());
     if !is_this_machine(host) {
-        let detail = "without a token, requests come from this machine and under its name";
+        let detail =
+            "without a token, the service takes only requests from this machine and under its name";
         return Some(Problem::new(Code::Forbidden, detail));
     }
     // Another port of this machine is another origin: whoever serves a page there is no caller.
@@ -566,7 +567,7 @@ fn from_elsewhere(request: &Request<Body>) -> Option<Problem> {
     }
     Some(Problem::new(
         Code::Forbidden,
-        "without a token, web pages of another origin change nothing here",
+        "without a token, the service refuses changes from web pages of another origin",
     ))
 }
 

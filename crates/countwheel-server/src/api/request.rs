@@ -445,7 +445,7 @@ impl Bytes {
 fn full() -> Problem {
     Problem::new(
         Code::Overloaded,
-        "the bodies of other requests take up the memory for bodies",
+        "the bodies of other requests have taken the memory for bodies",
     )
 }
 

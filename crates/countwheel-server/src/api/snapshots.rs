@@ -108,9 +108,10 @@ fn name(body: &[u8]) -> Result<String, Problem> {
 
 fn refusal(error: &StoreError) -> Problem {
     match error {
-        StoreError::Disk(DiskError::NotAStore { .. } | DiskError::Locked { .. }) => {
-            Problem::new(Code::Conflict, "there is something of that name already")
-        }
+        StoreError::Disk(DiskError::NotAStore { .. } | DiskError::Locked { .. }) => Problem::new(
+            Code::Conflict,
+            "a snapshot, or something else, has that name already",
+        ),
         error if error.is_full() => {
             Problem::new(Code::StorageFull, "there is no room for the snapshot")
         }

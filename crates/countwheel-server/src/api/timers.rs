@@ -131,7 +131,7 @@ async fn replace(
             answer => return Ok(answer?),
         }
     }
-    let detail = "the timer changes all the time: try again";
+    let detail = "the timer kept changing meanwhile: try again";
     Err(Problem::new(Code::Overloaded, detail))
 }
 
@@ -346,7 +346,7 @@ fn read_headers(field: &Field<'_>) -> Result<Vec<(String, String)>, Problem> {
             || name.starts_with("timer-")
             || name.starts_with("webhook-");
         if reserved {
-            let detail = format!("the header {name} is not for the caller to set");
+            let detail = format!("the header {name} is reserved: callers cannot set it");
             return Err(invalid_target(&field, detail));
         }
         if name.contains('_') {

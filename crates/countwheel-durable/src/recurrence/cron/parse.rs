@@ -36,7 +36,7 @@ pub enum CronError {
         takes: &'static str,
     },
     /// There is no such day.
-    #[error("there is no day that a cron expression with these days and months would name")]
+    #[error("no day matches the days and months of this cron expression")]
     Never,
 }
 
