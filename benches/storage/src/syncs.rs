@@ -38,8 +38,8 @@ pub(crate) fn missing() -> Option<&'static str> {
     (!works).then_some("strace is not installed, so nobody checked that everybody syncs")
 }
 
-/// Has a candidate insert next to nothing, and a little, and counts what is more: an opening
-/// syncs, too.
+/// Inserts next to nothing into a candidate, and then a little, and counts the difference: an
+/// opening syncs, too.
 pub(crate) fn count(peer: Name, directory: &Path) -> anyhow::Result<Syncs> {
     let less = count_of(peer, directory, "0.000001")?;
     let more = count_of(peer, directory, "0.2")?;

@@ -49,7 +49,7 @@ pub(crate) fn disk_bytes(directory: &Path) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// Has the system forget what it holds of the files below `directory`.
+/// Drops the files below `directory` from the system's cache.
 pub(crate) fn drop_cache(directory: &Path) -> anyhow::Result<()> {
     each_file(directory, &mut |path, _| {
         let file = File::open(path).with_context(|| path.display().to_string())?;
@@ -80,7 +80,7 @@ fn each_file(
     Ok(())
 }
 
-/// Has everything of the file system of `directory` written.
+/// Syncs the whole file system of `directory`.
 pub(crate) fn sync_file_system(directory: &Path) -> anyhow::Result<()> {
     rustix::fs::syncfs(File::open(directory)?).context("the file system could not be synced")
 }

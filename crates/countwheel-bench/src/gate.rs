@@ -25,8 +25,8 @@ pub(crate) fn role<T>(body: impl FnOnce(&Gate) -> T + Send + 'static) -> Role<T>
     Box::new(body)
 }
 
-/// Has all roles done at once. `start` is called when all are ready; what comes back are the
-/// results of those that did not panic.
+/// Runs all roles at once, and calls `start` when all are ready. Returns the results of the roles
+/// that did not panic.
 pub(crate) fn at_once<T: Send>(roles: Vec<Role<T>>, start: impl FnOnce()) -> Vec<T> {
     let gate = Gate::new(roles.len());
     thread::scope(|scope| {

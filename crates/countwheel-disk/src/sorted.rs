@@ -324,7 +324,7 @@ impl Flushed {
         self.reached = Some(reached);
     }
 
-    /// Has somebody told how far it is.
+    /// Sets the listener that hears of the progress.
     pub(super) fn heard_by(&mut self, listener: Listener) {
         self.listener = Some(listener);
     }

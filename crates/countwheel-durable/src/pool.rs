@@ -36,8 +36,8 @@ impl Pool {
         }))
     }
 
-    /// Has `job` run on one of the threads. A job must not panic. It is dropped if the system gives
-    /// no thread at all.
+    /// Runs `job` on one of the threads. A job must not panic. The pool drops the job if the system
+    /// gives no thread at all.
     pub(crate) fn run(&self, job: Job) {
         let mut state = self.0.lock();
         if state.idle <= state.jobs.len() && state.threads < self.0.threads_max {

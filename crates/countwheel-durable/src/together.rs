@@ -123,7 +123,7 @@ impl Waiting {
     }
 }
 
-/// Has the next one lead, also if the store panics.
+/// Makes the next thread lead, also if the store panics.
 struct Next<'a>(&'a Together);
 
 impl Drop for Next<'_> {

@@ -164,8 +164,8 @@ impl<T: Send + 'static> Batcher<T> {
         self.shared.push(value)
     }
 
-    /// Has everything handled that waits, without waiting for more. Returns how many items that
-    /// are; they run on the executor, and are not waited for.
+    /// Hands out all waiting items, without waiting for more, and returns their number. The handler
+    /// runs on the executor, and this call does not wait for it.
     ///
     /// ```
     /// use countwheel::ManualHost;

@@ -221,7 +221,7 @@ impl<M: Machine> Chain<M> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the machine decide, under the lock, and does what it says, without.
+    /// Lets the machine decide under the lock, and carries the decision out without the lock.
     fn handle(self: &Arc<Self>, event: Event<M>) -> bool {
         let is_on_host = matches!(event, Event::Rang);
         // Dropped at the very end: it may be the last, and then the timer ends right here.

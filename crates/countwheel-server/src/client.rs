@@ -288,8 +288,8 @@ impl Client {
             .await
     }
 
-    /// Has the server make a snapshot of its store. See [`with_timeout`](Self::with_timeout): it
-    /// may take long.
+    /// Asks the server for a snapshot of its store. A snapshot may take long: see
+    /// [`with_timeout`](Self::with_timeout).
     ///
     /// # Errors
     /// [`ClientError`].

@@ -1,8 +1,8 @@
 //! Gives unused memory back to the system.
 
-/// Has the program begin again, in the same process, with memory settings under which it stays
-/// small however long it runs. Returns if they are there already, or cannot be had: then it goes on
-/// as it is.
+/// Executes the program again, in the same process, with memory settings under which it stays small
+/// however long it runs. Returns if the settings are there already or cannot be made; the program
+/// then goes on as it is.
 ///
 /// Elsewhere than with the GNU C library it does nothing.
 ///

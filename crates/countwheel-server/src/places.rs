@@ -256,7 +256,7 @@ impl State {
         is_full.then(|| own.longest())
     }
 
-    /// Has the connection go that has waited for longest. `false` if none waits.
+    /// Closes the connection that has waited for longest. `false` if none waits.
     fn make_room(&mut self, longest: Option<Id>) -> bool {
         if let Some(longest) = longest {
             self.tell(longest);
@@ -312,7 +312,7 @@ impl State {
         true
     }
 
-    /// Has a connection that does not wait count as somebody else's, or nobody's.
+    /// Counts a connection that does not wait as another caller's, or as nobody's.
     fn count_as(&mut self, id: Id, of: Option<Of>) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;

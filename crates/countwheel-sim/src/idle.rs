@@ -109,8 +109,8 @@ pub fn run(options: &Options) -> Result<Vec<Idler>, String> {
     Ok(idlers)
 }
 
-/// Has a timer fire something on every shard that is used, so that all its threads run and no
-/// wheel is fresh, and leaves `tasks` pending.
+/// Fires a task of the timer on every used shard, so that all its threads run and no wheel is
+/// fresh, and leaves `tasks` pending.
 fn prepare(timer: &Timer, tasks: u64, number: usize) -> Result<(), Box<dyn std::error::Error>> {
     let (sender, fired) = mpsc::channel();
     for thread in 0..THREADS {

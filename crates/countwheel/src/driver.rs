@@ -176,8 +176,8 @@ impl<T> Driver<T> {
         self.len() == 0
     }
 
-    /// Has `value` fire once `deadline` is reached: at once if it has passed, and at
-    /// [`Instant::MAX`] only when time ends there.
+    /// Fires `value` once `deadline` is reached: at once if it has passed, and at [`Instant::MAX`]
+    /// only when time ends there.
     ///
     /// Values of one tick fire in the order in which they were scheduled. Never fails.
     #[inline]

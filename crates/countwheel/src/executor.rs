@@ -42,7 +42,7 @@ use crate::task::returns;
 /// # Ok::<(), countwheel::ScheduleError>(())
 /// ```
 pub trait Executor: Send + Sync + fmt::Debug {
-    /// Has `work` run soon. Never blocks.
+    /// Runs `work` soon. Never blocks.
     ///
     /// # Errors
     /// Gives the work back if there is no room for it now. The timer does with it what its

@@ -141,8 +141,8 @@ impl Timer {
         self.engine().clock().now()
     }
 
-    /// Has `task` run once `delay` has passed, and never before. Any delay will do:
-    /// [`Duration::ZERO`] runs it at once, [`Duration::MAX`] never.
+    /// Runs `task` once `delay` has passed, and never before. Any delay will do: [`Duration::ZERO`]
+    /// runs the task at once, [`Duration::MAX`] never.
     ///
     /// O(1): reads the clock once, takes one lock that other threads seldom want, and puts
     /// what the task captures into a box, if it captures anything. Wakes the timer's thread
@@ -161,8 +161,8 @@ impl Timer {
         self.after(delay, Job::Task(Box::new(Function(task))))
     }
 
-    /// Has `task` run once [`now`](Self::now) has reached `deadline`, and never before; at
-    /// once if it has passed.
+    /// Runs `task` once [`now`](Self::now) has reached `deadline`, and never before; at once if the
+    /// deadline has passed.
     ///
     /// Tasks start in the order of their deadlines, in ticks. Those of one tick start in the
     /// order in which they were scheduled, if one thread did so.
@@ -329,7 +329,7 @@ impl Timer {
         }
     }
 
-    /// Has `job` run at `deadline`, as the continuation of something that was accepted before:
+    /// Runs `job` at `deadline`, as the continuation of accepted work:
     /// [`max_pending`](TimerBuilder::max_pending) does not apply.
     pub(crate) fn go_on_at(&self, deadline: Instant, job: Job) -> Result<Timeout, ScheduleError> {
         let (timeout, rouse) = self.go_on_at_quietly(deadline, job)?;

@@ -35,7 +35,7 @@ trait TestHost {
 
     fn clock(&self) -> &ManualClock;
 
-    /// Has everything run that is due, and what that leads to.
+    /// Runs all due tasks, and the tasks that follow from them.
     fn settle(&mut self);
 
     /// Waits for the end of a stop.

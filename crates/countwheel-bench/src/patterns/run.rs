@@ -38,8 +38,8 @@ pub(crate) fn run(
     Ok(none_failed(&found.samples))
 }
 
-/// Has everybody do a little of everything, and says loudly who fails: each workload checks
-/// what comes of it. Whether all went well.
+/// Runs a little of every workload with every peer, and reports each failure loudly: each workload
+/// checks its own result. Returns whether all went well.
 pub(crate) fn check_all(peers: &[Name], deadline_seconds: u64) -> anyhow::Result<bool> {
     let mut went_well = true;
     for &peer in peers {

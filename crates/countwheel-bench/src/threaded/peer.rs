@@ -36,13 +36,13 @@ pub(crate) trait Peer: Clone + Send + 'static {
     /// Makes this thread one that may call.
     fn enter(&self) -> Self::Entered;
 
-    /// Has `work` done once `delay` has passed. Who is only polled may let `work` go.
+    /// Does `work` once `delay` has passed. A peer that is only polled may drop `work`.
     fn schedule(&mut self, delay: Duration, work: impl FnOnce() + Send + 'static) -> Self::Handle;
 
     /// Whether the timer was still to come; true if this cannot be known.
     fn cancel(&mut self, handle: Self::Handle) -> bool;
 
-    /// Has `work` done once `delay` has passed, whatever `schedule` does. Not cancelled.
+    /// Does `work` once `delay` has passed, whatever `schedule` does. Never cancelled.
     fn call(&mut self, delay: Duration, work: impl FnOnce() + Send + 'static) {
         drop(self.schedule(delay, work));
     }

@@ -23,8 +23,8 @@ impl Scheduler {
             && !self.suspects.may_start(interruptions, self.now.boot)
     }
 
-    /// Has a suspect wait. That it was interrupted is recorded before: the process may end while
-    /// it waits, and that is no evidence against it.
+    /// Makes a suspect wait. The record of its interruption comes first: the process may end while
+    /// the suspect waits, and that end is no evidence against it.
     pub(super) fn hold_back(&mut self, mut record: Box<Record>, draft: &mut Draft<'_>) -> Attended {
         let was_delivering = record.state == State::Delivering;
         record.state = State::Pending;

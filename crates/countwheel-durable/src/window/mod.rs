@@ -142,8 +142,8 @@ impl Window {
         self.filling = true;
     }
 
-    /// Has room for so much from now on. What does not fit any more is left to the store, the latest
-    /// first.
+    /// Sets the room of the window from now on. Entries that no longer fit are left to the store,
+    /// the latest first.
     pub(crate) fn resize(&mut self, room: Room) {
         self.room = room;
         self.held.cost = 0;
@@ -284,7 +284,7 @@ impl Window {
         ready.into_iter().flat_map(of_queue).take(most)
     }
 
-    /// Has the queues that have something due wait for their turn.
+    /// Lines up the queues with due timers for their turn.
     fn promote(&mut self, now: Now) {
         for clock in DueClock::ALL {
             while let Some((wake, name)) = self.sides[clock as usize].heads.first_key_value()

@@ -322,7 +322,7 @@ impl Window {
         })
     }
 
-    /// Has a queue give up what is latest of what it holds above its share, at most so many.
+    /// Gives up the latest entries of a queue above its share, at most `most` of them.
     pub(super) fn keep_to_share(&mut self, clock: DueClock, name: &QueueName, most: usize) {
         let room = self.room;
         for _ in 0..most {

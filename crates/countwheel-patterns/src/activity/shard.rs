@@ -158,7 +158,7 @@ impl<P: Policy> ActivityShard<P> {
         ended
     }
 
-    /// Has the cell dealt with now, or once who has it in hands gives it back.
+    /// Handles the cell now, or once the task that holds the cell gives it back.
     pub(crate) fn call(&self, cell: &Cell<P::Data>) {
         cell.raise(CALLED);
         self.look_again(cell);

@@ -669,8 +669,9 @@ impl<K, V> MapBooks<K, V> {
     }
 }
 
-/// Has the wheel ask for `entry` by its deadline. If it does so sooner already, it is left
-/// alone: most entries that are replaced or used are so again before it asks.
+/// Files `entry` in the wheel no later than its deadline. If the wheel brings the entry up sooner
+/// already, the wheel stays as it is: most replaced or used entries are replaced or used again
+/// before that.
 fn file<K, V>(
     wheel: &mut Driver<u64>,
     hash: u64,

@@ -348,7 +348,7 @@ impl PeriodicBuilder {
         self
     }
 
-    /// Has `run` run on the executor of `timer`, each time anew.
+    /// Runs `run` on the executor of `timer`, each time anew.
     ///
     /// # Errors
     /// [`StartError::Invalid`] if the period or the number of runs is zero, or the jitter is not

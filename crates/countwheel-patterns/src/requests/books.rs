@@ -263,7 +263,7 @@ impl<T> RequestBooks<T> {
         state.in_flight > 0
     }
 
-    /// Has the requests of a channel end at `end`, unless they do so sooner.
+    /// Ends the requests of a channel at `end`, unless they end sooner.
     pub(super) fn set_grace(&mut self, channel: ChannelNumber, now: Instant, end: Instant) {
         match self.channels[channel.0].grace {
             Some((_, known)) if known <= end => {}

@@ -20,7 +20,7 @@ pub(super) struct Handoff<T> {
 }
 
 impl<T: Send + 'static> Handoff<T> {
-    /// Has `handler` run once the call has ended.
+    /// Runs `handler` once the call has ended.
     pub(super) fn set(shard: Weak<RequestShard<T>>, call: &Arc<Call<T>>, handler: Handler<T>) {
         let handoff = Arc::new(Self {
             shard,

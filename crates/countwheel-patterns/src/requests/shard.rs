@@ -298,7 +298,7 @@ impl<T: Send + 'static> RequestShard<T> {
         }
     }
 
-    /// Has a handler run on the executor; if that does not begin it in time, on the host.
+    /// Runs a handler on the executor, or on the host if the executor does not begin it in time.
     pub(super) fn execute(self: &Arc<Self>, start: Arc<Start>) {
         let Some(fallback) = self.file_handler(&start) else {
             self.count_inline();

@@ -13,7 +13,7 @@ use crate::spawned::spawn;
 use countwheel::building::returns;
 use countwheel::building::run_soon;
 
-/// Has attempts made.
+/// Starts attempts.
 pub(super) trait Launch<K, T, E>: Send + Sync
 where
     K: Key,

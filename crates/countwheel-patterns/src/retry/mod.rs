@@ -191,7 +191,7 @@ where
         RetryId(self.last.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Has the first attempt made at once, on the timer's executor.
+    /// Makes the first attempt at once, on the timer's executor.
     ///
     /// # Errors
     /// [`SubmitError::Closed`] if the store or its timer has stopped, [`SubmitError::Full`] if

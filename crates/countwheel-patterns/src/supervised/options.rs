@@ -175,8 +175,8 @@ impl SupervisedBuilder {
         self
     }
 
-    /// Has `work` run on the executor of `timer`, each time anew. It is given what tells it to
-    /// stop, at its timeout and when the task ends.
+    /// Runs `work` on the executor of `timer`, each time anew. `work` gets the signal that tells it
+    /// to stop, at its timeout and when the task ends.
     ///
     /// # Errors
     /// [`StartError::Invalid`] if period, timeout or concurrency is zero, the growth below 1, or

@@ -139,7 +139,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// Has `step` run on the executor of `timer`, each time anew.
+    /// Runs `step` on the executor of `timer`, each time anew.
     ///
     /// # Errors
     /// As when a task is [scheduled](Timer::schedule). All give `step` back.

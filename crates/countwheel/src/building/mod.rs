@@ -80,7 +80,7 @@ pub use alarm::Alarm;
 pub use bell::{Bell, Rung};
 pub use index::{Index, give_memory_back};
 
-/// Has `task` run on the executor now, as the continuation of something that was accepted before:
+/// Runs `task` on the executor now, as the continuation of accepted work:
 /// [`max_pending`](crate::TimerBuilder::max_pending) does not apply. O(1).
 ///
 /// ```
@@ -102,8 +102,8 @@ pub fn run_soon(timer: &Timer, task: impl FnOnce() + Send + 'static) -> Result<(
     timer.go_on_at(timer.now(), job).map(drop)
 }
 
-/// Has `task` run on the executor at `deadline`, as the continuation of something that was
-/// accepted before, and known as `name` in logs and statistics. See [`run_soon`].
+/// Runs `task` on the executor at `deadline`, as the continuation of accepted work, under `name` in
+/// logs and statistics. See [`run_soon`].
 ///
 /// ```
 /// use countwheel::{Instant, ManualHost, building};

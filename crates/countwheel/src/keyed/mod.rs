@@ -159,8 +159,8 @@ where
         Self { owner }
     }
 
-    /// Has `value` fire under `key` once `delay` has passed, and never before. What was under
-    /// the key is replaced and comes back; its task is moved, without an allocation, so it
+    /// Fires `value` under `key` once `delay` has passed, and never before. The old value of the
+    /// key is replaced and comes back. The task of the key moves, without an allocation, so it
     /// cannot fire at its old deadline, neither with the old value nor with the new one.
     ///
     /// A set counts as scheduled anew in the order of a tick. A new key takes room under the
@@ -191,8 +191,8 @@ where
         self.put(key, value, When::After(delay), KeyRule::New)
     }
 
-    /// Has `value` fire under `key` once [`now`](Timer::now) has reached `deadline`, and never
-    /// before; at once if it has passed. Otherwise like [`set`](Self::set).
+    /// Fires `value` under `key` once [`now`](Timer::now) has reached `deadline`, and never before;
+    /// at once if the deadline has passed. Otherwise like [`set`](Self::set).
     ///
     /// ```
     /// # use countwheel::{KeyedTimer, ManualHost};
