@@ -1,10 +1,9 @@
 //! Long times: days under full load, and a century in which hardly anything happens.
 //!
-//! The product's engine under a simulated clock, against the plainest model there is: a sorted
-//! set of deadlines. At every moment at which the engine says that it has something to do, or
-//! somebody asks for something, what starts must be exactly what is due: nothing earlier,
-//! nothing later by a microsecond, nothing twice, nothing that was removed. Now and then the
-//! process ends and another begins on the same store.
+//! The product's engine under a simulated clock, against the plainest model there is: a sorted set
+//! of deadlines. At every moment at which the engine has something to do, or a request comes,
+//! exactly the due timers must start: none earlier, none later by a microsecond, none twice, none
+//! that was removed. Now and then the process ends and another begins on the same store.
 //!
 //! ```
 //! use std::time::Duration;

@@ -1,8 +1,9 @@
 //! Bit rot: bits of synced tables and segments flip while a store is open and an engine runs on it.
 //!
-//! One rule is behind all others: what cannot be read takes nobody else along. No turn and no piece
-//! of upkeep fails; whatever can be read in the end was delivered once, and not early; what was
-//! removed stays removed; a set and a removal of any name are taken, and the counts are right then.
+//! One rule is behind all others: an unreadable record affects no other timer. No turn and no piece
+//! of upkeep fails. Every timer readable in the end was delivered once, and not early. Removed
+//! timers stay removed. The store takes a set and a removal of any name, and the counts are right
+//! then.
 //!
 //! ```
 //! let report = countwheel_sim::rot::run(7).unwrap_or_else(|failure| panic!("{failure}"));

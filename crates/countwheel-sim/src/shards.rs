@@ -1,11 +1,11 @@
 //! Worlds of shards: a store that several nodes share, each with clocks of its own, and engines that
 //! take shards from each other.
 //!
-//! Each shard has one owner that works, and at times others that were replaced and do not know it.
-//! Between the two halves of a turn others act. Owners end in every place, shards are handed over on
-//! purpose, the store is away or does not answer, leases end. What was acknowledged is there for the
-//! next owner; nothing leaves an owner that was replaced; an attempt is handed out once, and not
-//! before its deadline by more than the clocks of two owners differ. In the end everything works, and
+//! Each shard has one working owner, and at times replaced owners that do not know it. Between the
+//! two halves of a turn other owners act. Owners end in every place, shards change hands on
+//! purpose, the store is away or does not answer, leases end. Acknowledged changes are there for
+//! the next owner. Nothing leaves a replaced owner. An attempt is handed out once, and not before
+//! its deadline by more than the clocks of two owners differ. In the end everything works, and
 //! every timer comes to its end.
 //!
 //! ```

@@ -1,8 +1,8 @@
-//! The seam to where timers are kept.
+//! The seam to the store of timers.
 //!
-//! A store holds records, finds them by name and by when they need attention, and applies
-//! batches of changes: whole, durable, and only for the shard's owner. It decides nothing.
-//! [`conformance`] is what every store must pass.
+//! A store holds records, finds them by name and by the time at which they need attention, and
+//! applies batches of changes: whole, durable, and only for the shard's owner. A store decides
+//! nothing. Every store must pass [`conformance`].
 
 mod clock_note;
 #[cfg(any(test, feature = "conformance"))]

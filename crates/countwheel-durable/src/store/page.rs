@@ -1,5 +1,5 @@
-//! A page of a list or of what is due, for those who write a store: where it ends, and where the next
-//! one begins.
+//! A page of a list or of due timers, for authors of a store: the end of the page, and the
+//! beginning of the next one.
 //!
 //! ```
 //! use countwheel_durable::QueueName;

@@ -1,9 +1,9 @@
 //! The near future in memory: for each queue, in order of deadline, a part of what the store
 //! holds, within a number of bytes.
 //!
-//! The store is the truth. The window knows of each clock's order everything up to a position
-//! and nothing beyond, but for queues that have used up their share: of those it knows where
-//! they go on. So any of it can be thrown away and read again.
+//! The store is the truth. In the order of each clock, the window knows everything up to a position
+//! and nothing beyond. For a queue that has used up its share, it knows only where the queue goes
+//! on. So any part of the window can be thrown away and read again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

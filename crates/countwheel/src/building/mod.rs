@@ -1,20 +1,20 @@
-//! For those who build patterns on timers: what a layer above [`Timer`] needs and its callers do
+//! Parts for authors of patterns on timers: a layer above [`Timer`] needs them, and its callers do
 //! not.
 //!
-//! The crate `countwheel-patterns` is made of it. A pattern that keeps many deadlines has wheels
+//! The crate `countwheel-patterns` is made of them. A pattern with many deadlines has wheels
 //! of its own ([`driver`]) behind locks of its own, and a [`Bell`]: one entry in the timer, no
-//! later than the earliest of its deadlines. What the host takes out when the bell rings is
-//! settled there, if that is short, or runs on the executor ([`run_soon`]).
+//! later than the earliest of its deadlines. When the bell rings, the host takes out the due
+//! entries. Short work runs there, other work on the executor ([`run_soon`]).
 //!
 //! | you want | take |
 //! |---|---|
 //! | to be woken by the earliest of many deadlines | a [`Bell`] and a [`Rung`], or an [`Alarm`] |
-//! | to go on with something that was accepted | [`run_soon`], [`continue_at`], [`Alarm::ring_by`]: all exempt from [`max_pending`](crate::TimerBuilder::max_pending) |
+//! | to go on with accepted work | [`run_soon`], [`continue_at`], [`Alarm::ring_by`]: all exempt from [`max_pending`](crate::TimerBuilder::max_pending) |
 //! | a wheel like those of the timer | [`driver`], [`tick_duration`] |
 //! | the name of the timer, for logs | [`timer_name`] |
-//! | entries that are found by a hash | [`Index`], [`give_memory_back`] |
+//! | entries found by a hash | [`Index`], [`give_memory_back`] |
 //! | to block a thread | [`block_until`], [`block_for`] |
-//! | to call something foreign that may panic | [`returns`] |
+//! | to call foreign code that may panic | [`returns`] |
 //! | one lock of many for each thread | [`number_of_thread`] |
 //!
 //! ```
