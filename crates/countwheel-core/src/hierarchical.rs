@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::chunks::{CHUNK, ChunkEntry};
-use crate::geometry::{LEVELS, WheelPlace, SLOTS};
+use crate::geometry::{LEVELS, SLOTS, WheelPlace};
 use crate::sort;
 use crate::storage::{SlotLoad, Storage};
 use crate::{Expired, Tick, TimerKey};

@@ -1092,12 +1092,12 @@ fn a_set_replaces_a_timer_in_every_state() {
             bench.record("a")
         });
         let answer = bench.ask(set("a", 5, fixed(1))).unwrap();
-        let Response::Set {
+        let Response::Set(Set {
             id,
             revision,
             replaced,
             ..
-        } = answer
+        }) = answer
         else {
             panic!("{answer:?}");
         };

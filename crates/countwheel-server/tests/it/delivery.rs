@@ -301,7 +301,7 @@ fn wait_for_failure(client: &mut Client) -> Value {
 
 /// Seconds of a time, good for differences.
 fn seconds(time: &str) -> i64 {
-    let time = countwheel_server::time::parse_time(time).unwrap();
+    let time = parse_time(time).unwrap();
     i64::try_from(time.as_micros() / 1_000_000).unwrap()
 }
 
