@@ -427,6 +427,108 @@ fn queue_prefix(shard: Shard, queue: &QueueName) -> Vec<u8> {
 mod tests {
     use super::*;
     use countwheel_durable::store::conformance::varied_records;
+    use countwheel_durable::{Delays, Jitter, Preset};
+
+    /// The bytes are those of the code before retry policies were moved to `countwheel-time`.
+    #[test]
+    fn every_kind_of_retry_policy_has_the_bytes_it_always_had() {
+        let secs = Duration::from_secs;
+        let policy = |delays, jitter, max_attempts, max_age| RetryPolicy {
+            delays,
+            jitter,
+            max_attempts,
+            max_age,
+        };
+        let wechat = || Delays::Preset(Preset::Wechat);
+        let two = || Delays::List(vec![secs(1), secs(7)]);
+        let three = vec![secs(1), Duration::from_micros(2_500), secs(365 * 86_400)];
+        let exponential = |first, factor, cap| Delays::Exponential { first, factor, cap };
+        let slow = exponential(Duration::from_millis(100), 1.01, secs(365 * 86_400));
+        let cases = [
+            (
+                RetryPolicy::default(),
+                "030a000000000000000040e0a80100010114000102ffffffff0f000130b40b758b",
+            ),
+            (
+                policy(wechat(), Jitter::None, None, None),
+                "01000000000102ffffffff0f00013071f9d13f",
+            ),
+            (
+                policy(wechat(), Jitter::Equal, Some(3), Some(secs(86_400))),
+                "01000201030180a305000102ffffffff0f0001301550c663",
+            ),
+            (
+                policy(wechat(), Jitter::None, Some(20), None),
+                "0100000114000102ffffffff0f000130f42da69b",
+            ),
+            (
+                policy(
+                    Delays::List(three),
+                    Jitter::None,
+                    None,
+                    Some(Duration::from_nanos(1_500_000)),
+                ),
+                "0003010000a0cb980180e7840f0000000100e0c65b0102ffffffff0f0001302eb03b65",
+            ),
+            (
+                policy(two(), Jitter::Full, Some(2), None),
+                "000201000700010102000102ffffffff0f0001305ed0536b",
+            ),
+            (
+                policy(two(), Jitter::Full, Some(10_000), None),
+                "0002010007000101904e000102ffffffff0f000130eacfc84f",
+            ),
+            (
+                policy(
+                    Delays::Fixed(Duration::from_millis(1)),
+                    Jitter::Equal,
+                    None,
+                    None,
+                ),
+                "0200c0843d0200000102ffffffff0f000130886bc81c",
+            ),
+            (
+                policy(
+                    Delays::Fixed(secs(5)),
+                    Jitter::None,
+                    Some(1),
+                    Some(secs(36_525 * 86_400)),
+                ),
+                "0205000001010180a7e4e00b000102ffffffff0f0001306faee5e3",
+            ),
+            (
+                policy(exponential(secs(2), 1.0, secs(2)), Jitter::None, None, None),
+                "030200000000000000f03f02000000000102ffffffff0f000130cde91fba",
+            ),
+            (
+                policy(slow, Jitter::Equal, Some(10_000), None),
+                "030080c2d72f295c8fc2f528f03f80e7840f000201904e000102ffffffff0f000130570c5bc2",
+            ),
+            (
+                policy(
+                    exponential(secs(10), 1_000.0, secs(3_600)),
+                    Jitter::Full,
+                    None,
+                    Some(secs(60)),
+                ),
+                "030a000000000000408f40901c000100013c000102ffffffff0f000130a9a345c5",
+            ),
+        ];
+        for (policy, expected) in cases {
+            let mut record = varied_records().swap_remove(0);
+            (record.attempts, record.recurring) = (Vec::new(), None);
+            record.policy = policy;
+            let bytes = encode(&record);
+            let hex = bytes
+                .iter()
+                .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+            assert_eq!(
+                hex,
+                format!("0303616c6c0130edfd03010100000000000000{expected}")
+            );
+            assert_eq!(decode(&bytes), Ok(record));
+        }
+    }
 
     #[test]
     fn a_record_comes_back_from_its_bytes() {

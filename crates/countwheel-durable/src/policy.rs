@@ -512,4 +512,90 @@ mod tests {
         assert!(policy.validate().is_err());
         assert!(RetryPolicy::default().validate().is_ok());
     }
+
+    /// The numbers are those of the code before retry policies were moved to `countwheel-time`:
+    /// a timer that was stored then is tried again at the same microsecond.
+    #[test]
+    fn a_stored_timer_is_tried_again_at_the_same_microsecond_in_every_version() {
+        let exponential = |first, factor, cap| policy(Delays::Exponential { first, factor, cap });
+        let days = |days: u64| Duration::from_secs(days * 86_400);
+        let cases = [
+            exponential(Duration::from_millis(100), 1.1, days(365)),
+            exponential(Duration::from_nanos(1_234_567), 1.01, days(365)),
+            exponential(days(300) + Duration::from_nanos(1_001), 1.5, days(365)),
+            exponential(Duration::from_millis(1), 1_000.0, days(365)),
+            exponential(Duration::from_secs(7), 3.3, Duration::from_secs(100)),
+            exponential(Duration::from_nanos(7_000_003), 1.0, days(1)),
+        ];
+        let year = 31_536_000_000_000;
+        let none = [
+            [100_000, 110_000, 121_000, 10_671_896, year],
+            [1_235, 1_247, 1_260, 2_011, 536_958_665_654],
+            [25_920_000_000_002, year, year, year, year],
+            [1_000, 1_000_000, 1_000_000_000, year, year],
+            [7_000_000, 23_100_000, 76_230_000, 100_000_000, 100_000_000],
+            [7_001, 7_001, 7_001, 7_001, 7_001],
+        ];
+        let full = [
+            [68_236, 82_577, 32_104, 8_375_450, 8_279_884_710_627],
+            [842, 936, 334, 1_578, 140_980_335_045],
+            [
+                17_686_842_090_656,
+                23_673_914_144_333,
+                8_367_208_486_736,
+                24_749_884_605_580,
+                8_279_884_710_627,
+            ],
+            [
+                683,
+                750_695,
+                265_322_440,
+                24_749_884_605_580,
+                8_279_884_710_627,
+            ],
+            [4_776_539, 17_341_052, 20_225_529, 78_481_370, 26_255_342],
+            [4_777, 5_255, 1_857, 5_494, 1_838],
+        ];
+        let equal = [
+            [84_118, 96_288, 76_552, 9_523_673, 19_907_942_355_313],
+            [1_039, 1_092, 797, 1_795, 338_969_500_349],
+            [
+                21_803_421_045_329,
+                27_604_957_072_166,
+                19_951_604_243_368,
+                28_142_942_302_790,
+                19_907_942_355_313,
+            ],
+            [
+                841,
+                875_348,
+                632_661_220,
+                28_142_942_302_790,
+                19_907_942_355_313,
+            ],
+            [5_888_270, 20_220_526, 48_227_765, 89_240_685, 63_127_671],
+            [5_889, 6_129, 4_429, 6_248, 4_420],
+        ];
+        let start = Timestamp::EPOCH;
+        for (jitter, expected) in [
+            (Jitter::None, none),
+            (Jitter::Full, full),
+            (Jitter::Equal, equal),
+        ] {
+            for (case, expected) in cases.iter().zip(expected) {
+                let case = RetryPolicy {
+                    jitter,
+                    ..case.clone()
+                };
+                let mut random = Random::new(9);
+                let drawn = [1, 2, 3, 50, 2_000].map(|failures| {
+                    match case.next(failures, start, start, None, &mut random) {
+                        Next::Retry(at) => at.as_micros(),
+                        next => panic!("{next:?}"),
+                    }
+                });
+                assert_eq!(drawn, expected, "{case:?}");
+            }
+        }
+    }
 }
