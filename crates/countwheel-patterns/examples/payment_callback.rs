@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use countwheel::Timer;
-use countwheel_patterns::{Attempt, Backoff, Failure, GiveUp, Retry, WhenFull};
+use countwheel_patterns::{Attempt, Failure, GiveUp, Retry, RetryPolicy, WhenFull};
 
 /// A second of the schedule is ten microseconds here.
 const SCALE: f64 = 1e-5;
@@ -30,7 +30,7 @@ fn post(callback: &Callback, attempt: u32) -> Result<(), Failure<u16>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let schedule = Backoff::wechat();
+    let schedule = RetryPolicy::wechat();
     println!("in real life:");
     for step in schedule.preview() {
         println!(

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use countwheel::Timer;
-use countwheel_patterns::{Attempt, Backoff, Failure, KeyedRetry};
+use countwheel_patterns::{Attempt, Failure, KeyedRetry, RetryPolicy};
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Want {
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let _ = sender.send(*want);
         Ok(())
     };
-    let retries = KeyedRetry::new(timer, Backoff::dubbo_registry().scaled(0.01)?, handler);
+    let retries = KeyedRetry::new(timer, RetryPolicy::dubbo_registry().scaled(0.01)?, handler);
 
     let url = "dubbo://10.0.0.1/echo";
     retries.submit(url.to_owned(), Want::Register)?;

@@ -3,37 +3,37 @@
 use countwheel::{Timer, WithTimeout};
 
 use crate::retry::{retry, retry_blocking};
-use crate::{Backoff, Deadline, Failure, GivenUp, RetryLoop};
+use crate::{Deadline, Failure, GivenUp, RetryLoop, RetryPolicy};
 
 /// Calls of a [`Timer`] that need a pattern: retries for code that waits for the value, and limits
 /// that were handed down. See the example of each.
 pub trait TimerExt {
     /// Calls `operation` and awaits what it returns, again and again, until that succeeds or
-    /// `backoff` says that it is enough. `operation` is told the number of the attempt.
+    /// `policy` says that it is enough. `operation` is told the number of the attempt.
     ///
     /// ```
     /// use countwheel::Timer;
-    /// use countwheel_patterns::{Backoff, Failure, GiveUp, TimerExt};
+    /// use countwheel_patterns::{Failure, GiveUp, RetryPolicy, TimerExt};
     /// use std::time::Duration;
     ///
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     /// # runtime.block_on(async {
     /// let timer = Timer::new();
-    /// let backoff = Backoff::fixed(Duration::from_millis(1)).max_attempts(3)?;
-    /// let fetched = timer.retry(backoff.clone(), async |attempt| match attempt {
+    /// let policy = RetryPolicy::fixed(Duration::from_millis(1)).max_attempts(3)?;
+    /// let fetched = timer.retry(policy.clone(), async |attempt| match attempt {
     ///     3 => Ok("a page"),
     ///     _ => Err(Failure::Retryable(attempt)),
     /// });
     /// assert_eq!(fetched.await.unwrap(), "a page");
     ///
-    /// let failed = timer.retry(backoff, async |_| Err::<(), _>(Failure::Retryable("down"))).await;
+    /// let failed = timer.retry(policy, async |_| Err::<(), _>(Failure::Retryable("down"))).await;
     /// let given_up = failed.unwrap_err();
     /// assert_eq!((given_up.attempts, given_up.error), (3, "down"));
     /// assert_eq!(given_up.reason, GiveUp::Attempts);
-    /// # Ok::<(), countwheel_patterns::BackoffError>(())
+    /// # Ok::<(), countwheel_patterns::RetryPolicyError>(())
     /// # }).unwrap();
     /// ```
-    fn retry<T, E, O, F>(&self, backoff: Backoff, operation: O) -> RetryLoop<O, F, E>
+    fn retry<T, E, O, F>(&self, policy: RetryPolicy, operation: O) -> RetryLoop<O, F, E>
     where
         O: FnMut(u32) -> F,
         F: Future<Output = Result<T, Failure<E>>>;
@@ -43,25 +43,25 @@ pub trait TimerExt {
     ///
     /// ```
     /// use countwheel::Timer;
-    /// use countwheel_patterns::{Backoff, Failure, TimerExt};
+    /// use countwheel_patterns::{Failure, RetryPolicy, TimerExt};
     ///
     /// let timer = Timer::new();
-    /// let backoff = Backoff::dubbo_failback().scaled(1e-3)?;
-    /// let answer = timer.retry_blocking(backoff.clone(), |attempt| match attempt {
+    /// let policy = RetryPolicy::dubbo_failback().scaled(1e-3)?;
+    /// let answer = timer.retry_blocking(policy.clone(), |attempt| match attempt {
     ///     1 => Err(Failure::Retryable("not yet")),
     ///     _ => Ok(42),
     /// });
     /// assert_eq!(answer, Ok(42));
-    /// let failed = timer.retry_blocking(backoff, |_| Err::<(), _>(Failure::Permanent("never")));
+    /// let failed = timer.retry_blocking(policy, |_| Err::<(), _>(Failure::Permanent("never")));
     /// assert_eq!(failed.unwrap_err().attempts, 1);
-    /// # Ok::<(), countwheel_patterns::BackoffError>(())
+    /// # Ok::<(), countwheel_patterns::RetryPolicyError>(())
     /// ```
     ///
     /// # Errors
     /// [`GivenUp`] with the last error if it is not tried again.
     fn retry_blocking<T, E>(
         &self,
-        backoff: Backoff,
+        policy: RetryPolicy,
         operation: impl FnMut(u32) -> Result<T, Failure<E>>,
     ) -> Result<T, GivenUp<E>>;
 
@@ -93,20 +93,20 @@ pub trait TimerExt {
 }
 
 impl TimerExt for Timer {
-    fn retry<T, E, O, F>(&self, backoff: Backoff, operation: O) -> RetryLoop<O, F, E>
+    fn retry<T, E, O, F>(&self, policy: RetryPolicy, operation: O) -> RetryLoop<O, F, E>
     where
         O: FnMut(u32) -> F,
         F: Future<Output = Result<T, Failure<E>>>,
     {
-        retry(self, backoff, operation)
+        retry(self, policy, operation)
     }
 
     fn retry_blocking<T, E>(
         &self,
-        backoff: Backoff,
+        policy: RetryPolicy,
         operation: impl FnMut(u32) -> Result<T, Failure<E>>,
     ) -> Result<T, GivenUp<E>> {
-        retry_blocking(self, backoff, operation)
+        retry_blocking(self, policy, operation)
     }
 
     fn timeout_by<F: IntoFuture>(

@@ -2,23 +2,23 @@
 //!
 //! ```
 //! use countwheel::Timer;
-//! use countwheel_patterns::{Backoff, Failure, TimerExt};
+//! use countwheel_patterns::{Failure, RetryPolicy, TimerExt};
 //!
 //! let timer = Timer::new();
-//! let backoff = Backoff::dubbo_failback().scaled(1e-3)?;
-//! let answer = timer.retry_blocking(backoff, |attempt| match attempt {
+//! let policy = RetryPolicy::dubbo_failback().scaled(1e-3)?;
+//! let answer = timer.retry_blocking(policy, |attempt| match attempt {
 //!     1 => Err(Failure::Retryable("not yet")),
 //!     _ => Ok(42),
 //! });
 //! assert_eq!(answer, Ok(42));
-//! # Ok::<(), countwheel_patterns::BackoffError>(())
+//! # Ok::<(), countwheel_patterns::RetryPolicyError>(())
 //! ```
 //!//! Each pattern is a layer on a given [`Timer`](countwheel::Timer), with the timer's clock, host
 //!and executor. Foreign code runs on that executor. No pattern has a thread of its own.
 //!
 //! | you want | take |
 //! |---|---|
-//! | to try again until an operation succeeds | [`TimerExt::retry`], or a store of failed operations: [`Retry`], by key [`KeyedRetry`]; a [`Backoff`] says how often and when |
+//! | to try again until an operation succeeds | [`TimerExt::retry`], or a store of failed operations: [`Retry`], by key [`KeyedRetry`]; a [`RetryPolicy`] says how often and when |
 //! | one function again and again | [`Periodic`] |
 //! | the same, with a timeout and a back-off | [`Supervised`] |
 //! | a loop that can be woken, suspended, closed | [`Worker`] |
@@ -66,7 +66,6 @@
 #![forbid(unsafe_code)]
 
 mod activity;
-mod backoff;
 mod batcher;
 pub mod broker;
 mod chain;
@@ -98,9 +97,11 @@ use countwheel::Instant;
 const FAR: Instant = Instant::from_nanos(u64::MAX - 1);
 
 pub use activity::WatchError;
-pub use backoff::{Attempts, Backoff, BackoffError, GiveUp, Jitter, Planned, RetryBudget, Share};
 pub use batcher::{Batcher, BatcherStats};
 pub use chain::CancelGuard;
+pub use countwheel_time::{
+    Delays, Jitter, PlannedAttempt, Preset, RetryPolicy, RetryPolicyError, RetrySettings, Share,
+};
 pub use deadline::{Deadline, DeadlineExceeded, Limit};
 pub use delay_queue::{
     DelayKey, DelayQueue, DelayQueueStats, Due, KeyedDelayQueue, NextDue, PushError, TakeError,
@@ -124,9 +125,9 @@ pub use requests::{
     RequestId, RequestKey, RequestStats, Requests, RequestsBuilder, Response,
 };
 pub use retry::{
-    Attempt, Cancelled, DeadLetter, Failure, GivenUp, KeyedRetry, OnPanic, PendingRetry, Retry,
-    RetryBuildError, RetryBuilder, RetryId, RetryLoop, RetryStats, RetryStopped, SubmitError,
-    WeakKeyedRetry, WeakRetry, WhenFull,
+    Attempt, Attempts, Cancelled, DeadLetter, Failure, GiveUp, GivenUp, KeyedRetry, OnPanic,
+    PendingRetry, Retry, RetryBudget, RetryBudgetError, RetryBuildError, RetryBuilder, RetryId,
+    RetryLoop, RetryStats, RetryStopped, SubmitError, WeakKeyedRetry, WeakRetry, WhenFull,
 };
 pub use start::{RunEnd, StartError};
 pub use stop_signal::{StopSignal, ToldToStop};

@@ -24,8 +24,8 @@ use countwheel::{
     SystemClock, Timeout, TimeoutError, Timer,
 };
 use countwheel_patterns::{
-    Attempt, Backoff, DUBBO_TIMEOUT, DelayQueue, ExpiringMap, Failure, KeyedDelayQueue, Periodic,
-    RequestError, Requests, Retry, StopSignal, Supervised, Ttl,
+    Attempt, DUBBO_TIMEOUT, DelayQueue, ExpiringMap, Failure, KeyedDelayQueue, Periodic,
+    RequestError, Requests, Retry, RetryPolicy, StopSignal, Supervised, Ttl,
 };
 
 use support::{Count, Desk, HOUR, Journal, MS, Presence, SECOND, block_on};
@@ -248,12 +248,12 @@ const PROOFS: &[(&str, &[(&str, &str)])] = &[
     ]),
     ("retry", &[
         ("the value, and to wait for it", "retry::a_loop_gives_up_for_the_reasons_there_are"),
-        ("only to know when to try next, in a loop of your own", "backoff::next_is_the_sum_of_what_the_parts_say"),
-        ("[`Backoff::dubbo_failback`]", "backoff::presets_have_the_numbers_of_the_originals"),
-        ("[`Backoff::dubbo_registry`]", "backoff::presets_have_the_numbers_of_the_originals"),
-        ("[`Backoff::go_zero_cleaner`]", "backoff::presets_have_the_numbers_of_the_originals"),
-        ("[`Backoff::eureka`]", "backoff::presets_have_the_numbers_of_the_originals"),
-        ("[`Backoff::wechat`]", "backoff::presets_have_the_numbers_of_the_originals"),
+        ("only to know when to try next, in a loop of your own", "retry_policy::next_is_the_sum_of_what_the_parts_say"),
+        ("[`RetryPolicy::dubbo_failback`]", "retry_policy::presets_have_the_numbers_of_the_originals"),
+        ("[`RetryPolicy::dubbo_registry`]", "retry_policy::presets_have_the_numbers_of_the_originals"),
+        ("[`RetryPolicy::go_zero_cleaner`]", "retry_policy::presets_have_the_numbers_of_the_originals"),
+        ("[`RetryPolicy::eureka`]", "retry_policy::presets_have_the_numbers_of_the_originals"),
+        ("[`RetryPolicy::wechat`]", "retry_policy::presets_have_the_numbers_of_the_originals"),
         ("`submit`", "retry::attempts_are_one_and_the_retries"),
         ("`submit_failed`", "retry::the_cleaner_gives_up_after_its_list"),
         ("`submit_if_absent`, `submit_failed_if_absent`", "retry_keyed::a_second_failure_changes_nothing"),
@@ -265,14 +265,14 @@ const PROOFS: &[(&str, &[(&str, &str)])] = &[
         ("Dubbo: `register(url)`, then `unregister(url)`", "retry_keyed::a_newer_operation_cancels_the_older"),
         ("Dubbo: `retry.period=5000`, `retry.times=-1`", "retry_keyed::a_registration_is_retried_each_period_for_ever retry::no_retries_are_no_retries"),
         ("Dubbo: `recover()`", "retry_keyed::recovery_submits_all_again"),
-        ("SOFARegistry: first + increment × (n − 1), n tries", "backoff::linear_schedules_are_those_of_sofa_registry"),
+        ("SOFARegistry: first + increment × (n − 1), n tries", "retry_policy::linear_schedules_are_those_of_sofa_registry"),
         ("SOFARegistry: push buffer, newer replaces and keeps the deadline", "retry_keyed::a_stream_of_updates_neither_postpones_nor_hurries"),
         ("Eureka: batcher, newer replaces older, permanent errors dropped", "retry_keyed::a_newer_operation_cancels_the_older"),
-        ("Eureka: `TimedSupervisorTask`'s growing delay", "backoff::presets_have_the_numbers_of_the_originals"),
+        ("Eureka: `TimedSupervisorTask`'s growing delay", "retry_policy::presets_have_the_numbers_of_the_originals"),
         ("go-zero: `AddCleanTask`", "retry::the_cleaner_gives_up_after_its_list guide_tables::a_store_with_one_handler_takes_what_has_failed"),
         ("Kafka: coordinator timer, 500 ms, for ever, rejected or overridden", "retry_keyed::the_first_attempt_may_wait_and_what_is_overtaken_meanwhile_is_never_tried"),
         ("Netty: `timer.newTimeout` again in the task", "retry::attempts_are_one_and_the_retries"),
-        ("Finagle: `RetryBudget(10.seconds, 10, 0.2)`", "retry::a_budget_bounds_the_retries_of_many backoff::a_budget_allows_a_share_and_a_floor"),
+        ("Finagle: `RetryBudget(10.seconds, 10, 0.2)`", "retry::a_budget_bounds_the_retries_of_many retry_policy::a_budget_allows_a_share_and_a_floor"),
     ]),
     ("stopping", &[
         ("`close(..).wait()`", "lif::each_way_to_stop_does_with_what_is_pending_as_it_says"),
@@ -1124,7 +1124,11 @@ fn a_store_with_one_handler_takes_what_has_failed() {
         writer.write(key);
         Ok::<_, Failure<&str>>(())
     };
-    let retry = Retry::new(host.timer().clone(), Backoff::go_zero_cleaner(), handler);
+    let retry = Retry::new(
+        host.timer().clone(),
+        RetryPolicy::go_zero_cleaner(),
+        handler,
+    );
     retry.submit_failed("key", "redis is down").unwrap();
     assert_eq!(tried.take(), [""; 0], "not at once");
     host.advance(SECOND);

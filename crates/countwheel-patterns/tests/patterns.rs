@@ -5,8 +5,6 @@
 #[path = "../../countwheel/tests/support/mod.rs"]
 mod support;
 
-#[path = "patterns/backoff.rs"]
-mod backoff;
 #[path = "patterns/batcher.rs"]
 mod batcher;
 #[path = "patterns/crowd.rs"]
@@ -45,6 +43,8 @@ mod retry;
 mod retry_keyed;
 #[path = "patterns/retry_model.rs"]
 mod retry_model;
+#[path = "patterns/retry_policy.rs"]
+mod retry_policy;
 #[path = "patterns/supervised.rs"]
 mod supervised;
 #[path = "patterns/worker.rs"]

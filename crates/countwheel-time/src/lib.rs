@@ -1,5 +1,5 @@
-//! Time and chance: clocks that a test can move by hand, points in time, a seeded generator and a
-//! histogram of durations.
+//! Time and chance: clocks that a test can move by hand, points in time, a seeded generator, a
+//! histogram of durations, and retry policies.
 //!
 //! | you want | take |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | to wait at most so long, in real time | [`Patience`] |
 //! | draws that a seed repeats | [`Random`] |
 //! | the distribution of durations | [`Histogram`] |
+//! | to say when to try again after a failure | a [`RetryPolicy`], or a [`Preset`] of one |
 //!
 //! This crate has no timer, no wheel and no thread: timers are in the crate `countwheel`, which
 //! exports the clocks again.
@@ -38,6 +39,7 @@ mod by;
 mod clock;
 mod histogram;
 mod random;
+mod retry;
 
 pub use boot::BootId;
 pub use by::By;
@@ -46,3 +48,6 @@ pub use clock::TscClock;
 pub use clock::{Clock, Instant, ManualClock, Patience, SystemClock, Timestamp, nanos};
 pub use histogram::Histogram;
 pub use random::Random;
+pub use retry::{
+    Delays, Jitter, PlannedAttempt, Preset, RetryPolicy, RetryPolicyError, RetrySettings, Share,
+};

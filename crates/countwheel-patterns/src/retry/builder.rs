@@ -10,7 +10,7 @@ use super::books::Limits;
 use super::flight::{Async, Blocking, Launch};
 use super::store::{DeadLetterHandler, Store};
 use super::{Attempt, DeadLetter, Failure, KeyedRetry, Retry, RetryId};
-use crate::{Backoff, RetryBudget};
+use crate::{RetryBudget, RetryPolicy};
 use countwheel::Timer;
 
 /// What a retry store does with a new operation when it is full. See
@@ -56,14 +56,14 @@ pub enum RetryBuildError {
 ///
 /// ```
 /// use countwheel::ManualHost;
-/// use countwheel_patterns::{Backoff, Failure, OnPanic, Retry, RetryBudget, WhenFull};
+/// use countwheel_patterns::{Failure, OnPanic, Retry, RetryBudget, RetryPolicy, WhenFull};
 /// use std::num::NonZeroUsize;
 /// use std::sync::mpsc;
 /// use std::time::Duration;
 ///
 /// let mut host = ManualHost::new();
 /// let (sender, dead) = mpsc::channel();
-/// let retry = Retry::builder(host.timer().clone(), Backoff::dubbo_failback())
+/// let retry = Retry::builder(host.timer().clone(), RetryPolicy::dubbo_failback())
 ///     .max_pending(NonZeroUsize::new(2).unwrap())
 ///     .when_full(WhenFull::DropOldest)
 ///     .max_in_flight(NonZeroUsize::new(10).unwrap())
@@ -80,7 +80,7 @@ pub enum RetryBuildError {
 /// let dead: Vec<_> = dead.try_iter().map(|(value, reason)| format!("{value}: {reason}")).collect();
 /// assert_eq!(dead, ["second: all attempts were made", "third: all attempts were made"]);
 ///
-/// let unkept = Retry::<u32, ()>::builder(host.timer().clone(), Backoff::eureka())
+/// let unkept = Retry::<u32, ()>::builder(host.timer().clone(), RetryPolicy::eureka())
 ///     .when_full(WhenFull::DeadLetter)
 ///     .build(|_, _| Ok(()));
 /// assert_eq!(unkept.unwrap_err().to_string(), "there is no handler for dead letters");
@@ -93,7 +93,7 @@ pub struct RetryBuilder<K, T, E> {
 }
 
 pub(super) struct Options<K, T, E> {
-    pub(super) backoff: Backoff,
+    pub(super) policy: RetryPolicy,
     pub(super) budget: Option<RetryBudget>,
     pub(super) on_panic: OnPanic,
     pub(super) first_delay: Duration,
@@ -108,9 +108,9 @@ where
     T: Send + 'static,
     E: Send + 'static,
 {
-    pub(super) fn new(timer: Timer, backoff: Backoff) -> Self {
+    pub(super) fn new(timer: Timer, policy: RetryPolicy) -> Self {
         let options = Options {
-            backoff,
+            policy,
             budget: None,
             on_panic: OnPanic::default(),
             first_delay: Duration::ZERO,
@@ -155,17 +155,17 @@ where
 
     /// How long an operation waits before its first attempt: not at all unless told otherwise.
     /// For what is likely to be overtaken by something newer of the same key, or to fail if it is
-    /// tried at once. One that comes with its [failure](Retry::submit_failed) waits as the backoff
+    /// tried at once. One that comes with its [failure](Retry::submit_failed) waits as the policy
     /// says, and one that is resumed until its own time.
     ///
     /// ```
     /// use countwheel::ManualHost;
-    /// use countwheel_patterns::{Backoff, Failure, KeyedRetry};
+    /// use countwheel_patterns::{Failure, KeyedRetry, RetryPolicy};
     /// use std::time::Duration;
     ///
     /// let mut host = ManualHost::new();
     /// let second = Duration::from_secs(1);
-    /// let pushes = KeyedRetry::<String, u32, ()>::builder(host.timer().clone(), Backoff::eureka())
+    /// let pushes = KeyedRetry::<String, u32, ()>::builder(host.timer().clone(), RetryPolicy::eureka())
     ///     .first_delay(second)
     ///     .build_keyed(|_, version, _| Ok::<_, Failure<()>>(assert_eq!(*version, 2)))?;
     /// pushes.submit("app".to_owned(), 1).unwrap();
@@ -291,7 +291,7 @@ impl<K, T, E> fmt::Debug for RetryBuilder<K, T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryBuilder")
             .field("timer", &self.timer)
-            .field("backoff", &self.options.backoff)
+            .field("policy", &self.options.policy)
             .field("limits", &self.options.limits)
             .finish_non_exhaustive()
     }

@@ -12,7 +12,7 @@ use super::{
     Attempt, Cancelled, Failure, Key, PendingRetry, RetryBuilder, RetryRule, RetryStats,
     RetryStopped, SubmitError,
 };
-use crate::Backoff;
+use crate::RetryPolicy;
 use countwheel::Timer;
 
 /// A [`Retry`](super::Retry) with keys: each has at most one operation, and the newest wins.
@@ -36,7 +36,7 @@ use countwheel::Timer;
 ///
 /// ```
 /// use countwheel::ManualHost;
-/// use countwheel_patterns::{Attempt, Backoff, Failure, KeyedRetry};
+/// use countwheel_patterns::{Attempt, Failure, KeyedRetry, RetryPolicy};
 /// use std::sync::mpsc;
 /// use std::time::Duration;
 ///
@@ -47,7 +47,7 @@ use countwheel::Timer;
 /// let (sender, sent) = mpsc::channel();
 /// let registry = KeyedRetry::new(
 ///     host.timer().clone(),
-///     Backoff::dubbo_registry(),
+///     RetryPolicy::dubbo_registry(),
 ///     move |url: &String, want: &Want, attempt: &Attempt| {
 ///         sender.send((url.clone(), *want, attempt.number())).unwrap();
 ///         match want {
@@ -109,18 +109,18 @@ where
     /// A store without a bound, whose attempts are calls of `handler`.
     pub fn new(
         timer: Timer,
-        backoff: Backoff,
+        policy: RetryPolicy,
         handler: impl Fn(&K, &T, &Attempt) -> Result<(), Failure<E>> + Send + Sync + 'static,
     ) -> Self {
         let handler = Box::new(Blocking(Arc::new(handler)));
-        Self::over(Self::builder(timer, backoff).unchecked(handler))
+        Self::over(Self::builder(timer, policy).unchecked(handler))
     }
 
     /// A store without a bound, whose attempts are futures that `handler` makes, each with a
     /// clone of key and value. See [`Retry::new_async`](super::Retry::new_async).
     pub fn new_async<F>(
         timer: Timer,
-        backoff: Backoff,
+        policy: RetryPolicy,
         handler: impl Fn(K, T, Attempt) -> F + Send + Sync + 'static,
     ) -> Self
     where
@@ -128,12 +128,12 @@ where
         F: Future<Output = Result<(), Failure<E>>> + Send + 'static,
     {
         let handler = Box::new(Async(Arc::new(handler)));
-        Self::over(Self::builder(timer, backoff).unchecked(handler))
+        Self::over(Self::builder(timer, policy).unchecked(handler))
     }
 
     /// A store with other options.
-    pub fn builder(timer: Timer, backoff: Backoff) -> RetryBuilder<K, T, E> {
-        RetryBuilder::new(timer, backoff)
+    pub fn builder(timer: Timer, policy: RetryPolicy) -> RetryBuilder<K, T, E> {
+        RetryBuilder::new(timer, policy)
     }
 
     pub(super) fn over(store: Arc<Store<K, T, E>>) -> Self {
@@ -158,12 +158,12 @@ where
     ///
     /// ```
     /// use countwheel::ManualHost;
-    /// use countwheel_patterns::{Backoff, Failure, KeyedRetry};
+    /// use countwheel_patterns::{Failure, KeyedRetry, RetryPolicy};
     /// use std::time::Duration;
     ///
     /// let mut host = ManualHost::new();
     /// let timer = host.timer().clone();
-    /// let retries = KeyedRetry::new(timer, Backoff::dubbo_failback(), |_: &u32, _: &(), _| {
+    /// let retries = KeyedRetry::new(timer, RetryPolicy::dubbo_failback(), |_: &u32, _: &(), _| {
     ///     Ok::<_, Failure<&str>>(())
     /// });
     /// retries.submit_failed(1, (), "down").unwrap();
@@ -190,11 +190,11 @@ where
     ///
     /// ```
     /// use countwheel::ManualHost;
-    /// use countwheel_patterns::{Backoff, Failure, KeyedRetry, SubmitError};
+    /// use countwheel_patterns::{Failure, KeyedRetry, RetryPolicy, SubmitError};
     ///
     /// let host = ManualHost::new();
     /// let timer = host.timer().clone();
-    /// let retries = KeyedRetry::new(timer, Backoff::eureka(), |_: &u32, _: &&str, _| {
+    /// let retries = KeyedRetry::new(timer, RetryPolicy::eureka(), |_: &u32, _: &&str, _| {
     ///     Ok::<_, Failure<()>>(())
     /// });
     /// retries.submit_if_absent(1, "first")?;
@@ -229,11 +229,11 @@ where
 
     /// Like [`submit`](Self::submit), but an operation that waits only gets the newer value: the
     /// next attempt stays where it is, and the attempts made so far count. So a stream of newer
-    /// states neither postpones the next attempt nor gets around the backoff.
+    /// states neither postpones the next attempt nor gets around the policy.
     ///
     /// ```
     /// use countwheel::ManualHost;
-    /// use countwheel_patterns::{Attempt, Backoff, Failure, KeyedRetry};
+    /// use countwheel_patterns::{Attempt, Failure, KeyedRetry, RetryPolicy};
     /// use std::sync::mpsc;
     /// use std::time::Duration;
     ///
@@ -243,7 +243,7 @@ where
     ///     sender.send(*version).unwrap();
     ///     if attempt.number() == 1 { Err(Failure::Retryable("down")) } else { Ok(()) }
     /// };
-    /// let pushes = KeyedRetry::new(host.timer().clone(), Backoff::dubbo_registry(), push);
+    /// let pushes = KeyedRetry::new(host.timer().clone(), RetryPolicy::dubbo_registry(), push);
     /// for version in 0..10 {
     ///     pushes.update("prices", version).unwrap();
     ///     host.advance(Duration::from_secs(1));
@@ -293,11 +293,11 @@ where
     ///
     /// ```
     /// use countwheel::ManualHost;
-    /// use countwheel_patterns::{Backoff, Cancelled, Failure, KeyedRetry};
+    /// use countwheel_patterns::{Cancelled, Failure, KeyedRetry, RetryPolicy};
     ///
     /// let host = ManualHost::new();
     /// let timer = host.timer().clone();
-    /// let retries = KeyedRetry::new(timer, Backoff::eureka(), |_: &u32, _: &&str, _| {
+    /// let retries = KeyedRetry::new(timer, RetryPolicy::eureka(), |_: &u32, _: &&str, _| {
     ///     Ok::<_, Failure<()>>(())
     /// });
     /// retries.submit(1, "hello").unwrap();
@@ -369,12 +369,12 @@ where
     ///
     /// ```
     /// use countwheel::ManualHost;
-    /// use countwheel_patterns::{Backoff, Failure, KeyedRetry, PendingRetry};
+    /// use countwheel_patterns::{Failure, KeyedRetry, PendingRetry, RetryPolicy};
     ///
     /// let host = ManualHost::new();
     /// let store = || {
     ///     let timer = host.timer().clone();
-    ///     KeyedRetry::new(timer, Backoff::eureka(), |_: &u32, _: &&str, _| Err(Failure::Retryable(503)))
+    ///     KeyedRetry::new(timer, RetryPolicy::eureka(), |_: &u32, _: &&str, _| Err(Failure::Retryable(503)))
     /// };
     /// let (old, new) = (store(), store());
     /// old.submit_failed_if_absent(1, "hello", 502).unwrap();

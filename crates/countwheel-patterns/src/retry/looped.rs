@@ -7,20 +7,24 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use super::Failure;
-use crate::{Attempts, Backoff, GiveUp, RetryBudget};
+use crate::{Attempts, GiveUp, RetryBudget, RetryPolicy};
 use countwheel::building::block_until;
 use countwheel::{Instant, Sleep, Timer};
 use countwheel_time::Random;
 
 /// See [`TimerExt::retry`](crate::TimerExt::retry).
-pub(crate) fn retry<T, E, O, F>(timer: &Timer, backoff: Backoff, operation: O) -> RetryLoop<O, F, E>
+pub(crate) fn retry<T, E, O, F>(
+    timer: &Timer,
+    policy: RetryPolicy,
+    operation: O,
+) -> RetryLoop<O, F, E>
 where
     O: FnMut(u32) -> F,
     F: Future<Output = Result<T, Failure<E>>>,
 {
     RetryLoop {
         operation,
-        course: Course::new(timer.clone(), backoff),
+        course: Course::new(timer.clone(), policy),
         attempt: None,
         waiting: None,
     }
@@ -29,10 +33,10 @@ where
 /// See [`TimerExt::retry_blocking`](crate::TimerExt::retry_blocking).
 pub(crate) fn retry_blocking<T, E>(
     timer: &Timer,
-    backoff: Backoff,
+    policy: RetryPolicy,
     mut operation: impl FnMut(u32) -> Result<T, Failure<E>>,
 ) -> Result<T, GivenUp<E>> {
-    let mut course = Course::new(timer.clone(), backoff);
+    let mut course = Course::new(timer.clone(), policy);
     loop {
         let failure = match operation(course.begin()) {
             Ok(value) => return Ok(value),
@@ -58,16 +62,16 @@ pin_project! {
     ///
     /// ```
     /// use countwheel::Timer;
-    /// use countwheel_patterns::{Backoff, Failure, GiveUp, RetryBudget, TimerExt};
+    /// use countwheel_patterns::{Failure, GiveUp, RetryBudget, RetryPolicy, TimerExt};
     /// use std::time::Duration;
     ///
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     /// # runtime.block_on(async {
     /// let timer = Timer::new();
     /// let budget = RetryBudget::new(1.0, 0.0, Duration::from_secs(60)).unwrap();
-    /// let backoff = Backoff::fixed(Duration::from_millis(1));
+    /// let policy = RetryPolicy::fixed(Duration::from_millis(1));
     /// let down = async |_| Err::<(), _>(Failure::Retryable("down"));
-    /// let given_up = timer.retry(backoff, down).budget(budget).seed(7).await.unwrap_err();
+    /// let given_up = timer.retry(policy, down).budget(budget).seed(7).await.unwrap_err();
     /// assert_eq!(given_up.attempts, 2, "one retry for one first attempt");
     /// assert_eq!(given_up.to_string(), "given up after attempt 2: the retry budget is used up");
     /// # });
@@ -104,7 +108,7 @@ impl<O, F, E> RetryLoop<O, F, E> {
     }
 
     /// Decides what jitter leaves to chance: see
-    /// [`Backoff::preview_seeded`](crate::Backoff::preview_seeded).
+    /// [`RetryPolicy::preview_seeded`](crate::RetryPolicy::preview_seeded).
     pub fn seed(mut self, seed: u64) -> Self {
         self.course.seed = seed;
         self
@@ -162,7 +166,7 @@ where
 impl<O, F, E> fmt::Debug for RetryLoop<O, F, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryLoop")
-            .field("backoff", &self.course.backoff)
+            .field("policy", &self.course.policy)
             .field("attempts", &self.course.attempts)
             .finish_non_exhaustive()
     }
@@ -171,17 +175,17 @@ impl<O, F, E> fmt::Debug for RetryLoop<O, F, E> {
 /// What both loops know, apart from how they wait.
 struct Course {
     timer: Timer,
-    backoff: Backoff,
+    policy: RetryPolicy,
     budget: Option<RetryBudget>,
     seed: u64,
     attempts: Option<Attempts>,
 }
 
 impl Course {
-    fn new(timer: Timer, backoff: Backoff) -> Self {
+    fn new(timer: Timer, policy: RetryPolicy) -> Self {
         Self {
             timer,
-            backoff,
+            policy,
             budget: None,
             seed: Random::unseeded().draw(),
             attempts: None,
@@ -207,8 +211,8 @@ impl Course {
         let attempts = self.attempts.unwrap_or(Attempts::new(now, self.seed));
         let next = match &failure {
             Failure::Permanent(_) => Err(GiveUp::Permanent),
-            Failure::Retryable(_) => self.backoff.next(&attempts, now),
-            Failure::RetryAfter(_, wanted) => self.backoff.next_after(&attempts, now, *wanted),
+            Failure::Retryable(_) => attempts.next(&self.policy, now),
+            Failure::RetryAfter(_, wanted) => attempts.next_after(&self.policy, now, *wanted),
         };
         let error = failure.into_error();
         match next {

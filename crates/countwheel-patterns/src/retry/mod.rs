@@ -3,7 +3,9 @@
 //! `books` has the rules, `store.rs` the lock and the work without it, `flight.rs` the way to the
 //! handler and back. [`Retry`] is the keyed store with keys that no other operation has.
 
+mod attempts;
 mod books;
+mod budget;
 mod builder;
 mod flight;
 mod keyed;
@@ -17,9 +19,11 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::Backoff;
 use countwheel::Timer;
+use countwheel_time::RetryPolicy;
 
+pub use self::attempts::{Attempts, GiveUp};
+pub use self::budget::{RetryBudget, RetryBudgetError};
 pub use self::builder::{OnPanic, RetryBuildError, RetryBuilder, WhenFull};
 pub use self::keyed::{KeyedRetry, WeakKeyedRetry};
 pub use self::looped::{GivenUp, RetryLoop};
@@ -56,12 +60,12 @@ enum Refusal {
     Present,
 }
 
-/// Tries operations until they succeed or a [`Backoff`] says that it is enough: what Dubbo calls
+/// Tries operations until they succeed or a [`RetryPolicy`] says that it is enough: what Dubbo calls
 /// failback, and others a retry queue.
 ///
 /// All operations of one store are values for the one handler, which makes an attempt and says
 /// how that ended: with an async handler when its future is done, not before. The first attempt
-/// is made at once, the others when the backoff says, counted from the end of the one before.
+/// is made at once, the others when the policy says, counted from the end of the one before.
 /// Attempts run on the timer's executor, any number at a time unless
 /// [told otherwise](RetryBuilder::max_in_flight); a submit never runs one itself. Delays are
 /// rounded up to a tick of the timer.
@@ -83,13 +87,13 @@ enum Refusal {
 ///
 /// ```
 /// use countwheel::ManualHost;
-/// use countwheel_patterns::{Backoff, Failure, GiveUp, Retry};
+/// use countwheel_patterns::{Failure, GiveUp, Retry, RetryPolicy};
 /// use std::sync::mpsc;
 /// use std::time::Duration;
 ///
 /// let mut host = ManualHost::new();
 /// let (sender, dead) = mpsc::channel();
-/// let calls = Retry::builder(host.timer().clone(), Backoff::dubbo_failback())
+/// let calls = Retry::builder(host.timer().clone(), RetryPolicy::dubbo_failback())
 ///     .dead_letter(move |letter| sender.send(letter).unwrap())
 ///     .build(|call: &&str, attempt| match (*call, attempt.number()) {
 ///         ("ping", 3) => Ok(()),
@@ -128,11 +132,11 @@ where
     /// A store without a bound, whose attempts are calls of `handler`.
     pub fn new(
         timer: Timer,
-        backoff: Backoff,
+        policy: RetryPolicy,
         handler: impl Fn(&T, &Attempt) -> Result<(), Failure<E>> + Send + Sync + 'static,
     ) -> Self {
         let handler = move |_: &_, value: &_, attempt: &_| handler(value, attempt);
-        Self::over(KeyedRetry::new(timer, backoff, handler))
+        Self::over(KeyedRetry::new(timer, policy, handler))
     }
 
     /// A store without a bound, whose attempts are futures that `handler` makes: an attempt
@@ -143,12 +147,12 @@ where
     ///
     /// ```
     /// use countwheel::ManualHost;
-    /// use countwheel_patterns::{Backoff, Failure, Retry};
+    /// use countwheel_patterns::{Failure, Retry, RetryPolicy};
     /// use std::time::Duration;
     ///
     /// let mut host = ManualHost::new();
     /// let timer = host.timer().clone();
-    /// let calls = Retry::new_async(timer.clone(), Backoff::dubbo_registry(), move |name: &str, attempt| {
+    /// let calls = Retry::new_async(timer.clone(), RetryPolicy::dubbo_registry(), move |name: &str, attempt| {
     ///     let answer = timer.sleep(Duration::from_secs(1)); // the remote side takes its time
     ///     async move {
     ///         answer.await.map_err(|error| error.to_string())?;
@@ -166,7 +170,7 @@ where
     /// ```
     pub fn new_async<F>(
         timer: Timer,
-        backoff: Backoff,
+        policy: RetryPolicy,
         handler: impl Fn(T, Attempt) -> F + Send + Sync + 'static,
     ) -> Self
     where
@@ -174,12 +178,12 @@ where
         F: Future<Output = Result<(), Failure<E>>> + Send + 'static,
     {
         let handler = move |_, value, attempt| handler(value, attempt);
-        Self::over(KeyedRetry::new_async(timer, backoff, handler))
+        Self::over(KeyedRetry::new_async(timer, policy, handler))
     }
 
     /// A store with other options.
-    pub fn builder(timer: Timer, backoff: Backoff) -> RetryBuilder<RetryId, T, E> {
-        RetryBuilder::new(timer, backoff)
+    pub fn builder(timer: Timer, policy: RetryPolicy) -> RetryBuilder<RetryId, T, E> {
+        RetryBuilder::new(timer, policy)
     }
 
     fn over(store: KeyedRetry<RetryId, T, E>) -> Self {
@@ -206,11 +210,11 @@ where
     ///
     /// ```
     /// use countwheel::ManualHost;
-    /// use countwheel_patterns::{Backoff, Failure, Retry};
+    /// use countwheel_patterns::{Failure, Retry, RetryPolicy};
     /// use std::time::Duration;
     ///
     /// let mut host = ManualHost::new();
-    /// let retry = Retry::new(host.timer().clone(), Backoff::dubbo_failback(), |_: &u32, attempt| {
+    /// let retry = Retry::new(host.timer().clone(), RetryPolicy::dubbo_failback(), |_: &u32, attempt| {
     ///     assert_eq!(attempt.number(), 2);
     ///     Ok::<_, Failure<&str>>(())
     /// });
@@ -246,13 +250,13 @@ where
     ///
     /// ```
     /// use countwheel::ManualHost;
-    /// use countwheel_patterns::{Backoff, Failure, Retry};
+    /// use countwheel_patterns::{Failure, Retry, RetryPolicy};
     /// use std::time::Duration;
     ///
     /// let mut host = ManualHost::new();
     /// let store = || {
-    ///     let backoff = Backoff::dubbo_failback();
-    ///     Retry::new(host.timer().clone(), backoff, |_: &u32, attempt| match attempt.number() {
+    ///     let policy = RetryPolicy::dubbo_failback();
+    ///     Retry::new(host.timer().clone(), policy, |_: &u32, attempt| match attempt.number() {
     ///         1 => Err(Failure::Retryable("down")),
     ///         _ => Ok(()),
     ///     })
@@ -290,10 +294,10 @@ where
     ///
     /// ```
     /// use countwheel::ManualHost;
-    /// use countwheel_patterns::{Backoff, Cancelled, Failure, Retry};
+    /// use countwheel_patterns::{Cancelled, Failure, Retry, RetryPolicy};
     ///
     /// let mut host = ManualHost::new();
-    /// let retry = Retry::new(host.timer().clone(), Backoff::eureka(), |_: &&str, _| {
+    /// let retry = Retry::new(host.timer().clone(), RetryPolicy::eureka(), |_: &&str, _| {
     ///     Ok::<_, Failure<()>>(())
     /// });
     /// let id = retry.submit("hello").unwrap();
@@ -350,13 +354,13 @@ where
     ///
     /// ```
     /// use countwheel::ManualHost;
-    /// use countwheel_patterns::{Backoff, Failure, Retry, WeakRetry};
+    /// use countwheel_patterns::{Failure, Retry, RetryPolicy, WeakRetry};
     /// use std::sync::{Arc, OnceLock};
     ///
     /// let mut host = ManualHost::new();
     /// let own = Arc::new(OnceLock::<WeakRetry<u32, ()>>::new());
     /// let store = Arc::clone(&own);
-    /// let retry = Retry::new(host.timer().clone(), Backoff::eureka(), move |&count: &u32, _| {
+    /// let retry = Retry::new(host.timer().clone(), RetryPolicy::eureka(), move |&count: &u32, _| {
     ///     if count > 0
     ///         && let Some(store) = store.get().and_then(WeakRetry::upgrade)
     ///     {

@@ -11,7 +11,7 @@ use countwheel::Instant;
 ///
 /// ```
 /// use countwheel::ManualHost;
-/// use countwheel_patterns::{Attempt, Backoff, Failure, Retry};
+/// use countwheel_patterns::{Attempt, Failure, Retry, RetryPolicy};
 /// use std::time::Duration;
 ///
 /// let mut host = ManualHost::new();
@@ -24,7 +24,7 @@ use countwheel::Instant;
 ///         _ => Ok(()),
 ///     }
 /// };
-/// let retry = Retry::new(host.timer().clone(), Backoff::dubbo_failback(), handler);
+/// let retry = Retry::new(host.timer().clone(), RetryPolicy::dubbo_failback(), handler);
 /// retry.submit("registry".to_owned()).unwrap();
 /// host.advance(Duration::from_secs(64));
 /// assert_eq!(retry.stats().succeeded, 0);
@@ -91,7 +91,7 @@ pub enum Failure<E> {
     /// No attempt ever will.
     Permanent(E),
     /// Another attempt may succeed, and the other side said after how long: see
-    /// [`Backoff::next_after`](crate::Backoff::next_after).
+    /// [`Attempts::next_after`](crate::Attempts::next_after).
     RetryAfter(E, Duration),
 }
 
@@ -175,10 +175,10 @@ pub enum Cancelled<T> {
 ///
 /// ```
 /// use countwheel::ManualHost;
-/// use countwheel_patterns::{Backoff, Failure, Retry, SubmitError};
+/// use countwheel_patterns::{Failure, Retry, RetryPolicy, SubmitError};
 ///
 /// let host = ManualHost::new();
-/// let retry = Retry::new(host.timer().clone(), Backoff::eureka(), |_: &u32, _| {
+/// let retry = Retry::new(host.timer().clone(), RetryPolicy::eureka(), |_: &u32, _| {
 ///     Ok::<_, Failure<()>>(())
 /// });
 /// retry.stop();
@@ -259,12 +259,12 @@ impl<V> fmt::Debug for SubmitError<V> {
 ///
 /// ```
 /// use countwheel::ManualHost;
-/// use countwheel_patterns::{Backoff, Failure, Retry};
+/// use countwheel_patterns::{Failure, Retry, RetryPolicy};
 /// use std::time::Duration;
 ///
 /// let mut host = ManualHost::new();
-/// let backoff = Backoff::dubbo_failback();
-/// let retry = Retry::new(host.timer().clone(), backoff, |&value: &u32, _| match value {
+/// let policy = RetryPolicy::dubbo_failback();
+/// let retry = Retry::new(host.timer().clone(), policy, |&value: &u32, _| match value {
 ///     1 => Ok(()),
 ///     2 => Err(Failure::Permanent("no")),
 ///     _ => Err(Failure::Retryable("not yet")),

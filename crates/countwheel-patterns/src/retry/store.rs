@@ -14,7 +14,7 @@ use super::{
     Cancelled, DeadLetter, Failure, Key, OnPanic, PendingRetry, Refusal, RetryRule, RetryStats,
     RetryStopped, SubmitError,
 };
-use crate::{Attempts, Backoff, GiveUp, RetryBudget, StopSignal};
+use crate::{Attempts, GiveUp, RetryBudget, RetryPolicy, StopSignal};
 use countwheel::building::returns;
 use countwheel::building::timer_name;
 use countwheel::building::{Bell, Rung};
@@ -29,7 +29,7 @@ where
     E: Send + 'static,
 {
     bell: Bell,
-    backoff: Backoff,
+    policy: RetryPolicy,
     budget: Option<RetryBudget>,
     on_panic: OnPanic,
     first_delay: Duration,
@@ -75,7 +75,7 @@ where
             let driver = bell.driver();
             Self {
                 bell,
-                backoff: options.backoff,
+                policy: options.policy,
                 budget: options.budget,
                 on_panic: options.on_panic,
                 first_delay: options.first_delay,
@@ -240,8 +240,8 @@ where
     ) -> Result<Instant, GiveUp> {
         let next = match failure {
             Failure::Permanent(_) => Err(GiveUp::Permanent),
-            Failure::Retryable(_) => self.backoff.next(attempts, now),
-            Failure::RetryAfter(_, wanted) => self.backoff.next_after(attempts, now, *wanted),
+            Failure::Retryable(_) => attempts.next(&self.policy, now),
+            Failure::RetryAfter(_, wanted) => attempts.next_after(&self.policy, now, *wanted),
         };
         self.afford(next, now)
     }
@@ -352,7 +352,7 @@ where
                 }
                 None if is_void => Landing::Panicked(Err(GiveUp::Panic)),
                 None => Landing::Panicked(match self.on_panic {
-                    OnPanic::Retry => self.afford(self.backoff.next(&attempts, now), now),
+                    OnPanic::Retry => self.afford(attempts.next(&self.policy, now), now),
                     OnPanic::GiveUp => Err(GiveUp::Panic),
                 }),
             };
@@ -370,7 +370,7 @@ where
             let next = if self.bell.is_stopped() || books.is_void(passage) {
                 Ok(now)
             } else {
-                self.afford(self.backoff.next(&attempts, now), now)
+                self.afford(attempts.next(&self.policy, now), now)
             };
             books.land(passage, operation, Landing::Interrupted(next), now, effects);
         });

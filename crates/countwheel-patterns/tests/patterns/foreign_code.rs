@@ -10,8 +10,8 @@ use std::time::Duration;
 use countwheel::{KeyedTimer, ManualClock, ManualHost, Timer};
 use countwheel_patterns::broker::{LeaseConfig, Leases};
 use countwheel_patterns::{
-    Backoff, Batcher, DelayQueue, ExpiringMap, Failure, IdleLimits, IdleWatch, KeyedDelayQueue,
-    KeyedRetry, Periodic, Requests, RunEnd, Supervised, Ttl, Worker,
+    Batcher, DelayQueue, ExpiringMap, Failure, IdleLimits, IdleWatch, KeyedDelayQueue, KeyedRetry,
+    Periodic, Requests, RetryPolicy, RunEnd, Supervised, Ttl, Worker,
 };
 
 use crate::support::{Count, MS, SECOND};
@@ -136,8 +136,8 @@ fn every_pattern_goes_on_though_its_host_is_polled_where_it_is_woken() {
     came("batch");
 
     let attempt = tell.clone();
-    let backoff = Backoff::fixed(SECOND);
-    let retry = KeyedRetry::new(timer.clone(), backoff, move |_: &u8, _: &u8, _| {
+    let policy = RetryPolicy::fixed(SECOND);
+    let retry = KeyedRetry::new(timer.clone(), policy, move |_: &u8, _: &u8, _| {
         attempt("retry");
         Err(Failure::Retryable("down"))
     });

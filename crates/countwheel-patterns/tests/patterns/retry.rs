@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use countwheel::{Instant, Layout, ManualClock, ManualHost, Overload, Timer};
 use countwheel_patterns::{
-    Attempt, Backoff, Cancelled, Failure, GiveUp, GivenUp, Jitter, OnPanic, PendingRetry, Retry,
-    RetryBudget, RetryId, SubmitError, TimerExt, WeakRetry, WhenFull,
+    Attempt, Cancelled, Failure, GiveUp, GivenUp, Jitter, OnPanic, PendingRetry, Retry,
+    RetryBudget, RetryId, RetryPolicy, SubmitError, TimerExt, WeakRetry, WhenFull,
 };
 
 use super::retry_model::assert_adds_up;
@@ -32,17 +32,13 @@ fn seconds(instant: Instant) -> f64 {
 }
 
 /// A store whose attempts all fail, and when they were made.
-fn failing(host: &ManualHost, backoff: Backoff) -> (Retry<u32, &'static str>, Journal<f64>) {
+fn failing(host: &ManualHost, policy: RetryPolicy) -> (Retry<u32, &'static str>, Journal<f64>) {
     let times = Journal::new();
     let (journal, timer) = (times.clone(), host.timer().downgrade());
-    let retry = Retry::new(
-        host.timer().clone(),
-        backoff,
-        move |_: &u32, _: &Attempt| {
-            journal.write(seconds(timer.upgrade().unwrap().now()));
-            Err(Failure::Retryable("down"))
-        },
-    );
+    let retry = Retry::new(host.timer().clone(), policy, move |_: &u32, _: &Attempt| {
+        journal.write(seconds(timer.upgrade().unwrap().now()));
+        Err(Failure::Retryable("down"))
+    });
     (retry, times)
 }
 
@@ -52,7 +48,7 @@ fn failing(host: &ManualHost, backoff: Backoff) -> (Retry<u32, &'static str>, Jo
 #[test]
 fn attempts_are_one_and_the_retries() {
     let mut host = host();
-    let (retry, times) = failing(&host, Backoff::dubbo_failback());
+    let (retry, times) = failing(&host, RetryPolicy::dubbo_failback());
     retry.submit(1).unwrap();
     host.advance(HOUR);
     assert_eq!(times.take(), [0.0, 5.0, 10.0, 15.0]);
@@ -65,7 +61,7 @@ fn attempts_are_one_and_the_retries() {
 #[test]
 fn no_retries_are_no_retries() {
     let mut host = host();
-    let (retry, times) = failing(&host, Backoff::dubbo_failback().max_retries(0));
+    let (retry, times) = failing(&host, RetryPolicy::dubbo_failback().max_retries(0));
     retry.submit(1).unwrap();
     host.advance(HOUR);
     assert_eq!(times.take(), [0.0]);
@@ -84,7 +80,7 @@ fn failures_of_async_operations_are_retried() {
     let journal = numbers.clone();
     let retry = Retry::new_async(
         timer.clone(),
-        Backoff::dubbo_failback(),
+        RetryPolicy::dubbo_failback(),
         move |_: u32, attempt| {
             journal.write((attempt.number(), seconds(timer.now())));
             let answer = timer.sleep(2 * SECOND);
@@ -116,7 +112,7 @@ fn the_last_error_is_not_hidden() {
     let journal = letters.clone();
     let retry = Retry::builder(
         host.timer().clone(),
-        Backoff::dubbo_failback().max_retries(1),
+        RetryPolicy::dubbo_failback().max_retries(1),
     )
     .dead_letter(move |letter| journal.write(letter))
     .build(|_: &u32, attempt| Err(Failure::Retryable(format!("error {}", attempt.number()))))
@@ -146,7 +142,7 @@ fn what_finds_no_room_is_given_back_or_goes_to_the_dead_letters() {
         let mut host = host();
         let letters = Journal::new();
         let journal = letters.clone();
-        let retry = Retry::builder(host.timer().clone(), Backoff::dubbo_failback())
+        let retry = Retry::builder(host.timer().clone(), RetryPolicy::dubbo_failback())
             .max_pending(count(2))
             .when_full(policy)
             .dead_letter(move |letter| {
@@ -176,7 +172,7 @@ fn what_finds_no_room_is_given_back_or_goes_to_the_dead_letters() {
 #[test]
 fn a_retry_is_never_lost_for_want_of_room() {
     let mut host = host();
-    let full = Retry::builder(host.timer().clone(), Backoff::dubbo_failback())
+    let full = Retry::builder(host.timer().clone(), RetryPolicy::dubbo_failback())
         .max_pending(count(3))
         .build(|_: &u32, _| Err(Failure::Retryable("down")))
         .unwrap();
@@ -196,7 +192,7 @@ fn a_retry_is_never_lost_for_want_of_room() {
 #[test]
 fn what_is_in_flight_makes_no_room() {
     let mut host = host();
-    let retry = Retry::<u32, ()>::builder(host.timer().clone(), Backoff::dubbo_failback())
+    let retry = Retry::<u32, ()>::builder(host.timer().clone(), RetryPolicy::dubbo_failback())
         .max_pending(count(1))
         .when_full(WhenFull::DropOldest)
         .build_async(|_, attempt: Attempt| async move {
@@ -216,7 +212,7 @@ fn a_store_costs_its_timer_one_entry() {
     let mut host = ticks_of(MS, Layout::Hierarchical)
         .max_pending(1)
         .manual(ManualClock::new());
-    let (retry, times) = failing(&host, Backoff::dubbo_registry());
+    let (retry, times) = failing(&host, RetryPolicy::dubbo_registry());
     for value in 0..1_000 {
         retry.submit(value).unwrap();
     }
@@ -234,7 +230,7 @@ fn a_store_costs_its_timer_one_entry() {
 #[test]
 fn a_stop_gives_back_what_waits_and_another_store_goes_on() {
     let mut host = host();
-    let (old, _) = failing(&host, Backoff::dubbo_failback());
+    let (old, _) = failing(&host, RetryPolicy::dubbo_failback());
     old.submit(1).unwrap();
     host.advance(7 * SECOND);
     old.submit(2).unwrap();
@@ -254,7 +250,7 @@ fn a_stop_gives_back_what_waits_and_another_store_goes_on() {
     assert!(old.stop().pending.is_empty());
     assert_adds_up(old.stats());
 
-    let (new, times) = failing(&host, Backoff::dubbo_failback());
+    let (new, times) = failing(&host, RetryPolicy::dubbo_failback());
     host.advance(SECOND);
     for pending in stopped.pending {
         new.resume(pending).unwrap();
@@ -273,7 +269,7 @@ fn a_stop_gives_back_what_waits_and_another_store_goes_on() {
 }
 
 fn pending_of(host: &ManualHost) -> PendingRetry<RetryId, u32, &'static str> {
-    let (store, _) = failing(host, Backoff::dubbo_failback());
+    let (store, _) = failing(host, RetryPolicy::dubbo_failback());
     store.submit(9).unwrap();
     store.stop().pending.pop().unwrap()
 }
@@ -287,7 +283,7 @@ fn a_stop_loses_no_attempt_in_flight() {
     let journal = signals.clone();
     let retry = Retry::new_async(
         host.timer().clone(),
-        Backoff::dubbo_failback(),
+        RetryPolicy::dubbo_failback(),
         move |_: u32, attempt: Attempt| {
             journal.write(attempt.signal().clone());
             let told = Arc::clone(&told);
@@ -320,7 +316,7 @@ fn a_stop_loses_no_attempt_in_flight() {
     let journal = signals.clone();
     let retry = Retry::new_async(
         host.timer().clone(),
-        Backoff::dubbo_failback(),
+        RetryPolicy::dubbo_failback(),
         move |_: u32, attempt: Attempt| {
             journal.write(attempt.signal().clone());
             async move {
@@ -346,7 +342,7 @@ fn a_stop_loses_no_attempt_in_flight() {
 #[test]
 fn what_waits_survives_its_timer() {
     let mut host = host();
-    let (retry, _) = failing(&host, Backoff::dubbo_failback());
+    let (retry, _) = failing(&host, RetryPolicy::dubbo_failback());
     retry.submit(1).unwrap();
     host.advance(SECOND);
     retry.submit(2).unwrap();
@@ -371,10 +367,10 @@ fn whether_a_failure_is_retried_is_said_by_the_operation() {
     let mut host = host();
     let times = Journal::new();
     let (journal, timer) = (times.clone(), host.timer().clone());
-    let backoff = Backoff::dubbo_failback().retry_after_cap(60 * SECOND);
+    let policy = RetryPolicy::dubbo_failback().retry_after_cap(60 * SECOND);
     let retry = Retry::new(
         timer.clone(),
-        backoff,
+        policy,
         move |value: &u32, attempt: &Attempt| {
             journal.write((*value, attempt.number(), seconds(timer.now())));
             match (value, attempt.number()) {
@@ -409,7 +405,7 @@ fn an_executor_without_room_ends_nothing() {
             drop(task);
         }))
         .manual(ManualClock::new());
-    let (retry, times) = failing(&host, Backoff::dubbo_failback());
+    let (retry, times) = failing(&host, RetryPolicy::dubbo_failback());
     retry.submit(1).unwrap();
     host.advance(SECOND);
     assert_eq!(lost.load(Ordering::SeqCst), 11, "asked again each 100 ms");
@@ -426,7 +422,7 @@ fn an_executor_without_room_ends_nothing() {
 #[test]
 fn the_cleaner_gives_up_after_its_list() {
     let mut host = host();
-    let (retry, times) = failing(&host, Backoff::go_zero_cleaner());
+    let (retry, times) = failing(&host, RetryPolicy::go_zero_cleaner());
     retry.submit_failed(1, "redis is down").unwrap();
     host.advance(24 * HOUR);
     assert_eq!(times.take(), [1.0, 6.0, 66.0, 366.0, 3966.0]);
@@ -439,7 +435,7 @@ fn any_method_may_be_called_from_the_handlers() {
     let mut host = host();
     let own = Arc::new(OnceLock::<WeakRetry<u32, ()>>::new());
     let (store, letters) = (Arc::clone(&own), Arc::clone(&own));
-    let retry = Retry::builder(host.timer().clone(), Backoff::dubbo_failback())
+    let retry = Retry::builder(host.timer().clone(), RetryPolicy::dubbo_failback())
         .dead_letter(move |letter| {
             let store = letters.get().unwrap().upgrade().unwrap();
             store.submit(letter.value + 10).unwrap();
@@ -476,7 +472,7 @@ fn any_method_may_be_called_from_the_handlers() {
 #[test]
 fn a_store_that_gave_up_once_goes_on() {
     let mut host = host();
-    let (retry, times) = failing(&host, Backoff::dubbo_failback());
+    let (retry, times) = failing(&host, RetryPolicy::dubbo_failback());
     for _ in 0..3 {
         let id = retry.submit(1).unwrap();
         host.advance(HOUR);
@@ -496,7 +492,7 @@ fn a_panic_is_a_failed_attempt_unless_told_otherwise() {
         let mut host = host();
         let letters = Journal::new();
         let journal = letters.clone();
-        let retry = Retry::builder(host.timer().clone(), Backoff::dubbo_failback())
+        let retry = Retry::builder(host.timer().clone(), RetryPolicy::dubbo_failback())
             .on_panic(policy)
             .dead_letter(move |letter| {
                 journal.write((letter.attempts.made(), letter.error, letter.reason));
@@ -519,10 +515,11 @@ fn a_panic_is_a_failed_attempt_unless_told_otherwise() {
 #[test]
 fn an_attempt_that_nobody_can_wake_is_a_failed_one() {
     let mut host = host();
-    let retry =
-        Retry::<u32, ()>::new_async(host.timer().clone(), Backoff::dubbo_failback(), |_, _| {
-            std::future::pending()
-        });
+    let retry = Retry::<u32, ()>::new_async(
+        host.timer().clone(),
+        RetryPolicy::dubbo_failback(),
+        |_, _| std::future::pending(),
+    );
     retry.submit(1).unwrap();
     host.run_due();
     assert_eq!((retry.len(), retry.in_flight()), (1, 0));
@@ -537,7 +534,7 @@ fn attempts_in_flight_are_bounded_and_start_in_the_order_in_which_they_came_due(
     let mut host = host();
     let (started, timer) = (Journal::new(), host.timer().clone());
     let journal = started.clone();
-    let retry = Retry::<u32, ()>::builder(timer.clone(), Backoff::dubbo_failback())
+    let retry = Retry::<u32, ()>::builder(timer.clone(), RetryPolicy::dubbo_failback())
         .max_in_flight(count(2))
         .build_async(move |value, _| {
             journal.write((value, seconds(timer.now())));
@@ -564,7 +561,7 @@ fn a_budget_bounds_the_retries_of_many() {
     let mut host = host();
     let budget = RetryBudget::new(0.1, 0.0, 100 * SECOND).unwrap();
     let store = |budget: RetryBudget| {
-        Retry::builder(host.timer().clone(), Backoff::dubbo_failback())
+        Retry::builder(host.timer().clone(), RetryPolicy::dubbo_failback())
             .budget(budget)
             .build(|_: &u32, _| Err(Failure::Retryable("down")))
             .unwrap()
@@ -589,8 +586,8 @@ fn the_same_seed_makes_the_same_times() {
         let mut host = host();
         let times = Journal::new();
         let (journal, timer) = (times.clone(), host.timer().clone());
-        let backoff = Backoff::eureka().jitter(Jitter::Full).max_retries(8);
-        let retry = Retry::builder(timer.clone(), backoff.clone())
+        let policy = RetryPolicy::eureka().jitter(Jitter::Full).max_retries(8);
+        let retry = Retry::builder(timer.clone(), policy.clone())
             .seed(seed)
             .build(move |_: &u32, attempt: &Attempt| {
                 journal.write((timer.now(), attempt.attempts().seed()));
@@ -601,7 +598,7 @@ fn the_same_seed_makes_the_same_times() {
         host.advance(HOUR);
         let times = times.take();
         // The preview knows them, but for the rounding up to a millisecond each.
-        let preview = backoff.preview_seeded(times[0].1);
+        let preview = policy.preview_seeded(times[0].1);
         for (at, (time, _)) in preview.zip(&times[1..]) {
             let at = Instant::ZERO + at;
             assert!(*time >= at && time.saturating_since(at) < 10 * MS);
@@ -631,7 +628,7 @@ fn no_destructor_runs_under_the_lock() {
     let mut host = host();
     let own = Arc::new(OnceLock::new());
     let error = Arc::clone(&own);
-    let retry = Retry::builder(host.timer().clone(), Backoff::dubbo_failback())
+    let retry = Retry::builder(host.timer().clone(), RetryPolicy::dubbo_failback())
         .max_pending(count(3))
         .when_full(WhenFull::DropOldest)
         .build(move |_: &Nosy, attempt: &Attempt| match attempt.number() {
@@ -658,7 +655,7 @@ fn dropping_the_last_handle_drops_what_waits_to_the_dead_letters() {
     let mut host = host();
     let (presence, letters) = (Presence::default(), Journal::new());
     let journal = letters.clone();
-    let retry = Retry::builder(host.timer().clone(), Backoff::dubbo_failback())
+    let retry = Retry::builder(host.timer().clone(), RetryPolicy::dubbo_failback())
         .dead_letter(move |letter| {
             let (value, _): (u32, Presence) = letter.value;
             journal.write((value, letter.reason));
@@ -698,7 +695,7 @@ fn a_dropped_store_leaves_nothing_in_its_timer() {
         let retry = if is_async {
             Retry::new_async(
                 host.timer().clone(),
-                Backoff::dubbo_failback(),
+                RetryPolicy::dubbo_failback(),
                 move |_: u32, _| {
                     let held = held.clone();
                     async move {
@@ -710,7 +707,7 @@ fn a_dropped_store_leaves_nothing_in_its_timer() {
         } else {
             Retry::new(
                 host.timer().clone(),
-                Backoff::dubbo_failback(),
+                RetryPolicy::dubbo_failback(),
                 move |_: &u32, _: &Attempt| {
                     let _ = &held;
                     Err(Failure::Retryable(()))
@@ -741,7 +738,7 @@ fn a_timer_that_stops_tells_attempts_to_stop() {
     let journal = signals.clone();
     let retry = Retry::new_async(
         host.timer().clone(),
-        Backoff::dubbo_failback(),
+        RetryPolicy::dubbo_failback(),
         move |_: u32, attempt: Attempt| {
             journal.write(attempt.signal().clone());
             async move {
@@ -769,7 +766,7 @@ fn a_store_keeps_neither_itself_nor_its_timer_alive() {
     let held = presence.clone();
     let retry = Retry::new(
         timer,
-        Backoff::dubbo_failback(),
+        RetryPolicy::dubbo_failback(),
         move |_: &u32, _: &Attempt| {
             let _ = &held;
             Err(Failure::Retryable(()))
@@ -792,7 +789,7 @@ fn a_loop_awaits_its_value() {
     let timer = host.timer().clone();
     let waker = Count::new();
     let mut numbers = Vec::new();
-    let mut fetch = Box::pin(timer.retry(Backoff::dubbo_failback(), |attempt| {
+    let mut fetch = Box::pin(timer.retry(RetryPolicy::dubbo_failback(), |attempt| {
         numbers.push(attempt);
         std::future::ready(match attempt {
             1 => Err(Failure::Retryable("down")),
@@ -828,38 +825,38 @@ fn a_loop_gives_up_for_the_reasons_there_are() {
     };
     let down = |_| std::future::ready(Err::<(), _>(Failure::Retryable("down")));
     let never = |_| std::future::ready(Err::<(), _>(Failure::Permanent("never")));
-    let backoff = Backoff::dubbo_failback();
+    let policy = RetryPolicy::dubbo_failback();
 
-    let end = waker.poll(&mut Box::pin(timer.retry(backoff.clone(), never)));
+    let end = waker.poll(&mut Box::pin(timer.retry(policy.clone(), never)));
     assert_eq!(reason(end), ("never", 1, GiveUp::Permanent));
     let end = waker.poll(&mut Box::pin(
-        timer.retry(backoff.clone().max_age(SECOND), down),
+        timer.retry(policy.clone().max_age(SECOND), down),
     ));
     assert_eq!(reason(end), ("down", 1, GiveUp::MaxAge));
     let budget = RetryBudget::new(0.0, 0.0, SECOND).unwrap();
     let end = waker.poll(&mut Box::pin(
-        timer.retry(backoff.clone(), down).budget(budget),
+        timer.retry(policy.clone(), down).budget(budget),
     ));
     assert_eq!(reason(end), ("down", 1, GiveUp::Budget));
 
-    let mut last = Box::pin(timer.retry(backoff.clone(), down));
+    let mut last = Box::pin(timer.retry(policy.clone(), down));
     for _ in 0..3 {
         assert!(waker.poll(&mut last).is_pending());
         host.advance(5 * SECOND);
     }
     assert_eq!(reason(waker.poll(&mut last)), ("down", 4, GiveUp::Attempts));
 
-    let mut dropped = Box::pin(timer.retry(backoff.clone(), down));
+    let mut dropped = Box::pin(timer.retry(policy.clone(), down));
     assert!(waker.poll(&mut dropped).is_pending());
     assert_eq!(timer.pending(), 1);
     drop(dropped);
     assert_eq!(timer.pending(), 0, "dropping cancels");
 
-    let mut stopped = Box::pin(timer.retry(backoff.clone(), down));
+    let mut stopped = Box::pin(timer.retry(policy.clone(), down));
     assert!(waker.poll(&mut stopped).is_pending());
     timer.stop();
     assert_eq!(reason(waker.poll(&mut stopped)), ("down", 1, GiveUp::Timer));
-    let error = timer.retry_blocking(backoff, |_| Err::<(), _>(Failure::Retryable("down")));
+    let error = timer.retry_blocking(policy, |_| Err::<(), _>(Failure::Retryable("down")));
     let error = error.unwrap_err();
     assert_eq!((error.attempts, error.reason), (1, GiveUp::Timer));
 }
@@ -873,7 +870,7 @@ fn a_blocking_attempt_is_told_to_stop() {
     let (started, start) = mpsc::channel();
     let retry = Retry::new(
         timer.clone(),
-        Backoff::dubbo_failback(),
+        RetryPolicy::dubbo_failback(),
         move |_: &u32, attempt: &Attempt| {
             started.send(()).unwrap();
             assert!(
@@ -899,8 +896,8 @@ fn the_accounts_are_exact_however_threads_meet() {
         let timer = Timer::new();
         let dead = Arc::new(AtomicUsize::new(0));
         let letters = Arc::clone(&dead);
-        let backoff = Backoff::fixed(Duration::from_micros(300)).max_retries(2);
-        let retry = Retry::builder(timer.clone(), backoff)
+        let policy = RetryPolicy::fixed(Duration::from_micros(300)).max_retries(2);
+        let retry = Retry::builder(timer.clone(), policy)
             .max_pending(count(64))
             .when_full(WhenFull::DropOldest)
             .max_in_flight(count(2))

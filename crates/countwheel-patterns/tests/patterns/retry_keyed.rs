@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use countwheel::{Instant, Layout, ManualHost, Timer};
 use countwheel_patterns::{
-    Attempt, Backoff, Cancelled, Failure, KeyedRetry, RetryBudget, RetryStopped, SubmitError,
+    Attempt, RetryPolicy, Cancelled, Failure, KeyedRetry, RetryBudget, RetryStopped, SubmitError,
 };
 
 use super::retry_model::assert_adds_up;
@@ -34,7 +34,7 @@ fn host() -> ManualHost {
 /// A registry that answers with `up`, and what it was sent.
 fn registry(
     host: &ManualHost,
-    backoff: Backoff,
+    policy: RetryPolicy,
     up: impl Fn(Want, u32) -> bool + Send + Sync + 'static,
 ) -> (Registry, Journal<Sent>) {
     let sent = Journal::new();
@@ -48,14 +48,16 @@ fn registry(
             Err(Failure::Retryable("down"))
         }
     };
-    (Registry::new(host.timer().clone(), backoff, handler), sent)
+    (Registry::new(host.timer().clone(), policy, handler), sent)
 }
 
 /// 2.2 (Timer): first delay = period, really 5 to 10 s. (AbstractRetryTask): for ever.
 #[test]
 fn a_registration_is_retried_each_period_for_ever() {
     let mut host = host();
-    let (registry, sent) = registry(&host, Backoff::dubbo_registry(), |_, number| number > 1000);
+    let (registry, sent) = registry(&host, RetryPolicy::dubbo_registry(), |_, number| {
+        number > 1000
+    });
     registry.submit_failed(URL, Register, "refused").unwrap();
     host.advance(6000 * SECOND);
     let sent = sent.take();
@@ -69,7 +71,7 @@ fn a_registration_is_retried_each_period_for_ever() {
 #[test]
 fn a_second_failure_changes_nothing() {
     let mut host = host();
-    let (registry, sent) = registry(&host, Backoff::dubbo_registry(), |_, _| true);
+    let (registry, sent) = registry(&host, RetryPolicy::dubbo_registry(), |_, _| true);
     registry
         .submit_failed_if_absent(URL, Register, "refused")
         .unwrap();
@@ -91,7 +93,7 @@ fn a_second_failure_changes_nothing() {
 fn a_newer_operation_cancels_the_older() {
     let mut host = host();
     let up = |want, _| want == Unregister;
-    let (registry, sent) = registry(&host, Backoff::dubbo_registry(), up);
+    let (registry, sent) = registry(&host, RetryPolicy::dubbo_registry(), up);
     registry.submit(URL, Register).unwrap();
     host.advance(7 * SECOND);
     assert_eq!(registry.submit(URL, Unregister).unwrap(), Some(Register));
@@ -139,7 +141,8 @@ fn slow() -> Slow {
             }
         }
     };
-    let registry = Registry::new_async(host.timer().clone(), Backoff::dubbo_registry(), handler);
+    let registry =
+        Registry::new_async(host.timer().clone(), RetryPolicy::dubbo_registry(), handler);
     Slow {
         host,
         registry,
@@ -265,7 +268,7 @@ fn a_cancelled_attempt_fences_as_well() {
 #[test]
 fn what_is_exhausted_leaves_nothing_behind() {
     let mut host = host();
-    let (registry, sent) = registry(&host, Backoff::dubbo_failback(), |_, _| false);
+    let (registry, sent) = registry(&host, RetryPolicy::dubbo_failback(), |_, _| false);
     for round in 1..4 {
         registry
             .submit_failed_if_absent(URL, Register, "refused")
@@ -281,7 +284,9 @@ fn what_is_exhausted_leaves_nothing_behind() {
 #[test]
 fn what_succeeded_leaves_nothing_behind() {
     let mut host = host();
-    let (registry, sent) = registry(&host, Backoff::dubbo_registry(), |_, number| number == 3);
+    let (registry, sent) = registry(&host, RetryPolicy::dubbo_registry(), |_, number| {
+        number == 3
+    });
     for _ in 0..3 {
         registry
             .submit_failed_if_absent(URL, Register, "refused")
@@ -296,7 +301,7 @@ fn what_succeeded_leaves_nothing_behind() {
 #[test]
 fn a_submit_after_the_stop_is_refused_and_leaves_no_key() {
     let mut host = host();
-    let (registry, sent) = registry(&host, Backoff::dubbo_registry(), |_, _| false);
+    let (registry, sent) = registry(&host, RetryPolicy::dubbo_registry(), |_, _| false);
     registry.submit(URL, Register).unwrap();
     host.run_due();
     let RetryStopped { pending, .. } = registry.stop();
@@ -327,7 +332,7 @@ fn a_submit_after_the_stop_is_refused_and_leaves_no_key() {
 #[test]
 fn recovery_submits_all_again() {
     let mut host = host();
-    let (registry, sent) = registry(&host, Backoff::dubbo_registry(), |_, _| true);
+    let (registry, sent) = registry(&host, RetryPolicy::dubbo_registry(), |_, _| true);
     registry.submit_failed("a", Register, "refused").unwrap();
     host.advance(SECOND);
     for url in ["a", "b"] {
@@ -341,16 +346,16 @@ fn recovery_submits_all_again() {
 }
 
 /// KEY-12: a pending task with the same id is replaced, but keeps the older deadline, so that a
-/// stream of updates cannot postpone for ever. (The backoff is not got around either.)
+/// stream of updates cannot postpone for ever. (The policy is not got around either.)
 #[test]
 fn a_stream_of_updates_neither_postpones_nor_hurries() {
     let mut host = host();
     let pushed = Journal::new();
     let (journal, timer) = (pushed.clone(), host.timer().clone());
-    let backoff = Backoff::linear(500 * MS, 500 * MS).max_retries(3);
+    let policy = RetryPolicy::linear(500 * MS, 500 * MS).max_retries(3);
     let pushes = KeyedRetry::new(
         timer.clone(),
-        backoff,
+        policy,
         move |_: &&str, version: &u32, _: &Attempt| {
             journal.write((
                 *version,
@@ -383,10 +388,10 @@ fn a_newer_version_ends_the_retries_of_the_older() {
     let mut host = host();
     let pushed = Journal::new();
     let journal = pushed.clone();
-    let backoff = Backoff::linear(3 * SECOND, 3 * SECOND).max_retries(5);
+    let policy = RetryPolicy::linear(3 * SECOND, 3 * SECOND).max_retries(5);
     let pushes = KeyedRetry::new(
         host.timer().clone(),
-        backoff,
+        policy,
         move |_: &&str, version: &u32, attempt: &Attempt| {
             journal.write((*version, attempt.number()));
             if *version == 1 {
@@ -416,7 +421,7 @@ fn keys_of_one_hash_are_kept_apart() {
     let journal = tried.clone();
     let retries = KeyedRetry::new(
         host.timer().clone(),
-        Backoff::dubbo_registry(),
+        RetryPolicy::dubbo_registry(),
         move |key: &Bad, _: &u32, _: &Attempt| {
             journal.write(key.0);
             Ok::<_, Failure<()>>(())
@@ -442,10 +447,10 @@ fn attempts_of_a_key_never_overlap_and_the_newest_is_the_last() {
         let flying: [AtomicUsize; KEYS] = std::array::from_fn(|_| AtomicUsize::new(0));
         let state = Arc::new((flying, Mutex::new(HashMap::new()), AtomicUsize::new(0)));
         let seen = Arc::clone(&state);
-        let backoff = Backoff::fixed(Duration::from_micros(200));
+        let policy = RetryPolicy::fixed(Duration::from_micros(200));
         let retries = KeyedRetry::new(
             timer.clone(),
-            backoff,
+            policy,
             move |key: &usize, value: &u64, attempt: &Attempt| {
                 let (flying, last, overlaps) = &*seen;
                 let others = flying[*key].fetch_add(1, Ordering::SeqCst);
@@ -502,16 +507,18 @@ fn the_first_attempt_may_wait_and_what_is_overtaken_meanwhile_is_never_tried() {
     let mut host = ManualHost::new();
     let second = Duration::from_secs(1);
     let (sender, tried) = mpsc::channel();
-    let retry =
-        KeyedRetry::<String, u32, &str>::builder(host.timer().clone(), Backoff::fixed(10 * second))
-            .first_delay(second)
-            .build_keyed(move |key, value, attempt| {
-                sender
-                    .send((key.clone(), *value, attempt.number()))
-                    .unwrap();
-                Err(Failure::Retryable("down"))
-            })
+    let retry = KeyedRetry::<String, u32, &str>::builder(
+        host.timer().clone(),
+        RetryPolicy::fixed(10 * second),
+    )
+    .first_delay(second)
+    .build_keyed(move |key, value, attempt| {
+        sender
+            .send((key.clone(), *value, attempt.number()))
             .unwrap();
+        Err(Failure::Retryable("down"))
+    })
+    .unwrap();
     retry.submit("a".to_owned(), 1).unwrap();
     host.advance(second / 2);
     assert_eq!(retry.submit("a".to_owned(), 2).unwrap(), Some(1));
@@ -527,7 +534,7 @@ fn the_first_attempt_may_wait_and_what_is_overtaken_meanwhile_is_never_tried() {
     assert_eq!(
         tried.try_recv().unwrap(),
         ("a".to_owned(), 2, 2),
-        "then as the backoff says"
+        "then as the policy says"
     );
     assert_eq!(retry.cancel("a"), Cancelled::Pending(2));
 
@@ -543,7 +550,7 @@ fn what_is_refused_costs_no_budget() {
     let host = ManualHost::new();
     let budget = RetryBudget::new(0.0, 1.0, 10 * SECOND).unwrap();
     let retry =
-        KeyedRetry::<u32, (), &str>::builder(host.timer().clone(), Backoff::dubbo_registry())
+        KeyedRetry::<u32, (), &str>::builder(host.timer().clone(), RetryPolicy::dubbo_registry())
             .budget(budget.clone())
             .build_keyed(|_, _, _| Ok(()))
             .unwrap();
@@ -564,7 +571,7 @@ fn an_update_puts_nothing_into_the_budget() {
     let host = ManualHost::new();
     let budget = RetryBudget::new(1.0, 1.0, 10 * SECOND).unwrap();
     let retry =
-        KeyedRetry::<u32, u32, &str>::builder(host.timer().clone(), Backoff::dubbo_registry())
+        KeyedRetry::<u32, u32, &str>::builder(host.timer().clone(), RetryPolicy::dubbo_registry())
             .budget(budget.clone())
             .build_keyed(|_, _, _| Ok(()))
             .unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use countwheel::{Instant, Layout, ManualHost};
 use countwheel_patterns::{
-    Attempt, Backoff, Cancelled, Failure, GiveUp, KeyedRetry, OnPanic, RetryStats, SubmitError,
+    Attempt, Cancelled, Failure, GiveUp, KeyedRetry, OnPanic, RetryPolicy, RetryStats, SubmitError,
     WhenFull,
 };
 
@@ -420,7 +420,7 @@ impl Run {
         let delays = DELAYS.map(Duration::from_millis);
         let letters = dead.clone();
         let (waits, starts) = (gates.clone(), started.clone());
-        let store = Store::builder(host.timer().clone(), Backoff::list(delays).unwrap())
+        let store = Store::builder(host.timer().clone(), RetryPolicy::list(delays).unwrap())
             .max_pending(NonZeroUsize::new(limits.0).unwrap())
             .max_in_flight(NonZeroUsize::new(limits.1).unwrap())
             .when_full(limits.2)

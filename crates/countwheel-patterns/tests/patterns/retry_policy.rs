@@ -1,14 +1,16 @@
-//! Backoff: schedules as data, and the budget that many share.
+//! Retry policies: schedules as data, and the budget that many share.
 
 use std::time::Duration;
 
 use countwheel::Instant;
-use countwheel_patterns::{Attempts, Backoff, BackoffError, GiveUp, Jitter, RetryBudget};
+use countwheel_patterns::{
+    Attempts, GiveUp, Jitter, RetryBudget, RetryBudgetError, RetryPolicy, RetryPolicyError,
+};
 
 use crate::support::{HOUR, Random, SECOND};
 
-fn seconds(backoff: &Backoff, most: usize) -> Vec<u64> {
-    let steps = backoff.preview().take(most);
+fn seconds(policy: &RetryPolicy, most: usize) -> Vec<u64> {
+    let steps = policy.preview().take(most);
     steps.map(|step| step.delay.as_secs()).collect()
 }
 
@@ -27,21 +29,21 @@ fn made(attempts: u32, seed: u64) -> Attempts {
 /// 2.1, 2.2, 2.6, 2.9 and the payment schedule.
 #[test]
 fn presets_have_the_numbers_of_the_originals() {
-    assert_eq!(seconds(&Backoff::dubbo_failback(), 9), [5, 5, 5]);
-    assert_eq!(seconds(&Backoff::dubbo_registry(), 1000), [5; 1000]);
+    assert_eq!(seconds(&RetryPolicy::dubbo_failback(), 9), [5, 5, 5]);
+    assert_eq!(seconds(&RetryPolicy::dubbo_registry(), 1000), [5; 1000]);
     assert_eq!(
-        seconds(&Backoff::go_zero_cleaner(), 9),
+        seconds(&RetryPolicy::go_zero_cleaner(), 9),
         [1, 5, 60, 300, 3600]
     );
     assert_eq!(
-        seconds(&Backoff::eureka(), 7),
+        seconds(&RetryPolicy::eureka(), 7),
         [30, 60, 120, 240, 300, 300, 300]
     );
     let wechat = [
         15, 15, 30, 180, 600, 1200, 1800, 1800, 1800, 3600, 10_800, 10_800, 10_800, 21_600, 21_600,
     ];
-    assert_eq!(seconds(&Backoff::wechat(), 99), wechat);
-    let last = Backoff::wechat().preview().last().unwrap();
+    assert_eq!(seconds(&RetryPolicy::wechat(), 99), wechat);
+    let last = RetryPolicy::wechat().preview().last().unwrap();
     assert_eq!(last.at, 24 * HOUR + 4 * 60 * SECOND);
 }
 
@@ -56,8 +58,8 @@ fn linear_schedules_are_those_of_sofa_registry() {
         (500, 500, 3, vec![500, 1000, 1500]),                    // push
         (3000, 3000, 5, vec![3000, 6000, 9000, 12_000, 15_000]), // session notify
     ] {
-        let backoff = Backoff::linear(millis(first), millis(increment)).max_retries(retries);
-        let delays: Vec<_> = backoff
+        let policy = RetryPolicy::linear(millis(first), millis(increment)).max_retries(retries);
+        let delays: Vec<_> = policy
             .preview()
             .map(|step| step.delay.as_millis())
             .collect();
@@ -67,68 +69,68 @@ fn linear_schedules_are_those_of_sofa_registry() {
 
 #[test]
 fn a_scaled_copy_keeps_its_proportions() {
-    let demo = Backoff::wechat().scaled(1e-3).unwrap();
-    for (step, full) in demo.preview().zip(Backoff::wechat().preview()) {
+    let demo = RetryPolicy::wechat().scaled(1e-3).unwrap();
+    for (step, full) in demo.preview().zip(RetryPolicy::wechat().preview()) {
         assert_eq!(step.delay * 1000, full.delay);
     }
     assert_eq!(demo.preview().count(), 15);
     // The limits shrink with the delays, and what is unlimited stays so.
-    let limited = Backoff::eureka().max_age(HOUR).retry_after_cap(HOUR);
+    let limited = RetryPolicy::eureka().max_age(HOUR).retry_after_cap(HOUR);
     let scaled = limited.scaled(0.5).unwrap();
-    let half = Backoff::exponential(15 * SECOND, 2.0)
+    let half = RetryPolicy::exponential(15 * SECOND, 2.0)
         .unwrap()
         .cap(150 * SECOND);
     assert_eq!(scaled, half.max_age(HOUR / 2).retry_after_cap(HOUR / 2));
     assert_eq!(
-        Backoff::fixed(SECOND).scaled(0.5),
-        Ok(Backoff::fixed(SECOND / 2))
+        RetryPolicy::fixed(SECOND).scaled(0.5),
+        Ok(RetryPolicy::fixed(SECOND / 2))
     );
     assert_eq!(
-        Backoff::fixed(SECOND).scaled(0.0),
-        Ok(Backoff::fixed(Duration::ZERO))
+        RetryPolicy::fixed(SECOND).scaled(0.0),
+        Ok(RetryPolicy::fixed(Duration::ZERO))
     );
     for wrong in [f64::NAN, f64::INFINITY, -0.1] {
-        let error = Backoff::wechat().scaled(wrong).unwrap_err();
-        assert!(matches!(error, BackoffError::Scale(_)));
+        let error = RetryPolicy::wechat().scaled(wrong).unwrap_err();
+        assert!(matches!(error, RetryPolicyError::Scale(_)));
     }
 }
 
 #[test]
 fn what_is_not_a_schedule_is_a_typed_error() {
-    assert_eq!(Backoff::list([]), Err(BackoffError::NoDelay));
+    assert_eq!(RetryPolicy::list([]), Err(RetryPolicyError::NoDelay));
     assert_eq!(
-        Backoff::fixed(SECOND).max_attempts(0),
-        Err(BackoffError::NoAttempt)
+        RetryPolicy::fixed(SECOND).max_attempts(0),
+        Err(RetryPolicyError::NoAttempt)
     );
     for wrong in [f64::NAN, f64::INFINITY, 0.99, 0.0, -2.0] {
-        let error = Backoff::exponential(SECOND, wrong).unwrap_err();
-        assert!(matches!(error, BackoffError::Factor(_)));
+        let error = RetryPolicy::exponential(SECOND, wrong).unwrap_err();
+        assert!(matches!(error, RetryPolicyError::Factor(_)));
     }
     for wrong in [f64::NAN, f64::INFINITY, -0.01, 1.01] {
         assert!(matches!(
             Jitter::proportional(wrong),
-            Err(BackoffError::Share(_))
+            Err(RetryPolicyError::Share(_))
         ));
     }
     for wrong in [f64::NAN, f64::INFINITY, -0.01, 1e10] {
         for (share, floor) in [(wrong, 1.0), (1.0, wrong)] {
             let error = RetryBudget::new(share, floor, SECOND).unwrap_err();
-            assert!(matches!(error, BackoffError::Budget(_)));
+            assert!(matches!(error, RetryBudgetError::Retries(_)));
         }
     }
     let error = RetryBudget::new(1.0, 1.0, Duration::from_nanos(9)).unwrap_err();
-    assert_eq!(error, BackoffError::Window);
+    assert_eq!(error, RetryBudgetError::Window);
 }
 
 #[test]
 fn no_duration_overflows() {
     let all = [
-        Backoff::fixed(Duration::MAX),
-        Backoff::linear(Duration::MAX, Duration::MAX),
-        Backoff::linear(Duration::ZERO, Duration::MAX),
-        Backoff::exponential(Duration::MAX, f64::MAX).unwrap(),
-        Backoff::exponential(Duration::from_nanos(1), 2.0).unwrap(),
-        Backoff::list([Duration::MAX]).unwrap().repeat_last(),
+        RetryPolicy::fixed(Duration::MAX),
+        RetryPolicy::linear(Duration::MAX, Duration::MAX),
+        RetryPolicy::linear(Duration::ZERO, Duration::MAX),
+        RetryPolicy::exponential(Duration::MAX, f64::MAX).unwrap(),
+        RetryPolicy::exponential(Duration::from_nanos(1), 2.0).unwrap(),
+        RetryPolicy::list([Duration::MAX]).unwrap().repeat_last(),
     ];
     let jitters = [
         Jitter::None,
@@ -136,17 +138,17 @@ fn no_duration_overflows() {
         Jitter::Equal,
         Jitter::proportional(1.0).unwrap(),
     ];
-    for backoff in all {
-        assert_eq!(backoff.delay(u32::MAX), Some(Duration::MAX), "{backoff:?}");
+    for policy in all {
+        assert_eq!(policy.delay(u32::MAX), Some(Duration::MAX), "{policy:?}");
         for jitter in jitters {
-            let backoff = backoff.clone().jitter(jitter);
-            assert_eq!(backoff.preview().take(100).count(), 100);
-            assert_eq!(backoff.preview_seeded(1).take(100).count(), 100);
-            let next = backoff.next(&made(1, 1), Instant::MAX);
+            let policy = policy.clone().jitter(jitter);
+            assert_eq!(policy.preview().take(100).count(), 100);
+            assert_eq!(policy.preview_seeded(1).take(100).count(), 100);
+            let next = made(1, 1).next(&policy, Instant::MAX);
             assert_eq!(next, Ok(Instant::MAX));
         }
     }
-    let zero = Backoff::exponential(Duration::ZERO, 1e300).unwrap();
+    let zero = RetryPolicy::exponential(Duration::ZERO, 1e300).unwrap();
     assert_eq!(
         zero.delay(u32::MAX),
         Some(Duration::ZERO),
@@ -161,7 +163,7 @@ fn no_duration_overflows() {
 
 #[test]
 fn limits_end_a_schedule() {
-    let list = Backoff::list([SECOND, 2 * SECOND]).unwrap();
+    let list = RetryPolicy::list([SECOND, 2 * SECOND]).unwrap();
     assert_eq!(seconds(&list, 9), [1, 2]);
     assert_eq!(seconds(&list.clone().repeat_last(), 4), [1, 2, 2, 2]);
     assert_eq!(
@@ -170,32 +172,35 @@ fn limits_end_a_schedule() {
     );
     assert_eq!(seconds(&list.clone().max_retries(1), 9), [1]);
     assert_eq!(seconds(&list.cap(SECOND), 9), [1, 1]);
-    assert_eq!(seconds(&Backoff::fixed(SECOND).max_retries(0), 9), [0; 0]);
-    let forever = Backoff::fixed(SECOND).max_retries(u32::MAX);
+    assert_eq!(
+        seconds(&RetryPolicy::fixed(SECOND).max_retries(0), 9),
+        [0; 0]
+    );
+    let forever = RetryPolicy::fixed(SECOND).max_retries(u32::MAX);
     assert_eq!(forever.delay(u32::MAX - 1), Some(SECOND));
 
     // The age counts from the start of the first attempt and includes its limit.
-    let aged = Backoff::fixed(SECOND).max_age(10 * SECOND);
+    let aged = RetryPolicy::fixed(SECOND).max_age(10 * SECOND);
     assert_eq!(
-        aged.next(&made(1, 0), after(9 * SECOND)),
+        made(1, 0).next(&aged, after(9 * SECOND)),
         Ok(after(10 * SECOND))
     );
     let late = after(9 * SECOND + Duration::from_nanos(1));
-    assert_eq!(aged.next(&made(1, 0), late), Err(GiveUp::MaxAge));
+    assert_eq!(made(1, 0).next(&aged, late), Err(GiveUp::MaxAge));
     assert_eq!(aged.preview().count(), 10);
     let late = Attempts::new(after(HOUR), 0);
-    assert_eq!(aged.next(&late, after(HOUR)), Ok(after(HOUR + SECOND)));
+    assert_eq!(late.next(&aged, after(HOUR)), Ok(after(HOUR + SECOND)));
 }
 
 #[test]
 fn a_wanted_delay_takes_the_place_of_the_own_within_the_limits() {
-    let backoff = Backoff::fixed(SECOND)
+    let policy = RetryPolicy::fixed(SECOND)
         .jitter(Jitter::Full)
         .max_retries(2)
         .max_age(100 * SECOND)
         .retry_after_cap(60 * SECOND);
     let next =
-        |attempts, ended, wanted| backoff.next_after(&made(attempts, 3), after(ended), wanted);
+        |attempts, ended, wanted| made(attempts, 3).next_after(&policy, after(ended), wanted);
     assert_eq!(
         next(1, SECOND, 30 * SECOND),
         Ok(after(31 * SECOND)),
@@ -225,14 +230,14 @@ fn jitter_is_uniform_within_its_range() {
         (proportional, 9_500, 10_500),
         (Jitter::None, 10_000, 10_000),
     ] {
-        let backoff = Backoff::fixed(Duration::from_nanos(10_000)).jitter(jitter);
-        let step = backoff.preview().next().unwrap();
+        let policy = RetryPolicy::fixed(Duration::from_nanos(10_000)).jitter(jitter);
+        let step = policy.preview().next().unwrap();
         assert_eq!(
             (step.earliest.as_nanos(), step.latest.as_nanos()),
             (least, most)
         );
         let draws: Vec<_> = (0..20_000)
-            .map(|seed| backoff.preview_seeded(seed).next().unwrap().as_nanos())
+            .map(|seed| policy.preview_seeded(seed).next().unwrap().as_nanos())
             .collect();
         let mean = draws.iter().sum::<u128>() / 20_000;
         let middle = u128::midpoint(least, most);
@@ -266,42 +271,42 @@ fn next_is_the_sum_of_what_the_parts_say() {
         let cap = Duration::from_nanos(1 + random.nanos_up_to(1 << 41));
         let retries = u32::try_from(random.below(12)).unwrap();
         let age = Duration::from_nanos(random.nanos_up_to(1 << 44));
-        let (backoff, nominal): (_, Box<dyn Fn(u32) -> Duration>) = match random.below(3) {
+        let (policy, nominal): (_, Box<dyn Fn(u32) -> Duration>) = match random.below(3) {
             0 => (
-                Backoff::linear(first, step),
+                RetryPolicy::linear(first, step),
                 Box::new(move |retry| first + step * (retry - 1)),
             ),
             1 => (
-                Backoff::exponential(first, 2.0).unwrap(),
+                RetryPolicy::exponential(first, 2.0).unwrap(),
                 Box::new(move |retry| first * 2_u32.pow(retry - 1)),
             ),
             _ => (
-                Backoff::list([first, step]).unwrap().repeat_last(),
+                RetryPolicy::list([first, step]).unwrap().repeat_last(),
                 Box::new(move |retry| if retry == 1 { first } else { step }),
             ),
         };
-        let backoff = backoff
+        let policy = policy
             .cap(cap)
             .jitter(jitter)
             .max_retries(retries)
             .max_age(age);
         let mut attempts = Attempts::new(Instant::ZERO, seed);
         let mut now = Instant::ZERO;
-        let mut ideal = backoff.preview_seeded(seed);
+        let mut ideal = policy.preview_seeded(seed);
         let mut is_ideal = true;
         loop {
             let retry = attempts.begin();
             let took = Duration::from_nanos(random.below(2) * random.nanos_up_to(1 << 30));
             is_ideal &= took.is_zero();
             now = now + took;
-            let next = backoff.next(&attempts, now);
-            assert_eq!(next, backoff.next(&attempts, now), "pure");
+            let next = attempts.next(&policy, now);
+            assert_eq!(next, attempts.next(&policy, now), "pure");
             if is_ideal {
                 let at = next.ok().map(|next| next.saturating_since(Instant::ZERO));
                 assert_eq!(ideal.next(), at);
             }
             let delay = (retry <= retries).then(|| nominal(retry).min(cap));
-            assert_eq!(backoff.delay(retry), delay);
+            assert_eq!(policy.delay(retry), delay);
             let next = match next {
                 Err(GiveUp::Attempts) => {
                     assert_eq!(delay, None);

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::BackoffError;
 use countwheel::Instant;
 
 /// How many retries many operations may make together: a share of their first attempts, and a
@@ -18,7 +17,7 @@ use countwheel::Instant;
 /// Each call takes one lock for a moment.
 ///
 /// ```
-/// use countwheel_patterns::{BackoffError, RetryBudget};
+/// use countwheel_patterns::{RetryBudgetError, RetryBudget};
 /// use countwheel::Instant;
 /// use std::time::Duration;
 ///
@@ -30,8 +29,8 @@ use countwheel::Instant;
 /// assert_eq!((0..10).filter(|_| budget.withdraw(now)).count(), 4);
 /// let later = now + Duration::from_secs(20);
 /// assert_eq!(budget.balance(later), 1, "all that was put in is forgotten");
-/// assert!(matches!(RetryBudget::new(-1.0, 0.0, Duration::MAX), Err(BackoffError::Budget(_))));
-/// # Ok::<(), BackoffError>(())
+/// assert!(matches!(RetryBudget::new(-1.0, 0.0, Duration::MAX), Err(RetryBudgetError::Retries(_))));
+/// # Ok::<(), RetryBudgetError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct RetryBudget {
@@ -46,6 +45,26 @@ struct Shared {
     floor: i128,
     slot_nanos: u64,
     window: Mutex<Window>,
+}
+
+/// Why something is not a [`RetryBudget`].
+///
+/// ```
+/// use countwheel_patterns::RetryBudget;
+/// use std::time::Duration;
+///
+/// let error = RetryBudget::new(-1.0, 0.0, Duration::MAX).unwrap_err();
+/// assert_eq!(error.to_string(), "a budget's retries are 0 to a billion, not -1");
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RetryBudgetError {
+    /// Less than nothing, more than a billion, or not a number.
+    #[error("a budget's retries are 0 to a billion, not {0}")]
+    Retries(f64),
+    /// No time over which a budget could be counted.
+    #[error("a budget's window is at least ten nanoseconds")]
+    Window,
 }
 
 /// Tokens are counted in billionths.
@@ -66,13 +85,17 @@ impl RetryBudget {
     /// `window`. Finagle's own: 0.2, 10.0 and 10 s.
     ///
     /// # Errors
-    /// [`BackoffError::Budget`] if a number is negative, more than a billion or none;
-    /// [`BackoffError::Window`] if the window is shorter than ten nanoseconds.
-    pub fn new(share: f64, floor_per_second: f64, window: Duration) -> Result<Self, BackoffError> {
+    /// [`RetryBudgetError::Retries`] if a number is negative, more than a billion or none;
+    /// [`RetryBudgetError::Window`] if the window is shorter than ten nanoseconds.
+    pub fn new(
+        share: f64,
+        floor_per_second: f64,
+        window: Duration,
+    ) -> Result<Self, RetryBudgetError> {
         let window_nanos = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
         let slot_nanos = window_nanos / SLOTS as u64;
         if slot_nanos == 0 {
-            return Err(BackoffError::Window);
+            return Err(RetryBudgetError::Window);
         }
         let deposit = tokens(share)?;
         let seconds = Duration::from_nanos(window_nanos);
@@ -153,11 +176,12 @@ impl Window {
     }
 }
 
-fn tokens(number: f64) -> Result<i128, BackoffError> {
+fn tokens(number: f64) -> Result<i128, RetryBudgetError> {
     // A duration is a number of billionths, too, and checks what it is made of.
-    let tokens = Duration::try_from_secs_f64(number).map_err(|_| BackoffError::Budget(number))?;
+    let tokens =
+        Duration::try_from_secs_f64(number).map_err(|_| RetryBudgetError::Retries(number))?;
     if tokens > Duration::from_secs(1_000_000_000) {
-        return Err(BackoffError::Budget(number));
+        return Err(RetryBudgetError::Retries(number));
     }
-    i128::try_from(tokens.as_nanos()).map_err(|_| BackoffError::Budget(number))
+    i128::try_from(tokens.as_nanos()).map_err(|_| RetryBudgetError::Retries(number))
 }

@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use super::{BackoffError, times};
-use countwheel_time::Random;
+use super::{RetryPolicyError, times};
+use crate::Random;
 
 /// How much of a delay is left to chance, so that failures that came together do not come
 /// back together. Names and formulas of the first three as in Brooker, "Exponential Backoff
 /// and Jitter" (2015). Uniform, and exact to the nanosecond.
 ///
 /// ```
-/// use countwheel_patterns::{Backoff, Jitter};
+/// use countwheel_time::{RetryPolicy, Jitter};
 /// use std::time::Duration;
 ///
-/// let cache = Backoff::fixed(Duration::from_secs(100)).jitter(Jitter::proportional(0.05)?);
+/// let cache = RetryPolicy::fixed(Duration::from_secs(100)).jitter(Jitter::proportional(0.05)?);
 /// let step = cache.preview().next().unwrap();
 /// assert_eq!((step.earliest.as_secs(), step.latest.as_secs()), (95, 105));
 /// assert!(Jitter::proportional(1.5).is_err());
-/// # Ok::<(), countwheel_patterns::BackoffError>(())
+/// # Ok::<(), countwheel_time::RetryPolicyError>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Jitter {
     /// Nothing: the delay as it stands.
@@ -38,11 +38,14 @@ pub enum Jitter {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Share(f64);
 
+// A share is never NaN, so equality is total.
+impl Eq for Share {}
+
 impl Share {
     /// The number.
     ///
     /// ```
-    /// # use countwheel_patterns::Jitter;
+    /// # use countwheel_time::Jitter;
     /// let Ok(Jitter::Proportional(share)) = Jitter::proportional(0.25) else { panic!() };
     /// assert_eq!(share.get(), 0.25);
     /// ```
@@ -56,17 +59,41 @@ impl Jitter {
     /// Up and down by `share` of the delay.
     ///
     /// # Errors
-    /// [`BackoffError::Share`] unless it is from 0 to 1.
-    pub fn proportional(share: f64) -> Result<Self, BackoffError> {
+    /// [`RetryPolicyError::Share`] unless it is from 0 to 1.
+    pub fn proportional(share: f64) -> Result<Self, RetryPolicyError> {
         if (0.0..=1.0).contains(&share) {
             Ok(Self::Proportional(Share(share)))
         } else {
-            Err(BackoffError::Share(share))
+            Err(RetryPolicyError::Share(share))
+        }
+    }
+
+    /// The name that the programs show and understand.
+    ///
+    /// ```
+    /// # use countwheel_time::Jitter;
+    /// assert_eq!(Jitter::Full.name(), "full");
+    /// ```
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Full => "full",
+            Self::Equal => "equal",
+            Self::Proportional(_) => "proportional",
         }
     }
 
     /// The shortest and the longest that a delay becomes.
-    pub(super) fn range(self, delay: Duration) -> (Duration, Duration) {
+    ///
+    /// ```
+    /// # use countwheel_time::Jitter;
+    /// # use std::time::Duration;
+    /// let second = Duration::from_secs(1);
+    /// assert_eq!(Jitter::Full.range(second), (Duration::ZERO, second));
+    /// ```
+    #[must_use]
+    pub fn range(self, delay: Duration) -> (Duration, Duration) {
         match self {
             Self::None => (delay, delay),
             Self::Full => (Duration::ZERO, delay),
