@@ -116,6 +116,7 @@ struct RecordV1 {
     created: Timestamp,
     due: Timestamp,
     first_due: Timestamp,
+    #[serde(with = "countwheel_durable::store::stored_policy")]
     policy: RetryPolicy,
     failures: u32,
     interruptions: u32,
@@ -138,6 +139,7 @@ struct RecordV2 {
     missed: Missed,
     recurring: Option<Box<Recurring>>,
     first_due: Timestamp,
+    #[serde(with = "countwheel_durable::store::stored_policy")]
     policy: RetryPolicy,
     failures: u32,
     interruptions: u32,
@@ -426,23 +428,18 @@ fn queue_prefix(shard: Shard, queue: &QueueName) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use countwheel_durable::Jitter;
     use countwheel_durable::store::conformance::varied_records;
-    use countwheel_durable::{Delays, Jitter, Preset};
 
     /// The bytes are those of the code before retry policies were moved to `countwheel-time`.
     #[test]
     fn every_kind_of_retry_policy_has_the_bytes_it_always_had() {
         let secs = Duration::from_secs;
-        let policy = |delays, jitter, max_attempts, max_age| RetryPolicy {
-            delays,
-            jitter,
-            max_attempts,
-            max_age,
-        };
-        let wechat = || Delays::Preset(Preset::Wechat);
-        let two = || Delays::List(vec![secs(1), secs(7)]);
-        let three = vec![secs(1), Duration::from_micros(2_500), secs(365 * 86_400)];
-        let exponential = |first, factor, cap| Delays::Exponential { first, factor, cap };
+        let two = || RetryPolicy::list([secs(1), secs(7)]).unwrap().repeat_last();
+        let three = [secs(1), Duration::from_micros(2_500), secs(365 * 86_400)];
+        let three = RetryPolicy::list(three).unwrap();
+        let exponential =
+            |first, factor, cap| RetryPolicy::exponential(first, factor).unwrap().cap(cap);
         let slow = exponential(Duration::from_millis(100), 1.01, secs(365 * 86_400));
         let cases = [
             (
@@ -450,67 +447,54 @@ mod tests {
                 "030a000000000000000040e0a80100010114000102ffffffff0f000130b40b758b",
             ),
             (
-                policy(wechat(), Jitter::None, None, None),
+                RetryPolicy::wechat(),
                 "01000000000102ffffffff0f00013071f9d13f",
             ),
             (
-                policy(wechat(), Jitter::Equal, Some(3), Some(secs(86_400))),
+                RetryPolicy::wechat()
+                    .jitter(Jitter::Equal)
+                    .max_retries(2)
+                    .max_age(secs(86_400)),
                 "01000201030180a305000102ffffffff0f0001301550c663",
             ),
             (
-                policy(wechat(), Jitter::None, Some(20), None),
+                RetryPolicy::wechat().repeat_last().max_retries(19),
                 "0100000114000102ffffffff0f000130f42da69b",
             ),
             (
-                policy(
-                    Delays::List(three),
-                    Jitter::None,
-                    None,
-                    Some(Duration::from_nanos(1_500_000)),
-                ),
+                three.max_age(Duration::from_nanos(1_500_000)),
                 "0003010000a0cb980180e7840f0000000100e0c65b0102ffffffff0f0001302eb03b65",
             ),
             (
-                policy(two(), Jitter::Full, Some(2), None),
+                two().jitter(Jitter::Full).max_retries(1),
                 "000201000700010102000102ffffffff0f0001305ed0536b",
             ),
             (
-                policy(two(), Jitter::Full, Some(10_000), None),
+                two().jitter(Jitter::Full).max_retries(9_999),
                 "0002010007000101904e000102ffffffff0f000130eacfc84f",
             ),
             (
-                policy(
-                    Delays::Fixed(Duration::from_millis(1)),
-                    Jitter::Equal,
-                    None,
-                    None,
-                ),
+                RetryPolicy::fixed(Duration::from_millis(1)).jitter(Jitter::Equal),
                 "0200c0843d0200000102ffffffff0f000130886bc81c",
             ),
             (
-                policy(
-                    Delays::Fixed(secs(5)),
-                    Jitter::None,
-                    Some(1),
-                    Some(secs(36_525 * 86_400)),
-                ),
+                RetryPolicy::fixed(secs(5))
+                    .max_retries(0)
+                    .max_age(secs(36_525 * 86_400)),
                 "0205000001010180a7e4e00b000102ffffffff0f0001306faee5e3",
             ),
             (
-                policy(exponential(secs(2), 1.0, secs(2)), Jitter::None, None, None),
+                exponential(secs(2), 1.0, secs(2)),
                 "030200000000000000f03f02000000000102ffffffff0f000130cde91fba",
             ),
             (
-                policy(slow, Jitter::Equal, Some(10_000), None),
+                slow.jitter(Jitter::Equal).max_retries(9_999),
                 "030080c2d72f295c8fc2f528f03f80e7840f000201904e000102ffffffff0f000130570c5bc2",
             ),
             (
-                policy(
-                    exponential(secs(10), 1_000.0, secs(3_600)),
-                    Jitter::Full,
-                    None,
-                    Some(secs(60)),
-                ),
+                exponential(secs(10), 1_000.0, secs(3_600))
+                    .jitter(Jitter::Full)
+                    .max_age(secs(60)),
                 "030a000000000000408f40901c000100013c000102ffffffff0f000130a9a345c5",
             ),
         ];

@@ -127,13 +127,16 @@ mod window;
 
 pub use budget::Budget;
 pub use config::Config;
+pub use countwheel_time::{
+    Delays, Jitter, PlannedAttempt, Preset, RetryPolicy, RetryPolicyError, RetrySettings, Share,
+};
 pub use drain::{DrainMode, Drains};
 pub use engine::{Effect, Engine, Turn};
 pub use handler::{Attempt, Completion, Handler, Inline, Outcome, Run, Verdict};
 pub use name::{Key, NameError, Namespace, QueueName, TimerName};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};
-pub use policy::{Delays, Jitter, PolicyError, Preset, RetryPolicy, RetryStep};
+pub use policy::{PolicyError, RETRY_PRESETS, check_policy};
 pub use record::{
     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Record, Revision, State,
     StateKind, TimerId, UnknownState, Wake,

@@ -329,7 +329,9 @@ pub struct Record {
     /// When the first attempt, of this run if it comes again, was due: the maximum age counts
     /// from here.
     pub first_due: Timestamp,
-    /// When to try again after a failure, and when to give up.
+    /// When to try again after a failure, and when to give up. One that
+    /// [`check_policy`](crate::check_policy) takes: a store cannot write another.
+    #[serde(with = "crate::store::stored_policy")]
     pub policy: RetryPolicy,
     /// Failed attempts since it was set or revived, or since the run before: the position in the
     /// retry schedule.

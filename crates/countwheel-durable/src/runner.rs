@@ -97,6 +97,10 @@ pub(crate) struct Inbox {
 }
 
 /// What somebody asked for, and who waits for the answer.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are one request, and a box would be an allocation for each"
+)]
 pub(crate) enum Asked {
     One(Request, Answer),
     Batch(Vec<Request>, BatchAnswer),

@@ -714,7 +714,8 @@ impl Scheduler {
                 record.first_due = self.now.convert(record.first_due, record.clock, to);
                 record.clock = to;
                 let not_before = retry_after.map(|wait| boot + wait.min(RETRY_AFTER_MAX));
-                let next = record.policy.next(
+                let next = policy::next(
+                    &record.policy,
                     record.failures,
                     record.first_due,
                     boot,
@@ -897,9 +898,7 @@ impl Scheduler {
             }
         }
         let by = self.now.by(record.clock);
-        let too_old = record
-            .policy
-            .is_too_old(record.failures, record.first_due, by);
+        let too_old = policy::is_too_old(&record.policy, record.failures, record.first_due, by);
         if too_old || record.attempt == u32::MAX {
             if too_old {
                 self.give_up(&mut record, now, DeadReason::TooOld);

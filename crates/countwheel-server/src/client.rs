@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use countwheel_durable::{
-    Delays, DrainMode, Due, Precondition, Recurrence, RetryPolicy, Schedule, SetOptions, StateKind,
+    DrainMode, Due, PolicyError, Precondition, Recurrence, RetryPolicy, Schedule, SetOptions,
+    StateKind, check_policy,
 };
 use countwheel_time::{By, Timestamp};
 use http_body_util::{BodyExt, Full, Limited};
@@ -19,9 +20,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::api::recurrence;
+use crate::api::{recurrence, retry};
 use crate::time::{format_time, parse_time};
 
 /// The longest answer that is read: a page of a thousand timers fits many times.
@@ -117,6 +118,7 @@ impl Client {
         timer: &NewTimer,
         precondition: Precondition,
     ) -> Result<Answer<TimerSet>, ClientError> {
+        sayable(timer.retry.as_ref())?;
         let path = timer_path(queue, key, "");
         self.send_text(Method::PUT, &path, Some(timer.to_json()), precondition)
             .await
@@ -314,6 +316,7 @@ impl Client {
         start: Option<Timestamp>,
         limit: u32,
     ) -> Result<Answer<Simulation>, ClientError> {
+        sayable(Some(retry))?;
         let mut body = json!({ "retry": retry_json(retry), "limit": limit });
         if let Some(start) = start {
             body["start"] = format_time(start).into();
@@ -892,6 +895,9 @@ pub enum ClientError {
     /// The token cannot be sent in a header. Nothing was sent.
     #[error("the token has characters that a header cannot carry")]
     Token,
+    /// The API has no words for the retry policy. Nothing was sent.
+    #[error(transparent)]
+    Policy(PolicyError),
     /// No connection. Nothing was sent.
     #[error("no server at {server}: {}", innermost(source.as_ref()))]
     Unreachable {
@@ -1064,28 +1070,16 @@ fn millis(span: Duration) -> i64 {
 }
 
 fn retry_json(policy: &RetryPolicy) -> Value {
-    let (field, value) = match &policy.delays {
-        Delays::List(list) => {
-            let delays: Vec<_> = list.iter().copied().map(millis).collect();
-            ("schedule", json!(delays))
-        }
-        Delays::Preset(preset) => ("preset", json!(preset.as_str())),
-        Delays::Fixed(delay) => ("fixed", json!(millis(*delay))),
-        Delays::Exponential { first, factor, cap } => (
-            "exponential",
-            json!({ "first": millis(*first), "factor": factor, "cap": millis(*cap) }),
-        ),
-    };
-    let mut json = Map::new();
-    json.insert(field.to_owned(), value);
-    json.insert("jitter".to_owned(), json!(policy.jitter));
-    if let Some(attempts) = policy.max_attempts {
-        json.insert("max_attempts".to_owned(), json!(attempts));
+    let exponential = |first, factor, cap| json!({ "first": millis(first), "factor": factor, "cap": millis(cap) });
+    Value::Object(retry::write(policy.settings(), millis, exponential))
+}
+
+/// Refuses what the API has no words for. The server checks the bounds.
+fn sayable(policy: Option<&RetryPolicy>) -> Result<(), ClientError> {
+    match policy.map_or(Ok(()), check_policy) {
+        Err(error @ PolicyError::NotKept { .. }) => Err(ClientError::Policy(error)),
+        _ => Ok(()),
     }
-    if let Some(age) = policy.max_age {
-        json.insert("max_age".to_owned(), json!(millis(age)));
-    }
-    Value::Object(json)
 }
 
 /// The last error of a chain, which names the cause and not who passed it on.
@@ -1133,8 +1127,6 @@ fn maybe_state<'de, D: Deserializer<'de>>(source: D) -> Result<Option<StateKind>
 
 #[cfg(test)]
 mod tests {
-    use countwheel_durable::{Jitter, Preset};
-
     use super::*;
 
     #[test]
@@ -1155,12 +1147,7 @@ mod tests {
             timeout: Some(Duration::from_secs(15)),
             body: Some(TimerBody::Value(json!({"order": 42}))),
             content_type: None,
-            retry: Some(RetryPolicy {
-                delays: Delays::Preset(Preset::Wechat),
-                jitter: Jitter::None,
-                max_attempts: Some(3),
-                max_age: None,
-            }),
+            retry: Some(RetryPolicy::wechat().max_retries(2)),
         };
         assert_eq!(
             serde_json::from_str::<Value>(&timer.to_json()).unwrap(),

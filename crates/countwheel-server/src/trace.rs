@@ -599,8 +599,9 @@ mod tests {
         };
         assert_eq!(body.get(), r#"{"n": 1.000}"#);
         assert_eq!(timer.content_type, None);
-        let delays = timer.retry.map(|policy| policy.delays);
-        assert_eq!(delays, Some(Delays::Fixed(Duration::from_secs(5))));
+        let retry = timer.retry.expect("a policy");
+        let delays = retry.settings().delays;
+        assert_eq!(delays, Delays::Fixed(Duration::from_secs(5)));
 
         let text = set(r#""in":0,"body":"a\n","content_type":"text/plain""#);
         assert!(matches!(text.body, Some(TimerBody::Value(Value::String(text))) if text == "a\n"));

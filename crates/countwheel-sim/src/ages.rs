@@ -22,9 +22,9 @@ use std::time::Duration;
 
 use countwheel_durable::store::Shard;
 use countwheel_durable::{
-    Attempt, Config, CronExpression, Delays, Due, Effect, Engine, Event, Jitter, Moved, Outcome,
-    Precondition, Recurrence, Request, Response, RetryPolicy, Revision, Schedule, Set, SetOptions,
-    Shift, Ticket, TimerName, Verdict, Was, Zone,
+    Attempt, Config, CronExpression, Due, Effect, Engine, Event, Moved, Outcome, Precondition,
+    Recurrence, Request, Response, RetryPolicy, Revision, Schedule, Set, SetOptions, Shift, Ticket,
+    TimerName, Verdict, Was, Zone,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -536,12 +536,7 @@ impl Life<'_> {
         let request = Request::Set {
             name: name(number)?,
             due: how,
-            policy: RetryPolicy {
-                delays: Delays::Fixed(RETRY),
-                jitter: Jitter::None,
-                max_attempts: None,
-                max_age: None,
-            },
+            policy: RetryPolicy::fixed(RETRY),
             payload: Vec::new(),
             precondition: Precondition::None,
             options: SetOptions {

@@ -1186,7 +1186,7 @@ impl Timer {
 
     /// Whether a retry at `now` would come after the maximum age.
     fn is_too_old(&self, now: Timestamp) -> bool {
-        let age = self.policy.max_age;
+        let age = self.policy.settings().max_age;
         let waits = matches!(self.state, Believed::Pending | Believed::Interrupted);
         waits && self.failures > 0 && age.is_some_and(|age| now > self.first_due.1 + age)
     }
@@ -1221,16 +1221,17 @@ impl Timer {
         now: Timestamp,
         retry_after: Option<Duration>,
     ) -> Option<(Timestamp, Timestamp)> {
-        let delay = self.policy.delay_after(self.failures)?;
-        let shortest = match self.policy.jitter {
-            Jitter::None => delay,
+        let delay = self.policy.delay(self.failures)?;
+        let settings = self.policy.settings();
+        let shortest = match settings.jitter {
             Jitter::Full => Duration::ZERO,
             Jitter::Equal => delay / 2,
+            _ => delay,
         };
         let day = Duration::from_secs(86_400);
         let wished = now + retry_after.unwrap_or_default().min(day);
         let due = ((now + shortest).max(wished), (now + delay).max(wished));
-        match self.policy.max_age {
+        match settings.max_age {
             // The simulation draws a maximum age only where jitter leaves nothing open.
             Some(age) if due.1 > self.first_due.1 + age => None,
             _ => Some(due),

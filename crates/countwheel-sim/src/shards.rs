@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use countwheel_durable::store::{Fence, Shard, StoreError};
 use countwheel_durable::{
-    Attempt, Budget, Config, Delays, Due, Engine, Jitter, Precondition, Request, RetryPolicy,
-    SetOptions, Shift, TimerName, Turn,
+    Attempt, Budget, Config, Due, Engine, Precondition, Request, RetryPolicy, SetOptions, Shift,
+    TimerName, Turn,
 };
 use countwheel_time::{BootId, Clock, Instant, ManualClock, Timestamp};
 
@@ -716,12 +716,7 @@ impl World {
             0..=4 => Request::Set {
                 name,
                 due,
-                policy: RetryPolicy {
-                    delays: Delays::Fixed(self.model.retry),
-                    jitter: Jitter::None,
-                    max_attempts: None,
-                    max_age: None,
-                },
+                policy: RetryPolicy::fixed(self.model.retry),
                 payload: self.clients.draw().to_string().into_bytes(),
                 precondition: Precondition::None,
                 options: SetOptions::default(),

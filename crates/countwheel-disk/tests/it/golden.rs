@@ -22,8 +22,8 @@ use countwheel_durable::store::{
     Before, Change, ClockNote, DiskError, DueScan, Filter, MemoryStore, Shard, Store, StoreError,
 };
 use countwheel_durable::{
-    AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Key,
-    Missed, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision,
+    AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Jitter,
+    Key, Missed, Overlap, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision,
     Schedule, Setting, SettingName, SettingValue, SettingsVersion, State, TimerId, TimerName, Zone,
 };
 use countwheel_time::{BootId, Instant, Timestamp};
@@ -78,6 +78,31 @@ impl fmt::Debug for Attempts<'_> {
     }
 }
 
+/// A retry policy in the words of the version that wrote the first of them.
+struct Policy<'a>(&'a RetryPolicy);
+
+impl fmt::Debug for Policy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings = self.0.settings();
+        let delays = fmt::from_fn(|f| match (settings.preset, settings.delays) {
+            (Some(preset), _) => f.debug_tuple("Preset").field(&preset).finish(),
+            (None, Delays::Exponential { first, factor }) => f
+                .debug_struct("Exponential")
+                .field("first", &first)
+                .field("factor", &factor)
+                .field("cap", &settings.cap.unwrap())
+                .finish(),
+            (None, delays) => write!(f, "{delays:?}"),
+        });
+        f.debug_struct("RetryPolicy")
+            .field("delays", &delays)
+            .field("jitter", &settings.jitter)
+            .field("max_attempts", &settings.max_attempts)
+            .field("max_age", &settings.max_age)
+            .finish()
+    }
+}
+
 /// What every version has had.
 fn line(record: &Record) -> String {
     format!(
@@ -95,7 +120,7 @@ fn line(record: &Record) -> String {
         record.attempt,
         Attempts(&record.attempts),
         record.payload,
-        record.policy,
+        Policy(&record.policy),
     )
 }
 
@@ -476,11 +501,11 @@ fn made(number: u64) -> Record {
         ),
         _ => (State::Pending, vec![]),
     };
-    let delays = match number % 4 {
-        0 => Delays::Preset(Preset::Wechat),
-        1 => Delays::Fixed(Duration::from_secs(number)),
-        2 => Delays::List(vec![Duration::from_millis(number), Duration::from_secs(9)]),
-        _ => RetryPolicy::default().delays,
+    let policy = match number % 4 {
+        0 => RetryPolicy::wechat(),
+        1 => RetryPolicy::fixed(Duration::from_secs(number)),
+        2 => RetryPolicy::list([Duration::from_millis(number), Duration::from_secs(9)]).unwrap(),
+        _ => RetryPolicy::default(),
     };
     let id = TimerId {
         store: STORE,
@@ -534,10 +559,7 @@ fn made(number: u64) -> Record {
         },
         recurring,
         first_due: at(number + 100),
-        policy: RetryPolicy {
-            delays,
-            ..RetryPolicy::default()
-        },
+        policy: policy.jitter(Jitter::Full).repeat_last().max_retries(19),
         failures: u32::try_from(number % 3).unwrap(),
         interruptions: u32::try_from(number % 2).unwrap(),
         attempt: u32::try_from(attempts.len()).unwrap(),

@@ -4,6 +4,7 @@ use super::Scheduler;
 use crate::draft::{Draft, Replaced};
 use crate::drain;
 use crate::planted::planted;
+use crate::policy::check_policy;
 use crate::{
     Configured, Due, DueClock, Moved, Precondition, Record, Recurring, Request, Response,
     RetryPolicy, Set, SetOptions, Setting, SettingName, SettingPrecondition, Shift, State,
@@ -87,7 +88,7 @@ impl Scheduler {
             let queue = name.queue;
             return Err(TimerError::Draining { queue, mode });
         }
-        policy.validate()?;
+        check_policy(&policy)?;
         options.validate()?;
         let limit = self.config.max_payload;
         if payload.len() > limit {

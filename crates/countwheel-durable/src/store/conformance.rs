@@ -35,10 +35,10 @@ use super::{
     Position, QueueCounts, Shard, Store, StoreError, Summary,
 };
 use crate::{
-    AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Jitter,
-    Missed, Namespace, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy,
-    Revision, Schedule, Setting, SettingName, Settings, SettingsVersion, State, StateKind, TimerId,
-    TimerName, Wake, Zone,
+    AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, DueClock, Jitter, Missed,
+    Namespace, Overlap, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision, Schedule,
+    Setting, SettingName, Settings, SettingsVersion, State, StateKind, TimerId, TimerName, Wake,
+    Zone,
 };
 use countwheel_time::Random;
 
@@ -1490,18 +1490,19 @@ fn record(queue: &str, key: &str, revision: u64, due: u64) -> Record {
 }
 
 /// Every variant of everything that a record can hold. One that is small comes second.
+///
+/// # Panics
+/// Never: each policy of them can be built.
 #[must_use]
 pub fn varied_records() -> Vec<Record> {
     let seconds = Duration::from_secs;
-    let delays = [
-        Delays::List((1..=1_000).map(seconds).collect()),
-        Delays::Preset(Preset::Wechat),
-        Delays::Fixed(Duration::from_nanos(1_500_000)),
-        Delays::Exponential {
-            first: seconds(1),
-            factor: 1.0 + f64::EPSILON,
-            cap: seconds(365 * 86_400),
-        },
+    let policies = [
+        RetryPolicy::list((1..=1_000).map(seconds)).expect("it has delays"),
+        RetryPolicy::wechat(),
+        RetryPolicy::fixed(Duration::from_nanos(1_500_000)),
+        RetryPolicy::exponential(seconds(1), 1.0 + f64::EPSILON)
+            .expect("a factor of more than 1")
+            .cap(seconds(365 * 86_400)),
     ];
     let reasons = [
         DeadReason::Exhausted,
@@ -1525,7 +1526,7 @@ pub fn varied_records() -> Vec<Record> {
     ];
     let mut records = Vec::new();
     for state in states {
-        for delays in &delays {
+        for policy in &policies {
             let number = records.len() as u64;
             let mut record = record("all", &format!("{number}"), number + 1, number % 6);
             record.state = state.clone();
@@ -1536,12 +1537,14 @@ pub fn varied_records() -> Vec<Record> {
                 Missed::SkipIfOlderThan(seconds(number)),
             ][bounded(number % 3)];
             record.recurring = varied_recurring(number).map(Box::new);
-            record.policy = RetryPolicy {
-                delays: delays.clone(),
-                jitter: [Jitter::None, Jitter::Full, Jitter::Equal][bounded(number % 3)],
-                max_attempts: Some(10_000).filter(|_| number.is_multiple_of(2)),
-                max_age: Some(seconds(number + 1)).filter(|_| number.is_multiple_of(3)),
-            };
+            let jitter = [Jitter::None, Jitter::Full, Jitter::Equal][bounded(number % 3)];
+            record.policy = policy.clone().jitter(jitter);
+            if number.is_multiple_of(2) {
+                record.policy = record.policy.repeat_last().max_retries(9_999);
+            }
+            if number.is_multiple_of(3) {
+                record.policy = record.policy.max_age(seconds(number + 1));
+            }
             (record.failures, record.interruptions, record.attempt) = (1, 2, u32::MAX);
             let attempts = (1..).zip(results).map(|(number, result)| AttemptRecord {
                 number,

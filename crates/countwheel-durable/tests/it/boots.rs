@@ -8,8 +8,8 @@ use countwheel_disk::simulated::Disk;
 use countwheel_disk::{LogOptions, LogStore, MemorySorted};
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Attempt, Config, Delays, Due, Effect, Engine, Event, Jitter, Outcome, Precondition, Recurrence,
-    Request, RetryPolicy, Schedule, SetOptions, Stats, Ticket, TimerName, TroubleReason, Verdict,
+    Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Recurrence, Request,
+    RetryPolicy, Schedule, SetOptions, Stats, Ticket, TimerName, TroubleReason, Verdict,
 };
 use countwheel_time::{BootId, Clock, Instant, ManualClock, Timestamp};
 
@@ -194,12 +194,7 @@ impl Bench {
         let set = Request::Set {
             name: TimerName::new("q", key).unwrap(),
             due,
-            policy: RetryPolicy {
-                delays: Delays::Fixed(RETRY),
-                jitter: Jitter::None,
-                max_attempts: None,
-                max_age: None,
-            },
+            policy: RetryPolicy::fixed(RETRY),
             payload: Vec::new(),
             options,
             precondition: Precondition::None,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Attempt, Config, Delays, Due, DueClock, Effect, Engine, Event, Jitter, Outcome, Precondition,
-    Request, RetryPolicy, SetOptions, Shift, State, Ticket, TimerName, Verdict,
+    Attempt, Config, Due, DueClock, Effect, Engine, Event, Outcome, Precondition, Request,
+    RetryPolicy, SetOptions, Shift, State, Ticket, TimerName, Verdict,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -51,12 +51,7 @@ impl Bench {
         self.ask(Request::Set {
             name: name(key),
             due,
-            policy: RetryPolicy {
-                delays: Delays::Fixed(Duration::from_secs(10)),
-                jitter: Jitter::None,
-                max_attempts: None,
-                max_age: Some(Duration::from_secs(35)),
-            },
+            policy: RetryPolicy::fixed(Duration::from_secs(10)).max_age(Duration::from_secs(35)),
             payload: Vec::new(),
             options: SetOptions::default(),
             precondition: Precondition::None,

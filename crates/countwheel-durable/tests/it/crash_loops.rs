@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use countwheel_durable::store::{Filter, MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Attempt, AttemptResult, Config, DeadReason, Delays, Due, DueClock, Effect, Engine, Event,
-    Jitter, Missed, Outcome, Precondition, QueueName, Record, Request, Response, RetryPolicy,
-    SetOptions, Shift, State, StateKind, Ticket, TimerError, TimerName, Verdict,
+    Attempt, AttemptResult, Config, DeadReason, Due, DueClock, Effect, Engine, Event, Missed,
+    Outcome, Precondition, QueueName, Record, Request, Response, RetryPolicy, SetOptions, Shift,
+    State, StateKind, Ticket, TimerError, TimerName, Verdict,
 };
 use countwheel_time::{Clock, Instant, ManualClock, Timestamp};
 
@@ -230,12 +230,7 @@ fn set(key: &str, receiver: Receiver) -> Request {
     Request::Set {
         name: TimerName::new("q", key).unwrap(),
         due: Due::In(Duration::ZERO),
-        policy: RetryPolicy {
-            delays: Delays::Fixed(Duration::from_secs(5)),
-            jitter: Jitter::None,
-            max_attempts: None,
-            max_age: None,
-        },
+        policy: RetryPolicy::fixed(Duration::from_secs(5)),
         payload: receiver.payload(),
         precondition: Precondition::None,
         options: SetOptions::default(),

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use countwheel_durable::store::{MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
-    Attempt, AttemptResult, Config, DeadReason, Delays, Due, Effect, Engine, Event, Jitter, Missed,
-    Moved, Outcome, Precondition, Record, Request, Response, RetryPolicy, Revision, Set,
-    SetOptions, Shift, State, StateKind, Ticket, TimerError, TimerName, Verdict, Was,
+    Attempt, AttemptResult, Config, DeadReason, Due, Effect, Engine, Event, Missed, Moved, Outcome,
+    Precondition, Record, Request, Response, RetryPolicy, Revision, Set, SetOptions, Shift, State,
+    StateKind, Ticket, TimerError, TimerName, Verdict, Was,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -134,12 +134,7 @@ fn name(key: &str) -> TimerName {
 }
 
 fn fixed(seconds: u64) -> RetryPolicy {
-    RetryPolicy {
-        delays: Delays::Fixed(Duration::from_secs(seconds)),
-        jitter: Jitter::None,
-        max_attempts: None,
-        max_age: None,
-    }
+    RetryPolicy::fixed(Duration::from_secs(seconds))
 }
 
 fn set(key: &str, seconds: u64, policy: RetryPolicy) -> Request {
@@ -312,14 +307,7 @@ fn a_removed_timer_never_starts_and_the_answer_says_what_it_was_doing() {
     bench.set("pending", 5);
     bench.set("delivering", 1);
     bench.set("done", 2);
-    bench.set_with(
-        "dead",
-        3,
-        RetryPolicy {
-            max_attempts: Some(1),
-            ..fixed(1)
-        },
-    );
+    bench.set_with("dead", 3, fixed(1).max_retries(0));
     assert_eq!(bench.wait(1), ["delivering"]);
     let held = bench.started.pop_front().unwrap();
     bench.wait(1);
@@ -373,11 +361,7 @@ fn remove_only_if_pending_refuses_what_runs() {
 #[test]
 fn failures_follow_the_schedule_and_then_the_timer_is_dead() {
     let mut bench = Bench::new();
-    let list = [1, 7].map(Duration::from_secs).to_vec();
-    let policy = RetryPolicy {
-        delays: Delays::List(list),
-        ..fixed(1)
-    };
+    let policy = RetryPolicy::list([1, 7].map(Duration::from_secs)).unwrap();
     bench.set_with("a", 5, policy);
     assert_eq!(bench.wait(5).len(), 1);
     bench.finish(failed());
@@ -808,10 +792,7 @@ fn a_backlog_that_is_only_settled_holds_up_nobody() {
 #[test]
 fn a_retry_after_the_maximum_age_is_not_made_however_it_came_to_be_late() {
     let mut bench = Bench::new();
-    let policy = RetryPolicy {
-        max_age: Some(Duration::from_secs(60)),
-        ..fixed(10)
-    };
+    let policy = fixed(10).max_age(Duration::from_secs(60));
     bench.set_with("retried", 1, policy.clone());
     bench.set_with("first", 100, policy);
     bench.wait(1);
@@ -831,10 +812,7 @@ fn what_is_given_up_after_a_long_absence_is_given_up_in_steps() {
         max_in_flight: 2_000,
         ..Config::default()
     });
-    let policy = RetryPolicy {
-        max_age: Some(Duration::from_secs(60)),
-        ..fixed(10)
-    };
+    let policy = fixed(10).max_age(Duration::from_secs(60));
     for i in 0..1_500 {
         bench.set_with(&format!("{i}"), 1, policy.clone());
     }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Attempt, Config, CronExpression, DeadReason, Delays, Due, Effect, Engine, Event, Jitter,
-    Missed, Outcome, Overlap, Precondition, Record, Recurrence, RecurrenceError, Recurring,
-    Request, Response, RetryPolicy, Run, Schedule, Set, SetOptions, Shift, State, Ticket,
-    TimerError, TimerName, Verdict, Was, Zone,
+    Attempt, Config, CronExpression, DeadReason, Due, Effect, Engine, Event, Missed, Outcome,
+    Overlap, Precondition, Record, Recurrence, RecurrenceError, Recurring, Request, Response,
+    RetryPolicy, Run, Schedule, Set, SetOptions, Shift, State, Ticket, TimerError, TimerName,
+    Verdict, Was, Zone,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -169,12 +169,7 @@ fn set(key: &str, due: Due, options: SetOptions) -> Request {
     Request::Set {
         name: name(key),
         due,
-        policy: RetryPolicy {
-            delays: Delays::Fixed(seconds(2)),
-            jitter: Jitter::None,
-            max_attempts: Some(3),
-            max_age: None,
-        },
+        policy: RetryPolicy::fixed(seconds(2)).max_retries(2),
         payload: key.as_bytes().to_vec(),
         precondition: Precondition::None,
         options,

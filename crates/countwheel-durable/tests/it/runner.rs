@@ -9,8 +9,8 @@ use countwheel_durable::store::{
     Change, DiskError, Lease, MemoryStore, OnDisk, OnFailure, Shard, Store, StoreError,
 };
 use countwheel_durable::{
-    Attempt, Completion, Config, Delays, Due, Handler, Health, Jitter, Outcome, Request, Response,
-    RetryPolicy, StateKind, TimerError, TimerName, Timers, Verdict,
+    Attempt, Completion, Config, Due, Handler, Health, Outcome, Request, Response, RetryPolicy,
+    StateKind, TimerError, TimerName, Timers, Verdict,
 };
 use countwheel_time::SystemClock;
 
@@ -407,9 +407,7 @@ fn a_flood_of_outcomes_keeps_no_request_out() {
     for key in &keys {
         let mut request = set(key, Duration::ZERO);
         if let Request::Set { policy, .. } = &mut request {
-            policy.delays = Delays::Fixed(Duration::from_millis(1));
-            policy.jitter = Jitter::None;
-            policy.max_attempts = None;
+            *policy = RetryPolicy::fixed(Duration::from_millis(1));
         }
         timers.call(request).unwrap();
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use countwheel::ManualHost;
-use countwheel_patterns::{Attempt, RetryPolicy, ExpiringMap, Failure, Requests, Retry, Ttl};
+use countwheel_patterns::{Attempt, ExpiringMap, Failure, Requests, Retry, RetryPolicy, Ttl};
 
 use crate::support::{HOUR, MS};
 
@@ -19,10 +19,14 @@ fn what_comes_nearer_in_many_pieces_is_due_in_its_tick_all_the_same() {
     let requests = Requests::<()>::new(timer.clone());
     let tried = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&tried);
-    let retry = Retry::new(timer, RetryPolicy::fixed(HOUR), move |_: &u32, _: &Attempt| {
-        count.fetch_add(1, Ordering::SeqCst);
-        Ok::<_, Failure<()>>(())
-    });
+    let retry = Retry::new(
+        timer,
+        RetryPolicy::fixed(HOUR),
+        move |_: &u32, _: &Attempt| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, Failure<()>>(())
+        },
+    );
     let mut responses = Vec::new();
     for number in 0..CROWD {
         map.insert(number, ()).unwrap();

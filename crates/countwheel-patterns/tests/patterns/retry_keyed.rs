@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use countwheel::{Instant, Layout, ManualHost, Timer};
 use countwheel_patterns::{
-    Attempt, RetryPolicy, Cancelled, Failure, KeyedRetry, RetryBudget, RetryStopped, SubmitError,
+    Attempt, Cancelled, Failure, KeyedRetry, RetryBudget, RetryPolicy, RetryStopped, SubmitError,
 };
 
 use super::retry_model::assert_adds_up;

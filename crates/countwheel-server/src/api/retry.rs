@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use countwheel_durable::{Delays, Jitter, PolicyError, Preset, RetryPolicy};
+use countwheel_durable::{
+    Delays, Jitter, PolicyError, Preset, RETRY_PRESETS, RetryPolicy, RetrySettings, check_policy,
+};
 use countwheel_time::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Number, Value, json};
@@ -11,18 +13,90 @@ use super::json::{Field, Kind};
 use super::problem::{Code, Problem};
 use crate::time::{format_duration, parse_duration};
 
+/// The delays that somebody asks for: not checked, and maybe none that a policy can have.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Schedule {
+    List(Vec<Duration>),
+    Preset(Preset),
+    Fixed(Duration),
+    Exponential {
+        first: Duration,
+        factor: f64,
+        cap: Duration,
+    },
+}
+
+impl Schedule {
+    /// The policy with these delays. A list repeats its last delay if a number of attempts asks
+    /// for it.
+    ///
+    /// # Errors
+    /// The first bound that is broken, if no policy can break one of them.
+    pub(crate) fn policy(
+        self,
+        jitter: Jitter,
+        max_attempts: Option<u32>,
+        max_age: Option<Duration>,
+    ) -> Result<RetryPolicy, PolicyError> {
+        let policy = match self {
+            Self::List(list) => {
+                RetryPolicy::list(list).map_err(|_| PolicyError::ListLength { found: 0 })?
+            }
+            Self::Preset(preset) => preset.policy(),
+            Self::Fixed(delay) => RetryPolicy::fixed(delay),
+            Self::Exponential { first, factor, cap } => {
+                if let Ok(policy) = RetryPolicy::exponential(first, factor) {
+                    policy.cap(cap)
+                } else {
+                    // What is wrong with the delays comes before what is wrong with the factor.
+                    check_policy(&RetryPolicy::fixed(first))?;
+                    check_policy(&RetryPolicy::fixed(cap))?;
+                    return Err(if cap < first {
+                        PolicyError::Cap
+                    } else {
+                        PolicyError::Factor
+                    });
+                }
+            }
+        };
+        let mut policy = policy.jitter(jitter);
+        if let Some(found) = max_attempts {
+            let limited = policy.clone().repeat_last().max_attempts(found);
+            policy = limited.or_else(|_| {
+                check_policy(&policy)?;
+                Err(PolicyError::Attempts { found })
+            })?;
+        }
+        Ok(match max_age {
+            Some(age) => policy.max_age(age),
+            None => policy,
+        })
+    }
+
+    /// The preset of that name, if timers keep it.
+    pub(crate) fn preset(name: &str) -> Option<Self> {
+        let preset = Preset::from_name(name).filter(|preset| RETRY_PRESETS.contains(preset));
+        preset.map(Self::Preset)
+    }
+
+    /// The names of all presets that timers keep.
+    pub(crate) fn preset_names() -> String {
+        RETRY_PRESETS.map(Preset::name).join(", ")
+    }
+}
+
 /// Reads a retry policy and checks every bound.
 pub(crate) fn read(field: &Field<'_>) -> Result<RetryPolicy, Problem> {
     let mut object = field.object()?;
     let (kind, delays) = object.one_of(&["schedule", "preset", "fixed", "exponential"])?;
     let at_fault = delays.pointer().to_owned();
-    let delays = match kind {
+    let schedule = match kind {
         "schedule" => {
             let elements = delays.elements()?;
-            Delays::List(elements.iter().map(delay).collect::<Result<_, _>>()?)
+            Schedule::List(elements.iter().map(delay).collect::<Result<_, _>>()?)
         }
-        "preset" => Delays::Preset(preset(&delays)?),
-        "fixed" => Delays::Fixed(delay(&delays)?),
+        "preset" => preset(&delays)?,
+        "fixed" => Schedule::Fixed(delay(&delays)?),
         _ => exponential(&delays)?,
     };
     let jitter = match object.take("jitter") {
@@ -37,21 +111,18 @@ pub(crate) fn read(field: &Field<'_>) -> Result<RetryPolicy, Problem> {
     let max_attempts = object.take("max_attempts");
     let max_age = object.take("max_age");
     object.finish()?;
-    let policy = RetryPolicy {
-        delays,
-        jitter,
-        max_attempts: max_attempts.as_ref().map(count).transpose()?,
-        max_age: max_age.as_ref().map(delay).transpose()?,
-    };
-    policy.validate().map_err(|error| {
+    let attempts = max_attempts.as_ref().map(count).transpose()?;
+    let age = max_age.as_ref().map(delay).transpose()?;
+    let policy = schedule.policy(jitter, attempts, age);
+    let checked = policy.and_then(|policy| check_policy(&policy).map(|()| policy));
+    checked.map_err(|error| {
         let at_fault = match (&error, &max_attempts, &max_age) {
             (PolicyError::Attempts { .. }, Some(field), _)
             | (PolicyError::Age { .. }, _, Some(field)) => field.pointer().to_owned(),
             _ => at_fault,
         };
         Problem::from_policy(&error).at(at_fault)
-    })?;
-    Ok(policy)
+    })
 }
 
 impl Problem {
@@ -79,14 +150,14 @@ fn count(field: &Field<'_>) -> Result<u32, Problem> {
     count.ok_or_else(|| invalid(field, "max_attempts is a whole number from 1 to 10000"))
 }
 
-fn preset(field: &Field<'_>) -> Result<Preset, Problem> {
-    Preset::from_name(&field.text()?).ok_or_else(|| {
-        let names = Preset::ALL.map(Preset::as_str).join(", ");
+fn preset(field: &Field<'_>) -> Result<Schedule, Problem> {
+    Schedule::preset(&field.text()?).ok_or_else(|| {
+        let names = Schedule::preset_names();
         invalid(field, &format!("the presets are: {names}"))
     })
 }
 
-fn exponential(field: &Field<'_>) -> Result<Delays, Problem> {
+fn exponential(field: &Field<'_>) -> Result<Schedule, Problem> {
     let mut object = field.object()?;
     let first = delay(&object.require("first")?)?;
     let cap = delay(&object.require("cap")?)?;
@@ -99,7 +170,7 @@ fn exponential(field: &Field<'_>) -> Result<Delays, Problem> {
         },
     };
     object.finish()?;
-    Ok(Delays::Exponential { first, factor, cap })
+    Ok(Schedule::Exponential { first, factor, cap })
 }
 
 /// A duration as JSON gives it: a whole number of milliseconds, or a text. `None` for a
@@ -114,32 +185,47 @@ pub(crate) fn duration(field: &Field<'_>) -> Result<Option<Duration>, Problem> {
 
 /// The policy in the form in which it is set.
 pub(crate) fn show(policy: &RetryPolicy) -> Value {
-    let mut object = Map::new();
-    let (kind, delays) = match &policy.delays {
-        Delays::List(list) => {
-            let list: Vec<_> = list.iter().copied().map(format_duration).collect();
+    let exponential = |first, factor, cap| {
+        json!({
+            "first": format_duration(first),
+            "factor": number(factor),
+            "cap": format_duration(cap),
+        })
+    };
+    Value::Object(write(policy.settings(), format_duration, exponential))
+}
+
+/// The fields of a policy, with durations as `span` writes them.
+pub(crate) fn write<D: Serialize>(
+    settings: RetrySettings<'_>,
+    span: impl Fn(Duration) -> D,
+    exponential: impl Fn(Duration, f64, Duration) -> Value,
+) -> Map<String, Value> {
+    let cap = settings.cap.unwrap_or(Duration::MAX);
+    let (kind, delays) = match (settings.preset, settings.delays) {
+        (Some(preset), _) => ("preset", json!(preset.name())),
+        (None, Delays::List(list)) => {
+            let list: Vec<_> = list.iter().copied().map(&span).collect();
             ("schedule", json!(list))
         }
-        Delays::Preset(preset) => ("preset", json!(preset.as_str())),
-        Delays::Fixed(delay) => ("fixed", json!(format_duration(*delay))),
-        Delays::Exponential { first, factor, cap } => (
-            "exponential",
-            json!({
-                "first": format_duration(*first),
-                "factor": number(*factor),
-                "cap": format_duration(*cap),
-            }),
-        ),
+        // No timer has a linear schedule.
+        (None, Delays::Fixed(delay) | Delays::Linear { first: delay, .. }) => {
+            ("fixed", json!(span(delay)))
+        }
+        (None, Delays::Exponential { first, factor }) => {
+            ("exponential", exponential(first, factor, cap))
+        }
     };
+    let mut object = Map::new();
     object.insert(kind.to_owned(), delays);
-    object.insert("jitter".to_owned(), json!(policy.jitter));
-    if let Some(attempts) = policy.max_attempts {
+    object.insert("jitter".to_owned(), json!(settings.jitter.name()));
+    if let Some(attempts) = settings.max_attempts {
         object.insert("max_attempts".to_owned(), json!(attempts));
     }
-    if let Some(age) = policy.max_age {
-        object.insert("max_age".to_owned(), json!(format_duration(age)));
+    if let Some(age) = settings.max_age {
+        object.insert("max_age".to_owned(), json!(span(age)));
     }
-    Value::Object(object)
+    object
 }
 
 /// `2` rather than `2.0`.
@@ -197,7 +283,8 @@ impl Standing {
 
     /// The attempts that follow if each fails at once.
     pub(crate) fn plan(self, policy: &RetryPolicy) -> impl Iterator<Item = Planned> + '_ {
-        let age_ends = policy.max_age.map(|age| self.first_due + age);
+        let settings = policy.settings();
+        let age_ends = settings.max_age.map(|age| self.first_due + age);
         let first = Planned {
             attempt: self.attempts + 1,
             at: self.due,
@@ -207,16 +294,12 @@ impl Standing {
         };
         let next = move |(before, failures): &(Planned, u32)| {
             let failures = failures + 1;
-            let delay = policy.delay_after(failures)?;
+            let delay = policy.delay(failures)?;
             let at = before.at + delay;
             if age_ends.is_some_and(|end| at > end) {
                 return None;
             }
-            let shortest = match policy.jitter {
-                Jitter::None => delay,
-                Jitter::Full => Duration::ZERO,
-                Jitter::Equal => delay / 2,
-            };
+            let (shortest, _) = settings.jitter.range(delay);
             let planned = Planned {
                 attempt: before.attempt + 1,
                 at,
@@ -235,4 +318,46 @@ impl Standing {
 pub(crate) struct NextAttempt {
     pub(crate) attempt: u32,
     pub(crate) at: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        let value = super::super::json::parse(text.as_bytes()).unwrap();
+        read(&Field::root(value)).unwrap_err().parts().2.to_owned()
+    }
+
+    #[test]
+    fn of_several_mistakes_the_first_one_is_named() {
+        let factor = r#"{"exponential":{"first":1000,"factor":0.5,"cap":2000},"max_attempts":0}"#;
+        assert_eq!(
+            refused(factor),
+            "an exponential factor is 1, or a number from 1.01 to 1000"
+        );
+        let first = factor.replace("1000", "0");
+        assert_eq!(
+            refused(&first),
+            "a retry delay is from 1 ms to 365 days, not 0ns"
+        );
+        let cap = factor.replace("2000", "999");
+        assert_eq!(
+            refused(&cap),
+            "the cap of an exponential schedule is at least its first delay"
+        );
+        assert_eq!(
+            refused(r#"{"schedule":[],"max_attempts":0}"#),
+            "a retry schedule has 1 to 1000 delays, not 0"
+        );
+        assert_eq!(
+            refused(r#"{"fixed":1,"max_attempts":0,"max_age":0}"#),
+            "max_attempts is from 1 to 10000, not 0"
+        );
+        assert_eq!(
+            refused(r#"{"schedule":[],"jitter":"some"}"#),
+            "the jitter is none, full or equal"
+        );
+        assert_eq!(refused(r#"{"preset":"eureka"}"#), "the presets are: wechat");
+    }
 }

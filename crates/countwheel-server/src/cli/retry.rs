@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::arguments::duration;
 use super::{Failure, text};
+use crate::api::retry::Schedule;
+use crate::client::ClientError;
 
 /// Stands at each argument: the heading of a group goes on over those that follow it.
 const HEADING: &str = "Retry policy";
@@ -15,8 +17,8 @@ const HEADING: &str = "Retry policy";
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Retry {
     /// wechat, or 15s,15s,30s, or fixed:5s, or exp:1s..1h (doubling), or exp:1s..1h*3
-    #[arg(long, value_name = "SCHEDULE", value_parser = delays, help_heading = HEADING)]
-    retry: Option<Delays>,
+    #[arg(long, value_name = "SCHEDULE", value_parser = schedule, help_heading = HEADING)]
+    retry: Option<Schedule>,
     /// How much of each delay is left to chance: none, full, equal
     #[arg(long, value_name = "JITTER", value_parser = jitter, help_heading = HEADING)]
     jitter: Option<Jitter>,
@@ -31,7 +33,7 @@ pub(crate) struct Retry {
 impl Retry {
     /// The policy asked for, `None` if that is left to the server.
     pub(crate) fn policy(&self) -> Result<Option<RetryPolicy>, Failure> {
-        let Some(delays) = self.retry.clone() else {
+        let Some(schedule) = self.retry.clone() else {
             let lonely = [
                 ("--jitter", self.jitter.is_some()),
                 ("--max-attempts", self.max_attempts.is_some()),
@@ -44,36 +46,35 @@ impl Retry {
                 None => Ok(None),
             };
         };
-        Ok(Some(RetryPolicy {
-            delays,
-            jitter: self.jitter.unwrap_or_default(),
-            max_attempts: self.max_attempts,
-            max_age: self.max_age,
-        }))
+        let jitter = self.jitter.unwrap_or_default();
+        match schedule.policy(jitter, self.max_attempts, self.max_age) {
+            Ok(policy) => Ok(Some(policy)),
+            Err(error) => Err(Failure::Client(ClientError::Policy(error))),
+        }
     }
 }
 
-fn delays(text: &str) -> Result<Delays, String> {
-    if let Some(preset) = Preset::from_name(text) {
-        return Ok(Delays::Preset(preset));
+fn schedule(text: &str) -> Result<Schedule, String> {
+    if let Some(preset) = Schedule::preset(text) {
+        return Ok(preset);
     }
     if let Some(delay) = text.strip_prefix("fixed:") {
-        return Ok(Delays::Fixed(duration(delay)?));
+        return Ok(Schedule::Fixed(duration(delay)?));
     }
     if let Some(range) = text.strip_prefix("exp:") {
         return exponential(range);
     }
     if text.starts_with(|c: char| c.is_ascii_digit() || c == 'P') {
         let list: Result<_, _> = text.split(',').map(duration).collect();
-        return Ok(Delays::List(list?));
+        return Ok(Schedule::List(list?));
     }
-    let presets = Preset::ALL.map(Preset::as_str).join(", ");
+    let presets = Schedule::preset_names();
     Err(format!(
         "{text:?} is none of {presets}, 15s,15s,30s, fixed:5s, exp:1s..1h, exp:1s..1h*3"
     ))
 }
 
-fn exponential(range: &str) -> Result<Delays, String> {
+fn exponential(range: &str) -> Result<Schedule, String> {
     let (range, factor) = match range.split_once('*') {
         Some((range, factor)) => {
             let number = factor.trim().parse::<f64>().ok().filter(|f| f.is_finite());
@@ -85,7 +86,7 @@ fn exponential(range: &str) -> Result<Delays, String> {
     let (first, cap) = range
         .split_once("..")
         .ok_or_else(|| format!("{range:?} is no range such as 1s..1h"))?;
-    Ok(Delays::Exponential {
+    Ok(Schedule::Exponential {
         first: duration(first)?,
         factor,
         cap: duration(cap)?,
@@ -105,8 +106,14 @@ fn jitter(text: &str) -> Result<Jitter, String> {
 pub(crate) fn progress(retry: &Value, failures: u32) -> String {
     let list = |length: usize| u64::try_from(length).ok();
     let (name, length) = if let Some(preset) = retry["preset"].as_str() {
-        let known = Preset::from_name(preset);
-        (preset, known.and_then(|preset| list(preset.delays().len())))
+        let length = match Preset::from_name(preset).map(Preset::policy) {
+            Some(policy) => match policy.settings().delays {
+                Delays::List(delays) => list(delays.len()),
+                _ => None,
+            },
+            None => None,
+        };
+        (preset, length)
     } else if let Some(schedule) = retry["schedule"].as_array() {
         ("schedule", list(schedule.len()))
     } else if retry["exponential"].is_object() {
@@ -169,27 +176,27 @@ mod tests {
 
     #[test]
     fn every_short_form_is_understood() {
-        assert_eq!(delays("wechat"), Ok(Delays::Preset(Preset::Wechat)));
+        assert_eq!(schedule("wechat"), Ok(Schedule::Preset(Preset::Wechat)));
         assert_eq!(
-            delays("15s,1s"),
-            Ok(Delays::List(vec![SECOND * 15, SECOND]))
+            schedule("15s,1s"),
+            Ok(Schedule::List(vec![SECOND * 15, SECOND]))
         );
         assert_eq!(
-            delays("15s, 1s"),
-            Ok(Delays::List(vec![SECOND * 15, SECOND]))
+            schedule("15s, 1s"),
+            Ok(Schedule::List(vec![SECOND * 15, SECOND]))
         );
-        assert_eq!(delays("PT1S"), Ok(Delays::List(vec![SECOND])));
-        assert_eq!(delays("fixed:5s"), Ok(Delays::Fixed(SECOND * 5)));
+        assert_eq!(schedule("PT1S"), Ok(Schedule::List(vec![SECOND])));
+        assert_eq!(schedule("fixed:5s"), Ok(Schedule::Fixed(SECOND * 5)));
         let exponential = |factor| {
-            Ok(Delays::Exponential {
+            Ok(Schedule::Exponential {
                 first: SECOND,
                 factor,
                 cap: SECOND * 3600,
             })
         };
-        assert_eq!(delays("exp:1s..1h"), exponential(2.0));
-        assert_eq!(delays("exp:1s..1h*3"), exponential(3.0));
-        assert_eq!(delays("exp:1s..1h*1.5"), exponential(1.5));
+        assert_eq!(schedule("exp:1s..1h"), exponential(2.0));
+        assert_eq!(schedule("exp:1s..1h*3"), exponential(3.0));
+        assert_eq!(schedule("exp:1s..1h*1.5"), exponential(1.5));
     }
 
     #[test]
@@ -209,9 +216,9 @@ mod tests {
             "exp:1s..1h*inf",
             "exp:1s..1h*NaN",
         ] {
-            assert!(delays(bad).is_err(), "{bad}");
+            assert!(schedule(bad).is_err(), "{bad}");
         }
-        let reason = delays("weekly").unwrap_err();
+        let reason = schedule("weekly").unwrap_err();
         assert!(
             reason.starts_with("\"weekly\" is none of wechat, "),
             "{reason}"

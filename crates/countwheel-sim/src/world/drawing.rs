@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use countwheel_durable::store::{Shard, Store};
 use countwheel_durable::{
-    CronExpression, Delays, DrainMode, Due, Jitter, Key, Missed, Overlap, Precondition, Record,
-    Recurrence, Request, RetryPolicy, Revision, Schedule, SetOptions, Shift, Ticket, TimerName,
-    Zone,
+    CronExpression, DrainMode, Due, Jitter, Key, Missed, Overlap, Precondition, Record, Recurrence,
+    Request, RetryPolicy, Revision, Schedule, SetOptions, Shift, Ticket, TimerName, Zone,
 };
 use countwheel_time::{Clock, Timestamp};
 
@@ -178,26 +177,28 @@ impl World {
     fn draw_policy(&mut self) -> RetryPolicy {
         let delay = |random: &mut Random| Duration::from_micros(random.between(1_000, 60_000_000));
         let clients = &mut self.clients;
-        let delays = match clients.below(3) {
-            0 => Delays::Fixed(delay(clients)),
-            1 => Delays::List((0..clients.between(1, 4)).map(|_| delay(clients)).collect()),
+        let policy = match clients.below(3) {
+            0 => RetryPolicy::fixed(delay(clients)),
+            1 => RetryPolicy::list((0..clients.between(1, 4)).map(|_| delay(clients)))
+                .expect("there is a delay"),
             _ => {
                 let first = delay(clients);
-                Delays::Exponential {
-                    first,
-                    factor: 2.0,
-                    cap: first * 20,
-                }
+                RetryPolicy::exponential(first, 2.0)
+                    .expect("2 is a factor")
+                    .cap(first * 20)
             }
         };
         let jitter = *clients.pick(&[Jitter::None, Jitter::None, Jitter::Full, Jitter::Equal]);
         let limited = clients.one_in(2);
-        RetryPolicy {
-            delays,
-            jitter,
-            max_attempts: limited.then(|| 1 + (self.next_ticket % 6) as u32),
-            max_age: (jitter == Jitter::None && clients.one_in(4)).then(|| delay(clients) * 3),
+        let mut policy = policy.jitter(jitter);
+        if limited {
+            let retries = (self.next_ticket % 6) as u32;
+            policy = policy.repeat_last().max_retries(retries);
         }
+        if jitter == Jitter::None && clients.one_in(4) {
+            policy = policy.max_age(delay(clients) * 3);
+        }
+        policy
     }
 
     /// Several requests that are done all together or not at all.

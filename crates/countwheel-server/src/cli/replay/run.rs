@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use countwheel_durable::{Delays, Jitter, QueueName, RetryPolicy};
+use countwheel_durable::{QueueName, RetryPolicy};
 use countwheel_time::{Clock, Instant, SystemClock, Timestamp};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -85,14 +85,8 @@ pub enum ReplayError<E> {
 impl Replay {
     /// The default retry policy: every 200 ms, a thousand times. No outage of server or
     /// receiver that lasts less than three minutes loses a delivery.
-    #[must_use]
     pub fn default_retry() -> RetryPolicy {
-        RetryPolicy {
-            delays: Delays::Fixed(Duration::from_millis(200)),
-            jitter: Jitter::None,
-            max_attempts: Some(1_000),
-            max_age: None,
-        }
+        RetryPolicy::fixed(Duration::from_millis(200)).max_retries(999)
     }
 
     /// Carries out what `operations` gives until it is closed and all are acknowledged, or `stop`

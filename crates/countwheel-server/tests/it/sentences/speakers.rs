@@ -8,8 +8,8 @@ use std::time::Duration;
 use countwheel::{KeyedTimer, Move, Timer};
 use countwheel_durable::store::{Filter, MemoryStore};
 use countwheel_durable::{
-    self as durable, Attempt, Config, Delays, DrainMode, Due, Jitter, Outcome, Precondition,
-    QueueName, Request, RetryPolicy, SetOptions, TimerError, TimerName, Timers, Was,
+    self as durable, Attempt, Config, DrainMode, Due, Outcome, Precondition, QueueName, Request,
+    RetryPolicy, SetOptions, TimerError, TimerName, Timers, Was,
 };
 use countwheel_server::client::{Answer, Client, ClientError, NewTimer};
 use countwheel_time::{By, Clock, SystemClock, Timestamp};
@@ -56,12 +56,7 @@ fn after(start: Timestamp, at: Timestamp) -> i64 {
 
 /// One attempt, and no retry.
 fn once() -> RetryPolicy {
-    RetryPolicy {
-        delays: Delays::Fixed(Duration::from_secs(1)),
-        jitter: Jitter::None,
-        max_attempts: Some(1),
-        max_age: None,
-    }
+    RetryPolicy::fixed(Duration::from_secs(1)).max_retries(0)
 }
 
 /// Keyed timers in a process.
