@@ -989,11 +989,7 @@ fn a_retry_and_a_revive_start_behind_what_was_set_for_the_same_deadline() {
 #[test]
 fn a_move_keeps_the_place_in_the_schedule_of_retries() {
     let mut bench = Bench::new();
-    let list = [1, 7, 30].map(Duration::from_secs).to_vec();
-    let policy = RetryPolicy {
-        delays: Delays::List(list),
-        ..fixed(1)
-    };
+    let policy = RetryPolicy::list([1, 7, 30].map(Duration::from_secs)).unwrap();
     bench.set_with("a", 1, policy);
     bench.wait(1);
     bench.finish(failed());
