@@ -966,10 +966,7 @@ fn retention_ends_when_it_says_whoever_holds_up_the_forgetting() {
 fn a_retry_and_a_revive_start_behind_what_was_set_for_the_same_deadline() {
     let mut bench = Bench::new();
     bench.set_with("retried", 5, fixed(5));
-    let once = RetryPolicy {
-        max_attempts: Some(1),
-        ..fixed(5)
-    };
+    let once = fixed(5).max_retries(0);
     bench.set_with("revived", 1, once);
     bench.set("set", 10);
     bench.wait(1);
@@ -1009,10 +1006,7 @@ fn a_move_keeps_the_place_in_the_schedule_of_retries() {
 #[test]
 fn a_dead_timer_stays_until_somebody_acts() {
     const CENTURY: u64 = 36_525 * 86_400;
-    let once = RetryPolicy {
-        max_attempts: Some(1),
-        ..fixed(1)
-    };
+    let once = fixed(1).max_retries(0);
     let mut bench = Bench::new();
     for key in ["removed", "set", "revived", "left"] {
         bench.set_with(key, 1, once.clone());
@@ -1039,10 +1033,7 @@ fn a_dead_timer_stays_until_somebody_acts() {
 
 #[test]
 fn a_set_replaces_a_timer_in_every_state() {
-    let once = RetryPolicy {
-        max_attempts: Some(1),
-        ..fixed(1)
-    };
+    let once = fixed(1).max_retries(0);
     let mut bench = Bench::new();
     let mut last = None;
     for state in [
