@@ -306,6 +306,52 @@ impl Flushed {
         lost.filter_map(named).collect()
     }
 
+    /// The changes as bytes, in the order of their keys: a key with the bytes of its record, or with
+    /// `None` for a removal. A store that keeps records as bytes decodes nothing. Of a name that
+    /// occurs twice, the last change counts. A key is the shard in two bytes, big-endian, the
+    /// queue, a NUL and the timer's key. [`Flushed::record`] decodes a record. [`Flushed::unreadable`]
+    /// names the records that the log cannot read any more; they are left out here.
+    ///
+    /// ```
+    /// use countwheel_durable::TimerName;
+    /// use countwheel_disk::Flushed;
+    /// use countwheel_durable::store::{Change, Shard};
+    ///
+    /// let removal = |key| TimerName::new("orders", key).map(|name| (Shard::ONLY, Change::remove(name)));
+    /// let flushed = Flushed::from(vec![removal("2")?, removal("1")?, removal("2")?]);
+    /// let keys: Vec<&[u8]> = flushed.in_order().map(|(key, _)| key).collect();
+    /// assert_eq!(keys, [b"\0\0orders\x001", b"\0\0orders\x002"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn in_order(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        let mut sorted = self.sorted().into_iter().peekable();
+        std::iter::from_fn(move || {
+            loop {
+                let (key, content) = self.change(sorted.next()?);
+                let is_last = sorted.peek().is_none_or(|&at| self.change(at).0 != key);
+                match content {
+                    FlushedContent::Removed if is_last => return Some((key, None)),
+                    FlushedContent::Record(record) if is_last => return Some((key, Some(record))),
+                    _ => {}
+                }
+            }
+        })
+    }
+
+    /// Decodes the bytes of a record that [`Flushed::in_order`] gave, in this process or an earlier one.
+    ///
+    /// ```
+    /// assert!(countwheel_disk::Flushed::record(b"nothing of the kind").is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError::Unreadable`] if it cannot be read.
+    pub fn record(bytes: &[u8]) -> Result<Record, StoreError> {
+        codec::decode(bytes).map_err(|error| StoreError::Unreadable {
+            problem: error.to_string(),
+        })
+    }
+
     /// How far the log had reached when it was known what to flush; `None` if nobody said. What a
     /// commit up to there had replaced or removed is left out. So a sorted store that has taken
     /// this in is right only behind a log that reaches as far, and should keep it with what it
