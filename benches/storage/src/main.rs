@@ -9,6 +9,8 @@
 //! bench-storage report results.json builds.json --out docs/benchmarks-storage.md
 //! ```
 
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+mod behind;
 mod build_facts;
 mod child;
 mod item;
@@ -36,7 +38,7 @@ use countwheel_time::Timestamp;
 use machine::Machine;
 use peer::Name;
 use results::Results;
-use workload::{Figures, insert, life, reopen};
+use workload::{Figures, insert, life, removed, reopen};
 
 /// Measures Countwheel's stores against other embedded stores and a job queue.
 #[derive(Parser)]
@@ -95,6 +97,13 @@ enum Command {
         near: u64,
     },
     #[command(hide = true)]
+    OneRemoved {
+        #[command(flatten)]
+        one: One,
+        #[arg(long)]
+        live: u64,
+    },
+    #[command(hide = true)]
     OneWriter {
         #[command(flatten)]
         one: One,
@@ -127,6 +136,9 @@ struct Run {
     /// How many timers, as in `1e6,1e7`, in S2 to S6; `0` for none of those.
     #[arg(long, value_delimiter = ',', value_parser = whole_number, default_value = "1e6,1e7")]
     sizes: Vec<u64>,
+    /// How many timers, as in `1e6`, of which nine in ten are removed, in S7.
+    #[arg(long, value_delimiter = ',', value_parser = whole_number, default_value = "0")]
+    removed: Vec<u64>,
     /// How many near timers at a time, in the near-heavy pattern.
     #[arg(long, value_parser = whole_number, default_value = "50000")]
     near: u64,
@@ -225,6 +237,11 @@ impl Run {
             } else {
                 positive(self.sizes)
             },
+            removed: if self.quick && !self.removed.is_empty() {
+                vec![20_000]
+            } else {
+                positive(self.removed)
+            },
             rounds: if self.quick { 1 } else { self.rounds },
             seconds: if self.quick { 0.25 } else { self.seconds },
             near: if self.quick { 2_000 } else { self.near },
@@ -283,6 +300,7 @@ fn obey(command: Command) -> anyhow::Result<bool> {
             };
             life::measure(one.peer, parameters, &one.directory)?
         }
+        Command::OneRemoved { one, live } => removed::measure(one.peer, live, &one.directory)?,
         Command::OneWriter { one } => {
             reopen::write_until_killed(one.peer, &one.directory)?;
             return Ok(true);

@@ -71,10 +71,7 @@ impl Parameters {
     }
 
     fn arguments(&self, word: &str, start: Option<Timestamp>) -> Vec<String> {
-        let kind = match self.kind {
-            Kind::Log => "log",
-        };
-        let mut arguments = vec![word.to_owned(), "--store".to_owned(), kind.to_owned()];
+        let mut arguments = vec![word.to_owned(), "--store".to_owned(), self.kind.word()];
         for (name, number) in [
             ("--timers", self.timers),
             ("--payload", self.payload as u64),

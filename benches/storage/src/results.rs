@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Insert { batch: usize },
     /// S2 to S6, with so many timers.
     Life { live: u64 },
+    /// S7, with so many timers before nine in ten are removed.
+    Removed { live: u64 },
 }
 
 /// How one measurement went.

@@ -18,6 +18,8 @@ pub(crate) struct Plan {
     pub(crate) peers: Vec<Name>,
     pub(crate) batches: Vec<usize>,
     pub(crate) sizes: Vec<u64>,
+    /// How many timers there are before nine in ten are removed.
+    pub(crate) removed: Vec<u64>,
     pub(crate) rounds: u64,
     pub(crate) seconds: f64,
     pub(crate) near: u64,
@@ -45,7 +47,13 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
         "{} is in memory, where no sync means anything: name another with --directory",
         plan.directory.display()
     );
-    let largest = plan.sizes.iter().max().copied().unwrap_or(0);
+    let largest = plan
+        .sizes
+        .iter()
+        .chain(&plan.removed)
+        .max()
+        .copied()
+        .unwrap_or(0);
     let needed = DISK_BYTES_BESIDE + largest * DISK_BYTES_PER_TIMER;
     let free = system::free_bytes(&plan.directory)?;
     ensure!(
@@ -92,7 +100,8 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<bool> {
     }
     let inserts = plan.batches.iter().map(|&batch| Kind::Insert { batch });
     let lives = plan.sizes.iter().map(|&live| Kind::Life { live });
-    for kind in inserts.chain(lives) {
+    let removed = plan.removed.iter().map(|&live| Kind::Removed { live });
+    for kind in inserts.chain(lives).chain(removed) {
         plan.rounds_of(kind, &peers, &mut results)?;
     }
     for sample in &results.samples {
@@ -145,11 +154,12 @@ impl Plan {
         let skill = match kind {
             Kind::Insert { .. } => Skill::Insert,
             Kind::Life { .. } => Skill::Steady,
+            Kind::Removed { .. } => Skill::Scan,
         };
         let mut peers: Vec<Name> = peers.iter().copied().filter(|p| p.can(skill)).collect();
         let mut given_up = Vec::new();
         let rounds = match kind {
-            Kind::Life { live } if live > USUAL => self.rounds.min(1),
+            Kind::Life { live } | Kind::Removed { live } if live > USUAL => self.rounds.min(1),
             _ => self.rounds,
         };
         for round in 0..rounds {
@@ -193,6 +203,10 @@ impl Plan {
                 child::measure(&arguments, place.path(), self.deadline_seconds)
             }
             Kind::Life { live } => self.life(peer, live, place.path()),
+            Kind::Removed { live } => {
+                let arguments = self.arguments("one-removed", peer, &[("--live", live)]);
+                child::measure(&arguments, place.path(), self.deadline_seconds)
+            }
         }
     }
 
@@ -239,7 +253,8 @@ impl Plan {
 fn hint(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Figures(figures) => {
-            let main = figures.get("per_s").or_else(|| figures.get("far_per_s"));
+            let names = ["per_s", "far_per_s", "removed_per_s"];
+            let main = names.iter().find_map(|name| figures.get(*name));
             main.map_or_else(String::new, |rate| format!(" {rate:.0}/s"))
         }
         Outcome::OverSeconds(_) => " STOPPED".to_owned(),

@@ -57,6 +57,8 @@ pub(crate) enum Name {
     Lmdb,
     Beanstalkd,
     CountwheelLog,
+    LogFjall,
+    LogRocksdb,
     EngineLog,
 }
 
@@ -99,6 +101,8 @@ impl Name {
             Self::Lmdb => "LMDB (heed 0.22)",
             Self::Beanstalkd => "beanstalkd -f0 (Debian)",
             Self::CountwheelLog => "countwheel, log in front",
+            Self::LogFjall => "the same log, fjall behind",
+            Self::LogRocksdb => "the same log, RocksDB behind",
             Self::EngineLog => "countwheel engine, log in front",
         }
     }
@@ -127,6 +131,12 @@ impl Name {
                 "binlog, a sync each write, over loopback; a batch is as many commands in one piece. No lookup by a key of the caller's (by its own id instead), no move, no scan; it keeps everything in memory. Its load is made with a sync every 50 ms"
             }
             Self::CountwheelLog => "`DiskStore`: a commit of the batch's changes",
+            Self::LogFjall => {
+                "`LogStore` as in `DiskStore`; a segment is an ingestion into one keyspace, past the journal; cache 256 MiB, 2 threads, else as it comes"
+            }
+            Self::LogRocksdb => {
+                "the same; a segment is a file that is ingested, write-ahead log and memtables stay empty; cache 256 MiB, 2 threads, LZ4, bloom filter"
+            }
             Self::EngineLog => {
                 "`Timers::submit` over `DiskStore`; instead of a batch, so many callers, each with one request under way. The time is that of a request"
             }
@@ -159,8 +169,8 @@ impl Name {
     pub(crate) fn missing(self) -> Option<String> {
         let feature = match self {
             Self::Redb => cfg!(feature = "redb"),
-            Self::Fjall => cfg!(feature = "fjall"),
-            Self::Rocksdb => cfg!(feature = "rocksdb"),
+            Self::Fjall | Self::LogFjall => cfg!(feature = "fjall"),
+            Self::Rocksdb | Self::LogRocksdb => cfg!(feature = "rocksdb"),
             Self::Sqlite => cfg!(feature = "rusqlite"),
             Self::Lmdb => cfg!(feature = "heed"),
             Self::Beanstalkd => return beanstalkd::missing(),
@@ -187,6 +197,10 @@ impl Name {
             Self::Lmdb => Box::new(lmdb::open(directory)?),
             Self::Beanstalkd => Box::new(beanstalkd::Beanstalkd::open(directory, loading)?),
             Self::CountwheelLog => Box::new(store::open(directory, Kind::Log)?),
+            #[cfg(feature = "fjall")]
+            Self::LogFjall => Box::new(store::open(directory, Kind::Fjall)?),
+            #[cfg(feature = "rocksdb")]
+            Self::LogRocksdb => Box::new(store::open(directory, Kind::Rocksdb)?),
             Self::EngineLog => Box::new(engine::open(directory, Kind::Log)?),
             #[allow(unreachable_patterns, reason = "with all features nobody is left")]
             other => bail!("{} was left out of this build", other.label()),

@@ -26,6 +26,7 @@ pub(crate) fn write(results: &Results) -> String {
         match kind {
             Kind::Insert { batch } => inserts(&mut page, results, kind, batch),
             Kind::Life { live } => life(&mut page, results, kind, live),
+            Kind::Removed { live } => removed(&mut page, results, kind, live),
         }
     }
     pending(&mut page, results);
@@ -112,7 +113,10 @@ fn method(page: &mut String, results: &Results) {
          it tells what is due next. Nothing acknowledged may be missing, and of a batch that was \
          not acknowledged all or nothing may be there (beanstalkd has no batches). The files are \
          still in the system's cache.\n\
-         - **S6**: memory and allocated blocks on the disk at the end of S2.\n",
+         - **S6**: memory and allocated blocks on the disk at the end of S2.\n\
+         - **S7**: nine in ten are removed in random order, in batches of {BATCH}, by whoever \
+         knows their deadlines; then the disk is looked at until it has not changed for 5 s, 60 s \
+         at most, and all that is left is read in order.\n",
         results.seconds,
         results.seconds * STEADY,
         whole(results.near),
@@ -205,6 +209,24 @@ fn life(page: &mut String, results: &Results, kind: Kind, live: u64) {
         columns,
     )
     .write(page, results, kind);
+}
+
+fn removed(page: &mut String, results: &Results, kind: Kind, live: u64) {
+    let mut columns = vec![Column::plain("removals/s", "removed_per_s")];
+    columns.extend(Column::quantiles("removed"));
+    columns.extend([
+        Column::plain("write amplification", "removed_device_wa"),
+        Column::plain("disk bytes a timer left, at once", "disk_at_once"),
+        Column::plain("once it is quiet", "disk_per_timer"),
+        Column::plain("quiet after s", "quiet_s"),
+        Column::plain("scan: first ms", "scan_first_ms"),
+        Column::plain("records/s", "scan_per_s"),
+        Column::plain("get/s", "get_per_s"),
+        Column::plain("open, ms", "open_ms"),
+        Column::mebibytes("resident MiB", "resident"),
+    ]);
+    let title = format!("S7 nine in ten of {} timers removed", whole(live));
+    Table::new(title, columns).write(page, results, kind);
 }
 
 fn pending(page: &mut String, results: &Results) {
@@ -348,6 +370,7 @@ fn title_of(kind: Kind) -> String {
     match kind {
         Kind::Insert { batch } => format!("S1 with {batch} a batch"),
         Kind::Life { live } => format!("S2 to S6 with {} timers", whole(live)),
+        Kind::Removed { live } => format!("S7 with {} timers", whole(live)),
     }
 }
 

@@ -116,7 +116,7 @@ fn lives(results: &Results, targets: &mut Vec<Target>) {
         .into_iter()
         .filter_map(|kind| match kind {
             Kind::Life { live } => Some(live),
-            Kind::Insert { .. } => None,
+            Kind::Insert { .. } | Kind::Removed { .. } => None,
         })
         .collect();
     sizes.sort_unstable();

@@ -133,7 +133,7 @@ fn open_loaded(
     Ok(peer)
 }
 
-fn load(peer: &mut dyn Peer, stream: &mut Stream, count: u64) -> anyhow::Result<()> {
+pub(crate) fn load(peer: &mut dyn Peer, stream: &mut Stream, count: u64) -> anyhow::Result<()> {
     let mut left = count;
     while left > 0 {
         let batch = left.min(LOAD_BATCH as u64);

@@ -5,6 +5,7 @@ pub(crate) mod footprint;
 pub(crate) mod insert;
 pub(crate) mod life;
 pub(crate) mod random;
+pub(crate) mod removed;
 pub(crate) mod reopen;
 pub(crate) mod scan;
 pub(crate) mod steady;
