@@ -113,16 +113,22 @@ fn method(page: &mut String, results: &Results) {
          it tells what is due next. Nothing acknowledged may be missing, and of a batch that was \
          not acknowledged all or nothing may be there (beanstalkd has no batches). The files are \
          still in the system's cache.\n\
-         - **S6**: memory and allocated blocks on the disk at the end of S2.\n\
-         - **S7**: nine in ten are removed in random order, in batches of {BATCH}, by whoever \
-         knows their deadlines; then the disk is looked at until it has not changed for 5 s, 60 s \
-         at most, and all that is left is read in order.\n",
+         - **S6**: memory and allocated blocks on the disk at the end of S2.\n",
         results.seconds,
         results.seconds * STEADY,
         whole(results.near),
         whole(results.near * 5),
         results.seconds,
     );
+    let removes = |kind: &Kind| matches!(kind, Kind::Removed { .. });
+    if results.kinds().iter().any(removes) {
+        let _ = writeln!(
+            page,
+            "- **S7**: nine in ten are removed in random order, in batches of {BATCH}, by a caller \
+             that knows their deadlines. The disk is quiet when its use has not changed for 5 s; \
+             that is waited for, 60 s at most. Then all that is left is read in order."
+        );
+    }
 }
 
 fn candidates(page: &mut String, results: &Results) {
@@ -215,7 +221,7 @@ fn removed(page: &mut String, results: &Results, kind: Kind, live: u64) {
     let mut columns = vec![Column::plain("removals/s", "removed_per_s")];
     columns.extend(Column::quantiles("removed"));
     columns.extend([
-        Column::plain("write amplification", "removed_device_wa"),
+        Column::plain("device bytes over removed bytes", "removed_device_wa"),
         Column::plain("disk bytes a timer left, at once", "disk_at_once"),
         Column::plain("once it is quiet", "disk_per_timer"),
         Column::plain("quiet after s", "quiet_s"),
