@@ -150,7 +150,12 @@ fn candidates(page: &mut String, results: &Results) {
             counted.unwrap_or_default()
         );
     }
-    let _ = writeln!(page, "\nOurs here: {}.", results.ours.join("; "));
+    let _ = writeln!(
+        page,
+        "\nOurs here: {}. [Decision 13](decisions/0013-sorted-tables.md) has the rows of the same log in \
+         front of fjall and of RocksDB.",
+        results.ours.join("; ")
+    );
 }
 
 fn inserts(page: &mut String, results: &Results, kind: Kind, batch: usize) {
