@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
-use countwheel_disk::MovingLog;
+use countwheel_disk::FlushingLog;
 use countwheel_disk::{DiskOptions, DiskStats, DiskStore};
 use countwheel_durable::store::Store;
 use countwheel_durable::{Config, Handler, Timers};
@@ -54,9 +54,9 @@ impl Kind {
 pub(crate) enum Opened {
     Log(Box<DiskStore>),
     #[cfg(feature = "fjall")]
-    Fjall(MovingLog<behind::Behind<behind::Fjall>>),
+    Fjall(FlushingLog<behind::Behind<behind::Fjall>>),
     #[cfg(feature = "rocksdb")]
-    Rocksdb(MovingLog<behind::Behind<behind::Rocks>>),
+    Rocksdb(FlushingLog<behind::Behind<behind::Rocks>>),
 }
 
 /// Opens or makes a store in `directory`.

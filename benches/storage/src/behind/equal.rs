@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel_disk::{
-    LogOptions, LogStore, MemorySorted, MovingLog, Reached, Sorted, SystemFiles,
+    FlushingLog, LogOptions, LogStore, MemorySorted, Reached, Sorted, SystemFiles,
 };
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::{Change, DueEntry, DueScan, Filter, Lease, Page, Shard, Store};
@@ -241,7 +241,7 @@ fn equals_the_reference<L: Library>(seeds: u64) {
                     segment,
                     commit: 10 * segment,
                 });
-                tested.mark(reached.unwrap()).unwrap();
+                tested.checkpoint(reached.unwrap()).unwrap();
             }
             compare(&tested, &model, &mut maker);
             if maker.index(3) == 0 {
@@ -290,7 +290,7 @@ fn copy(from: &Path, to: &Path) {
 /// A log with threads, whose segments are so short that most of it gets into the library.
 struct Reopened<L: Library> {
     directory: tempfile::TempDir,
-    store: Option<MovingLog<Behind<L>>>,
+    store: Option<FlushingLog<Behind<L>>>,
 }
 
 impl<L: Library> Reopen for Reopened<L> {
@@ -308,7 +308,7 @@ impl<L: Library> Reopen for Reopened<L> {
         options.segments_kept = 1;
         let files = Arc::new(SystemFiles::new(&log));
         let log = LogStore::open(base, files, 7, options).unwrap();
-        self.store = Some(MovingLog::start(log).unwrap());
+        self.store = Some(FlushingLog::start(log).unwrap());
     }
 }
 

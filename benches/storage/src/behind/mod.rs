@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use countwheel_disk::{LogOptions, LogStore, Moved, MovingLog, Reached, Sorted, SystemFiles};
+use countwheel_disk::{Flushed, FlushingLog, LogOptions, LogStore, Reached, Sorted, SystemFiles};
 use countwheel_durable::store::page::{DueBuilder, PageBuilder, position};
 use countwheel_durable::store::{
     DueEntry, DuePage, DueScan, Filter, Page, Position, Shard, StoreError,
@@ -97,13 +97,13 @@ pub(crate) struct Behind<L> {
 }
 
 /// The log in front of it, with its threads, in `directory`.
-pub(crate) fn open<L: Library>(directory: &Path) -> anyhow::Result<MovingLog<Behind<L>>> {
+pub(crate) fn open<L: Library>(directory: &Path) -> anyhow::Result<FlushingLog<Behind<L>>> {
     let log = directory.join("log");
     fs::create_dir_all(&log)?;
     let base = Behind::<L>::open(&directory.join("behind"))?;
     let files = Arc::new(SystemFiles::new(&log));
     let log = LogStore::open(base, files, STORE_ID, LogOptions::default())?;
-    Ok(MovingLog::start(log)?)
+    Ok(FlushingLog::start(log)?)
 }
 
 impl<L: Library> Behind<L> {
@@ -134,7 +134,7 @@ impl<L: Library> Behind<L> {
         })
     }
 
-    fn take_in(&self, segment: u64, moved: &Moved) -> anyhow::Result<()> {
+    fn take_in(&self, segment: u64, moved: &Flushed) -> anyhow::Result<()> {
         while self.library.runs() >= RUNS_MAX {
             pause(PAUSE);
         }
@@ -164,10 +164,10 @@ impl<L: Library> Behind<L> {
             if let Some(old) = old.as_ref().map(AsRef::as_ref)
                 && old != UNREADABLE
             {
-                removed.index(shard_of(name)?, &Moved::record(old)?);
+                removed.index(shard_of(name)?, &Flushed::record(old)?);
             }
             if let Some(bytes) = bytes {
-                added.index(shard_of(name)?, &Moved::record(bytes)?);
+                added.index(shard_of(name)?, &Flushed::record(bytes)?);
             }
             if old.is_some() || bytes.is_some() {
                 named.push((name, bytes));
@@ -178,7 +178,7 @@ impl<L: Library> Behind<L> {
             if let Some(old) = self.library.get(key)?
                 && old.as_ref() != UNREADABLE
             {
-                removed.index(shard_of(&key[1..])?, &Moved::record(old.as_ref())?);
+                removed.index(shard_of(&key[1..])?, &Flushed::record(old.as_ref())?);
             }
         }
         removed.sort();
@@ -231,7 +231,7 @@ impl<L: Library> Behind<L> {
             UNREADABLE => Err(StoreError::Unreadable {
                 problem: "the log could not read the record".to_owned(),
             }),
-            bytes => Moved::record(bytes),
+            bytes => Flushed::record(bytes),
         }))
     }
 
@@ -344,14 +344,14 @@ impl<L: Library> Sorted for Behind<L> {
         *self.reached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn mark(&self, reached: Reached) -> Result<(), StoreError> {
+    fn checkpoint(&self, reached: Reached) -> Result<(), StoreError> {
         self.write_mark(reached).map_err(failed)?;
         let mut known = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
         *known = (*known).max(Some(reached));
         Ok(())
     }
 
-    fn ingest(&self, segment: u64, moved: Moved) -> Result<(), StoreError> {
+    fn ingest(&self, segment: u64, moved: Flushed) -> Result<(), StoreError> {
         let ingesting = self.ingesting.lock();
         let _one_at_a_time = ingesting.unwrap_or_else(PoisonError::into_inner);
         self.take_in(segment, &moved).map_err(failed)

@@ -6,7 +6,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use anyhow::{Context as _, bail};
 use countwheel_durable::{
     Attempt, Config, Due, Inline, Outcome, Precondition, Request, RetryPolicy, SetOptions, Timers,
-    
 };
 use countwheel_time::Timestamp;
 
