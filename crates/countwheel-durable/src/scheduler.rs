@@ -916,6 +916,20 @@ impl Scheduler {
             self.admit(record.wake_clock(), entry.clone());
             return Ok(Attended::Nothing);
         }
+        self.claim(record, is_asked_for, since, draft, starts);
+        Ok(Attended::Started)
+    }
+
+    /// Claims an attempt of a timer that has its place: the record says so before the attempt starts.
+    fn claim(
+        &mut self,
+        mut record: Box<Record>,
+        is_asked_for: bool,
+        since: Option<Timestamp>,
+        draft: &mut Draft<'_>,
+        starts: &mut Vec<(DueClock, Attempt)>,
+    ) {
+        let by = self.now.by(record.clock);
         let early = planted!(FireEarly);
         let moved = planted!(MoveKeepsOldDeadline);
         assert!(
@@ -974,7 +988,6 @@ impl Scheduler {
         self.in_flight.note(record.revision, running);
         self.suspects.started(record.revision, record.interruptions);
         draft.write(record);
-        Ok(Attended::Started)
     }
 
     /// Passes over a timer, or a run of one, that is too late for its first attempt. Says whether
