@@ -1,6 +1,7 @@
 //! The numbers behind the workloads. They are simple enough to repeat in any language.
 
-/// The generator called splitmix64.
+/// The generator called splitmix64, as `countwheel_time::Random` has it: written out, since the peers
+/// in other languages have the same.
 #[derive(Clone)]
 pub(crate) struct SplitMix(u64);
 

@@ -141,7 +141,7 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Sebastiano Vigna's splitmix64.
+/// Sebastiano Vigna's splitmix64, as `countwheel_time::Random` has it: this crate depends on no other.
 struct Random(u64);
 
 impl Random {

@@ -409,7 +409,8 @@ impl Change {
     }
 }
 
-/// `SplitMix64`: the same seed, the same draws.
+/// `SplitMix64`, as `countwheel_time::Random` has it: the same seed, the same draws. This file system
+/// depends on nothing of what it is to find mistakes in.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

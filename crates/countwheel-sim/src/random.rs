@@ -1,35 +1,32 @@
 //! One seed, many generators: each concern draws from its own, so that a draw added in one
-//! place does not shift all the others. SplitMix64 (Steele, Lea and Flood, 2014).
+//! place does not shift all the others.
+
+/// What each draw of the generator adds to its state.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A generator.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(countwheel_time::Random);
 
 impl Random {
     /// The generator of `seed` for the concern `what`.
     #[must_use]
     pub fn new(seed: u64, what: &str) -> Self {
-        let mut random = Self(seed);
-        for byte in what.bytes() {
-            random.0 ^= u64::from(byte);
-            random.draw();
-        }
-        random
+        // A draw after each byte of the name: the seeds that found a bug draw what they drew then.
+        let state = what.bytes().fold(seed, |state, byte| {
+            (state ^ u64::from(byte)).wrapping_add(STEP)
+        });
+        Self(countwheel_time::Random::new(state))
     }
 
     /// 64 random bits.
     pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.draw()
     }
 
     /// A number below `bound`, which is not zero.
     pub fn below(&mut self, bound: u64) -> u64 {
-        let scaled = u128::from(self.draw()) * u128::from(bound);
-        u64::try_from(scaled >> 64).unwrap_or(0)
+        self.0.below(bound)
     }
 
     /// A number from `low` to `high`, both included.

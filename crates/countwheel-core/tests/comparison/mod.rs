@@ -280,7 +280,7 @@ impl SortedMap {
 // ---------------------------------------------------------------------------
 // What is done to them
 
-/// Sebastiano Vigna's splitmix64.
+/// Sebastiano Vigna's splitmix64, as `countwheel_time::Random` has it: this crate depends on no other.
 struct Random(u64);
 
 impl Random {

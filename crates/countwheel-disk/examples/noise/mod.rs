@@ -5,7 +5,7 @@ use std::error::Error;
 use countwheel_durable::{
     DueClock, Missed, Record, RetryPolicy, Revision, State, TimerId, TimerName,
 };
-use countwheel_time::Timestamp;
+use countwheel_time::{Random, Timestamp};
 
 /// A timer that waits, with a key of 32 hexadecimal digits, and with 100 bytes of noise before `text`
 /// as its payload.
@@ -16,15 +16,9 @@ pub(crate) fn record(
     due: Timestamp,
     text: &[u8],
 ) -> Result<Record, Box<dyn Error>> {
-    let mut state = number;
-    let mut random = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
-    let key = format!("{:016x}{:016x}", random(), random());
-    let mut payload: Vec<u8> = (0..13).flat_map(|_| random().to_le_bytes()).collect();
+    let mut random = Random::new(number);
+    let key = format!("{:016x}{:016x}", random.draw(), random.draw());
+    let mut payload: Vec<u8> = (0..13).flat_map(|_| random.draw().to_le_bytes()).collect();
     payload.truncate(100);
     payload.extend_from_slice(text);
     Ok(Record {

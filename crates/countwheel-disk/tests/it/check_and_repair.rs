@@ -13,22 +13,10 @@ use countwheel_durable::store::{Before, Change, DiskError, Ownership, Shard, Sto
 use countwheel_durable::{QueueName, Record, Revision, StateKind, TimerName, TroubleReason};
 
 use crate::support::content::{content, files_of};
+use crate::support::random::Random;
 use crate::support::sample::pending;
 
 const STORE: u64 = 7;
-
-/// A seeded generator: SplitMix64.
-struct Random(u64);
-
-impl Random {
-    /// From zero to `end`, which is excluded.
-    fn index(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((z ^ (z >> 31)) % end as u64).unwrap()
-    }
-}
 
 /// Segments and tables that are full soon, and nothing that is flushed by itself for a while.
 fn options() -> DiskOptions {
@@ -97,7 +85,7 @@ fn live(seed: u64) -> Life {
         log.acquire(Shard::ONLY).unwrap();
     }
     let ownership = log.acquire(Shard::ONLY).unwrap();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut life = Life {
         directory,
         now: BTreeMap::new(),
@@ -356,7 +344,7 @@ fn a_lost_commit_costs_what_was_in_it_and_makes_what_is_older_doubtful() {
 fn whatever_is_damaged_a_check_says_so_and_a_repair_makes_a_sound_store() {
     let life = live(5);
     let files = life.files();
-    let mut random = Random(6);
+    let mut random = Random::new(6);
     let mut found = 0;
     for turn in 0..60 {
         let copy = life.copy();

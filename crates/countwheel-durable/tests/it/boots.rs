@@ -482,15 +482,15 @@ fn without_a_note_delays_begin_at_the_wall_clock() {
 }
 
 /// A generator of its own: the same seed is the same world.
-struct Random(u64);
+struct Random(countwheel_time::Random);
 
 impl Random {
+    fn new(seed: u64) -> Self {
+        Self(countwheel_time::Random::new(seed))
+    }
+
     fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
+        self.0.draw() % end
     }
 
     fn span(&mut self, below: Duration) -> Duration {
@@ -501,7 +501,7 @@ impl Random {
 /// A life of a machine whose wall clock shows anything at a boot and is set at any moment. Says how
 /// many attempts started, and how often the clock stood before the commits.
 fn live(seed: u64) -> (usize, u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let begins = [NOON, NOON, Timestamp::EPOCH, NOON + DAY];
     let begins = begins[usize::try_from(random.below(4)).unwrap()];
     let kept = match random.below(2) {

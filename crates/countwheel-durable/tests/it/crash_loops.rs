@@ -241,16 +241,16 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// `SplitMix64`.
-struct Random(u64);
+/// Chance that a seed repeats.
+struct Random(countwheel_time::Random);
 
 impl Random {
+    fn new(seed: u64) -> Self {
+        Self(countwheel_time::Random::new(seed))
+    }
+
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (bits ^ (bits >> 31)) % bound
+        self.0.draw() % bound
     }
 }
 
@@ -331,7 +331,7 @@ fn of_several_payloads_that_end_the_process_each_dies_and_nothing_else() {
 #[test]
 fn payloads_that_end_the_process_may_come_at_any_time() {
     for seed in 0..20 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut crashes = crowd(&[0], mixed);
         let mut killers = 1;
         for _ in 0..200 {
@@ -356,7 +356,7 @@ fn payloads_that_end_the_process_may_come_at_any_time() {
 #[test]
 fn six_thousand_kills_from_outside_make_nobody_dead() {
     let mut crashes = Loop::new(Config::default());
-    let mut random = Random(18);
+    let mut random = Random::new(18);
     for kill in 0..6_000_u64 {
         let opening = random.below(40_000);
         let receiver = match kill % 300 {
@@ -387,7 +387,7 @@ fn six_thousand_kills_from_outside_make_nobody_dead() {
 #[test]
 fn kills_from_outside_at_any_pace_make_nobody_dead() {
     for longest in [200, 2_000, 10_000, 100_000] {
-        let mut random = Random(longest);
+        let mut random = Random::new(longest);
         let mut crashes = Loop::new(Config::default());
         for kill in 0..150 {
             let receiver = match random.below(10) {

@@ -2,16 +2,16 @@
 
 use crate::support::{Directory, Server};
 
-/// SplitMix64.
-struct Random(u64);
+/// Chance that a seed repeats.
+struct Random(countwheel_time::Random);
 
 impl Random {
+    fn new(seed: u64) -> Self {
+        Self(countwheel_time::Random::new(seed))
+    }
+
     fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.draw()
     }
 
     fn below(&mut self, limit: usize) -> usize {
@@ -134,7 +134,7 @@ fn random_requests_never_break_the_service() {
     let directory = Directory::new();
     let server = Server::start(&directory.0.join("data"));
     let mut client = server.client();
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for round in 0..20_000 {
         let method = random.pick(&METHODS);
         let path = path(&mut random);
@@ -163,7 +163,7 @@ fn random_requests_never_break_the_service() {
 fn bytes_that_are_no_http_never_break_the_service() {
     let directory = Directory::new();
     let server = Server::start(&directory.0.join("data"));
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     for _ in 0..300 {
         let length = 1 + random.below(300);
         let mut bytes: Vec<u8> = (0..length)
