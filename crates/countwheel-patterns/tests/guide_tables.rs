@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use countwheel::{
-    Clock, Driver, Health, Instant, Interval, KeyedTimer, Layout, ManualClock, ManualHost,
+    By, Clock, Driver, Health, Instant, Interval, KeyedTimer, Layout, ManualClock, ManualHost,
     MissedTicks, Move, Overload, PeriodError, Resolution, ScheduleError, SetError, Stop,
     SystemClock, Timeout, TimeoutError, Timer,
 };
@@ -681,6 +681,7 @@ fn a_key_that_is_there_and_one_that_is_not() {
     // Absent.
     assert_eq!(timer.move_to(&"key", second), Move::Absent);
     assert_eq!(timer.move_to(&"key", in_(1)), Move::Absent);
+    assert_eq!(timer.move_by(&"key", second), Move::Absent);
     assert_eq!(timer.move_sooner(&"key", second), Move::Absent);
     assert_eq!(timer.move_later(&"key", second), Move::Absent);
     assert_eq!(timer.update(&"key", |value| *value += 1), None);
@@ -697,6 +698,13 @@ fn a_key_that_is_there_and_one_that_is_not() {
     assert!(matches!(refused, Err(SetError::Present("key", 5))));
     assert_eq!(timer.move_to(&"key", 7 * second), Move::Moved);
     assert_eq!(timer.move_to(&"key", in_(6)), Move::Moved);
+    assert_eq!(timer.move_by(&"key", By::Later(3 * second)), Move::Moved);
+    assert_eq!(
+        timer.deadline(&"key"),
+        Some(in_(9)),
+        "from the deadline, not from now"
+    );
+    assert_eq!(timer.move_by(&"key", By::Sooner(3 * second)), Move::Moved);
     assert_eq!(timer.move_sooner(&"key", 7 * second), Move::Kept);
     assert_eq!(timer.move_later(&"key", 5 * second), Move::Kept);
     assert_eq!(timer.move_sooner(&"key", 4 * second), Move::Moved);
