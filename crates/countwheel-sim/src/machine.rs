@@ -16,7 +16,7 @@ use crate::sabotage::{Misused, MisusedSorted, MisusedStore, Sabotage};
 /// something goes round for ever. The most calls of one turn in 4,000 seeds were fewer than 900,000, most
 /// of them made by the checks. A whole life has no such bound: lives of many names in many tables make
 /// more than 5,000,000 calls.
-const CALLS_MAX: u64 = 10_000_000;
+const CALLS_MAX: u64 = 4_000_000;
 
 /// Which store. A new one is a line here and a line in [`Machine::open`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
