@@ -14,12 +14,12 @@
 //! }
 //!
 //! let kept = Kept { policy: RetryPolicy::wechat() };
-//! let bytes = postcard::to_stdvec(&kept)?;
+//! let bytes = postcard::to_allocvec(&kept)?;
 //! assert_eq!(bytes, [1, 0, 0, 0, 0]);
 //! assert_eq!(postcard::from_bytes::<Kept>(&bytes)?, kept);
 //!
 //! let linear = RetryPolicy::linear(std::time::Duration::ZERO, std::time::Duration::MAX);
-//! assert!(postcard::to_stdvec(&Kept { policy: linear }).is_err(), "no record has room for it");
+//! assert!(postcard::to_allocvec(&Kept { policy: linear }).is_err(), "no record has room for it");
 //! # Ok::<(), postcard::Error>(())
 //! ```
 
