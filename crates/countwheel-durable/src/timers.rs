@@ -694,9 +694,10 @@ impl Timers {
     /// setting of the store: it is durable when this returns, and outlives the process. A second drain
     /// takes the place of the first.
     ///
-    /// With [`DrainMode::Remove`], up to 1,000 timers (fewer if their payloads have 8 MiB and more) are removed and handed back, pending, delivering or
-    /// dead; done timers stay until their retention ends. Call it again until nothing is left. An attempt
-    /// that runs may still arrive. The answer is the only copy of what it hands back.
+    /// With [`DrainMode::Remove`], up to 1,000 timers are removed and handed back, pending, delivering or
+    /// dead; fewer once their payloads have 8 MiB. Done timers stay until their retention ends. Call it
+    /// again until it hands back nothing; timers that cannot be read are left then. An attempt that runs
+    /// may still arrive. The answer is the only copy of what it hands back.
     ///
     /// Owners of other shards in other processes see a drain within half a second, at their next turn.
     ///
