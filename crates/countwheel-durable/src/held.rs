@@ -114,19 +114,23 @@ impl Holds {
     ) -> Duration {
         let due = boot.saturating_sub(waited);
         let now = since.unwrap_or(boot);
+        let own = boot.saturating_since(now);
+        if self.ended.is_empty() {
+            return own.min(waited);
+        }
         let of = |queue: Option<QueueName>| self.ended.get(&queue).into_iter().flatten();
-        let before = if self.ended.is_empty() {
-            None
-        } else {
-            let ended = of(None).chain(of(Some(queue.clone())));
-            let held = ended.map(|(since, until)| {
-                let until = *until.min(&now);
-                until.saturating_since(*since.max(&due))
-            });
-            held.max()
-        };
-        // Drains of all and of the queue may have been at the same time: none counts twice.
-        (boot.saturating_since(now) + before.unwrap_or_default()).min(waited)
+        let ended = of(None).chain(of(Some(queue.clone())));
+        let mut spans: Vec<Span> = ended
+            .map(|(since, until)| (*since.max(&due), *until.min(&now)))
+            .collect();
+        spans.sort_unstable();
+        // Drains of all and of the queue may have been at the same time: no time counts twice.
+        let (mut before, mut end) = (Duration::ZERO, due);
+        for (since, until) in spans {
+            before += until.saturating_since(since.max(end));
+            end = end.max(until);
+        }
+        (own + before).min(waited)
     }
 }
 

@@ -22,7 +22,8 @@ use crate::together::Together;
 use crate::{
     BatchError, Budget, Config, DrainMode, Drains, Due, Engine, Handler, Moved, Overview,
     Precondition, QueueName, QueueOverview, Record, Request, Response, RetryPolicy, Set,
-    SetOptions, Settings, Shards, Shift, StateKind, Stats, TimerError, TimerName, Trouble, Was,
+    SetOptions, Settings, Shards, Shift, State, StateKind, Stats, TimerError, TimerName, Trouble,
+    Was,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -875,8 +876,13 @@ impl Timers {
         drop(send);
         let mut removed = Vec::new();
         let mut failure = None;
-        for (record, answer) in receive {
+        for (mut record, answer) in receive {
             match answer {
+                // An attempt leaves the revision as it is, and may have begun since the record was read.
+                Ok(Response::Removed(Was::Delivering { attempt })) => {
+                    (record.state, record.attempt) = (State::Delivering, attempt);
+                    removed.push(record);
+                }
                 Ok(_) => removed.push(record),
                 // The next page has it as it is now, or it is gone.
                 Err(

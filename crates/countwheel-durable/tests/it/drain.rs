@@ -376,3 +376,26 @@ fn a_drain_of_all_shards_is_seen_by_each_before_it_is_answered() {
         Err(TimerError::Closed)
     ));
 }
+
+/// The drains overlapped, and one time after another: the longest alone counted.
+#[test]
+fn the_times_of_several_drains_count_together_and_none_twice() {
+    let mut bench = Bench::new();
+    bench.ask(set("q", "a", 2)).unwrap();
+    let second = |bench: &mut Bench, seconds| bench.clock.advance(Duration::from_secs(seconds));
+    // Held from 0 to 6 by its own drain and from 4 to 9 by that of all, due at 2.
+    bench.drain(Some("q"), DrainMode::Hold);
+    second(&mut bench, 4);
+    bench.drain(None, DrainMode::Hold);
+    second(&mut bench, 2);
+    bench.resume(Some("q"));
+    second(&mut bench, 3);
+    // And from 9 to 14 once more, in the turn that ended the one before.
+    let own = drain(Some("q"), Some(DrainMode::Hold));
+    bench.ask_all(vec![drain(None, None), own]);
+    second(&mut bench, 5);
+    bench.resume(Some("q"));
+    let attempt = &bench.started[0];
+    assert_eq!(attempt.held, Duration::from_secs(12), "{attempt:?}");
+    assert_eq!(attempt.lateness(), Duration::ZERO);
+}
