@@ -45,6 +45,9 @@ pub(super) async fn resume_all(
     resume(&app, None, request).await
 }
 
+/// The content type of a body that was set as JSON.
+const JSON: &str = "application/json";
+
 /// What is left of a drained queue.
 #[derive(Serialize)]
 struct LeftBody {
@@ -97,10 +100,11 @@ impl RemovedBody {
     fn of(record: &Record) -> Self {
         let body = Job::decode(&record.payload).ok().and_then(|job| {
             let text = String::from_utf8(job.body).ok()?;
-            if job.content_type.is_some() {
-                return serde_json::value::to_raw_value(&text).ok();
-            }
-            RawValue::from_string(text).ok()
+            let is_json = job.content_type.as_deref() == Some(JSON);
+            let json = is_json.then(|| RawValue::from_string(text.clone()).ok());
+            // Another text is handed back as one.
+            let json = json.flatten();
+            json.or_else(|| serde_json::value::to_raw_value(&text).ok())
         });
         Self {
             timer: TimerBody::of(record),
@@ -127,7 +131,7 @@ async fn drain(
     let body = json_body(app, request).await?;
     let mut object = Field::root(json::parse(&body)?).object()?;
     let mode = object.require("mode")?;
-    let until = object.at_most_one_of(&["in", "at"])?.is_some();
+    let until = object.has("in") || object.has("at");
     let mode = match (&*mode.text()?, until) {
         ("fire", false) => DrainMode::Fire { until: None },
         ("fire", true) => DrainMode::Fire {

@@ -42,8 +42,24 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
             dead: counts.of(StateKind::Dead),
             drain: drains.own(&counts.queue).map(DrainBody::from),
         });
+        let mut queues: Vec<QueueBody> = queues.collect();
+        // A drained queue may have no timers, and refuses sets all the same.
+        for (queue, mode) in drains.iter() {
+            let queue = queue.to_string();
+            if let Err(at) = queues.binary_search_by(|known| known.queue.cmp(&queue)) {
+                let drained = QueueBody {
+                    queue,
+                    pending: 0,
+                    delivering: 0,
+                    done: 0,
+                    dead: 0,
+                    drain: Some(mode.into()),
+                };
+                queues.insert(at, drained);
+            }
+        }
         let body = Answer {
-            queues: queues.collect(),
+            queues,
             drain: drains.all().map(DrainBody::from),
         };
         Ok(answer(StatusCode::OK, &body))

@@ -73,8 +73,12 @@ impl Drain {
         loop {
             let answer = client.drain(self.which.queue(), mode).await?;
             let drained = &answer.value;
-            for timer in &drained.removed {
-                writeln!(terminal.out, "{}", one_line(timer))?;
+            for (written, timer) in drained.removed.iter().enumerate() {
+                let written_all = writeln!(terminal.out, "{}", one_line(timer));
+                written_all.map_err(|source| Failure::Removed {
+                    lost: drained.removed.len() - written,
+                    source,
+                })?;
             }
             removed += drained.removed.len() as u64;
             let is_over = drained.removed.is_empty() || drained.left == Left::default();

@@ -170,6 +170,8 @@ enum Failure {
     Trace { path: String, source: TraceError },
     #[error("{path}: {}", reason(source))]
     File { path: String, source: io::Error },
+    #[error("cannot write: {source}; {lost} timers that were removed are lost")]
+    Removed { lost: usize, source: io::Error },
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
@@ -196,7 +198,7 @@ impl Failure {
                 _ => Exit::Refused,
             },
             Self::Client(error) if error.is_outage() => Exit::Unreachable,
-            Self::Client(_) | Self::Output(_) => Exit::Refused,
+            Self::Client(_) | Self::Output(_) | Self::Removed { .. } => Exit::Refused,
         }
     }
 }

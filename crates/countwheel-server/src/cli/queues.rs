@@ -25,6 +25,13 @@ impl Queues {
             table.push([queue.queue.clone(), pending, delivering, done, dead]);
         }
         table.write(terminal.out)?;
+        if let Some(drain) = &answer.value.drain {
+            writeln!(terminal.out, "all queues are drained ({})", drain.mode)?;
+        }
+        let queues = answer.value.queues.iter();
+        for (queue, drain) in queues.filter_map(|it| Some((&it.queue, it.drain.as_ref()?))) {
+            writeln!(terminal.out, "{queue} is drained ({})", drain.mode)?;
+        }
         Ok(Exit::Done)
     }
 }

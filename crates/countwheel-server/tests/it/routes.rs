@@ -686,3 +686,81 @@ fn every_answer_carries_an_id_of_its_own() {
         assert!(!id.is_empty() && ids.insert(id), "{method} {path}");
     }
 }
+
+/// The end of a drain that fires was taken out of the body, and then missed there.
+#[test]
+fn a_drain_that_fires_ends_after_a_delay_or_at_a_time() {
+    let (_directory, _server, mut client) = start();
+    let drain = "/v1/queues/default:drain";
+    for (body, until) in [
+        (
+            r#"{"mode":"fire","at":"2100-01-02T03:04:05Z"}"#,
+            Some("2100-01-02T03:04:05.000000Z"),
+        ),
+        (r#"{"mode":"fire"}"#, None),
+    ] {
+        let answer = client.json("POST", drain, body).expect(200);
+        assert_eq!(answer["drain"]["until"].as_str(), until, "{body}");
+    }
+    let answer = client.json("POST", drain, r#"{"mode":"fire","in":"30s"}"#);
+    assert!(answer.expect(200)["drain"]["until"].is_string());
+    for (body, status) in [
+        (r#"{"mode":"fire","in":-1}"#, 422),
+        (
+            r#"{"mode":"fire","in":"1s","at":"2100-01-02T03:04:05Z"}"#,
+            400,
+        ),
+        (r#"{"mode":"hold","in":"1s"}"#, 400),
+        (r#"{"mode":"sell"}"#, 400),
+        (r#"{"mode":"hold","more":1}"#, 400),
+        ("{}", 400),
+    ] {
+        let answer = client.json("POST", drain, body);
+        assert_eq!(answer.status, status, "{body}: {answer:?}");
+    }
+    // A refused one changes nothing.
+    let queues = client.get("/v1/queues").expect(200);
+    assert_eq!(queues["queues"][0]["drain"]["mode"], "fire");
+}
+
+#[test]
+fn a_drained_queue_is_listed_though_it_has_no_timers() {
+    let (_directory, _server, mut client) = start();
+    client
+        .json("POST", "/v1/queues/b:drain", r#"{"mode":"hold"}"#)
+        .expect(200);
+    let queues = client.get("/v1/queues").expect(200);
+    let expected = json!({"queue": "b", "pending": 0, "delivering": 0, "done": 0, "dead": 0,
+        "drain": {"mode": "hold"}});
+    assert_eq!(queues, json!({"queues": [expected]}));
+    client
+        .json("POST", "/v1/queues:drain", r#"{"mode":"fire"}"#)
+        .expect(200);
+    let queues = client.get("/v1/queues").expect(200);
+    assert_eq!(queues["drain"], json!({"mode": "fire"}));
+}
+
+#[test]
+fn a_drain_hands_back_the_body_as_it_was_set() {
+    let (_directory, _server, mut client) = start();
+    for (key, fields) in [
+        ("json", r#""body":{"order": 42}"#),
+        ("text", r#""body":"{}","content_type":"text/plain""#),
+        ("none", r#""retry":{"preset":"wechat"}"#),
+    ] {
+        set(&mut client, key, &format!(r#""in":"1h",{fields}"#));
+    }
+    let answer = client.json("POST", "/v1/queues/default:drain", r#"{"mode":"remove"}"#);
+    let answer = answer.expect(200);
+    assert_eq!(
+        answer["left"],
+        json!({"pending": 0, "delivering": 0, "dead": 0})
+    );
+    let removed = answer["removed"].as_array().unwrap();
+    let body = |key: &str| &removed.iter().find(|it| it["key"] == key).unwrap()["body"];
+    assert_eq!(
+        (body("json"), body("text")),
+        (&json!({"order": 42}), &json!("{}"))
+    );
+    assert_eq!(removed.len(), 3);
+}
