@@ -1350,6 +1350,7 @@ impl World {
 
     /// Compares everything in the store with the model, and settles on what has survived.
     fn audit(&mut self, survived: Option<(Model, Now)>) -> Result<(), String> {
+        self.machine.bound_calls_of_checks();
         let records = self.everything()?;
         self.check_innocence(&records)?;
         let names = records.iter().map(|record| record.name.clone()).collect();
