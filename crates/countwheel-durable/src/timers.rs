@@ -99,6 +99,14 @@ pub struct Left {
 }
 
 impl Left {
+    fn of(count: impl Fn(StateKind) -> u64) -> Self {
+        Self {
+            pending: count(StateKind::Pending),
+            delivering: count(StateKind::Delivering),
+            dead: count(StateKind::Dead),
+        }
+    }
+
     /// Whether nothing is left.
     #[must_use]
     pub const fn is_empty(self) -> bool {
@@ -771,16 +779,15 @@ impl Timers {
     /// # Errors
     /// If the store could not be read.
     pub fn left(&self, queue: Option<&QueueName>) -> Result<Left, StoreError> {
-        let of = |state: StateKind| -> Result<u64, StoreError> {
-            Ok(match queue {
-                None => self.overview(0)?.totals.of(state),
-                Some(queue) => self.queue_overview(queue)?.counts.of(state),
-            })
-        };
-        Ok(Left {
-            pending: of(StateKind::Pending)?,
-            delivering: of(StateKind::Delivering)?,
-            dead: of(StateKind::Dead)?,
+        Ok(match queue {
+            None => {
+                let totals = self.overview(0)?.totals;
+                Left::of(|state| totals.of(state))
+            }
+            Some(queue) => {
+                let counts = self.queue_overview(queue)?.counts;
+                Left::of(|state| counts.of(state))
+            }
         })
     }
 

@@ -59,6 +59,14 @@ fn once() -> RetryPolicy {
     RetryPolicy::fixed(Duration::from_secs(1)).max_retries(0)
 }
 
+fn drain_mode(mode: Mode) -> DrainMode {
+    match mode {
+        Mode::Fire => DrainMode::Fire { until: None },
+        Mode::Hold => DrainMode::Hold,
+        Mode::Remove => DrainMode::Remove,
+    }
+}
+
 /// Keyed timers in a process.
 pub(crate) struct Keyed {
     timers: KeyedTimer<String, ()>,
@@ -255,11 +263,7 @@ impl Durable {
     }
 
     fn drain(&self, queue: Option<&QueueName>, mode: Mode) -> Result<Say, TimerError> {
-        let mode = match mode {
-            Mode::Fire => DrainMode::Fire { until: None },
-            Mode::Hold => DrainMode::Hold,
-            Mode::Remove => DrainMode::Remove,
-        };
+        let mode = drain_mode(mode);
         let drained = self.timers.drain(queue, mode)?;
         let keys: BTreeSet<_> = drained
             .removed
@@ -511,11 +515,6 @@ impl OverClient {
             content_type: None,
             retry: Some(once()),
         };
-        let mode = |mode| match mode {
-            Mode::Fire => DrainMode::Fire { until: None },
-            Mode::Hold => DrainMode::Hold,
-            Mode::Remove => DrainMode::Remove,
-        };
         let due = |hour| Due::In(hours(hour));
         let (done, free) = (Delivery::Done, Precondition::None);
         self.runtime.block_on(async {
@@ -547,8 +546,8 @@ impl OverClient {
                 }
                 Do::Fire(key) => json(client.fire(queue, key).await?),
                 Do::Revive(key, at) => json(client.revive(queue, key, Some(due(at))).await?),
-                Do::Drain(how) => json(client.drain(Some(queue), mode(how)).await?),
-                Do::DrainAll(how) => json(client.drain(None, mode(how)).await?),
+                Do::Drain(how) => json(client.drain(Some(queue), drain_mode(how)).await?),
+                Do::DrainAll(how) => json(client.drain(None, drain_mode(how)).await?),
                 Do::Resume => json(client.resume(Some(queue)).await?),
                 Do::ResumeAll => json(client.resume(None).await?),
                 Do::Release => {
