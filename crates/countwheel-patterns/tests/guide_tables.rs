@@ -265,7 +265,7 @@ const PROOFS: &[(&str, &[(&str, &str)])] = &[
         ("Dubbo: `register(url)`, then `unregister(url)`", "retry_keyed::a_newer_operation_cancels_the_older"),
         ("Dubbo: `retry.period=5000`, `retry.times=-1`", "retry_keyed::a_registration_is_retried_each_period_for_ever retry::no_retries_are_no_retries"),
         ("Dubbo: `recover()`", "retry_keyed::recovery_submits_all_again"),
-        ("SOFARegistry: first + increment × (n − 1), n tries", "retry_policy::linear_schedules_are_those_of_sofa_registry"),
+        ("SOFARegistry: first + increment × (n − 1) before retry n, m retries", "retry_policy::linear_schedules_are_those_of_sofa_registry"),
         ("SOFARegistry: push buffer, newer replaces and keeps the deadline", "retry_keyed::a_stream_of_updates_neither_postpones_nor_hurries"),
         ("Eureka: batcher, newer replaces older, permanent errors dropped", "retry_keyed::a_newer_operation_cancels_the_older"),
         ("Eureka: `TimedSupervisorTask`'s growing delay", "retry_policy::presets_have_the_numbers_of_the_originals"),
