@@ -23,7 +23,8 @@
 //! | [hosting] | on a runtime, or in a loop of your own, without a thread |
 //! | [tuning] | resolution, layout, shards, clock: which to change, and when |
 //! | [pitfalls] | common mistakes |
-//! | [coming from elsewhere](migrating) | Netty, Dubbo, go-zero, Kafka, tokio: their calls and ours |
+//! | [coming from elsewhere](migrating) | Netty, Dubbo, go-zero, Kafka, SOFARegistry, Eureka, tokio: their calls and ours |
+//! | [words of other timer systems](words) | their classes, fields and defaults, ours, and the row with the proof |
 
 /// The first timer, handles, deadlines.
 ///
@@ -172,9 +173,16 @@ pub mod tuning {}
 #[doc = include_str!("../guide/pitfalls.md")]
 pub mod pitfalls {}
 
-/// Netty, Dubbo, go-zero, Kafka, tokio: their call and ours.
+/// Netty, Dubbo, go-zero, Kafka, SOFARegistry, Eureka, tokio: their call and ours.
 ///
 #[doc = include_str!("../guide/links.md")]
 ///
 #[doc = include_str!("../guide/migrating.md")]
 pub mod migrating {}
+
+/// Their classes, fields and defaults, and ours.
+///
+#[doc = include_str!("../guide/links.md")]
+///
+#[doc = include_str!("../guide/words.md")]
+pub mod words {}

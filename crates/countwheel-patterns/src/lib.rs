@@ -56,8 +56,8 @@
 //! queues](guide::delay_queues), [delayed operations](guide::delayed_operations), [expiring
 //! maps](guide::expiring_maps), [stopping](guide::stopping), [seeing inside](guide::observing),
 //! [testing your code](guide::testing), [hosting](guide::hosting), [tuning](guide::tuning),
-//! [pitfalls](guide::pitfalls); and for users of Netty, Dubbo, go-zero, Kafka or tokio, [their
-//! calls and ours](guide::migrating).
+//! [pitfalls](guide::pitfalls); and for users of Netty, Dubbo, go-zero, Kafka, SOFARegistry, Eureka
+//! or tokio, [their calls and ours](guide::migrating), and [their words](guide::words).
 //!
 //! # Features
 //!
