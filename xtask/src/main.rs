@@ -9,6 +9,7 @@ mod instructions;
 mod proofs;
 mod prose;
 mod storage;
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
