@@ -1,5 +1,23 @@
 //! Countwheel's store on a disk: a log in front of sorted tables in one data directory.
 //!
+//! ```
+//! use std::sync::mpsc;
+//! use std::time::Duration;
+//!
+//! let directory = tempfile::tempdir()?;
+//! let (close, closed) = mpsc::channel();
+//! let timers = countwheel_disk::open(directory.path(), move |attempt| {
+//!     close.send(attempt.name.key.to_string())
+//! })?;
+//! timers.set("unpaid/order-42", Duration::from_millis(20), "close it")?;
+//! assert_eq!(closed.recv()?, "order-42");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`open`] runs the timers of [`durable`] on the store in a directory. [`Opening`] has its choices.
+//!
+//! # The store alone
+//!
 //! A commit is one write and one sync of the log. In the background its log segments are flushed to
 //! sorted tables. An opening reads the log alone. [`DiskStore`] is the store as a program opens it;
 //! [`LogStore`] and [`TableStore`] are its parts. Each is useful without the other: the log stands
@@ -22,9 +40,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `Timers` of [`countwheel_durable`] runs an engine on this store: the page of that crate has the
-//! example.
-//!
 //! # Damage
 //!
 //! A refused start changes no byte. [`DiskStore::check`] names every damage with its file, its
@@ -44,6 +59,7 @@ mod files;
 #[cfg(feature = "planted-bugs")]
 pub mod fuzz;
 mod log;
+mod opening;
 mod place;
 mod planted;
 mod repair;
@@ -59,6 +75,7 @@ pub use check::{AtRisk, CheckReport, CheckedFile, FileKind, Problem, check_files
 pub use disk::{DiskOptions, DiskStats, DiskStore};
 pub use files::{Files, StoreFile, SystemFiles};
 pub use log::{FlushingLog, LogOptions, LogStats, LogStore, Recovery};
+pub use opening::{Opening, open};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};
 pub use repair::{Loss, Repaired, repair_files};
@@ -66,6 +83,9 @@ pub use sorted::{Flushed, MemorySorted, Reached, Sorted};
 pub use table::{
     Salvaged, TableCheck, TableOptions, TableProblem, TableSnapshot, TableStats, TableStore,
 };
+
+/// The engine, its verbs and its types.
+pub use countwheel_durable as durable;
 
 // The names of the seam, for every file here.
 use countwheel_durable::store::{

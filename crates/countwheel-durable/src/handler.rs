@@ -1,13 +1,14 @@
 //! The seam to the action of a due timer.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use countwheel_time::Timestamp;
 
 use crate::store::Fence;
-use crate::{Revision, TimerId, TimerName};
+use crate::timers::Hub;
+use crate::{Revision, TimerError, TimerId, TimerName, Timers};
 
 /// Carries out attempts. The fourth of the four seams.
 ///
@@ -56,32 +57,53 @@ pub trait Handler: Send + Sync + 'static {
 /// use std::time::Duration;
 /// use countwheel_time::SystemClock;
 /// use countwheel_durable::store::MemoryStore;
-/// use countwheel_durable::{
-///     Attempt, Config, Due, Inline, Outcome, RetryPolicy, TimerName, Timers, Verdict,
-/// };
+/// use countwheel_durable::{Config, Timers, inline};
 ///
 /// let (fired, names) = mpsc::channel();
-/// let handler = Inline(move |attempt: &Attempt| {
-///     fired.send(attempt.name.to_string()).unwrap_or_default();
-///     Outcome::done()
-/// });
+/// let handler = inline(move |attempt| fired.send(attempt.name.to_string()));
 /// let clock = Arc::new(SystemClock::new());
 /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
-/// let name = TimerName::new("orders", "1")?;
-/// timers.set(name, Due::In(Duration::ZERO), RetryPolicy::default(), vec![])?;
+/// timers.set("orders/1", Duration::ZERO, "")?;
 /// assert_eq!(names.recv()?, "orders/1");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Inline<F>(pub F);
 
-impl<F> Handler for Inline<F>
+impl<F, R> Handler for Inline<F>
 where
-    F: Fn(&Attempt) -> Outcome + Send + Sync + 'static,
+    F: Fn(&Attempt) -> R + Send + Sync + 'static,
+    R: Into<Outcome>,
 {
     fn start(&self, attempt: Attempt, done: Completion) {
-        done.complete((self.0)(&attempt));
+        done.complete((self.0)(&attempt).into());
     }
+}
+
+/// An [`Inline`] handler of a closure, whose argument needs no type.
+pub fn inline<F, R>(handler: F) -> Inline<F>
+where
+    F: Fn(&Attempt) -> R + Send + Sync + 'static,
+    R: Into<Outcome>,
+{
+    Inline(handler)
+}
+
+/// A handler that is called on one of [`Config::handler_threads`](crate::Config::handler_threads)
+/// threads, as any function is. The argument of a closure needs no type here.
+///
+/// ```
+/// use countwheel_durable::{Handler, pooled};
+///
+/// let handler = pooled(|attempt| println!("close {}", attempt.name));
+/// assert!(handler.blocks());
+/// ```
+pub fn pooled<F, R>(handler: F) -> F
+where
+    F: Fn(&Attempt) -> R + Send + Sync + 'static,
+    R: Into<Outcome>,
+{
+    handler
 }
 
 /// One try at delivering a timer.
@@ -112,6 +134,26 @@ pub struct Attempt {
     pub fence: Fence,
     /// What the timer was set with.
     pub payload: Vec<u8>,
+    /// The timers that handed it over.
+    pub(crate) origin: Origin,
+}
+
+/// The timers that handed an attempt over. Two attempts are equal whoever handed them over.
+#[derive(Clone, Default)]
+pub(crate) struct Origin(pub(crate) Weak<Hub>);
+
+impl PartialEq for Origin {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Origin {}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Origin")
+    }
 }
 
 /// Which run of a recurring timer an attempt belongs to. Its retries belong to the same.
@@ -129,6 +171,33 @@ impl Attempt {
     #[must_use]
     pub fn lateness(&self) -> Duration {
         self.started.saturating_since(self.due + self.held)
+    }
+
+    /// The timers that handed the attempt over: a handler sets, moves and removes timers with them, the
+    /// timer of the attempt too. A set of that timer makes a new one, whose name is the same, and the
+    /// outcome of this attempt does not count any more.
+    ///
+    /// An [`Inline`] handler may [`submit`](Timers::submit) and not wait for an answer. The timers
+    /// that this returns do not keep the scheduler running.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use countwheel_durable::{Attempt, TimerError};
+    ///
+    /// /// Reminds once more before the order is closed.
+    /// fn remind(attempt: &Attempt) -> Result<(), TimerError> {
+    ///     let close = ("unpaid", attempt.name.key.as_str());
+    ///     attempt.timers()?.set(close, Duration::from_secs(600), "close it")?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`TimerError::Closed`] once the timers are gone, and for an attempt of an
+    /// [`Engine`](crate::Engine) that is driven without [`Timers`].
+    pub fn timers(&self) -> Result<Timers, TimerError> {
+        let hub = self.origin.0.upgrade().ok_or(TimerError::Closed)?;
+        Ok(Timers::of(hub))
     }
 }
 
@@ -206,6 +275,23 @@ impl Outcome {
     }
 }
 
+/// Nothing to tell: the attempt succeeded.
+impl From<()> for Outcome {
+    fn from((): ()) -> Self {
+        Self::done()
+    }
+}
+
+/// An error fails the attempt, with its text as the detail: the retry schedule decides what follows.
+impl<T: Into<Self>, E: fmt::Display> From<Result<T, E>> for Outcome {
+    fn from(result: Result<T, E>) -> Self {
+        match result {
+            Ok(outcome) => outcome.into(),
+            Err(error) => Self::failed(error.to_string()),
+        }
+    }
+}
+
 /// What an outcome means for the timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -246,10 +332,11 @@ impl Completion {
 impl Drop for Completion {
     fn drop(&mut self) {
         if let Some(report) = self.report.take() {
-            report(Outcome::new(
-                Verdict::Failed { retry_after: None },
-                "the handler gave no outcome",
-            ));
+            report(Outcome::failed(if std::thread::panicking() {
+                "the handler panicked"
+            } else {
+                "the handler gave no outcome"
+            }));
         }
     }
 }
@@ -260,14 +347,15 @@ impl fmt::Debug for Completion {
     }
 }
 
-impl<F> Handler for F
+impl<F, R> Handler for F
 where
-    F: Fn(&Attempt) -> Outcome + Send + Sync + 'static,
+    F: Fn(&Attempt) -> R + Send + Sync + 'static,
+    R: Into<Outcome>,
 {
     /// A plain function runs on one of a few threads, and may wait for what it likes, also for the
     /// answers of its own timers. [`Inline`] is for one that takes no time.
     fn start(&self, attempt: Attempt, done: Completion) {
-        done.complete(self(&attempt));
+        done.complete(self(&attempt).into());
     }
 
     fn blocks(&self) -> bool {

@@ -4,30 +4,32 @@
 //! `countwheel-disk` is the store on a disk.
 //!
 //! ```
-//! use std::sync::{Arc, mpsc};
+//! use std::sync::mpsc;
 //! use std::time::Duration;
-//! use countwheel_time::SystemClock;
-//! use countwheel_disk::{DiskOptions, DiskStore};
-//! use countwheel_durable::{
-//!     Attempt, Config, Due, Outcome, RetryPolicy, TimerName, Timers, Verdict,
-//! };
 //!
 //! let directory = tempfile::tempdir()?;
-//! let (send, receive) = mpsc::channel();
-//! let handler = move |attempt: &Attempt| {
-//!     send.send((attempt.name.to_string(), attempt.number)).expect("somebody listens");
-//!     Outcome::done()
-//! };
-//! let store = DiskStore::open(directory.path(), 1, DiskOptions::default())?;
-//! let timers = Timers::open(store, handler, Arc::new(SystemClock::new()), Config::default())?;
-//!
-//! let order = TimerName::new("orders", "order-42")?;
-//! let soon = Due::In(Duration::from_millis(20));
-//! timers.set(order.clone(), soon, RetryPolicy::default(), b"close it".to_vec())?;
+//! let (close, closed) = mpsc::channel();
+//! let timers = countwheel_disk::open(directory.path(), move |attempt| {
+//!     close.send((attempt.name.to_string(), attempt.number))
+//! })?;
+//! timers.set(("unpaid", "order-42"), Duration::from_millis(20), "close it")?;
 //! // From here on a power cut does not lose it.
-//! assert_eq!(receive.recv()?, ("orders/order-42".to_owned(), 1));
+//! assert_eq!(closed.recv()?, ("unpaid/order-42".to_owned(), 1));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Where attempts go
+//!
+//! | handler | runs |
+//! |---|---|
+//! | a function or closure | on a pool of [`Config::handler_threads`] threads; may wait |
+//! | [`inline`] | on the scheduler's thread; must not wait |
+//! | `on_tokio` (feature `tokio`), [`spawned`] on any other runtime | as a task of the runtime |
+//! | [`attempt_channel`] | wherever the program takes [`Attempts`] |
+//! | [`Handlers`] | as the handler of the timer's queue does |
+//!
+//! A handler returns `()`, a `Result` or an [`Outcome`]. [`Attempt::timers`] gives it the verbs, and
+//! [`Attempt::json`] the value that [`Json`] wrote.
 //!
 //! A timer has a name: a [`QueueName`] and the caller's own [`Key`] in it. The caller sets,
 //! moves, removes and fires it by that name with a [`Request`]; when it is due, a
@@ -94,6 +96,7 @@
 
 mod backlog;
 mod budget;
+
 mod clocks;
 mod config;
 mod draft;
@@ -101,12 +104,14 @@ mod drain;
 mod engine;
 mod gather;
 mod handler;
+mod handlers;
 mod held;
 mod in_flight;
 mod kept;
 mod name;
 mod notes;
 mod overdue;
+mod payload;
 mod planted;
 mod policy;
 mod pool;
@@ -117,23 +122,31 @@ mod runner;
 mod scheduler;
 mod setting;
 mod shards;
+mod spawned;
 mod stats;
 pub mod store;
 mod suspects;
+mod taken;
 mod timers;
 mod together;
 mod trouble;
+mod verbs;
 mod window;
 
 pub use budget::Budget;
 pub use config::Config;
 pub use countwheel_time::{
-    Delays, Jitter, PlannedAttempt, Preset, RetryPolicy, RetryPolicyError, RetrySettings, Share,
+    By, Clock, Delays, Jitter, ManualClock, PlannedAttempt, Preset, RetryPolicy, RetryPolicyError,
+    RetrySettings, Share, SystemClock, Timestamp,
 };
 pub use drain::{DrainMode, Drains};
 pub use engine::{Effect, Engine, Turn};
-pub use handler::{Attempt, Completion, Handler, Inline, Outcome, Run, Verdict};
+pub use handler::{Attempt, Completion, Handler, Inline, Outcome, Run, Verdict, inline, pooled};
+pub use handlers::Handlers;
 pub use name::{Key, NameError, Namespace, QueueName, TimerName};
+#[cfg(feature = "json")]
+pub use payload::Json;
+pub use payload::{Payload, PayloadError};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};
 pub use policy::{PolicyError, RETRY_PRESETS, check_policy};
@@ -155,6 +168,11 @@ pub use setting::{
     SettingsVersion,
 };
 pub use shards::Shards;
+#[cfg(feature = "tokio")]
+pub use spawned::on_tokio;
+pub use spawned::{AttemptFuture, Spawned, spawned};
 pub use stats::{Lateness, OverdueCount, Overview, QueueOverview, Stats};
-pub use timers::{Drained, Health, Left, Timers};
+pub use taken::{Attempts, Taken, ToChannel, attempt_channel};
+pub use timers::{Drained, Health, Left, Listed, Timers};
 pub use trouble::{Trouble, TroubleReason, Troubles};
+pub use verbs::{AsyncTimers, ToPayload, ToTimerName};

@@ -1,6 +1,7 @@
 //! The name of a timer: a queue in a namespace, and the caller's own key in it.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// A namespace: 1 to 64 bytes of ASCII letters, digits and `.` `_` `:` `-`. Queues of the same name
@@ -281,6 +282,12 @@ pub enum NameError {
     /// The text of a queue's name does not say the namespace `default`.
     #[error("the name of a queue in the namespace {name:?} leaves the namespace out", name = Namespace::DEFAULT_NAME)]
     NamespaceDefault,
+    /// The text of a timer's name is its queue, a `/` and its key.
+    #[error("the name of a timer is queue/key, and {text:?} has no /")]
+    KeyMissing {
+        /// The text, or its beginning.
+        text: String,
+    },
     /// A key has at least one byte.
     #[error("a key has at least one byte")]
     KeyEmpty,
@@ -305,6 +312,10 @@ pub enum NameError {
 ///
 /// let name = TimerName::new("orders", "order-42")?;
 /// assert_eq!(name.to_string(), "orders/order-42");
+/// // A verb of `Timers` takes each of these.
+/// assert_eq!(TimerName::try_from(("orders", "order-42"))?, name);
+/// assert_eq!(TimerName::try_from("orders/order-42")?, name);
+/// assert!("orders".parse::<TimerName>().is_err());
 /// # Ok::<(), countwheel_durable::NameError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -318,6 +329,53 @@ pub struct TimerName {
 impl From<&TimerName> for TimerName {
     fn from(name: &TimerName) -> Self {
         name.clone()
+    }
+}
+
+impl<Q: AsRef<str>, K: AsRef<str>> TryFrom<(Q, K)> for TimerName {
+    type Error = NameError;
+
+    /// The queue, by [its text](QueueName::from_text), and the key.
+    fn try_from((queue, key): (Q, K)) -> Result<Self, NameError> {
+        Self::from_text(queue.as_ref(), key.as_ref())
+    }
+}
+
+impl FromStr for TimerName {
+    type Err = NameError;
+
+    /// `queue/key`, of a queue in the namespace `default`. Whatever follows the first `/` is the key,
+    /// with every further `/`.
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let parts = text.split_once('/').ok_or_else(|| NameError::KeyMissing {
+            text: text.chars().take(QueueName::MAX_BYTES).collect(),
+        });
+        let (queue, key) = parts?;
+        Self::new(queue, key)
+    }
+}
+
+impl TryFrom<&str> for TimerName {
+    type Error = NameError;
+
+    fn try_from(text: &str) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for TimerName {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<&String> for TimerName {
+    type Error = NameError;
+
+    fn try_from(text: &String) -> Result<Self, NameError> {
+        text.parse()
     }
 }
 

@@ -1,15 +1,16 @@
 //! What callers ask of the scheduler, and what it answers.
 
-use std::time::Duration;
+use std::convert::Infallible;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use countwheel_time::{By, Timestamp};
 
 use crate::drain;
 use crate::store::{Shard, StoreError};
 use crate::{
-    DrainMode, Missed, NameError, PolicyError, QueueName, Recurrence, RecurrenceError, RetryPolicy,
-    Revision, SettingError, SettingName, SettingPrecondition, SettingsVersion, StateKind, TimerId,
-    TimerName,
+    DrainMode, Missed, NameError, PayloadError, PolicyError, QueueName, Recurrence,
+    RecurrenceError, RetryPolicy, Revision, SettingError, SettingName, SettingPrecondition,
+    SettingsVersion, StateKind, TimerId, TimerName,
 };
 
 /// When something shall be due.
@@ -51,6 +52,21 @@ impl From<Timestamp> for Due {
 impl From<Duration> for Due {
     fn from(delay: Duration) -> Self {
         Self::In(delay)
+    }
+}
+
+impl From<SystemTime> for Due {
+    /// At that time. One before 1970 has passed as well at 1970.
+    fn from(at: SystemTime) -> Self {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::At(Timestamp::EPOCH + since)
+    }
+}
+
+// A name that is one already breaks no rule.
+impl From<Infallible> for TimerError {
+    fn from(never: Infallible) -> Self {
+        match never {}
     }
 }
 
@@ -389,6 +405,9 @@ pub enum TimerError {
     /// The name breaks a rule.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// The payload could not be written as JSON.
+    #[error(transparent)]
+    Payload(#[from] PayloadError),
     /// A setting breaks a rule, or is not as it was asked for.
     #[error(transparent)]
     Setting(#[from] SettingError),

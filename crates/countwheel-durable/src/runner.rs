@@ -14,6 +14,7 @@ use countwheel_time::{Clock, Timestamp};
 use crate::backlog::{ByQueue, lock};
 use crate::engine::SeenSettings;
 use crate::gather::Gather;
+use crate::handler::Origin;
 use crate::in_flight::InFlight;
 use crate::pool::Pool;
 use crate::store::{Shard, StoreError};
@@ -55,6 +56,8 @@ pub(crate) struct Common {
     pub(crate) together: Arc<Together>,
     /// Told when an engine has failed. Must not wait for anything.
     pub(crate) failed: OnEnd,
+    /// What attempts say of where they come from.
+    pub(crate) origin: Origin,
 }
 
 /// What is called when an engine has come to its end before it was told to.
@@ -589,7 +592,8 @@ impl Runner {
     }
 }
 
-fn start(common: &Common, attempt: Attempt, mailbox: &Arc<Mailbox>) {
+fn start(common: &Common, mut attempt: Attempt, mailbox: &Arc<Mailbox>) {
+    attempt.origin = common.origin.clone();
     let revision = attempt.revision;
     let mailbox = Arc::clone(mailbox);
     let done = Completion::new(move |outcome| mailbox.report(revision, outcome));

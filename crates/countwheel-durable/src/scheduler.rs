@@ -17,6 +17,7 @@ use crate::budget::{Budget, Member};
 use crate::clocks::{Now, Steps};
 use crate::draft::Draft;
 use crate::drain::Drains;
+use crate::handler::Origin;
 use crate::held::Holds;
 use crate::in_flight::{InFlight, Running};
 use crate::kept::Kept;
@@ -977,6 +978,7 @@ impl Scheduler {
             }),
             fence: self.ownership.lease.fence,
             payload: record.payload.clone(),
+            origin: Origin::default(),
         };
         starts.push((record.clock, attempt));
         self.stats.attempts += 1;

@@ -5,25 +5,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use countwheel_time::{By, Clock};
 use parking_lot::{Mutex, RwLock};
 
 use crate::backlog::lock;
+use crate::handler::Origin;
 use crate::pool::Pool;
 use crate::runner::{Asked, Common, Ended, Owned, is_handling, is_own_thread, shielded};
 use crate::store::{
     Cursor, Filter, OnDisk, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard, Snapshot,
     Store, StoreError, Summary, no_snapshots,
 };
+
 use crate::together::Together;
+use crate::verbs::{self, AsyncTimers, ToPayload, ToTimerName};
 use crate::{
     BatchError, Budget, Config, DrainMode, Drains, Due, Engine, Handler, Moved, Overview,
-    Precondition, QueueName, QueueOverview, Record, Request, Response, RetryPolicy, Set,
-    SetOptions, Settings, Shards, Shift, State, StateKind, Stats, TimerError, TimerName, Trouble,
-    Was,
+    Precondition, QueueName, QueueOverview, Record, Request, Response, RetryPolicy, Set, Settings,
+    Shards, Shift, State, StateKind, Stats, TimerError, Trouble, Was,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -47,7 +49,7 @@ use crate::{
 /// let timers = Timers::open(store, handler, Arc::new(SystemClock::new()), Config::default())?;
 ///
 /// let name = TimerName::new("orders", "order-42")?;
-/// timers.set(name.clone(), Due::In(Duration::from_millis(5)), RetryPolicy::default(), vec![])?;
+/// timers.set_with(name.clone(), Due::In(Duration::from_millis(5)), RetryPolicy::default(), vec![])?;
 /// assert_eq!(receive.recv()?, "orders/order-42");
 ///
 /// timers.stop(Duration::from_secs(1));
@@ -57,8 +59,8 @@ use crate::{
 #[derive(Clone)]
 pub struct Timers {
     hub: Arc<Hub>,
-    /// Stops the threads when the last clone goes.
-    _last: Arc<StopOnDrop>,
+    /// Stops the threads when the last clone goes. What an attempt gave does not count.
+    _last: Option<Arc<StopOnDrop>>,
 }
 
 /// Whether a scheduler works.
@@ -123,7 +125,7 @@ fn is_enough(taken: &[Record]) -> bool {
     taken.len() >= TAKEN_OUT_MAX || bytes >= Filter::PAGE_MAX_BYTES
 }
 
-struct Hub {
+pub(crate) struct Hub {
     store: Arc<dyn Store>,
     shards: Shards,
     config: Config,
@@ -132,7 +134,12 @@ struct Hub {
     /// Held while a shard is taken.
     taking: Mutex<()>,
     ends: Arc<Mutex<Ends>>,
+    /// Where async code reads the store.
+    readers: OnceLock<Pool>,
 }
+
+/// How many threads read the store for async code.
+const READERS_MAX: usize = 2;
 
 /// The receivers of the end of a scheduler that nobody stopped.
 #[derive(Default)]
@@ -191,7 +198,7 @@ impl Timers {
     /// let name = TimerName::new("orders", "order-42")?;
     /// let set = || {
     ///     let due = Due::In(Duration::from_secs(60));
-    ///     timers.set(name.clone(), due, RetryPolicy::default(), vec![])
+    ///     timers.set_with(name.clone(), due, RetryPolicy::default(), vec![])
     /// };
     /// set()?;
     ///
@@ -233,15 +240,20 @@ impl Timers {
             max_batch: config.max_batch.max(2),
             together,
             failed: Arc::new(move |shard, ended| tell(&told, is_divided, shard, ended)),
+            origin: Origin::default(),
         };
-        let hub = Arc::new(Hub {
+        let hub = Arc::new_cyclic(|hub| Hub {
             store,
             shards,
             config,
-            common,
+            common: Common {
+                origin: Origin(Weak::clone(hub)),
+                ..common
+            },
             owned: RwLock::default(),
             taking: Mutex::default(),
             ends,
+            readers: OnceLock::new(),
         });
         if let Some(disk) = hub.store.on_disk() {
             let hub: Weak<Hub> = Arc::downgrade(&hub);
@@ -253,7 +265,7 @@ impl Timers {
                 }
             }));
         }
-        let _last = Arc::new(StopOnDrop(Arc::clone(&hub)));
+        let _last = Some(Arc::new(StopOnDrop(Arc::clone(&hub))));
         let timers = Self { hub, _last };
         for shard in owned {
             timers.take(shard)?;
@@ -464,7 +476,7 @@ impl Timers {
     /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
     /// let hour = Duration::from_secs(3_600);
     /// let name = TimerName::new("orders", "order-42")?;
-    /// timers.set(name.clone(), Due::In(hour), RetryPolicy::default(), vec![])?;
+    /// timers.set_with(name.clone(), Due::In(hour), RetryPolicy::default(), vec![])?;
     ///
     /// let shift = Shift::Later(hour);
     /// let precondition = Precondition::None;
@@ -475,11 +487,11 @@ impl Timers {
     /// let all: Vec<QueueCounts> = timers.counts()?;
     /// assert_eq!(all[0].of(StateKind::Pending), 1);
     /// let first = Filter { limit: 1, ..Filter::queue(name.queue.clone()) };
-    /// let Page { records, .. } = timers.list(&first, None)?;
+    /// let Page { records, .. } = timers.page(&first, None)?;
     /// assert_eq!(records[0].due, due);
     /// let position = Position { due, revision };
     /// let after = Some(Cursor { position, shard: Shard::ONLY });
-    /// assert!(timers.list(&first, after)?.records.is_empty());
+    /// assert!(timers.page(&first, after)?.records.is_empty());
     ///
     /// assert_eq!(timers.remove(name)?, Was::Pending { due });
     /// let stats: Stats = timers.stats();
@@ -502,26 +514,50 @@ impl Timers {
         receive.recv().unwrap_or(Err(TimerError::Closed))
     }
 
-    /// Sets a timer, in place of whatever has its name. A batch, a precondition or a recurrence goes
+    /// Sets a timer, in place of whatever has its name, with the default [`RetryPolicy`].
+    /// [`set_with`](Self::set_with) takes another policy; a batch, a precondition or a recurrence goes
     /// through [`call`](Self::call).
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Config, inline};
+    /// use std::time::{Duration, SystemTime};
+    /// use countwheel_durable::{Json, SystemClock, TimerError, TimerName, Timers};
+    ///
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+    /// let minute = Duration::from_secs(60);
+    /// timers.set(("unpaid", "o-1"), minute, "close it")?;
+    /// timers.set("unpaid/o-2", SystemTime::now() + minute, vec![0xff, 0xfe])?;
+    /// timers.set(TimerName::new("unpaid", "o-3")?, minute, Json(vec![1, 2, 3]))?;
+    /// assert!(matches!(timers.set("unpaid", minute, ""), Err(TimerError::Name(_))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Timers::call`].
     pub fn set(
         &self,
-        name: impl Into<TimerName>,
+        name: impl ToTimerName,
+        due: impl Into<Due>,
+        payload: impl ToPayload,
+    ) -> Result<Set, TimerError> {
+        self.set_with(name, due, RetryPolicy::default(), payload)
+    }
+
+    /// Sets a timer as [`set`](Self::set) does, with a retry policy of its own.
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn set_with(
+        &self,
+        name: impl ToTimerName,
         due: impl Into<Due>,
         policy: RetryPolicy,
-        payload: impl Into<Vec<u8>>,
+        payload: impl ToPayload,
     ) -> Result<Set, TimerError> {
-        self.ask(Request::Set {
-            name: name.into(),
-            due: due.into(),
-            policy,
-            payload: payload.into(),
-            precondition: Precondition::None,
-            options: SetOptions::default(),
-        })
+        self.ask(verbs::set(name, due, policy, payload)?)
     }
 
     /// Moves a pending timer to another deadline. The move counts as a new insertion.
@@ -540,7 +576,7 @@ impl Timers {
     /// # let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
     /// let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3_600));
     /// let name = TimerName::new("orders", "order-42")?;
-    /// let Set { due: first, .. } = timers.set(&name, hour, RetryPolicy::default(), "paid?")?;
+    /// let Set { due: first, .. } = timers.set_with(&name, hour, RetryPolicy::default(), "paid?")?;
     ///
     /// let Moved { old_due, due, .. } = timers.move_by(&name, By::Sooner(minute))?;
     /// assert_eq!((old_due, due), (first, first.saturating_sub(minute)));
@@ -556,65 +592,42 @@ impl Timers {
     /// As [`Timers::call`].
     pub fn move_to(
         &self,
-        name: impl Into<TimerName>,
+        name: impl ToTimerName,
         due: impl Into<Due>,
     ) -> Result<Moved, TimerError> {
-        self.shift(name.into(), Shift::To(due.into()))
+        self.ask(verbs::shift(name, Shift::To(due.into()))?)
     }
 
     /// Moves a pending timer by so much from its deadline, at most to now.
     ///
     /// # Errors
     /// As [`Timers::call`].
-    pub fn move_by(
-        &self,
-        name: impl Into<TimerName>,
-        by: impl Into<By>,
-    ) -> Result<Moved, TimerError> {
-        self.shift(name.into(), by.into().into())
-    }
-
-    fn shift(&self, name: TimerName, shift: Shift) -> Result<Moved, TimerError> {
-        self.ask(Request::Move {
-            name,
-            shift,
-            precondition: Precondition::None,
-        })
+    pub fn move_by(&self, name: impl ToTimerName, by: impl Into<By>) -> Result<Moved, TimerError> {
+        self.ask(verbs::shift(name, by.into().into())?)
     }
 
     /// Removes a timer and says what it was doing.
     ///
     /// # Errors
     /// As [`Timers::call`].
-    pub fn remove(&self, name: impl Into<TimerName>) -> Result<Was, TimerError> {
-        self.ask(Request::Remove {
-            name: name.into(),
-            precondition: Precondition::None,
-            only_pending: false,
-        })
+    pub fn remove(&self, name: impl ToTimerName) -> Result<Was, TimerError> {
+        self.ask(verbs::remove(name)?)
     }
 
     /// Makes a pending timer due now.
     ///
     /// # Errors
     /// As [`Timers::call`].
-    pub fn fire(&self, name: impl Into<TimerName>) -> Result<Moved, TimerError> {
-        self.ask(Request::Fire { name: name.into() })
+    pub fn fire(&self, name: impl ToTimerName) -> Result<Moved, TimerError> {
+        self.ask(verbs::fire(name)?)
     }
 
     /// Makes a dead timer pending again, from the start of its retry schedule.
     ///
     /// # Errors
     /// As [`Timers::call`].
-    pub fn revive(
-        &self,
-        name: impl Into<TimerName>,
-        due: impl Into<Due>,
-    ) -> Result<Moved, TimerError> {
-        self.ask(Request::Revive {
-            name: name.into(),
-            due: due.into(),
-        })
+    pub fn revive(&self, name: impl ToTimerName, due: impl Into<Due>) -> Result<Moved, TimerError> {
+        self.ask(verbs::revive(name, due)?)
     }
 
     /// Calls, and takes the answer of one verb.
@@ -622,21 +635,69 @@ impl Timers {
         &self,
         request: Request,
     ) -> Result<T, TimerError> {
-        let answer = T::try_from(self.call(request)?);
-        // No request is answered as another.
-        answer.map_err(|other| TimerError::Unknown(format!("the answer was {other:?}")))
+        verbs::answer(self.call(request)?)
+    }
+
+    /// The same timers for async code: each verb returns a future.
+    #[must_use]
+    pub fn to_async(&self) -> AsyncTimers {
+        AsyncTimers(self.clone())
+    }
+
+    /// The timers of `hub`, which go on no longer for it.
+    pub(crate) fn of(hub: Arc<Hub>) -> Self {
+        Self { hub, _last: None }
+    }
+
+    /// Where async code reads the store.
+    pub(crate) fn readers(&self) -> &Pool {
+        self.hub.readers.get_or_init(|| Pool::new(READERS_MAX))
     }
 
     /// The timer of that name, as it was last made durable; one that is done is gone at the end of its
     /// retention. Reads the store; blocks.
     ///
     /// # Errors
-    /// If the store could not be read.
-    pub fn get(&self, name: &TimerName) -> Result<Option<Record>, StoreError> {
+    /// [`TimerError::Name`] if the name breaks a rule, [`TimerError::Store`] if the store could not be
+    /// read.
+    pub fn get(&self, name: impl ToTimerName) -> Result<Option<Record>, TimerError> {
+        let name = verbs::named(name)?;
         let hub = &*self.hub;
-        let found = hub.store.get(hub.shards.of(name), name)?;
+        let found = hub.store.get(hub.shards.of(&name), &name)?;
         let wall = hub.common.clock.timestamp();
         Ok(found.filter(|record| !record.is_over(wall)))
+    }
+
+    /// The timers of a queue that `filter` wants, in order of (due, revision, shard), without the done
+    /// ones whose retention has ended. Reads the store page by page, each of at most
+    /// [`Filter::limit`] records; blocks. The iterator ends with the first error.
+    ///
+    /// A timer that is moved meanwhile may come twice or not at all.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Config, SystemClock, Timers, inline};
+    /// use countwheel_durable::QueueName;
+    ///
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+    /// for order in 0..250_u64 {
+    ///     timers.set(("unpaid", order.to_string()), Duration::from_secs(60 + order), ())?;
+    /// }
+    /// let orders = timers.list(QueueName::new("unpaid")?);
+    /// let keys: Result<Vec<_>, _> = orders.map(|order| order.map(|it| it.name.key)).collect();
+    /// assert_eq!(keys?.len(), 250);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn list(&self, filter: impl Into<Filter>) -> Listed<'_> {
+        Listed {
+            timers: self,
+            filter: filter.into(),
+            page: Vec::new().into_iter(),
+            next: Next::First,
+        }
     }
 
     /// A page of a queue's timers behind `after`, in order of (due, revision, shard), without the done
@@ -644,7 +705,7 @@ impl Timers {
     ///
     /// # Errors
     /// If the store could not be read.
-    pub fn list(&self, filter: &Filter, after: Option<Cursor>) -> Result<Page<Cursor>, StoreError> {
+    pub fn page(&self, filter: &Filter, after: Option<Cursor>) -> Result<Page<Cursor>, StoreError> {
         let hub = &*self.hub;
         let mut pages = Vec::with_capacity(hub.shards.count().into());
         for shard in hub.shards.all() {
@@ -724,7 +785,7 @@ impl Timers {
     /// let queue = QueueName::new("orders")?;
     /// let set = |key: &str| {
     ///     let name = TimerName::new("orders", key).expect("a good name");
-    ///     timers.set(name, Duration::from_secs(60), RetryPolicy::default(), key)
+    ///     timers.set_with(name, Duration::from_secs(60), RetryPolicy::default(), key)
     /// };
     /// set("order-42")?;
     ///
@@ -856,7 +917,7 @@ impl Timers {
                 limit: TAKEN_OUT_MAX - taken.len(),
                 ..Filter::queue(queue.clone())
             };
-            let page = self.list(&filter, after)?;
+            let page = self.page(&filter, after)?;
             taken.extend(self.remove_unchanged(page.records)?);
             after = page.next;
             if after.is_none() {
@@ -964,7 +1025,7 @@ impl Timers {
     /// # let clock = Arc::new(SystemClock::new());
     /// # let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
     /// let due = Due::In(Duration::from_secs(3_600));
-    /// timers.set(TimerName::new("orders", "order-42")?, due, RetryPolicy::default(), vec![])?;
+    /// timers.set_with(TimerName::new("orders", "order-42")?, due, RetryPolicy::default(), vec![])?;
     /// let Overview { totals, queues, overdue } = timers.overview(50)?;
     /// assert_eq!((totals.queues, totals.of(StateKind::Pending)), (1, 1));
     /// assert_eq!((queues[0].counts.queue.as_str(), queues[0].overdue), ("orders", 0));
@@ -1157,6 +1218,48 @@ impl Timers {
     /// a scheduler's own thread and from a handler it does not wait.
     pub fn stop(&self, grace: Duration) -> usize {
         self.hub.stop(grace)
+    }
+}
+
+/// What [`Timers::list`] reads, one page at a time.
+#[derive(Debug)]
+#[must_use = "an iterator reads nothing before it is asked"]
+pub struct Listed<'a> {
+    timers: &'a Timers,
+    filter: Filter,
+    page: std::vec::IntoIter<Record>,
+    next: Next,
+}
+
+/// Which page [`Listed`] reads next.
+#[derive(Debug)]
+enum Next {
+    First,
+    After(Cursor),
+    None,
+}
+
+impl Iterator for Listed<'_> {
+    type Item = Result<Record, StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(record) = self.page.next() {
+                return Some(Ok(record));
+            }
+            let after = match std::mem::replace(&mut self.next, Next::None) {
+                Next::First => None,
+                Next::After(cursor) => Some(cursor),
+                Next::None => return None,
+            };
+            match self.timers.page(&self.filter, after) {
+                Ok(page) => {
+                    self.page = page.records.into_iter();
+                    self.next = page.next.map_or(Next::None, Next::After);
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
     }
 }
 

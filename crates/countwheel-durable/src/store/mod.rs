@@ -653,6 +653,19 @@ pub struct Filter {
     pub scan_limit: usize,
 }
 
+impl From<QueueName> for Filter {
+    /// Everything in the queue.
+    fn from(queue: QueueName) -> Self {
+        Self::queue(queue)
+    }
+}
+
+impl From<&Self> for Filter {
+    fn from(filter: &Self) -> Self {
+        filter.clone()
+    }
+}
+
 impl Filter {
     /// A page ends with the record whose payload brings the sum to this many bytes.
     pub const PAGE_MAX_BYTES: usize = 8 << 20;

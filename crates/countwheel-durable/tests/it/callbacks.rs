@@ -23,7 +23,7 @@ fn name(key: &str) -> TimerName {
 fn set(timers: &Timers, key: &str) -> Result<(), TimerError> {
     let due = Due::In(Duration::from_secs(3_600));
     timers
-        .set(name(key), due, RetryPolicy::default(), vec![])
+        .set_with(name(key), due, RetryPolicy::default(), vec![])
         .map(drop)
 }
 
@@ -84,7 +84,7 @@ const PROMPT: [(&str, Call); 18] = [
     ("list", |timers| {
         let queue = QueueName::new("q").unwrap();
         timers
-            .list(&Filter::queue(queue), None)
+            .page(&Filter::queue(queue), None)
             .map(drop)
             .unwrap_or_default();
         Said::Something

@@ -317,10 +317,10 @@ fn remove_hands_back_every_timer_once_and_says_what_is_left() {
         let policy = RetryPolicy::default();
         for key in 0..2_500 {
             let name = TimerName::new("q", format!("key-{key}")).unwrap();
-            timers.set(name, hour, policy.clone(), "x").unwrap();
+            timers.set_with(name, hour, policy.clone(), "x").unwrap();
         }
         let other = TimerName::new("other", "a").unwrap();
-        timers.set(&other, hour, policy, "x").unwrap();
+        timers.set_with(&other, hour, policy, "x").unwrap();
         let q = queue("q");
         let mut keys = BTreeSet::new();
         let mut left = Vec::new();
@@ -356,7 +356,7 @@ fn a_drain_of_all_shards_is_seen_by_each_before_it_is_answered() {
         let _left = timers.drain(None, DrainMode::Hold).unwrap();
         for key in 0..16 {
             let name = TimerName::new("q", format!("{round}-{key}")).unwrap();
-            let refused = timers.set(&name, Duration::ZERO, RetryPolicy::default(), "");
+            let refused = timers.set_with(&name, Duration::ZERO, RetryPolicy::default(), "");
             assert!(
                 matches!(refused, Err(TimerError::Draining { .. })),
                 "{refused:?}"
@@ -366,7 +366,7 @@ fn a_drain_of_all_shards_is_seen_by_each_before_it_is_answered() {
         for key in 0..16 {
             let name = TimerName::new("q", format!("{round}-{key}")).unwrap();
             timers
-                .set(&name, Duration::ZERO, RetryPolicy::default(), "")
+                .set_with(&name, Duration::ZERO, RetryPolicy::default(), "")
                 .unwrap();
         }
     }

@@ -11,6 +11,7 @@ mod drain;
 mod engine;
 mod full_disk;
 mod halves;
+mod handlers;
 mod memory;
 mod overdue;
 mod recurring;

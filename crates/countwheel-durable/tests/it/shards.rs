@@ -65,7 +65,7 @@ fn a_list_over_shards_is_one_list() {
             };
             let (mut listed, mut after) = (Vec::new(), None);
             loop {
-                let page = timers.list(&filter, after).unwrap();
+                let page = timers.page(&filter, after).unwrap();
                 assert!(page.records.len() <= limit);
                 listed.extend(page.records);
                 after = page.next;

@@ -77,7 +77,7 @@ impl Rest {
                 limit,
                 ..self.filter.clone()
             };
-            let page = timers.list(&filter, self.after);
+            let page = timers.page(&filter, self.after);
             let page = page.map_err(|error| Problem::from(&error))?;
             let mut text = self.write(&page).map_err(|error| {
                 tracing::error!(%error, "a page could not be written");

@@ -522,7 +522,7 @@ pub(super) async fn get(
     let name = timer_of(&uri)?;
     Query::of(&uri, &[])?;
     app.read(move |timers| {
-        let record = timers.get(&name).map_err(|error| Problem::from(&error))?;
+        let record = timers.get(&name).map_err(Problem::from)?;
         let record =
             record.ok_or_else(|| Problem::new(Code::NotFound, "there is no timer of that name"))?;
         let is_known = match has_already(&headers, record.revision) {

@@ -103,7 +103,7 @@ struct Revived {
 
 impl Revived {
     fn of(timers: &Timers, name: &TimerName) -> Result<Self, Problem> {
-        let record = timers.get(name).map_err(|error| Problem::from(&error))?;
+        let record = timers.get(name).map_err(Problem::from)?;
         Ok(Self {
             queue: name.queue.to_string(),
             key: name.key.to_string(),
@@ -257,7 +257,7 @@ impl Search<'_> {
                 limit: self.limit - self.found.records.len(),
                 ..Filter::queue(queue.clone())
             };
-            let page = self.timers.list(&filter, after);
+            let page = self.timers.page(&filter, after);
             let page = page.map_err(|error| Problem::from(&error))?;
             self.found.records.extend(page.records);
             self.found.unreadable += page.unreadable;

@@ -60,7 +60,7 @@ async fn page(app: &App, uri: &Uri) -> Result<QueuePage, Problem> {
             limit: SHOWN,
             ..Filter::queue(queue)
         };
-        let found = timers.list(&filter, after).map_err(error)?;
+        let found = timers.page(&filter, after).map_err(error)?;
         page.lines = found.records.iter().map(|one| Line::of(one, now)).collect();
         page.has_unreadable = found.unreadable > 0;
         page.unreadable = size(found.unreadable);

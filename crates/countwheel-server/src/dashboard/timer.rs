@@ -48,7 +48,7 @@ async fn page(app: &App, uri: &Uri) -> Result<TimerPage, Problem> {
     let now = app.clock.timestamp();
     let frame = Frame::of(app, now, "", format!("Timer {}", name.key));
     app.read(move |timers| {
-        let record = timers.get(&name).map_err(|error| Problem::from(&error))?;
+        let record = timers.get(&name).map_err(Problem::from)?;
         let record =
             record.ok_or_else(|| Problem::new(Code::NotFound, "there is no timer of that name"))?;
         Ok(TimerPage::of(frame, &record, now))

@@ -283,7 +283,7 @@ impl Durable {
                 // As a program sets it; the others name what must hold.
                 let set = self
                     .timers
-                    .set(self.timer(key), hours(due), once(), "done")?;
+                    .set_with(self.timer(key), hours(due), once(), "done")?;
                 self.revision = set.revision;
                 Say::Set(set.replaced.map(|state| state.to_string()))
             }
@@ -321,7 +321,7 @@ impl Durable {
                 )
             }
             Do::List => {
-                let page = self.timers.list(&Filter::queue(self.queue.clone()), None)?;
+                let page = self.timers.page(&Filter::queue(self.queue.clone()), None)?;
                 let keys = page.records.iter().map(|it| it.name.key.to_string());
                 Say::Keys(keys.collect())
             }
