@@ -2,11 +2,12 @@
 //! fire meanwhile. Keys and deadlines come from counters; nothing here grows with N.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use countwheel_durable::{Attempt, Config, Inline, Outcome as Delivered, Verdict};
+use countwheel_time::locks::lock;
 use countwheel_time::{Clock as _, SystemClock, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -255,8 +256,7 @@ pub(crate) fn fire(
     let kept = Arc::clone(&lateness);
     let handler = Inline(move |attempt: &Attempt| {
         let late = u64::try_from(attempt.lateness().as_nanos()).unwrap_or(u64::MAX);
-        let mut lateness = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        lateness.record(late);
+        lock(&kept).record(late);
         done()
     });
     let watch = Stopwatch::start();
@@ -283,7 +283,7 @@ pub(crate) fn fire(
             break stats.done;
         }
     };
-    let late = std::mem::take(&mut *lateness.lock().unwrap_or_else(PoisonError::into_inner));
+    let late = std::mem::take(&mut *lock(&lateness));
     let attempts = late.len();
     add_quantiles(&mut figures, "lateness", late.quantiles());
     figures.insert("fired".to_owned(), fired as f64);

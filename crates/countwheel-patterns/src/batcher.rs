@@ -5,13 +5,14 @@ use std::any::type_name;
 use std::fmt;
 use std::mem;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use super::delay_queue::PushError;
 use countwheel::building::run_soon;
 use countwheel::building::{Bell, Rung};
 use countwheel::{Instant, Timer};
+use countwheel_time::locks;
 
 /// Gathers items into batches. A batch goes to a function when it is full, or when the oldest of
 /// its items has waited as long as may be: whichever comes first.
@@ -267,7 +268,7 @@ impl<T> BatchBooks<T> {
 impl<T: Send + 'static> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, BatchBooks<T>> {
         // Nothing foreign runs under the lock, so what a panic left behind is whole.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.books)
     }
 
     fn push(self: &Arc<Self>, value: T) -> Result<(), PushError<T>> {
@@ -361,8 +362,7 @@ impl<T: Send + 'static> Rung for Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        let books = self.books.get_mut();
-        let waiting = books.unwrap_or_else(PoisonError::into_inner).waiting.len();
+        let waiting = locks::whole(self.books.get_mut()).waiting.len();
         if waiting > 0 {
             let handler = self.name;
             tracing::warn!(handler, waiting, "a batcher was dropped with items waiting");

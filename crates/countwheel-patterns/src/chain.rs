@@ -1,7 +1,7 @@
 //! The shell around the state machines of periodic tasks, supervised tasks and workers.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Wake, Waker};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use super::spawned::{Spawned, spawn};
 use super::stop_signal::StopSignal;
 use countwheel::building::{Alarm, continue_at, returns, run_soon};
 use countwheel::{Instant, ScheduleError, Timer, WeakTimer};
+use countwheel_time::locks;
 
 /// Decides what is done when. Reads no clock, starts nothing, calls nobody.
 pub(crate) trait Machine: Send + 'static {
@@ -218,7 +219,7 @@ impl<M: Machine> Chain<M> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<M>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.state)
     }
 
     /// Lets the machine decide under the lock, and carries the decision out without the lock.
@@ -522,7 +523,7 @@ impl<F> Calls<F> {
     }
 
     pub(crate) fn into_inner(self) -> F {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+        locks::whole(self.0.into_inner())
     }
 }
 
@@ -532,7 +533,7 @@ impl<F> Futures<F> {
     }
 
     pub(crate) fn into_inner(self) -> F {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+        locks::whole(self.0.into_inner())
     }
 }
 
@@ -546,7 +547,7 @@ where
         // A panic drops it before `run`, as a return does.
         let work = self;
         // Always free: one run at a time.
-        let end = (work.0.lock().unwrap_or_else(PoisonError::into_inner))().into();
+        let end = locks::lock(&work.0)().into();
         drop(work);
         run.end(end);
     }
@@ -564,7 +565,7 @@ where
 {
     fn perform(self: Arc<Self>, run: Running<M>) {
         let work = self;
-        let future = (work.0.lock().unwrap_or_else(PoisonError::into_inner))();
+        let future = locks::lock(&work.0)();
         drop(work);
         run.go_on(future);
     }

@@ -2,13 +2,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::concurrent::{Next, Notice};
 use countwheel::building::returns;
 use countwheel::building::run_soon;
 use countwheel::{ScheduleError, WeakTimer};
+use countwheel_time::locks::lock;
 
 /// A future that runs on a timer's executor. Dropping this lets it run on.
 pub(crate) struct Spawned {
@@ -68,11 +69,7 @@ impl<F> End for Courier<F> {
 
 impl<F> Courier<F> {
     fn drop_future(&self) {
-        let future = self
-            .future
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let future = lock(&self.future).take();
         returns(|| drop(future));
     }
 }
@@ -95,7 +92,7 @@ impl<F: Future<Output = ()> + Send + 'static> Courier<F> {
         let waker = Waker::from(Arc::clone(self));
         let mut polled = Poll::Ready(());
         let whole = returns(|| {
-            let mut future = self.future.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut future = lock(&self.future);
             if let Some(future) = future.as_mut() {
                 polled = future.as_mut().poll(&mut Context::from_waker(&waker));
             }

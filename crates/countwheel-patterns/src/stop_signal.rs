@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::future::{self, Future};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use countwheel::building::block_for;
 use countwheel::building::returns;
 use countwheel_time::Patience;
+use countwheel_time::locks::lock;
 
 /// Tells work that is under way to stop: because it took too long, was overtaken, or is no
 /// longer wanted.
@@ -127,8 +128,7 @@ impl StopSignal {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        let waiting = self.shared.waiting.lock();
-        waiting.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.waiting)
     }
 }
 

@@ -5,11 +5,12 @@
 //! that reads the machine's clocks.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use crate::boot::{self, BootId};
+use crate::locks::lock;
 
 /// A point on the monotonic time line: whole nanoseconds since the clock was made.
 ///
@@ -420,9 +421,9 @@ struct ManualReadings {
     /// How long it was suspended.
     suspended_nanos: AtomicU64,
     /// Wall time in nanoseconds, so that advancing by less than a microsecond adds up.
-    wall_nanos: std::sync::Mutex<u128>,
+    wall_nanos: Mutex<u128>,
     /// The start of the machine, and where the others, added, stood then.
-    booted: std::sync::Mutex<(BootId, u64)>,
+    booted: Mutex<(BootId, u64)>,
 }
 
 impl Default for ManualReadings {
@@ -432,8 +433,8 @@ impl Default for ManualReadings {
         Self {
             now_nanos: AtomicU64::default(),
             suspended_nanos: AtomicU64::default(),
-            wall_nanos: std::sync::Mutex::default(),
-            booted: std::sync::Mutex::new((id, 0)),
+            wall_nanos: Mutex::default(),
+            booted: Mutex::new((id, 0)),
         }
     }
 }
@@ -490,18 +491,12 @@ impl ManualClock {
         *self.wall() = u128::from(timestamp.as_micros()) * 1_000;
     }
 
-    fn wall(&self) -> std::sync::MutexGuard<'_, u128> {
-        self.readings
-            .wall_nanos
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn wall(&self) -> MutexGuard<'_, u128> {
+        lock(&self.readings.wall_nanos)
     }
 
-    fn booted(&self) -> std::sync::MutexGuard<'_, (BootId, u64)> {
-        self.readings
-            .booted
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn booted(&self) -> MutexGuard<'_, (BootId, u64)> {
+        lock(&self.readings.booted)
     }
 }
 

@@ -12,6 +12,7 @@
 //! | draws that a seed repeats | [`Random`] |
 //! | the distribution of durations | [`Histogram`] |
 //! | to say when to try again after a failure | a [`RetryPolicy`], or a [`Preset`] of one |
+//! | a lock without poison | [`locks`] |
 //!
 //! This crate has no timer, no wheel and no thread: timers are in the crate `countwheel`, which
 //! exports the clocks again.
@@ -38,6 +39,7 @@ mod boot;
 mod by;
 mod clock;
 mod histogram;
+pub mod locks;
 mod random;
 mod retry;
 

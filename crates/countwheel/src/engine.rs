@@ -3,7 +3,7 @@
 //! The engine never waits. A host calls [`Engine::turn`] and sleeps for the returned time; a call
 //! that needs the host sooner wakes it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::concurrent::{Host, Ready, Shards};
@@ -12,6 +12,7 @@ use crate::stats::{RunningTask, SlowTask, Snapshot, Stats};
 use crate::task::{Job, Task, returns};
 use crate::watchdog::Health;
 use crate::{Clock, Fired, Instant, Unfired};
+use countwheel_time::locks::lock;
 use countwheel_time::nanos;
 
 /// What the handles, the host and the executor's work share.
@@ -611,8 +612,4 @@ impl Drop for Hosting<'_> {
     fn drop(&mut self) {
         self.0.ready.set_host(Host::None);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

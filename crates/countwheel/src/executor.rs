@@ -6,13 +6,14 @@ pub(crate) mod tokio;
 use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::Builder;
 use std::time::Duration;
 
 use crate::Task;
 use crate::engine::Engine;
 use crate::task::returns;
+use countwheel_time::locks;
 
 /// Where tasks run. The second of the seams.
 ///
@@ -286,8 +287,7 @@ impl PoolShared {
                     return;
                 }
                 state.idle += 1;
-                let woken = self.work_came.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
+                state = locks::whole(self.work_came.wait(state));
                 state.idle -= 1;
             };
             drop(state);
@@ -296,7 +296,7 @@ impl PoolShared {
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.state)
     }
 }
 

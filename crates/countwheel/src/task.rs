@@ -3,13 +3,14 @@
 use std::any::type_name;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::{mem, thread};
 
 use crate::Instant;
 use crate::Patience;
 use crate::concurrent::Parker;
+use countwheel_time::locks;
 
 /// What a timer holds for one thing that is to happen.
 pub(crate) enum Job {
@@ -152,8 +153,7 @@ impl Task {
     /// ```
     #[must_use]
     pub fn name(&self) -> &'static str {
-        let job = self.job.lock();
-        job.unwrap_or_else(PoisonError::into_inner).name()
+        locks::lock(&self.job).name()
     }
 
     /// Runs the task here and now.
@@ -162,9 +162,7 @@ impl Task {
     }
 
     pub(crate) fn into_job(self) -> Job {
-        self.job
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
+        locks::whole(self.job.into_inner())
     }
 }
 

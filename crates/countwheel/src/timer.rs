@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::stop::{Stop, Stopped, Stopping};
 use crate::task::{Delivery, Function, Job, Task};
 use crate::timeout::Timeout;
 use crate::{Instant, TimerKey};
+use countwheel_time::locks::lock;
 
 /// Runs tasks once their deadlines are reached.
 ///
@@ -385,8 +386,7 @@ impl Timer {
         if owner.hosted.load(Ordering::Acquire) {
             return Ok(());
         }
-        let starting = owner.starting.lock();
-        let _one_at_a_time = starting.unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = lock(&owner.starting);
         if owner.hosted.load(Ordering::Acquire) {
             return Ok(());
         }

@@ -2,13 +2,14 @@
 //! complain.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
 use crate::Timer;
 use crate::engine::Engine;
 use crate::task::returns;
+use countwheel_time::locks::{self, lock};
 
 /// Whether a timer does what it is for. See [`Timer::health`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -200,12 +201,8 @@ impl End {
         let waited = self
             .came
             .wait_timeout_while(has_come, period, |has_come| !*has_come);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+        *locks::whole(waited).0
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -37,6 +37,7 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{DueClock, Key, QueueName, Record, Revision, StateKind, TimerName, Wake};
 use countwheel_time::Timestamp;
+use countwheel_time::locks::lock;
 
 use crate::ours::STORE_ID;
 use crate::stopwatch::pause;
@@ -209,7 +210,7 @@ impl<L: Library> Behind<L> {
             lost.try_for_each(|lost| put(lost, Some(UNREADABLE)))
         })?;
         self.ingested.store(segment, Ordering::SeqCst);
-        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = reached;
+        *lock(&self.reached) = reached;
         Ok(())
     }
 
@@ -341,19 +342,18 @@ impl<L: Library> Sorted for Behind<L> {
     }
 
     fn reached(&self) -> Option<Reached> {
-        *self.reached.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.reached)
     }
 
     fn checkpoint(&self, reached: Reached) -> Result<(), StoreError> {
         self.write_mark(reached).map_err(failed)?;
-        let mut known = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.reached);
         *known = (*known).max(Some(reached));
         Ok(())
     }
 
     fn ingest(&self, segment: u64, moved: Flushed) -> Result<(), StoreError> {
-        let ingesting = self.ingesting.lock();
-        let _one_at_a_time = ingesting.unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = lock(&self.ingesting);
         self.take_in(segment, &moved).map_err(failed)
     }
 

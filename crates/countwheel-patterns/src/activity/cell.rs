@@ -1,9 +1,10 @@
 //! One watched thing.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use countwheel::TimerKey;
+use countwheel_time::locks::lock;
 
 use super::Live;
 
@@ -104,7 +105,7 @@ impl<D> Cell<D> {
     }
 
     pub(super) fn place(&self) -> MutexGuard<'_, Option<TimerKey>> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.place)
     }
 }
 

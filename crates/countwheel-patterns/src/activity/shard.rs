@@ -3,7 +3,7 @@
 //! Under the lock no foreign code runs, and no cell is dropped.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use std::vec;
 
@@ -15,6 +15,7 @@ use countwheel::building::returns;
 use countwheel::building::run_soon;
 use countwheel::building::{Bell, Rung};
 use countwheel::{Driver, Instant, Layout, Resolution, Timer};
+use countwheel_time::locks;
 
 /// What is to be done about cells of which nothing was heard.
 pub(crate) trait Policy: Send + Sync + Sized + 'static {
@@ -87,7 +88,7 @@ impl<P: Policy> ActivityShard<P> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Driver<Arc<Cell<P::Data>>>> {
-        self.wheel.lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.wheel)
     }
 
     /// Files a cell that is in nobody's hands, to be looked at no sooner than `no_sooner`.

@@ -4,11 +4,12 @@
 //! difference to every lease of that run. Here the difference is taken out of time itself: activity
 //! is written down, and judged, on a clock from which all stalls so far are subtracted.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use countwheel::Instant;
+use countwheel_time::locks::lock;
 use countwheel_time::nanos;
 
 /// A time from which stalls are subtracted, in nanoseconds.
@@ -62,7 +63,7 @@ impl Stalls {
         if join().is_ok() {
             return;
         }
-        let _one_at_a_time = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = lock(&self.first);
         if join().is_err() {
             self.last.fetch_max(now.as_nanos(), Ordering::Relaxed);
             self.members.store(1, Ordering::Release);
@@ -91,7 +92,7 @@ impl Stalls {
             return;
         }
         // Who comes meanwhile has to wait: it must not judge by a time that has the stall in it.
-        let _one_at_a_time = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = lock(&self.first);
         let since = now.saturating_sub(self.last.load(Ordering::Relaxed));
         if since / 2 > self.period {
             self.count.fetch_add(1, Ordering::Relaxed);

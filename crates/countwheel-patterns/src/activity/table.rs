@@ -5,7 +5,7 @@ use std::io;
 use std::iter;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::shard::{ActivityShard, Policy};
 use super::stalls::Stalls;
 use countwheel::building::tick_duration;
 use countwheel::{Instant, Resolution, Timer};
+use countwheel_time::locks::lock;
 
 /// Why something is not watched. It comes back unchanged.
 ///
@@ -112,8 +113,7 @@ pub(crate) struct ActivityHub<P> {
 impl<P> ActivityHub<P> {
     /// `None` if the table has stopped.
     pub(crate) fn policy(&self) -> Option<Arc<P>> {
-        let policy = self.policy.lock();
-        policy.unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.policy).clone()
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -249,8 +249,7 @@ pub(crate) type Member<P> = (Arc<ActivityShard<P>>, Arc<Cell<<P as Policy>::Data
 impl<P: Policy> TableOwner<P> {
     fn stop(&self) {
         self.hub.stopped.store(true, Ordering::Release);
-        let policy = self.hub.policy.lock();
-        let policy = policy.unwrap_or_else(PoisonError::into_inner).take();
+        let policy = lock(&self.hub.policy).take();
         for shard in &self.shards {
             shard.clear();
         }

@@ -1,6 +1,6 @@
 //! The one queue below both kinds: a shelf and a line behind a lock, and a bell.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use super::line::{Line, Ticket};
@@ -10,6 +10,7 @@ use crate::FAR;
 use countwheel::building::returns;
 use countwheel::building::{Bell, Rung, driver};
 use countwheel::{Instant, Timer, TimerKey};
+use countwheel_time::locks;
 
 /// One who is called takes one item and, if there is more, so does the next one: it need not
 /// be this call that wakes them all.
@@ -46,7 +47,7 @@ impl<T: Send + 'static> Queue<T> {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State<T>> {
         // A panic under the lock comes from a key that compares itself, and before any change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.state)
     }
 
     pub(super) fn is_closed(&self) -> bool {

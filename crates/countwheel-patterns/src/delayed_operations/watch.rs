@@ -1,7 +1,9 @@
 //! The watched operations under each key.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use countwheel_time::locks::lock;
 
 /// Lists by the hashes of keys, in parts with a lock each.
 ///
@@ -63,7 +65,7 @@ impl<W> WatchLists<W> {
     pub(super) fn all(&self) -> BTreeMap<u64, Arc<W>> {
         let mut all = BTreeMap::new();
         for part in &self.parts {
-            let part = locked(part);
+            let part = lock(part);
             for (&(_, number), watched) in part.iter() {
                 // Dropping a second one never drops the operation: the first is still there.
                 all.entry(number).or_insert_with(|| Arc::clone(watched));
@@ -73,16 +75,12 @@ impl<W> WatchLists<W> {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.parts.iter().map(|part| locked(part).len()).sum()
+        self.parts.iter().map(|part| lock(part).len()).sum()
     }
 
     fn part(&self, hash: u64) -> MutexGuard<'_, Part<W>> {
         // The upper bits: the lower ones order the tree.
         let part = (u128::from(hash) * self.parts.len() as u128) >> 64;
-        locked(&self.parts[usize::try_from(part).unwrap_or(0)])
+        lock(&self.parts[usize::try_from(part).unwrap_or(0)])
     }
-}
-
-fn locked<W>(part: &Mutex<Part<W>>) -> MutexGuard<'_, Part<W>> {
-    part.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 use std::thread::{self, ThreadId};
 
@@ -16,6 +16,7 @@ use super::shard::MapShard;
 use super::ttl::Life;
 use countwheel::Instant;
 use countwheel::building::{block_until, returns};
+use countwheel_time::locks::lock;
 
 /// A load that is under way, in its shard.
 pub(super) struct Loading<K, V> {
@@ -66,7 +67,7 @@ impl<V> Flight<V> {
     }
 
     fn phase(&self) -> MutexGuard<'_, Phase<V>> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.phase)
     }
 
     fn land(&self, landing: Landing<V>) {

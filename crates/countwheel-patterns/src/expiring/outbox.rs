@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::Cause;
 use countwheel::WeakTimer;
 use countwheel::building::returns;
 use countwheel::building::run_soon;
+use countwheel_time::locks::lock;
 
 /// Who hears of the entries that leave.
 pub(super) struct Listener<K, V> {
@@ -75,7 +76,7 @@ impl<K, V> Outbox<K, V> {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue<K, V>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     /// Some of what waits.

@@ -14,7 +14,7 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::Duration;
 
 use super::Cause;
@@ -27,6 +27,7 @@ use countwheel::building::Index;
 use countwheel::building::returns;
 use countwheel::building::{Bell, Rung};
 use countwheel::{Driver, Instant, Timer, TimerKey};
+use countwheel_time::locks;
 
 /// What the shards of one map have in common.
 pub(super) struct MapHub {
@@ -703,7 +704,7 @@ impl<K, V> MapShard<K, V> {
     fn read(&self) -> Locked<RwLockReadGuard<'_, MapBooks<K, V>>> {
         let inside = Inside::enter();
         // What a panic of somebody's `Eq` or `Clone` leaves behind is whole.
-        let books = self.books.read().unwrap_or_else(PoisonError::into_inner);
+        let books = locks::read(&self.books);
         Locked {
             books,
             _inside: inside,
@@ -712,7 +713,7 @@ impl<K, V> MapShard<K, V> {
 
     fn write(&self) -> Locked<RwLockWriteGuard<'_, MapBooks<K, V>>> {
         let inside = Inside::enter();
-        let books = self.books.write().unwrap_or_else(PoisonError::into_inner);
+        let books = locks::write(&self.books);
         Locked {
             books,
             _inside: inside,

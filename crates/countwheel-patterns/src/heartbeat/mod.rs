@@ -7,7 +7,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::recovery::Recoveries;
@@ -18,6 +18,7 @@ use super::spawned::Spawned;
 use countwheel::building::returns;
 use countwheel::{Instant, Timer};
 use countwheel_time::Random;
+use countwheel_time::locks::lock;
 
 pub use self::config::{HeartbeatConfig, HeartbeatConfigError};
 
@@ -373,10 +374,7 @@ impl<P: Peer> Beats<P> {
     }
 
     fn patient(&self, peer: P) -> Patient<P> {
-        let random = self.random.lock();
-        let share = random
-            .unwrap_or_else(PoisonError::into_inner)
-            .up_to(WHOLE.into());
+        let share = lock(&self.random).up_to(WHOLE.into());
         Patient {
             peer,
             no_attempt_before: AtomicU64::new(0),

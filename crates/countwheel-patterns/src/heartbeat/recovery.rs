@@ -1,11 +1,12 @@
 //! One attempt at a time to bring a dead peer back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use super::{Beats, Dead, Patient, Peer, Recovery};
 use crate::activity::{ActivityShard, Cell};
 use crate::spawned::spawn;
+use countwheel_time::locks::lock;
 
 /// How many were begun, and how they ended.
 #[derive(Default)]
@@ -38,10 +39,7 @@ impl<P: Peer> Beats<P> {
         let Ok(spawned) = spawn(&shard.timer().downgrade(), run) else {
             return;
         };
-        let kept = cell.data.attempt.lock();
-        let old = kept
-            .unwrap_or_else(PoisonError::into_inner)
-            .replace(spawned);
+        let old = lock(&cell.data.attempt).replace(spawned);
         drop(old);
         if cell.is_ended() {
             abandon(cell);
@@ -83,8 +81,7 @@ const SHORTEST: u64 = 1_000_000;
 
 /// Drops the attempt that runs, if one does: nobody wants the peer back.
 pub(super) fn abandon<P>(cell: &Cell<Patient<P>>) {
-    let kept = cell.data.attempt.lock();
-    let spawned = kept.unwrap_or_else(PoisonError::into_inner).take();
+    let spawned = lock(&cell.data.attempt).take();
     if let Some(spawned) = spawned {
         spawned.end();
     }

@@ -1,7 +1,7 @@
 //! The way of an expired lease: a second look, a quota, and then the end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use super::quota::Quota;
@@ -12,6 +12,7 @@ use countwheel::building::run_soon;
 use countwheel::building::{Bell, Rung};
 use countwheel::{Instant, Timer};
 use countwheel_time::Random;
+use countwheel_time::locks;
 use countwheel_time::nanos;
 
 type Handler<K> = Box<dyn Fn(&K) + Send + Sync>;
@@ -80,7 +81,7 @@ impl<K: Send + Sync + 'static> Evictions<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool<K>> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.pool)
     }
 
     /// A lease that was in the pool has ended.

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use super::{OwnId, RequestId};
 use countwheel::Instant;
 use countwheel::building::give_memory_back;
+use countwheel_time::locks::lock;
 
 /// The requests that are known by numbers of their callers.
 ///
@@ -72,8 +73,7 @@ impl Directory {
     fn part(&self, own: OwnId) -> MutexGuard<'_, Part> {
         let hash = self.hasher.hash_one(own.0);
         let part = hash % self.parts.len() as u64;
-        let part = &self.parts[usize::try_from(part).unwrap_or(0)];
-        part.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.parts[usize::try_from(part).unwrap_or(0)])
     }
 }
 

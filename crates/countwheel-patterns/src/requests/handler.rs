@@ -1,6 +1,6 @@
 //! Runs a handler: on the executor, or else where the request ends.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::RequestError;
@@ -8,6 +8,7 @@ use super::response::Call;
 use super::shard::RequestShard;
 use countwheel::TimerKey;
 use countwheel::building::returns;
+use countwheel_time::locks::lock;
 
 pub(super) type Handler<T> = Box<dyn FnOnce(Result<T, RequestError>) + Send>;
 
@@ -34,8 +35,7 @@ impl<T: Send + 'static> Handoff<T> {
     }
 
     fn hand_off(&self, result: Result<T, RequestError>) {
-        let handler = self.handler.lock();
-        let handler = handler.unwrap_or_else(PoisonError::into_inner).take();
+        let handler = lock(&self.handler).take();
         if let Some(handler) = handler {
             let start = Start::new(move || handler(result));
             match self.shard.upgrade() {
@@ -65,8 +65,7 @@ impl Start {
     }
 
     fn take(&self) -> Option<Box<dyn FnOnce() + Send>> {
-        let mut start = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        start.take()
+        lock(&self.0).take()
     }
 
     /// Runs it on this thread, unless somebody was faster. True if it ran. A panic ends here.

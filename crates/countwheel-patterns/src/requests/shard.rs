@@ -5,7 +5,7 @@
 //! caller. So no waker, no handler and no destructor runs under the lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use super::books::{ChannelNumber, DueRequest, End, RequestBooks, RequestEntry, Taken};
@@ -19,6 +19,7 @@ use countwheel::building::returns;
 use countwheel::building::run_soon;
 use countwheel::building::{Bell, Rung};
 use countwheel::{Instant, ScheduleError, Timer, TimerKey};
+use countwheel_time::locks;
 
 /// How many entries are taken out under one hold of the lock.
 const SLICE: usize = 256;
@@ -347,7 +348,7 @@ impl<T: Send + 'static> RequestShard<T> {
     #[inline]
     fn lock(&self) -> MutexGuard<'_, RequestBooks<T>> {
         // Nothing foreign runs under the lock, so what a panic left behind is whole.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.books)
     }
 }
 

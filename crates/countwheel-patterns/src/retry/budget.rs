@@ -1,9 +1,10 @@
 //! A bound on the retries of many operations together.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use countwheel::Instant;
+use countwheel_time::locks::lock;
 
 /// How many retries many operations may make together: a share of their first attempts, and a
 /// few each second in any case. So when all fail, a service that is down gets a fifth more
@@ -148,8 +149,7 @@ impl RetryBudget {
     }
 
     fn with<R>(&self, now: Instant, act: impl FnOnce(&mut Window) -> R) -> R {
-        let window = self.shared.window.lock();
-        let mut window = window.unwrap_or_else(PoisonError::into_inner);
+        let mut window = lock(&self.shared.window);
         window.advance(now.as_nanos() / self.shared.slot_nanos);
         act(&mut window)
     }

@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use super::books::{Effects, Landing, Operation, Passage, RetryBooks};
@@ -20,6 +20,7 @@ use countwheel::building::timer_name;
 use countwheel::building::{Bell, Rung};
 use countwheel::{Instant, Timer};
 use countwheel_time::Random;
+use countwheel_time::locks;
 
 /// What both kinds of retry store are made of.
 pub(super) struct Store<K, T, E>
@@ -95,7 +96,7 @@ where
 
     fn lock(&self) -> MutexGuard<'_, RetryBooks<K, T, E>> {
         // What a panic of somebody's `Eq` leaves behind is whole: keys are found first.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.books)
     }
 
     /// Changes the books, and then does what follows from it.

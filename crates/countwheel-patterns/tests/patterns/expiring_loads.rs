@@ -2,12 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 use countwheel::{Clock, Instant, ManualClock, ManualHost, Timer, Timestamp};
 use countwheel_patterns::{ExpiringMap, InsertError, Ttl, WeakExpiringMap};
+use countwheel_time::locks::lock;
 
 use crate::support::{Count, SECOND};
 
@@ -167,7 +168,7 @@ fn what_a_load_replaces_is_dropped_without_the_lock() {
         loader.as_mut().poll(&mut cx).is_ready()
     }));
     assert_eq!(dropped.load(Ordering::SeqCst), 1);
-    *weak.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    *lock(&weak) = None;
     assert!(
         ended.is_ok(),
         "the destructor ran under the lock of the map"

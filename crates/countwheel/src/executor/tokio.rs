@@ -2,12 +2,13 @@
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::runtime::Handle;
 
 use crate::task::returns;
 use crate::{Executor, Work};
+use countwheel_time::locks::lock;
 
 /// Runs tasks on a tokio runtime, so many at a time. With the cargo feature `tokio`.
 ///
@@ -149,5 +150,5 @@ impl Executor for TokioExecutor {
 }
 
 fn take<T>(errand: &Mutex<Option<T>>) -> Option<T> {
-    errand.lock().unwrap_or_else(PoisonError::into_inner).take()
+    lock(errand).take()
 }

@@ -12,7 +12,7 @@ use std::any::type_name;
 use std::borrow::Borrow;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::entry::{KeyEntry, NO_TASK};
 use super::{KeyedStats, Move, SetError, When};
@@ -20,6 +20,7 @@ use crate::building::Index;
 use crate::task::{Job, Run};
 use crate::timer::Rouse;
 use crate::{By, Instant, ScheduleError, Timeout, Timer};
+use countwheel_time::locks;
 
 /// What the shards of one keyed timer have in common.
 pub(super) struct KeyHub<K, V> {
@@ -122,7 +123,7 @@ impl<K, V> KeyShard<K, V> {
     fn lock(&self) -> Locked<'_, K, V> {
         let inside = Inside::enter();
         // What a panic of somebody's `Eq`, `Clone` or clock leaves behind is whole.
-        let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        let books = locks::lock(&self.books);
         Locked {
             books,
             _inside: inside,

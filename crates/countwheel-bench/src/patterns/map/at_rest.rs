@@ -1,9 +1,10 @@
 //! P3m: the memory of entries, and the time at which the map drops expired ones.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use countwheel_time::locks::lock;
 
 use super::{Kind, Map as _};
 use crate::random::SplitMix;
@@ -52,11 +53,11 @@ pub(super) fn measure<K: Kind>(entries: u64, ttl: Duration) -> anyhow::Result<Fi
     }
     map.settle();
     let until = Stopwatch::start().instant() + ttl * (1 + LIVES);
-    let dropped = || drops.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let dropped = || lock(drops).len();
     while dropped() < few.len() && lateness(until) < 0 {
         pause(Duration::from_millis(1));
     }
-    let mut late = drops.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut late = lock(drops).clone();
     pause(ttl);
     for &key in few.iter().step_by(LOOKED_UP) {
         ensure!(map.get(key).is_none(), "an entry has outlived its time");
@@ -91,7 +92,7 @@ pub(crate) struct Token {
 impl Drop for Token {
     fn drop(&mut self) {
         let late = lateness(self.due);
-        let mut drops = self.drops.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drops = lock(self.drops);
         drops.push(late);
     }
 }

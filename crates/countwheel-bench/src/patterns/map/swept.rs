@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use countwheel_time::locks::lock;
 
 use super::{Kind, Map, Value};
 use crate::random::index;
@@ -53,10 +54,6 @@ impl<V> Shared<V> {
             drop(expired);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<V: Value> Map<V> for Shards<V> {

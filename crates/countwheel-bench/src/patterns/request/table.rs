@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use countwheel_time::locks::lock;
 
 use crate::random::index;
 
@@ -39,8 +41,4 @@ impl<V> Table<V> {
         let lengths = self.shards.iter().map(|shard| lock(shard).len() as u64);
         lengths.sum()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,9 +3,11 @@
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
+
+use countwheel_time::locks::lock;
 
 use super::Peer;
 use super::tokio_task::runtime;
@@ -173,7 +175,7 @@ impl<F: Future + Unpin + Send + 'static> Job<F> {
     fn poll(self: &Arc<Self>) {
         let waker = Waker::from(Arc::clone(self));
         let mut context = Context::from_waker(&waker);
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting);
         let is_ready = waiting
             .as_mut()
             .is_some_and(|waiting| Pin::new(&mut waiting.future).poll(&mut context).is_ready());
@@ -185,8 +187,7 @@ impl<F: Future + Unpin + Send + 'static> Job<F> {
     }
 
     fn take(&self) -> Option<Waiting<F>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.take()
+        lock(&self.waiting).take()
     }
 }
 

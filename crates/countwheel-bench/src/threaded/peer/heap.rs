@@ -2,11 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use countwheel_time::locks;
 
 use super::Peer;
 use crate::stopwatch::Stopwatch;
@@ -47,7 +48,7 @@ pub(crate) struct Handle {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.state)
     }
 
     /// What the thread does, for ever.
@@ -55,13 +56,12 @@ impl Shared {
         let mut state = self.lock();
         loop {
             let Some(&Reverse((deadline, handle))) = state.heap.peek() else {
-                state = (self.sooner.wait(state)).unwrap_or_else(PoisonError::into_inner);
+                state = locks::whole(self.sooner.wait(state));
                 continue;
             };
             let left = deadline.saturating_duration_since(Stopwatch::start().instant());
             if left > Duration::ZERO {
-                let woken = self.sooner.wait_timeout(state, left);
-                state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                state = locks::whole(self.sooner.wait_timeout(state, left)).0;
                 continue;
             }
             state.heap.pop();
