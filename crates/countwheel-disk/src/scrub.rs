@@ -5,7 +5,8 @@
 //! serve the reads from its cache.
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::Files;
 use crate::{Scrubbed, Trouble, TroubleReason, Troubles};
@@ -77,7 +78,7 @@ impl Scrub {
         list: impl FnOnce() -> Vec<u64>,
         mut read: impl FnMut(u64, At, &mut Found) -> Piece,
     ) -> Scrubbed {
-        let mut round = lock(&self.round);
+        let mut round = self.round.lock();
         if !round.is_begun {
             round.is_begun = true;
             round.files = list();
@@ -95,7 +96,7 @@ impl Scrub {
             let next = next.or_else(|| round.files.pop().map(|file| (file, At::default())));
             let Some((file, at)) = next else {
                 round.is_begun = false;
-                let mut noted = lock(&self.noted);
+                let mut noted = self.noted.lock();
                 noted.before = std::mem::take(&mut noted.found);
                 scrubbed.ended = true;
                 break;
@@ -106,7 +107,7 @@ impl Scrub {
             round.at = next.map(|next| (file, next));
             for trouble in found.0 {
                 tracing::error!(%trouble, "a scrub found damage");
-                let mut noted = lock(&self.noted);
+                let mut noted = self.noted.lock();
                 if noted.found.len() < Troubles::LISTED_MAX {
                     noted.found.push(trouble);
                 }
@@ -118,7 +119,7 @@ impl Scrub {
 
     /// What this round and the one before found, in files that are still needed.
     pub(super) fn troubles(&self, is_needed: impl Fn(&Path) -> bool) -> Vec<Trouble> {
-        let mut noted = lock(&self.noted);
+        let mut noted = self.noted.lock();
         let Noted { found, before } = &mut *noted;
         for list in [&mut *found, before] {
             list.retain(|one| one.path.as_deref().is_none_or(&is_needed));
@@ -127,8 +128,4 @@ impl Scrub {
         let older: Vec<_> = older.collect();
         found.iter().cloned().chain(older).collect()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

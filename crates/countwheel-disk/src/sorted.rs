@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::codec::{self, CodecError, Indexed};
 use super::{
@@ -511,22 +513,14 @@ impl Default for MemorySorted {
     }
 }
 
-impl MemorySorted {
-    fn unreadable(&self) -> MutexGuard<'_, BTreeSet<(Shard, TimerName)>> {
-        self.unreadable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Sorted for MemorySorted {
     fn ingested(&self) -> u64 {
-        *self.ingested.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.ingested.lock()
     }
 
     fn ingest(&self, segment: u64, flushed: Flushed) -> Result<(), StoreError> {
-        let mut ingested = self.ingested.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut unreadable = self.unreadable();
+        let mut ingested = self.ingested.lock();
+        let mut unreadable = self.unreadable.lock();
         for (shard, change) in flushed.changes()? {
             let name = match &change {
                 Change::Put { record, .. } => Some(&record.name),
@@ -550,7 +544,7 @@ impl Sorted for MemorySorted {
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        if self.unreadable().contains(&(shard, name.clone())) {
+        if self.unreadable.lock().contains(&(shard, name.clone())) {
             return Err(StoreError::Unreadable {
                 problem: format!("the record {name} could not be read"),
             });

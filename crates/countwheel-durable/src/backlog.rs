@@ -8,8 +8,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clocks::Now;
 use crate::planted::planted;
@@ -169,7 +171,7 @@ impl Backlog {
     /// Counts anew, from the beginning.
     pub(crate) fn restart(&mut self) {
         self.sides = DueClock::ALL.map(Side::new);
-        *lock(&self.by_queue) = ByQueue::default();
+        *self.by_queue.lock() = ByQueue::default();
         self.asked = None;
     }
 
@@ -188,7 +190,7 @@ impl Backlog {
         if corrections.is_empty() {
             return;
         }
-        let mut by_queue = lock(&self.by_queue);
+        let mut by_queue = self.by_queue.lock();
         for Correction { queue, was, is } in corrections {
             let counted = was.filter(|_| self.counts(*was) && !planted!(BacklogMissesRemovals));
             if let Some((clock, wake)) = counted {
@@ -260,7 +262,7 @@ impl Backlog {
             while side.reached < side.target && look.may_go_on() {
                 let mut found = Vec::new();
                 side.reached = look.read(side.clock, side.reached, side.target, &mut found)?;
-                let mut by_queue = lock(&self.by_queue);
+                let mut by_queue = self.by_queue.lock();
                 for (wake, queue) in found {
                     side.add(wake, &queue);
                     by_queue.change(&queue, 1);
@@ -354,8 +356,4 @@ impl Look<'_> {
     fn costs(&mut self, entries: usize) {
         *self.left = self.left.saturating_sub(entries);
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel_time::{Clock, Timestamp};
+use parking_lot::Mutex;
 
-use crate::backlog::{self, ByQueue};
+use crate::backlog::ByQueue;
 use crate::clocks::Now;
 use crate::in_flight::InFlight;
 use crate::notes::Notes;
@@ -382,7 +383,7 @@ impl Engine {
     fn see_settings(&mut self, settings: Settings) {
         let settings = Arc::new(settings);
         self.scheduler.knows(Arc::clone(&settings));
-        *backlog::lock(&self.settings) = settings;
+        *self.settings.lock() = settings;
     }
 
     /// The settings as of the last turn: what was committed is in them, and what others have changed

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::Builder;
+
+use parking_lot::{Condvar, Mutex};
 
 /// Something to run once.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
@@ -39,7 +41,7 @@ impl Pool {
     /// Runs `job` on one of the threads. A job must not panic. The pool drops the job if the system
     /// gives no thread at all.
     pub(crate) fn run(&self, job: Job) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         if state.idle <= state.jobs.len() && state.threads < self.0.threads_max {
             let shared = Arc::clone(&self.0);
             let thread = Builder::new().name("countwheel-handle".to_owned());
@@ -62,7 +64,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         state.has_ended = true;
         let jobs = std::mem::take(&mut state.jobs);
         drop(state);
@@ -73,25 +75,18 @@ impl Drop for Pool {
 
 impl Shared {
     fn work(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while !state.has_ended {
             let Some(job) = state.jobs.pop_front() else {
                 state.idle += 1;
-                state = self
-                    .came
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
+                self.came.wait(&mut state);
                 state.idle -= 1;
                 continue;
             };
             drop(state);
             job();
-            state = self.lock();
+            state = self.state.lock();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,13 +5,14 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use countwheel_time::{Clock, Timestamp};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::backlog::{ByQueue, lock};
+use crate::backlog::ByQueue;
 use crate::engine::SeenSettings;
 use crate::gather::Gather;
 use crate::handler::Origin;
@@ -191,7 +192,7 @@ impl Owned {
         let woken = Arc::downgrade(&mailbox);
         engine.on_room(move || {
             if let Some(mailbox) = woken.upgrade() {
-                mailbox.wake(lock(&mailbox.inbox));
+                mailbox.wake(mailbox.inbox.lock());
             }
         });
         let budget = common.budget.clone();
@@ -232,7 +233,7 @@ impl Owned {
     /// Hands in what somebody asks for, or gives it back with the reason.
     pub(crate) fn take_in(&self, asked: Asked) -> Result<(), Box<(Asked, TimerError)>> {
         let (requests, bytes) = (asked.count(), asked.bytes());
-        let mut inbox = lock(&self.mailbox.inbox);
+        let mut inbox = self.mailbox.inbox.lock();
         if inbox.health != Health::Running {
             return Err(Box::new((asked, TimerError::Closed)));
         }
@@ -248,23 +249,23 @@ impl Owned {
 
     /// The settings as its engine knows them.
     pub(crate) fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&lock(&self.settings))
+        Arc::clone(&self.settings.lock())
     }
 
     pub(crate) fn health(&self) -> Health {
-        lock(&self.mailbox.inbox).health.clone()
+        self.mailbox.inbox.lock().health.clone()
     }
 
     /// The store takes no more commits, for this reason.
     pub(crate) fn store_failed(&self, reason: &str) {
-        let mut inbox = lock(&self.mailbox.inbox);
+        let mut inbox = self.mailbox.inbox.lock();
         inbox.store_failure = Some(reason.to_owned());
         self.mailbox.wake(inbox);
     }
 
     /// Tells it to stop. Does not wait.
     pub(crate) fn tell_to_stop(&self, grace: Duration) {
-        let mut inbox = lock(&self.mailbox.inbox);
+        let mut inbox = self.mailbox.inbox.lock();
         if inbox.health == Health::Running {
             inbox.health = Health::Stopping;
             inbox.grace = grace;
@@ -275,13 +276,13 @@ impl Owned {
     /// Waits for the end of the thread. Says how many attempts were left running.
     pub(crate) fn wait(&self) -> usize {
         // Held while joining, so that a second stopper waits for the first one's end.
-        let mut thread = lock(&self.thread);
+        let mut thread = self.thread.lock();
         if let Some(handle) = thread.take() {
             // The thread catches what it runs and cannot panic itself.
             handle.join().unwrap_or_default();
         }
         drop(thread);
-        lock(&self.mailbox.inbox).left_running
+        self.mailbox.inbox.lock().left_running
     }
 }
 
@@ -297,10 +298,10 @@ pub(crate) fn is_handling(id: u64) -> bool {
 
 impl Mailbox {
     fn report(&self, revision: Revision, outcome: Outcome) {
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         if let Some(left) = inbox.left.clone() {
             drop(inbox);
-            lock(&left).remove(revision);
+            left.lock().remove(revision);
             return;
         }
         inbox.outcomes.push_back((revision, outcome));
@@ -350,8 +351,8 @@ impl Runner {
         loop {
             let events = self.next_events(stop_at);
             self.check_store()?;
-            if stop_at.is_none() && lock(&self.mailbox.inbox).health == Health::Stopping {
-                let grace = lock(&self.mailbox.inbox).grace;
+            if stop_at.is_none() && self.mailbox.inbox.lock().health == Health::Stopping {
+                let grace = self.mailbox.inbox.lock().grace;
                 stop_at = Some(self.common.clock.now() + grace);
                 self.engine.pause();
             }
@@ -366,7 +367,7 @@ impl Runner {
             }
             if let Some(at) = stop_at {
                 let running = self.engine.stats().in_flight;
-                let mut inbox = lock(&self.mailbox.inbox);
+                let mut inbox = self.mailbox.inbox.lock();
                 let ended = running == 0 && inbox.is_empty() && self.engine.deferred() == 0;
                 if ended || self.common.clock.now() >= at {
                     inbox.left_running = running;
@@ -388,19 +389,19 @@ impl Runner {
     }
 
     fn check_store(&self) -> Result<(), Ended> {
-        let failure = lock(&self.mailbox.inbox).store_failure.clone();
+        let failure = self.mailbox.inbox.lock().store_failure.clone();
         failure.map_or(Ok(()), |reason| Err(Ended::Failed(reason)))
     }
 
     /// The attempts that run keep their places until they end.
     fn leave(&mut self) {
         let left = self.engine.leave();
-        let mut inbox = lock(&self.mailbox.inbox);
+        let mut inbox = self.mailbox.inbox.lock();
         let left = inbox.left.insert(Arc::new(Mutex::new(left)));
         let left = Arc::clone(left);
         let ended = std::mem::take(&mut inbox.outcomes);
         drop(inbox);
-        let mut left = lock(&left);
+        let mut left = left.lock();
         for (revision, _) in ended {
             left.remove(revision);
         }
@@ -418,7 +419,7 @@ impl Runner {
             self.gather();
         }
         let clock = &self.common.clock;
-        let mut inbox = lock(&self.mailbox.inbox);
+        let mut inbox = self.mailbox.inbox.lock();
         loop {
             let stopping = inbox.health == Health::Stopping && stop_at.is_none();
             if stopping || !inbox.is_empty() {
@@ -435,19 +436,14 @@ impl Runner {
                 None => self.engine.next_wake().map(|at| wait_until(at, clock)),
             };
             inbox.is_asleep = wait != Some(Duration::ZERO);
-            inbox = match wait {
+            let arrived = &self.mailbox.arrived;
+            match wait {
                 Some(Duration::ZERO) => break,
-                Some(wait) => self
-                    .mailbox
-                    .arrived
-                    .wait_timeout(inbox, wait)
-                    .map_or_else(|poison| poison.into_inner().0, |(inbox, _)| inbox),
-                None => self
-                    .mailbox
-                    .arrived
-                    .wait(inbox)
-                    .unwrap_or_else(PoisonError::into_inner),
-            };
+                Some(wait) => {
+                    arrived.wait_for(&mut inbox, wait);
+                }
+                None => arrived.wait(&mut inbox),
+            }
             inbox.is_asleep = false;
         }
         // Neither side can keep the other out: each has half a batch for certain.
@@ -496,7 +492,7 @@ impl Runner {
     /// Lets requests gather that are about to come: see [`Gather`].
     fn gather(&mut self) {
         let clock = &self.common.clock;
-        let arrived = lock(&self.mailbox.inbox).requests;
+        let arrived = self.mailbox.inbox.lock().requests;
         let pause = self.gather.pause(self.lasted, self.answered, arrived);
         let Some(pause) = pause else {
             return;
@@ -508,7 +504,7 @@ impl Runner {
         }
         let requests = pause.requests.min(self.common.max_batch);
         let ended = || {
-            let inbox = lock(&self.mailbox.inbox);
+            let inbox = self.mailbox.inbox.lock();
             let is_full = inbox.requests >= requests;
             let is_over = is_full
                 || !inbox.outcomes.is_empty()
@@ -549,14 +545,14 @@ impl Runner {
             Effect::Start(attempt) => start(common, attempt, mailbox),
         });
         self.lasted = self.common.clock.now().saturating_since(began);
-        *lock(&self.mailbox.stats) = self.engine.stats();
+        *self.mailbox.stats.lock() = self.engine.stats();
         result
     }
 
     /// Leaves nobody waiting, whichever way the thread ended.
     fn end(&mut self, result: Result<(), Ended>) {
         let asked = {
-            let mut inbox = lock(&self.mailbox.inbox);
+            let mut inbox = self.mailbox.inbox.lock();
             inbox.health = match &result {
                 Ok(()) => Health::Stopped,
                 Err(Ended::Lost(reason)) => Health::Lost(reason.clone()),

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel_time::Timestamp;
@@ -34,6 +34,7 @@ use crate::{
     State, StateKind, Stats, TimerError, Verdict, Wake, policy,
 };
 use countwheel_time::Random;
+use parking_lot::Mutex;
 
 mod answer;
 mod batch;

@@ -11,7 +11,6 @@ use std::time::Duration;
 use countwheel_time::{By, Clock};
 use parking_lot::{Mutex, RwLock};
 
-use crate::backlog::lock;
 use crate::handler::Origin;
 use crate::pool::Pool;
 use crate::runner::{Asked, Common, Ended, Owned, is_handling, is_own_thread, shielded};
@@ -1042,7 +1041,7 @@ impl Timers {
         let owned: Vec<_> = hub.owned.read().values().cloned().collect();
         let mut most = Vec::new();
         for owned in &owned {
-            let overdue = lock(&owned.overdue);
+            let overdue = owned.overdue.lock();
             most.extend(overdue.most().take(limit).cloned());
         }
         if owned.len() > 1 {
@@ -1147,7 +1146,7 @@ impl Timers {
         let owned = self.hub.owned.read();
         let all = owned
             .values()
-            .map(|owned| lock(&owned.mailbox.stats).clone());
+            .map(|owned| owned.mailbox.stats.lock().clone());
         all.reduce(|sum, other| sum.with(&other))
             .unwrap_or_default()
     }
@@ -1310,7 +1309,7 @@ impl Hub {
 
     fn overdue_of(&self, queue: &QueueName) -> u64 {
         let owned = self.owned.read();
-        let overdue = owned.values().map(|owned| lock(&owned.overdue).of(queue));
+        let overdue = owned.values().map(|owned| owned.overdue.lock().of(queue));
         overdue.sum()
     }
 
@@ -1330,7 +1329,7 @@ impl Hub {
             if waits {
                 owned.wait()
             } else {
-                lock(&owned.mailbox.inbox).left_running
+                owned.mailbox.inbox.lock().left_running
             }
         });
         left.sum()

@@ -5,9 +5,10 @@
 //! shards whose turns came during the sync before. RocksDB's write groups are the model.
 
 use std::mem;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
-use crate::backlog::lock;
+use parking_lot::{Condvar, Mutex};
+
 use crate::engine::Turn;
 use crate::store::{Commit, Store, StoreError};
 
@@ -48,17 +49,17 @@ enum Word {
 
 impl WaitingThread {
     fn tell(&self, word: Word) {
-        *lock(&self.word) = Some(word);
+        *self.word.lock() = Some(word);
         self.came.notify_one();
     }
 
     fn wait(&self) -> Word {
-        let mut word = lock(&self.word);
+        let mut word = self.word.lock();
         loop {
             if let Some(word) = word.take() {
                 return word;
             }
-            word = self.came.wait(word).unwrap_or_else(PoisonError::into_inner);
+            self.came.wait(&mut word);
         }
     }
 }
@@ -76,7 +77,7 @@ impl Together {
         if turn.changes().is_empty() {
             return (turn, Ok(()));
         }
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         if !queue.is_led {
             queue.is_led = true;
             drop(queue);
@@ -101,7 +102,7 @@ impl Together {
 
     /// Commits what waits.
     fn lead(&self) {
-        let waiting = mem::take(&mut lock(&self.queue).waiting);
+        let waiting = mem::take(&mut self.queue.lock().waiting);
         let next = Next(self);
         let mut led = Led {
             waiting,
@@ -128,7 +129,7 @@ struct Next<'a>(&'a Together);
 
 impl Drop for Next<'_> {
     fn drop(&mut self) {
-        let mut queue = lock(&self.0.queue);
+        let mut queue = self.0.queue.lock();
         match queue.waiting.first() {
             Some(first) => first.place.tell(Word::Lead),
             None => queue.is_led = false,

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use countwheel_time::Timestamp;
+use parking_lot::Mutex;
 
 use crate::TimerName;
 use crate::store::StoreError;
@@ -160,7 +160,7 @@ impl Troubles {
     /// Notes a trouble. Says whether it is new: false for one that is listed already, and for all
     /// that are too many to be listed, which are counted.
     pub fn note(&self, trouble: Trouble) -> bool {
-        let mut noted = self.noted();
+        let mut noted = self.noted.lock();
         if noted.listed.iter().any(|listed| listed.is_same(&trouble)) {
             return false;
         }
@@ -177,33 +177,33 @@ impl Troubles {
     /// The first that were noted and not cleared, at most [`Troubles::LISTED_MAX`].
     #[must_use]
     pub fn list(&self) -> Vec<Trouble> {
-        self.noted().listed.clone()
+        self.noted.lock().listed.clone()
     }
 
     /// How many were noted so far. One that is not listed counts each time it is noted.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.noted().count
+        self.noted.lock().count
     }
 
     /// Whether there is one of this reason.
     #[must_use]
     pub fn has(&self, reason: TroubleReason) -> bool {
-        let noted = self.noted();
+        let noted = self.noted.lock();
         let is_listed = noted.listed.iter().any(|listed| listed.reason == reason);
         is_listed || noted.unlisted.contains(&reason)
     }
 
     /// Forgets those of this reason, once it is gone.
     pub fn clear(&self, reason: TroubleReason) {
-        let mut noted = self.noted();
+        let mut noted = self.noted.lock();
         noted.listed.retain(|listed| listed.reason != reason);
         noted.unlisted.remove(&reason);
     }
 
     /// Forgets those about this file, once the file is gone.
     pub fn clear_file(&self, file: &Path) {
-        let mut noted = self.noted();
+        let mut noted = self.noted.lock();
         noted
             .listed
             .retain(|listed| listed.path.as_deref() != Some(file));
@@ -211,15 +211,11 @@ impl Troubles {
 
     /// Forgets those about the record of this name.
     pub fn clear_name(&self, name: &TimerName) {
-        let mut noted = self.noted();
+        let mut noted = self.noted.lock();
         let begin = format!("{name}: ");
         noted.listed.retain(|listed| {
             listed.reason != TroubleReason::UnreadableRecord || !listed.detail.starts_with(&begin)
         });
-    }
-
-    fn noted(&self) -> MutexGuard<'_, Noted> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -234,7 +230,7 @@ pub(crate) struct Noticed {
 impl Noticed {
     /// Takes what the store says at `now`: what is new gets the time, what is over is forgotten.
     pub(crate) fn look(&self, says: Vec<Trouble>, now: Timestamp) {
-        let mut known = self.of_store.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.of_store.lock();
         if says.is_empty() && known.is_empty() {
             return;
         }
@@ -250,7 +246,7 @@ impl Noticed {
     pub(crate) fn list(&self) -> Vec<Trouble> {
         let mut list = self.own.list();
         let own = list.len();
-        let of_store = self.of_store.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_store = self.of_store.lock();
         for trouble in of_store.iter() {
             if !list[..own].iter().any(|listed| listed.is_same(trouble)) {
                 list.push(trouble.clone());

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::super::directory::{Format, persist_format};
 use super::super::place::DirectoryTree;
@@ -30,12 +31,8 @@ impl RaisedFormat {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Format> {
-        self.format.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn get(&self) -> Format {
-        *self.lock()
+        *self.format.lock()
     }
 
     /// Raises an older format before a commit, if there is room. Without room a commit goes on,
@@ -56,7 +53,7 @@ impl RaisedFormat {
         if planted!(MakingRaisesOnce) && !is_needed {
             return Ok(());
         }
-        let mut format = self.lock();
+        let mut format = self.format.lock();
         if !format.is_older() {
             return Ok(());
         }

@@ -1,9 +1,9 @@
 //! What keeps a log short: full segments are flushed to the sorted store, and spares are made.
 
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::{self, Changes, Logged, Part};
 use super::low_water::Earliest;
@@ -98,7 +98,7 @@ impl<B: Sorted> LogStore<B> {
     }
 
     pub(super) fn try_flush(&self) -> Result<Step, StoreError> {
-        let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.flushing.lock();
         let active = self.writer()?.active.number;
         let oldest = self.state().segments.values().next().cloned();
         let Some(segment) = oldest.filter(|segment| segment.number < active) else {
@@ -213,7 +213,7 @@ impl<B: Sorted> LogStore<B> {
                 }
                 (part.is_first, part.begins) = (false, false);
                 // A commit that waits comes before the next piece.
-                parking_lot::MutexGuard::unlock_fair(writer);
+                MutexGuard::unlock_fair(writer);
             }
         }
         Ok(())
@@ -428,7 +428,7 @@ impl<B: Sorted> LogStore<B> {
         for some in current.slots[from..].chunks(MARKED_AT_ONCE) {
             // With the writer held: a commit whose frame is written has changed the memtable, and
             // the next one sees the marks. Commits wait at the gate until this one is through.
-            let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+            let gate = self.gate.lock();
             let writer = self.writer_whatever();
             drop(gate);
             let mut state = self.state_mut();

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::flush::Step;
 use super::{Fill, LogStore};
@@ -63,13 +65,9 @@ struct Progress {
 }
 
 impl FlushWatch {
-    fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A flush has begun, with so many names in the memtable.
     pub(super) fn begins(&self, names: usize) {
-        let mut progress = self.progress();
+        let mut progress = self.progress.lock();
         // What the sorted store caught up with counts for this flush, which has the rest of the share.
         progress.began = progress.share;
         progress.names = names;
@@ -77,7 +75,7 @@ impl FlushWatch {
 
     /// So much of the flush is done, as a share of 1.
     pub(super) fn tell(&self, share: f64) {
-        let mut progress = self.progress();
+        let mut progress = self.progress.lock();
         let share = progress.began + (1.0 - progress.began) * share;
         // The compaction may have raised it meanwhile: what let a commit on is not taken back.
         progress.share = progress.share.max(share);
@@ -87,7 +85,7 @@ impl FlushWatch {
     /// The sorted store is behind, and has done such a share of what is missing: so much of what
     /// is left until the next segment has been flushed.
     pub(super) fn catches_up(&self, share: f64) {
-        let mut progress = self.progress();
+        let mut progress = self.progress.lock();
         // A part of the rest, so that the sum of all steps stays below 1: a whole flush is still to
         // come, and somebody may wait for all of it.
         progress.share += (1.0 - progress.share) * share.clamp(0.0, 1.0);
@@ -270,7 +268,7 @@ impl<B: Sorted> LogStore<B> {
                 } = progress;
                 *flushes == seen && *share < needed && !*is_stuck && failure.is_none()
             };
-            drop(self.watch.wake.wait_while(progress, waits));
+            self.watch.wake.wait_while(&mut progress, waits);
         }
     }
 
@@ -324,20 +322,20 @@ impl<B: Sorted> LogStore<B> {
                 }
                 // Sooner if something has changed: a commit may wait for it by now.
                 Ok(Step::Later) => {
-                    let progress = self.progress();
                     let waits = |progress: &mut Progress| {
                         progress.changes == changes && !progress.is_stopped
                     };
-                    drop(self.watch.wake.wait_timeout_while(progress, pause, waits));
+                    let progress = &mut self.progress();
+                    self.watch.wake.wait_while_for(progress, waits, pause);
                     pause = PAUSE_MAX.min(2 * pause);
                 }
                 Err(error) if error.is_full() => {
                     tracing::warn!(?pause, "the disk is full");
-                    let progress = self.progress();
                     // No change makes it sooner: each commit is one, and a full disk would be asked
                     // as often as somebody commits.
                     let waits = |progress: &mut Progress| !progress.is_stopped;
-                    drop(self.watch.wake.wait_timeout_while(progress, pause, waits));
+                    let progress = &mut self.progress();
+                    self.watch.wake.wait_while_for(progress, waits, pause);
                     pause = PAUSE_MAX.min(2 * pause);
                 }
                 Err(error) => return self.fail(error.to_string()),
@@ -350,7 +348,7 @@ impl<B: Sorted> LogStore<B> {
         let waits = |progress: &mut Progress| {
             progress.tasks == seen && !progress.is_stopped && progress.failure.is_none()
         };
-        drop(self.watch.wake.wait_while(self.progress(), waits));
+        self.watch.wake.wait_while(&mut self.progress(), waits);
     }
 
     /// Waits until something can be done, or nothing any more.
@@ -362,8 +360,8 @@ impl<B: Sorted> LogStore<B> {
                 return;
             }
             let waits = |progress: &mut Progress| progress.changes == seen && !progress.is_stopped;
-            let waited = self.watch.wake.wait_while(self.progress(), waits);
-            let progress = waited.unwrap_or_else(PoisonError::into_inner);
+            let mut progress = self.progress();
+            self.watch.wake.wait_while(&mut progress, waits);
             if progress.is_stopped || progress.failure.is_some() {
                 return;
             }
@@ -391,7 +389,7 @@ impl<B: Sorted> LogStore<B> {
         self.watch.wake.notify_all();
         drop(progress);
         // Not under the lock: one of them may want to be told of it once more.
-        let listeners = std::mem::take(&mut self.listeners().0);
+        let listeners = std::mem::take(&mut self.watch.on_failure.lock().0);
         for listener in listeners {
             listener(&reason);
         }
@@ -399,7 +397,7 @@ impl<B: Sorted> LogStore<B> {
 
     /// Calls `f` with the reason once nothing is kept short any more, or at once if so.
     pub(super) fn listen(&self, f: OnFailure) {
-        let mut listeners = self.listeners();
+        let mut listeners = self.watch.on_failure.lock();
         // A failure is noted before its listeners are taken, and they are locked here: so `f` is in
         // the list that is taken, or the reason is there already.
         match self.failure() {
@@ -411,13 +409,8 @@ impl<B: Sorted> LogStore<B> {
         }
     }
 
-    fn listeners(&self) -> MutexGuard<'_, Listeners> {
-        let listeners = self.watch.on_failure.lock();
-        listeners.unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.watch.progress()
+        self.watch.progress.lock()
     }
 }
 
@@ -676,7 +669,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_sorted_store_that_is_behind_goes_on_as_it_catches_up() {
         let watch = FlushWatch::default();
-        let share = |watch: &FlushWatch| watch.progress().share;
+        let share = |watch: &FlushWatch| watch.progress.lock().share;
         let mut last = 0.0;
         for _ in 0..8 {
             watch.catches_up(0.125);

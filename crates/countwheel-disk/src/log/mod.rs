@@ -76,9 +76,9 @@ mod writer;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::batch::Form;
 use self::flusher::FlushWatch;
@@ -234,7 +234,7 @@ pub struct LogStore<B> {
     /// Held while the flusher waits for the writer, so that commits let it through.
     gate: Mutex<()>,
     /// Taken before `state`. Fair when it is asked to be, as that is.
-    writer: parking_lot::Mutex<Writer>,
+    writer: Mutex<Writer>,
     /// Fair when it is asked to be: whoever takes it again and again would keep commits out.
     state: RwLock<State>,
     /// The segments of which the opening found the second header damaged, by number.
@@ -243,7 +243,7 @@ pub struct LogStore<B> {
     full_disk: Arc<FullDisk>,
     scrub: Scrub,
     /// Whether the round is through with the log. Held by one step at a time.
-    scrubbed_log: parking_lot::Mutex<bool>,
+    scrubbed_log: Mutex<bool>,
     /// Taken last.
     watch: Arc<FlushWatch>,
 }
@@ -403,13 +403,13 @@ impl<B: Sorted> LogStore<B> {
             recovery,
             flushing: Mutex::new(()),
             gate: Mutex::new(()),
-            writer: parking_lot::Mutex::new(writer),
+            writer: Mutex::new(writer),
             state: RwLock::new(state),
             troubles: Troubles::default(),
             one_header,
             full_disk,
             scrub: Scrub::default(),
-            scrubbed_log: parking_lot::Mutex::default(),
+            scrubbed_log: Mutex::default(),
             watch: Arc::default(),
         };
         match log.make_spares(options.reserve_segments) {
@@ -625,8 +625,8 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// The end of the log, once nobody waits for it that has to come first.
-    fn writer(&self) -> Result<parking_lot::MutexGuard<'_, Writer>, StoreError> {
-        drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
+    fn writer(&self) -> Result<MutexGuard<'_, Writer>, StoreError> {
+        drop(self.gate.lock());
         let writer = self.writer_whatever();
         if writer.poisoned {
             return Err(StoreError::Poisoned);
@@ -634,7 +634,7 @@ impl<B: Sorted> LogStore<B> {
         Ok(writer)
     }
 
-    fn writer_whatever(&self) -> parking_lot::MutexGuard<'_, Writer> {
+    fn writer_whatever(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock()
     }
 

@@ -80,7 +80,7 @@ impl Disk {
     pub fn damage(&self, seed: u64) -> Option<(String, Damage)> {
         let mut random = Random::new(seed);
         let paths = self.paths();
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         for node in state.nodes.values_mut() {
             node.sync();
         }

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
 
 use super::fault::{Failure, Strike, no_space};
 use super::node::{Node, SECTOR};
@@ -88,7 +90,7 @@ impl Handle {
 }
 
 pub(super) fn alive(disk: &Disk, process: u64) -> io::Result<MutexGuard<'_, State>> {
-    let state = disk.lock();
+    let state = disk.0.lock();
     if state.process == process {
         Ok(state)
     } else {
@@ -271,7 +273,7 @@ pub(super) struct File {
 
 impl File {
     pub(super) fn new(disk: Disk, path: &str, node: u64, process: u64) -> Self {
-        if let Some(node) = disk.lock().nodes.get_mut(&node) {
+        if let Some(node) = disk.0.lock().nodes.get_mut(&node) {
             node.opened += 1;
         }
         Self {
@@ -289,7 +291,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let mut state = self.disk.lock();
+        let mut state = self.disk.0.lock();
         if state.process != self.process {
             return;
         }

@@ -33,7 +33,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 pub use damage::Damage;
 use fault::{Armed, Strike};
@@ -123,7 +125,7 @@ impl Disk {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let disk = Self::default();
-        let mut state = disk.lock();
+        let mut state = disk.0.lock();
         state.random = Random::new(seed);
         // Others than those that faults draw.
         state.nonces = Random::new(!seed);
@@ -135,7 +137,7 @@ impl Disk {
     /// the empty one is the disk's own.
     #[must_use]
     pub fn files(&self, directory: &str) -> Arc<dyn Files> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.directory(directory);
         let process = state.process;
         drop(state);
@@ -168,14 +170,14 @@ impl Disk {
         new_store_id: u64,
         options: DiskOptions,
     ) -> Result<SimulatedStore, StoreError> {
-        let process = self.lock().process;
+        let process = self.0.lock().process;
         let place = Tree::new(self.clone(), process);
         SimulatedStore::open(place, Path::new(directory), new_store_id, options)
     }
 
     /// Makes a directory and those above it, durably. Nothing counts it as a call.
     pub fn make_directory(&self, path: &str) {
-        self.lock().directory(path);
+        self.0.lock().directory(path);
     }
 
     /// Panics at a call after so many from now on. A store that writes for ever, within one commit
@@ -192,14 +194,14 @@ impl Disk {
     /// }
     /// ```
     pub fn bound_calls(&self, calls: u64) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let made: u64 = state.counts.iter().sum();
         state.calls_max = made.saturating_add(calls);
     }
 
     /// Plants a fault. Several may wait at a time; each counts for itself, from now on.
     pub fn fail(&self, fault: Fault) {
-        self.lock().faults.push(Armed {
+        self.0.lock().faults.push(Armed {
             fault,
             left: fault.after,
             struck: false,
@@ -208,19 +210,19 @@ impl Disk {
 
     /// Forgets all faults: every call works again.
     pub fn heal(&self) {
-        self.lock().faults.clear();
+        self.0.lock().faults.clear();
     }
 
     /// How many calls have failed by a fault.
     #[must_use]
     pub fn struck(&self) -> u64 {
-        self.lock().struck
+        self.0.lock().struck
     }
 
     /// How many such calls there were.
     #[must_use]
     pub fn calls(&self, calls: Calls) -> u64 {
-        let state = self.lock();
+        let state = self.0.lock();
         let counted = Operation::ALL.iter().zip(state.counts);
         counted
             .filter(|(operation, _)| calls.contains(**operation))
@@ -231,13 +233,13 @@ impl Disk {
     /// The last 64 calls, oldest first.
     #[must_use]
     pub fn last_calls(&self) -> Vec<Call> {
-        self.lock().last.iter().cloned().collect()
+        self.0.lock().last.iter().cloned().collect()
     }
 
     /// The process ends and another begins, on a machine that goes on: what was written is
     /// there, the old handles are dead, and the faults are forgotten.
     pub fn restart(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.process += 1;
         state.faults.clear();
         for node in state.nodes.values_mut() {
@@ -250,7 +252,7 @@ impl Disk {
     /// what survives. See [`Disk`].
     pub fn cut(&self, seed: u64) {
         let mut random = Random::new(seed);
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.process += 1;
         state.faults.clear();
         for directory in state.directories.values_mut() {
@@ -265,7 +267,7 @@ impl Disk {
     /// The machine forgets what it can read again: what a sync that failed left in memory alone
     /// is lost.
     pub fn evict(&self) {
-        for node in self.lock().nodes.values_mut() {
+        for node in self.0.lock().nodes.values_mut() {
             node.evict();
         }
     }
@@ -273,32 +275,32 @@ impl Disk {
     /// A disk that lies: from now on its syncs do nothing, or again what they say. The negative
     /// control of a test of crashes.
     pub fn ignore_syncs(&self, ignores: bool) {
-        self.lock().ignores_syncs = ignores;
+        self.0.lock().ignores_syncs = ignores;
     }
 
     /// How many bytes all files together may have; `None` for no limit. May be changed at any
     /// time.
     pub fn set_capacity(&self, bytes: Option<u64>) {
-        self.lock().capacity = bytes;
+        self.0.lock().capacity = bytes;
     }
 
     /// Whether there is a limit to how many bytes all files may have.
     #[must_use]
     pub fn is_limited(&self) -> bool {
-        self.lock().capacity.is_some()
+        self.0.lock().capacity.is_some()
     }
 
     /// How many bytes all files together have.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.lock().used()
+        self.0.lock().used()
     }
 
     /// Another disk with the same content, of what is durable and of what is not. It has no
     /// process, no faults and no calls yet.
     #[must_use]
     pub fn copy(&self) -> Self {
-        let mut copy = self.lock().clone();
+        let mut copy = self.0.lock().clone();
         copy.faults.clear();
         copy.last.clear();
         (copy.counts, copy.struck) = ([0; Operation::ALL.len()], 0);
@@ -312,7 +314,7 @@ impl Disk {
     /// The paths of all files, in order.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
-        self.lock().paths()
+        self.0.lock().paths()
     }
 
     /// All files by their paths, and what can be read of them: for a comparison.
@@ -340,14 +342,14 @@ impl Disk {
     /// What can be read of a file; `None` if there is none.
     #[must_use]
     pub fn content(&self, path: &str) -> Option<Vec<u8>> {
-        let state = self.lock();
+        let state = self.0.lock();
         let node = state.find(path)?;
         state.nodes.get(&node).map(|node| node.live.clone())
     }
 
     /// Gives a file this content, durably, or makes one with it. Nothing counts it as a call.
     pub fn set_content(&self, path: &str, content: Vec<u8>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         match state.find(path) {
             Some(node) => {
                 let opened = state.nodes.get(&node).map_or(0, |node| node.opened);
@@ -362,7 +364,7 @@ impl Disk {
     /// Removes a file, durably. Nothing counts it as a call. False if there was none.
     pub fn delete(&self, path: &str) -> bool {
         let (parent, name) = split(path);
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let Some(directory) = state.found(parent) else {
             return false;
         };
@@ -371,16 +373,11 @@ impl Disk {
         state.collect();
         removed
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A call may panic where a test asked for it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl fmt::Debug for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.lock();
+        let state = self.0.lock();
         f.debug_struct("Disk")
             .field("process", &state.process)
             .field("files", &state.nodes.len())

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use super::handle::{Handle, alive, outcome};
 use super::{Disk, Operation, State};
 use crate::Files;
 use crate::place::DirectoryTree;
 use countwheel_time::Random;
+use parking_lot::MutexGuard;
 
 /// The directory of the disk itself.
 pub(super) const ROOT: u64 = 0;

@@ -4,8 +4,10 @@
 //! since then goes to the end of the line once more.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::block::Block;
 
@@ -113,15 +115,13 @@ impl Cache {
     }
 
     fn parts(&self) -> impl Iterator<Item = MutexGuard<'_, Part>> {
-        let parts = self.parts.iter();
-        parts.map(|part| part.lock().unwrap_or_else(PoisonError::into_inner))
+        self.parts.iter().map(Mutex::lock)
     }
 
     fn part(&self, file: u64, offset: u64) -> MutexGuard<'_, Part> {
         let mixed = (file ^ (offset >> 3)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let index = usize::try_from(mixed).unwrap_or(0) % PARTS;
-        let part = self.parts[index].lock();
-        part.unwrap_or_else(PoisonError::into_inner)
+        self.parts[index].lock()
     }
 }
 

@@ -74,8 +74,10 @@ mod version;
 mod writer;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use parking_lot::{Mutex, RwLock};
 
 pub use self::check::{TableCheck, TableProblem};
 pub(super) use self::check::{has_reached, ingested};
@@ -314,8 +316,7 @@ impl TableStore {
     }
 
     fn try_persist(&self) -> Result<(), StoreError> {
-        let unpersisted = self.unpersisted.lock();
-        let mut unpersisted = unpersisted.unwrap_or_else(PoisonError::into_inner);
+        let mut unpersisted = self.unpersisted.lock();
         let Some(Unpersisted { is_new, unnamed }) = unpersisted.as_ref() else {
             return Ok(());
         };
@@ -342,7 +343,7 @@ impl TableStore {
     /// Whether [`merge_step`](Self::merge_step) would do something.
     #[must_use]
     pub fn merge_wanted(&self) -> bool {
-        let merging = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
+        let merging = self.merging.lock();
         let options = &self.directory.options;
         !merging.is_empty() || merge::wanted(&self.version(), options, None).is_some()
     }
@@ -358,7 +359,7 @@ impl TableStore {
     /// was changed. Any other error ends this opening of the store. A record that cannot be read is
     /// no error: its run is left alone from then on, and [`Sorted::troubles`] says so.
     pub fn merge_step(&self) -> Result<bool, StoreError> {
-        let mut merging = self.merging.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut merging = self.merging.lock();
         let stepped = self.try_merge_step(&mut merging);
         let is_full = stepped.as_ref().is_err_and(StoreError::is_full);
         self.starved.store(is_full, Ordering::SeqCst);
@@ -570,8 +571,7 @@ impl TableStore {
     }
 
     fn version(&self) -> Arc<Version> {
-        let version = self.version.read();
-        Arc::clone(&version.unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.version.read())
     }
 
     /// Makes `change` part of the store, durably. `written` is what it adds: removed again if
@@ -581,7 +581,7 @@ impl TableStore {
         written: Option<&Arc<TableRun>>,
         change: impl FnOnce(&mut Version),
     ) -> Result<(), StoreError> {
-        let _one_at_a_time = self.editing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.editing.lock();
         self.directory.check_usable()?;
         let mut version = Version::clone(&self.version());
         change(&mut version);
@@ -592,8 +592,7 @@ impl TableStore {
             }
             return Err(error);
         }
-        let mut current = self.version.write().unwrap_or_else(PoisonError::into_inner);
-        *current = Arc::new(version);
+        *self.version.write() = Arc::new(version);
         Ok(())
     }
 
@@ -652,10 +651,7 @@ impl Sorted for TableStore {
     }
 
     fn reached(&self) -> Option<Reached> {
-        let checkpoints = self
-            .checkpoints
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let checkpoints = self.checkpoints.lock();
         if planted!(OpeningBelievesShortLog) {
             return checkpoints.reached();
         }
@@ -663,16 +659,12 @@ impl Sorted for TableStore {
     }
 
     fn checkpoint(&self, reached: Reached) -> Result<(), StoreError> {
-        let mut checkpoints = self
-            .checkpoints
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut checkpoints = self.checkpoints.lock();
         checkpoints.checkpoint(&self.directory, reached)
     }
 
     fn ingest(&self, segment: u64, flushed: Flushed) -> Result<(), StoreError> {
-        let ingesting = self.ingesting.lock();
-        let _one_at_a_time = ingesting.unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.ingesting.lock();
         self.directory.check_usable()?;
         self.try_persist()?;
         let sequence = self.version().sequence + 1;

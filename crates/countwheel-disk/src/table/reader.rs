@@ -3,7 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
 
 use super::block::{Block, Entries};
 use super::directory::{Directory, not_a_store};
@@ -60,13 +62,8 @@ enum GapState {
 }
 
 impl Gap {
-    fn state(&self) -> MutexGuard<'_, GapState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn filled(&self) -> Option<Arc<Block>> {
-        let filled = self.filled.read().unwrap_or_else(PoisonError::into_inner);
-        filled.clone()
+        self.filled.read().clone()
     }
 }
 
@@ -152,13 +149,12 @@ impl Table {
     /// The first range of the index of dues that ends with `key` or later, and in which newer runs
     /// have replaced everything.
     pub(super) fn skip_at(&self, key: &[u8]) -> Option<Range> {
-        let skips = self.skips.read().unwrap_or_else(PoisonError::into_inner);
-        skips.at(key)
+        self.skips.read().at(key)
     }
 
     /// Remembers such a range, in which so many entries were looked at.
     pub(super) fn add_skip(&self, (range, entries): (Range, usize)) {
-        let mut skips = self.skips.write().unwrap_or_else(PoisonError::into_inner);
+        let mut skips = self.skips.write();
         skips.add(range, entries, self.directory.options.skip_min);
     }
 
@@ -178,7 +174,7 @@ impl Table {
     /// A part of an index, or the filter, cannot be read. The table is rewritten for it.
     pub(super) fn index_unreadable(&self, in_dues: bool, error: &StoreError) {
         let is_new = self.directory.note(TroubleReason::UnreadableIndex, error);
-        let mut state = self.gaps[usize::from(in_dues)].state();
+        let mut state = self.gaps[usize::from(in_dues)].state.lock();
         // One that was filled has another one.
         if *state == GapState::None || *state == GapState::Closed && is_new {
             *state = GapState::Open;
@@ -192,7 +188,7 @@ impl Table {
     }
 
     fn close_gap(&self, in_dues: bool) {
-        let mut state = self.gaps[usize::from(in_dues)].state();
+        let mut state = self.gaps[usize::from(in_dues)].state.lock();
         if *state == GapState::Open {
             *state = GapState::Closed;
             self.directory.gaps.closes(in_dues);
@@ -202,7 +198,7 @@ impl Table {
     /// Whether a part of an index cannot be read.
     pub(super) fn has_gap(&self) -> bool {
         let mut gaps = self.gaps.iter();
-        gaps.any(|gap| *gap.state() == GapState::Open)
+        gaps.any(|gap| *gap.state.lock() == GapState::Open)
     }
 
     /// Reads what the damaged parts of the indexes said from the records, as far as those can be
@@ -211,10 +207,10 @@ impl Table {
         let mut is_whole = true;
         for section in [Section::List, Section::Due] {
             let gap = &self.gaps[usize::from(section == Section::Due)];
-            if *gap.state() == GapState::Open {
+            if *gap.state.lock() == GapState::Open {
                 let filled = fill(self, section);
                 let block = filled.block.map(Arc::new);
-                *gap.filled.write().unwrap_or_else(PoisonError::into_inner) = block;
+                *gap.filled.write() = block;
                 if filled.is_whole {
                     self.close_gap(section == Section::Due);
                 }
@@ -354,9 +350,7 @@ impl Table {
 
     /// Where the name stands; `None` if it is not here.
     pub(super) fn find(self: &Arc<Self>, key: &[u8]) -> Result<Option<Cursor>, StoreError> {
-        let kept = self.flat.read().unwrap_or_else(PoisonError::into_inner);
-        let flat = kept.clone();
-        drop(kept);
+        let flat = self.flat.read().clone();
         if let Some(flat) = flat {
             return self.find_by(&flat, key);
         }
@@ -373,9 +367,7 @@ impl Table {
 
     /// What is there in place of the index over names, of which this block cannot be read.
     pub(super) fn flat(&self, lost: Pointer) -> Arc<Flat> {
-        let kept = self.flat.read().unwrap_or_else(PoisonError::into_inner);
-        let flat = kept.clone();
-        drop(kept);
+        let flat = self.flat.read().clone();
         let again = flat.as_ref().and_then(|flat| flat.again(self));
         match (again, flat) {
             (None, Some(flat)) => flat,
@@ -386,8 +378,7 @@ impl Table {
 
     fn keep(&self, flat: Flat) -> Arc<Flat> {
         let flat = Arc::new(flat);
-        let mut kept = self.flat.write().unwrap_or_else(PoisonError::into_inner);
-        *kept = Some(Arc::clone(&flat));
+        *self.flat.write() = Some(Arc::clone(&flat));
         flat
     }
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use countwheel_time::{Clock, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::page::{DueBuilder, PageBuilder, begins_with, position};
 use super::{
@@ -105,12 +106,8 @@ impl MemoryStore {
         }
     }
 
-    fn settings_now(&self) -> MutexGuard<'_, Settings> {
-        self.settings.lock().expect("no panic under the lock")
-    }
-
     fn shards(&self) -> MutexGuard<'_, BTreeMap<Shard, Content>> {
-        let mut shards = self.shards.lock().expect("no panic under the lock");
+        let mut shards = self.shards.lock();
         if let Some(clock) = &self.forgets_by {
             let wall = clock.timestamp();
             shards.values_mut().for_each(|content| content.forget(wall));
@@ -148,7 +145,7 @@ impl Store for MemoryStore {
                     content.last_revision = content.last_revision.max(*revision);
                 }
                 Change::Clock(note) => content.clock = Some(*note),
-                Change::Setting(setting) => self.settings_now().apply(setting),
+                Change::Setting(setting) => self.settings.lock().apply(setting),
             }
         }
         Ok(())
@@ -157,7 +154,7 @@ impl Store for MemoryStore {
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
         // A commit that changes more than one holds the shards.
         let _no_commit = self.shards();
-        let settings = self.settings_now();
+        let settings = self.settings.lock();
         Ok((settings.version() > after).then(|| settings.clone()))
     }
 
