@@ -35,13 +35,14 @@ mod mount;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fuser::{BackgroundSession, MountOption};
 
 use disk::Disk;
+use parking_lot::Mutex;
 
 /// A mounted file system. Unmounted when dropped, and when the process ends in any way.
 pub struct Lossy {
@@ -70,12 +71,6 @@ struct Shared {
     reads_per_error: AtomicU64,
     reads: AtomicU64,
     syncs: AtomicU64,
-}
-
-impl Shared {
-    fn disk(&self) -> MutexGuard<'_, Disk> {
-        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Lossy {
@@ -107,17 +102,17 @@ impl Lossy {
     /// Cuts the power: what was not synced survives or not, as `seed` draws it, and every call
     /// fails until [`heal`](Self::heal).
     pub fn cut(&self, seed: u64) -> Cut {
-        self.shared.disk().cut(seed)
+        self.shared.disk.lock().cut(seed)
     }
 
     /// Power again. Whoever still has a file open must not use it any more.
     pub fn heal(&self) {
-        self.shared.disk().heal();
+        self.shared.disk.lock().heal();
     }
 
     /// Whether syncs answer that all is well and do nothing. For proofs that have to fail then.
     pub fn set_lies(&self, lies: bool) {
-        self.shared.disk().lies = lies;
+        self.shared.disk.lock().lies = lies;
     }
 
     /// Lets so many syncs of directories succeed from now on, and the one after them fail with
@@ -125,13 +120,13 @@ impl Lossy {
     /// the directory keeps them: only who renames them again and syncs that does. With `None` none
     /// fails.
     pub fn fail_directory_sync(&self, after: Option<u64>) {
-        self.shared.disk().directory_syncs_left = after;
+        self.shared.disk.lock().directory_syncs_left = after;
     }
 
     /// Whether a sync of a directory has still to [fail](Self::fail_directory_sync).
     #[must_use]
     pub fn will_fail_directory_sync(&self) -> bool {
-        self.shared.disk().directory_syncs_left.is_some()
+        self.shared.disk.lock().directory_syncs_left.is_some()
     }
 
     /// How long each sync takes; others go on meanwhile.

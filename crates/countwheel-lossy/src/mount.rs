@@ -98,14 +98,14 @@ impl Served {
         mode: u32,
         kind: Kind,
     ) -> Result<FileAttr, Errno> {
-        let mut disk = self.shared.disk();
+        let mut disk = self.shared.disk.lock();
         let owner = (request.uid(), request.gid());
         let node = disk.make(parent, name, (mode, owner, now()), kind)?;
         attributes(&disk, node)
     }
 
     fn list(&self, directory: u64) -> Result<Vec<(u64, FileType, OsString)>, Errno> {
-        let disk = self.shared.disk();
+        let disk = self.shared.disk.lock();
         let Kind::Directory(one) = &disk.node(directory)?.kind else {
             return Err(Errno::NOTDIR);
         };
@@ -127,7 +127,7 @@ impl Served {
     fn sync(&self, node: u64, reply: ReplyEmpty) {
         self.shared.syncs.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::clone(&self.shared);
-        let answer = move |reply: ReplyEmpty| match shared.disk().sync(node) {
+        let answer = move |reply: ReplyEmpty| match shared.disk.lock().sync(node) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error.raw_os_error()),
         };
@@ -159,7 +159,7 @@ fn sleep(time: Duration) {
 
 impl Filesystem for Served {
     fn lookup(&mut self, _: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
-        let disk = self.shared.disk();
+        let disk = self.shared.disk.lock();
         match disk
             .lookup(parent, name)
             .and_then(|node| attributes(&disk, node))
@@ -170,7 +170,7 @@ impl Filesystem for Served {
     }
 
     fn getattr(&mut self, _: &Request<'_>, node: u64, _: Option<u64>, reply: ReplyAttr) {
-        match attributes(&self.shared.disk(), node) {
+        match attributes(&self.shared.disk.lock(), node) {
             Ok(found) => reply.attr(&NO_TIME, &found),
             Err(error) => reply.error(error.raw_os_error()),
         }
@@ -194,7 +194,7 @@ impl Filesystem for Served {
         _: Option<u32>,
         reply: ReplyAttr,
     ) {
-        let mut disk = self.shared.disk();
+        let mut disk = self.shared.disk.lock();
         let mut set = || {
             if let Some(size) = size {
                 disk.content(node)?.set_length(length(size)?);
@@ -245,14 +245,14 @@ impl Filesystem for Served {
     }
 
     fn unlink(&mut self, _: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
-        match self.shared.disk().unlink(parent, name, false) {
+        match self.shared.disk.lock().unlink(parent, name, false) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error.raw_os_error()),
         }
     }
 
     fn rmdir(&mut self, _: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
-        match self.shared.disk().unlink(parent, name, true) {
+        match self.shared.disk.lock().unlink(parent, name, true) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error.raw_os_error()),
         }
@@ -271,7 +271,7 @@ impl Filesystem for Served {
         if flags & !RENAME_NOREPLACE != 0 {
             return reply.error(Errno::INVAL.raw_os_error());
         }
-        let mut disk = self.shared.disk();
+        let mut disk = self.shared.disk.lock();
         match disk.rename((parent, name), (to, to_name), flags == 0) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error.raw_os_error()),
@@ -279,7 +279,7 @@ impl Filesystem for Served {
     }
 
     fn link(&mut self, _: &Request<'_>, node: u64, to: u64, name: &OsStr, reply: ReplyEntry) {
-        let mut disk = self.shared.disk();
+        let mut disk = self.shared.disk.lock();
         match disk
             .link(node, to, name)
             .and_then(|()| attributes(&disk, node))
@@ -291,7 +291,7 @@ impl Filesystem for Served {
 
     fn open(&mut self, _: &Request<'_>, node: u64, _: i32, reply: ReplyOpen) {
         // Without a flag to keep them, the kernel drops the pages that it had of the file.
-        match self.shared.disk().node(node) {
+        match self.shared.disk.lock().node(node) {
             Ok(_) => reply.opened(0, 0),
             Err(error) => reply.error(error.raw_os_error()),
         }
@@ -311,7 +311,7 @@ impl Filesystem for Served {
         if self.read_fails() {
             return reply.error(Errno::IO.raw_os_error());
         }
-        let mut disk = self.shared.disk();
+        let mut disk = self.shared.disk.lock();
         let at = place(offset).and_then(|offset| Ok((offset, disk.content(node)?)));
         match at {
             Ok((offset, content)) => reply.data(content.read(offset, size as usize)),
@@ -331,7 +331,7 @@ impl Filesystem for Served {
         _: Option<u64>,
         reply: ReplyWrite,
     ) {
-        let mut disk = self.shared.disk();
+        let mut disk = self.shared.disk.lock();
         let mut write = || {
             let offset = place(offset)?;
             length((offset + data.len()) as u64)?;
@@ -369,7 +369,7 @@ impl Filesystem for Served {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let mut disk = self.shared.disk();
+        let mut disk = self.shared.disk.lock();
         let mut allocate = || {
             let (offset, size) = (place(offset)?, place(size)?);
             let end = length((offset + size) as u64)?;
@@ -411,7 +411,7 @@ impl Filesystem for Served {
         offset: i64,
         mut reply: ReplyDirectory,
     ) {
-        if let Err(error) = self.shared.disk().powered() {
+        if let Err(error) = self.shared.disk.lock().powered() {
             return reply.error(error.raw_os_error());
         }
         let list = self.lists.get(&list).map_or(&[][..], Vec::as_slice);

@@ -1,7 +1,9 @@
 //! The memory that the bodies of requests take, of one caller and in all.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::callers::Caller;
 
@@ -35,7 +37,7 @@ impl Bodies {
 
     /// How many bytes are taken.
     pub(crate) fn taken(&self) -> usize {
-        self.lock().taken
+        self.state.lock().taken
     }
 
     /// The share of a body that is `caller`'s.
@@ -47,17 +49,13 @@ impl Bodies {
             bytes: 0,
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Share {
     /// Takes so many more bytes. `false` if there are not so many for it.
     pub(crate) fn take(&mut self, bytes: usize) -> bool {
         let most = self.bodies.most;
-        let mut state = self.bodies.lock();
+        let mut state = self.bodies.state.lock();
         let own = self.caller.and_then(|caller| state.callers.get(&caller));
         let own = own.copied().unwrap_or(0) + bytes;
         if state.taken + bytes > most || own > most - most / 4 {
@@ -77,7 +75,7 @@ impl Drop for Share {
         if self.bytes == 0 {
             return;
         }
-        let mut state = self.bodies.lock();
+        let mut state = self.bodies.state.lock();
         state.taken -= self.bytes;
         let Some(caller) = self.caller else { return };
         if let Some(own) = state.callers.get_mut(&caller) {
@@ -112,7 +110,7 @@ mod tests {
         drop(own);
         assert!(other.take(50) && !other.take(1));
         drop(other);
-        let state = bodies.lock();
+        let state = bodies.state.lock();
         assert!(state.taken == 0 && state.callers.is_empty());
     }
 }

@@ -2,13 +2,14 @@
 //! requests it got.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::sleep;
 
@@ -128,13 +129,9 @@ pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
 }
 
 impl Echo {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Received> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts a delivery of `id`: 1 for the first.
     fn count(&self, id: &str) -> u32 {
-        let mut received = self.lock();
+        let mut received = self.0.lock();
         if received.deliveries.len() >= COUNTED_MAX {
             received.deliveries.clear();
         }
@@ -144,12 +141,12 @@ impl Echo {
     }
 
     fn keep(&self, delivery: Delivery) {
-        let mut received = self.lock();
+        let mut received = self.0.lock();
         received.last.truncate(KEPT - 1);
         received.last.push_front(delivery);
     }
 
     fn last(&self) -> Vec<Delivery> {
-        self.lock().last.iter().cloned().collect()
+        self.0.lock().last.iter().cloned().collect()
     }
 }

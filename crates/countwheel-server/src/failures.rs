@@ -3,9 +3,9 @@
 //! attempts, and a line for each would hide all other lines.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use axum::http::uri::Authority;
+use parking_lot::Mutex;
 
 /// The failures of so many targets are told apart. Those of others are counted together.
 const TARGETS_MAX: usize = 1_024;
@@ -31,7 +31,7 @@ pub(crate) struct Failed {
 impl Failures {
     /// An attempt has failed.
     pub(crate) fn failed(&self, target: &Authority) -> Option<Failed> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.lock();
         let is_own = counts.by_target.contains_key(target) || counts.by_target.len() < TARGETS_MAX;
         let count = if is_own {
             counts.by_target.entry(target.clone()).or_default()
@@ -45,8 +45,7 @@ impl Failures {
 
     /// An attempt has succeeded. Says how many have failed before.
     pub(crate) fn succeeded(&self, target: &Authority) -> Option<u64> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.by_target.remove(target)
+        self.0.lock().by_target.remove(target)
     }
 }
 

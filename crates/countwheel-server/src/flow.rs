@@ -3,10 +3,11 @@
 //! out.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel_time::{Clock, Instant};
+use parking_lot::Mutex;
 
 /// So many lines are written in each second.
 const LINES_MAX: u32 = 1_000;
@@ -44,7 +45,7 @@ impl Flow {
 
     /// What is to be written before a line; `None` if the line is left out.
     fn admit(&self) -> Option<String> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let now = self.clock.now();
         let mut before = String::new();
         if now.saturating_since(state.second) >= Duration::from_secs(1) {

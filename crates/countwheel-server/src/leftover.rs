@@ -9,8 +9,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use axum::body::{Body, HttpBody};
 use axum::http::{HeaderValue, Request, Response, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -97,7 +98,7 @@ impl HttpBody for Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let body = self.body.take().filter(|body| !body.is_end_stream());
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = body;
+        *self.left.lock() = body;
     }
 }
 
@@ -105,7 +106,7 @@ impl Leftover {
     /// Reads the rest, or has the answer say that the connection ends with it. A caller that
     /// `waits` to be told before it sends the body has sent none.
     pub(crate) async fn read<B>(self, waits: bool, answer: &mut Response<B>, lingers: &Lingers) {
-        let left = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let left = self.0.lock().take();
         let Some(body) = left else { return };
         let is_short = body.size_hint().lower() <= REST_MAX_BYTES as u64;
         let is_read = !waits && is_short && {

@@ -10,8 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::callers::Caller;
@@ -159,7 +160,7 @@ impl Places {
 
     /// Whether most of many connections have gone since this was last so: what they used is free.
     pub(crate) fn have_ebbed(&self) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let left = state.connections.len();
         let have_ebbed = state.peak >= FLOOD_MIN && left <= state.peak / 4;
         if have_ebbed {
@@ -170,7 +171,7 @@ impl Places {
 
     /// What the operator sees of them.
     pub(crate) fn figures(&self) -> Figures {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         Figures {
             open: state.connections.len(),
             reserved: state.reserved.connections,
@@ -180,7 +181,7 @@ impl Places {
 
     /// From now on there are so many. Of those that are too many go who can.
     pub(crate) fn set_total(&self, total: usize) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let total = total.min(state.limits.connections);
         state.reserve = (total / PLACES_PER_RESERVE).clamp(1, RESERVE_MAX);
         state.most = total.saturating_sub(state.reserve).max(1);
@@ -194,7 +195,7 @@ impl Places {
 
     /// A place for a connection that came: `caller`'s, or a proxy's if there is none.
     pub(crate) fn take(self: &Arc<Self>, caller: Option<Caller>) -> Place {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let of = caller.map_or(Of::Unknown, Of::Caller);
         let own = state.at_limit(of);
         let all = (state.ordinary.connections >= state.most).then(|| state.ordinary.longest());
@@ -227,7 +228,7 @@ impl Places {
 
     /// Waits until those that were told to go have gone, and their files with them.
     pub(crate) async fn all_gone(&self) {
-        while lock(&self.state).leaving > 0 {
+        while self.state.lock().leaving > 0 {
             self.gone.notified().await;
         }
     }
@@ -378,7 +379,7 @@ impl Place {
 
     /// Whether only health and metrics are answered here.
     pub(crate) fn is_reserved(&self) -> bool {
-        let state = lock(&self.places.state);
+        let state = self.places.state.lock();
         let connection = state.connections.get(&self.id);
         connection.is_some_and(|connection| connection.is_reserved)
     }
@@ -387,7 +388,7 @@ impl Place {
     /// on it has a caller of its own. It is moved to the reserve if the caller has as many as it may,
     /// and none of them waits.
     pub(crate) fn is_from(&self, caller: Option<Caller>) {
-        let mut state = lock(&self.places.state);
+        let mut state = self.places.state.lock();
         let Some(connection) = state.connections.get_mut(&self.id) else {
             return;
         };
@@ -411,17 +412,17 @@ impl Place {
 
     /// It is the service's turn. `false` if the connection was told to go.
     pub(crate) fn works(&self) -> bool {
-        lock(&self.places.state).works(self.id)
+        self.places.state.lock().works(self.id)
     }
 
     /// It is the caller's turn, in the middle of a request.
     pub(crate) fn waits(&self) {
-        lock(&self.places.state).waits(self.id);
+        self.places.state.lock().waits(self.id);
     }
 
     /// An answer has left, and it is the caller's turn.
     pub(crate) fn answered(&self) {
-        let mut state = lock(&self.places.state);
+        let mut state = self.places.state.lock();
         if state
             .connections
             .get(&self.id)
@@ -436,7 +437,7 @@ impl Place {
     /// Counts the request that is about to be answered for `caller`, on whose behalf a proxy sent
     /// it. `false` if that one has as many connections and requests as it may, and none of them waits.
     pub(crate) fn is_for(&self, caller: Caller) -> bool {
-        let mut state = lock(&self.places.state);
+        let mut state = self.places.state.lock();
         let of = Of::Caller(caller);
         if let Some(longest) = state.at_limit(of)
             && !state.make_room(longest)
@@ -451,7 +452,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut state = lock(&self.places.state);
+        let mut state = self.places.state.lock();
         if !state.forget(self.id) {
             state.leaving -= 1;
             drop(state);
@@ -466,10 +467,6 @@ fn shrink<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
     if map.capacity() > 64 && map.len() < map.capacity() / 4 {
         map.shrink_to(map.len() * 2);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -584,7 +581,7 @@ mod tests {
             assert!(!is_told(place).await);
         }
         drop(held);
-        assert!(lock(&places.state).of.is_empty());
+        assert!(places.state.lock().of.is_empty());
     }
 
     /// One caller behind a proxy took all but a few of the places, and with them those of the others.
@@ -619,7 +616,7 @@ mod tests {
             assert!(!is_told(other).await);
         }
         drop((own, fifth, reserved, other));
-        let state = lock(&places.state);
+        let state = places.state.lock();
         assert_eq!(state.reserved.connections, 0);
         assert_eq!(state.ordinary.connections, others.len());
     }

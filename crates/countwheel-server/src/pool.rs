@@ -10,7 +10,7 @@ use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
@@ -213,7 +214,7 @@ impl Connection {
 
 impl Idle {
     fn take(&self, target: &Target) -> Option<Sending> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         loop {
             let newest = *state.targets.get(target)?.last()?;
             let (sending, since) = state.remove(newest)?;
@@ -227,7 +228,7 @@ impl Idle {
         if self.most == 0 {
             return;
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         while state.all.len() >= self.most
             && let Some(oldest) = state.all.keys().next().copied()
         {
@@ -248,7 +249,7 @@ impl Idle {
 
     /// Closes what has idled for too long. `false` if nothing idles any more.
     fn sweep(&self) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let idle = state.all.iter();
         let over = idle.filter(|(_, (_, sending, since))| !is_usable(sending, *since));
         let over: Vec<_> = over.map(|(number, _)| *number).collect();
@@ -288,7 +289,7 @@ impl Drop for Measured<'_> {
         let Some(connected) = self.connected.get().copied() else {
             return;
         };
-        let mut phases = lock(self.phases);
+        let mut phases = self.phases.lock();
         phases
             .connect
             .record(connected.saturating_since(self.began));
@@ -384,10 +385,6 @@ impl Service<Uri> for Timed {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use axum::http::uri::PathAndQuery;
@@ -415,7 +412,7 @@ mod tests {
 
     /// How many idle, and to how many targets.
     fn kept(idle: &Idle) -> (usize, usize) {
-        let state = lock(&idle.state);
+        let state = idle.state.lock();
         (state.all.len(), state.targets.len())
     }
 
@@ -435,7 +432,7 @@ mod tests {
         assert!(idle.take(&target(0)).is_none() && idle.take(&target(2)).is_some());
         tokio::time::sleep(2 * IDLE).await;
         assert_eq!(kept(&idle), (0, 0));
-        assert!(!lock(&idle.state).is_swept);
+        assert!(!idle.state.lock().is_swept);
     }
 
     /// Sixteen targets had places, and the others none.

@@ -8,11 +8,12 @@ use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::client::legacy::connect::dns::Name;
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tower_service::Service;
 
@@ -83,7 +84,7 @@ impl Resolver {
 
     async fn addresses(self, name: Name) -> Addresses {
         let mut found = {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = self.waiting.lock();
             match waiting.entry(name.clone()) {
                 Entry::Occupied(begun) => begun.get().clone(),
                 Entry::Vacant(place) => {
@@ -103,13 +104,12 @@ impl Resolver {
 
     fn is_known(&self, name: &Name) -> bool {
         // Without any for them, slow names are like all others.
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.contains(name)
+        self.known.lock().contains(name)
     }
 
     /// Notes how a look-up went.
     fn learn(&self, name: Name, is_slow: bool) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if !is_slow {
             known.remove(&name);
         } else if self.has_slow && known.len() < KNOWN_MAX {
@@ -119,7 +119,7 @@ impl Resolver {
 
     async fn find(self, name: Name, send: watch::Sender<Option<Addresses>>) {
         let found = self.on_a_thread(name.clone()).await;
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         waiting.remove(&name);
         send.send_replace(Some(found));
     }
@@ -222,7 +222,7 @@ mod tests {
             .unwrap();
         let mut resolver = Resolver::with(Targets::any(), LOOKUPS_MAX, look_up);
         let mut ask = |name: &str| runtime.spawn(resolver.call(name.parse().unwrap()));
-        let silence = SILENT.lock().unwrap();
+        let silence = SILENT.lock();
         let first = ask("silent.example");
         let waiting: Vec<_> = (0..2 * LOOKUPS_MAX)
             .map(|_| ask("silent.example"))
@@ -242,7 +242,7 @@ mod tests {
                 assert_eq!(one.await.unwrap().unwrap().count(), 1);
             }
         });
-        assert!(resolver.waiting.lock().unwrap().is_empty());
+        assert!(resolver.waiting.lock().is_empty());
         assert_eq!(ASKED.load(Ordering::SeqCst), 1);
     }
 
@@ -256,7 +256,7 @@ mod tests {
         let mut resolver = Resolver::with(Targets::any(), 8, look_up);
         resolver.after = Duration::from_millis(20);
         let mut ask = |name: String| runtime.spawn(resolver.call(name.parse().unwrap()));
-        let silence = SLOW_NAMES.lock().unwrap();
+        let silence = SLOW_NAMES.lock();
         let slow: Vec<_> = (0..8).map(|n| ask(format!("slow-{n}.example"))).collect();
         // The first four have begun, and are slow by now; so are the next four, but they keep their places.
         runtime.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
@@ -265,7 +265,7 @@ mod tests {
             assert!(runtime.block_on(one).unwrap().is_err());
         }
         // Now they are known, and as many as there may be begin among themselves.
-        let silence = SLOW_NAMES.lock().unwrap();
+        let silence = SLOW_NAMES.lock();
         let slow: Vec<_> = (0..8).map(|n| ask(format!("slow-{n}.example"))).collect();
         let other = ask("other.example".to_owned());
         let found: Vec<_> = runtime.block_on(other).unwrap().unwrap().collect();

@@ -1,13 +1,14 @@
 //! The machine of a simulated process: a disk, and one of the stores on it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use countwheel_disk::simulated::Disk;
 use countwheel_disk::{
     Files, LogOptions, LogStore, MemorySorted, Sorted, TableOptions, TableStore,
 };
 use countwheel_durable::store::{MemoryStore, OnDisk, Store, StoreError};
+use parking_lot::Mutex;
 
 use crate::random::Random;
 use crate::sabotage::{Misused, MisusedSorted, MisusedStore, Sabotage};

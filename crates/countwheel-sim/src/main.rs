@@ -4,8 +4,8 @@ mod prove;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
@@ -17,6 +17,7 @@ use countwheel_sim::ages::{self, Ages};
 use countwheel_sim::machine::Kind;
 use countwheel_sim::world::{self, Options, Part, Report};
 use countwheel_sim::{Failure, idle, stress, timers, year};
+use parking_lot::Mutex;
 
 /// The deterministic simulation of durable timers: seed in, verdict out.
 #[derive(Parser)]
@@ -400,10 +401,10 @@ fn search(first: u64, count: u64, options: &Options) -> (Report, Option<Failure>
     let sum = Mutex::new(Report::default());
     let failure = on_all_cores(first, count, |seed| {
         let report = world::run(seed, options)?;
-        lock(&sum).add(&report);
+        sum.lock().add(&report);
         Ok(())
     });
-    let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let sum = sum.into_inner();
     (sum, failure.map(|failure: Box<Failure>| *failure))
 }
 
@@ -426,17 +427,13 @@ fn on_all_cores<F: Send>(
                     }
                     if let Err(failure) = run(first.wrapping_add(index)) {
                         next.store(count, Ordering::Relaxed);
-                        *lock(&failed) = Some(failure);
+                        *failed.lock() = Some(failure);
                     }
                 }
             });
         }
     });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    failed.into_inner()
 }
 
 fn live_ages(seed: u64, days: u32, years: u32, kind: Kind) -> ExitCode {
@@ -544,10 +541,10 @@ fn search_timers(
         let watch = Timer::global().schedule(PATIENCE, hangs);
         let report = timers::run(seed, options);
         drop(watch.map(Timeout::cancel_on_drop));
-        lock(&sum).add(&report?);
+        sum.lock().add(&report?);
         Ok(())
     });
-    let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let sum = sum.into_inner();
     (sum, failure)
 }
 

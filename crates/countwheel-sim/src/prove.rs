@@ -5,7 +5,6 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
@@ -15,8 +14,9 @@ use countwheel_sim::stores::{Tally, bytes, calls, copies, histories};
 use countwheel_sim::world::{self, Options};
 use countwheel_sim::{Failure, Random, panic_text, rot, shards};
 use countwheel_time::{Clock, SystemClock};
+use parking_lot::Mutex;
 
-use crate::{first, lock, on_all_cores};
+use crate::{first, on_all_cores};
 
 /// Memory that a damaged file may make a store ask for.
 const MEMORY_MAX_BYTES: u64 = 64 << 20;
@@ -185,19 +185,19 @@ impl Calls {
                 let failure: Option<Box<Failure>> = on_all_cores(0, cases.len() as u64, |index| {
                     let case = &cases[usize::try_from(index).unwrap_or(0)];
                     let tally = calls::run_case(case, self.stride)?;
-                    lock(&sum).add(&tally);
+                    sum.lock().add(&tally);
                     Ok(())
                 });
                 failure.map_or(Ok(()), Err)?;
             }
-            let scripted = std::mem::take(&mut *lock(&sum));
+            let scripted = std::mem::take(&mut *sum.lock());
             let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds.max(1), |seed| {
                 let tally = calls::run_life(kind, seed)?;
-                lock(&sum).add(&tally);
+                sum.lock().add(&tally);
                 Ok(())
             });
             failure.map_or(Ok(()), Err)?;
-            let drawn = *lock(&sum);
+            let drawn = *sum.lock();
             let took = clock.now().saturating_since(start);
             lines.push(format!("{kind:?}, scripts: {scripted}"));
             lines.push(format!("{kind:?}, drawn from {first}: {drawn}; {took:.1?}"));
@@ -271,12 +271,12 @@ impl Rots {
         let sum = Mutex::new(rot::Report::default());
         let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
             let report = rot::run(seed)?;
-            lock(&sum).add(&report);
+            sum.lock().add(&report);
             Ok(())
         });
         failure.map_or(Ok(()), Err)?;
         let took = clock.now().saturating_since(start);
-        Ok(format!("From {first}: {}; {took:.1?}", *lock(&sum)))
+        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
     }
 }
 
@@ -302,12 +302,12 @@ impl Shards {
         let sum = Mutex::new(shards::Report::default());
         let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
             let report = shards::run(seed, options)?;
-            lock(&sum).add(&report);
+            sum.lock().add(&report);
             Ok(())
         });
         failure.map_or(Ok(()), Err)?;
         let took = clock.now().saturating_since(start);
-        Ok(format!("From {first}: {}; {took:.1?}", *lock(&sum)))
+        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
     }
 }
 
@@ -388,12 +388,12 @@ impl Copies {
             let done = seed.wrapping_sub(first) * copies::MIXES_OF_A_STORE;
             let mixes = (self.mixes - done).min(copies::MIXES_OF_A_STORE);
             let report = copies::run(seed, mixes, &directory, None)?;
-            lock(&sum).add(report);
+            sum.lock().add(report);
             std::fs::remove_dir_all(&directory).map_err(|error| error.to_string())
         });
         match failed {
             Some(why) => Err(why),
-            None => Ok(sum.into_inner().unwrap_or_default()),
+            None => Ok(sum.into_inner()),
         }
     }
 }
@@ -539,11 +539,11 @@ impl Sabotages {
             let mistake = usize::try_from(index).ok().and_then(|index| all.get(index));
             let found = mistake.and_then(|mistake| mistake.look(first));
             let took: Duration = clock.now().saturating_since(start);
-            lock(&results).insert(index, (found, took));
+            results.lock().insert(index, (found, took));
             Ok(())
         });
         debug_assert!(nothing_fails.is_none());
-        let results = std::mem::take(&mut *lock(&results));
+        let results = std::mem::take(&mut *results.lock());
         let mut missed = 0;
         println!("| mistake | stage | found after seeds | in | by |");
         println!("|---|---|---|---|---|");

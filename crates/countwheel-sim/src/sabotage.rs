@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use countwheel_disk::{Files, Flushed, Reached, Sorted, StoreFile};
 use countwheel_durable::store::{
@@ -13,6 +13,7 @@ use countwheel_durable::store::{
     QueueCounts, Scrubbed, Shard, Store, StoreError,
 };
 use countwheel_durable::{Record, Settings, SettingsVersion, StateKind, TimerName, Trouble};
+use parking_lot::Mutex;
 
 use crate::machine::Kept;
 
@@ -214,7 +215,7 @@ pub(crate) struct MisusedSorted {
 
 impl Sorted for MisusedSorted {
     fn ingested(&self) -> u64 {
-        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let late = self.late.lock();
         let late = late.as_ref().map(|(segment, _)| *segment);
         late.unwrap_or_else(|| self.sorted.ingested())
     }
@@ -242,7 +243,7 @@ impl Sorted for MisusedSorted {
         let mut changes = flushed.changes()?;
         match self.how {
             Some(Sabotage::FreeBeforeIngest) => {
-                let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut late = self.late.lock();
                 let before = late.replace((segment, changes));
                 return match before {
                     Some((segment, changes)) => self.sorted.ingest(segment, changes.into()),
@@ -321,13 +322,9 @@ impl MisusedStore {
         }
     }
 
-    fn owned(&self) -> std::sync::MutexGuard<'_, Owned> {
-        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The lease as the store below knows it.
     fn below(&self, lease: Lease) -> Lease {
-        let owned = self.owned();
+        let owned = self.owned.lock();
         match self.how {
             Sabotage::IgnoreFence => owned.lease.unwrap_or(lease),
             Sabotage::FenceStartsAgain => Lease {
@@ -352,7 +349,7 @@ impl Kept for MisusedStore {
 impl Store for MisusedStore {
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
         let mut ownership = self.store.acquire(shard)?;
-        let mut owned = self.owned();
+        let mut owned = self.owned.lock();
         owned.lease = Some(ownership.lease);
         let first = *owned.first.get_or_insert(ownership.lease.fence.0);
         if self.how == Sabotage::FenceStartsAgain {
@@ -375,17 +372,17 @@ impl Store for MisusedStore {
                 self.store.commit(lease, &kept)
             }
             Sabotage::GoOnAfterFailure => {
-                if self.owned().failed {
+                if self.owned.lock().failed {
                     return Ok(());
                 }
                 let result = self.store.commit(lease, changes);
-                self.owned().failed |=
+                self.owned.lock().failed |=
                     matches!(result, Err(StoreError::Disk(DiskError::Io { .. })));
                 result
             }
             Sabotage::CountsDrift => {
                 self.store.commit(lease, changes)?;
-                let mut owned = self.owned();
+                let mut owned = self.owned.lock();
                 for change in changes {
                     match change {
                         Change::Remove { name, .. } => {
@@ -436,7 +433,7 @@ impl Store for MisusedStore {
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         let mut counts = self.store.counts(shard)?;
         if self.how == Sabotage::CountsDrift {
-            let owned = self.owned();
+            let owned = self.owned.lock();
             for name in owned.removed.keys() {
                 if let Some(counts) = counts.iter_mut().find(|c| c.queue == name.queue) {
                     counts.by_state[0] += 1;

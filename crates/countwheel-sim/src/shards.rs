@@ -385,7 +385,7 @@ impl World {
 
     /// Time passes for all, and as each node's clocks have it.
     fn pass(&mut self, micros: u64) {
-        self.shared.seen().time += micros;
+        self.shared.seen.lock().time += micros;
         for node in &self.nodes {
             let nanos = i128::from(micros) * i128::from(1_000_000 + node.rate) / 1_000;
             let nanos = u64::try_from(nanos).unwrap_or(0);
@@ -394,7 +394,7 @@ impl World {
     }
 
     fn time(&self) -> u64 {
-        self.shared.seen().time
+        self.shared.seen.lock().time
     }
 
     /// Somebody goes on, or takes a shard that nobody has.
@@ -443,14 +443,14 @@ impl World {
         let index = usize::try_from(index).unwrap_or(0);
         if self.faults.one_in(self.plan.unavailable) {
             let unavailable = (self.faults.below(4), self.faults.between(1, 3));
-            self.owners[index].seam.faults().unavailable = Some(unavailable);
+            self.owners[index].seam.faults.lock().unavailable = Some(unavailable);
         }
         if self.faults.one_in(self.plan.lost) {
-            self.owners[index].seam.faults().lost = Some(self.faults.one_in(2));
+            self.owners[index].seam.faults.lock().lost = Some(self.faults.one_in(2));
         }
         if self.faults.one_in(self.plan.lease_ends) {
             self.note(index, "the lease ends");
-            self.owners[index].seam.faults().lease_ended = true;
+            self.owners[index].seam.faults.lock().lease_ended = true;
         }
         let owner = &mut self.owners[index];
         if self.faults.one_in(self.plan.hand_overs)
@@ -504,7 +504,7 @@ impl World {
     fn take(&mut self, shard: Shard, node: usize) -> Result<(), String> {
         let seam = Arc::new(Seam::new(self.shared.clone(), self.plan.in_bulk));
         if !self.healing && self.faults.one_in(self.plan.unavailable) {
-            seam.faults().unavailable = Some((self.faults.below(4), 1));
+            seam.faults.lock().unavailable = Some((self.faults.below(4), 1));
         }
         let before = self.owner_of(shard);
         let opened = self.open_engine(&seam, shard, node);
@@ -516,7 +516,7 @@ impl World {
         ));
         let engine = match opened {
             Ok(engine) => engine,
-            Err(StoreError::Unavailable { .. }) if seam.faults().struck => return Ok(()),
+            Err(StoreError::Unavailable { .. }) if seam.faults.lock().struck => return Ok(()),
             Err(error) => return Err(format!("{shard:?} cannot be opened: {error}")),
         };
         self.report.takings += 1;
@@ -524,10 +524,10 @@ impl World {
             self.report.takings_over += 1;
             self.report.takings_within += u64::from(self.owners[before].within.is_some());
         }
-        seam.faults().unavailable = None;
-        seam.faults().struck = false;
+        seam.faults.lock().unavailable = None;
+        seam.faults.lock().struck = false;
         let origin = self.look_at_line(&engine, &seam, shard, node)?;
-        let fence = self.shared.seen().fences.get(&shard).copied();
+        let fence = self.shared.seen.lock().fences.get(&shard).copied();
         self.owners.push(Owner {
             node,
             shard,
@@ -570,7 +570,7 @@ impl World {
         let (wall, boot) = (clock.timestamp(), clock.boot());
         let ahead = engine.stats().line_skew_micros;
         let line = Timestamp::from_micros(wall.as_micros().saturating_add_signed(-ahead));
-        let Some(note) = seam.faults().acquired else {
+        let Some(note) = seam.faults.lock().acquired else {
             return Ok((line, boot));
         };
         let went = signed(line) - signed(note.line);
@@ -583,7 +583,7 @@ impl World {
             }
             return Ok((note.line, note.boot));
         }
-        let seen = self.shared.seen();
+        let seen = self.shared.seen.lock();
         let noted = seen.noted(shard, note);
         let noted = noted.ok_or_else(|| format!("nobody noted {note:?} of {shard:?}"))?;
         let passed = i128::from(seen.time - noted);
@@ -605,9 +605,9 @@ impl World {
         self.healing = true;
         let shared = self.shared.clone();
         self.owners.retain(|owner| {
-            let mut faults = owner.seam.faults();
+            let mut faults = owner.seam.faults.lock();
             (faults.unavailable, faults.lost) = (None, None);
-            let is_current = shared.seen().fences.get(&owner.shard) == Some(&owner.fence);
+            let is_current = shared.seen.lock().fences.get(&owner.shard) == Some(&owner.fence);
             is_current && !faults.lease_ended && owner.leaving.is_none()
         });
         // Every receiver answers now: one by one they may take longer than there are rounds.
@@ -667,7 +667,7 @@ impl World {
 
     /// Who may work on a shard.
     fn owner_of(&self, shard: Shard) -> Option<usize> {
-        let fence = self.shared.seen().fences.get(&shard).copied()?;
+        let fence = self.shared.seen.lock().fences.get(&shard).copied()?;
         let mut owners = self.owners.iter();
         owners.position(|owner| (owner.shard, owner.fence) == (shard, fence))
     }
@@ -688,7 +688,7 @@ impl World {
 
     /// What the store must never do.
     fn look(&self) -> Result<(), String> {
-        self.shared.seen().broken.take().map_or(Ok(()), Err)
+        self.shared.seen.lock().broken.take().map_or(Ok(()), Err)
     }
 
     fn note(&mut self, index: usize, what: impl fmt::Display) {

@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use std::time::Duration;
 use countwheel::{
     Clock, Histogram, Overload, Pool, ScheduleError, Stats, Stop, SystemClock, Timeout, Timer,
 };
+use parking_lot::Mutex;
 
 use crate::idle::pause;
 use crate::random::Random;
@@ -273,8 +274,7 @@ const VIOLATIONS_MAX: usize = 10;
 
 impl Round {
     fn violation(&self, what: String) {
-        let violations = self.violations.lock();
-        let mut violations = violations.unwrap_or_else(PoisonError::into_inner);
+        let mut violations = self.violations.lock();
         if violations.len() < VIOLATIONS_MAX {
             violations.push(what);
         }
@@ -619,7 +619,6 @@ fn round(
     tally.lateness = stats.lateness.clone();
     tally.lateness_max = stats.lateness_max;
     let violations = round.violations.into_inner();
-    let violations = violations.unwrap_or_else(PoisonError::into_inner);
     let name = |what| format!("{executor:?}, {stop:?}: {what}");
     (tally, violations.into_iter().map(name).collect())
 }

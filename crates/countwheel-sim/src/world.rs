@@ -710,7 +710,7 @@ impl World {
             }
             Effect::Start(attempt) => starts.push(attempt),
         });
-        *self.store.next() = NextCommit::default();
+        *self.store.next.lock() = NextCommit::default();
         let stats = self.engine.stats();
         if stats.window_bytes > self.config.window_bytes {
             return Err(format!("{} bytes in memory", stats.window_bytes));
@@ -891,7 +891,7 @@ impl World {
         let slow = self.faults.one_in(self.plan.slow_commit);
         let how = self.faults.below(4);
         let fault = self.draw_fault();
-        let mut next = self.store.next();
+        let mut next = self.store.next.lock();
         next.slow = Duration::from_micros(if slow { self.faults.below(50_000) } else { 0 });
         next.fault = match (crash, how, self.machine.kind) {
             (false, ..) => Fault::None,

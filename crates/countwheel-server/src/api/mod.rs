@@ -16,8 +16,8 @@ pub(crate) mod timers;
 use std::any::Any;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::Body;
@@ -31,6 +31,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use countwheel_durable::{self as durable, TimerError, Timers};
 use countwheel_time::Clock;
+use parking_lot::Mutex;
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, oneshot};
@@ -221,7 +222,7 @@ impl App {
 
     /// What is open of callers and to targets.
     pub(crate) fn callers(&self) -> Callers {
-        let phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        let phases = self.phases.lock();
         Callers {
             places: self
                 .places

@@ -122,11 +122,11 @@ impl World {
     ) -> Result<(), String> {
         let is_current = self.is_current(index);
         let owner = &self.owners[index];
-        let was_lost = owner.seam.faults().was_lost.take();
+        let was_lost = owner.seam.faults.lock().was_lost.take();
         let is_fine = match &committed {
             Ok(()) => true,
             Err(StoreError::Fenced { .. }) => !is_current,
-            Err(StoreError::Unavailable { .. }) => owner.seam.faults().struck,
+            Err(StoreError::Unavailable { .. }) => owner.seam.faults.lock().struck,
             Err(StoreError::Lost { .. }) => was_lost.is_some(),
             Err(_) => false,
         };
@@ -172,7 +172,7 @@ impl World {
                 Effect::Start(attempt) => starts.push(attempt),
                 Effect::BatchAnswer(..) => {}
             });
-        let mut faults = owner.seam.faults();
+        let mut faults = owner.seam.faults.lock();
         let (struck, lease_ended) = (std::mem::take(&mut faults.struck), faults.lease_ended);
         drop(faults);
         self.note(
@@ -282,7 +282,7 @@ impl World {
             Ok(()) | Err(StoreError::Unavailable { .. }) => owner.engine.abandon(),
             error => error,
         };
-        let mut faults = owner.seam.faults();
+        let mut faults = owner.seam.faults.lock();
         let struck = std::mem::take(&mut faults.struck);
         let was_lost = faults.was_lost.take().is_some();
         drop(faults);

@@ -1,20 +1,21 @@
 //! The store as one owner of a shard reaches it: away at times, lost at times, with a lease that ends.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use countwheel_durable::store::{
     Change, ClockNote, Commit, DuePage, DueScan, Fence, Filter, Found, Gaps, Lease, OnDisk,
     Ownership, Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{Record, Settings, SettingsVersion, TimerName, Trouble};
+use parking_lot::Mutex;
 
 use crate::machine::Kept;
 
 /// What all owners share.
 pub(super) struct Shared {
     pub(super) store: Box<dyn Kept>,
-    seen: Mutex<Seen>,
+    pub(super) seen: Mutex<Seen>,
 }
 
 /// What is seen at the store by somebody who misses nothing.
@@ -37,10 +38,6 @@ impl Shared {
             seen: Mutex::default(),
         }
     }
-
-    pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
-        lock(&self.seen)
-    }
 }
 
 impl Seen {
@@ -61,7 +58,7 @@ pub(super) struct Seam {
     shared: Arc<Shared>,
     /// Whether it reads many names in one piece.
     in_bulk: bool,
-    faults: Mutex<Faults>,
+    pub(super) faults: Mutex<Faults>,
 }
 
 /// What goes wrong next, and what went wrong.
@@ -89,12 +86,8 @@ impl Seam {
         }
     }
 
-    pub(super) fn faults(&self) -> MutexGuard<'_, Faults> {
-        lock(&self.faults)
-    }
-
     fn call(&self) -> Result<(), StoreError> {
-        let mut faults = self.faults();
+        let mut faults = self.faults.lock();
         match &mut faults.unavailable {
             None => return Ok(()),
             Some((ahead, _)) if *ahead > 0 => {
@@ -116,7 +109,7 @@ impl Seam {
     /// What goes wrong with a commit before the store has it.
     fn before_commit(&self, lease: Lease) -> Result<(), StoreError> {
         self.call()?;
-        let mut faults = self.faults();
+        let mut faults = self.faults.lock();
         if faults.lost == Some(false) {
             faults.was_lost = faults.lost.take();
             return Err(gone(lease));
@@ -130,12 +123,12 @@ impl Seam {
         Commit { lease, changes }: Commit<'_>,
         committed: Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let mut seen = self.shared.seen();
+        let mut seen = self.shared.seen.lock();
         if committed.is_ok() != seen.is_current(lease) {
             let owner = seen.fences.get(&lease.shard);
             seen.broken = Some(format!("{committed:?} under {lease:?}, of {owner:?}"));
         }
-        let mut faults = self.faults();
+        let mut faults = self.faults.lock();
         let lost = faults.lost.take();
         committed?;
         let time = seen.time;
@@ -187,7 +180,7 @@ impl Store for Seam {
         self.call()?;
         let ownership = self.shared.store.acquire(shard)?;
         let fence = ownership.lease.fence;
-        let mut seen = self.shared.seen();
+        let mut seen = self.shared.seen.lock();
         if seen
             .fences
             .insert(shard, fence)
@@ -195,7 +188,7 @@ impl Store for Seam {
         {
             seen.broken = Some(format!("{fence:?} of {shard:?} is given again"));
         }
-        self.faults().acquired = ownership.clock;
+        self.faults.lock().acquired = ownership.clock;
         Ok(ownership)
     }
 
@@ -228,7 +221,7 @@ impl Store for Seam {
     }
 
     fn may_start(&self, lease: Lease) -> bool {
-        !self.faults().lease_ended && self.shared.seen().is_current(lease)
+        !self.faults.lock().lease_ended && self.shared.seen.lock().is_current(lease)
     }
 
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
@@ -261,8 +254,4 @@ impl Store for Seam {
     fn on_disk(&self) -> Option<&dyn OnDisk> {
         self.shared.store.on_disk()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,7 @@
 //! sorted store has it. On a real machine two threads meet there; here they do so in every life.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use countwheel_disk::simulated::Disk;
 use countwheel_disk::{Flushed, LogOptions, LogStore, MemorySorted, Sorted};
@@ -10,6 +10,7 @@ use countwheel_durable::store::{
     Change, DuePage, DueScan, Filter, Lease, MemoryStore, Page, Shard, Store, StoreError,
 };
 use countwheel_durable::{Record, State, TimerName};
+use parking_lot::Mutex;
 
 use super::answers::Answers;
 use super::script;
@@ -143,17 +144,13 @@ struct Between {
 
 impl Between {
     fn meanwhile(&self, lease: Lease, changes: Vec<Change>) {
-        *self.waits.lock().unwrap_or_else(PoisonError::into_inner) = Some((lease, changes));
+        *self.waits.lock() = Some((lease, changes));
     }
 
     /// Whether it was committed. Asked once.
     fn was_met(&self) -> Result<bool, String> {
-        *self.waits.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let done = self
-            .done
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        *self.waits.lock() = None;
+        let done = self.done.lock().take();
         match done {
             None => Ok(false),
             Some(result) => result.map(|()| true).map_err(|error| error.to_string()),
@@ -161,15 +158,11 @@ impl Between {
     }
 
     fn meet(&self) {
-        let waits = self
-            .waits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let waits = self.waits.lock().take();
         let log = self.log.get().and_then(Weak::upgrade);
         if let (Some((lease, changes)), Some(log)) = (waits, log) {
             let done = log.commit(lease, &changes);
-            *self.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+            *self.done.lock() = Some(done);
         }
     }
 }

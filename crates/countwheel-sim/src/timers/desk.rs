@@ -8,7 +8,7 @@ use std::fmt;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use countwheel::{
     Clock, Executor, Instant, ManualClock, ScheduleError, Stop, Stopped, Stopping, Task, Timeout,
     TimeoutGuard, Timer, Work,
 };
+use parking_lot::{Mutex, MutexGuard};
 
 use super::plan::{Deed, Delay, Kind, OverloadKind, Plan, border, log_uniform, small};
 use super::reference::{Fate, Id, Reference};
@@ -219,7 +220,7 @@ impl Desk {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn now(&self) -> u64 {

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use countwheel_disk::simulated::{self, Disk};
@@ -12,6 +11,7 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{Record, Settings, SettingsVersion, TimerName, Trouble};
 use countwheel_time::ManualClock;
+use parking_lot::Mutex;
 
 use super::boots::Noted;
 use crate::machine::{Kept, Machine};
@@ -22,7 +22,8 @@ pub(super) struct CrashingStore {
     disk: Disk,
     /// Whether it reads many names in one piece.
     in_bulk: bool,
-    next: Mutex<NextCommit>,
+    /// What becomes of the next commit.
+    pub(super) next: Mutex<NextCommit>,
     /// The last commit was refused for lack of room.
     was_full: AtomicBool,
     /// Where the clocks stood when the shard was taken, and what was said of them since.
@@ -66,11 +67,6 @@ impl CrashingStore {
         })
     }
 
-    /// What becomes of the next commit.
-    pub(super) fn next(&self) -> MutexGuard<'_, NextCommit> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the last commit was refused for lack of room. Asked once.
     pub(super) fn was_full(&self) -> bool {
         self.was_full.swap(false, Ordering::Relaxed)
@@ -78,12 +74,12 @@ impl CrashingStore {
 
     /// The note of the clocks that was there when the shard was taken.
     pub(super) fn acquired(&self) -> Option<ClockNote> {
-        *self.acquired.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.acquired.lock()
     }
 
     /// What is known of the notes since.
     pub(super) fn noted(&self) -> Noted {
-        *self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.noted.lock()
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -98,16 +94,13 @@ impl CrashingStore {
 impl Store for CrashingStore {
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
         let ownership = self.inner.acquire(shard)?;
-        *self.acquired.lock().unwrap_or_else(PoisonError::into_inner) = ownership.clock;
-        self.noted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .acknowledged = ownership.clock;
+        *self.acquired.lock() = ownership.clock;
+        self.noted.lock().acknowledged = ownership.clock;
         Ok(ownership)
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
-        let NextCommit { fault, slow } = std::mem::take(&mut *self.next());
+        let NextCommit { fault, slow } = std::mem::take(&mut *self.next.lock());
         self.clock.advance(slow);
         let gone = || {
             DiskError::Io {
@@ -120,7 +113,7 @@ impl Store for CrashingStore {
             Change::Clock(note) => Some(*note),
             _ => None,
         });
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.noted.lock();
         match fault {
             Fault::Before => return Err(gone()),
             Fault::Within(fault) => self.disk.fail(fault),

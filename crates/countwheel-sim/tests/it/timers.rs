@@ -2,11 +2,12 @@
 //! notices. The fixed and fresh seeds of the gate are run by the program, at full speed.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel::{Layout, ManualClock, Timer, pretend_to_be_thread};
 use countwheel_sim::timers::{self, Options, Report, Sabotage};
+use parking_lot::Mutex;
 
 fn options(operations: u64) -> Options {
     Options {
@@ -105,7 +106,7 @@ fn a_task_without_a_delay_does_not_overtake_what_is_overdue_on_another_shard() {
             pretend_to_be_thread(thread);
             let order = Arc::clone(&order);
             let delay = Duration::from_millis(millis);
-            let task = move || order.lock().unwrap().push(name);
+            let task = move || order.lock().push(name);
             timer.schedule(delay, task).unwrap()
         };
         schedule(1, 50, "cancelled").cancel();
@@ -113,6 +114,6 @@ fn a_task_without_a_delay_does_not_overtake_what_is_overdue_on_another_shard() {
         host.clock().advance(Duration::from_millis(100));
         schedule(1, 0, "now");
         host.run_due();
-        assert_eq!(*order.lock().unwrap(), ["overdue", "now"]);
+        assert_eq!(*order.lock(), ["overdue", "now"]);
     }
 }

@@ -2,8 +2,10 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::support::PATIENCE;
 
@@ -16,16 +18,15 @@ impl Gate {
     /// Waits for a release.
     pub(crate) fn wait(&self) {
         let (releases, released) = &*self.0;
-        let releases = releases.lock().unwrap();
-        let waited = released.wait_timeout_while(releases, PATIENCE, |left| *left == 0);
-        let (mut releases, waited) = waited.unwrap();
+        let mut releases = releases.lock();
+        let waited = released.wait_while_for(&mut releases, |left| *left == 0, PATIENCE);
         assert!(!waited.timed_out(), "a delivery was never released");
         *releases -= 1;
     }
 
     pub(crate) fn release(&self) {
         let (releases, released) = &*self.0;
-        *releases.lock().unwrap() += 1;
+        *releases.lock() += 1;
         released.notify_one();
     }
 }

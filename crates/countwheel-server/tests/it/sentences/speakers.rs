@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::process::Output;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel::{KeyedTimer, Move, Timer};
@@ -13,6 +13,7 @@ use countwheel_durable::{
 };
 use countwheel_server::client::{Answer, Client, ClientError, NewTimer};
 use countwheel_time::{By, Clock, SystemClock, Timestamp};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -79,7 +80,7 @@ impl Keyed {
         let fired = Arc::<Mutex<BTreeSet<String>>>::default();
         let note = Arc::clone(&fired);
         let timers = KeyedTimer::new(Timer::new(), move |key: String, ()| {
-            note.lock().unwrap().insert(key);
+            note.lock().insert(key);
         });
         let start = timers.timer().now();
         Self {
@@ -128,7 +129,7 @@ impl Speaker for Keyed {
 
     fn begin(&mut self, _queue: &str) {
         drop(self.timers.drain());
-        self.fired.lock().unwrap().clear();
+        self.fired.lock().clear();
         self.start = self.timers.timer().now();
     }
 
@@ -174,7 +175,7 @@ impl Speaker for Keyed {
     }
 
     fn state(&mut self, key: &str) -> String {
-        let fired = self.fired.lock().unwrap().contains(key);
+        let fired = self.fired.lock().contains(key);
         (if fired { "done" } else { "pending" }).to_owned()
     }
 }

@@ -10,10 +10,11 @@ pub(crate) mod process;
 pub(crate) mod receiver;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::Once;
 use std::time::Duration;
 
 use countwheel_time::{Clock, SystemClock};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -59,7 +60,7 @@ pub(crate) struct Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if std::thread::panicking()
-            && let Some(failure) = &*lock(&FIRST_FAILURE)
+            && let Some(failure) = &*FIRST_FAILURE.lock()
         {
             eprintln!("what failed first: {failure}");
         }
@@ -73,22 +74,20 @@ pub(crate) fn turn() -> Turn {
     HOOK.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |failure| {
-            lock(&FIRST_FAILURE).get_or_insert_with(|| failure.to_string());
+            FIRST_FAILURE
+                .lock()
+                .get_or_insert_with(|| failure.to_string());
             usual(failure);
         }));
     });
-    let alone = lock(&TURN);
-    *lock(&FIRST_FAILURE) = None;
+    let alone = TURN.lock();
+    *FIRST_FAILURE.lock() = None;
     Turn { _alone: alone }
 }
 
 /// A span in microseconds.
 pub(crate) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A number from the environment, or `default`.

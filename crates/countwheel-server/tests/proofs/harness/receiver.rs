@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
@@ -12,11 +12,12 @@ use hyper::header::HeaderMap;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 
 use super::checker::Arrival;
-use super::{caller, lock, now_us};
+use super::{caller, now_us};
 
 /// An HTTP server in this process.
 pub(crate) struct Receiver {
@@ -67,7 +68,7 @@ impl Receiver {
 
     /// What has arrived, in that order.
     pub(crate) fn arrivals(&self) -> Vec<Arrival> {
-        lock(&self.seen.arrivals).clone()
+        self.seen.arrivals.lock().clone()
     }
 
     /// How many deliveries have arrived.
@@ -120,13 +121,13 @@ async fn receive(
         body_bytes: None,
     };
     let place = {
-        let mut arrivals = lock(&seen.arrivals);
+        let mut arrivals = seen.arrivals.lock();
         arrivals.push(arrival);
         arrivals.len() - 1
     };
     if let Ok(body) = request.into_body().collect().await {
         let bytes = u64::try_from(body.to_bytes().len()).unwrap_or(u64::MAX);
-        lock(&seen.arrivals)[place].body_bytes = Some(bytes);
+        seen.arrivals.lock()[place].body_bytes = Some(bytes);
     }
     Ok(Response::new(Empty::new()))
 }
