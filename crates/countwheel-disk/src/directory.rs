@@ -8,11 +8,15 @@
 //!
 //! A look changes nothing: the opening writes neither file before it is known to succeed.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use super::files::is_full;
 use super::place::DirectoryTree;
@@ -49,6 +53,54 @@ pub(super) struct Lock {
     file: Option<File>,
     /// Whether nobody else can be where the directory is.
     is_alone: bool,
+    /// So that a second opening in this process can say where the first one is.
+    here: Option<Arc<OpenHere>>,
+}
+
+/// The directories that this process has open, by device and inode.
+static OPEN_HERE: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+
+/// An entry of [`OPEN_HERE`].
+#[derive(Debug)]
+struct OpenHere((u64, u64));
+
+impl OpenHere {
+    /// What tells a directory from all others; `None` where the system has nothing of the kind.
+    fn identity(directory: &Path) -> Option<(u64, u64)> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let metadata = std::fs::metadata(directory).ok()?;
+            Some((metadata.dev(), metadata.ino()))
+        }
+        #[cfg(not(unix))]
+        {
+            let _ = directory;
+            None
+        }
+    }
+
+    fn note(directory: &Path) -> Option<Arc<Self>> {
+        let identity = Self::identity(directory)?;
+        OPEN_HERE.lock().insert(identity);
+        Some(Arc::new(Self(identity)))
+    }
+
+    /// The error of who finds `path` locked, in `directory` or the directory itself.
+    fn locked(path: &Path, directory: &Path) -> StoreError {
+        let identity = Self::identity(directory);
+        DiskError::Locked {
+            path: path.to_owned(),
+            here: identity.is_some_and(|it| OPEN_HERE.lock().contains(&it)),
+        }
+        .into()
+    }
+}
+
+impl Drop for OpenHere {
+    fn drop(&mut self) {
+        OPEN_HERE.lock().remove(&self.0);
+    }
 }
 
 /// A directory that this process has.
@@ -137,16 +189,19 @@ impl Lock {
                 directory: None,
                 file: None,
                 is_alone: true,
+                here: None,
             });
         }
         let mut lock = Self {
             directory: lock_of(directory, File::try_lock)?,
             file: None,
             is_alone: false,
+            here: None,
         };
         if lock.directory.is_none() || directory.join(LOCK).exists() {
             lock.with_file(directory)?;
         }
+        lock.here = OpenHere::note(directory);
         Ok(lock)
     }
 
@@ -157,13 +212,14 @@ impl Lock {
             directory: share(&self.directory),
             file: share(&self.file),
             is_alone: self.is_alone,
+            here: self.here.clone(),
         }
     }
 
     /// Locks the file as well, for those who know of nothing else; makes it if it is not there.
     pub(super) fn with_file(&mut self, directory: &Path) -> Result<(), StoreError> {
         if self.file.is_none() && !self.is_alone {
-            self.file = Some(take_lock(&directory.join(LOCK))?);
+            self.file = Some(take_lock(directory)?);
         }
         Ok(())
     }
@@ -180,10 +236,7 @@ fn lock_of(
     let file = File::open(directory).map_err(|source| io_error(directory, source))?;
     match lock(&file) {
         Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Err(DiskError::Locked {
-            path: directory.to_owned(),
-        }
-        .into()),
+        Err(TryLockError::WouldBlock) => Err(OpenHere::locked(directory, directory)),
         Err(TryLockError::Error(error)) => {
             tracing::debug!(%error, "the file system has no locks of directories");
             Ok(None)
@@ -224,11 +277,12 @@ pub(super) fn look(
         directory: lock_of(directory, File::try_lock_shared)?,
         file: None,
         is_alone: false,
+        here: None,
     };
     match File::open(&path) {
         Ok(file) => match file.try_lock_shared() {
             Ok(()) => lock.file = Some(file),
-            Err(TryLockError::WouldBlock) => return Err(DiskError::Locked { path }.into()),
+            Err(TryLockError::WouldBlock) => return Err(OpenHere::locked(&path, directory)),
             Err(TryLockError::Error(source)) => return Err(io_error(&path, source)),
         },
         // Nobody has the directory who knows of nothing else.
@@ -425,7 +479,8 @@ pub(super) fn inspect(
     }
 }
 
-fn take_lock(path: &Path) -> Result<File, StoreError> {
+fn take_lock(directory: &Path) -> Result<File, StoreError> {
+    let path = &directory.join(LOCK);
     let file = private_file()
         .create(true)
         .truncate(false)
@@ -433,10 +488,7 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
         .map_err(|source| io_error(path, source))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(DiskError::Locked {
-            path: path.to_owned(),
-        }
-        .into()),
+        Err(TryLockError::WouldBlock) => Err(OpenHere::locked(path, directory)),
         Err(TryLockError::Error(source)) => Err(io_error(path, source)),
     }
 }

@@ -87,8 +87,8 @@ impl Handler for Handlers {
     }
 
     fn blocks(&self) -> bool {
-        let mut all = self.handlers.values().chain(&self.otherwise);
-        all.any(|handler| handler.blocks())
+        let all = self.handlers.values().chain(&self.otherwise);
+        all.map(Arc::as_ref).any(Handler::blocks)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::Attempt;
 /// use countwheel_durable::Payload;
 ///
 /// assert_eq!(Payload::from("close it"), Payload::from(b"close it"));
-/// assert_eq!(Payload::from(()).0, vec![]);
+/// assert_eq!(Payload::from(()), Payload::default());
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Payload(pub Vec<u8>);

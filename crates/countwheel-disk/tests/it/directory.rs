@@ -74,9 +74,21 @@ fn a_second_opening_is_refused_while_the_first_lives() {
     let first = open(directory.path(), 1).unwrap();
     let second = open(directory.path(), 2);
     assert!(
-        matches!(&second, Err(StoreError::Disk(DiskError::Locked { path })) if path == directory.path()),
+        matches!(&second, Err(StoreError::Disk(DiskError::Locked { path, here: true })) if path == directory.path()),
         "{second:?}"
     );
+    #[cfg(unix)]
+    {
+        // By another name, too.
+        let other = tempfile::tempdir().unwrap();
+        let link = other.path().join("link");
+        std::os::unix::fs::symlink(directory.path(), &link).unwrap();
+        let third = open(&link, 2).unwrap_err().to_string();
+        assert_eq!(
+            third,
+            format!("{} is open in this process already", link.display())
+        );
+    }
     first.acquire(Shard::ONLY).unwrap();
     drop(first);
     open(directory.path(), 2).unwrap();

@@ -179,3 +179,18 @@ fn a_scrub_reads_what_the_directory_says_of_itself() {
         "a scrub writes nothing"
     );
 }
+
+#[test]
+fn two_stores_that_name_no_id_give_different_timer_ids() {
+    let ids = [(); 2].map(|()| {
+        let directory = tempfile::tempdir().unwrap();
+        let timers = countwheel_disk::open(directory.path(), |_| ()).unwrap();
+        let hour = std::time::Duration::from_secs(3_600);
+        let id = timers.set("q/a", hour, "").unwrap().id;
+        drop(timers);
+        let again = countwheel_disk::open(directory.path(), |_| ()).unwrap();
+        assert_eq!(again.get("q/a").unwrap().unwrap().id, id);
+        id
+    });
+    assert_ne!(ids[0], ids[1]);
+}

@@ -587,7 +587,7 @@ fn a_directory_stays_locked_when_the_file_is_removed() {
         let refused = refused_unchanged(&made.data(), || open(&made.data()));
         // The file is not there: what is locked is the directory.
         assert!(
-            matches!(&refused, StoreError::Disk(DiskError::Locked { path }) if *path == made.data()),
+            matches!(&refused, StoreError::Disk(DiskError::Locked { path, .. }) if *path == made.data()),
             "{refused}"
         );
         // Whoever only reads is let in.

@@ -22,12 +22,14 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
-    /// Another process has the data directory. Stop that one, or use another directory.
-    #[error("{} is locked by another process", path.display())]
+    /// The data directory is open elsewhere. Stop the other process, or use another directory.
+    #[error("{} is {}", path.display(), if *here { "open in this process already" } else { "locked by another process" })]
     Locked {
         /// What is locked: the directory, or its file `LOCK` where a process of an earlier version,
         /// or a file system without locks of directories, knows of nothing else.
         path: PathBuf,
+        /// Whether this process itself has the directory open.
+        here: bool,
     },
     /// A process changes the directory faster than it can be read. Try again when it does less.
     #[error("{}: a process changes it faster than it can be read", path.display())]
@@ -80,10 +82,14 @@ mod tests {
     #[test]
     fn an_error_of_the_disk_has_the_same_text_and_source_from_a_store() {
         type Make = fn(PathBuf) -> DiskError;
-        let errors: [(Make, &str); 6] = [
+        let errors: [(Make, &str); 7] = [
             (
-                |path| DiskError::Locked { path },
+                |path| DiskError::Locked { path, here: false },
                 "d/f is locked by another process",
+            ),
+            (
+                |path| DiskError::Locked { path, here: true },
+                "d/f is open in this process already",
             ),
             (
                 |path| DiskError::Busy { path },

@@ -194,7 +194,7 @@ fn a_batch_that_is_too_large_is_refused_as_a_whole_and_an_empty_one_is_answered(
         panic!("{refused:?}");
     };
     assert_eq!((requests, limit), (5, 4));
-    assert!(timers.get(&name("0")).unwrap().is_none());
+    assert!(timers.get(name("0")).unwrap().is_none());
     assert_eq!(ask(0).unwrap(), []);
     assert_eq!(ask(4).unwrap().len(), 4);
     timers.stop(Duration::ZERO);

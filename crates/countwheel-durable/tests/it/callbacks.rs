@@ -78,7 +78,7 @@ const PROMPT: [(&str, Call); 18] = [
         Said::Something
     }),
     ("get", |timers| {
-        timers.get(&name("other")).map(drop).unwrap_or_default();
+        timers.get(name("other")).map(drop).unwrap_or_default();
         Said::Something
     }),
     ("list", |timers| {

@@ -162,7 +162,7 @@ fn a_full_inbox_refuses_and_loses_nothing() {
     for answer in answers {
         answer.recv_timeout(PATIENCE).unwrap().unwrap();
     }
-    assert_eq!(timers.get(&name("one too many")).unwrap(), None);
+    assert_eq!(timers.get(name("one too many")).unwrap(), None);
     assert_eq!(timers.counts().unwrap()[0].of(StateKind::Pending), 4);
 }
 
@@ -227,7 +227,7 @@ fn a_handler_that_panics_or_forgets_has_failed_its_attempt() {
     let timers = Timers::open(MemoryStore::new(1), Bad, clock, Config::default()).unwrap();
     for key in ["forgets", "panics"] {
         timers.call(set(key, Duration::ZERO)).unwrap();
-        let failures = || timers.get(&name(key)).unwrap().unwrap().failures;
+        let failures = || timers.get(name(key)).unwrap().unwrap().failures;
         while failures() == 0 {
             std::thread::yield_now();
         }
@@ -383,7 +383,7 @@ fn what_is_deferred_is_answered_also_when_the_scheduler_stops() {
         });
         first.recv_timeout(PATIENCE).unwrap().unwrap();
         for (key, answer) in answers.into_iter().enumerate() {
-            let done = timers.get(&name(&format!("{key}"))).unwrap().is_some();
+            let done = timers.get(name(&format!("{key}"))).unwrap().is_some();
             match answer.recv_timeout(PATIENCE).unwrap() {
                 Ok(_) => assert!(!stops || done),
                 Err(TimerError::Closed) => assert!(stops && !done),

@@ -334,7 +334,7 @@ fn planned_hand_overs_do_not_count_as_interruptions() {
         );
         assert_eq!(timers.hand_over(shard, Duration::ZERO), 1);
         assert!(!timers.owned().contains_key(&shard));
-        let record = timers.get(&name("a")).unwrap().unwrap();
+        let record = timers.get(name("a")).unwrap().unwrap();
         assert_eq!((record.state, record.attempt), (State::Pending, number));
         timers.take(shard).unwrap();
     }

@@ -314,7 +314,7 @@ impl Durable {
             Do::RemoveIf(key, which) => self.remove(key, self.revision(which), false)?,
             Do::RemovePending(key) => self.remove(key, Precondition::None, true)?,
             Do::Get(key) => {
-                let record = self.timers.get(&self.timer(key))?;
+                let record = self.timers.get(self.timer(key))?;
                 let record = record.ok_or(TimerError::NotFound)?;
                 Say::Is(
                     record.state.kind().to_string(),
@@ -396,7 +396,7 @@ impl Speaker for Durable {
     }
 
     fn state(&mut self, key: &str) -> String {
-        let record = self.timers.get(&self.timer(key)).unwrap();
+        let record = self.timers.get(self.timer(key)).unwrap();
         record.map_or("gone".to_owned(), |it| it.state.kind().to_string())
     }
 }
