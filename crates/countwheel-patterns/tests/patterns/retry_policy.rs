@@ -47,14 +47,15 @@ fn presets_have_the_numbers_of_the_originals() {
     assert_eq!(last.at, 24 * HOUR + 4 * 60 * SECOND);
 }
 
-/// 2.8: first + increment × (n − 1).
+/// 2.8: first + increment × (n − 1), with the defaults of SOFARegistry v5.4.2. A publication and
+/// a cancellation once stood here with smaller increments than theirs.
 #[test]
 fn linear_schedules_are_those_of_sofa_registry() {
     let millis = Duration::from_millis;
     for (first, increment, retries, expected) in [
-        (3000, 2000, 2, vec![3000, 5000]),                       // publish
-        (500, 0, 2, vec![500, 500]),                             // cancel
-        (5000, 0, 1, vec![5000]),                                // snapshot
+        (3000, 5000, 2, vec![3000, 8000]),                       // publish
+        (500, 500, 2, vec![500, 1000]),                          // cancel
+        (5000, 5000, 1, vec![5000]),                             // snapshot
         (500, 500, 3, vec![500, 1000, 1500]),                    // push
         (3000, 3000, 5, vec![3000, 6000, 9000, 12_000, 15_000]), // session notify
     ] {

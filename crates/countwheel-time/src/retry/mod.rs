@@ -254,10 +254,10 @@ impl RetryPolicy {
     /// ```
     /// # use countwheel_time::RetryPolicy;
     /// # use std::time::Duration;
-    /// // As SOFARegistry publishes: after 3 s, then after 5 s, then not again.
+    /// // As SOFARegistry publishes: after 3 s, then after 8 s, then not again.
     /// let secs = Duration::from_secs;
-    /// let publish = RetryPolicy::linear(secs(3), secs(2)).max_retries(2);
-    /// assert_eq!([1, 2, 3].map(|retry| publish.delay(retry)), [Some(secs(3)), Some(secs(5)), None]);
+    /// let publish = RetryPolicy::linear(secs(3), secs(5)).max_retries(2);
+    /// assert_eq!([1, 2, 3].map(|retry| publish.delay(retry)), [Some(secs(3)), Some(secs(8)), None]);
     /// ```
     pub fn linear(first: Duration, increment: Duration) -> Self {
         Self::new(Shape::Linear { first, increment })
