@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::geometry::{GeometryError, Revolution};
-use crate::storage::{SlotLoad, Storage};
+use crate::storage::{OccupiedSlot, SlotLoad, Storage};
 use crate::{Expired, Tick, TimerKey};
 
 /// The classic hashed timing wheel: one ring of slots, as Netty and its kin have it.
@@ -439,6 +439,27 @@ impl<T> HashedWheel<T> {
     /// ```
     pub fn slot_load(&self) -> SlotLoad {
         self.storage.slot_load()
+    }
+
+    /// The occupied slots with their entries, by number. An entry that is due has left its slot
+    /// and is in none of them. For pictures of a wheel, and for debugging.
+    ///
+    /// O(slots and entries), and an allocation for each occupied slot.
+    ///
+    /// ```
+    /// # use countwheel_core::{HashedWheel, Tick};
+    /// let mut wheel = HashedWheel::with_ticks_per_wheel(8)?;
+    /// wheel.insert(Tick::new(3), "this round");
+    /// wheel.insert(Tick::new(3 + 8), "the next round");
+    /// let slots: Vec<_> = wheel.slots().collect();
+    /// assert_eq!((slots.len(), slots[0].slot), (1, 3), "one slot for both rounds");
+    /// let entries = [(Tick::new(3), &"this round"), (Tick::new(11), &"the next round")];
+    /// assert_eq!(slots[0].entries, entries);
+    /// # Ok::<(), countwheel_core::GeometryError>(())
+    /// ```
+    pub fn slots(&self) -> impl Iterator<Item = OccupiedSlot<'_, T>> {
+        self.storage
+            .occupied_slots(self.ticks_per_wheel(), self.now)
     }
 
     /// How many bytes of memory the wheel holds, apart from what values point to. O(room).

@@ -6,7 +6,7 @@ use core::fmt;
 use crate::chunks::{CHUNK, ChunkEntry};
 use crate::geometry::{LEVELS, SLOTS, WheelPlace};
 use crate::sort;
-use crate::storage::{SlotLoad, Storage};
+use crate::storage::{OccupiedSlot, SlotLoad, Storage};
 use crate::{Expired, Tick, TimerKey};
 
 /// The highest level whose ticks agree in their upper halves.
@@ -494,6 +494,24 @@ impl<T> HierarchicalWheel<T> {
     /// ```
     pub fn slot_load(&self) -> SlotLoad {
         self.storage.slot_load()
+    }
+
+    /// The occupied slots with their entries, by level and then by number. An entry in the run has
+    /// left its slot and is in none of them. For pictures of a wheel, and for debugging.
+    ///
+    /// O(slots and entries), and an allocation for each occupied slot.
+    ///
+    /// ```
+    /// # use countwheel_core::{HierarchicalWheel, Tick};
+    /// let mut wheel = HierarchicalWheel::new();
+    /// for deadline in [7, 256, 300, 70_000] {
+    ///     wheel.insert(Tick::new(deadline), "entry");
+    /// }
+    /// let slots = wheel.slots().map(|slot| (slot.level, slot.slot, slot.entries.len()));
+    /// assert!(slots.eq([(0, 7, 1), (1, 1, 2), (2, 1, 1)]));
+    /// ```
+    pub fn slots(&self) -> impl Iterator<Item = OccupiedSlot<'_, T>> {
+        self.storage.occupied_slots(SLOTS, self.now)
     }
 
     /// How many bytes of memory the wheel holds, apart from what values point to. O(room).

@@ -94,5 +94,5 @@ pub use geometry::GeometryError;
 pub use hashed::HashedWheel;
 pub use hierarchical::HierarchicalWheel;
 pub use key::{Expired, TimerKey};
-pub use storage::SlotLoad;
+pub use storage::{OccupiedSlot, SlotLoad};
 pub use tick::Tick;

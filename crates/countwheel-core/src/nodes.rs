@@ -147,6 +147,14 @@ impl<T> Nodes<T> {
         }
     }
 
+    /// The value of the node at `index`, if it is live.
+    pub(crate) fn value_at(&self, index: u32) -> Option<&T> {
+        match self.nodes.get(index as usize)? {
+            Node::Live { value, .. } => Some(value),
+            Node::Free { .. } => None,
+        }
+    }
+
     /// Every value with its key and where its entry stands, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TimerKey, Position, &T)> {
         let narrow = |index| u32::try_from(index).expect("indices have 32 bits");

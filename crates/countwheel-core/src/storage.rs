@@ -44,6 +44,19 @@ pub struct SlotLoad {
     pub fullest: usize,
 }
 
+/// A slot of a wheel with its entries, as [`HashedWheel::slots`](crate::HashedWheel::slots) and
+/// [`HierarchicalWheel::slots`](crate::HierarchicalWheel::slots) show it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct OccupiedSlot<'a, T> {
+    /// The level, from 0, the finest. A ring is level 0.
+    pub level: usize,
+    /// The number of the slot on its level, from 0.
+    pub slot: usize,
+    /// The deadline of each entry, as it was asked for, and its value, in the order of filing.
+    pub entries: Vec<(Tick, &'a T)>,
+}
+
 impl<T> Storage<T> {
     /// Storage with `slots` slots, and one more, of that number, for what is on its way out.
     pub(crate) fn new(slots: usize) -> Self {
@@ -419,6 +432,26 @@ impl<T> Storage<T> {
             load.fullest = load.fullest.max(entries);
         }
         load
+    }
+
+    /// The occupied slots by their numbers, the way out not included, on levels of so many slots.
+    pub(crate) fn occupied_slots(
+        &self,
+        slots_of_level: usize,
+        now: Tick,
+    ) -> impl Iterator<Item = OccupiedSlot<'_, T>> {
+        let occupied = (0..self.way_out()).filter(|&number| !self.slots.is_empty(number));
+        occupied.map(move |number| {
+            let entries = self.chunks.iter(self.slots.slot(number), now.get());
+            let value_of = |node| self.nodes.value_at(node).expect("an entry has a value");
+            OccupiedSlot {
+                level: number / slots_of_level,
+                slot: number % slots_of_level,
+                entries: entries
+                    .map(|(deadline, node, _)| (Tick::new(deadline), value_of(node)))
+                    .collect(),
+            }
+        })
     }
 
     pub(crate) fn bytes(&self) -> usize {
