@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [first steps](first_steps) | the first timer, handles, deadlines |
 //! | [what is promised](promises) | never early, order, lateness, cost, memory |
+//! | [a wheel, drawn](wheel) | slots, the hand, rounds, levels and cascades in pictures |
 //! | [where tasks run](executors) | inline, pools, tokio; a full executor |
 //! | [capacity] | a limit on pending tasks |
 //! | [channels and async](channels_and_async) | channels, wakers, sleeps, timeouts, intervals |
@@ -39,6 +40,16 @@ pub mod first_steps {}
 ///
 #[doc = include_str!("../guide/promises.md")]
 pub mod promises {}
+
+/// Slots, the hand, rounds, levels and cascades in pictures.
+///
+#[doc = include_str!("../guide/links.md")]
+#[doc = include_str!("../guide/pictures/levels.md")]
+#[doc = include_str!("../guide/pictures/ring.md")]
+#[doc = include_str!("../guide/pictures/twelve.md")]
+///
+#[doc = include_str!("../guide/wheel.md")]
+pub mod wheel {}
 
 /// Inline, pools, tokio; what happens when there is no room.
 ///

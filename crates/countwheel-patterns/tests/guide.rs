@@ -35,6 +35,17 @@ fn definitions(prose: &str) -> BTreeMap<String, String> {
     prose.lines().filter_map(define).collect()
 }
 
+/// What the definitions of pictures define, in the documentation of the crate.
+fn pictures() -> BTreeMap<String, String> {
+    let files = fs::read_dir(guide().join("pictures")).expect("the folder of pictures can be read");
+    let files = files.map(|file| file.expect("the folder of pictures can be read").path());
+    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
+    let all = files.flat_map(|path| {
+        definitions(&fs::read_to_string(path).expect("the folder of pictures can be read"))
+    });
+    all.collect()
+}
+
 /// What a page links to.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Links {
@@ -147,16 +158,23 @@ fn objections(page: &str, in_rustdoc: &BTreeMap<String, String>) -> Vec<String> 
 // 163 links of the pages led nowhere but in the crate's documentation.
 #[test]
 fn every_link_of_the_guide_leads_somewhere() {
-    let in_rustdoc = definitions(&fs::read_to_string(guide().join("links.md")).unwrap());
+    let mut in_rustdoc = definitions(&fs::read_to_string(guide().join("links.md")).unwrap());
     assert!(
         in_rustdoc
             .values()
             .all(|path| path.starts_with("crate") || path.starts_with("countwheel::"))
     );
+    let pictures = pictures();
+    assert!(
+        pictures
+            .values()
+            .all(|data| data.starts_with("data:image/svg+xml,"))
+    );
+    in_rustdoc.extend(pictures);
     let (mut pages, mut used, mut wrong) = (0, BTreeSet::new(), Vec::new());
     for file in fs::read_dir(guide()).unwrap() {
         let path = file.unwrap().path();
-        if path.ends_with("links.md") {
+        if path.ends_with("links.md") || path.is_dir() {
             continue;
         }
         let page = fs::read_to_string(&path).unwrap();
@@ -173,7 +191,7 @@ fn every_link_of_the_guide_leads_somewhere() {
     let unused = in_rustdoc.keys().filter(|label| !used.contains(*label));
     wrong.extend(unused.map(|label| format!("links.md: [{label}] is not used")));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(pages, 23);
+    assert_eq!(pages, 24);
 }
 
 #[test]
