@@ -1238,6 +1238,7 @@ fn who_comes_from_eureka_or_sofa_is_supervised() {
         }
     };
     let heartbeat = Supervised::eureka(30 * SECOND, 10)
+        .name("heartbeat")
         .start(host.timer(), runs("heartbeat", host.clock()))
         .unwrap();
     let fetch = Supervised::eureka(MINUTE, 10)

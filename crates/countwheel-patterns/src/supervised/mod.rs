@@ -3,7 +3,6 @@
 mod options;
 mod watch;
 
-use std::any::type_name;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -320,11 +319,11 @@ impl Supervised {
     }
 }
 
-/// A function that is told when to stop. It may be in several runs.
-struct Told<F>(F);
+/// A function that is told when to stop, and its name in logs. It may be in several runs.
+struct Told<F>(F, &'static str);
 
-/// A function whose futures are the runs. Several may go on.
-struct Dropped<F>(F);
+/// A function whose futures are the runs, and its name in logs. Several may go on.
+struct Dropped<F>(F, &'static str);
 
 impl<F, R> Perform<Watch> for Told<F>
 where
@@ -340,7 +339,7 @@ where
     }
 
     fn name(&self) -> &'static str {
-        type_name::<F>()
+        self.1
     }
 }
 
@@ -357,7 +356,7 @@ where
     }
 
     fn name(&self) -> &'static str {
-        type_name::<F>()
+        self.1
     }
 }
 

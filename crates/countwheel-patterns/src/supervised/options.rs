@@ -1,5 +1,6 @@
 //! The options of supervised tasks.
 
+use std::any::type_name;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -86,6 +87,7 @@ pub struct SupervisedBuilder {
     on_rejection: AfterTrouble,
     on_failure: AfterTrouble,
     on_event: Option<Listener<SupervisedEvent>>,
+    name: Option<&'static str>,
     seed: Option<u64>,
 }
 
@@ -102,6 +104,7 @@ impl SupervisedBuilder {
             on_rejection: AfterTrouble::Keep,
             on_failure: AfterTrouble::Keep,
             on_event: None,
+            name: None,
             seed: None,
         }
     }
@@ -169,6 +172,26 @@ impl SupervisedBuilder {
         self
     }
 
+    /// What logs call the task when a run panics or is slow: the type of its function unless told
+    /// otherwise, which is of little help with two closures of one function.
+    ///
+    /// ```
+    /// use countwheel::ManualHost;
+    /// use countwheel_patterns::Supervised;
+    /// use std::time::Duration;
+    ///
+    /// let host = ManualHost::new();
+    /// let renewal = Supervised::eureka(Duration::from_secs(30), 10)
+    ///     .name("heartbeat")
+    ///     .start(host.timer(), |_stop| println!("renewed"))?;
+    /// assert_eq!(renewal.current_delay(), Duration::from_secs(30));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn name(mut self, name: &'static str) -> Self {
+        self.name = Some(name);
+        self
+    }
+
     /// The same seed, the same jitter: for tests.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -190,7 +213,7 @@ impl SupervisedBuilder {
         if let Some(problem) = self.problem() {
             return Err(StartError::Invalid { work, problem });
         }
-        let told = Arc::new(Told(work));
+        let told = Arc::new(Told(work, self.name.unwrap_or(type_name::<F>())));
         self.file(timer, Arc::clone(&told) as _)
             .map_err(|error| StartError::new(error, told, |told| told.0))
     }
@@ -209,7 +232,7 @@ impl SupervisedBuilder {
         if let Some(problem) = self.problem() {
             return Err(StartError::Invalid { work, problem });
         }
-        let dropped = Arc::new(Dropped(work));
+        let dropped = Arc::new(Dropped(work, self.name.unwrap_or(type_name::<F>())));
         self.file(timer, Arc::clone(&dropped) as _)
             .map_err(|error| StartError::new(error, dropped, |dropped| dropped.0))
     }
@@ -260,6 +283,7 @@ impl SupervisedBuilder {
 impl fmt::Debug for SupervisedBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SupervisedBuilder")
+            .field("name", &self.name)
             .field("period", &self.period)
             .field("timeout", &self.timeout)
             .field("max_delay", &self.max_delay)

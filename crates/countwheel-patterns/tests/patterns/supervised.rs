@@ -675,3 +675,64 @@ fn an_executor_without_room_gathers_no_old_runs() {
         task.stats().rejected
     );
 }
+
+/// What is logged on one thread: every field of warnings and errors.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<String>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut log = self.0.lock().unwrap();
+        event.record(
+            &mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+                log.push_str(&format!("{}={value:?} ", field.name()));
+            },
+        );
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// 2.6: the name that `TimedSupervisorTask` takes first. Two closures of one function had one name.
+#[test]
+fn the_logs_call_it_by_its_name_or_by_its_function() {
+    fn polls(_: StopSignal) {
+        panic!("on purpose");
+    }
+    let logged = |builder: SupervisedBuilder| {
+        let log = Log::default();
+        let mut host = ManualHost::new();
+        builder.start(host.timer(), polls).unwrap();
+        tracing::subscriber::with_default(log.clone(), || host.advance(SECOND));
+        log.0.lock().unwrap().clone()
+    };
+    let every = Supervised::every(SECOND);
+    let by_function = logged(every.clone());
+    assert!(by_function.contains("a run panicked"), "{by_function}");
+    assert!(by_function.contains("polls"), "{by_function}");
+    let by_name = logged(every.clone().name("heartbeat"));
+    assert!(by_name.contains("task=\"heartbeat\""), "{by_name}");
+    assert!(!by_name.contains("polls"), "{by_name}");
+
+    let log = Log::default();
+    let mut host = ManualHost::new();
+    let run = || async { polls(StopSignal::new()) };
+    every.name("fetch").start_async(host.timer(), run).unwrap();
+    tracing::subscriber::with_default(log.clone(), || host.advance(SECOND));
+    let by_name = log.0.lock().unwrap().clone();
+    assert!(by_name.contains("task=\"fetch\""), "{by_name}");
+}
