@@ -1,5 +1,5 @@
 //! 100,000 connections with heartbeats, on one thread: what traffic, silence and a stall cost.
-//! `cargo run -p countwheel --release --example heartbeats`.
+//! `cargo run --release -p countwheel-patterns --example heartbeats`.
 
 use std::error::Error;
 use std::sync::Arc;
