@@ -209,6 +209,49 @@ fn escape(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
+/// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
+/// one with another name is most likely a misspelling of it.
+const KNOWN_NAMES: [&str; 38] = [
+    "at",
+    "body",
+    "by",
+    "cap",
+    "content_type",
+    "cron",
+    "every",
+    "every_after",
+    "exponential",
+    "factor",
+    "first",
+    "fixed",
+    "from",
+    "headers",
+    "in",
+    "jitter",
+    "key",
+    "limit",
+    "max_age",
+    "max_attempts",
+    "missed",
+    "mode",
+    "name",
+    "op",
+    "overlap",
+    "preset",
+    "queue",
+    "repeats",
+    "retry",
+    "schedule",
+    "skip_if_older_than",
+    "start",
+    "t",
+    "target",
+    "timeout",
+    "until",
+    "url",
+    "zone",
+];
+
 /// An object whose members are taken one by one; what is left at the end is unknown.
 pub(crate) struct Object<'a> {
     members: Vec<(String, Field<'a>)>,
@@ -217,11 +260,13 @@ pub(crate) struct Object<'a> {
 
 impl<'a> Object<'a> {
     pub(crate) fn take(&mut self, name: &str) -> Option<Field<'a>> {
+        debug_assert!(KNOWN_NAMES.contains(&name), "{name} is no known name");
         let found = self.members.iter().position(|(member, _)| member == name)?;
         Some(self.members.swap_remove(found).1)
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
+        debug_assert!(KNOWN_NAMES.contains(&name), "{name} is no known name");
         self.members.iter().any(|(member, _)| member == name)
     }
 
@@ -231,6 +276,9 @@ impl<'a> Object<'a> {
 
     /// A refusal because of a field that is not there.
     pub(crate) fn missing(&self, name: &str) -> Problem {
+        if let Some(unknown) = self.unknown() {
+            return unknown;
+        }
         Problem::malformed(format!("the field {name:?} is missing"))
             .at(format!("{}/{name}", self.pointer))
     }
@@ -246,6 +294,7 @@ impl<'a> Object<'a> {
             .collect::<Vec<_>>();
         match (found.pop(), found.is_empty()) {
             (Some(only), true) => Ok(only),
+            (None, _) => Err(self.needed(names)),
             _ => Err(self.malformed(format!("exactly one of {} is needed", names.join(", ")))),
         }
     }
@@ -276,6 +325,20 @@ impl<'a> Object<'a> {
             Some((name, field)) => Err(field.malformed(format!("the field {name:?} is unknown"))),
             None => Ok(()),
         }
+    }
+
+    /// A refusal of a member that no object has, if there is one.
+    pub(crate) fn unknown(&self) -> Option<Problem> {
+        let mut left = self.members.iter();
+        let (name, field) = left.find(|(name, _)| !KNOWN_NAMES.contains(&name.as_str()))?;
+        Some(field.malformed(format!("the field {name:?} is unknown")))
+    }
+
+    /// A refusal because none of `names` is there, or because of a member that no object has.
+    fn needed(&self, names: &[&str]) -> Problem {
+        self.unknown().unwrap_or_else(|| {
+            self.malformed(format!("exactly one of {} is needed", names.join(", ")))
+        })
     }
 
     /// A refusal that points to the object.
@@ -353,11 +416,32 @@ mod tests {
 
     #[test]
     fn an_object_gives_each_member_once_and_names_the_rest() {
-        let value = parse(br#"{"a": 1e400, "x/y": [true, "t"]}"#).unwrap();
+        let value = parse(br#"{"key": 1e400, "x/y": [true, "t"]}"#).unwrap();
         let mut object = Field::root(value).object().unwrap();
-        assert_eq!(object.take("a").unwrap().raw(), "1e400");
-        assert!(object.take("a").is_none());
+        assert_eq!(object.take("key").unwrap().raw(), "1e400");
+        assert!(object.take("key").is_none());
         let rest = format!("{:?}", object.finish().expect_err("x/y is left"));
         assert!(rest.contains("/x~1y"), "{rest}");
+    }
+
+    #[test]
+    fn a_misspelled_name_is_told_and_not_the_one_that_is_missing() {
+        let said = |text: &[u8]| {
+            let mut object = Field::root(parse(text).unwrap()).object().unwrap();
+            let one = format!("{:?}", object.require("url").expect_err("none is there"));
+            let of = format!(
+                "{:?}",
+                object.one_of(&["in", "at"]).expect_err("none is there")
+            );
+            (one, of)
+        };
+        let (one, of) = said(br#"{"timeout": 1, "ulr": 2}"#);
+        for said in [one, of] {
+            assert!(said.contains("/ulr") && said.contains("unknown"), "{said}");
+        }
+        // A name that other objects have is no misspelling.
+        let (one, of) = said(br#"{"timeout": 1}"#);
+        assert!(one.contains("missing"), "{one}");
+        assert!(of.contains("exactly one of in, at is needed"), "{of}");
     }
 }

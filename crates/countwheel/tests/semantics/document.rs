@@ -28,9 +28,9 @@ const PATTERNS: [&str; 11] = [
 ];
 
 /// The groups of the durable promises, numbered in the same way.
-const DURABLE: [&str; 24] = [
+const DURABLE: [&str; 25] = [
     "NEV", "ACK", "UNK", "DLV", "ORD", "RMV", "REV", "RET", "DED", "REC", "FAR", "SUS", "FUL",
-    "DMG", "DIR", "SNP", "SHD", "CNF", "DRN", "LIM", "LST", "LAT", "WBH", "HTP",
+    "DMG", "DIR", "SNP", "SHD", "CNF", "DRN", "LIM", "LST", "LAT", "HND", "WBH", "HTP",
 ];
 
 /// No fewer promises are in that document.
