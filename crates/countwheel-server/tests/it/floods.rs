@@ -293,15 +293,24 @@ async fn a_caller_behind_a_proxy_has_no_more_places_than_any_other() {
             stream.write_all(sent.as_bytes()).await.unwrap();
             flood.push(stream);
         }
-        let mut open = 0;
-        for mut stream in flood {
-            let end = timeout(Duration::from_millis(20), async {
-                let mut piece = [0; 4_096];
-                while stream.read(&mut piece).await.is_ok_and(|length| length > 0) {}
-            });
-            open += usize::from(end.await.is_err());
+        // On a loaded machine the end of a connection takes its time to come.
+        for _ in 0..20 {
+            let mut open = Vec::new();
+            for mut stream in flood {
+                let end = timeout(Duration::from_millis(20), async {
+                    let mut piece = [0; 4_096];
+                    while stream.read(&mut piece).await.is_ok_and(|length| length > 0) {}
+                });
+                if end.await.is_err() {
+                    open.push(stream);
+                }
+            }
+            flood = open;
+            if flood.len() <= 6 {
+                break;
+            }
         }
-        assert!(open <= 6, "{kind:?}: {open} are open");
+        assert!(flood.len() <= 6, "{kind:?}: {} are open", flood.len());
     }
     let figure = |name| figure(&server.address, name);
     assert!(figure("connections_closed_for_room_total").await >= 500);
