@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::concurrent::{Hub, Shards};
 use crate::engine::{Engine, Parts};
+use crate::executor::context::Context;
 use crate::executor::{Executor, Overload, Pool};
 use crate::host::manual::ManualHost;
 use crate::host::task::HostFuture;
@@ -43,6 +44,7 @@ pub struct TimerBuilder {
     thread_name: String,
     clock: Option<Arc<dyn Clock>>,
     executor: Choice,
+    context: Context,
     overload: Overload,
     slow_task_budget: Duration,
     join_on_drop: bool,
@@ -130,6 +132,35 @@ impl TimerBuilder {
         self
     }
 
+    /// The tokio runtime in whose context the timer's own threads run tasks, and poll the futures of
+    /// patterns: those may then use what only a runtime has. With the cargo feature `tokio`.
+    ///
+    /// It holds for the timer's thread and its own pool, for a [`ManualHost`] and for a
+    /// [`HostFuture`]. An [`executor`](Self::executor) that is given has a context of its own: see
+    /// [`Pool::in_runtime`] and [`TokioExecutor`](crate::TokioExecutor).
+    /// [`Timer::on_tokio`] needs no such call. Each thread enters the context once, so a task costs
+    /// nothing more. The runtime is not kept running by it.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use std::time::Duration;
+    ///
+    /// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
+    /// let timer = Timer::builder().runtime(runtime.handle().clone()).build();
+    /// assert!(timer.has_runtime());
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// let task = move || drop(tokio::spawn(async move { sender.send("spawned") }));
+    /// timer.schedule(Duration::from_millis(1), task)?;
+    /// assert_eq!(receiver.recv()?, "spawned");
+    /// # timer.stop();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub fn runtime(mut self, runtime: tokio::runtime::Handle) -> Self {
+        self.context = Context::of(runtime);
+        self
+    }
+
     /// What happens to an expired task that the executor has no room for:
     /// [`Overload::RetryAfter`] a millisecond unless told otherwise.
     pub fn overload(mut self, overload: Overload) -> Self {
@@ -194,6 +225,31 @@ impl TimerBuilder {
     /// })?;
     /// # Ok::<(), countwheel::ScheduleError>(())
     /// ```
+    ///
+    /// `sleep` and the timer's [`clock`](Self::clock) have to be of one time. A test that
+    /// [pauses](https://docs.rs/tokio/latest/tokio/time/fn.pause.html) tokio's clock has two: this
+    /// timer goes by the machine's clock, the sleep by tokio's, which jumps to the end of the sleep. The
+    /// host looks, finds that its deadline has not come, and sleeps again, until it has come by the
+    /// machine's clock: a second moves tokio's clock by hours meanwhile. A timer by `Timer::on_tokio`
+    /// has one clock.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use std::time::Duration;
+    /// use tokio::time::Instant;
+    ///
+    /// let mut test = tokio::runtime::Builder::new_current_thread();
+    /// let test = test.enable_time().start_paused(true).build().unwrap();
+    /// test.block_on(async {
+    ///     let (timer, host) = Timer::builder().build_hosted(tokio::time::sleep);
+    ///     tokio::spawn(host);
+    ///     let (start, delay) = (Instant::now(), Duration::from_millis(10));
+    ///     timer.sleep(delay).await?;
+    ///     assert!(start.elapsed() > 2 * delay, "it has run away");
+    ///     # Ok::<(), countwheel::SleepError>(())
+    /// })?;
+    /// # Ok::<(), countwheel::SleepError>(())
+    /// ```
     pub fn build_hosted<S, F>(self, sleep: S) -> (Timer, HostFuture<S, F>)
     where
         S: FnMut(Duration) -> F,
@@ -202,6 +258,41 @@ impl TimerBuilder {
         let timer = Timer::with(self.engine(false), HostKind::Other, false);
         let host = HostFuture::new(Arc::clone(timer.engine()), sleep);
         (timer, host)
+    }
+
+    /// A timer without a thread, hosted by the current tokio runtime and on its clock, which takes the
+    /// place of any other. See [`Timer::on_tokio`]. With the cargo feature `tokio`.
+    ///
+    /// ```
+    /// use countwheel::{Timer, TokioExecutor};
+    /// use std::num::NonZeroUsize;
+    /// use std::time::Duration;
+    ///
+    /// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build()?;
+    /// runtime.block_on(async {
+    ///     // Tasks that may block go to the threads that the runtime has for them.
+    ///     let at_a_time = NonZeroUsize::new(100).unwrap();
+    ///     let blocking = TokioExecutor::blocking(tokio::runtime::Handle::current(), at_a_time);
+    ///     let timer = Timer::builder().executor(blocking).build_on_tokio()?;
+    ///     let (sender, receiver) = tokio::sync::oneshot::channel();
+    ///     timer.schedule(Duration::from_millis(2), move || sender.send("written").unwrap())?;
+    ///     assert_eq!(receiver.await?, "written");
+    ///     # Ok::<(), Box<dyn std::error::Error>>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Timer::on_tokio`].
+    #[cfg(feature = "tokio")]
+    pub fn build_on_tokio(mut self) -> Result<Timer, crate::NoRuntime> {
+        let runtime = crate::host::tokio::current()?;
+        let clock = crate::TokioClock::new()?;
+        self.clock = Some(Arc::new(clock.clone()));
+        self.context = Context::of(runtime.clone());
+        let timer = Timer::with(self.engine(false), HostKind::Other, false);
+        crate::host::tokio::host(&timer, &runtime, clock);
+        Ok(timer)
     }
 
     fn engine(self, has_thread: bool) -> Engine {
@@ -216,7 +307,8 @@ impl TimerBuilder {
             Choice::Default if !has_thread => None,
             Choice::Default => {
                 let threads = processors.clamp(2, 8);
-                let pool = Pool::named(&self.thread_name, threads, POOL_ROOM);
+                let context = self.context.clone();
+                let pool = Pool::within(context, &self.thread_name, threads, POOL_ROOM);
                 pool.ok().map(|pool| Box::new(pool) as Box<dyn Executor>)
             }
         };
@@ -225,6 +317,7 @@ impl TimerBuilder {
             name: self.thread_name,
             shards: Shards::new(hub, shards),
             executor,
+            context: self.context,
             overload: self.overload,
             slow_after: self.slow_task_budget,
         })
@@ -240,6 +333,7 @@ impl Default for TimerBuilder {
             thread_name: "countwheel".to_owned(),
             clock: None,
             executor: Choice::Default,
+            context: Context::default(),
             overload: Overload::default(),
             slow_task_budget: Duration::from_millis(100),
             join_on_drop: false,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::concurrent::{Host, Ready, Shards};
+use crate::executor::context::Context;
 use crate::executor::{Executor, Overload, Work};
 use crate::stats::{RunningTask, SlowTask, Snapshot, Stats};
 use crate::task::{Job, Task, returns};
@@ -22,6 +23,8 @@ pub(crate) struct Engine {
     pub(crate) ready: Ready<Job>,
     /// `None`: the host runs tasks itself.
     executor: Option<Box<dyn Executor>>,
+    /// Where the host runs tasks.
+    pub(crate) context: Context,
     overload: Overload,
     slow_after: Duration,
     plan: Mutex<Plan>,
@@ -67,6 +70,7 @@ pub(crate) struct Parts {
     pub(crate) name: String,
     pub(crate) shards: Shards<Job>,
     pub(crate) executor: Option<Box<dyn Executor>>,
+    pub(crate) context: Context,
     pub(crate) overload: Overload,
     pub(crate) slow_after: Duration,
 }
@@ -84,6 +88,7 @@ impl Engine {
             shards: parts.shards,
             ready: Ready::new(),
             executor: parts.executor,
+            context: parts.context,
             overload: parts.overload,
             slow_after: parts.slow_after,
             plan: Mutex::default(),
@@ -499,7 +504,15 @@ impl Engine {
     /// there is no host or because it is this very thread that ought to.
     pub(crate) fn help(self: &Arc<Self>) {
         while self.ready.needs_help() {
-            self.run_next();
+            self.context.within(|| self.run_next());
+        }
+    }
+
+    /// Whether tasks find a runtime where they run.
+    pub(crate) fn has_runtime(&self) -> bool {
+        match &self.executor {
+            Some(executor) => executor.has_runtime(),
+            None => self.context.has_runtime(),
         }
     }
 

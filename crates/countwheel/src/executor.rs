@@ -1,5 +1,6 @@
 //! The seam to where tasks run.
 
+pub(crate) mod context;
 #[cfg(feature = "tokio")]
 pub(crate) mod tokio;
 
@@ -10,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::Builder;
 use std::time::Duration;
 
+use self::context::Context;
 use crate::Task;
 use crate::engine::Engine;
 use crate::task::returns;
@@ -49,11 +51,28 @@ pub trait Executor: Send + Sync + fmt::Debug {
     /// Gives the work back if there is no room for it now. The timer does with it what its
     /// [`Overload`] says.
     fn execute(&self, work: Work) -> Result<(), Work>;
+
+    /// Whether tasks run in the context of an async runtime, and so may use what only a runtime has:
+    /// its connections, its sleeps. Not unless the executor says so.
+    /// [`Timer::has_runtime`](crate::Timer::has_runtime) asks.
+    ///
+    /// ```
+    /// use countwheel::{Executor, Pool};
+    ///
+    /// assert!(!Pool::new(1, 1).unwrap().has_runtime());
+    /// ```
+    fn has_runtime(&self) -> bool {
+        false
+    }
 }
 
 impl<E: Executor + ?Sized> Executor for Arc<E> {
     fn execute(&self, work: Work) -> Result<(), Work> {
         (**self).execute(work)
+    }
+
+    fn has_runtime(&self) -> bool {
+        (**self).has_runtime()
     }
 }
 
@@ -199,6 +218,7 @@ struct PoolShared {
     name: String,
     threads: NonZeroUsize,
     room: usize,
+    context: Context,
     state: Mutex<PoolState>,
     work_came: Condvar,
 }
@@ -225,6 +245,48 @@ impl Pool {
     /// # Errors
     /// If either number is zero, or the name contains a NUL.
     pub fn named(name: &str, threads: usize, room: usize) -> Result<Self, PoolError> {
+        Self::within(Context::default(), name, threads, room)
+    }
+
+    /// Like [`named`](Self::named), with threads in the context of a tokio runtime: what tasks do
+    /// there may use it. With the cargo feature `tokio`.
+    ///
+    /// Each thread enters the context once, when it starts. The runtime is not kept running by that.
+    ///
+    /// ```
+    /// use countwheel::{Pool, Timer};
+    /// use std::time::Duration;
+    ///
+    /// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
+    /// let pool = Pool::in_runtime(runtime.handle().clone(), "orders", 4, 10_000)?;
+    /// let timer = Timer::builder().executor(pool).build();
+    /// assert!(timer.has_runtime());
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// let task = move || drop(tokio::spawn(async move { sender.send("spawned") }));
+    /// timer.schedule(Duration::from_millis(1), task)?;
+    /// assert_eq!(receiver.recv()?, "spawned");
+    /// # timer.stop();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`named`](Self::named).
+    #[cfg(feature = "tokio")]
+    pub fn in_runtime(
+        runtime: ::tokio::runtime::Handle,
+        name: &str,
+        threads: usize,
+        room: usize,
+    ) -> Result<Self, PoolError> {
+        Self::within(Context::of(runtime), name, threads, room)
+    }
+
+    pub(crate) fn within(
+        context: Context,
+        name: &str,
+        threads: usize,
+        room: usize,
+    ) -> Result<Self, PoolError> {
         let threads = NonZeroUsize::new(threads).ok_or(PoolError)?;
         if room == 0 || name.contains('\0') {
             return Err(PoolError);
@@ -233,6 +295,7 @@ impl Pool {
             name: name.to_owned(),
             threads,
             room,
+            context,
             state: Mutex::default(),
             work_came: Condvar::new(),
         };
@@ -261,7 +324,7 @@ impl Executor for Pool {
         if state.idle <= state.queue.len() && state.threads < shared.threads.get() {
             let worker = Arc::clone(shared);
             let thread = Builder::new().name(shared.name.clone());
-            match thread.spawn(move || worker.work_off()) {
+            match thread.spawn(move || worker.context.within(|| worker.work_off())) {
                 Ok(_) => state.threads += 1,
                 Err(_) if state.threads > 0 => {} // then it takes longer
                 Err(_) => return Err(work),
@@ -271,6 +334,10 @@ impl Executor for Pool {
         drop(state);
         shared.work_came.notify_one();
         Ok(())
+    }
+
+    fn has_runtime(&self) -> bool {
+        self.owner.shared.context.has_runtime()
     }
 }
 

@@ -3,3 +3,5 @@
 pub(crate) mod manual;
 pub(crate) mod task;
 pub(crate) mod thread;
+#[cfg(feature = "tokio")]
+pub(crate) mod tokio;

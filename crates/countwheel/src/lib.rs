@@ -46,6 +46,7 @@
 //! | timers with names, to set, move and remove | [`KeyedTimer`] |
 //! | retries, periodic tasks, heartbeats, deadlines, delay queues, expiring maps | the crate `countwheel-patterns` |
 //! | to build such a pattern yourself | [`building`] |
+//! | no thread, but a tokio runtime, and its clock | `Timer::on_tokio` |
 //! | no thread, but a runtime | [`TimerBuilder::build_hosted`] |
 //! | no waiting, in tests and simulations | [`ManualHost`], on a [`ManualClock`] |
 //! | the state machine alone, in a loop of your own | [`Driver`] |
@@ -73,8 +74,8 @@
 //! None is on by default.
 //!
 //! - `serde`: [`Timestamp`] as data.
-//! - `tokio`: `TokioExecutor`, which runs tasks on a tokio runtime. (Async timers need no
-//!   feature and no tokio.)
+//! - `tokio`: `Timer::on_tokio`, a timer that a tokio runtime hosts, by the runtime's clock;
+//!   `TokioExecutor`, which runs tasks on such a runtime. (Async timers need no feature and no tokio.)
 //! - `tsc`: `TscClock`, which is cheaper to read than the system's clock.
 
 #![forbid(unsafe_code)]
@@ -114,6 +115,8 @@ pub use future::{
 };
 pub use host::manual::ManualHost;
 pub use host::task::HostFuture;
+#[cfg(feature = "tokio")]
+pub use host::tokio::{NoRuntime, TokioClock};
 pub use keyed::{KeyedEntry, KeyedStats, KeyedTimer, Move, SetError, WeakKeyedTimer, When};
 pub use resolution::{Resolution, ResolutionError};
 pub use stats::{RunningTask, ShardLoad, SlowTask, Snapshot, Stats};

@@ -1,6 +1,6 @@
 //! The two kinds of jobs: a task, and a waker.
 
-use std::any::type_name;
+use std::any::{Any, type_name};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, mpsc};
@@ -224,6 +224,68 @@ pub fn block_for<R>(
     }
 }
 
+/// Why something foreign has not returned. See [`caught`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Panicked {
+    /// It needs a tokio runtime, or a part of one, and there is none where it ran: it would panic
+    /// again at every other try.
+    NoRuntime,
+    /// For a reason of its own.
+    Otherwise,
+}
+
+impl Panicked {
+    /// Which of them it is, by what was thrown: tokio has texts of its own for what it lacks.
+    ///
+    /// ```
+    /// use countwheel::building::Panicked;
+    ///
+    /// let thrown = std::panic::catch_unwind(tokio::runtime::Handle::current).unwrap_err();
+    /// assert_eq!(Panicked::of(&*thrown), Panicked::NoRuntime);
+    /// assert_eq!(Panicked::of(&"no route"), Panicked::Otherwise);
+    /// ```
+    #[must_use]
+    pub fn of(thrown: &(dyn Any + Send)) -> Self {
+        const LACKS: [&str; 2] = [
+            "there is no reactor running, must be called from the context of a Tokio 1.x runtime",
+            "A Tokio 1.x context was found, but",
+        ];
+        let text = thrown.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| thrown.downcast_ref::<String>().map(String::as_str));
+        let lacks = |text: &str| LACKS.iter().any(|lack| text.starts_with(lack));
+        if text.is_some_and(lacks) {
+            Self::NoRuntime
+        } else {
+            Self::Otherwise
+        }
+    }
+}
+
+/// Does something foreign, and gives what it returned, or says why it panicked.
+///
+/// ```
+/// use countwheel::building::{Panicked, caught};
+///
+/// assert_eq!(caught(|| 42), Ok(42));
+/// let needs_a_runtime = || drop(tokio::runtime::Handle::current());
+/// assert_eq!(caught(needs_a_runtime), Err(Panicked::NoRuntime));
+/// ```
+///
+/// # Errors
+/// [`Panicked`] if it panicked. What was thrown is gone.
+pub fn caught<R>(foreign: impl FnOnce() -> R) -> Result<R, Panicked> {
+    catch_unwind(AssertUnwindSafe(foreign)).map_err(|payload| {
+        let why = Panicked::of(&*payload);
+        // What was thrown is foreign as well, and may throw again when it is dropped.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            mem::forget(again);
+        }
+        debug_assert!(!thread::panicking(), "the panic was caught");
+        why
+    })
+}
+
 /// Does something foreign, and says whether it returned rather than panicked.
 ///
 /// ```
@@ -233,15 +295,7 @@ pub fn block_for<R>(
 /// assert!(!returns(|| std::panic::resume_unwind(Box::new("loudly"))));
 /// ```
 pub fn returns(foreign: impl FnOnce()) -> bool {
-    let Err(payload) = catch_unwind(AssertUnwindSafe(foreign)) else {
-        return true;
-    };
-    // What was thrown is foreign as well, and may throw again when it is dropped.
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        mem::forget(again);
-    }
-    debug_assert!(!thread::panicking(), "the panic was caught");
-    false
+    caught(foreign).is_ok()
 }
 
 #[cfg(test)]

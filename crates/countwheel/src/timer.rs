@@ -98,6 +98,55 @@ impl Timer {
         Self::builder().build()
     }
 
+    /// A timer without a thread, hosted by the current tokio runtime and on its clock. With the
+    /// cargo feature `tokio`.
+    ///
+    /// The host is a task of the runtime, and tasks run in it, unless the builder is given an
+    /// [`executor`](TimerBuilder::executor): so they find the runtime ([`tokio::spawn`] works), are
+    /// short, and never wait. The host ends with its timer. A runtime that ends first closes the
+    /// timer.
+    ///
+    /// The clock is [`tokio::time::Instant`]. In a test whose clock is paused, the timer stands still
+    /// with it, `tokio::time::advance` moves both, and a runtime with nothing to do goes on to the
+    /// next deadline of the timer as it does to that of a sleep of its own. A timer with nothing
+    /// pending sleeps in no clock, so it moves none.
+    ///
+    /// Tokio sleeps in whole milliseconds from the start of the runtime. A deadline between two of
+    /// them comes at the second; a paused clock then stops up to a millisecond beyond it.
+    ///
+    /// In async code, stop it by awaiting [`close`](Self::close): [`stop`](Self::stop) would wait on
+    /// the thread that is to drive the host.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use std::time::Duration;
+    ///
+    /// let runtime = tokio::runtime::Builder::new_current_thread()
+    ///     .enable_time()
+    ///     .start_paused(true) // needs tokio's feature `test-util`
+    ///     .build()?;
+    /// runtime.block_on(async {
+    ///     let timer = Timer::on_tokio()?;
+    ///     let start = tokio::time::Instant::now();
+    ///     let (sender, receiver) = tokio::sync::oneshot::channel();
+    ///     timer.schedule(Duration::from_secs(3600), move || {
+    ///         tokio::spawn(async move { sender.send("an hour") });
+    ///     })?;
+    ///     assert_eq!(receiver.await?, "an hour");
+    ///     assert_eq!(start.elapsed(), Duration::from_secs(3600), "in no time");
+    ///     # Ok::<(), Box<dyn std::error::Error>>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NoRuntime`](crate::NoRuntime) outside of a tokio runtime, or in one that was built without
+    /// time. (In the second case tokio's panic is caught, and printed as any other.)
+    #[cfg(feature = "tokio")]
+    pub fn on_tokio() -> Result<Self, crate::NoRuntime> {
+        Self::builder().build_on_tokio()
+    }
+
     /// A timer with other options.
     pub fn builder() -> TimerBuilder {
         TimerBuilder::default()
@@ -522,6 +571,23 @@ impl Timer {
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.engine().shards.hub().is_closed()
+    }
+
+    /// Whether tasks run in the context of an async runtime, as far as the timer knows: one on tokio,
+    /// one that was given a `runtime`, or an executor that [says so](crate::Executor::has_runtime).
+    /// Work that needs a runtime asks before it starts, rather than panics at each try.
+    ///
+    /// A [hosted](TimerBuilder::build_hosted) timer does not know where its host is polled, and says
+    /// no unless it was told a runtime.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    ///
+    /// assert!(!Timer::new().has_runtime());
+    /// ```
+    #[must_use]
+    pub fn has_runtime(&self) -> bool {
+        self.engine().has_runtime()
     }
 
     /// A handle that does not keep the timer alive: for what the timer itself holds, which

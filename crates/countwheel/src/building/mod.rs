@@ -14,7 +14,7 @@
 //! | the name of the timer, for logs | [`timer_name`] |
 //! | entries found by a hash | [`Index`], [`give_memory_back`] |
 //! | to block a thread | [`block_until`], [`block_for`] |
-//! | to call foreign code that may panic | [`returns`] |
+//! | to call foreign code that may panic | [`returns`], [`caught`] |
 //! | one lock of many for each thread | [`number_of_thread`] |
 //!
 //! ```
@@ -74,7 +74,7 @@ use std::time::Duration;
 use crate::task::{Function, Job, Named};
 use crate::{Driver, Instant, ScheduleError, Timer};
 
-pub use crate::task::{block_for, block_until, returns};
+pub use crate::task::{Panicked, block_for, block_until, caught, returns};
 pub use crate::timer::number_of_thread;
 pub use alarm::Alarm;
 pub use bell::{Bell, Rung};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::lock;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::{Clock, Driver, Instant, Layout, Resolution};
 
 /// What the shards of one timer have in common.
@@ -16,12 +16,18 @@ pub(crate) struct Hub {
     pub(super) asleep_until: AtomicU64,
     /// Wakes the host.
     host: Mutex<Option<Waker>>,
-    /// Whether new entries are refused, for good.
-    closed: AtomicBool,
+    /// [`CLOSED`] and [`ALERT`]: one word, so that a cancel reads one.
+    flags: AtomicU64,
     /// How many more entries may be pending, if there is a limit: a signed number, since some
     /// entries are accepted beyond it.
     room: Option<AtomicU64>,
 }
+
+/// New entries are refused, for good.
+const CLOSED: u64 = 1;
+
+/// The host hears of every cancel.
+const ALERT: u64 = 2;
 
 /// More than there will ever be entries.
 const MOST_ROOM: u64 = u64::MAX / 2;
@@ -49,7 +55,7 @@ impl Hub {
             layout,
             asleep_until: AtomicU64::new(AWAKE),
             host: Mutex::new(None),
-            closed: AtomicBool::new(false),
+            flags: AtomicU64::new(0),
             room: max_pending.map(|most| AtomicU64::new(most.min(MOST_ROOM))),
         }
     }
@@ -92,12 +98,30 @@ impl Hub {
 
     /// Refuses new entries from now on. False if it was so already.
     pub(crate) fn close(&self) -> bool {
-        !self.closed.swap(true, Ordering::SeqCst)
+        self.flags.fetch_or(CLOSED, Ordering::SeqCst) & CLOSED == 0
     }
 
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.flags.load(Ordering::Acquire) & CLOSED != 0
+    }
+
+    /// Whether the host is woken by every cancel from now on: one that sleeps by a clock that
+    /// jumps to the end of the sleep must not sleep for what is gone.
+    #[allow(dead_code, reason = "without tokio nobody is alert")]
+    pub(crate) fn set_alert(&self, alert: bool) {
+        let is_alert = self.flags.load(Ordering::Relaxed) & ALERT != 0;
+        if is_alert != alert {
+            self.flags.fetch_xor(ALERT, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a cancel has to wake the host. One that waits for the last entry to go is told of
+    /// the last.
+    #[inline]
+    pub(super) fn hears_of_cancel(&self, is_last: impl FnOnce() -> bool) -> bool {
+        let flags = self.flags.load(Ordering::Acquire);
+        flags != 0 && (flags & ALERT != 0 || is_last())
     }
 
     #[inline]

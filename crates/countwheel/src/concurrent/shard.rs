@@ -212,11 +212,11 @@ impl<T> Shard<T> {
         books.counts.cancelled += 1;
         done();
         // The host is left asleep: at worst it looks once for a deadline that is gone. But
-        // one that waits for the last entry to go has to be told.
-        let last = self.hub.is_closed() && books.pending() == 0;
+        // one that waits for the last entry to go has to be told, and one that is alert.
+        let wake = self.hub.hears_of_cancel(|| books.pending() == 0);
         drop(books);
         self.hub.give_room(1);
-        Some((value, last))
+        Some((value, wake))
     }
 
     /// Does something with a pending entry; `None` if it is not pending.

@@ -147,6 +147,10 @@ impl Executor for TokioExecutor {
         }
         Ok(())
     }
+
+    fn has_runtime(&self) -> bool {
+        true
+    }
 }
 
 fn take<T>(errand: &Mutex<Option<T>>) -> Option<T> {

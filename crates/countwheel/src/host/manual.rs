@@ -98,7 +98,8 @@ impl ManualHost {
     /// handed to an [`Executor`](crate::Executor) if there is one.
     pub fn run_due(&mut self) -> usize {
         let engine = self.timer.engine();
-        std::iter::from_fn(|| engine.step(engine.clock().now())).sum()
+        let steps = || std::iter::from_fn(|| engine.step(engine.clock().now())).sum();
+        engine.context.within(steps)
     }
 
     fn move_to(&self, target: Instant) {

@@ -22,7 +22,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> io::Result<()> {
         let _hosting = hosted.hosting();
         hosted.host(Host::Thread(thread::current().id()));
         tracing::debug!(timer = hosted.name, "timer thread started");
-        keep_running(&hosted);
+        hosted.context.within(|| keep_running(&hosted));
         tracing::debug!(timer = hosted.name, "timer thread ended");
     });
     if thread.is_err() {

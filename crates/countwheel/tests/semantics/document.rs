@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 /// How many rows each group of the first part has.
 const GROUPS: [(&str, u32); 11] = [
-    ("CFG", 12),
-    ("CLK", 11),
+    ("CFG", 13),
+    ("CLK", 13),
     ("ADD", 14),
     ("CAN", 11),
     ("EXP", 11),
     ("KEY", 12),
     ("HIE", 9),
-    ("LIF", 15),
+    ("LIF", 16),
     ("CAP", 5),
     ("OBS", 8),
     ("TST", 4),
