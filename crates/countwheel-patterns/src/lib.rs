@@ -61,7 +61,8 @@
 //!
 //! # Features
 //!
-//! None is on by default. `tokio` and `tsc` are those of `countwheel`.
+//! None is on by default. `tokio` and `tsc` are those of `countwheel`. With `stream`, intervals,
+//! [`DueItems`] and [`IdleEvents`] are `Stream`s of the crate `futures-core`.
 
 #![forbid(unsafe_code)]
 
@@ -104,8 +105,8 @@ pub use countwheel_time::{
 };
 pub use deadline::{Deadline, DeadlineExceeded, Limit};
 pub use delay_queue::{
-    DelayKey, DelayQueue, DelayQueueStats, Due, KeyedDelayQueue, NextDue, PushError, TakeError,
-    Undue,
+    DelayKey, DelayQueue, DelayQueueStats, Due, DueItems, KeyedDelayQueue, NextDue, PushError,
+    TakeError, Undue,
 };
 pub use expiring::{
     Cause, ExpiringEntry, ExpiringMap, ExpiringMapBuilder, ExpiringStats, InsertError, Ttl,
@@ -117,7 +118,8 @@ pub use heartbeat::{
     Recovery,
 };
 pub use idle::{
-    IdleEvent, IdleKind, IdleLimits, IdleStats, IdleWatch, IdleWatchBuilder, Reading, Watched,
+    IdleEvent, IdleEvents, IdleKind, IdleLimits, IdleStats, IdleWatch, IdleWatchBuilder, Reading,
+    UntilIdle, Watched,
 };
 pub use periodic::{Periodic, PeriodicBuilder, PeriodicStats};
 pub use requests::{

@@ -74,6 +74,7 @@
 //! None is on by default.
 //!
 //! - `serde`: [`Timestamp`] as data.
+//! - `stream`: an [`Interval`] is a `Stream` of the crate `futures-core`.
 //! - `tokio`: `Timer::on_tokio`, a timer that a tokio runtime hosts, by the runtime's clock;
 //!   `TokioExecutor`, which runs tasks on such a runtime. (Async timers need no feature and no tokio.)
 //! - `tsc`: `TscClock`, which is cheaper to read than the system's clock.

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::next::NextDue;
+use super::next::{DueItems, NextDue};
 use super::queue::Queue;
 use super::results::{DelayQueueStats, Due, PushError, TakeError, Undue};
 use super::shelf::Item;
@@ -353,6 +353,12 @@ where
     /// [`DelayQueue::next`](super::DelayQueue::next).
     pub fn next(&self) -> NextDue<(K, V)> {
         NextDue::new(&self.queue)
+    }
+
+    /// One key after another as they become due, until there will be none. See
+    /// [`DelayQueue::items`](super::DelayQueue::items).
+    pub fn items(&self) -> DueItems<(K, V)> {
+        DueItems::new(&self.queue)
     }
 
     /// Takes the next key if one is due, without waiting.

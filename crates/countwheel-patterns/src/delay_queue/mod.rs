@@ -18,7 +18,7 @@ use self::queue::Queue;
 use countwheel::{Instant, Timer, TimerKey};
 
 pub use self::keyed::KeyedDelayQueue;
-pub use self::next::NextDue;
+pub use self::next::{DueItems, NextDue};
 pub use self::results::{DelayQueueStats, Due, PushError, TakeError, Undue};
 
 /// A queue whose items can be taken once their deadlines have come, by whoever is ready to.
@@ -185,6 +185,31 @@ impl<T: Send + 'static> DelayQueue<T> {
     /// ```
     pub fn next(&self) -> NextDue<T> {
         NextDue::new(&self.queue)
+    }
+
+    /// One item after another as they become due, until there will be none: a `Stream` with the cargo
+    /// feature `stream`. Several may take from one queue.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use countwheel_patterns::DelayQueue;
+    /// use std::time::Duration;
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let queue = DelayQueue::new(Timer::new());
+    /// queue.push("second", Duration::from_millis(90)).unwrap();
+    /// queue.push("first", Duration::from_millis(1)).unwrap();
+    /// queue.close();
+    /// let (mut items, mut taken) = (queue.items(), Vec::new());
+    /// while let Some(due) = items.take().await {
+    ///     taken.push(due.value);
+    /// }
+    /// assert_eq!(taken, ["first", "second"]);
+    /// # });
+    /// ```
+    pub fn items(&self) -> DueItems<T> {
+        DueItems::new(&self.queue)
     }
 
     /// Takes the next item if one is due, without waiting.

@@ -60,6 +60,70 @@ impl<T: Send + 'static> Drop for NextDue<T> {
     }
 }
 
+/// Items of a delay queue, one after another. Made by
+/// [`DelayQueue::items`](crate::DelayQueue::items).
+///
+/// With the cargo feature `stream` it is a `Stream` of the crate `futures-core`, which ends when
+/// there will be no item any more.
+///
+/// # Cancel safety
+/// Dropping it, or the future of [`take`](Self::take), loses nothing: an item leaves the queue only
+/// when it is returned.
+#[must_use = "items are taken when they are asked for"]
+pub struct DueItems<T: Send + 'static> {
+    next: NextDue<T>,
+}
+
+impl<T: Send + 'static> DueItems<T> {
+    pub(super) fn new(queue: &Arc<Queue<T>>) -> Self {
+        Self {
+            next: NextDue::new(queue),
+        }
+    }
+
+    /// Takes the next item, and waits until it is due. `None` if there will be none.
+    pub async fn take(&mut self) -> Option<Due<T>> {
+        // A place in the line outlives the wait for it: who asks again goes on where it was.
+        (&mut self.next).await
+    }
+}
+
+/// ```
+/// use countwheel::Timer;
+/// use countwheel_patterns::DelayQueue;
+/// use futures_core::Stream;
+/// use std::future::poll_fn;
+/// use std::pin::Pin;
+/// use std::time::Duration;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+/// # runtime.block_on(async {
+/// let queue = DelayQueue::new(Timer::new());
+/// queue.push("tea", Duration::from_millis(1)).unwrap();
+/// queue.close();
+/// let mut items = queue.items();
+/// // `StreamExt::next` of futures or tokio-stream does this.
+/// assert_eq!(poll_fn(|cx| Pin::new(&mut items).poll_next(cx)).await.unwrap().value, "tea");
+/// assert!(poll_fn(|cx| Pin::new(&mut items).poll_next(cx)).await.is_none());
+/// # });
+/// ```
+#[cfg(feature = "stream")]
+impl<T: Send + 'static> futures_core::Stream for DueItems<T> {
+    type Item = Due<T>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.next).poll(cx)
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for DueItems<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DueItems")
+            .field("next", &self.next)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<T: Send + 'static> fmt::Debug for NextDue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NextDue")

@@ -1,6 +1,8 @@
 //! A watch that reports connections without a read or a write for too long.
 
+mod events;
 mod limits;
+mod until;
 mod watched;
 
 use std::fmt;
@@ -16,7 +18,9 @@ use super::activity::{
 use countwheel::building::returns;
 use countwheel::{Resolution, Timer};
 
+pub use self::events::IdleEvents;
 pub use self::limits::{IdleEvent, IdleKind, IdleLimits};
+pub use self::until::UntilIdle;
 pub use self::watched::{Reading, Watched};
 
 /// Says when connections, or whatever has activity, have been idle for too long: by the
@@ -333,8 +337,44 @@ impl IdleWatchBuilder {
         self,
         handler: impl Fn(&C, IdleEvent) + Send + Sync + 'static,
     ) -> IdleWatch<C> {
+        self.with(Box::new(handler))
+    }
+
+    /// A table whose events are taken by who has the second part, when that is ready to: in async
+    /// code, without a handler. `room` events wait for it; what comes while there is none is
+    /// [missed](IdleEvents::missed), and comes again at the next multiple of its limit.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use countwheel_patterns::{IdleKind, IdleLimits, IdleWatch};
+    /// use std::num::NonZeroUsize;
+    /// use std::time::Duration;
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let room = NonZeroUsize::new(1_000).unwrap();
+    /// let (idle, mut events) = IdleWatch::builder(Timer::new()).build_events(room);
+    /// let ada = idle.watch("Ada", IdleLimits::NONE.reader(Duration::from_millis(20)))?;
+    /// let (name, event) = events.take().await.unwrap();
+    /// assert_eq!((name, event.kind), ("Ada", IdleKind::Reader));
+    /// drop((ada, idle));
+    /// while events.take().await.is_some() {}
+    /// # Ok::<(), countwheel_patterns::WatchError<&str>>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn build_events<C: Clone + Send + Sync + 'static>(
+        self,
+        room: NonZeroUsize,
+    ) -> (IdleWatch<C>, IdleEvents<C>) {
+        let (reporter, events) = events::channel(room);
+        let table = self.build(move |connection: &C, event| reporter.report(connection, event));
+        (table, events)
+    }
+
+    fn with<C: Send + Sync + 'static>(self, handler: Handler<C>) -> IdleWatch<C> {
         let idle = Arc::new(Idle {
-            handler: Box::new(handler) as Handler<C>,
+            handler,
             events: Default::default(),
         });
         IdleWatch {

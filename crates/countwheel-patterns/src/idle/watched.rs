@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Connection, Idle, IdleLimits};
+use super::{Connection, Idle, IdleLimits, UntilIdle};
 use crate::activity::{ActivityShard, Cell, Live};
 use countwheel::Instant;
 
@@ -41,8 +41,8 @@ use countwheel::Instant;
 /// ```
 #[must_use = "the connection is watched until this is dropped"]
 pub struct Watched<C: Send + Sync + 'static> {
-    shard: Arc<ActivityShard<Idle<C>>>,
-    cell: Arc<Cell<Connection<C>>>,
+    pub(super) shard: Arc<ActivityShard<Idle<C>>>,
+    pub(super) cell: Arc<Cell<Connection<C>>>,
 }
 
 impl<C: Send + Sync + 'static> Watched<C> {
@@ -133,6 +133,41 @@ impl<C: Send + Sync + 'static> Watched<C> {
     pub fn write_idle_for(&self) -> Duration {
         let now = self.shard.live();
         Duration::from_nanos(now.since(self.cell.last_write()))
+    }
+
+    /// Waits for the next event of this connection from now on, as the handler gets them: at the
+    /// next multiple of one of its limits at which nothing has happened. Both get theirs. Awaited in
+    /// a loop, it gives one event after another.
+    ///
+    /// The wait has an entry of its own in the timer, so it is as exact as the timer is, not as the
+    /// table, and counts against [`max_pending`](countwheel::TimerBuilder::max_pending). Activity costs
+    /// what it costs without anybody who waits. The future looks at the
+    /// [limits](Self::set_limits) when it is polled; shorter ones are seen at the end of the wait that
+    /// is under way. It goes on after the table has stopped.
+    ///
+    /// **Cancelling** is dropping.
+    ///
+    /// Its errors are those of [`Sleep`](countwheel::Sleep).
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use countwheel_patterns::{IdleKind, IdleLimits, IdleWatch};
+    /// use std::time::Duration;
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let idle = IdleWatch::new(Timer::new(), |_connection: &u32, _event| {});
+    /// let limit = Duration::from_millis(5);
+    /// let connection = idle.watch(7, IdleLimits::NONE.writer(limit)).unwrap();
+    /// let event = connection.idle().await?;
+    /// assert_eq!((event.kind, event.first), (IdleKind::Writer, true));
+    /// assert!(event.idle_for >= limit);
+    /// connection.wrote(); // a heartbeat
+    /// # Ok::<(), countwheel::SleepError>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn idle(&self) -> UntilIdle<'_, C> {
+        UntilIdle::new(self)
     }
 
     /// The limits.

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use countwheel::{Instant, Layout, ManualHost, Timer};
 use countwheel_patterns::{
-    DelayKey, DelayQueue, DelayQueueStats, Due, KeyedDelayQueue, NextDue, PushError, TakeError,
-    Undue,
+    DelayKey, DelayQueue, DelayQueueStats, Due, DueItems, KeyedDelayQueue, NextDue, PushError,
+    TakeError, Undue,
 };
 
 use crate::support::{Count, HOUR, MS, Presence, Random, SECOND, block_on, layouts, manual, ns};
@@ -343,6 +343,37 @@ fn a_stop_gives_back_what_nobody_has_taken_and_a_drain_goes_on() {
 }
 
 /// LIF-11: with Kafka's timer, what comes after the close is accepted for ever in silence.
+#[test]
+fn items_come_one_after_another_until_the_queue_has_ended() {
+    let mut host = manual(MS, Layout::Hierarchical);
+    let queue = DelayQueue::new(host.timer().clone());
+    for seconds in 1..=4 {
+        queue.push(seconds, seconds * SECOND).unwrap();
+    }
+    let mut cx = std::task::Context::from_waker(Waker::noop());
+    let (mut items, mut taken) = (queue.items(), Vec::new());
+    let mut take = |items: &mut DueItems<u32>| {
+        let mut take = std::pin::pin!(items.take());
+        take.as_mut().poll(&mut cx)
+    };
+    assert!(take(&mut items).is_pending());
+    let mut other = queue.items();
+    assert!(take(&mut other).is_pending());
+    host.advance(2 * SECOND);
+    taken.extend([take(&mut items), take(&mut items)]);
+    assert!(take(&mut items).is_pending());
+    queue.close();
+    host.advance(2 * SECOND);
+    drop(items); // it was called first, and what it was called for is the other's
+    taken.extend([take(&mut other), take(&mut other)]);
+    let values = taken.into_iter().map(|taken| match taken {
+        Poll::Ready(Some(due)) => due.value,
+        nothing => panic!("{nothing:?}"),
+    });
+    assert_eq!(values.collect::<Vec<_>>(), [1, 2, 3, 4]);
+    assert_eq!(take(&mut other), Poll::Ready(None));
+}
+
 #[test]
 fn the_end_of_the_timer_ends_the_waiting() {
     for layout in layouts() {

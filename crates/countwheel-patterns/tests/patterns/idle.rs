@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use countwheel::{Instant, Layout, ManualHost, Overload, Pool, Resolution, Timer};
+use countwheel::{Instant, Layout, ManualHost, Overload, Pool, Resolution, SleepError, Timer};
 use countwheel_patterns::{IdleEvent, IdleKind, IdleLimits, IdleWatch, WatchError, Watched};
 
 use super::support::{Desk, HOUR, Journal, MS, Presence, Random, SECOND, manual, ns, ticks_of};
@@ -720,4 +722,98 @@ fn a_handler_that_sets_limits_is_not_called_for_ever() {
         "{} events",
         calls.load(Ordering::SeqCst)
     );
+}
+
+#[test]
+fn who_takes_events_gets_them_in_order_and_learns_what_was_missed() {
+    let mut host = manual(MS, Layout::Hierarchical);
+    let room = NonZeroUsize::new(2).unwrap();
+    let builder = IdleWatch::builder(host.timer().clone()).tick(Resolution::MILLISECOND);
+    let (idle, mut events) = builder.build_events(room);
+    let wakes = Arc::new(Wakes::default());
+    let waker = std::task::Waker::from(Arc::clone(&wakes));
+    let mut cx = Context::from_waker(&waker);
+    assert!(events.poll_take(&mut cx).is_pending());
+
+    let one = idle.watch(1, READER).unwrap();
+    host.advance(SECOND);
+    let two = idle.watch(2, READER).unwrap();
+    host.advance(MINUTE);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 1, "by the first event");
+    host.advance(MINUTE);
+    assert_eq!(events.missed(), 2);
+    for number in [1, 2] {
+        let Poll::Ready(Some((connection, event))) = events.poll_take(&mut cx) else {
+            panic!("an event of {number}");
+        };
+        assert_eq!(
+            (connection, event.first, event.idle_for),
+            (number, true, MINUTE)
+        );
+    }
+    assert!(events.poll_take(&mut cx).is_pending());
+    drop((one, two));
+    assert!(events.poll_take(&mut cx).is_pending());
+    drop(idle);
+    assert!(matches!(events.poll_take(&mut cx), Poll::Ready(None)));
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl std::task::Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn who_awaits_a_connection_is_told_when_its_handler_is() {
+    let (mut host, idle, journal) = simulated();
+    let connection = idle.watch(1, READER.writer(90 * SECOND)).unwrap();
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    let mut until = connection.idle();
+    let mut told = move |host: &mut ManualHost, span| {
+        let mut told = Vec::new();
+        let target = host.timer().now() + span;
+        loop {
+            while let Poll::Ready(event) = Pin::new(&mut until).poll(&mut cx) {
+                let event = event.unwrap();
+                told.push((1, event.kind, event.first, event.idle_for));
+            }
+            let wake = host.next_wake().filter(|&wake| wake <= target);
+            let Some(wake) = wake else { break };
+            host.advance(wake.saturating_since(host.timer().now()));
+        }
+        host.advance(target.saturating_since(host.timer().now()));
+        told
+    };
+    let mut both = |host: &mut ManualHost, span| {
+        let told = told(host, span);
+        assert_eq!(journal.take(), told);
+        told.len()
+    };
+    assert_eq!(both(&mut host, 50 * SECOND), 0);
+    connection.read();
+    assert_eq!(both(&mut host, 50 * SECOND), 1, "the writer's first");
+    assert_eq!(both(&mut host, 50 * SECOND), 1, "the reader's first");
+    assert_eq!(both(&mut host, 50 * SECOND), 2, "the second of each");
+    connection.touch();
+    assert_eq!(both(&mut host, MINUTE), 1);
+    let reading = connection.reading();
+    assert_eq!(both(&mut host, 10 * SECOND), 0);
+    drop(reading);
+    assert_eq!(both(&mut host, 100 * SECOND), 2);
+}
+
+#[test]
+fn who_awaits_a_connection_learns_that_the_timer_has_stopped() {
+    let (host, idle, _) = simulated();
+    let connection = idle.watch(1, IdleLimits::NONE).unwrap();
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    let mut until = connection.idle();
+    assert!(Pin::new(&mut until).poll(&mut cx).is_pending());
+    host.timer().stop();
+    let end = Pin::new(&mut until).poll(&mut cx);
+    assert!(matches!(end, Poll::Ready(Err(SleepError::Closed))));
 }

@@ -221,6 +221,47 @@ impl Interval {
     }
 }
 
+/// The ticks, one after another, with the cargo feature `stream`. It ends when the timer has stopped;
+/// another error is an item, and the tick is still to come.
+///
+/// ```
+/// use countwheel::Timer;
+/// use futures_core::Stream;
+/// use std::future::poll_fn;
+/// use std::pin::Pin;
+/// use std::time::Duration;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+/// # runtime.block_on(async {
+/// let timer = Timer::new();
+/// let mut ticks = timer.interval(Duration::from_millis(2))?;
+/// for _ in 0..3 {
+///     // `StreamExt::next` of futures or tokio-stream does this.
+///     let due = poll_fn(|cx| Pin::new(&mut ticks).poll_next(cx)).await.unwrap()?;
+///     assert!(due <= timer.now());
+/// }
+/// timer.stop();
+/// ticks.reset();
+/// assert!(poll_fn(|cx| Pin::new(&mut ticks).poll_next(cx)).await.is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[cfg(feature = "stream")]
+impl futures_core::Stream for Interval {
+    type Item = Result<Instant, SleepError>;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Self::Item>> {
+        let tick = ready!(self.poll_tick(cx));
+        Poll::Ready(match tick {
+            Err(SleepError::Closed) => None,
+            tick => Some(tick),
+        })
+    }
+}
+
 impl MissedTicks {
     /// The deadline of the tick that follows the one at `due`, which was taken at `now`, not
     /// before. `period` is not zero.
