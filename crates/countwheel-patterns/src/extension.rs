@@ -1,13 +1,70 @@
 //! The methods that the patterns add to a timer.
 
-use countwheel::{Timer, WithTimeout};
+use std::time::Duration;
+
+use countwheel::{ScheduleError, Timer, WithTimeout};
 
 use crate::retry::{retry, retry_blocking};
-use crate::{Deadline, Failure, GivenUp, RetryLoop, RetryPolicy};
+use crate::scheduled;
+use crate::{Deadline, Failure, GivenUp, RetryLoop, RetryPolicy, Scheduled};
 
-/// Calls of a [`Timer`] that need a pattern: retries for code that waits for the value, and limits
-/// that were handed down. See the example of each.
+/// Calls of a [`Timer`] that need a pattern: tasks with a value, retries for code that waits for the
+/// value, and limits that were handed down. See the example of each.
 pub trait TimerExt {
+    /// Runs `task` once `delay` has passed, like [`schedule`](Timer::schedule), and gives its value to
+    /// who waits for it.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use countwheel_patterns::TimerExt;
+    /// use std::time::Duration;
+    ///
+    /// let timer = Timer::new();
+    /// let answer = timer.schedule_with(Duration::from_millis(1), || 6 * 7)?;
+    /// assert_eq!(answer.join(), Ok(42)); // in async code, await it
+    /// # Ok::<(), countwheel::ScheduleError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`schedule`](Timer::schedule).
+    fn schedule_with<F, T>(&self, delay: Duration, task: F) -> Result<Scheduled<T>, ScheduleError>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static;
+
+    /// Begins to run `future` once `delay` has passed, on the timer's executor, and gives its output
+    /// to who waits for it. It is polled there, one task a poll, and needs no runtime unless what it
+    /// waits for does: then the timer [needs one](Timer::has_runtime).
+    ///
+    /// The future does not keep the timer alive; if that stops first, the future is dropped.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use countwheel_patterns::TimerExt;
+    /// use std::time::Duration;
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let timer = Timer::new();
+    /// let clock = timer.clone();
+    /// let later = timer.schedule_async(Duration::from_millis(1), async move {
+    ///     clock.sleep(Duration::from_millis(1)).await.map(|()| "tea")
+    /// })?;
+    /// assert!(matches!(later.await, Ok(Ok("tea"))));
+    /// # Ok::<(), countwheel::ScheduleError>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`schedule`](Timer::schedule).
+    fn schedule_async<F>(
+        &self,
+        delay: Duration,
+        future: F,
+    ) -> Result<Scheduled<F::Output>, ScheduleError>
+    where
+        F: Future<Output: Send> + Send + 'static;
+
     /// Calls `operation` and awaits what it returns, again and again, until that succeeds or
     /// `policy` says that it is enough. `operation` is told the number of the attempt.
     ///
@@ -93,6 +150,25 @@ pub trait TimerExt {
 }
 
 impl TimerExt for Timer {
+    fn schedule_with<F, T>(&self, delay: Duration, task: F) -> Result<Scheduled<T>, ScheduleError>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        scheduled::schedule_with(self, delay, task)
+    }
+
+    fn schedule_async<F>(
+        &self,
+        delay: Duration,
+        future: F,
+    ) -> Result<Scheduled<F::Output>, ScheduleError>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        scheduled::schedule_async(self, delay, future)
+    }
+
     fn retry<T, E, O, F>(&self, policy: RetryPolicy, operation: O) -> RetryLoop<O, F, E>
     where
         O: FnMut(u32) -> F,

@@ -30,6 +30,7 @@
 //! | items to be handled together | [`Batcher`] |
 //! | operations that wait for a change, or for their time | [`broker::DelayedOperations`] |
 //! | values with a lifetime | [`ExpiringMap`] |
+//! | the value of something that runs later | [`TimerExt::schedule_with`], [`TimerExt::schedule_async`] |
 //! | to tell running work to stop | [`StopSignal`] |
 //!
 //! A pattern with many deadlines has wheels of its own, and one entry in the timer's. So its
@@ -84,6 +85,7 @@ mod lease;
 mod periodic;
 mod requests;
 mod retry;
+mod scheduled;
 mod spawned;
 mod start;
 mod stop_signal;
@@ -131,6 +133,7 @@ pub use retry::{
     PendingRetry, Retry, RetryBudget, RetryBudgetError, RetryBuildError, RetryBuilder, RetryId,
     RetryLoop, RetryStats, RetryStopped, SubmitError, WeakKeyedRetry, WeakRetry, WhenFull,
 };
+pub use scheduled::{NoValue, Scheduled};
 pub use start::{RunEnd, StartError};
 pub use stop_signal::{StopSignal, ToldToStop};
 pub use supervised::{

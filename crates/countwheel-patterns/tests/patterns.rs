@@ -45,6 +45,8 @@ mod retry_keyed;
 mod retry_model;
 #[path = "patterns/retry_policy.rs"]
 mod retry_policy;
+#[path = "patterns/scheduled.rs"]
+mod scheduled;
 #[path = "patterns/supervised.rs"]
 mod supervised;
 #[path = "patterns/worker.rs"]

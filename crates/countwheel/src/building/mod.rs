@@ -10,6 +10,7 @@
 //! |---|---|
 //! | to be woken by the earliest of many deadlines | a [`Bell`] and a [`Rung`], or an [`Alarm`] |
 //! | to go on with accepted work | [`run_soon`], [`continue_at`], [`Alarm::ring_by`]: all exempt from [`max_pending`](crate::TimerBuilder::max_pending) |
+//! | a name of its own for a task | [`schedule_named`], [`continue_at`] |
 //! | a wheel like those of the timer | [`driver`], [`tick_duration`] |
 //! | the name of the timer, for logs | [`timer_name`] |
 //! | entries found by a hash | [`Index`], [`give_memory_back`] |
@@ -72,7 +73,7 @@ mod index;
 use std::time::Duration;
 
 use crate::task::{Function, Job, Named};
-use crate::{Driver, Instant, ScheduleError, Timer};
+use crate::{Driver, Instant, ScheduleError, Timeout, Timer};
 
 pub use crate::task::{Panicked, block_for, block_until, caught, returns};
 pub use crate::timer::number_of_thread;
@@ -127,6 +128,30 @@ pub fn continue_at(
 ) -> Result<(), ScheduleError> {
     let job = Job::Task(Box::new(Named { name, task }));
     timer.go_on_at(deadline, job).map(drop)
+}
+
+/// Runs `task` once `delay` has passed, like [`Timer::schedule`], under `name` in logs and statistics:
+/// for a function that wraps one of the caller's.
+///
+/// ```
+/// use countwheel::{ManualHost, building};
+/// use std::time::Duration;
+///
+/// let host = ManualHost::new();
+/// building::schedule_named(host.timer(), Duration::from_secs(1), "flush", || ())?;
+/// assert_eq!(host.timer().stop().unfired[0].name(), "flush");
+/// # Ok::<(), countwheel::ScheduleError>(())
+/// ```
+///
+/// # Errors
+/// Those of [`Timer::schedule`].
+pub fn schedule_named(
+    timer: &Timer,
+    delay: Duration,
+    name: &'static str,
+    task: impl FnOnce() + Send + 'static,
+) -> Result<Timeout, ScheduleError> {
+    timer.after(delay, Job::Task(Box::new(Named { name, task })))
 }
 
 /// An empty wheel like those of the timer: the same ticks, laid out in the same way.
