@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::FAR;
 use super::spawned::{Spawned, spawn};
 use super::stop_signal::StopSignal;
-use countwheel::building::{Alarm, continue_at, returns, run_soon};
+use countwheel::building::{Alarm, Panicked, caught, continue_at, returns, run_soon, timer_name};
 use countwheel::{Instant, ScheduleError, Timer, WeakTimer};
 use countwheel_time::locks;
 
@@ -403,7 +403,7 @@ impl<M: Machine> ChainTurn<M> {
         let Some(chain) = self.chain.take() else {
             return;
         };
-        let run = self.run;
+        let (run, name) = (self.run, self.name);
         if !chain.handle(Event::Begun(run)) {
             return;
         }
@@ -413,8 +413,16 @@ impl<M: Machine> ChainTurn<M> {
             run,
             name: self.name,
         };
-        if let Some(work) = work {
-            returns(|| work.perform(running));
+        if let Some(work) = work
+            && caught(|| work.perform(running)) == Err(Panicked::NoRuntime)
+        {
+            let timer = chain.timer.upgrade();
+            let timer = timer.as_ref().map(timer_name);
+            tracing::error!(
+                timer,
+                task = name,
+                "a run needs a tokio runtime, and its timer has none"
+            );
         }
         let mut state = chain.lock();
         if let Some(going) = state.going.iter_mut().find(|going| going.run == run) {

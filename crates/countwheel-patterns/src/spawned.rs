@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::concurrent::{Next, Notice};
-use countwheel::building::returns;
-use countwheel::building::run_soon;
+use countwheel::building::{Panicked, caught, returns, run_soon, timer_name};
 use countwheel::{ScheduleError, WeakTimer};
 use countwheel_time::locks::lock;
 
@@ -90,14 +89,22 @@ impl<F: Future<Output = ()> + Send + 'static> Courier<F> {
             return;
         }
         let waker = Waker::from(Arc::clone(self));
-        let mut polled = Poll::Ready(());
-        let whole = returns(|| {
+        let polled = caught(|| {
             let mut future = lock(&self.future);
-            if let Some(future) = future.as_mut() {
-                polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-            }
+            let mut cx = Context::from_waker(&waker);
+            future
+                .as_mut()
+                .map_or(Poll::Ready(()), |future| future.as_mut().poll(&mut cx))
         });
-        if !whole || polled.is_ready() {
+        if polled == Err(Panicked::NoRuntime) {
+            let timer = self.timer.upgrade();
+            let timer = timer.as_ref().map(timer_name);
+            tracing::error!(
+                timer,
+                "a future needs a tokio runtime, and its timer has none"
+            );
+        }
+        if polled != Ok(Poll::Pending) {
             self.notice.end();
             return self.drop_future();
         }

@@ -27,6 +27,9 @@ mod heartbeat;
 mod idle;
 #[path = "patterns/lease.rs"]
 mod lease;
+#[cfg(feature = "tokio")]
+#[path = "patterns/on_tokio.rs"]
+mod on_tokio;
 #[path = "patterns/periodic.rs"]
 mod periodic;
 #[path = "patterns/requests.rs"]

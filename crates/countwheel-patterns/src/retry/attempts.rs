@@ -167,6 +167,9 @@ pub enum GiveUp {
     Permanent,
     /// The operation panicked, and that was not to be tried again.
     Panic,
+    /// The operation needs a tokio runtime where there is none, so that no attempt can succeed: see
+    /// [`RetryBuilder::needs_runtime`](super::RetryBuilder::needs_runtime).
+    NoRuntime,
     /// It had to make room for another, or found none itself.
     Full,
     /// The store it was in was dropped.
@@ -183,6 +186,7 @@ impl fmt::Display for GiveUp {
             Self::Budget => "the retry budget is used up",
             Self::Permanent => "the failure is permanent",
             Self::Panic => "the attempt panicked",
+            Self::NoRuntime => "the attempt needs a runtime, and its timer has none",
             Self::Full => "there was no room",
             Self::Dropped => "the store was dropped",
             Self::Timer => "the timer could not wait",

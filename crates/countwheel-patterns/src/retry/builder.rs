@@ -50,6 +50,10 @@ pub enum RetryBuildError {
     /// [`WhenFull::DeadLetter`] was asked for.
     #[error("there is no handler for dead letters")]
     NoDeadLetter,
+    /// The attempts [need a runtime](RetryBuilder::needs_runtime), and the timer runs them in none:
+    /// give it one, with `TimerBuilder::runtime` or `Timer::on_tokio`.
+    #[error("the attempts need a runtime, and the timer has none")]
+    NoRuntime,
 }
 
 /// The options of a [`Retry`] or a [`KeyedRetry`].
@@ -96,6 +100,7 @@ pub(super) struct Options<K, T, E> {
     pub(super) policy: RetryPolicy,
     pub(super) budget: Option<RetryBudget>,
     pub(super) on_panic: OnPanic,
+    needs_runtime: bool,
     pub(super) first_delay: Duration,
     pub(super) seed: Option<u64>,
     pub(super) limits: Limits,
@@ -113,6 +118,7 @@ where
             policy,
             budget: None,
             on_panic: OnPanic::default(),
+            needs_runtime: false,
             first_delay: Duration::ZERO,
             seed: None,
             limits: Limits {
@@ -180,6 +186,26 @@ where
         self
     }
 
+    /// Says that attempts use what only a runtime has, such as connections and sleeps of tokio's. A
+    /// timer whose tasks [have none](Timer::has_runtime) is then refused when the store is built.
+    ///
+    /// Without this call the store finds out at the first attempt: that panics, and the operation
+    /// is given up with [`GiveUp::NoRuntime`](crate::GiveUp::NoRuntime), whatever
+    /// [`on_panic`](Self::on_panic) says.
+    ///
+    /// ```
+    /// use countwheel::Timer;
+    /// use countwheel_patterns::{Failure, Retry, RetryBuildError, RetryPolicy};
+    ///
+    /// let builder = Retry::<u32, ()>::builder(Timer::new(), RetryPolicy::eureka()).needs_runtime();
+    /// let refused = builder.build_async(async |_, _| Ok(()));
+    /// assert_eq!(refused.unwrap_err(), RetryBuildError::NoRuntime);
+    /// ```
+    pub fn needs_runtime(mut self) -> Self {
+        self.options.needs_runtime = true;
+        self
+    }
+
     /// Shares a budget of retries with others.
     pub fn budget(mut self, budget: RetryBudget) -> Self {
         self.options.budget = Some(budget);
@@ -209,7 +235,8 @@ where
     /// A keyed store whose attempts are calls of `handler`, on the timer's executor.
     ///
     /// # Errors
-    /// [`RetryBuildError::NoDeadLetter`] if dead letters would go nowhere.
+    /// [`RetryBuildError::NoDeadLetter`] if dead letters would go nowhere,
+    /// [`RetryBuildError::NoRuntime`] if the timer has no runtime that attempts need.
     pub fn build_keyed(
         self,
         handler: impl Fn(&K, &T, &Attempt) -> Result<(), Failure<E>> + Send + Sync + 'static,
@@ -219,10 +246,12 @@ where
     }
 
     /// A keyed store whose attempts are futures that `handler` makes. They are polled on the
-    /// timer's executor, so what they wait for may need a runtime of its own.
+    /// timer's executor: what they wait for may need a runtime, see
+    /// [`needs_runtime`](Self::needs_runtime).
     ///
     /// # Errors
-    /// [`RetryBuildError::NoDeadLetter`] if dead letters would go nowhere.
+    /// [`RetryBuildError::NoDeadLetter`] if dead letters would go nowhere,
+    /// [`RetryBuildError::NoRuntime`] if the timer has no runtime that attempts need.
     pub fn build_keyed_async<F>(
         self,
         handler: impl Fn(K, T, Attempt) -> F + Send + Sync + 'static,
@@ -243,6 +272,9 @@ where
         if when_full == WhenFull::DeadLetter && self.options.dead_letter.is_none() {
             return Err(RetryBuildError::NoDeadLetter);
         }
+        if self.options.needs_runtime && !self.timer.has_runtime() {
+            return Err(RetryBuildError::NoRuntime);
+        }
         Ok(self.unchecked(handler))
     }
 
@@ -260,7 +292,8 @@ where
     /// A store whose attempts are calls of `handler`, on the timer's executor.
     ///
     /// # Errors
-    /// [`RetryBuildError::NoDeadLetter`] if dead letters would go nowhere.
+    /// [`RetryBuildError::NoDeadLetter`] if dead letters would go nowhere,
+    /// [`RetryBuildError::NoRuntime`] if the timer has no runtime that attempts need.
     pub fn build(
         self,
         handler: impl Fn(&T, &Attempt) -> Result<(), Failure<E>> + Send + Sync + 'static,
@@ -270,10 +303,11 @@ where
     }
 
     /// A store whose attempts are futures that `handler` makes. They are polled on the timer's
-    /// executor, so what they wait for may need a runtime of its own.
+    /// executor: what they wait for may need a runtime, see [`needs_runtime`](Self::needs_runtime).
     ///
     /// # Errors
-    /// [`RetryBuildError::NoDeadLetter`] if dead letters would go nowhere.
+    /// [`RetryBuildError::NoDeadLetter`] if dead letters would go nowhere,
+    /// [`RetryBuildError::NoRuntime`] if the timer has no runtime that attempts need.
     pub fn build_async<F>(
         self,
         handler: impl Fn(T, Attempt) -> F + Send + Sync + 'static,

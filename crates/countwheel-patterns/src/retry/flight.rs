@@ -10,8 +10,8 @@ use super::store::Store;
 use super::{Attempt, Failure, Key};
 use crate::StopSignal;
 use crate::spawned::spawn;
-use countwheel::building::returns;
 use countwheel::building::run_soon;
+use countwheel::building::{Panicked, caught, returns};
 
 /// Starts attempts.
 pub(super) trait Launch<K, T, E>: Send + Sync
@@ -146,16 +146,14 @@ where
     T: Send + 'static,
     E: Send + 'static,
 {
-    /// Calls what needs key, value and attempt; none if it panics.
-    fn call<R>(&self, handler: impl FnOnce(&K, &T, &Attempt) -> R) -> Option<R> {
-        let operation = self.operation.as_ref()?;
+    /// Calls what needs key, value and attempt, or says why it panicked.
+    fn call<R>(&self, handler: impl FnOnce(&K, &T, &Attempt) -> R) -> Result<R, Panicked> {
+        let operation = self.operation.as_ref().ok_or(Panicked::Otherwise)?;
         let attempt = Attempt {
             attempts: operation.attempts,
             signal: self.signal.clone(),
         };
-        let mut answer = None;
-        returns(|| answer = Some(handler(&self.key, &operation.value, &attempt)));
-        answer
+        caught(|| handler(&self.key, &operation.value, &attempt))
     }
 
     fn run(self, handler: impl FnOnce(&K, &T, &Attempt) -> Result<(), Failure<E>>) {
@@ -170,16 +168,19 @@ where
     {
         let future =
             self.call(|key, value, attempt| handler(key.clone(), value.clone(), attempt.clone()));
+        let (future, thrown) = match future {
+            Ok(future) => (Some(future), Panicked::Otherwise),
+            Err(thrown) => (None, thrown),
+        };
         let mut future = pin!(future);
         let result = poll_fn(|cx| {
             let Some(inner) = future.as_mut().as_pin_mut() else {
-                return Poll::Ready(None);
+                return Poll::Ready(Err(thrown));
             };
-            let mut polled = Poll::Pending;
-            if !returns(|| polled = inner.poll(cx)) {
-                return Poll::Ready(None);
+            match caught(|| inner.poll(cx)) {
+                Ok(polled) => polled.map(Ok),
+                Err(thrown) => Poll::Ready(Err(thrown)),
             }
-            polled.map(Some)
         })
         .await;
         // The attempt has not ended before its future is gone, with all that it holds.
@@ -187,7 +188,7 @@ where
         self.land(result);
     }
 
-    fn land(mut self, result: Option<Result<(), Failure<E>>>) {
+    fn land(mut self, result: Result<Result<(), Failure<E>>, Panicked>) {
         if let Some(operation) = self.operation.take() {
             self.store.land(self.passage, operation, result);
         }

@@ -142,8 +142,9 @@ where
     /// A store without a bound, whose attempts are futures that `handler` makes: an attempt
     /// has succeeded or failed when its future says so. Each gets a clone of the value.
     ///
-    /// The futures are polled on the timer's executor. What they wait for may need a runtime
-    /// of its own; the timer's sleeps and timeouts do not.
+    /// The futures are polled on the timer's executor. What they wait for may need a runtime, which
+    /// a timer has if it was told so: see [`RetryBuilder::needs_runtime`]. The timer's sleeps and
+    /// timeouts need none.
     ///
     /// ```
     /// use countwheel::ManualHost;

@@ -15,9 +15,9 @@ use super::{
     RetryStopped, SubmitError,
 };
 use crate::{Attempts, GiveUp, RetryBudget, RetryPolicy, StopSignal};
-use countwheel::building::returns;
 use countwheel::building::timer_name;
 use countwheel::building::{Bell, Rung};
+use countwheel::building::{Panicked, returns};
 use countwheel::{Instant, Timer};
 use countwheel_time::Random;
 use countwheel_time::locks;
@@ -329,12 +329,12 @@ where
         self.change(|books, effects| books.turned_away(passage, until, now, effects));
     }
 
-    /// An attempt has ended: `None` if it panicked.
+    /// An attempt has ended, if only by a panic.
     pub(super) fn land(
         self: &Arc<Self>,
         passage: Passage,
         operation: Operation<T, E>,
-        result: Option<Result<(), Failure<E>>>,
+        result: Result<Result<(), Failure<E>>, Panicked>,
     ) {
         let now = self.bell.now();
         let attempts = operation.attempts;
@@ -342,8 +342,8 @@ where
             // An attempt that changes nothing costs nothing either.
             let is_void = books.is_void(passage);
             let landing = match result {
-                Some(Ok(())) => Landing::Succeeded,
-                Some(Err(failure)) => {
+                Ok(Ok(())) => Landing::Succeeded,
+                Ok(Err(failure)) => {
                     let next = if is_void {
                         Err(GiveUp::Dropped)
                     } else {
@@ -351,8 +351,10 @@ where
                     };
                     Landing::Failed(Some(failure.into_error()), next)
                 }
-                None if is_void => Landing::Panicked(Err(GiveUp::Panic)),
-                None => Landing::Panicked(match self.on_panic {
+                Err(_) if is_void => Landing::Panicked(Err(GiveUp::Panic)),
+                // What the first try has not found, no other would.
+                Err(Panicked::NoRuntime) => Landing::Panicked(Err(GiveUp::NoRuntime)),
+                Err(_) => Landing::Panicked(match self.on_panic {
                     OnPanic::Retry => self.afford(attempts.next(&self.policy, now), now),
                     OnPanic::GiveUp => Err(GiveUp::Panic),
                 }),
