@@ -22,6 +22,8 @@
 //! | [seeing inside](observing) | counters, lateness, slow tasks, logs, watchdogs |
 //! | [testing your code](testing) | a month in a millisecond, stalls, slow tasks |
 //! | [hosting] | on a runtime, or in a loop of your own, without a thread |
+//! | [in a tokio program](in_tokio) | which timer, a paused clock, work that needs a runtime, streams |
+//! | [do I need a wheel?](do_i_need) | where speed is a reason, and where it is none |
 //! | [tuning] | resolution, layout, shards, clock: which to change, and when |
 //! | [pitfalls] | common mistakes |
 //! | [coming from elsewhere](migrating) | Netty, Dubbo, go-zero, Kafka, SOFARegistry, Eureka, tokio: their calls and ours |
@@ -190,6 +192,20 @@ pub mod pitfalls {}
 ///
 #[doc = include_str!("../guide/migrating.md")]
 pub mod migrating {}
+
+/// Which timer, a paused clock, work that needs a runtime, streams.
+///
+#[doc = include_str!("../guide/links.md")]
+///
+#[doc = include_str!("../guide/in_tokio.md")]
+pub mod in_tokio {}
+
+/// Where speed is a reason, and where it is none.
+///
+#[doc = include_str!("../guide/links.md")]
+///
+#[doc = include_str!("../guide/do_i_need.md")]
+pub mod do_i_need {}
 
 /// Their classes, fields and defaults, and ours.
 ///

@@ -56,7 +56,8 @@
 //! [heartbeats](guide::idle), [leases](guide::leases), [deadlines](guide::deadlines), [delay
 //! queues](guide::delay_queues), [delayed operations](guide::delayed_operations), [expiring
 //! maps](guide::expiring_maps), [stopping](guide::stopping), [seeing inside](guide::observing),
-//! [testing your code](guide::testing), [hosting](guide::hosting), [tuning](guide::tuning),
+//! [testing your code](guide::testing), [hosting](guide::hosting), [in a tokio
+//! program](guide::in_tokio), [do I need a wheel?](guide::do_i_need), [tuning](guide::tuning),
 //! [pitfalls](guide::pitfalls); and for users of Netty, Dubbo, go-zero, Kafka, SOFARegistry, Eureka
 //! or tokio, [their calls and ours](guide::migrating), and [their words](guide::words).
 //!

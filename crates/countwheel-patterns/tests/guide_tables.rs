@@ -127,6 +127,7 @@ const PROOFS: &[(&str, &[(&str, &str)])] = &[
     ]),
     ("hosting", &[
         ("a thread of the timer's own", "lif::a_timer_that_is_gone_leaves_no_thread"),
+        ("tokio's runtime, by its clock", "tokio::a_runtime_that_ends_closes_its_timers"),
         ("a future on a runtime", "hosts::a_host_and_the_wait_for_its_end_may_be_one_task"),
         ("your hands", "tst::time_moved_by_hand_stops_at_every_deadline_on_the_way guide_tables::what_the_constructors_of_others_take_the_builder_takes"),
     ]),
@@ -172,6 +173,7 @@ const PROOFS: &[(&str, &[(&str, &str)])] = &[
         ("\"work as server for 30 s before evicting\"", "lease::a_registry_that_has_just_started_evicts_nobody"),
     ]),
     ("migrating", &[
+        ("time in tests", "tokio::a_timer_with_nothing_pending_moves_no_paused_clock"),
         ("`new HashedWheelTimer()`", "guide_tables::who_comes_from_netty_or_kafka_finds_every_call"),
         ("`new HashedWheelTimer(threadFactory, tickDuration, unit, ticksPerWheel, leakDetection, maxPendingTimeouts, taskExecutor)`", "guide_tables::who_comes_from_netty_or_kafka_finds_every_call"),
         ("`start()`", "guide_tables::who_comes_from_netty_or_kafka_finds_every_call"),
