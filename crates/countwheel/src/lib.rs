@@ -117,7 +117,7 @@ pub use future::{
 pub use host::manual::ManualHost;
 pub use host::task::HostFuture;
 #[cfg(feature = "tokio")]
-pub use host::tokio::{NoRuntime, TokioClock};
+pub use host::tokio::TokioClock;
 pub use keyed::{KeyedEntry, KeyedStats, KeyedTimer, Move, SetError, WeakKeyedTimer, When};
 pub use resolution::{Resolution, ResolutionError};
 pub use stats::{RunningTask, ShardLoad, SlowTask, Snapshot, Stats};
@@ -126,7 +126,7 @@ pub use task::Task;
 pub use timeout::{Timeout, TimeoutGuard};
 #[doc(hidden)]
 pub use timer::pretend_to_be_thread;
-pub use timer::{ScheduleError, Timer, WeakTimer};
+pub use timer::{NoRuntime, ScheduleError, Timer, WeakTimer};
 pub use watchdog::{Complaint, Health, Watchdog, WatchdogGuard};
 
 // Not a part of what is exported: where threads meet, a time-out is one of these.

@@ -109,7 +109,8 @@ impl Timer {
     /// The clock is [`tokio::time::Instant`]. In a test whose clock is paused, the timer stands still
     /// with it, `tokio::time::advance` moves both, and a runtime with nothing to do goes on to the
     /// next deadline of the timer as it does to that of a sleep of its own. A timer with nothing
-    /// pending sleeps in no clock, so it moves none.
+    /// pending sleeps in no clock, so it moves none. (A keyed timer or a pattern keeps its one entry
+    /// for a deadline of its own that is cancelled, and looks once in vain.)
     ///
     /// Tokio sleeps in whole milliseconds from the start of the runtime. A deadline between two of
     /// them comes at the second; a paused clock then stops up to a millisecond beyond it.
@@ -140,10 +141,10 @@ impl Timer {
     /// ```
     ///
     /// # Errors
-    /// [`NoRuntime`](crate::NoRuntime) outside of a tokio runtime, or in one that was built without
+    /// [`NoRuntime`] outside of a tokio runtime, or in one that was built without
     /// time. (In the second case tokio's panic is caught, and printed as any other.)
     #[cfg(feature = "tokio")]
-    pub fn on_tokio() -> Result<Self, crate::NoRuntime> {
+    pub fn on_tokio() -> Result<Self, NoRuntime> {
         Self::builder().build_on_tokio()
     }
 
@@ -590,6 +591,27 @@ impl Timer {
         self.engine().has_runtime()
     }
 
+    /// This timer, if its tasks [have a runtime](Self::has_runtime): for the start of whatever needs
+    /// one, which would else panic at its first run, and at each that follows.
+    ///
+    /// ```
+    /// use countwheel::{NoRuntime, Timer};
+    ///
+    /// fn start(timer: &Timer) -> Result<(), NoRuntime> {
+    ///     let _timer = timer.require_runtime()?;
+    ///     // ... start a periodic task that opens connections ...
+    ///     Ok(())
+    /// }
+    /// assert_eq!(start(&Timer::new()), Err(NoRuntime::NoneOfTimer));
+    /// ```
+    ///
+    /// # Errors
+    /// [`NoRuntime::NoneOfTimer`] if they have none.
+    pub fn require_runtime(&self) -> Result<&Self, NoRuntime> {
+        let has_runtime = self.has_runtime();
+        has_runtime.then_some(self).ok_or(NoRuntime::NoneOfTimer)
+    }
+
     /// A handle that does not keep the timer alive: for what the timer itself holds, which
     /// would keep it alive for ever.
     ///
@@ -675,6 +697,31 @@ pub fn number_of_thread() -> u32 {
 #[doc(hidden)]
 pub fn pretend_to_be_thread(number: u32) {
     NUMBER.with(|own| own.set(number));
+}
+
+/// Why something that needs an async runtime was not begun.
+///
+/// ```
+/// use countwheel::{NoRuntime, Timer};
+///
+/// let error = Timer::new().require_runtime().unwrap_err();
+/// assert_eq!(error, NoRuntime::NoneOfTimer);
+/// assert_eq!(error.to_string(), "the timer's tasks run in no runtime that it knows of");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoRuntime {
+    /// The caller of `Timer::on_tokio` is in no runtime's context: call it in async code, or enter a
+    /// runtime.
+    #[error("no tokio runtime is current on this thread")]
+    Absent,
+    /// The runtime has no clock: build it with `enable_time`.
+    #[error("the tokio runtime was built without time")]
+    WithoutTime,
+    /// The timer [runs its tasks in none](Timer::has_runtime): give it one, with
+    /// `TimerBuilder::runtime` or an executor, or host it there, with `Timer::on_tokio`.
+    #[error("the timer's tasks run in no runtime that it knows of")]
+    NoneOfTimer,
 }
 
 /// Why a task was not accepted. It comes back unchanged.

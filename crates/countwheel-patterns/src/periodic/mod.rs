@@ -367,7 +367,8 @@ impl PeriodicBuilder {
     }
 
     /// Like [`start`](Self::start), with a future for each run. It is polled on the timer's
-    /// executor, one task a poll, and needs no runtime; what it waits for may. A run ends when its
+    /// executor, one task a poll, and needs no runtime; what it waits for may: see
+    /// [`Timer::require_runtime`]. A run ends when its
     /// future does. A future that the timer's stop leaves without hope is dropped.
     ///
     /// ```

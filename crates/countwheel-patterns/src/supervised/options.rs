@@ -219,7 +219,8 @@ impl SupervisedBuilder {
     }
 
     /// Like [`start`](Self::start), with a future for each run. It is polled on the timer's
-    /// executor, one task a poll, and needs no runtime; what it waits for may. It is dropped at
+    /// executor, one task a poll, and needs no runtime; what it waits for may: see
+    /// [`Timer::require_runtime`]. It is dropped at
     /// its timeout and when the task ends, on the executor if there is room.
     ///
     /// # Errors

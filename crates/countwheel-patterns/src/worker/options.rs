@@ -154,7 +154,8 @@ impl WorkerBuilder {
     }
 
     /// Like [`start`](Self::start), with a future for each step. It is polled on the timer's
-    /// executor, one task a poll, and needs no runtime; what it waits for may. Closing lets it end;
+    /// executor, one task a poll, and needs no runtime; what it waits for may: see
+    /// [`Timer::require_runtime`]. Closing lets it end;
     /// what the timer's stop leaves without hope is dropped.
     ///
     /// # Errors

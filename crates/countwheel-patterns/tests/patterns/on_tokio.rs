@@ -1,14 +1,15 @@
 //! What runs on a timer and needs a tokio runtime: with one, and without.
 
+use std::num::NonZeroUsize;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use countwheel::{ManualClock, ManualHost, Timer};
+use countwheel::{ManualClock, ManualHost, NoRuntime, Pool, Timer, TokioExecutor};
 use countwheel_patterns::{
     DelayQueue, Failure, GiveUp, IdleLimits, IdleWatch, NoValue, Periodic, Retry, RetryBuildError,
     RetryPolicy, TimerExt,
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::Instant;
 
 use super::support::{HOUR, SECOND};
@@ -103,11 +104,47 @@ fn a_store_that_needs_a_runtime_is_not_built_on_a_timer_that_has_none() {
 }
 
 #[test]
+fn every_timer_knows_whether_its_tasks_have_a_runtime() {
+    let runtime = runtime();
+    let handle = || runtime.handle().clone();
+    let limit = NonZeroUsize::MIN;
+    let pool = Pool::in_runtime(handle(), "pool", 1, 1).unwrap();
+    let with = [
+        runtime.block_on(async { Timer::on_tokio() }).unwrap(),
+        Timer::builder().runtime(handle()).build(),
+        Timer::builder().runtime(handle()).inline().build(),
+        Timer::builder()
+            .executor(TokioExecutor::tasks(handle(), limit))
+            .build(),
+        Timer::builder().executor(pool).build(),
+    ];
+    for timer in with {
+        assert!(timer.require_runtime().is_ok());
+        let found = timer.schedule_with(Duration::ZERO, || drop(Handle::current()));
+        assert_eq!(found.unwrap().join(), Ok(()));
+    }
+    let without = [
+        Timer::new(),
+        // The pool that was given is asked, not the timer's own threads.
+        Timer::builder()
+            .runtime(handle())
+            .executor(Pool::new(1, 1).unwrap())
+            .build(),
+    ];
+    for timer in without {
+        let error = timer.require_runtime().unwrap_err();
+        assert_eq!(error, NoRuntime::NoneOfTimer);
+        let missed = timer.schedule_with(Duration::ZERO, || drop(Handle::current()));
+        assert_eq!(missed.unwrap().join(), Err(NoValue::NoRuntime));
+    }
+}
+
+#[test]
 fn what_was_scheduled_says_that_it_found_no_runtime() {
     let mut host = ManualHost::new();
     let later = host.timer().schedule_async(SECOND, needs_a_runtime());
     let called = host.timer().schedule_with(SECOND, || {
-        drop(tokio::runtime::Handle::current());
+        drop(Handle::current());
     });
     host.advance(SECOND);
     assert_eq!(later.unwrap().join(), Err(NoValue::NoRuntime));

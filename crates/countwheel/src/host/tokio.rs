@@ -10,7 +10,7 @@ use tokio::time::Instant as TokioInstant;
 use crate::engine::Engine;
 use crate::host::task::HostFuture;
 use crate::task::returns;
-use crate::{Clock, Instant, SystemClock, Timer, Timestamp};
+use crate::{Clock, Instant, NoRuntime, SystemClock, Timer, Timestamp};
 
 /// The clock of a tokio runtime: [`tokio::time::Instant`]. With the cargo feature `tokio`.
 ///
@@ -49,28 +49,6 @@ pub struct TokioClock {
     can_pause: bool,
     origin: TokioInstant,
     system: SystemClock,
-}
-
-/// Why there is no timer on a tokio runtime.
-///
-/// ```
-/// use countwheel::{NoRuntime, Timer};
-///
-/// let error = Timer::on_tokio().unwrap_err();
-/// assert_eq!(error, NoRuntime::Absent);
-/// assert_eq!(error.to_string(), "no tokio runtime is current on this thread");
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoRuntime {
-    /// The caller is in no runtime's context: call it in async code, or
-    /// [enter](tokio::runtime::Handle::enter) a runtime.
-    #[error("no tokio runtime is current on this thread")]
-    Absent,
-    /// The runtime has no clock: build it with
-    /// [`enable_time`](tokio::runtime::Builder::enable_time).
-    #[error("the tokio runtime was built without time")]
-    WithoutTime,
 }
 
 impl TokioClock {
