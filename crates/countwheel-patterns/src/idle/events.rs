@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use super::IdleEvent;
+use countwheel_time::locks::lock;
 
 /// The events of an [`IdleWatch`](super::IdleWatch), in the order in which they came. Made by
 /// [`IdleWatchBuilder::build_events`](super::IdleWatchBuilder::build_events).
@@ -44,10 +45,6 @@ pub(super) fn channel<C>(room: NonZeroUsize) -> (Reporter<C>, IdleEvents<C>) {
         shared: Arc::clone(&shared),
     };
     (reporter, IdleEvents { shared })
-}
-
-fn lock<C>(shared: &Mutex<Waiting<C>>) -> MutexGuard<'_, Waiting<C>> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<C: Clone> Reporter<C> {
