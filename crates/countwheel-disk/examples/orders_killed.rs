@@ -48,7 +48,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         shop.kill()?; // SIGKILL: nothing is tidied up
         shop.wait()?;
-        println!("life {life}: {} of {ORDERS} orders are closed", closed.len());
+        println!(
+            "life {life}: {} of {ORDERS} orders are closed",
+            closed.len()
+        );
     }
     let again: u32 = closed.values().map(|times| times - 1).sum();
     println!("each order was closed, {again} of them once more than needed");
