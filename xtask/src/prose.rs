@@ -67,7 +67,7 @@ const IN_PAGES: [Phrase; 14] = [
 ];
 
 /// The pages of users and operators.
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 9] = [
     "README.md",
     "docs/api.md",
     "docs/guide",
@@ -75,6 +75,7 @@ const PAGES: [&str; 8] = [
     "docs/operate.md",
     "docs/reliability.md",
     "docs/timer-states.md",
+    "crates/countwheel-disk/guide",
     "crates/countwheel-patterns/guide",
 ];
 

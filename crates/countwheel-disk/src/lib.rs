@@ -16,6 +16,10 @@
 //!
 //! [`open`] runs the timers of [`durable`] on the store in a directory. [`Opening`] has its choices.
 //!
+//! The module [`guide`] leads from the first timer to sizes: [handlers and threads](guide::handlers),
+//! [at least once](guide::repeats), [retries](guide::retries), [testing](guide::testing),
+//! [restarts](guide::restarts), [snapshots](guide::snapshots).
+//!
 //! # The store alone
 //!
 //! A commit is one write and one sync of the log. In the background its log segments are flushed to
@@ -58,6 +62,8 @@ mod disk;
 mod files;
 #[cfg(feature = "planted-bugs")]
 pub mod fuzz;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 mod log;
 mod opening;
 mod place;

@@ -1,5 +1,8 @@
-//! The pages of the guide, read as files: every link leads somewhere, and somewhere else in the
-//! documentation of the crate, where the definitions in `guide/links.md` come first.
+//! The pages of the guides, read as files: every link leads somewhere, and somewhere else in the
+//! documentation of the crate, where the definitions in `guide/links.md` come first. Beside the guide
+//! of this crate there is one to durable timers, in `countwheel-disk`.
+
+#![expect(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,6 +10,10 @@ use std::path::{Path, PathBuf};
 
 fn guide() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("guide")
+}
+
+fn durable_guide() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../countwheel-disk/guide")
 }
 
 /// A page without its blocks of code and its code in line, in which nothing is a link, but with
@@ -99,7 +106,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
 }
 
 /// What is wrong with a link of a page, read as a file.
-fn objection(page: &str, target: &str) -> Option<String> {
+fn objection(guide: &Path, page: &str, target: &str) -> Option<String> {
     if target.starts_with("https://") {
         return None;
     }
@@ -107,7 +114,7 @@ fn objection(page: &str, target: &str) -> Option<String> {
     let file = if path.is_empty() {
         None
     } else {
-        Some(guide().join(path))
+        Some(guide.join(path))
     };
     let text = match &file {
         None => page.to_owned(),
@@ -121,13 +128,13 @@ fn objection(page: &str, target: &str) -> Option<String> {
 }
 
 /// What is wrong with the links of a page, given what `links.md` defines.
-fn objections(page: &str, in_rustdoc: &BTreeMap<String, String>) -> Vec<String> {
+fn objections(guide: &Path, page: &str, in_rustdoc: &BTreeMap<String, String>) -> Vec<String> {
     let prose = prose(page);
     let defined = definitions(&prose);
     let links = links(&prose);
     let mut wrong = Vec::new();
     for target in links.targets.iter().chain(defined.values()) {
-        wrong.extend(objection(page, target));
+        wrong.extend(objection(guide, page, target));
     }
     for (label, is_certain) in &links.labels {
         if *is_certain && !defined.contains_key(label) {
@@ -155,31 +162,25 @@ fn objections(page: &str, in_rustdoc: &BTreeMap<String, String>) -> Vec<String> 
     wrong
 }
 
-// 163 links of the pages led nowhere but in the crate's documentation.
-#[test]
-fn every_link_of_the_guide_leads_somewhere() {
-    let mut in_rustdoc = definitions(&fs::read_to_string(guide().join("links.md")).unwrap());
+/// What is wrong with the links of a guide, and how many pages it has. `own` is what its `links.md`
+/// names besides the crate itself.
+fn found(guide: &Path, own: &str, pictures: BTreeMap<String, String>) -> (Vec<String>, usize) {
+    let mut in_rustdoc = definitions(&fs::read_to_string(guide.join("links.md")).unwrap());
     assert!(
         in_rustdoc
             .values()
-            .all(|path| path.starts_with("crate") || path.starts_with("countwheel::"))
-    );
-    let pictures = pictures();
-    assert!(
-        pictures
-            .values()
-            .all(|data| data.starts_with("data:image/svg+xml,"))
+            .all(|path| path.starts_with("crate::") || path.starts_with(own))
     );
     in_rustdoc.extend(pictures);
     let (mut pages, mut used, mut wrong) = (0, BTreeSet::new(), Vec::new());
-    for file in fs::read_dir(guide()).unwrap() {
+    for file in fs::read_dir(guide).unwrap() {
         let path = file.unwrap().path();
         if path.ends_with("links.md") || path.is_dir() {
             continue;
         }
         let page = fs::read_to_string(&path).unwrap();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let objections = objections(&page, &in_rustdoc);
+        let objections = objections(guide, &page, &in_rustdoc);
         wrong.extend(
             objections
                 .iter()
@@ -190,14 +191,55 @@ fn every_link_of_the_guide_leads_somewhere() {
     }
     let unused = in_rustdoc.keys().filter(|label| !used.contains(*label));
     wrong.extend(unused.map(|label| format!("links.md: [{label}] is not used")));
+    (wrong, pages)
+}
+
+// 163 links of the pages led nowhere but in the crate's documentation.
+#[test]
+fn every_link_of_the_guide_leads_somewhere() {
+    let pictures = pictures();
+    assert!(
+        pictures
+            .values()
+            .all(|data| data.starts_with("data:image/svg+xml,"))
+    );
+    let (wrong, pages) = found(&guide(), "countwheel::", pictures);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(pages, 26);
 }
 
 #[test]
+fn every_link_of_the_guide_to_durable_timers_leads_somewhere() {
+    let (wrong, pages) = found(&durable_guide(), "countwheel_durable::", BTreeMap::new());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(pages, 9);
+}
+
+/// Each page is a module of its crate, so that its blocks are tests, and is in the index.
+#[test]
+fn every_page_is_a_module_and_in_the_index() {
+    let index = durable_guide().join("../../../docs/guide/README.md");
+    let index = fs::read_to_string(index).unwrap();
+    for guide in [guide(), durable_guide()] {
+        let modules = fs::read_to_string(guide.join("../src/guide.rs")).unwrap();
+        for file in fs::read_dir(&guide).unwrap() {
+            let path = file.unwrap().path();
+            if path.ends_with("links.md") || path.is_dir() {
+                continue;
+            }
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let included = format!("include_str!(\"../guide/{name}\")");
+            assert!(modules.contains(&included), "{name} is no module");
+            assert!(index.contains(&format!("/guide/{name})")), "{name}");
+        }
+    }
+}
+
+#[test]
 fn a_link_that_leads_nowhere_is_found() {
     let in_rustdoc = definitions("[`Timer`]: crate::Timer\n[capacity]: crate::guide::capacity");
-    let wrong = |page: &str| objections(page, &in_rustdoc);
+    let guide = guide();
+    let wrong = |page: &str| objections(&guide, page, &in_rustdoc);
     assert!(
         wrong(
             "A [`Timer`], [read][capacity].\n\n[`timer`]: ../src/chain.rs\n[capacity]: capacity.md"
