@@ -67,7 +67,7 @@ const IN_PAGES: [Phrase; 14] = [
 ];
 
 /// The pages of users and operators.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 16] = [
     "README.md",
     "docs/api.md",
     "docs/guide",
@@ -75,8 +75,15 @@ const PAGES: [&str; 9] = [
     "docs/operate.md",
     "docs/reliability.md",
     "docs/timer-states.md",
+    "crates/countwheel/README.md",
+    "crates/countwheel-core/README.md",
+    "crates/countwheel-disk/README.md",
     "crates/countwheel-disk/guide",
+    "crates/countwheel-durable/README.md",
+    "crates/countwheel-patterns/README.md",
     "crates/countwheel-patterns/guide",
+    "crates/countwheel-server/README.md",
+    "crates/countwheel-time/README.md",
 ];
 
 /// Looks at every file below `root`.

@@ -96,3 +96,8 @@ pub use hierarchical::HierarchicalWheel;
 pub use key::{Expired, TimerKey};
 pub use storage::{OccupiedSlot, SlotLoad};
 pub use tick::Tick;
+
+/// The example of the crate's README is compiled as well.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -104,3 +104,8 @@ use countwheel_durable::{
     RetryPolicy, Revision, Setting, SettingName, SettingValue, Settings, SettingsVersion, State,
     StateKind, TimerId, TimerName, Trouble, TroubleReason, Troubles, Wake,
 };
+
+/// The example of the crate's README is compiled as well.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

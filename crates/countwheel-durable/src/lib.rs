@@ -176,3 +176,8 @@ pub use taken::{Attempts, Taken, ToChannel, attempt_channel};
 pub use timers::{Drained, Health, Left, Listed, Timers};
 pub use trouble::{Trouble, TroubleReason, Troubles};
 pub use verbs::{AsyncTimers, ToPayload, ToTimerName};
+
+/// The example of the crate's README is compiled as well.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

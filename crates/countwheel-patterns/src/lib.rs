@@ -142,3 +142,8 @@ pub use supervised::{
     SupervisedStats,
 };
 pub use worker::{Step, Worker, WorkerBuilder, WorkerStats};
+
+/// The example of the crate's README is compiled as well.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -36,3 +36,8 @@ pub mod trace;
 
 /// The version of the program, as the banner, the metrics and the deliveries name it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The example of the crate's README is compiled as well.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
