@@ -245,6 +245,20 @@ impl Key {
     }
 }
 
+/// [Its text](Self::as_str), for a pair such as `(&record.name.queue, "o-1")`.
+impl AsRef<str> for QueueName {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+/// [Its text](Self::as_str), for a pair such as `("closed", &attempt.name.key)`.
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
 /// Why a text is not a namespace, a queue's name or a timer's key.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

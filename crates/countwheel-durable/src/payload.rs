@@ -1,5 +1,7 @@
 //! What a timer is set with: bytes, or a value as JSON.
 
+use std::borrow::Cow;
+
 #[cfg(feature = "json")]
 use serde::Serialize;
 #[cfg(feature = "json")]
@@ -128,6 +130,18 @@ impl From<&Vec<u8>> for Payload {
 impl From<&String> for Payload {
     fn from(text: &String) -> Self {
         Self(text.as_str().into())
+    }
+}
+
+impl From<Cow<'_, str>> for Payload {
+    fn from(text: Cow<'_, str>) -> Self {
+        Self(text.into_owned().into())
+    }
+}
+
+impl From<Cow<'_, [u8]>> for Payload {
+    fn from(bytes: Cow<'_, [u8]>) -> Self {
+        Self(bytes.into_owned())
     }
 }
 

@@ -16,4 +16,5 @@ mod simulated;
 mod starts;
 mod support;
 mod tables;
+mod typed;
 mod unreadable;

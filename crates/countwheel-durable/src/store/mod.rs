@@ -660,6 +660,12 @@ impl From<QueueName> for Filter {
     }
 }
 
+impl From<&QueueName> for Filter {
+    fn from(queue: &QueueName) -> Self {
+        Self::queue(queue.clone())
+    }
+}
+
 impl From<&Self> for Filter {
     fn from(filter: &Self) -> Self {
         filter.clone()
