@@ -13,8 +13,9 @@
 //! assert_eq!(answer, Ok(42));
 //! # Ok::<(), countwheel_patterns::RetryPolicyError>(())
 //! ```
-//!//! Each pattern is a layer on a given [`Timer`](countwheel::Timer), with the timer's clock, host
-//!and executor. Foreign code runs on that executor. No pattern has a thread of its own.
+//!
+//! Each pattern is a layer on a given [`Timer`](countwheel::Timer), with the timer's clock, host
+//! and executor. Foreign code runs on that executor. No pattern has a thread of its own.
 //!
 //! | you want | take |
 //! |---|---|
@@ -36,8 +37,8 @@
 //! A pattern with many deadlines has wheels of its own, and one entry in the timer's. So its
 //! deadlines do not count one by one against
 //! [`max_pending`](countwheel::TimerBuilder::max_pending). The continuation of accepted work, such
-//! as the next run of a periodic task, does not count either. Each pattern has a bound of its own
-//! where it needs one.
+//! as the next run of a periodic task, does not count either. What a pattern keeps for its callers has a
+//! limit of its own: [`DEFAULT_MAX_PENDING`] unless the caller names another, or writes `unbounded`.
 //!
 //! End a pattern before its timer. A timer closed with
 //! [`Stop::WaitUpTo`](countwheel::Stop::WaitUpTo) waits for the entries of resting patterns, too,
@@ -99,6 +100,31 @@ use countwheel::Instant;
 /// When to ring for who waits for the end of the timer only: just before the end of time, which a
 /// clock may show.
 const FAR: Instant = Instant::from_nanos(u64::MAX - 1);
+
+/// How many operations or items a [`Retry`], a [`KeyedRetry`], a [`DelayQueue`], a [`KeyedDelayQueue`]
+/// or a [`broker::DelayedOperations`] holds if its caller names no other limit. One more is refused,
+/// and comes back.
+///
+/// The limit is for mistakes, such as consumers that have stopped: a service that means to hold
+/// more says how many, or `unbounded`. [`Requests`], watches and leases have no such limit: each of
+/// their entries belongs to a handle that a caller holds, and ends with it.
+///
+/// ```
+/// use countwheel::ManualHost;
+/// use countwheel_patterns::{DEFAULT_MAX_PENDING, DelayQueue, PushError};
+/// use std::time::Duration;
+///
+/// let host = ManualHost::new();
+/// let hour = Duration::from_secs(3600);
+/// let queue = DelayQueue::new(host.timer().clone());
+/// for item in 0..DEFAULT_MAX_PENDING {
+///     queue.push(item, hour)?;
+/// }
+/// let refused = queue.push(DEFAULT_MAX_PENDING, hour);
+/// assert!(matches!(refused, Err(PushError::Full(DEFAULT_MAX_PENDING))));
+/// # Ok::<(), PushError<usize>>(())
+/// ```
+pub const DEFAULT_MAX_PENDING: usize = 100_000;
 
 pub use activity::WatchError;
 pub use batcher::{Batcher, BatcherStats};

@@ -35,6 +35,15 @@ use support::{Count, Desk, HOUR, Journal, MS, Presence, SECOND, block_on};
 const PROOFS: &[(&str, &[(&str, &str)])] = &[
     ("capacity", &[
         ("cheap, and may come early", "exp::what_the_executor_has_no_room_for_may_be_handed_back guide_tables::a_task_that_came_back_may_be_run_at_once"),
+        ("[`Retry`], [`KeyedRetry`]", "retry::a_store_has_a_limit_unless_it_is_told_unbounded retry::a_retry_is_never_lost_for_want_of_room"),
+        ("[`Retry::dubbo_failback`]", "retry::a_store_has_a_limit_unless_it_is_told_unbounded retry::a_retry_is_never_lost_for_want_of_room"),
+        ("[`DelayQueue`], [`KeyedDelayQueue`]", "delay_queue::a_queue_has_a_limit_unless_it_is_told_unbounded delay_queue::a_full_queue_refuses_until_there_is_room"),
+        ("[`DelayedOperations`]", "delayed_operations::operations_have_a_limit_unless_they_are_told_unbounded"),
+        ("[`Batcher`]", "batcher::a_function_that_panics_is_counted_and_gets_the_next_batch"),
+        ("[`Pool`]", "cfg::what_makes_no_sense_is_a_typed_error"),
+        ("a timer; a keyed timer", "guide_tables::what_the_constructors_of_others_take_the_builder_takes"),
+        ("[`ExpiringMap`]", "expiring::a_bound_is_exact"),
+        ("[`Requests`], [`Heartbeats`], [`IdleWatch`], [`Leases`][guide::leases]", "requests::as_many_requests_are_in_flight_as_may_be"),
     ]),
     ("channels_and_async", &[
         ("the future of [`Interval::tick`]", "futures::a_tick_that_nobody_waits_for_any_more_is_not_lost"),
@@ -267,7 +276,7 @@ const PROOFS: &[(&str, &[(&str, &str)])] = &[
         ("`submit_if_absent`, `submit_failed_if_absent`", "retry_keyed::a_second_failure_changes_nothing"),
         ("`update`", "retry_keyed::a_stream_of_updates_neither_postpones_nor_hurries retry_keyed::a_newer_operation_cancels_the_older"),
         ("`cancel`", "retry_keyed::a_cancelled_attempt_fences_as_well"),
-        ("Dubbo: `cluster=\"failback\" retries=\"3\" failbacktasks=\"100\"`", "retry::what_finds_no_room_is_given_back_or_goes_to_the_dead_letters"),
+        ("Dubbo: `cluster=\"failback\" retries=\"3\" failbacktasks=\"100\"`", "retry::the_cleaner_gives_up_after_its_list retry::a_store_has_a_limit_unless_it_is_told_unbounded"),
         ("Dubbo: `retries=\"0\"`", "retry::no_retries_are_no_retries"),
         ("Dubbo: `addFailedRegistered(url)`, `removeFailedRegistered(url)`", "retry_keyed::a_second_failure_changes_nothing retry_keyed::a_cancelled_attempt_fences_as_well"),
         ("Dubbo: `register(url)`, then `unregister(url)`", "retry_keyed::a_newer_operation_cancels_the_older"),
@@ -342,7 +351,7 @@ const PROOFS: &[(&str, &[(&str, &str)])] = &[
         ("`isStop` (Dubbo)", "lif::a_task_that_repeats_itself_sees_the_stop"),
         ("`FailbackClusterInvoker`", "retry::failures_of_async_operations_are_retried"),
         ("`retries`, 3 by default, 0 for none", "retry::no_retries_are_no_retries"),
-        ("`failbacktasks`, 100 by default", "retry::what_finds_no_room_is_given_back_or_goes_to_the_dead_letters"),
+        ("`failbacktasks`, 100 by default", "retry::a_retry_is_never_lost_for_want_of_room retry::a_store_has_a_limit_unless_it_is_told_unbounded"),
         ("the last invoker, which a retry avoids", "retry_keyed::the_first_attempt_may_wait_and_what_is_overtaken_meanwhile_is_never_tried"),
         ("`destroy`, which drops what waits", "retry::a_stop_gives_back_what_waits_and_another_store_goes_on"),
         ("`FailbackRegistry`", "retry_keyed::a_registration_is_retried_each_period_for_ever"),

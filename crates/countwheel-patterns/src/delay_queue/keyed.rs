@@ -10,6 +10,7 @@ use super::next::{DueItems, NextDue};
 use super::queue::Queue;
 use super::results::{DelayQueueStats, Due, PushError, TakeError, Undue};
 use super::shelf::Item;
+use crate::DEFAULT_MAX_PENDING;
 use countwheel::{Instant, Timer};
 
 /// A [`DelayQueue`](super::DelayQueue) with one item for each key: a newer item takes the
@@ -66,9 +67,25 @@ where
     K: Hash + Eq + Send + 'static,
     V: Send + 'static,
 {
-    /// A queue with room for any number of keys, by the clock and in the ticks of `timer`.
+    /// A queue with room for [`DEFAULT_MAX_PENDING`] keys, by the clock and in the ticks of `timer`.
     #[must_use]
     pub fn new(timer: Timer) -> Self {
+        Self::bounded(timer, DEFAULT_MAX_PENDING)
+    }
+
+    /// A queue with room for any number of keys, until the memory is full: for those who bound the
+    /// keys elsewhere.
+    ///
+    /// ```
+    /// # use countwheel::ManualHost;
+    /// # use countwheel_patterns::KeyedDelayQueue;
+    /// # use std::time::Duration;
+    /// let host = ManualHost::new();
+    /// let queue = KeyedDelayQueue::unbounded(host.timer().clone());
+    /// assert_eq!(queue.push("tea", 1, Duration::from_secs(1)).unwrap(), None);
+    /// ```
+    #[must_use]
+    pub fn unbounded(timer: Timer) -> Self {
         Self::bounded(timer, usize::MAX)
     }
 

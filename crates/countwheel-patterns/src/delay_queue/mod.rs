@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::queue::Queue;
+use crate::DEFAULT_MAX_PENDING;
 use countwheel::{Instant, Timer, TimerKey};
 
 pub use self::keyed::KeyedDelayQueue;
@@ -81,9 +82,25 @@ pub struct DelayQueue<T: Send + 'static> {
 pub struct DelayKey(TimerKey);
 
 impl<T: Send + 'static> DelayQueue<T> {
-    /// A queue with room for any number of items, by the clock and in the ticks of `timer`.
+    /// A queue with room for [`DEFAULT_MAX_PENDING`] items, by the clock and in the ticks of `timer`.
     #[must_use]
     pub fn new(timer: Timer) -> Self {
+        Self::bounded(timer, DEFAULT_MAX_PENDING)
+    }
+
+    /// A queue with room for any number of items, until the memory is full: for those who bound
+    /// the items elsewhere.
+    ///
+    /// ```
+    /// # use countwheel::ManualHost;
+    /// # use countwheel_patterns::DelayQueue;
+    /// # use std::time::Duration;
+    /// let host = ManualHost::new();
+    /// let queue = DelayQueue::unbounded(host.timer().clone());
+    /// assert!(queue.push("tea", Duration::from_secs(1)).is_ok());
+    /// ```
+    #[must_use]
+    pub fn unbounded(timer: Timer) -> Self {
         Self::bounded(timer, usize::MAX)
     }
 

@@ -17,6 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use self::operation::{End, Shared, WatchedOperation};
+use crate::DEFAULT_MAX_PENDING;
 use countwheel::building::returns;
 use countwheel::{ScheduleError, Timer};
 
@@ -122,14 +123,52 @@ where
     K: Hash + Eq + Send + Sync + 'static,
     O: DelayedOperation + ?Sized,
 {
-    /// Operations whose time is told by `timer`.
+    /// At most [`DEFAULT_MAX_PENDING`] operations, whose time is told by `timer`.
     #[must_use]
     pub fn new(timer: Timer) -> Self {
+        Self::bounded(timer, DEFAULT_MAX_PENDING)
+    }
+
+    /// At most so many `operations` that wait. One that its first try completes needs
+    /// no room.
+    ///
+    /// ```
+    /// # use countwheel::ManualHost;
+    /// # use countwheel_patterns::broker::{DelayedOperation, DelayedOperationError, DelayedOperations};
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # struct Never;
+    /// # impl DelayedOperation for Never {
+    /// #     fn try_complete(&self) -> bool { false }
+    /// #     fn on_complete(&self) {}
+    /// # }
+    /// let mut host = ManualHost::new();
+    /// let second = Duration::from_secs(1);
+    /// let operations = DelayedOperations::bounded(host.timer().clone(), 1);
+    /// operations.try_complete_else_watch(Arc::new(Never), ["a"], second)?;
+    /// let refused = operations.try_complete_else_watch(Arc::new(Never), ["a"], second);
+    /// assert!(matches!(refused, Err(DelayedOperationError::Full(_))));
+    /// host.advance(second);
+    /// operations.try_complete_else_watch(Arc::new(Never), ["a"], second)?;
+    ///
+    /// let many = DelayedOperations::unbounded(host.timer().clone());
+    /// many.try_complete_else_watch(Arc::new(Never), ["a"], second)?;
+    /// # Ok::<(), DelayedOperationError<Never>>(())
+    /// ```
+    #[must_use]
+    pub fn bounded(timer: Timer, operations: usize) -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         Self {
-            shared: Arc::new(Shared::new(timer, 4 * processors)),
+            shared: Arc::new(Shared::new(timer, operations, 4 * processors)),
             hasher: RandomState::new(),
         }
+    }
+
+    /// Any number of operations, until the memory is full: for those who bound them elsewhere. See
+    /// [`bounded`](Self::bounded).
+    #[must_use]
+    pub fn unbounded(timer: Timer) -> Self {
+        Self::bounded(timer, usize::MAX)
     }
 
     /// Completes `operation` if that is possible; otherwise it waits, watched under `keys`,
@@ -140,9 +179,9 @@ where
     ///
     /// # Errors
     /// [`DelayedOperationError::Closed`] if this was closed or the timer has stopped; the operation was
-    /// perhaps tried, but it ends neither way. [`DelayedOperationError::Full`] and
-    /// [`DelayedOperationError::NoThread`] if the timer does not take its timeout. All give the operation
-    /// back.
+    /// perhaps tried, but it ends neither way. [`DelayedOperationError::Full`] if as many operations wait
+    /// as may, or the timer has no room for its timeout, [`DelayedOperationError::NoThread`] if the
+    /// timer's thread could not be started. All give the operation back.
     pub fn try_complete_else_watch(
         &self,
         operation: Arc<O>,
@@ -160,6 +199,9 @@ where
         let watched = shared.submitted(operation, keys);
         if shared.check(&watched) {
             return Ok(Watch::Completed);
+        }
+        if !shared.take_room(&watched) {
+            return self.refuse(&watched, DelayedOperationError::Full);
         }
         shared.list(&watched);
         if shared.check(&watched) {

@@ -1,7 +1,7 @@
 //! One operation, from its first try to its end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::results::DelayedOperationsStats;
 use super::watch::WatchLists;
@@ -42,6 +42,8 @@ pub(super) struct WatchedOperation<K, O: ?Sized> {
     /// With their hashes.
     pub(super) keys: Box<[(u64, K)]>,
     pub(super) claim: Claim<Timeout>,
+    /// Whether it has a place among those that wait.
+    pub(super) has_room: AtomicBool,
     pub(super) operation: Arc<O>,
 }
 
@@ -79,6 +81,8 @@ pub(super) struct Shared<K, O: ?Sized> {
     pub(super) lists: WatchLists<WatchedOperation<K, O>>,
     pub(super) closed: AtomicBool,
     numbers: AtomicU64,
+    /// How many more may wait.
+    room: AtomicUsize,
     books: OperationBooks,
 }
 
@@ -92,12 +96,13 @@ struct OperationBooks {
 }
 
 impl<K, O: DelayedOperation + ?Sized> Shared<K, O> {
-    pub(super) fn new(timer: Timer, parts: usize) -> Self {
+    pub(super) fn new(timer: Timer, room: usize, parts: usize) -> Self {
         Self {
             timer,
             lists: WatchLists::new(parts),
             closed: AtomicBool::new(false),
             numbers: AtomicU64::new(0),
+            room: AtomicUsize::new(room),
             books: OperationBooks::default(),
         }
     }
@@ -116,8 +121,21 @@ impl<K, O: DelayedOperation + ?Sized> Shared<K, O> {
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
             keys,
             claim: Claim::new(),
+            has_room: AtomicBool::new(false),
             operation,
         })
+    }
+
+    /// Takes a place for one that is on no list yet. False if there is none.
+    pub(super) fn take_room(&self, watched: &WatchedOperation<K, O>) -> bool {
+        let take = |room: usize| room.checked_sub(1);
+        let taken = self
+            .room
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok();
+        // Others see it as they see the list.
+        watched.has_room.store(taken, Ordering::Relaxed);
+        taken
     }
 
     /// Lists it under all its keys, or under none if it is decided meanwhile.
@@ -165,6 +183,9 @@ impl<K, O: DelayedOperation + ?Sized> Shared<K, O> {
             timeout.cancel();
         }
         self.unlist(watched);
+        if watched.has_room.load(Ordering::Relaxed) {
+            self.room.fetch_add(1, Ordering::Relaxed);
+        }
         self.books.ends[end as usize].fetch_add(1, Ordering::Release);
         if matches!(end, End::Completed | End::Expired) {
             self.run(|| watched.operation.on_complete());

@@ -10,7 +10,7 @@ use super::books::Limits;
 use super::flight::{Async, Blocking, Launch};
 use super::store::{DeadLetterHandler, Store};
 use super::{Attempt, DeadLetter, Failure, KeyedRetry, Retry, RetryId};
-use crate::{RetryBudget, RetryPolicy};
+use crate::{DEFAULT_MAX_PENDING, RetryBudget, RetryPolicy};
 use countwheel::Timer;
 
 /// What a retry store does with a new operation when it is full. See
@@ -122,7 +122,7 @@ where
             first_delay: Duration::ZERO,
             seed: None,
             limits: Limits {
-                max_pending: usize::MAX,
+                max_pending: DEFAULT_MAX_PENDING,
                 when_full: WhenFull::default(),
                 max_in_flight: usize::MAX,
             },
@@ -131,12 +131,31 @@ where
         Self { timer, options }
     }
 
-    /// How many operations the store holds, those in flight included: any number unless told
-    /// otherwise. A retry has its place already, so none is ever lost for lack of room. With
-    /// keys, it is the number of keys; one that was cancelled counts until its attempt has
-    /// ended.
+    /// How many operations the store holds, those in flight included:
+    /// [`DEFAULT_MAX_PENDING`] unless told otherwise. A retry has its place already, so none is
+    /// ever lost for lack of room. With keys, it is the number of keys; one that was cancelled
+    /// counts until its attempt has ended.
     pub fn max_pending(mut self, operations: NonZeroUsize) -> Self {
         self.options.limits.max_pending = operations.get();
+        self
+    }
+
+    /// The store holds any number of operations, until the memory is full: for those who bound the
+    /// operations elsewhere.
+    ///
+    /// ```
+    /// use countwheel::ManualHost;
+    /// use countwheel_patterns::{Failure, Retry, RetryPolicy};
+    ///
+    /// let host = ManualHost::new();
+    /// let retry = Retry::builder(host.timer().clone(), RetryPolicy::eureka())
+    ///     .unbounded()
+    ///     .build(|_: &u32, _| Ok::<_, Failure<()>>(()))?;
+    /// assert!(retry.submit(1).is_ok());
+    /// # Ok::<(), countwheel_patterns::RetryBuildError>(())
+    /// ```
+    pub fn unbounded(mut self) -> Self {
+        self.options.limits.max_pending = usize::MAX;
         self
     }
 
@@ -146,8 +165,8 @@ where
         self
     }
 
-    /// How many attempts may be in flight at a time: any number unless told otherwise. Others
-    /// that are due wait, and start in the order in which they came due.
+    /// How many attempts may be in flight at a time: as many as the store holds operations unless
+    /// told otherwise. Others that are due wait, and start in the order in which they came due.
     pub fn max_in_flight(mut self, attempts: NonZeroUsize) -> Self {
         self.options.limits.max_in_flight = attempts.get();
         self

@@ -106,7 +106,8 @@ where
     T: Send + 'static,
     E: Send + 'static,
 {
-    /// A store without a bound, whose attempts are calls of `handler`.
+    /// A store of [`DEFAULT_MAX_PENDING`](crate::DEFAULT_MAX_PENDING) keys at most, whose attempts
+    /// are calls of `handler`.
     pub fn new(
         timer: Timer,
         policy: RetryPolicy,
@@ -116,8 +117,8 @@ where
         Self::over(Self::builder(timer, policy).unchecked(handler))
     }
 
-    /// A store without a bound, whose attempts are futures that `handler` makes, each with a
-    /// clone of key and value. See [`Retry::new_async`](super::Retry::new_async).
+    /// A store of [`DEFAULT_MAX_PENDING`](crate::DEFAULT_MAX_PENDING) keys at most, whose attempts
+    /// are futures that `handler` makes, each with a clone of key and value. See [`Retry::new_async`](super::Retry::new_async).
     pub fn new_async<F>(
         timer: Timer,
         policy: RetryPolicy,
@@ -131,7 +132,7 @@ where
         Self::over(Self::builder(timer, policy).unchecked(handler))
     }
 
-    /// A store with other options.
+    /// A store with other options, such as another limit.
     pub fn builder(timer: Timer, policy: RetryPolicy) -> RetryBuilder<K, T, E> {
         RetryBuilder::new(timer, policy)
     }

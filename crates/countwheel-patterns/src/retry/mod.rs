@@ -16,6 +16,7 @@ mod store;
 
 use std::fmt;
 use std::hash::Hash;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,8 +34,12 @@ pub use self::results::{
     SubmitError,
 };
 
+use self::flight::Blocking;
 use self::keyed::unwrapped;
 use self::store::RetryEntry;
+
+/// How many failed calls Dubbo's failback cluster keeps (`failbacktasks`).
+const DUBBO_FAILBACK_TASKS: NonZeroUsize = NonZeroUsize::new(100).unwrap();
 
 /// What keys have to be.
 trait Key: Hash + Eq + Clone + Send + Sync + 'static {}
@@ -66,7 +71,7 @@ enum Refusal {
 /// All operations of one store are values for the one handler, which makes an attempt and says
 /// how that ended: with an async handler when its future is done, not before. The first attempt
 /// is made at once, the others when the policy says, counted from the end of the one before.
-/// Attempts run on the timer's executor, any number at a time unless
+/// Attempts run on the timer's executor, as many at a time as there are operations unless
 /// [told otherwise](RetryBuilder::max_in_flight); a submit never runs one itself. Delays are
 /// rounded up to a tick of the timer.
 ///
@@ -129,7 +134,8 @@ where
     T: Send + 'static,
     E: Send + 'static,
 {
-    /// A store without a bound, whose attempts are calls of `handler`.
+    /// A store of [`DEFAULT_MAX_PENDING`](crate::DEFAULT_MAX_PENDING) operations at most, whose
+    /// attempts are calls of `handler`.
     pub fn new(
         timer: Timer,
         policy: RetryPolicy,
@@ -139,8 +145,9 @@ where
         Self::over(KeyedRetry::new(timer, policy, handler))
     }
 
-    /// A store without a bound, whose attempts are futures that `handler` makes: an attempt
-    /// has succeeded or failed when its future says so. Each gets a clone of the value.
+    /// A store of [`DEFAULT_MAX_PENDING`](crate::DEFAULT_MAX_PENDING) operations at most, whose
+    /// attempts are futures that `handler` makes: an attempt has succeeded or failed when its
+    /// future says so. Each gets a clone of the value.
     ///
     /// The futures are polled on the timer's executor. What they wait for may need a runtime, which
     /// a timer has if it was told so: see [`RetryBuilder::needs_runtime`]. The timer's sleeps and
@@ -182,7 +189,42 @@ where
         Self::over(KeyedRetry::new_async(timer, policy, handler))
     }
 
-    /// A store with other options.
+    /// What Dubbo's failback cluster does: attempts 5 s apart, three retries, and at most 100
+    /// operations pending. [`RetryPolicy::dubbo_failback`] is the schedule alone.
+    ///
+    /// Two differences are on purpose: the limit counts attempts in flight as well, and one operation
+    /// more comes back instead of being lost.
+    ///
+    /// ```
+    /// use countwheel::ManualHost;
+    /// use countwheel_patterns::{Failure, Retry, SubmitError};
+    /// use std::time::Duration;
+    ///
+    /// let mut host = ManualHost::new();
+    /// let failback = Retry::dubbo_failback(host.timer().clone(), |_: &u32, _| {
+    ///     Err(Failure::Retryable("no provider"))
+    /// });
+    /// for call in 0..100 {
+    ///     failback.submit_failed(call, "no provider").unwrap();
+    /// }
+    /// let refused = failback.submit_failed(100, "no provider");
+    /// assert!(matches!(refused, Err(SubmitError::Full(100))));
+    /// host.advance(Duration::from_secs(15));
+    /// let stats = failback.stats();
+    /// assert_eq!((stats.attempts, stats.given_up, stats.pending), (300, 100, 0));
+    /// ```
+    pub fn dubbo_failback(
+        timer: Timer,
+        handler: impl Fn(&T, &Attempt) -> Result<(), Failure<E>> + Send + Sync + 'static,
+    ) -> Self {
+        let builder = Self::builder(timer, RetryPolicy::dubbo_failback());
+        let handler = move |_: &_, value: &_, attempt: &_| handler(value, attempt);
+        let builder = builder.max_pending(DUBBO_FAILBACK_TASKS);
+        let store = builder.unchecked(Box::new(Blocking(Arc::new(handler))));
+        Self::over(KeyedRetry::over(store))
+    }
+
+    /// A store with other options, such as another limit.
     pub fn builder(timer: Timer, policy: RetryPolicy) -> RetryBuilder<RetryId, T, E> {
         RetryBuilder::new(timer, policy)
     }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use countwheel::{Instant, Layout, ManualHost, Timer};
 use countwheel_patterns::{
-    DelayKey, DelayQueue, DelayQueueStats, Due, DueItems, KeyedDelayQueue, NextDue, PushError,
-    TakeError, Undue,
+    DEFAULT_MAX_PENDING, DelayKey, DelayQueue, DelayQueueStats, Due, DueItems, KeyedDelayQueue,
+    NextDue, PushError, TakeError, Undue,
 };
 
 use crate::support::{Count, HOUR, MS, Presence, Random, SECOND, block_on, layouts, manual, ns};
@@ -264,6 +264,30 @@ fn a_full_queue_refuses_until_there_is_room() {
     let stats = queue.stats();
     assert_eq!((stats.pushed, stats.refused), (3, 2));
     assert_adds_up(&stats);
+}
+
+#[test]
+fn a_queue_has_a_limit_unless_it_is_told_unbounded() {
+    let host = ManualHost::new();
+    let timer = || host.timer().clone();
+    let fill = |queue: &DelayQueue<usize>| {
+        let all = 0..=DEFAULT_MAX_PENDING;
+        all.take_while(|&item| queue.push(item, SECOND).is_ok())
+            .count()
+    };
+    assert_eq!(fill(&DelayQueue::new(timer())), DEFAULT_MAX_PENDING);
+    assert_eq!(
+        fill(&DelayQueue::unbounded(timer())),
+        DEFAULT_MAX_PENDING + 1
+    );
+    let fill = |queue: &KeyedDelayQueue<usize, ()>| {
+        let all = 0..=DEFAULT_MAX_PENDING;
+        all.take_while(|&key| queue.push(key, (), SECOND).is_ok())
+            .count()
+    };
+    assert_eq!(fill(&KeyedDelayQueue::new(timer())), DEFAULT_MAX_PENDING);
+    let unbounded = KeyedDelayQueue::unbounded(timer());
+    assert_eq!(fill(&unbounded), DEFAULT_MAX_PENDING + 1);
 }
 
 #[test]

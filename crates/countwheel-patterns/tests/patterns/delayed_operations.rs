@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use countwheel::{ManualHost, Stop, Timer};
+use countwheel_patterns::DEFAULT_MAX_PENDING;
 use countwheel_patterns::broker::{
     DelayedOperation, DelayedOperationError, DelayedOperations, DelayedOperationsStats, Watch,
 };
@@ -363,6 +364,45 @@ fn a_panic_is_counted_and_disturbs_nobody() {
     let stats = ops.stats();
     assert_eq!((stats.panicked, stats.expired, stats.pending), (5, 4, 0));
     assert_adds_up(stats);
+}
+
+#[test]
+fn operations_have_a_limit_unless_they_are_told_unbounded() {
+    let mut host = ManualHost::new();
+    let journal = Journal::new();
+    let ops = Ops::bounded(host.timer().clone(), 2);
+    let submit = |name, can: fn(u64) -> bool| {
+        ops.try_complete_else_watch(op(name, &journal, can), [name], SECOND)
+    };
+    for name in [1, 2] {
+        assert_eq!(submit(name, |_| false).unwrap(), Watch::Waiting);
+    }
+    let refused = submit(3, |_| false);
+    assert!(matches!(refused, Err(DelayedOperationError::Full(op)) if tries(&op) == 1));
+    assert_eq!((ops.len(), ops.watched(), ops.stats().refused), (2, 2, 1));
+    assert_eq!(submit(4, |_| true).unwrap(), Watch::Completed, "in no room");
+    // Whatever ends one gives its room back, once.
+    assert_eq!(ops.cancel_for_key(&1).len(), 1);
+    assert_eq!(submit(5, |n| n == 2).unwrap(), Watch::Completed);
+    assert_eq!(submit(6, |_| false).unwrap(), Watch::Waiting);
+    assert!(submit(7, |_| false).is_err());
+    host.advance(SECOND);
+    assert_eq!(submit(8, |_| false).unwrap(), Watch::Waiting);
+    assert_eq!(submit(9, |_| false).unwrap(), Watch::Waiting);
+    assert!(submit(10, |_| false).is_err());
+    assert_adds_up(ops.stats());
+
+    let fill = |ops: &Ops| {
+        let all = 0..=DEFAULT_MAX_PENDING;
+        all.take_while(|_| {
+            let never = op(0, &journal, |_| false);
+            ops.try_complete_else_watch(never, [0], SECOND).is_ok()
+        })
+        .count()
+    };
+    assert_eq!(fill(&Ops::new(host.timer().clone())), DEFAULT_MAX_PENDING);
+    let unbounded = Ops::unbounded(host.timer().clone());
+    assert_eq!(fill(&unbounded), DEFAULT_MAX_PENDING + 1);
 }
 
 /// LIF-11: after a close, Kafka's timer takes what is to come later, and never tells.

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use countwheel::{Instant, Layout, ManualClock, ManualHost, Overload, Timer};
 use countwheel_patterns::{
-    Attempt, Cancelled, Failure, GiveUp, GivenUp, Jitter, OnPanic, PendingRetry, Retry,
-    RetryBudget, RetryId, RetryPolicy, SubmitError, TimerExt, WeakRetry, WhenFull,
+    Attempt, Cancelled, DEFAULT_MAX_PENDING, Failure, GiveUp, GivenUp, Jitter, KeyedRetry, OnPanic,
+    PendingRetry, Retry, RetryBudget, RetryId, RetryPolicy, SubmitError, TimerExt, WeakRetry,
+    WhenFull,
 };
 
 use super::retry_model::assert_adds_up;
@@ -166,6 +167,41 @@ fn what_finds_no_room_is_given_back_or_goes_to_the_dead_letters() {
         assert_eq!(retry.len(), 2);
         assert_adds_up(retry.stats());
     }
+}
+
+/// Systems of before keep any number of failed operations. Here that takes a word.
+#[test]
+fn a_store_has_a_limit_unless_it_is_told_unbounded() {
+    let handler = |_: &usize, _: &Attempt| Ok::<_, Failure<()>>(());
+    let (host, policy) = (host(), RetryPolicy::dubbo_registry);
+    let timer = || host.timer().clone();
+    let fill = |retry: &Retry<usize, ()>| {
+        let fits = (0..=DEFAULT_MAX_PENDING).take_while(|&value| retry.submit(value).is_ok());
+        fits.count()
+    };
+    assert_eq!(
+        fill(&Retry::new(timer(), policy(), handler)),
+        DEFAULT_MAX_PENDING
+    );
+    assert_eq!(fill(&Retry::dubbo_failback(timer(), handler)), 100);
+    let keyed = KeyedRetry::new(timer(), policy(), |_: &usize, _: &(), _| {
+        Ok::<_, Failure<()>>(())
+    });
+    for key in 0..DEFAULT_MAX_PENDING {
+        keyed.submit(key, ()).unwrap();
+    }
+    let refused = keyed.submit(DEFAULT_MAX_PENDING, ());
+    assert!(matches!(
+        refused,
+        Err(SubmitError::Full((DEFAULT_MAX_PENDING, ())))
+    ));
+    assert!(
+        keyed.submit(0, ()).is_ok(),
+        "a key that is there needs no room"
+    );
+    let unbounded = Retry::builder(timer(), policy()).unbounded();
+    let unbounded = unbounded.build(handler).unwrap();
+    assert_eq!(fill(&unbounded), DEFAULT_MAX_PENDING + 1);
 }
 
 /// 2.1 (Capacity): a re-put beyond the bound was swallowed. Ours keeps its place.
