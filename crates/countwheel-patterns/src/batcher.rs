@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use super::delay_queue::PushError;
-use countwheel::building::run_soon;
-use countwheel::building::{Bell, Rung};
+use countwheel::building::{Bell, Rung, run_soon, start_host};
 use countwheel::{Instant, Timer};
 use countwheel_time::locks;
 
@@ -272,7 +271,7 @@ impl<T: Send + 'static> Shared<T> {
     }
 
     fn push(self: &Arc<Self>, value: T) -> Result<(), PushError<T>> {
-        if let Err(source) = self.bell.timer().start() {
+        if let Err(source) = start_host(self.bell.timer()) {
             self.lock().stats.refused += 1;
             return Err(PushError::NoThread { value, source });
         }

@@ -126,7 +126,7 @@ pub use task::Task;
 pub use timeout::{Timeout, TimeoutGuard};
 #[doc(hidden)]
 pub use timer::pretend_to_be_thread;
-pub use timer::{NoRuntime, ScheduleError, Timer, WeakTimer};
+pub use timer::{NoRuntime, ScheduleError, Timer, TimerStartError, WeakTimer};
 pub use watchdog::{Complaint, Health, Watchdog, WatchdogGuard};
 
 // Not a part of what is exported: where threads meet, a time-out is one of these.

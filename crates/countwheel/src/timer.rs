@@ -363,7 +363,7 @@ impl Timer {
         job: Job,
     ) -> Result<(Timeout, Rouse), ScheduleError> {
         if !self.owner.hosted.load(Ordering::Acquire)
-            && let Err(source) = self.start()
+            && let Err(source) = self.host()
         {
             let task = Task::new(deadline, job);
             return Err(ScheduleError::NoThread { task, source });
@@ -394,7 +394,7 @@ impl Timer {
         deadline: Instant,
         job: Job,
     ) -> Result<(Timeout, Rouse), ScheduleError> {
-        if let Err(source) = self.start() {
+        if let Err(source) = self.host() {
             let task = Task::new(deadline, job);
             return Err(ScheduleError::NoThread { task, source });
         }
@@ -421,17 +421,29 @@ impl Timer {
 
     /// Starts the timer's thread, as the first task would. Twice does no harm.
     ///
-    /// # Errors
-    /// What the system says if it cannot start a thread.
-    ///
     /// ```
-    /// # use countwheel::Timer;
+    /// use countwheel::{Timer, TimerStartError};
+    ///
     /// let timer = Timer::new();
     /// timer.start()?; // now rather than in the middle of something
-    /// # Ok::<(), std::io::Error>(())
+    /// timer.stop();
+    /// assert!(matches!(timer.start(), Err(TimerStartError::Closed)));
+    /// # Ok::<(), TimerStartError>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`TimerStartError::Closed`] if the timer has stopped, whoever hosts it,
+    /// [`TimerStartError::NoThread`] if the system cannot start a thread.
+    pub fn start(&self) -> Result<(), TimerStartError> {
+        if self.is_stopped() {
+            return Err(TimerStartError::Closed);
+        }
+        self.host().map_err(TimerStartError::NoThread)
+    }
+
+    /// Makes sure that there is a host, unless the timer has stopped: then nobody needs one.
     #[cold]
-    pub fn start(&self) -> io::Result<()> {
+    pub(crate) fn host(&self) -> io::Result<()> {
         let owner = &self.owner;
         if owner.hosted.load(Ordering::Acquire) {
             return Ok(());
@@ -722,6 +734,28 @@ pub enum NoRuntime {
     /// `TimerBuilder::runtime` or an executor, or host it there, with `Timer::on_tokio`.
     #[error("the timer's tasks run in no runtime that it knows of")]
     NoneOfTimer,
+}
+
+/// Why a timer was not started. See [`Timer::start`].
+///
+/// ```
+/// use countwheel::{Timer, TimerStartError};
+///
+/// let timer = Timer::new();
+/// timer.stop();
+/// let error = timer.start().unwrap_err();
+/// assert!(matches!(error, TimerStartError::Closed));
+/// assert_eq!(error.to_string(), "the timer has stopped");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TimerStartError {
+    /// The timer has stopped for good. Make another one.
+    #[error("the timer has stopped")]
+    Closed,
+    /// The timer's thread could not be started. The timer is as it was: try again later.
+    #[error("the timer's thread could not be started")]
+    NoThread(#[source] io::Error),
 }
 
 /// Why a task was not accepted. It comes back unchanged.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::cell::Cell;
 use super::shard::{ActivityShard, Policy};
 use super::stalls::Stalls;
-use countwheel::building::tick_duration;
+use countwheel::building::{start_host, tick_duration};
 use countwheel::{Instant, Resolution, Timer};
 use countwheel_time::locks::lock;
 
@@ -201,7 +201,7 @@ impl<P: Policy> Table<P> {
         let Some(policy) = policy else {
             return Err(WatchError::Closed(data));
         };
-        if let Err(source) = timer.start() {
+        if let Err(source) = start_host(timer) {
             return Err(WatchError::NoThread {
                 value: data,
                 source,

@@ -8,7 +8,7 @@ use super::results::{DelayQueueStats, Due, PushError, Undue};
 use super::shelf::{Item, Shelf};
 use crate::FAR;
 use countwheel::building::returns;
-use countwheel::building::{Bell, Rung, driver};
+use countwheel::building::{Bell, Rung, driver, start_host};
 use countwheel::{Instant, Timer, TimerKey};
 use countwheel_time::locks;
 
@@ -56,7 +56,7 @@ impl<T: Send + 'static> Queue<T> {
 
     /// Makes sure that there is somebody to ring.
     pub(super) fn start(&self) -> std::io::Result<()> {
-        self.bell.timer().start()
+        start_host(self.bell.timer())
     }
 
     pub(super) fn push(&self, value: T, deadline: Instant) -> Result<TimerKey, PushError<T>> {

@@ -24,6 +24,7 @@ use std::time::Duration;
 use self::load::{Landing, LoadTurn};
 use self::shard::{MapHub, MapRule, MapShard, Taken};
 use self::ttl::{Jitter, Life};
+use countwheel::building::start_host;
 use countwheel::{Instant, Timer};
 
 pub use self::builder::ExpiringMapBuilder;
@@ -679,7 +680,7 @@ where
         ttl: Ttl,
         rule: MapRule,
     ) -> Result<Option<V>, InsertError<K, V>> {
-        if let Err(source) = self.owner.timer.start() {
+        if let Err(source) = start_host(&self.owner.timer) {
             return Err(InsertError::NoThread { key, value, source });
         }
         let now = self.now();

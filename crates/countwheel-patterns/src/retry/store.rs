@@ -15,9 +15,7 @@ use super::{
     RetryStopped, SubmitError,
 };
 use crate::{Attempts, GiveUp, RetryBudget, RetryPolicy, StopSignal};
-use countwheel::building::timer_name;
-use countwheel::building::{Bell, Rung};
-use countwheel::building::{Panicked, returns};
+use countwheel::building::{Bell, Panicked, Rung, returns, start_host, timer_name};
 use countwheel::{Instant, Timer};
 use countwheel_time::Random;
 use countwheel_time::locks;
@@ -160,7 +158,7 @@ where
     ) -> Result<Option<T>, Refused<K, T, E>> {
         let now = self.bell.now();
         let hash = self.hasher.hash_one(&key);
-        let started = self.timer().start();
+        let started = start_host(self.timer());
         let is_new = !matches!(entry, RetryEntry::Resumed(..));
         let has_failed = matches!(entry, RetryEntry::Failed(..));
         let (operation, verdict) = self.assess(entry, now);

@@ -12,6 +12,7 @@
 //! | to go on with accepted work | [`run_soon`], [`continue_at`], [`Alarm::ring_by`]: all exempt from [`max_pending`](crate::TimerBuilder::max_pending) |
 //! | a name of its own for a task | [`schedule_named`], [`continue_at`] |
 //! | a wheel like those of the timer | [`driver`], [`tick_duration`] |
+//! | somebody who rings, before something is filed | [`start_host`] |
 //! | the name of the timer, for logs | [`timer_name`] |
 //! | entries found by a hash | [`Index`], [`give_memory_back`] |
 //! | to block a thread | [`block_until`], [`block_for`] |
@@ -152,6 +153,25 @@ pub fn schedule_named(
     task: impl FnOnce() + Send + 'static,
 ) -> Result<Timeout, ScheduleError> {
     timer.after(delay, Job::Task(Box::new(Named { name, task })))
+}
+
+/// Makes sure that the timer has a host: starts its thread, as the first task would. On a timer that
+/// has stopped it does nothing, since a pattern says in its own words that it is closed.
+///
+/// ```
+/// use countwheel::{Timer, building};
+///
+/// let timer = Timer::new();
+/// building::start_host(&timer)?;
+/// timer.stop();
+/// building::start_host(&timer)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// What the system says if it cannot start a thread.
+pub fn start_host(timer: &Timer) -> std::io::Result<()> {
+    timer.host()
 }
 
 /// An empty wheel like those of the timer: the same ticks, laid out in the same way.

@@ -281,7 +281,7 @@ impl Sleep {
     }
 
     fn file(&mut self, now: Instant, waker: &Waker) -> Result<(), SleepError> {
-        self.timer.start().map_err(SleepError::NoThread)?;
+        self.timer.host().map_err(SleepError::NoThread)?;
         let shard = number_of_thread();
         let filed = self
             .shard(shard)

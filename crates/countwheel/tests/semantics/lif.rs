@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use countwheel::{ManualClock, ManualHost, ScheduleError, Stop, Task, Timer};
+use countwheel::{ManualClock, ManualHost, ScheduleError, Stop, Task, Timer, TimerStartError};
 
 use super::harness::{Hosted, log};
 use crate::support::{Desk, HOUR, Journal, MS, Presence, SECOND};
@@ -23,12 +23,20 @@ fn a_timer_is_new_then_runs_then_has_stopped_and_never_goes_back() {
     assert!(!timer.is_stopped());
     timer.stop();
     assert!(timer.is_stopped());
-    timer.start().unwrap();
+    assert!(matches!(timer.start(), Err(TimerStartError::Closed)));
     assert!(timer.is_stopped());
     assert!(matches!(
         timer.schedule(MS, || ()),
         Err(ScheduleError::Closed(_))
     ));
+    // Whether it was ever started makes no difference, nor does who hosts it.
+    let idle = Timer::new();
+    idle.stop();
+    assert!(matches!(idle.start(), Err(TimerStartError::Closed)));
+    let host = ManualHost::new();
+    host.timer().start().unwrap();
+    host.timer().stop();
+    assert!(matches!(host.timer().start(), Err(TimerStartError::Closed)));
 }
 
 // LIF-3
