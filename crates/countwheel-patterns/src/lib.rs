@@ -130,7 +130,8 @@ pub use activity::WatchError;
 pub use batcher::{Batcher, BatcherStats};
 pub use chain::CancelGuard;
 pub use countwheel_time::{
-    Delays, Jitter, PlannedAttempt, Preset, RetryPolicy, RetryPolicyError, RetrySettings, Share,
+    Delays, Jitter, PlannedAttempt, Preset, RetryPolicy, RetryPolicyError, RetrySettings,
+    RetryTextError, Share,
 };
 pub use deadline::{Deadline, DeadlineExceeded, Limit};
 pub use delay_queue::{

@@ -11,7 +11,7 @@
 //! | to wait at most so long, in real time | [`Patience`] |
 //! | draws that a seed repeats | [`Random`] |
 //! | the distribution of durations | [`Histogram`] |
-//! | to say when to try again after a failure | a [`RetryPolicy`], or a [`Preset`] of one |
+//! | to say when to try again after a failure | a [`RetryPolicy`], a [`Preset`] of one, or the text of one: `15s,15s,30s,3m` |
 //! | a lock without poison | [`locks`] |
 //!
 //! This crate has no timer, no wheel and no thread: timers are in the crate `countwheel`, which
@@ -30,7 +30,7 @@
 //!
 //! None is on by default.
 //!
-//! - `serde`: [`Timestamp`] as data.
+//! - `serde`: [`Timestamp`] as data, [`RetryPolicy`] and [`Preset`] as their texts.
 //! - `tsc`: `TscClock`, which is cheaper to read than the system's clock.
 
 #![forbid(unsafe_code)]
@@ -51,7 +51,8 @@ pub use clock::{Clock, Instant, ManualClock, Patience, SystemClock, Timestamp, n
 pub use histogram::Histogram;
 pub use random::Random;
 pub use retry::{
-    Delays, Jitter, PlannedAttempt, Preset, RetryPolicy, RetryPolicyError, RetrySettings, Share,
+    Delays, Jitter, PlannedAttempt, Preset, RetryPolicy, RetryPolicyError, RetrySettings,
+    RetryTextError, Share,
 };
 
 /// The example of the crate's README is compiled as well.

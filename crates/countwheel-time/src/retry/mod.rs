@@ -4,6 +4,7 @@ mod error;
 mod jitter;
 mod listed;
 mod presets;
+mod text;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ pub use self::error::RetryPolicyError;
 pub use self::jitter::{Jitter, Share};
 use self::listed::Listed;
 pub use self::presets::Preset;
+pub use self::text::RetryTextError;
 
 /// When to try again after an attempt that failed, and when to give up. Data: it waits for
 /// nothing and counts nothing, so one serves any number of operations, and equal ones compare

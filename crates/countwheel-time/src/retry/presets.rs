@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::listed::Listed;
 use super::{RetryPolicy, Shape};
 
-/// A schedule known by name.
+/// A schedule known by name. The library, durable timers, the HTTP API and the command line have
+/// the names from here.
 ///
 /// ```
 /// use countwheel_time::{Preset, RetryPolicy};
@@ -43,18 +44,23 @@ impl Preset {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::DubboFailback => "dubbo-failback",
+            Self::DubboFailback => "dubbo",
             Self::DubboRegistry => "dubbo-registry",
             Self::Eureka => "eureka",
-            Self::GoZeroCleaner => "go-zero-cleaner",
+            Self::GoZeroCleaner => "go-zero",
             Self::Wechat => "wechat",
         }
     }
 
-    /// The preset of that name.
+    /// The preset of that name. The names of their functions are names, too: `dubbo-failback` and
+    /// `go-zero-cleaner`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|preset| preset.name() == name)
+        match name {
+            "dubbo-failback" => Some(Self::DubboFailback),
+            "go-zero-cleaner" => Some(Self::GoZeroCleaner),
+            _ => Self::ALL.into_iter().find(|preset| preset.name() == name),
+        }
     }
 
     /// The policy of that name.
