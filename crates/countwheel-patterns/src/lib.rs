@@ -64,8 +64,12 @@
 //!
 //! # Features
 //!
-//! None is on by default. `tokio` and `tsc` are those of `countwheel`. With `stream`, intervals,
-//! [`DueItems`] and [`IdleEvents`] are `Stream`s of the crate `futures-core`.
+//! None is on by default.
+//!
+//! - `serde`: what a stop gives back as data: [`SavedRetry`], [`SavedItem`], [`RetryId`]; and a
+//!   [`RetryPolicy`] as its text.
+//! - `stream`: intervals, [`DueItems`] and [`IdleEvents`] are `Stream`s of the crate `futures-core`.
+//! - `tokio`, `tsc`: those of `countwheel`.
 
 #![forbid(unsafe_code)]
 
@@ -87,6 +91,7 @@ mod lease;
 mod periodic;
 mod requests;
 mod retry;
+mod saved;
 mod scheduled;
 mod spawned;
 mod start;
@@ -161,6 +166,7 @@ pub use retry::{
     PendingRetry, Retry, RetryBudget, RetryBudgetError, RetryBuildError, RetryBuilder, RetryId,
     RetryLoop, RetryStats, RetryStopped, SubmitError, WeakKeyedRetry, WeakRetry, WhenFull,
 };
+pub use saved::{SavedAttempts, SavedItem, SavedRetry};
 pub use scheduled::{NoValue, Scheduled};
 pub use start::{RunEnd, StartError};
 pub use stop_signal::{StopSignal, ToldToStop};

@@ -48,6 +48,8 @@ mod retry_keyed;
 mod retry_model;
 #[path = "patterns/retry_policy.rs"]
 mod retry_policy;
+#[path = "patterns/saved.rs"]
+mod saved;
 #[path = "patterns/scheduled.rs"]
 mod scheduled;
 #[path = "patterns/supervised.rs"]

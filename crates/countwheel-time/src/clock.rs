@@ -25,6 +25,7 @@ use crate::locks::lock;
 /// let end = start + Duration::from_nanos(500);
 /// assert_eq!(end.saturating_since(start), Duration::from_nanos(500));
 /// assert_eq!(start.saturating_since(end), Duration::ZERO);
+/// assert_eq!(end - start, Duration::from_nanos(500));
 /// assert_eq!(Instant::MAX + Duration::MAX, Instant::MAX);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -71,6 +72,17 @@ impl std::ops::Add<Duration> for Instant {
     }
 }
 
+impl std::ops::Sub for Instant {
+    type Output = Duration;
+
+    /// How long after `earlier` this is; zero if it is not after it:
+    /// [`saturating_since`](Instant::saturating_since).
+    #[inline]
+    fn sub(self, earlier: Self) -> Duration {
+        self.saturating_since(earlier)
+    }
+}
+
 /// A point in UTC: whole microseconds since 1970-01-01T00:00:00Z.
 ///
 /// The only form of time that is stored or sent. Follows the wall clock, so two readings
@@ -85,6 +97,22 @@ impl std::ops::Add<Duration> for Instant {
 /// // A fraction of a microsecond rounds up: a sum is never early.
 /// assert_eq!(due + Duration::from_nanos(1), Timestamp::from_micros(1_000_001));
 /// assert_eq!(due.saturating_since(Timestamp::EPOCH), Duration::from_secs(1));
+/// assert_eq!(due.to_string(), "1970-01-01T00:00:01.000000Z");
+/// ```
+///
+/// Of the standard library's times:
+///
+/// ```
+/// use countwheel_time::{Timestamp, TimestampError};
+/// use std::time::{Duration, SystemTime};
+///
+/// let system = SystemTime::UNIX_EPOCH + Duration::from_millis(1_500);
+/// let time = Timestamp::try_from(system)?;
+/// assert_eq!(time, Timestamp::from_micros(1_500_000));
+/// assert_eq!(SystemTime::try_from(time)?, system);
+/// let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+/// assert_eq!(Timestamp::try_from(before), Err(TimestampError::BeforeEpoch));
+/// # Ok::<(), TimestampError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -140,6 +168,95 @@ impl std::ops::Add<Duration> for Timestamp {
                 .saturating_add(u64::try_from(micros).unwrap_or(u64::MAX)),
         )
     }
+}
+
+/// Why a time is no [`Timestamp`], or none of the system.
+///
+/// ```
+/// use countwheel_time::{Timestamp, TimestampError};
+/// use std::time::{Duration, SystemTime};
+///
+/// let early = SystemTime::UNIX_EPOCH - Duration::from_nanos(1);
+/// let error = Timestamp::try_from(early).unwrap_err();
+/// assert_eq!(error, TimestampError::BeforeEpoch);
+/// assert_eq!(error.to_string(), "times begin with the year 1970");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TimestampError {
+    /// The time lies before 1970.
+    BeforeEpoch,
+    /// The time lies beyond what the other type can say.
+    TooFar,
+}
+
+impl fmt::Display for TimestampError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BeforeEpoch => "times begin with the year 1970",
+            Self::TooFar => "the time is too far ahead",
+        })
+    }
+}
+
+impl std::error::Error for TimestampError {}
+
+impl TryFrom<SystemTime> for Timestamp {
+    type Error = TimestampError;
+
+    /// A fraction of a microsecond rounds up: what waits for it is never early.
+    fn try_from(time: SystemTime) -> Result<Self, TimestampError> {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH);
+        let nanos = since.map_err(|_| TimestampError::BeforeEpoch)?.as_nanos();
+        let micros = u64::try_from(nanos.div_ceil(1_000));
+        micros.map(Self).map_err(|_| TimestampError::TooFar)
+    }
+}
+
+impl TryFrom<Timestamp> for SystemTime {
+    type Error = TimestampError;
+
+    /// Fails where the system's times end earlier.
+    fn try_from(time: Timestamp) -> Result<Self, TimestampError> {
+        let since = Duration::from_micros(time.0);
+        Self::UNIX_EPOCH
+            .checked_add(since)
+            .ok_or(TimestampError::TooFar)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    /// RFC 3339 in UTC with six digits of a second: `2026-03-01T12:00:00.000000Z`. A year after
+    /// 9999, which RFC 3339 has not, has a plus sign and six digits, as in ISO 8601.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, micros) = (self.0 / 1_000_000, self.0 % 1_000_000);
+        let (days, second) = (seconds / 86_400, seconds % 86_400);
+        let (year, month, day) = date_of(days);
+        if year > 9_999 {
+            write!(f, "+{year:06}")?;
+        } else {
+            write!(f, "{year:04}")?;
+        }
+        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+        write!(
+            f,
+            "-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z"
+        )
+    }
+}
+
+/// Year, month and day of the Gregorian calendar, `days` days after 1970-01-01.
+fn date_of(days: u64) -> (u64, u64, u64) {
+    // Counted from 0000-03-01, so that the day that is not always there is a year's last
+    // (Hinnant, "chrono-compatible low-level date algorithms").
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day)
 }
 
 /// Reads the time. The first of the four seams.
@@ -521,5 +638,69 @@ impl Clock for ManualClock {
     #[inline]
     fn boot_id(&self) -> Option<BootId> {
         Some(self.booted().0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_written_in_utc_by_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000Z"),
+            (951_868_800, "2000-03-01T00:00:00.000000Z"),
+            (1_735_689_599, "2024-12-31T23:59:59.000000Z"),
+            (1_772_366_405, "2026-03-01T12:00:05.000000Z"),
+            (4_107_542_399, "2100-02-28T23:59:59.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+            (253_402_300_799, "9999-12-31T23:59:59.000000Z"),
+            (253_402_300_800, "+010000-01-01T00:00:00.000000Z"),
+        ] {
+            let time = Timestamp::from_micros(seconds * 1_000_000);
+            assert_eq!(time.to_string(), text);
+        }
+        let last = Timestamp::from_micros(1_772_366_405_000_042).to_string();
+        assert_eq!(last, "2026-03-01T12:00:05.000042Z");
+        assert!(Timestamp::MAX.to_string().starts_with("+586524-"));
+    }
+
+    #[test]
+    fn every_day_of_the_calendar_follows_the_day_before() {
+        let (mut year, mut month, mut day) = (1970, 1, 0);
+        for days in 0..400 * 366 {
+            let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+            let length = match month {
+                2 => 28 + u64::from(is_leap),
+                4 | 6 | 9 | 11 => 30,
+                _ => 31,
+            };
+            day += 1;
+            if day > length {
+                (month, day) = (month + 1, 1);
+            }
+            if month > 12 {
+                (year, month) = (year + 1, 1);
+            }
+            assert_eq!(date_of(days), (year, month, day));
+        }
+    }
+
+    #[test]
+    fn times_of_the_system_are_rounded_up_and_bounded() {
+        let nano = Duration::from_nanos(1);
+        let epoch = SystemTime::UNIX_EPOCH;
+        assert_eq!(Timestamp::try_from(epoch), Ok(Timestamp::EPOCH));
+        let micro = Timestamp::from_micros(1);
+        assert_eq!(Timestamp::try_from(epoch + nano), Ok(micro));
+        let before = Timestamp::try_from(epoch - nano);
+        assert_eq!(before, Err(TimestampError::BeforeEpoch));
+        let last = epoch + Duration::from_micros(u64::MAX);
+        assert_eq!(Timestamp::try_from(last), Ok(Timestamp::MAX));
+        assert_eq!(SystemTime::try_from(Timestamp::MAX), Ok(last));
+        let after = Timestamp::try_from(last + nano);
+        assert_eq!(after, Err(TimestampError::TooFar));
     }
 }

@@ -6,6 +6,7 @@
 //! | the time, replaceable in tests | a [`Clock`]: [`SystemClock`], [`ManualClock`], `TscClock` |
 //! | a point on the monotonic time line | [`Instant`], in whole nanoseconds |
 //! | a point in UTC, to store or to send | [`Timestamp`], in whole microseconds |
+//! | an instant in UTC, and back: to write it down | a [`ClockReading`] |
 //! | how far a deadline is moved | [`By`] |
 //! | to know whether the machine has rebooted | [`BootId`] |
 //! | to wait at most so long, in real time | [`Patience`] |
@@ -41,15 +42,19 @@ mod clock;
 mod histogram;
 pub mod locks;
 mod random;
+mod reading;
 mod retry;
 
 pub use boot::BootId;
 pub use by::By;
 #[cfg(feature = "tsc")]
 pub use clock::TscClock;
-pub use clock::{Clock, Instant, ManualClock, Patience, SystemClock, Timestamp, nanos};
+pub use clock::{
+    Clock, Instant, ManualClock, Patience, SystemClock, Timestamp, TimestampError, nanos,
+};
 pub use histogram::Histogram;
 pub use random::Random;
+pub use reading::ClockReading;
 pub use retry::{
     Delays, Jitter, PlannedAttempt, Preset, RetryPolicy, RetryPolicyError, RetrySettings,
     RetryTextError, Share,

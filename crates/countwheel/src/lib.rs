@@ -73,7 +73,7 @@
 //!
 //! None is on by default.
 //!
-//! - `serde`: [`Timestamp`] as data.
+//! - `serde`: [`Timestamp`] and [`SavedEntry`] as data.
 //! - `stream`: an [`Interval`] is a `Stream` of the crate `futures-core`.
 //! - `tokio`: `Timer::on_tokio`, a timer that a tokio runtime hosts, by the runtime's clock;
 //!   `TokioExecutor`, which runs tasks on such a runtime. (Async timers need no feature and no tokio.)
@@ -104,7 +104,8 @@ pub use countwheel_core::{SlotLoad, Tick, TimerKey};
 #[cfg(feature = "tsc")]
 pub use countwheel_time::TscClock;
 pub use countwheel_time::{
-    BootId, By, Clock, Histogram, Instant, ManualClock, SystemClock, Timestamp,
+    BootId, By, Clock, ClockReading, Histogram, Instant, ManualClock, SystemClock, Timestamp,
+    TimestampError,
 };
 pub use driver::{Driver, Fired, Layout, LayoutError, TicksPerWheel, Unfired};
 #[cfg(feature = "tokio")]
@@ -118,7 +119,9 @@ pub use host::manual::ManualHost;
 pub use host::task::HostFuture;
 #[cfg(feature = "tokio")]
 pub use host::tokio::TokioClock;
-pub use keyed::{KeyedEntry, KeyedStats, KeyedTimer, Move, SetError, WeakKeyedTimer, When};
+pub use keyed::{
+    KeyedEntry, KeyedStats, KeyedTimer, Move, SavedEntry, SetError, WeakKeyedTimer, When,
+};
 pub use resolution::{Resolution, ResolutionError};
 pub use stats::{RunningTask, ShardLoad, SlowTask, Snapshot, Stats};
 pub use stop::{Stop, Stopped, Stopping};

@@ -15,7 +15,7 @@ use crate::stats::{Snapshot, Stats};
 use crate::stop::{Stop, Stopped, Stopping};
 use crate::task::{Delivery, Function, Job, Task};
 use crate::timeout::Timeout;
-use crate::{Instant, TimerKey};
+use crate::{Clock, Instant, TimerKey, Timestamp};
 use countwheel_time::locks::lock;
 
 /// Runs tasks once their deadlines are reached.
@@ -190,6 +190,31 @@ impl Timer {
     #[must_use]
     pub fn now(&self) -> Instant {
         self.engine().clock().now()
+    }
+
+    /// What tells the time to this timer, for those who need another of its readings: a
+    /// [`ClockReading`](crate::ClockReading) of it translates instants into UTC and back.
+    ///
+    /// ```
+    /// use countwheel::{Clock, ManualHost};
+    /// use std::time::Duration;
+    ///
+    /// let mut host = ManualHost::new();
+    /// host.advance(Duration::from_secs(1));
+    /// let timer = host.timer();
+    /// assert_eq!(timer.clock().now(), timer.now());
+    /// assert_eq!(timer.clock().timestamp(), timer.timestamp());
+    /// ```
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
+        self.engine().clock()
+    }
+
+    /// What the wall clock beside the timer's clock shows: for what is stored or shown. It may
+    /// jump in both directions, and no deadline of the timer goes by it.
+    #[must_use]
+    pub fn timestamp(&self) -> Timestamp {
+        self.clock().timestamp()
     }
 
     /// Runs `task` once `delay` has passed, and never before. Any delay will do: [`Duration::ZERO`]

@@ -18,7 +18,8 @@ pub struct Due<T> {
 }
 
 /// An item that came back before anybody took it, be it due or not. See
-/// [`DelayQueue::stop`](crate::DelayQueue::stop).
+/// [`DelayQueue::stop`](crate::DelayQueue::stop), and [`SavedItem`](crate::SavedItem) to write it
+/// down.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Undue<T> {
     /// What was pushed; of a keyed queue, the key and the value.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use countwheel::Instant;
-use countwheel_time::RetryPolicy;
+use countwheel_time::{RetryPolicy, nanos};
 
 /// How often one operation was tried, and since when: with a [`RetryPolicy`], all that it takes to
 /// say when it is tried next.
@@ -27,6 +27,8 @@ use countwheel_time::RetryPolicy;
 pub struct Attempts {
     made: u32,
     first_at: Instant,
+    /// What the maximum age counts before that, in nanoseconds.
+    age_before: u64,
     seed: u64,
 }
 
@@ -38,6 +40,7 @@ impl Attempts {
         Self {
             made: 0,
             first_at,
+            age_before: 0,
             seed,
         }
     }
@@ -56,6 +59,35 @@ impl Attempts {
         Self { made, ..self }
     }
 
+    /// The same, with an age at [`first_at`](Self::first_at) already, at most 584 years: for what
+    /// began before the clock did, as in another process. A maximum age counts it.
+    ///
+    /// ```
+    /// # use countwheel_patterns::{Attempts, GiveUp, RetryPolicy};
+    /// # use countwheel::Instant;
+    /// # use std::time::Duration;
+    /// let minute = Duration::from_secs(60);
+    /// let policy = RetryPolicy::fixed(minute).max_age(10 * minute);
+    /// let next = |age| {
+    ///     let attempts = Attempts::new(Instant::ZERO, 0).with_made(1).with_age_before(age);
+    ///     attempts.next(&policy, Instant::ZERO)
+    /// };
+    /// assert_eq!(next(9 * minute), Ok(Instant::ZERO + minute));
+    /// assert_eq!(next(10 * minute), Err(GiveUp::MaxAge));
+    /// ```
+    #[must_use]
+    pub fn with_age_before(self, age: Duration) -> Self {
+        let age_before = nanos(age);
+        Self { age_before, ..self }
+    }
+
+    /// How old the operation was when its clock showed [`first_at`](Self::first_at): zero unless
+    /// [told otherwise](Self::with_age_before).
+    #[must_use]
+    pub const fn age_before(&self) -> Duration {
+        Duration::from_nanos(self.age_before)
+    }
+
     /// Another attempt begins. Returns its number: 1 for the first.
     pub fn begin(&mut self) -> u32 {
         self.made = self.made.saturating_add(1);
@@ -68,7 +100,8 @@ impl Attempts {
         self.made
     }
 
-    /// When the first attempt began, or is to begin.
+    /// When the first attempt began, or is to begin. If that was before the clock was made, it is
+    /// [`Instant::ZERO`], and [`age_before`](Self::age_before) tells the rest.
     #[must_use]
     pub const fn first_at(&self) -> Instant {
         self.first_at
@@ -140,6 +173,7 @@ impl Attempts {
 
     fn within_age(&self, policy: &RetryPolicy, next: Instant) -> Result<Instant, GiveUp> {
         let age = next.saturating_since(self.first_at);
+        let age = age.saturating_add(self.age_before());
         if policy.settings().max_age.is_some_and(|most| age > most) {
             return Err(GiveUp::MaxAge);
         }

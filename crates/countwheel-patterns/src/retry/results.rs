@@ -110,9 +110,33 @@ impl<E> From<E> for Failure<E> {
     }
 }
 
-/// Names an operation of a [`Retry`](super::Retry). Never given twice by one store.
+/// Names an operation of a [`Retry`](super::Retry). Never given twice by one store; those of two
+/// stores, or of two processes, have nothing to do with each other. With the feature `serde` it is
+/// data, a number.
+///
+/// ```
+/// use countwheel_patterns::RetryId;
+///
+/// let written = RetryId::new(7).get();
+/// assert_eq!(RetryId::new(written), RetryId::new(7));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RetryId(pub(super) u64);
+
+impl RetryId {
+    /// The id with that number: for what was kept somewhere.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
 
 /// An operation that ended without success: given up, or dropped for lack of room. See
 /// [`RetryBuilder::dead_letter`](super::RetryBuilder::dead_letter).
@@ -132,8 +156,8 @@ pub struct DeadLetter<K, T, E> {
 }
 
 /// An operation that has not ended, with all that is needed to go on with it elsewhere. See
-/// [`Retry::stop`](super::Retry::stop) and [`Retry::resume`](super::Retry::resume). Those who
-/// keep operations on a disk may make one themselves.
+/// [`Retry::stop`](super::Retry::stop) and [`Retry::resume`](super::Retry::resume). Its times are of
+/// one clock: a [`SavedRetry`](crate::SavedRetry) can be kept on a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PendingRetry<K, T, E> {
     /// Its key, or its [`RetryId`].

@@ -5,6 +5,7 @@
 
 mod entry;
 mod results;
+mod saved;
 mod shard;
 
 use std::borrow::Borrow;
@@ -19,6 +20,7 @@ use self::shard::{KeyHub, KeyRule, KeyShard, Taken};
 use crate::{By, Instant, Timer};
 
 pub use self::results::{KeyedEntry, KeyedStats, Move, SetError, When};
+pub use self::saved::SavedEntry;
 
 /// Timers that are known by keys: each key has at most one, and all fire into one handler.
 ///

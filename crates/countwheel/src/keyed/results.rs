@@ -163,7 +163,8 @@ impl<K, V> fmt::Debug for SetError<K, V> {
     }
 }
 
-/// What was still pending. See [`KeyedTimer::drain`](crate::KeyedTimer::drain).
+/// What was still pending. See [`KeyedTimer::drain`](crate::KeyedTimer::drain), and
+/// [`SavedEntry`](crate::SavedEntry) to write it down.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyedEntry<K, V> {
     /// The key. It is free again.
