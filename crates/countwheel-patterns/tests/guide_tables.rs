@@ -295,6 +295,9 @@ const PROOFS: &[(&str, &[(&str, &str)])] = &[
         ("`close(..).wait()`", "lif::each_way_to_stop_does_with_what_is_pending_as_it_says"),
         ("`close(..).wait_for(patience)`", "lif::a_stop_with_patience_says_what_still_runs"),
         ("`close(..).await`", "lif::who_may_not_block_awaits_the_end lif::each_way_to_stop_does_with_what_is_pending_as_it_says"),
+        ("a [`KeyedTimer`]", "saved::keys_and_items_keep_their_deadlines_and_never_stays_never"),
+        ("a [`DelayQueue`]", "saved::keys_and_items_keep_their_deadlines_and_never_stays_never"),
+        ("a [`Retry`], a [`KeyedRetry`]", "saved::a_retry_goes_on_after_a_restart_with_its_attempts_its_age_and_its_chance"),
     ]),
     ("supervised", &[
         ("cannot begin", "supervised::a_run_is_rejected_while_one_that_was_given_up_goes_on"),

@@ -219,6 +219,7 @@ impl fmt::Debug for Timeout {
 
 /// Cancels its task when dropped. See [`Timeout::cancel_on_drop`].
 #[derive(Debug)]
+#[must_use = "the guard cancels when it is dropped"]
 pub struct TimeoutGuard {
     timeout: Timeout,
 }

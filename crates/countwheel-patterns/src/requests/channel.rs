@@ -44,6 +44,7 @@ use countwheel::building::block_until;
 /// closing.wait(); // not at all: nothing is in flight
 /// # Ok::<(), RegisterError>(())
 /// ```
+#[must_use = "the channel is closed when its last handle is dropped"]
 pub struct RequestChannel<T: Send + 'static> {
     held: Arc<Held<T>>,
 }

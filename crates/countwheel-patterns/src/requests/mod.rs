@@ -285,7 +285,6 @@ impl<T: Send + 'static> Requests<T> {
     }
 
     /// A new channel, for the requests of one connection.
-    #[must_use]
     pub fn channel(&self) -> RequestChannel<T> {
         let shards = &self.table.shards;
         let number = self.table.next_channel.fetch_add(1, Ordering::Relaxed);
