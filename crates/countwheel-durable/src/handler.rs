@@ -178,7 +178,8 @@ impl Attempt {
     /// outcome of this attempt does not count any more.
     ///
     /// An [`Inline`] handler may [`submit`](Timers::submit) and not wait for an answer. The timers
-    /// that this returns do not keep the scheduler running.
+    /// that this returns do not keep the scheduler running. They keep the store open as long as they are
+    /// held: a program that opens a directory again drops them first.
     ///
     /// ```
     /// use std::time::Duration;
@@ -197,7 +198,7 @@ impl Attempt {
     /// [`Engine`](crate::Engine) that is driven without [`Timers`].
     pub fn timers(&self) -> Result<Timers, TimerError> {
         let hub = self.origin.0.upgrade().ok_or(TimerError::Closed)?;
-        Ok(Timers::of(hub))
+        Timers::of(hub)
     }
 }
 

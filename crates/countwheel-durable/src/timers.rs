@@ -644,8 +644,11 @@ impl Timers {
     }
 
     /// The timers of `hub`, which go on no longer for it.
-    pub(crate) fn of(hub: Arc<Hub>) -> Self {
-        Self { hub, _last: None }
+    pub(crate) fn of(hub: Arc<Hub>) -> Result<Self, TimerError> {
+        if hub.ends.lock().is_stopping {
+            return Err(TimerError::Closed);
+        }
+        Ok(Self { hub, _last: None })
     }
 
     /// Where async code reads the store.

@@ -205,7 +205,8 @@ impl AsyncTimers {
         })
     }
 
-    /// As [`Timers::drain`].
+    /// As [`Timers::drain`]. The drain goes on if the future is dropped, and with
+    /// [`DrainMode::Remove`] its answer is the only copy of the timers: no time-out belongs around it.
     pub fn drain(
         &self,
         queue: Option<&QueueName>,

@@ -53,11 +53,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let handler = move |url: &String, want: &Want, attempt: &Attempt| {
         let at = clock.now().saturating_since(start);
         let number = attempt.number();
+        let is_there = remote.has(url);
         if let Err(error) = remote.send(url, *want) {
             println!("{at:>6.1?}  {want:?} {url}: attempt {number} failed, {error}");
             return Err(Failure::Retryable(error));
         }
-        if *want == Want::Register && attempt.signal().wait_for(Duration::from_millis(20)) {
+        // What is there already takes long to register again.
+        let long = Duration::from_secs(10);
+        if *want == Want::Register && is_there && attempt.signal().wait_for(long) {
             println!("        ... told to stop, somebody wants something else now");
         }
         println!("{at:>6.1?}  {want:?} {url}: attempt {number} succeeded");

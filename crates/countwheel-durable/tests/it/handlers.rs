@@ -270,6 +270,8 @@ fn the_timers_of_an_attempt_do_not_go_on_for_it() {
     assert!(matches!(own.set("q/c", HOUR, ""), Err(TimerError::Closed)));
     let copy = Attempt::clone(&attempt);
     attempt.complete(());
+    // The handle holds the store, and the attempt gives no other one.
+    assert!(matches!(copy.timers(), Err(TimerError::Closed)));
     drop(own);
     assert!(matches!(copy.timers(), Err(TimerError::Closed)));
 }

@@ -140,7 +140,11 @@ async fn drain(
         ("hold", false) => DrainMode::Hold,
         ("remove", false) => DrainMode::Remove,
         ("hold" | "remove", true) => {
-            return Err(mode.malformed("only a drain of mode \"fire\" has an end"));
+            let only = "only a drain of mode \"fire\" has an end";
+            return Err(object.unknown().unwrap_or_else(|| {
+                let end = object.take("in").or_else(|| object.take("at"));
+                end.unwrap_or(mode).malformed(only)
+            }));
         }
         _ => return Err(mode.malformed("a mode is \"fire\", \"hold\" or \"remove\"")),
     };

@@ -170,7 +170,7 @@ enum Failure {
     Trace { path: String, source: TraceError },
     #[error("{path}: {}", reason(source))]
     File { path: String, source: io::Error },
-    #[error("cannot write: {source}; {lost} timers that were removed are lost")]
+    #[error("cannot write: {source}; at least {lost} timers that were removed are lost")]
     Removed { lost: usize, source: io::Error },
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
