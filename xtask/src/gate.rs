@@ -415,15 +415,25 @@ fn examples() -> Outcome {
         .filter(|name| name != "model" && name != "operations")
         .map(|name| Call::built(&format!("examples/{name}"), ""))
         .collect();
+    beside(AT_A_TIME, &calls, |call| call.run(true), Call::line)
+}
+
+/// Runs `jobs` in their order, so many at a time. The ones that fail are named.
+pub(crate) fn beside<T: Sync>(
+    at_a_time: usize,
+    jobs: &[T],
+    run: impl Fn(&T) -> bool + Sync,
+    name: impl Fn(&T) -> String + Sync,
+) -> Outcome {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..AT_A_TIME {
+        for _ in 0..at_a_time {
             scope.spawn(|| {
-                while let Some(call) = calls.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if !call.run(true) {
+                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if !run(job) {
                         let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                        failed.push(call.line());
+                        failed.push(name(job));
                     }
                 }
             });

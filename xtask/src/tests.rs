@@ -4,12 +4,10 @@
 //! Here every program runs as `cargo test` runs it: in the directory of its package, whole. The doc
 //! tests run beside the programs.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
-use crate::{Outcome, cargo};
+use crate::{Outcome, cargo, gate};
 
 /// How many programs run at a time.
 const AT_A_TIME: usize = 3;
@@ -38,27 +36,10 @@ pub(crate) fn run() -> Outcome {
         Err(why) => return Outcome::Failed(why),
     };
     let documents = std::iter::once(Job::Documents);
-    let jobs: VecDeque<Job> = documents
+    let jobs: Vec<Job> = documents
         .chain(programs.into_iter().map(Job::Program))
         .collect();
-    let (waiting, failed) = (Mutex::new(jobs), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..AT_A_TIME {
-            scope.spawn(|| {
-                loop {
-                    let next = lock(&waiting).pop_front();
-                    let Some(job) = next else { return };
-                    if !job.run() {
-                        lock(&failed).push(job.name());
-                    }
-                }
-            });
-        }
-    });
-    match lock(&failed).as_slice() {
-        [] => Outcome::Passed,
-        failed => Outcome::Failed(failed.join(", ")),
-    }
+    gate::beside(AT_A_TIME, &jobs, Job::run, Job::name)
 }
 
 /// The programs that cargo would run, those that take longest first.
@@ -137,8 +118,4 @@ impl Job {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -294,8 +294,13 @@ impl<'a> Object<'a> {
             .collect::<Vec<_>>();
         match (found.pop(), found.is_empty()) {
             (Some(only), true) => Ok(only),
-            (None, _) => Err(self.needed(names)),
-            _ => Err(self.malformed(format!("exactly one of {} is needed", names.join(", ")))),
+            (found, _) => {
+                let needed = format!("exactly one of {} is needed", names.join(", "));
+                Err(match found {
+                    None => self.lacking(needed),
+                    Some(_) => self.malformed(needed),
+                })
+            }
         }
     }
 
@@ -334,11 +339,10 @@ impl<'a> Object<'a> {
         Some(field.malformed(format!("the field {name:?} is unknown")))
     }
 
-    /// A refusal because none of `names` is there, or because of a member that no object has.
-    fn needed(&self, names: &[&str]) -> Problem {
-        self.unknown().unwrap_or_else(|| {
-            self.malformed(format!("exactly one of {} is needed", names.join(", ")))
-        })
+    /// A refusal because something is not there, or because of a member that no object has.
+    pub(crate) fn lacking(&self, detail: impl Into<String>) -> Problem {
+        let unknown = self.unknown();
+        unknown.unwrap_or_else(|| self.malformed(detail))
     }
 
     /// A refusal that points to the object.

@@ -85,10 +85,7 @@ fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
     let start = object.take("start");
     let limit = object.take("limit");
     let recurrence = recurrence::read(&mut object)?;
-    let one = || {
-        let needed = "exactly one of retry, every, every_after, cron is needed";
-        object.unknown().unwrap_or_else(|| object.malformed(needed))
-    };
+    let one = || object.lacking("exactly one of retry, every, every_after, cron is needed");
     let asked = match (&policy, recurrence) {
         (Some(policy), None) => Asked::Attempts(retry::read(policy)?),
         (None, Some((due, options))) => Asked::Runs(due, options.recurrence.ok_or_else(one)?),

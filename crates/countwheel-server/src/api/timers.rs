@@ -215,10 +215,8 @@ pub(crate) enum Content<'a> {
 impl<'a> SetFields<'a> {
     /// Takes them, and reads when the timer is due.
     pub(crate) fn take(object: &mut Object<'a>) -> Result<Self, Problem> {
-        let (due, options) = recurrence::read(object)?.ok_or_else(|| {
-            let needed = "one of in, at, every, every_after, cron is needed";
-            object.unknown().unwrap_or_else(|| object.malformed(needed))
-        })?;
+        let (due, options) = recurrence::read(object)?
+            .ok_or_else(|| object.lacking("one of in, at, every, every_after, cron is needed"))?;
         Ok(Self {
             due,
             options,
