@@ -45,7 +45,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 23] = [
+const STAGES: [Stage; 24] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -187,6 +187,12 @@ const STAGES: [Stage; 23] = [
         what: "the pages for the operator in a browser: figures, widths, themes, axe-core; pictures in target/pages",
         lane: Lane::Alone,
         work: Work::Own(|| proofs::PAGES.stage()),
+    },
+    Stage {
+        name: "postgres",
+        what: "the store in a PostgreSQL: every property of a store; connections cut at every byte",
+        lane: Lane::Alone,
+        work: Work::Own(|| proofs::POSTGRES.stage()),
     },
     Stage {
         name: "power",

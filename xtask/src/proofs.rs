@@ -64,6 +64,12 @@ const CHROMEDRIVER: Need = Need {
     is_there: || answers("chromedriver", "--version"),
     install: crate::install,
 };
+/// Debian starts a server of its own with the package; the proofs start theirs elsewhere.
+const POSTGRESQL: Need = Need {
+    package: "postgresql-15",
+    is_there: || Path::new("/usr/lib/postgresql/15/bin/initdb").exists(),
+    install: crate::install,
+};
 /// axe-core, which a package of Python's has in it: no package of Debian 12 does.
 const AXE: Need = Need {
     package: "axe-playwright-python==0.1.8 \
@@ -112,6 +118,13 @@ pub(crate) const CLOCK: Proof = Proof {
     needs: &[FAKETIME],
     mounts: false,
     limit_seconds: 180,
+};
+
+pub(crate) const POSTGRES: Proof = Proof {
+    name: "postgres",
+    needs: &[POSTGRESQL],
+    mounts: false,
+    limit_seconds: 240,
 };
 
 pub(crate) const PAGES: Proof = Proof {

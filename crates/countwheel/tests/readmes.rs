@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PUBLISHED: [&str; 7] = [
+const PUBLISHED: [&str; 8] = [
     "countwheel",
     "countwheel-core",
     "countwheel-disk",
     "countwheel-durable",
     "countwheel-patterns",
+    "countwheel-postgres",
     "countwheel-server",
     "countwheel-time",
 ];

@@ -37,8 +37,8 @@ use super::{
 use crate::{
     AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, DueClock, Jitter, Missed,
     Namespace, Overlap, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision, Schedule,
-    Setting, SettingName, Settings, SettingsVersion, State, StateKind, TimerId, TimerName, Wake,
-    Zone,
+    Setting, SettingName, Settings, SettingsVersion, Shards, State, StateKind, TimerId, TimerName,
+    Wake, Zone,
 };
 use countwheel_time::Random;
 
@@ -787,7 +787,7 @@ fn extreme_times_and_revisions_work(tested: &mut dyn Reopen) {
 }
 
 fn shards_are_apart(tested: &mut dyn Reopen) {
-    let shards = [0, 1, 255, 256, u16::MAX - 1].map(Shard);
+    let shards = [0, 1, 255, 256, Shards::MAX - 1].map(Shard);
     let records: Vec<_> = (0..5)
         .map(|i| record("q", "same", 100 - i, 10 + i))
         .collect();

@@ -1,0 +1,207 @@
+//! What a row has of a record beside its name, its place in the indexes and its payload.
+
+use countwheel_durable::store::stored_policy;
+use countwheel_durable::{
+    AttemptRecord, DueClock, Missed, Record, Recurring, RetryPolicy, Revision, State, StateKind,
+    TimerId, TimerName,
+};
+use countwheel_time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// The version that this code writes, the first byte of every body.
+const VERSION: u8 = 1;
+
+/// Why the bytes of a row are no record.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("a record without a version")]
+    Empty,
+    /// The bytes may well be right, for a later version of this code.
+    #[error("a record was written by a later version (record version {0})")]
+    LaterVersion(u8),
+    #[error("the content of a record cannot be read: {0}")]
+    Content(postcard::Error),
+    #[error("a record is followed by {0} bytes of something else")]
+    Trailing(usize),
+    #[error("state {column} of a row is not that of its record")]
+    State { column: i8 },
+}
+
+/// In the order in which they are written.
+#[derive(Serialize)]
+struct Written<'a> {
+    id: TimerId,
+    state: &'a State,
+    created: Timestamp,
+    clock: DueClock,
+    missed: Missed,
+    recurring: &'a Option<Box<Recurring>>,
+    first_due: Timestamp,
+    #[serde(with = "stored_policy")]
+    policy: &'a RetryPolicy,
+    failures: u32,
+    interruptions: u32,
+    attempt: u32,
+    attempts: &'a [AttemptRecord],
+}
+
+#[derive(Deserialize)]
+struct Read {
+    id: TimerId,
+    state: State,
+    created: Timestamp,
+    clock: DueClock,
+    missed: Missed,
+    recurring: Option<Box<Recurring>>,
+    first_due: Timestamp,
+    #[serde(with = "stored_policy")]
+    policy: RetryPolicy,
+    failures: u32,
+    interruptions: u32,
+    attempt: u32,
+    attempts: Vec<AttemptRecord>,
+}
+
+/// The body of `record`.
+pub(crate) fn encode(record: &Record) -> Result<Vec<u8>, postcard::Error> {
+    let written = Written {
+        id: record.id,
+        state: &record.state,
+        created: record.created,
+        clock: record.clock,
+        missed: record.missed,
+        recurring: &record.recurring,
+        first_due: record.first_due,
+        policy: &record.policy,
+        failures: record.failures,
+        interruptions: record.interruptions,
+        attempt: record.attempt,
+        attempts: &record.attempts,
+    };
+    postcard::to_extend(&written, vec![VERSION])
+}
+
+/// What columns of its own have of a record.
+pub(crate) struct Columns {
+    pub(crate) name: TimerName,
+    pub(crate) revision: Revision,
+    pub(crate) due: Timestamp,
+    pub(crate) state: i8,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// The record of a row.
+///
+/// No length in the body is trusted: postcard reads from the slice alone.
+pub(crate) fn decode(columns: Columns, body: &[u8]) -> Result<Record, BodyError> {
+    let (&version, content) = body.split_first().ok_or(BodyError::Empty)?;
+    if version != VERSION {
+        return Err(BodyError::LaterVersion(version));
+    }
+    let (read, rest) = postcard::take_from_bytes::<Read>(content).map_err(BodyError::Content)?;
+    if !rest.is_empty() {
+        return Err(BodyError::Trailing(rest.len()));
+    }
+    let column = columns.state;
+    if kind_of(column) != Some(read.state.kind()) {
+        return Err(BodyError::State { column });
+    }
+    Ok(Record {
+        name: columns.name,
+        id: read.id,
+        revision: columns.revision,
+        state: read.state,
+        created: read.created,
+        due: columns.due,
+        clock: read.clock,
+        missed: read.missed,
+        recurring: read.recurring,
+        first_due: read.first_due,
+        policy: read.policy,
+        failures: read.failures,
+        interruptions: read.interruptions,
+        attempt: read.attempt,
+        attempts: read.attempts,
+        payload: columns.payload,
+    })
+}
+
+/// As a column has a state: a letter.
+pub(crate) fn letter(kind: StateKind) -> i8 {
+    let letter = match kind {
+        StateKind::Pending => b'p',
+        StateKind::Delivering => b'r',
+        StateKind::Done => b'd',
+        StateKind::Dead => b'x',
+    };
+    letter.cast_signed()
+}
+
+/// The state of a column.
+pub(crate) fn kind_of(column: i8) -> Option<StateKind> {
+    let kinds = StateKind::ALL.into_iter();
+    kinds.into_iter().find(|kind| letter(*kind) == column)
+}
+
+/// As a column has a clock: a letter.
+pub(crate) fn clock_letter(clock: DueClock) -> i8 {
+    let letter = match clock {
+        DueClock::Wall => b'w',
+        DueClock::Boot => b'b',
+    };
+    letter.cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use countwheel_durable::store::conformance::varied_records;
+
+    use super::*;
+
+    fn columns(record: &Record) -> Columns {
+        Columns {
+            name: record.name.clone(),
+            revision: record.revision,
+            due: record.due,
+            state: letter(record.state.kind()),
+            payload: record.payload.clone(),
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back_from_its_row() {
+        for record in varied_records() {
+            let body = encode(&record).unwrap();
+            assert_eq!(decode(columns(&record), &body).unwrap(), record);
+        }
+    }
+
+    #[test]
+    fn bytes_that_nobody_wrote_are_refused() {
+        let record = varied_records().swap_remove(1);
+        let body = encode(&record).unwrap();
+        for len in 0..body.len() {
+            assert!(decode(columns(&record), &body[..len]).is_err());
+        }
+        for at in 0..body.len() {
+            for value in 0..=u8::MAX {
+                let mut changed = body.clone();
+                changed[at] = value;
+                let _no_panic = decode(columns(&record), &changed);
+            }
+        }
+        let mut longer = body.clone();
+        longer.push(0);
+        let refused = decode(columns(&record), &longer);
+        assert!(matches!(refused, Err(BodyError::Trailing(1))));
+        let mut later = body.clone();
+        later[0] += 1;
+        let refused = decode(columns(&record), &later);
+        assert!(matches!(refused, Err(BodyError::LaterVersion(2))));
+        let other = Columns {
+            state: letter(StateKind::Dead),
+            ..columns(&record)
+        };
+        assert!(matches!(decode(other, &body), Err(BodyError::State { .. })));
+    }
+}

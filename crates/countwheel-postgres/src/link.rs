@@ -1,0 +1,273 @@
+//! One connection, used by one thread at a time.
+//!
+//! The thread that asks drives the connection itself, on a runtime of the link's own: an exchange
+//! costs no hand-over to another thread. Between two exchanges nobody drives the connection.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, NoTls, Row, Statement};
+
+/// What every session of this store has set. Plans are made once: the arrays of a statement differ in
+/// length from turn to turn, and the index of names is right for every length.
+const SESSION: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
+                       SET jit = off; SET client_min_messages = warning; \
+                       SET idle_in_transaction_session_timeout = '10s'";
+
+/// Why an exchange has no answer.
+#[derive(Debug)]
+pub(crate) enum LinkError {
+    /// Nothing was sent.
+    Away(String),
+    /// It was sent, or part of it; whether the server did it is unknown.
+    Broken(String),
+    /// The server refused it, and did none of it.
+    Refused(Box<DbError>),
+}
+
+impl LinkError {
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Away(reason) | Self::Broken(reason) => reason.clone(),
+            Self::Refused(error) => error.to_string(),
+        }
+    }
+}
+
+/// A statement, and under which name a link keeps it prepared.
+#[derive(Clone, Debug)]
+pub(crate) struct Sql {
+    pub(crate) name: &'static str,
+    pub(crate) text: String,
+}
+
+pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+pub(crate) struct Link {
+    runtime: Runtime,
+    config: Arc<tokio_postgres::Config>,
+    within: Duration,
+    live: Option<Live>,
+}
+
+struct Live {
+    client: Client,
+    notices: Notices,
+    prepared: HashMap<&'static str, Statement>,
+}
+
+type Notices = Arc<Mutex<Vec<DbError>>>;
+
+/// What an exchange gave, and what the server warned of meanwhile.
+pub(crate) struct Answer {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) warnings: Vec<DbError>,
+}
+
+impl Link {
+    /// A link that connects when it is first used, and gives up an exchange after `within`.
+    pub(crate) fn new(
+        config: Arc<tokio_postgres::Config>,
+        within: Duration,
+    ) -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        Ok(Self {
+            runtime,
+            config,
+            within,
+            live: None,
+        })
+    }
+
+    /// Whether a connection is open. What came from the server since the last exchange is read first.
+    fn is_open(&self) -> bool {
+        let live = self.live.as_ref();
+        if live.is_some() {
+            self.runtime.block_on(tokio::task::yield_now());
+        }
+        live.is_some_and(|live| !live.client.is_closed())
+    }
+
+    /// Drops the connection. The server ends what runs on it when it next writes to it.
+    pub(crate) fn close(&mut self) {
+        self.live = None;
+        // The task of the connection ends, and closes the socket.
+        self.runtime.block_on(tokio::task::yield_now());
+    }
+
+    /// Waits before the next try.
+    pub(crate) fn pause(&self, pause: Duration) {
+        self.runtime
+            .block_on(async { tokio::time::sleep(pause).await });
+    }
+
+    /// Connects, if no connection is open.
+    pub(crate) fn connect(&mut self) -> Result<(), LinkError> {
+        if self.is_open() {
+            return Ok(());
+        }
+        self.live = None;
+        let opened = self.runtime.block_on(async {
+            let connecting = timeout(self.within, self.config.connect(NoTls));
+            let (client, mut connection) = connecting
+                .await
+                .map_err(|_| LinkError::Away("no connection in time".to_owned()))?
+                .map_err(|error| away(&error))?;
+            let notices = Notices::default();
+            let heard = Arc::clone(&notices);
+            // It ends with the client, or when the server closes the connection.
+            tokio::spawn(poll_fn(move |context: &mut Context<'_>| {
+                loop {
+                    match connection.poll_message(context) {
+                        Poll::Ready(Some(Ok(AsyncMessage::Notice(notice)))) => {
+                            heard.lock().push(notice);
+                        }
+                        Poll::Ready(Some(Ok(_))) => {}
+                        Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
+            }));
+            match timeout(self.within, client.batch_execute(SESSION)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(away(&error)),
+                Err(_) => return Err(LinkError::Away("no answer in time".to_owned())),
+            }
+            Ok(Live {
+                client,
+                notices,
+                prepared: HashMap::new(),
+            })
+        });
+        self.live = Some(opened?);
+        Ok(())
+    }
+
+    /// Runs a statement that is kept prepared.
+    pub(crate) fn query(&mut self, sql: &Sql, params: Params<'_>) -> Result<Answer, LinkError> {
+        self.connect()?;
+        match self.query_once(sql, params) {
+            // The connection ended before the statement was sent.
+            Err(LinkError::Away(_)) => {
+                self.connect()?;
+                self.query_once(sql, params)
+            }
+            asked => asked,
+        }
+    }
+
+    fn query_once(&mut self, sql: &Sql, params: Params<'_>) -> Result<Answer, LinkError> {
+        let Some(live) = &mut self.live else {
+            return Err(LinkError::Away("not connected".to_owned()));
+        };
+        let within = self.within;
+        let asked = self.runtime.block_on(async {
+            let statement = match live.prepared.get(sql.name) {
+                Some(statement) => statement.clone(),
+                None => {
+                    let prepared = timeout(within, live.client.prepare(&sql.text)).await;
+                    let prepared = prepared
+                        .map_err(|_| LinkError::Away("no answer in time".to_owned()))?
+                        .map_err(|error| match sent(&error) {
+                            // It was read, and not done.
+                            LinkError::Broken(reason) => LinkError::Away(reason),
+                            error => error,
+                        })?;
+                    live.prepared.insert(sql.name, prepared.clone());
+                    prepared
+                }
+            };
+            live.notices.lock().clear();
+            let rows = timeout(within, live.client.query(&statement, params)).await;
+            rows.map_err(|_| LinkError::Broken("no answer in time".to_owned()))?
+                .map_err(|error| sent(&error))
+        });
+        match asked {
+            Ok(rows) => {
+                let warnings = std::mem::take(&mut *live.notices.lock());
+                Ok(Answer { rows, warnings })
+            }
+            Err(error) => {
+                let stays = match &error {
+                    LinkError::Refused(error) => !ends_session(error),
+                    LinkError::Away(_) | LinkError::Broken(_) => false,
+                };
+                if !stays {
+                    self.close();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs statements without parameters, in one transaction of their own if they do not
+    /// say otherwise.
+    pub(crate) fn execute(&mut self, text: &str, within: Duration) -> Result<(), LinkError> {
+        self.connect()?;
+        let Some(live) = &self.live else {
+            return Err(LinkError::Away("not connected".to_owned()));
+        };
+        let done = self.runtime.block_on(async {
+            let done = timeout(within, live.client.batch_execute(text)).await;
+            done.map_err(|_| LinkError::Broken("no answer in time".to_owned()))?
+                .map_err(|error| sent(&error))
+        });
+        if matches!(done, Err(LinkError::Broken(_))) {
+            self.close();
+        }
+        done
+    }
+}
+
+/// What a failure before the statement was sent says.
+fn away(error: &tokio_postgres::Error) -> LinkError {
+    LinkError::Away(said(error))
+}
+
+/// What a failure after the statement was sent says.
+fn sent(error: &tokio_postgres::Error) -> LinkError {
+    let reason = said(error);
+    match error.as_db_error() {
+        // The server ends the session, perhaps after the statement was done.
+        Some(refused) if !is_uncertain(refused) => LinkError::Refused(Box::new(refused.clone())),
+        _ => LinkError::Broken(reason),
+    }
+}
+
+/// The error with what is behind it, on one line.
+fn said(error: &tokio_postgres::Error) -> String {
+    if let Some(refused) = error.as_db_error() {
+        return format!("{} ({})", refused.message(), refused.code().code());
+    }
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Whether the server may have done a statement although it says so: it ended the session.
+fn is_uncertain(error: &DbError) -> bool {
+    let code = error.code();
+    [
+        &SqlState::ADMIN_SHUTDOWN,
+        &SqlState::CRASH_SHUTDOWN,
+        &SqlState::IDLE_SESSION_TIMEOUT,
+    ]
+    .contains(&code)
+        || code.code().starts_with("08")
+}
+
+fn ends_session(error: &DbError) -> bool {
+    matches!(error.severity(), "FATAL" | "PANIC")
+}

@@ -1,0 +1,55 @@
+//! How a store in a database is opened.
+
+use std::time::Duration;
+
+/// Which database, which schema in it, and how it is spoken to.
+///
+/// ```
+/// use std::time::Duration;
+/// use countwheel_postgres::PostgresOptions;
+///
+/// let mut options = PostgresOptions::new("postgres://timers@10.0.0.5/timers");
+/// options.exchange_within = Duration::from_secs(3);
+/// assert_eq!((options.schema.as_str(), options.lanes), ("countwheel", 4));
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct PostgresOptions {
+    /// `postgres://user:password@host:port/database`, or the same in the form `host=.. user=..`. With
+    /// several hosts, the first that takes writes is used.
+    pub url: String,
+    /// The schema with the tables: 1 to 63 of `a` to `z`, `0` to `9` and `_`. `countwheel` by default.
+    pub schema: String,
+    /// The number of this node, drawn at random if there is none. A store that is opened under the same number goes on with the
+    /// shards that a store of this number has taken, until somebody else takes them.
+    pub node: Option<u128>,
+    /// How many connections commit; each shard uses one of them. At least 1; 4 by default.
+    pub lanes: usize,
+    /// How many connections read. At least 1; 4 by default.
+    pub readers: usize,
+    /// How long an exchange with the server may take before its connection is given up; 10 s by
+    /// default.
+    pub exchange_within: Duration,
+    /// How long a commit whose answer was lost is sent again until its shard is given up; 30 s by
+    /// default. The shard can be taken again then.
+    pub resolve_within: Duration,
+    /// Whether a server is taken that may lose what it has acknowledged. Not by default.
+    pub accept_loss: bool,
+}
+
+impl PostgresOptions {
+    /// The defaults, for the database at `url`.
+    #[must_use]
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            schema: "countwheel".to_owned(),
+            node: None,
+            lanes: 4,
+            readers: 4,
+            exchange_within: Duration::from_secs(10),
+            resolve_within: Duration::from_secs(30),
+            accept_loss: false,
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The tables, and how a cluster is made.
+
+use std::time::Duration;
+
+use countwheel_durable::Shards;
+
+use crate::PostgresError;
+use crate::hash::{KEY_BYTES, NameHash};
+use crate::link::{Link, Sql};
+use crate::number;
+
+/// The latest version of the tables that this program knows.
+pub(crate) const VERSION: u32 = 1;
+
+/// Into how many tables the timers are divided, by shard: so many can be vacuumed at once.
+const PARTITIONS: u16 = 16;
+
+/// How long making the tables may take.
+const MAKING: Duration = Duration::from_secs(60);
+
+/// A number that nobody else's advisory lock has by accident.
+const LOCK: i64 = 0x636f_756e_7477_6865;
+
+/// A checked name of a schema.
+#[derive(Clone, Debug)]
+pub(crate) struct SchemaName(String);
+
+impl SchemaName {
+    pub(crate) fn new(name: &str) -> Result<Self, PostgresError> {
+        let mut bytes = name.bytes();
+        let begins = bytes
+            .next()
+            .is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
+        let goes_on = bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        if begins && goes_on && name.len() <= 63 {
+            Ok(Self(name.to_owned()))
+        } else {
+            let schema = name.to_owned();
+            Err(PostgresError::Schema { schema })
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// A statement in which `@` stands for the schema and a dot.
+    pub(crate) fn sql(&self, name: &'static str, text: &str) -> Sql {
+        let text = text.replace('@', &format!("\"{}\".", self.0));
+        Sql { name, text }
+    }
+}
+
+/// What the tables say of the cluster.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    pub(crate) id: u64,
+    pub(crate) shards: Shards,
+    pub(crate) hash: NameHash,
+}
+
+/// The tables of version 1. One transaction makes them all: an end of it in the middle leaves none.
+fn tables(schema: &SchemaName, shards: Shards, id: u64, key: &[u8; KEY_BYTES]) -> String {
+    let last = shards.count() - 1;
+    let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut text = format!(
+        r#"
+CREATE SCHEMA IF NOT EXISTS "{name}";
+CREATE TABLE @meta (
+    one bool PRIMARY KEY DEFAULT true CHECK (one),
+    schema_version int4 NOT NULL,
+    cluster_id int8 NOT NULL,
+    shards int2 NOT NULL,
+    name_key bytea NOT NULL,
+    settings_version int8 NOT NULL
+);
+CREATE TABLE @shard (
+    shard int2 PRIMARY KEY,
+    fence int8 NOT NULL,
+    token uuid,
+    owner uuid,
+    since timestamptz
+);
+CREATE TABLE @turn (
+    seq int8 NOT NULL,
+    last_revision int8 NOT NULL,
+    shard int2 NOT NULL,
+    token uuid,
+    clock bytea,
+    timeline int4,
+    writes int4 NOT NULL DEFAULT 0,
+    PRIMARY KEY (shard, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+CREATE TABLE @setting (
+    name text COLLATE "C" PRIMARY KEY,
+    version int8 NOT NULL,
+    value bytea NOT NULL
+);
+CREATE TABLE @timer (
+    revision int8 NOT NULL,
+    due int8 NOT NULL,
+    wake int8,
+    shard int2 NOT NULL,
+    clock "char" NOT NULL,
+    state "char" NOT NULL,
+    hash uuid NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    body bytea NOT NULL,
+    payload bytea NOT NULL,
+    PRIMARY KEY (shard, hash)
+) PARTITION BY LIST (shard);
+CREATE INDEX timer_wakes ON @timer (shard, clock, wake, revision) WHERE wake IS NOT NULL;
+CREATE INDEX timer_lists ON @timer (shard, queue, due, revision);
+INSERT INTO @meta VALUES (true, {VERSION}, {id}, {count}, '\x{hex}', {zero});
+INSERT INTO @shard SELECT shard, 0 FROM generate_series(0, {last}) AS shard;
+INSERT INTO @turn (seq, last_revision, shard) SELECT 0, {zero}, shard FROM generate_series(0, {last}) AS shard;
+"#,
+        name = schema.as_str(),
+        count = shards.count(),
+        id = number::stored(id),
+        zero = number::stored(0),
+    );
+    let partitions = PARTITIONS.min(shards.count());
+    for partition in 0..partitions {
+        let held: Vec<_> = (partition..shards.count())
+            .step_by(usize::from(partitions))
+            .map(|shard| shard.to_string())
+            .collect();
+        // Half of each page is free, so a claim finds room on the page of its row and no index
+        // changes.
+        text += &format!(
+            "CREATE TABLE @timer_{partition} PARTITION OF @timer FOR VALUES IN ({}) \
+             WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);\n",
+            held.join(", "),
+        );
+    }
+    text
+}
+
+/// Makes a cluster.
+pub(crate) fn make(
+    link: &mut Link,
+    schema: &SchemaName,
+    shards: Shards,
+) -> Result<(), PostgresError> {
+    let system = |error: getrandom::Error| PostgresError::System {
+        reason: error.to_string(),
+    };
+    let id = getrandom::u64().map_err(system)?;
+    let mut key = [0; KEY_BYTES];
+    getrandom::fill(&mut key).map_err(system)?;
+    link.execute("BEGIN", MAKING)?;
+    link.execute(&format!("SELECT pg_advisory_xact_lock({LOCK})"), MAKING)?;
+    let made = match find(link, schema) {
+        Ok(cluster) => Err(PostgresError::Exists {
+            schema: schema.as_str().to_owned(),
+            shards: cluster.shards.count(),
+        }),
+        Err(PostgresError::NoCluster { .. }) => {
+            let text = schema.sql("make", &tables(schema, shards, id, &key)).text;
+            link.execute(&text, MAKING).map_err(PostgresError::from)
+        }
+        Err(error) => Err(error),
+    };
+    match made {
+        Ok(()) => Ok(link.execute("COMMIT", MAKING)?),
+        Err(error) => {
+            link.close(); // and with it the transaction
+            Err(error)
+        }
+    }
+}
+
+/// Reads what cluster there is.
+pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, PostgresError> {
+    let is_there = Sql {
+        name: "is_there",
+        text: "SELECT to_regclass($1) IS NOT NULL".to_owned(),
+    };
+    let meta = format!("\"{}\".meta", schema.as_str());
+    let found = link.query(&is_there, &[&meta])?;
+    let name = || schema.as_str().to_owned();
+    if found.rows.first().is_none_or(|row| !row.get::<_, bool>(0)) {
+        return Err(PostgresError::NoCluster { schema: name() });
+    }
+    let damaged = |problem: &str| PostgresError::Damaged {
+        schema: name(),
+        problem: problem.to_owned(),
+    };
+    let version = schema.sql("version", "SELECT schema_version FROM @meta");
+    let rows = link.query(&version, &[])?.rows;
+    let row = rows.first().ok_or_else(|| damaged("meta is empty"))?;
+    let version = u32::try_from(row.get::<_, i32>(0)).unwrap_or(0);
+    if version > VERSION {
+        return Err(PostgresError::LaterSchema {
+            schema: name(),
+            found: version,
+            known: VERSION,
+        });
+    }
+    let cluster = schema.sql("cluster", "SELECT cluster_id, shards, name_key FROM @meta");
+    let rows = link.query(&cluster, &[])?.rows;
+    let row = rows.first().ok_or_else(|| damaged("meta is empty"))?;
+    let shards = u16::try_from(row.get::<_, i16>(1)).ok();
+    let shards = shards.and_then(Shards::new);
+    let key: &[u8] = row.get(2);
+    let key = key.try_into().map_err(|_| damaged("the key of names"))?;
+    Ok(Cluster {
+        id: number::read(row.get(0)),
+        shards: shards.ok_or_else(|| damaged("the number of shards"))?,
+        hash: NameHash::new(key),
+    })
+}

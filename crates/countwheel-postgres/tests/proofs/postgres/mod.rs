@@ -1,0 +1,18 @@
+mod conformance;
+mod exchanges;
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use countwheel_postgres::testing::Server;
+
+/// One server for all tests that run: each has a schema of its own. It ends with the last of them.
+fn server() -> Arc<Server> {
+    static SERVER: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+    let mut shared = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let server = Server::start(&[]).expect("the stage has installed it");
+        let server = Arc::new(server);
+        *shared = Arc::downgrade(&server);
+        server
+    })
+}
