@@ -173,7 +173,7 @@ pub use spawned::on_tokio;
 pub use spawned::{AttemptFuture, Spawned, spawned};
 pub use stats::{Lateness, OverdueCount, Overview, QueueOverview, Stats};
 pub use taken::{Attempts, Taken, ToChannel, attempt_channel};
-pub use timers::{Drained, Health, Left, Listed, Timers};
+pub use timers::{Drained, Health, Left, Listed, Loss, Timers};
 pub use trouble::{Trouble, TroubleReason, Troubles};
 pub use verbs::{AsyncTimers, ToPayload, ToTimerName};
 

@@ -19,6 +19,7 @@ use crate::handler::Origin;
 use crate::in_flight::InFlight;
 use crate::pool::Pool;
 use crate::store::{Shard, StoreError};
+use crate::timers::Loss;
 use crate::together::Together;
 use crate::trouble::Noticed;
 use crate::{
@@ -68,7 +69,7 @@ type OnEnd = Arc<dyn Fn(Shard, &Ended) + Send + Sync>;
 #[derive(Clone, Debug)]
 pub(crate) enum Ended {
     /// Another owner has the shard, or may take it.
-    Lost(String),
+    Lost(Loss),
     Failed(String),
 }
 
@@ -361,7 +362,8 @@ impl Runner {
                 self.check_store()?;
                 let reason = describe(&error);
                 return Err(match error {
-                    StoreError::Fenced { .. } | StoreError::Lost { .. } => Ended::Lost(reason),
+                    StoreError::Fenced { .. } => Ended::Lost(Loss::Taken(reason)),
+                    StoreError::Lost { .. } => Ended::Lost(Loss::Over(reason)),
                     _ => Ended::Failed(reason),
                 });
             }
@@ -555,7 +557,7 @@ impl Runner {
             let mut inbox = self.mailbox.inbox.lock();
             inbox.health = match &result {
                 Ok(()) => Health::Stopped,
-                Err(Ended::Lost(reason)) => Health::Lost(reason.clone()),
+                Err(Ended::Lost(loss)) => Health::Lost(loss.to_string()),
                 Err(Ended::Failed(reason)) => Health::Failed(reason.clone()),
             };
             if result.is_err() {
@@ -576,9 +578,8 @@ impl Runner {
         for waiter in std::mem::take(&mut self.waiting).into_iter().flatten() {
             // After a good end it is what was deferred, and was not done.
             waiter.refuse(match &failure {
-                Some(Ended::Lost(reason) | Ended::Failed(reason)) => {
-                    TimerError::Unknown(reason.clone())
-                }
+                Some(Ended::Lost(loss)) => TimerError::Unknown(loss.to_string()),
+                Some(Ended::Failed(reason)) => TimerError::Unknown(reason.clone()),
                 None => TimerError::Closed,
             });
         }

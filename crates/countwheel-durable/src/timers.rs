@@ -129,6 +129,8 @@ pub(crate) struct Hub {
     shards: Shards,
     config: Config,
     common: Common,
+    /// Where turns are committed together: shards of the same lane in one place.
+    lanes: Vec<Arc<Together>>,
     owned: RwLock<BTreeMap<Shard, Arc<Owned>>>,
     /// Held while a shard is taken.
     taking: Mutex<()>,
@@ -151,7 +153,32 @@ struct Ends {
 }
 
 /// What is called when a shard is lost. See [`Timers::on_lost`].
-type OnLost = Arc<dyn Fn(Shard, &str) + Send + Sync>;
+type OnLost = Arc<dyn Fn(Shard, &Loss) + Send + Sync>;
+
+/// Why a shard was lost. See [`Timers::on_lost`].
+///
+/// ```
+/// use countwheel_durable::Loss;
+///
+/// let loss = Loss::Over("the lease has ended".to_owned());
+/// assert_eq!(loss.to_string(), "the lease has ended");
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Another owner has taken the shard.
+    Taken(String),
+    /// This ownership is over, and the shard may be free: it can be taken again.
+    Over(String),
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taken(reason) | Self::Over(reason) => f.write_str(reason),
+        }
+    }
+}
 
 impl Timers {
     /// Takes ownership of what an undivided store holds and starts the scheduler's thread.
@@ -227,7 +254,8 @@ impl Timers {
         let told = Arc::clone(&ends);
         let is_divided = shards != Shards::ONE;
         let store: Arc<dyn Store> = Arc::new(store);
-        let together = Arc::new(Together::of(Arc::clone(&store)));
+        let lane = || Arc::new(Together::of(Arc::clone(&store)));
+        let lanes: Vec<_> = (0..store.lanes().max(1)).map(|_| lane()).collect();
         let common = Common {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             pool: handler
@@ -237,7 +265,7 @@ impl Timers {
             clock,
             budget: Budget::new(&config),
             max_batch: config.max_batch.max(2),
-            together,
+            together: Arc::clone(&lanes[0]),
             failed: Arc::new(move |shard, ended| tell(&told, is_divided, shard, ended)),
             origin: Origin::default(),
         };
@@ -249,6 +277,7 @@ impl Timers {
                 origin: Origin(Weak::clone(hub)),
                 ..common
             },
+            lanes,
             owned: RwLock::default(),
             taking: Mutex::default(),
             ends,
@@ -299,7 +328,10 @@ impl Timers {
             Some(Health::Stopping) => return Err(refused("it is being handed over")),
             Some(Health::Stopped | Health::Lost(_) | Health::Failed(_)) | None => {}
         }
-        let common = hub.common.clone();
+        let common = Common {
+            together: Arc::clone(&hub.lanes[usize::from(shard.0) % hub.lanes.len()]),
+            ..hub.common.clone()
+        };
         let engine = Engine::open_within(
             &common.budget,
             Arc::clone(&hub.store),
@@ -362,7 +394,7 @@ impl Timers {
     /// Calls `f` with the shard and the reason whenever one of several shards is lost: another owner
     /// took it, or the store says that this ownership is over. The other shards go on. It is called on
     /// the thread that ends, and must not block.
-    pub fn on_lost(&self, f: impl Fn(Shard, &str) + Send + Sync + 'static) {
+    pub fn on_lost(&self, f: impl Fn(Shard, &Loss) + Send + Sync + 'static) {
         self.hub.ends.lock().on_lost.push(Arc::new(f));
     }
 
@@ -1342,14 +1374,14 @@ impl Hub {
 /// Reports the end of a scheduler that nobody stopped.
 fn tell(ends: &Mutex<Ends>, is_divided: bool, shard: Shard, ended: &Ended) {
     match ended {
-        Ended::Lost(reason) if is_divided => {
-            tracing::warn!(shard = shard.0, reason, "a shard was lost");
+        Ended::Lost(loss) if is_divided => {
+            tracing::warn!(shard = shard.0, reason = %loss, "a shard was lost");
             let told = ends.lock().on_lost.clone();
             for f in told {
-                shielded("a lost shard's receiver", || f(shard, reason));
+                shielded("a lost shard's receiver", || f(shard, loss));
             }
         }
-        Ended::Lost(reason) | Ended::Failed(reason) => {
+        Ended::Lost(Loss::Taken(reason) | Loss::Over(reason)) | Ended::Failed(reason) => {
             tracing::error!(reason, "the scheduler failed");
             let mut ends = ends.lock();
             let told = std::mem::take(&mut ends.on_failure);

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::time::timeout;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::ToSql;
@@ -52,7 +52,8 @@ pub(crate) struct Sql {
 pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 pub(crate) struct Link {
-    runtime: Runtime,
+    /// Taken out when the link is dropped.
+    runtime: Option<Runtime>,
     config: Arc<tokio_postgres::Config>,
     within: Duration,
     live: Option<Live>,
@@ -80,7 +81,7 @@ impl Link {
     ) -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         Ok(Self {
-            runtime,
+            runtime: Some(runtime),
             config,
             within,
             live: None,
@@ -91,7 +92,7 @@ impl Link {
     fn is_open(&self) -> bool {
         let live = self.live.as_ref();
         if live.is_some() {
-            self.runtime.block_on(tokio::task::yield_now());
+            block_on(self.runtime.as_ref(), tokio::task::yield_now());
         }
         live.is_some_and(|live| !live.client.is_closed())
     }
@@ -100,13 +101,14 @@ impl Link {
     pub(crate) fn close(&mut self) {
         self.live = None;
         // The task of the connection ends, and closes the socket.
-        self.runtime.block_on(tokio::task::yield_now());
+        block_on(self.runtime.as_ref(), tokio::task::yield_now());
     }
 
     /// Waits before the next try.
     pub(crate) fn pause(&self, pause: Duration) {
-        self.runtime
-            .block_on(async { tokio::time::sleep(pause).await });
+        block_on(self.runtime.as_ref(), async {
+            tokio::time::sleep(pause).await;
+        });
     }
 
     /// Connects, if no connection is open.
@@ -115,7 +117,7 @@ impl Link {
             return Ok(());
         }
         self.live = None;
-        let opened = self.runtime.block_on(async {
+        let opened = block_on(self.runtime.as_ref(), async {
             let connecting = timeout(self.within, self.config.connect(NoTls));
             let (client, mut connection) = connecting
                 .await
@@ -169,7 +171,7 @@ impl Link {
             return Err(LinkError::Away("not connected".to_owned()));
         };
         let within = self.within;
-        let asked = self.runtime.block_on(async {
+        let asked = block_on(self.runtime.as_ref(), async {
             let statement = match live.prepared.get(sql.name) {
                 Some(statement) => statement.clone(),
                 None => {
@@ -215,7 +217,7 @@ impl Link {
         let Some(live) = &self.live else {
             return Err(LinkError::Away("not connected".to_owned()));
         };
-        let done = self.runtime.block_on(async {
+        let done = block_on(self.runtime.as_ref(), async {
             let done = timeout(within, live.client.batch_execute(text)).await;
             done.map_err(|_| LinkError::Broken("no answer in time".to_owned()))?
                 .map_err(|error| sent(&error))
@@ -224,6 +226,28 @@ impl Link {
             self.close();
         }
         done
+    }
+}
+
+/// Also where another runtime is: nothing is waited for.
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.live = None;
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Drives the connection until `future` is ready, also on a thread of another runtime.
+fn block_on<T>(runtime: Option<&Runtime>, future: impl Future<Output = T>) -> T {
+    let runtime = runtime.expect("a link has its runtime until it is dropped");
+    let is_worker = Handle::try_current()
+        .is_ok_and(|other| other.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if is_worker {
+        tokio::task::block_in_place(|| runtime.block_on(future))
+    } else {
+        runtime.block_on(future)
     }
 }
 

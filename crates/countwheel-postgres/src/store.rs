@@ -665,6 +665,10 @@ impl Store for PostgresStore {
         results
     }
 
+    fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
         let hash = self.cluster.hash.of(name);
         self.reads.get(&self.readers, shard, hash, name)
@@ -741,6 +745,12 @@ fn parsed(
     options: &PostgresOptions,
 ) -> Result<(SchemaName, Arc<tokio_postgres::Config>), PostgresError> {
     let schema = SchemaName::new(&options.schema)?;
+    if let Some((scheme, _)) = options.url.split_once("://")
+        && !matches!(scheme, "postgres" | "postgresql")
+    {
+        let problem = format!("it begins with {scheme}://");
+        return Err(PostgresError::Url { problem });
+    }
     let mut config: tokio_postgres::Config =
         options
             .url

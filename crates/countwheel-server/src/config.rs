@@ -1,14 +1,16 @@
 //! The operator's settings: flags, and the environment for secrets.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use countwheel_disk::DiskOptions;
 use countwheel_durable::Config;
+use countwheel_postgres::PostgresOptions;
 use countwheel_time::{Clock, SystemClock};
 use ipnet::IpNet;
 use tracing_subscriber::filter::LevelFilter;
@@ -53,11 +55,19 @@ pub struct Dev {
 #[derive(Args, Clone, Debug)]
 pub struct Serve {
     /// The data directory; a store is made in it if it is empty or does not exist
-    #[arg(long, value_name = "DIR")]
-    pub data: PathBuf,
+    #[arg(
+        long,
+        value_name = "DIR",
+        required_unless_present = "store",
+        conflicts_with = "store"
+    )]
+    pub data: Option<PathBuf>,
     /// Refuse to start where there is no store: see `countwheel init`
-    #[arg(long)]
+    #[arg(long, conflicts_with = "store")]
     pub must_exist: bool,
+    /// In place of a data directory: the database that has the timers
+    #[command(flatten)]
+    pub database: Option<Database>,
     /// Where to listen; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", value_parser = listen)]
     pub listen: SocketAddr,
@@ -95,7 +105,7 @@ pub struct Serve {
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub log_segment_mib: u32,
     /// Where snapshots go that callers ask for; without it there are none
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "store")]
     pub snapshot_dir: Option<PathBuf>,
     /// How often all checksums are read, to find damage that nobody has come by; 0 or off for never
     #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = scrub_interval)]
@@ -109,6 +119,75 @@ pub struct Serve {
     /// What is logged, and how
     #[command(flatten)]
     pub log: Log,
+}
+
+/// A cluster's database.
+#[derive(Args, Clone)]
+pub struct Database {
+    /// The PostgreSQL that has the timers: postgres://user:password@host:5432/database
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "COUNTWHEEL_STORE",
+        hide_env_values = true
+    )]
+    pub store: String,
+    /// The schema with the tables
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "countwheel",
+        requires = "store"
+    )]
+    pub schema: String,
+    /// Also use a server with which acknowledged timers may be lost, such as one with fsync off
+    #[arg(long, requires = "store")]
+    pub accept_loss: bool,
+}
+
+/// Without the URL, which may have a password.
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database")
+            .field("schema", &self.schema)
+            .field("accept_loss", &self.accept_loss)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// How the store is opened.
+    #[must_use]
+    pub fn options(&self) -> PostgresOptions {
+        let mut options = PostgresOptions::new(&self.store);
+        options.schema.clone_from(&self.schema);
+        options.accept_loss = self.accept_loss;
+        options
+    }
+}
+
+/// `countwheel cluster`: what is done to a cluster's database.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Cluster {
+    /// Make the tables of a cluster in a schema that has none
+    Init {
+        /// Where
+        #[command(flatten)]
+        database: Database,
+        /// Into how many shards the timers are divided, for good: 64 for up to 8 nodes
+        #[arg(long, value_name = "N", default_value_t = 64, value_parser = shards)]
+        shards: u16,
+    },
+}
+
+/// The numbers of shards that a cluster may have.
+fn shards(text: &str) -> Result<u16, String> {
+    match text {
+        "64" => Ok(64),
+        "256" => Ok(256),
+        "1024" => Ok(1_024),
+        _ => Err("a cluster has 64, 256 or 1024 shards".to_owned()),
+    }
 }
 
 /// What callers may take of the service.

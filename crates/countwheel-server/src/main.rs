@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use countwheel_server::config::{Dev, Init, Serve};
+use countwheel_server::config::{Cluster, Dev, Init, Serve};
 use countwheel_server::maintain::{Anew, Check, Verify};
 use countwheel_server::server::{self, StartError};
 use countwheel_server::{cli, maintain, memory};
@@ -25,6 +25,9 @@ enum Command {
     Serve(Serve),
     /// Make an empty store in a data directory that has none
     Init(Init),
+    /// Make what a cluster needs in a PostgreSQL
+    #[command(subcommand)]
+    Cluster(Cluster),
     /// Read all of a data directory, also beside a service, and say what is wrong with it
     Check(Check),
     /// Make a new data directory of what can be read of a damaged one, and a list of what is lost
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
             args.log.start();
             maintain::init(&args)
         }
+        Command::Cluster(args) => maintain::cluster(&args),
         Command::Check(args) => {
             args.log.start();
             maintain::check(&args)

@@ -12,10 +12,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use countwheel_disk::{AtRisk, CheckReport, DiskOptions, DiskStore, Loss, Problem};
+use countwheel_durable::Shards;
 use countwheel_durable::store::{DiskError, StoreError};
+use countwheel_postgres::PostgresStore;
 use serde_json::{Value, json};
 
-use crate::config::{Init, Log};
+use crate::config::{Cluster, Init, Log};
 
 const DAMAGED: u8 = 1;
 const FAILED: u8 = 2;
@@ -74,6 +76,31 @@ impl Anew {
         let mut options = DiskOptions::default();
         options.log.segment_bytes = u64::from(self.log_segment_mib) << 20;
         options
+    }
+}
+
+/// Runs a command on a cluster's database to its end.
+#[must_use]
+pub fn cluster(command: &Cluster) -> ExitCode {
+    let Cluster::Init { database, shards } = command;
+    let options = database.options();
+    let count = *shards;
+    let made = match Shards::new(count) {
+        Some(shards) => PostgresStore::make(&options, shards),
+        None => return ExitCode::from(FAILED),
+    };
+    match made {
+        Ok(()) => {
+            println!(
+                "made a cluster of {count} shards in schema {}",
+                options.schema
+            );
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("countwheel: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The process: opens the store, listens, and stops cleanly.
 
+use std::fmt;
 use std::fs::DirBuilder;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -12,7 +13,8 @@ use std::time::Duration;
 use axum::Router;
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{OnDisk, OpenFiles, StoreError};
-use countwheel_durable::{Config, Health, StateKind, Timers};
+use countwheel_durable::{Config, Health, Loss, StateKind, Timers};
+use countwheel_postgres::{PostgresError, PostgresOptions, PostgresStore};
 use countwheel_time::{Clock, Instant, SystemClock};
 use rustix::fs::Access;
 use tokio::net::TcpListener;
@@ -107,6 +109,9 @@ pub enum StartError {
     /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The database cannot be used.
+    #[error(transparent)]
+    Database(#[from] PostgresError),
     /// The system refused something else.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -136,9 +141,14 @@ impl StartError {
 pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
     let token = args.token()?;
     let service = Service {
-        data: args.data.clone(),
-        must_exist: args.must_exist,
-        disk: args.disk(),
+        place: match (&args.database, &args.data) {
+            (Some(database), _) => Place::Database(database.options()),
+            (None, data) => Place::Directory {
+                data: data.clone().unwrap_or_default(),
+                must_exist: args.must_exist,
+                disk: args.disk(),
+            },
+        },
         listen: args.listen,
         token,
         targets: args.targets(),
@@ -160,9 +170,11 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
     let token = args.token()?;
     let data = TemporaryDirectory::new()?;
     let service = Service {
-        data: data.0.join("data"),
-        must_exist: false,
-        disk: args.disk(),
+        place: Place::Directory {
+            data: data.0.join("data"),
+            must_exist: false,
+            disk: args.disk(),
+        },
         listen: args.listen,
         token,
         targets: args.targets(),
@@ -183,12 +195,130 @@ fn random() -> Result<u64, StartError> {
     getrandom::u64().map_err(|error| io::Error::other(error).into())
 }
 
+/// Where the timers are kept.
+enum Place {
+    Directory {
+        data: PathBuf,
+        /// There has to be a store already.
+        must_exist: bool,
+        disk: DiskOptions,
+    },
+    Database(PostgresOptions),
+}
+
+impl Place {
+    /// How many files the store will need, as far as that can be known before it is opened.
+    fn files(&self) -> OpenFiles {
+        match self {
+            Self::Directory { data, .. } => descriptors::of_store(data),
+            Self::Database(options) => OpenFiles {
+                // A connection, and what its thread waits with.
+                open: 0,
+                ahead: 4 * (options.lanes + options.readers),
+            },
+        }
+    }
+
+    fn open(self) -> Result<Opened, StartError> {
+        Ok(match self {
+            Self::Directory {
+                data,
+                must_exist: true,
+                disk,
+            } => Opened::Directory(Box::new(DiskStore::open_existing(&data, disk)?)),
+            Self::Directory { data, disk, .. } => {
+                Opened::Directory(Box::new(DiskStore::open(&data, random()?, disk)?))
+            }
+            Self::Database(options) => Opened::Database(Box::new(PostgresStore::open(&options)?)),
+        })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory { data, .. } => data.display().fmt(f),
+            // The URL may have a password.
+            Self::Database(options) => write!(f, "schema {} of a PostgreSQL", options.schema),
+        }
+    }
+}
+
+/// A store, open.
+enum Opened {
+    Directory(Box<DiskStore>),
+    Database(Box<PostgresStore>),
+}
+
+impl Opened {
+    fn files(&self) -> OpenFiles {
+        match self {
+            Self::Directory(store) => store.open_files(),
+            Self::Database(_) => OpenFiles::default(),
+        }
+    }
+
+    /// What the line that says ready says of the store.
+    fn origin(&self) -> String {
+        match self {
+            Self::Directory(store) if store.was_made() => "store=made".to_owned(),
+            Self::Directory(_) => "store=opened".to_owned(),
+            Self::Database(store) => {
+                format!("store=postgres shards={}", store.shards().count())
+            }
+        }
+    }
+
+    /// Starts the schedulers.
+    fn timers(
+        self,
+        handler: HttpHandler,
+        clock: Arc<dyn Clock>,
+        config: Config,
+    ) -> Result<Timers, StoreError> {
+        match self {
+            Self::Directory(store) => Timers::open(*store, handler, clock, config),
+            Self::Database(store) => {
+                let shards = store.shards();
+                Timers::open_divided(*store, shards, shards.all(), handler, clock, config)
+            }
+        }
+    }
+}
+
+/// How long to wait before a lost shard is taken again, if that fails.
+const RETAKEN_EVERY: Duration = Duration::from_secs(1);
+
+/// Takes shards again whose ownership has ended. Says why if another node has taken one.
+fn retake(timers: &Timers, failed: &mpsc::UnboundedSender<String>) {
+    let (failed, again) = (failed.clone(), timers.clone());
+    let runtime = Handle::current();
+    timers.on_lost(move |shard, loss| {
+        if let Loss::Taken(reason) = loss {
+            // Nobody listens any more if the service has stopped.
+            failed.send(reason.clone()).unwrap_or_default();
+            return;
+        }
+        let timers = again.clone();
+        runtime.spawn(async move {
+            loop {
+                let taking = timers.clone();
+                let taken = tokio::task::spawn_blocking(move || taking.take(shard)).await;
+                match taken {
+                    Ok(Err(error)) if timers.health() == Health::Running => {
+                        tracing::warn!(shard = shard.0, %error, "the shard is not taken again yet");
+                        tokio::time::sleep(RETAKEN_EVERY).await;
+                    }
+                    _ => return,
+                }
+            }
+        });
+    });
+}
+
 /// A service to run.
 struct Service {
-    data: PathBuf,
-    /// There has to be a store already.
-    must_exist: bool,
-    disk: DiskOptions,
+    place: Place,
     listen: SocketAddr,
     token: Option<Token>,
     targets: Targets,
@@ -223,24 +353,20 @@ impl Service {
         let address = listener.local_addr()?;
         let limit = descriptors::limit();
         // Before the store is opened: a start that is refused changes nothing.
-        let needed = descriptors::of_store(&self.data);
+        let needed = self.place.files();
         Budget::of(
             limit,
             descriptors::open(needed),
             needed,
             self.limits.max_in_flight,
         )?;
-        if let Some(snapshots) = &self.snapshots {
-            DiskStore::must_be_outside(snapshots, &self.data)?;
+        if let (Some(snapshots), Place::Directory { data, .. }) = (&self.snapshots, &self.place) {
+            DiskStore::must_be_outside(snapshots, data)?;
             must_take_files(snapshots)?;
         }
-        let store = if self.must_exist {
-            DiskStore::open_existing(&self.data, self.disk)?
-        } else {
-            DiskStore::open(&self.data, random()?, self.disk)?
-        };
-        let origin = if store.was_made() { "made" } else { "opened" };
-        let files = store.open_files();
+        let data = self.place.to_string();
+        let store = self.place.open()?;
+        let (origin, files) = (store.origin(), store.files());
         let callers = self.front.limits();
         let budget = set_aside(limit, files, self.limits.max_in_flight, callers.connections)?;
         let handler = HttpHandler::with(
@@ -255,9 +381,10 @@ impl Service {
             max_in_flight: budget.attempts,
             ..self.limits.clone()
         };
-        let timers = Timers::open(store, handler, Arc::clone(clock), limits)?;
+        let timers = store.timers(handler, Arc::clone(clock), limits)?;
 
         let (failed, mut failure) = mpsc::unbounded_channel();
+        retake(&timers, &failed);
         timers.on_failure(move |reason| {
             // Nobody listens any more if the service has stopped.
             failed.send(reason.to_owned()).unwrap_or_default();
@@ -300,7 +427,7 @@ impl Service {
         let pending = totals.of(StateKind::Pending) + totals.of(StateKind::Delivering);
         tracing::info!(
             version = VERSION,
-            data = %self.data.display(),
+            data,
             listen = %address,
             token = with_token,
             targets = allowed,
@@ -312,7 +439,7 @@ impl Service {
             say(&banner(address, took, with_token));
         } else {
             say(&format!(
-                "ready http://{address} pending={pending} opened_in_ms={took} store={origin}"
+                "ready http://{address} pending={pending} opened_in_ms={took} {origin}"
             ));
         }
 

@@ -271,6 +271,12 @@ pub trait Store: Send + Sync {
         one_by_one(self, commits)
     }
 
+    /// How many calls of [`commit_all`](Self::commit_all) the store works on at a time; at least 1. Turns
+    /// that are committed together are of shards whose numbers leave the same rest when divided by it.
+    fn lanes(&self) -> usize {
+        1
+    }
+
     /// The record of that name.
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use std::time::Duration;
 use countwheel_durable::store::{Filter, MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, BatchError, Budget, Completion, Config, Due, Effect, Engine, Event, Handler, Health,
-    Outcome, Precondition, QueueName, Request, Response, RetryPolicy, SetOptions, Shards, State,
-    StateKind, Ticket, TimerError, TimerName, Timers,
+    Loss, Outcome, Precondition, QueueName, Request, Response, RetryPolicy, SetOptions, Shards,
+    State, StateKind, Ticket, TimerError, TimerName, Timers,
 };
 use countwheel_time::{Clock, ManualClock, SystemClock, Timestamp};
 
@@ -228,7 +228,10 @@ fn a_lost_shard_ends_alone_and_can_be_taken_again() {
     );
     let (shard, reason) = lost.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_eq!(shard, taken);
-    assert!(reason.contains("was taken"), "{reason}");
+    assert!(
+        matches!(&reason, Loss::Taken(text) if text.contains("was taken")),
+        "{reason}"
+    );
     assert!(matches!(timers.owned()[&taken], Health::Lost(_)));
     assert_eq!(timers.health(), Health::Running);
     let refused = timers.call(set(name("a"), HOUR));

@@ -28,6 +28,7 @@ enum Mood {
 #[derive(Clone)]
 struct Gate {
     inner: MemoryStore,
+    lanes: usize,
     mood: Arc<(Mutex<Mood>, Condvar)>,
     made: Arc<Mutex<Vec<Vec<Shard>>>>,
 }
@@ -36,6 +37,7 @@ impl Gate {
     fn new() -> Self {
         Self {
             inner: MemoryStore::new(1),
+            lanes: 1,
             mood: Arc::new((Mutex::new(Mood::Works), Condvar::new())),
             made: Arc::default(),
         }
@@ -71,6 +73,10 @@ impl Gate {
 
 impl Store for Gate {
     forward!(inner: acquire, settings, get, due, list, counts);
+
+    fn lanes(&self) -> usize {
+        self.lanes
+    }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.enter(vec![lease.shard]);
@@ -181,5 +187,31 @@ fn an_owner_that_was_replaced_takes_no_other_shard_with_it() {
             answer,
             Ok(_) | Err(TimerError::NotOwned { shard: Shard(5) })
         ));
+    }
+}
+
+#[test]
+fn a_commit_of_one_lane_waits_for_none_of_another() {
+    let gate = Gate {
+        lanes: 2,
+        ..Gate::new()
+    };
+    let timers = open(&gate);
+    gate.made.lock().unwrap().clear();
+    gate.is(Mood::Waits);
+    let mut answers = set_in(&timers, [0]);
+    gate.wait_for(1);
+    answers.extend(set_in(&timers, [1]));
+    gate.wait_for(2);
+    answers.extend(set_in(&timers, 2..SHARDS));
+    gate.is(Mood::Works);
+    for answer in answers {
+        answer.recv_timeout(PATIENCE).unwrap().unwrap();
+    }
+    let made = gate.made.lock().unwrap().clone();
+    assert_eq!(made[..2], [[Shard(0)], [Shard(1)]]);
+    for together in &made {
+        let lane = together[0].0 % 2;
+        assert!(together.iter().all(|it| it.0 % 2 == lane), "{made:?}");
     }
 }
