@@ -30,7 +30,8 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
-    pub(crate) fn of(schema: &SchemaName) -> Self {
+    /// The statements, with what `planted` makes of those that write.
+    pub(crate) fn of(schema: &SchemaName, planted: &dyn Fn(String) -> String) -> Self {
         // Each shard's row is locked against a new owner while its token is ours and the turn before
         // ours is there; then the turn is inserted, and everything else joins what that gave. A
         // repeated statement inserts no turn, and so changes nothing.
@@ -87,9 +88,11 @@ impl Writes {
                WHERE c.is_last AND c.value IS NULL AND s.name = c.name)";
         let end = " SELECT shard FROM f";
         Self {
-            turn: schema.sql("turn", &format!("{fence}{end}")),
-            turn_with_settings: schema
-                .sql("turn_with_settings", &format!("{fence}{settings}{end}")),
+            turn: schema.sql("turn", &planted(format!("{fence}{end}"))),
+            turn_with_settings: schema.sql(
+                "turn_with_settings",
+                &planted(format!("{fence}{settings}{end}")),
+            ),
             became: schema.sql(
                 "became",
                 "SELECT s.token = $2, s.fence, \

@@ -121,6 +121,25 @@ impl PostgresStore {
     /// # Errors
     /// [`PostgresError`] says in one line why not. Nothing was changed.
     pub fn open(options: &PostgresOptions) -> Result<Self, PostgresError> {
+        Self::open_planted(options, &|right| right)
+    }
+
+    /// The same with a mistake in the statements that write.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    #[cfg(feature = "testing")]
+    pub fn open_with(
+        options: &PostgresOptions,
+        mistake: crate::testing::Mistake,
+    ) -> Result<Self, PostgresError> {
+        Self::open_planted(options, &|right| mistake.planted(&right))
+    }
+
+    fn open_planted(
+        options: &PostgresOptions,
+        planted: &dyn Fn(String) -> String,
+    ) -> Result<Self, PostgresError> {
         let (schema, config) = parsed(options)?;
         let links = |count: usize| -> Result<Vec<_>, PostgresError> {
             let links = (0..count.max(1)).map(|_| Ok(Mutex::new(link(&config, options)?)));
@@ -139,7 +158,7 @@ impl PostgresStore {
         Ok(Self {
             node,
             cluster,
-            writes: Writes::of(&schema),
+            writes: Writes::of(&schema, planted),
             reads: Reads::of(&schema),
             lanes,
             readers: Readers {

@@ -5,8 +5,10 @@
     reason = "a proxy and a server are waited for in real time"
 )]
 
+mod mistake;
 mod proxy;
 mod server;
 
+pub use mistake::Mistake;
 pub use proxy::{Cut, Proxy};
 pub use server::{NoServer, Server};

@@ -1,5 +1,6 @@
 mod conformance;
 mod exchanges;
+mod fences;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
