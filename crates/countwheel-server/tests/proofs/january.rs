@@ -122,6 +122,7 @@ fn replay(name: &str, before: &str, kills_us: &[u64]) -> Run {
         settled_us,
         apart_us: APART_US,
         kills_us: server.outages.iter().map(|(killed, _)| *killed).collect(),
+        shards: None,
     };
     Run {
         server,

@@ -16,5 +16,6 @@ mod faults;
 mod january;
 mod kill;
 mod pages;
+mod postgres;
 mod power;
 mod soak;

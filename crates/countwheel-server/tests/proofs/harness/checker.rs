@@ -6,9 +6,11 @@
 //! be exactly as it was acknowledged.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::mem;
 
-use countwheel_durable::Config;
 pub(crate) use countwheel_durable::StateKind;
+use countwheel_durable::store::Shard;
+use countwheel_durable::{Config, Shards, TimerName};
 
 /// So many faults are told at the most, and of one timer so many events and arrivals, the last.
 const TOLD_MAX: usize = 5;
@@ -27,6 +29,9 @@ pub(crate) struct Evidence {
     pub(crate) apart_us: u64,
     /// When the server was killed.
     pub(crate) kills_us: Vec<u64>,
+    /// Into how many shards the store is divided, each of which gives revisions for itself; none if it
+    /// is not.
+    pub(crate) shards: Option<Shards>,
 }
 
 /// Something asked of a timer.
@@ -310,10 +315,15 @@ pub(crate) fn judge(evidence: &Evidence) -> Verdict {
         kills_us: evidence.kills_us.clone(),
         ..Trial::default()
     };
+    let shards = evidence.shards.unwrap_or(Shards::ONE);
     for (key, history) in &evidence.histories {
+        let name = TimerName::new("default", key).expect("a key that was taken");
+        trial.shard = Some(shards.of(&name));
         trial.follow(key, history);
     }
-    trial.compare_revisions();
+    for asked in mem::take(&mut trial.revisions).into_values() {
+        trial.compare_revisions(asked);
+    }
     trial.compare_arrivals(&evidence.arrivals, evidence.settled_us);
     trial.verdict.remember(evidence);
     trial.verdict
@@ -325,8 +335,10 @@ struct Trial {
     kills_us: Vec<u64>,
     verdict: Verdict,
     lives: Vec<Life>,
-    /// When a revision was asked for, when it was known, and which it was.
-    revisions: Vec<(u64, u64, u64)>,
+    /// That of the timer which is followed.
+    shard: Option<Shard>,
+    /// Of each shard: when a revision was asked for, when it was known, and which it was.
+    revisions: BTreeMap<Option<Shard>, Vec<(u64, u64, u64)>>,
 }
 
 impl Trial {
@@ -634,12 +646,12 @@ impl Trial {
 
     /// A revision was given between `sent_us` and the answer to `event`.
     fn given(&mut self, sent_us: u64, event: &Event, revision: u64) {
-        self.revisions.push((sent_us, event.answered_us, revision));
+        let of_shard = self.revisions.entry(self.shard).or_default();
+        of_shard.push((sent_us, event.answered_us, revision));
     }
 
     /// Each revision is given once, and a later request gets a higher one.
-    fn compare_revisions(&mut self) {
-        let mut asked = std::mem::take(&mut self.revisions);
+    fn compare_revisions(&mut self, mut asked: Vec<(u64, u64, u64)>) {
         let mut once = HashSet::new();
         for (_, _, revision) in &asked {
             if !once.insert(*revision) {
@@ -668,7 +680,7 @@ impl Trial {
         for arrival in arrivals {
             of_id.entry(&arrival.id).or_default().push(arrival);
         }
-        for life in std::mem::take(&mut self.lives) {
+        for life in mem::take(&mut self.lives) {
             let arrived = of_id.remove(life.id.as_str()).unwrap_or_default();
             self.compare(&life, &arrived, settled_us);
         }
@@ -865,6 +877,7 @@ mod tests {
             settled_us: SETTLED,
             apart_us,
             kills_us: Vec::new(),
+            shards: None,
         };
         let verdict = judge(&evidence);
         verdict.faults.into_iter().map(|one| one.fault).collect()
@@ -900,6 +913,7 @@ mod tests {
             settled_us: SETTLED,
             apart_us: 0,
             kills_us: Vec::new(),
+            shards: None,
         };
         let verdict = judge(&evidence);
         verdict.demand_innocence();
@@ -1061,6 +1075,7 @@ mod tests {
                 .into(),
                 settled_us: SETTLED,
                 kills_us: (0..kills).map(|kill| first_us + kill).collect(),
+                shards: None,
                 ..Evidence::default()
             };
             let faults = judge(&evidence).faults.into_iter();

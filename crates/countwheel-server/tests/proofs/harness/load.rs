@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use countwheel_durable::Shards;
 use serde_json::{Value, json};
 
 use super::caller::{self, Caller, Reply, number, text, time};
@@ -125,6 +126,11 @@ impl Load {
             settled_us,
             apart_us: APART_US,
             kills_us: server.outages.iter().map(|(killed, _)| *killed).collect(),
+            shards: server
+                .launch
+                .database
+                .as_ref()
+                .and_then(|_| Shards::new(64)),
         };
         Settled {
             evidence,
@@ -309,6 +315,8 @@ impl Worker {
                 self.unread += 1;
                 Said::Refused { for_good: false }
             }
+            // A database that is away has done nothing.
+            503 if is_away(&reply.body["detail"]) => Said::Refused { for_good: false },
             503 => {
                 let health = caller.ask("GET", "/healthz", None);
                 let detail = reply.body["detail"].as_str().unwrap_or_default();
@@ -403,6 +411,11 @@ impl Worker {
 }
 
 /// Looks at a timer. `None` if the server cannot tell any more.
+fn is_away(detail: &Value) -> bool {
+    let detail = detail.as_str().unwrap_or_default();
+    detail.starts_with("the store is not available")
+}
+
 fn look(caller: &mut Caller, key: &str) -> Option<Option<Sight>> {
     let reply = caller.ask("GET", &path(key), None)?;
     match reply.status {

@@ -31,6 +31,8 @@ pub(crate) struct Launch {
     pub(crate) under: Vec<OsString>,
     pub(crate) environment: Vec<(&'static str, OsString)>,
     pub(crate) options: Vec<&'static str>,
+    /// The URL of a database that has the timers in place of the data directory, and the schema.
+    pub(crate) database: Option<(String, String)>,
 }
 
 /// A running server.
@@ -226,6 +228,12 @@ fn spawn(data: &Path, address: SocketAddr, launch: &Launch, log: &Path) -> Child
             command
         }
     };
+    let place: Vec<OsString> = match &launch.database {
+        Some((url, schema)) => ["--store", url, "--schema", schema]
+            .map(OsString::from)
+            .into(),
+        None => vec!["--data".into(), data.into()],
+    };
     command
         .args(["serve", "--allow-private-targets", "--log-level", "warn"])
         .args(["--log-segment-mib", "1"])
@@ -234,8 +242,7 @@ fn spawn(data: &Path, address: SocketAddr, launch: &Launch, log: &Path) -> Child
         .args(hold(&launch.options))
         .args(["--listen", &address.to_string()])
         .args(&launch.options)
-        .arg("--data")
-        .arg(data)
+        .args(place)
         .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::null())
         .stderr(File::create(log).unwrap())
