@@ -1,6 +1,6 @@
 //! Why a database cannot be used.
 
-use crate::link::LinkError;
+use crate::session::Failure;
 
 /// Why a store in a database was not opened. Nothing in the database was changed.
 ///
@@ -103,12 +103,12 @@ pub enum PostgresError {
     },
 }
 
-impl From<LinkError> for PostgresError {
-    fn from(error: LinkError) -> Self {
+impl From<Failure> for PostgresError {
+    fn from(error: Failure) -> Self {
         let reason = error.reason();
         match error {
-            LinkError::Away(_) | LinkError::Broken(_) => Self::Unreachable { reason },
-            LinkError::Refused(_) => Self::Refused { reason },
+            Failure::Away(_) | Failure::Broken(_) => Self::Unreachable { reason },
+            Failure::Refused(_) | Failure::Unwritable(_) => Self::Refused { reason },
         }
     }
 }

@@ -44,6 +44,8 @@ mod number;
 mod options;
 mod read;
 mod schema;
+mod session;
+mod sql;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;

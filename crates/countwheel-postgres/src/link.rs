@@ -16,31 +16,13 @@ use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, NoTls, Row, Statement};
 
+use crate::session::{Failure, Refusal};
+
 /// What every session of this store has set. Plans are made once: the arrays of a statement differ in
 /// length from turn to turn, and the index of names is right for every length.
 const SESSION: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
                        SET jit = off; SET client_min_messages = warning; \
                        SET idle_in_transaction_session_timeout = '10s'";
-
-/// Why an exchange has no answer.
-#[derive(Debug)]
-pub(crate) enum LinkError {
-    /// Nothing was sent.
-    Away(String),
-    /// It was sent, or part of it; whether the server did it is unknown.
-    Broken(String),
-    /// The server refused it, and did none of it.
-    Refused(Box<DbError>),
-}
-
-impl LinkError {
-    pub(crate) fn reason(&self) -> String {
-        match self {
-            Self::Away(reason) | Self::Broken(reason) => reason.clone(),
-            Self::Refused(error) => error.to_string(),
-        }
-    }
-}
 
 /// A statement, and under which name a link keeps it prepared.
 #[derive(Clone, Debug)]
@@ -112,7 +94,7 @@ impl Link {
     }
 
     /// Connects, if no connection is open.
-    pub(crate) fn connect(&mut self) -> Result<(), LinkError> {
+    pub(crate) fn connect(&mut self) -> Result<(), Failure> {
         if self.is_open() {
             return Ok(());
         }
@@ -121,7 +103,7 @@ impl Link {
             let connecting = timeout(self.within, self.config.connect(NoTls));
             let (client, mut connection) = connecting
                 .await
-                .map_err(|_| LinkError::Away("no connection in time".to_owned()))?
+                .map_err(|_| Failure::Away("no connection in time".to_owned()))?
                 .map_err(|error| away(&error))?;
             let notices = Notices::default();
             let heard = Arc::clone(&notices);
@@ -141,7 +123,7 @@ impl Link {
             match timeout(self.within, client.batch_execute(SESSION)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(away(&error)),
-                Err(_) => return Err(LinkError::Away("no answer in time".to_owned())),
+                Err(_) => return Err(Failure::Away("no answer in time".to_owned())),
             }
             Ok(Live {
                 client,
@@ -154,11 +136,11 @@ impl Link {
     }
 
     /// Runs a statement that is kept prepared.
-    pub(crate) fn query(&mut self, sql: &Sql, params: Params<'_>) -> Result<Answer, LinkError> {
+    pub(crate) fn query(&mut self, sql: &Sql, params: Params<'_>) -> Result<Answer, Failure> {
         self.connect()?;
         match self.query_once(sql, params) {
             // The connection ended before the statement was sent.
-            Err(LinkError::Away(_)) => {
+            Err(Failure::Away(_)) => {
                 self.connect()?;
                 self.query_once(sql, params)
             }
@@ -166,9 +148,9 @@ impl Link {
         }
     }
 
-    fn query_once(&mut self, sql: &Sql, params: Params<'_>) -> Result<Answer, LinkError> {
+    fn query_once(&mut self, sql: &Sql, params: Params<'_>) -> Result<Answer, Failure> {
         let Some(live) = &mut self.live else {
-            return Err(LinkError::Away("not connected".to_owned()));
+            return Err(Failure::Away("not connected".to_owned()));
         };
         let within = self.within;
         let asked = block_on(self.runtime.as_ref(), async {
@@ -177,10 +159,10 @@ impl Link {
                 None => {
                     let prepared = timeout(within, live.client.prepare(&sql.text)).await;
                     let prepared = prepared
-                        .map_err(|_| LinkError::Away("no answer in time".to_owned()))?
+                        .map_err(|_| Failure::Away("no answer in time".to_owned()))?
                         .map_err(|error| match sent(&error) {
                             // It was read, and not done.
-                            LinkError::Broken(reason) => LinkError::Away(reason),
+                            Failure::Broken(reason) => Failure::Away(reason),
                             error => error,
                         })?;
                     live.prepared.insert(sql.name, prepared.clone());
@@ -189,7 +171,7 @@ impl Link {
             };
             live.notices.lock().clear();
             let rows = timeout(within, live.client.query(&statement, params)).await;
-            rows.map_err(|_| LinkError::Broken("no answer in time".to_owned()))?
+            rows.map_err(|_| Failure::Broken("no answer in time".to_owned()))?
                 .map_err(|error| sent(&error))
         });
         match asked {
@@ -198,11 +180,8 @@ impl Link {
                 Ok(Answer { rows, warnings })
             }
             Err(error) => {
-                let stays = match &error {
-                    LinkError::Refused(error) => !ends_session(error),
-                    LinkError::Away(_) | LinkError::Broken(_) => false,
-                };
-                if !stays {
+                // A server that ends the session closes the connection.
+                if matches!(error, Failure::Away(_) | Failure::Broken(_)) {
                     self.close();
                 }
                 Err(error)
@@ -212,17 +191,17 @@ impl Link {
 
     /// Runs statements without parameters, in one transaction of their own if they do not
     /// say otherwise.
-    pub(crate) fn execute(&mut self, text: &str, within: Duration) -> Result<(), LinkError> {
+    pub(crate) fn execute(&mut self, text: &str, within: Duration) -> Result<(), Failure> {
         self.connect()?;
         let Some(live) = &self.live else {
-            return Err(LinkError::Away("not connected".to_owned()));
+            return Err(Failure::Away("not connected".to_owned()));
         };
         let done = block_on(self.runtime.as_ref(), async {
             let done = timeout(within, live.client.batch_execute(text)).await;
-            done.map_err(|_| LinkError::Broken("no answer in time".to_owned()))?
+            done.map_err(|_| Failure::Broken("no answer in time".to_owned()))?
                 .map_err(|error| sent(&error))
         });
-        if matches!(done, Err(LinkError::Broken(_))) {
+        if matches!(done, Err(Failure::Broken(_))) {
             self.close();
         }
         done
@@ -252,17 +231,20 @@ fn block_on<T>(runtime: Option<&Runtime>, future: impl Future<Output = T>) -> T 
 }
 
 /// What a failure before the statement was sent says.
-fn away(error: &tokio_postgres::Error) -> LinkError {
-    LinkError::Away(said(error))
+fn away(error: &tokio_postgres::Error) -> Failure {
+    Failure::Away(said(error))
 }
 
 /// What a failure after the statement was sent says.
-fn sent(error: &tokio_postgres::Error) -> LinkError {
+fn sent(error: &tokio_postgres::Error) -> Failure {
     let reason = said(error);
     match error.as_db_error() {
         // The server ends the session, perhaps after the statement was done.
-        Some(refused) if !is_uncertain(refused) => LinkError::Refused(Box::new(refused.clone())),
-        _ => LinkError::Broken(reason),
+        Some(refused) if !is_uncertain(refused) => Failure::Refused(Refusal {
+            code: refused.code().code().to_owned(),
+            message: refused.message().to_owned(),
+        }),
+        _ => Failure::Broken(reason),
     }
 }
 
@@ -290,8 +272,4 @@ fn is_uncertain(error: &DbError) -> bool {
     ]
     .contains(&code)
         || code.code().starts_with("08")
-}
-
-fn ends_session(error: &DbError) -> bool {
-    matches!(error.severity(), "FATAL" | "PANIC")
 }

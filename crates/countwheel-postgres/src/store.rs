@@ -7,24 +7,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use countwheel_durable::store::{
-    Before, Change, ClockNote, Commit, DuePage, DueScan, Fence, Filter, Found, Lease, Ownership,
-    Page, QueueCounts, Shard, Store, StoreError,
+    Before, Change, Commit, DuePage, DueScan, Fence, Filter, Found, Lease, Ownership, Page,
+    QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Record, Revision, Settings, SettingsVersion, Shards, StateKind, TimerName,
 };
 use countwheel_time::{Clock, SystemClock};
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use tokio_postgres::Row;
-use tokio_postgres::error::{DbError, SqlState};
 
 use crate::bits::Bits;
-use crate::commit::{Batch, Counts, Held, Named, Turn, Writes};
+use crate::commit::{Counts, Held, Named, Turn};
 use crate::hash::NameHash;
-use crate::link::{Link, LinkError, Params, Sql};
-use crate::read::{Ask, Reads, is_passing, unanswered};
+use crate::link::Link;
+use crate::read::{self, unanswered};
 use crate::schema::{self, Cluster, SchemaName};
-use crate::{PostgresError, PostgresOptions, body, checks, number};
+use crate::session::{Entry, Failure, Session};
+use crate::sql::{SqlSession, Statements};
+use crate::{PostgresError, PostgresOptions, checks};
 
 /// So many changes one statement makes at the most, but for one turn that has more.
 const CHANGES_MAX: usize = 256;
@@ -46,13 +46,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct PostgresStore {
     node: Bits,
     cluster: Cluster,
-    writes: Writes,
-    reads: Reads,
-    lanes: Vec<Mutex<Link>>,
+    lanes: Vec<Mutex<Box<dyn Session>>>,
     readers: Readers,
     owned: RwLock<HashMap<Shard, Arc<Owned>>>,
     resolve_within: Duration,
-    clock: SystemClock,
+    clock: Arc<dyn Clock>,
 }
 
 /// A shard of this process.
@@ -62,36 +60,19 @@ struct Owned {
     counts: Mutex<Counts>,
 }
 
+/// The connections that read.
 struct Readers {
-    links: Vec<Mutex<Link>>,
+    sessions: Vec<Mutex<Box<dyn Session>>>,
     next: AtomicUsize,
 }
 
-impl Ask for Readers {
-    fn ask(&self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
-        let first = self.next.fetch_add(1, Ordering::Relaxed) % self.links.len();
-        let (front, back) = self.links.split_at(first);
+impl Readers {
+    /// One that is free, if there is one.
+    fn one(&self) -> MutexGuard<'_, Box<dyn Session>> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % self.sessions.len();
+        let (front, back) = self.sessions.split_at(first);
         let free = back.iter().chain(front).find_map(Mutex::try_lock);
-        let mut link = free.unwrap_or_else(|| self.links[first].lock());
-        ask(&mut link, sql, params)
-    }
-}
-
-/// Asks again on a new connection if the first was closed meanwhile.
-fn ask(link: &mut Link, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
-    let mut asked = link.query(sql, params);
-    if matches!(asked, Err(LinkError::Broken(_))) {
-        asked = link.query(sql, params);
-    }
-    asked.map(|answer| answer.rows).map_err(unanswered)
-}
-
-/// One connection that somebody holds already.
-struct OneLink<'a>(Mutex<&'a mut Link>);
-
-impl Ask for OneLink<'_> {
-    fn ask(&self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
-        ask(&mut self.0.lock(), sql, params)
+        free.unwrap_or_else(|| self.sessions[first].lock())
     }
 }
 
@@ -142,12 +123,11 @@ impl PostgresStore {
     ) -> Result<Self, PostgresError> {
         let (schema, config) = parsed(options)?;
         let links = |count: usize| -> Result<Vec<_>, PostgresError> {
-            let links = (0..count.max(1)).map(|_| Ok(Mutex::new(link(&config, options)?)));
+            let links = (0..count.max(1)).map(|_| link(&config, options));
             links.collect()
         };
-        let mut lanes = links(options.lanes)?;
-        let mut readers = links(options.readers)?;
-        let (one, other) = (lanes[0].get_mut(), readers[0].get_mut());
+        let (mut lanes, mut readers) = (links(options.lanes)?, links(options.readers)?);
+        let (one, other) = (&mut lanes[0], &mut readers[0]);
         checks::check(one, options.accept_loss)?;
         checks::check_pooler(one, other)?;
         let cluster = schema::find(one, &schema)?;
@@ -155,20 +135,45 @@ impl PostgresStore {
             Some(node) => Bits(node.to_be_bytes()),
             None => Bits::random().map_err(|error| system(&error))?,
         };
-        Ok(Self {
+        let statements = Arc::new(Statements::of(&schema, planted));
+        let session = |link| {
+            let session = SqlSession::new(link, Arc::clone(&statements));
+            Box::new(session) as Box<dyn Session>
+        };
+        let lanes = lanes.into_iter().map(session).collect();
+        let readers = readers.into_iter().map(session).collect();
+        let clock = Arc::new(SystemClock::new());
+        Ok(Self::on(
+            cluster,
+            node,
+            lanes,
+            readers,
+            clock,
+            options.resolve_within,
+        ))
+    }
+
+    /// On connections that are open, at least one of each.
+    pub(crate) fn on(
+        cluster: Cluster,
+        node: Bits,
+        lanes: Vec<Box<dyn Session>>,
+        readers: Vec<Box<dyn Session>>,
+        clock: Arc<dyn Clock>,
+        resolve_within: Duration,
+    ) -> Self {
+        Self {
             node,
             cluster,
-            writes: Writes::of(&schema, planted),
-            reads: Reads::of(&schema),
-            lanes,
+            lanes: lanes.into_iter().map(Mutex::new).collect(),
             readers: Readers {
-                links: readers,
+                sessions: readers.into_iter().map(Mutex::new).collect(),
                 next: AtomicUsize::new(0),
             },
             owned: RwLock::default(),
-            resolve_within: options.resolve_within,
-            clock: SystemClock::new(),
-        })
+            resolve_within,
+            clock,
+        }
     }
 
     /// Into how many shards the cluster is divided.
@@ -181,25 +186,21 @@ impl PostgresStore {
         usize::from(shard.0) % self.lanes.len()
     }
 
-    fn link_of(&self, shard: Shard) -> MutexGuard<'_, Link> {
+    fn session_of(&self, shard: Shard) -> MutexGuard<'_, Box<dyn Session>> {
         self.lanes[self.lane_of(shard)].lock()
     }
 
     /// Reads where the shard stands, of which this node has the token.
     fn found(
         &self,
-        link: &mut Link,
+        session: &mut dyn Session,
         shard: Shard,
         token: Bits,
-        fence: i64,
+        fence: Fence,
     ) -> Result<Held, StoreError> {
-        let rows = ask(link, &self.writes.last_turn, &[&shard.0.cast_signed()])?;
-        let row = rows.first().ok_or_else(|| no_such(shard))?;
-        let last = Revision(number::read(row.get(1)));
-        let (then, timeline): (Option<i32>, i32) = (row.get(3), row.get(4));
-        let clock: Option<&[u8]> = row.get(2);
-        let clock = clock.and_then(|bytes| Some(ClockNote::of_bytes(bytes.first_chunk()?)));
-        let may_have_forgotten = then.is_some_and(|then| then != timeline);
+        let last = session.last_turn(shard).map_err(unanswered)?;
+        let last = last.ok_or_else(|| no_such(shard))?;
+        let may_have_forgotten = last.timeline.is_some_and(|then| then != last.timeline_now);
         let left_out = if may_have_forgotten {
             REVISIONS_LEFT_OUT
         } else {
@@ -207,28 +208,33 @@ impl PostgresStore {
         };
         Ok(Held {
             token,
-            fence: Fence(fence.cast_unsigned()),
-            seq: row.get(0),
-            revision: Revision(last.0.saturating_add(left_out)),
-            clock,
-            timeline,
+            fence,
+            seq: last.seq,
+            revision: Revision(last.revision.0.saturating_add(left_out)),
+            clock: last.clock,
+            timeline: last.timeline_now,
         })
     }
 
     /// Takes the shard into this process.
-    fn own(&self, link: &mut Link, shard: Shard, held: Held) -> Result<Arc<Owned>, StoreError> {
-        let counts = self.reads.counts(&OneLink(Mutex::new(link)), shard)?;
-        let counts = counts.into_iter().map(|it| (it.queue, it.by_state));
+    fn own(
+        &self,
+        session: &mut dyn Session,
+        shard: Shard,
+        held: Held,
+    ) -> Result<Arc<Owned>, StoreError> {
+        let counts = read::counts(session, shard)?.into_iter();
+        let counts = counts.map(|it| (it.queue, it.by_state)).collect();
         let owned = Arc::new(Owned {
             held: Mutex::new(held),
-            counts: Mutex::new(Counts(counts.collect())),
+            counts: Mutex::new(Counts(counts)),
         });
         self.owned.write().insert(shard, Arc::clone(&owned));
         Ok(owned)
     }
 
     /// The shard if the lease is that under which this process has it.
-    fn owner(&self, link: &mut Link, lease: Lease) -> Result<Arc<Owned>, StoreError> {
+    fn owner(&self, session: &mut dyn Session, lease: Lease) -> Result<Arc<Owned>, StoreError> {
         let known = self.owned.read().get(&lease.shard).cloned();
         if let Some(owned) = known {
             let current = owned.held.lock().fence;
@@ -238,30 +244,31 @@ impl PostgresStore {
             };
         }
         // Of the time before this store was opened, under the same number of a node.
-        let rows = ask(link, &self.writes.owner, &[&lease.shard.0.cast_signed()])?;
-        let Some(row) = rows.first() else {
+        let row = session.owner(lease.shard).map_err(unanswered)?;
+        let Some(row) = row else {
             return Err(fenced(lease, Fence(0)));
         };
-        let fence: i64 = row.get(0);
-        let (token, node): (Option<Bits>, Option<Bits>) = (row.get(1), row.get(2));
-        match token {
-            Some(token)
-                if node == Some(self.node) && Fence(fence.cast_unsigned()) == lease.fence =>
-            {
-                let held = self.found(link, lease.shard, token, fence)?;
-                self.own(link, lease.shard, held)
+        match row.token {
+            Some(token) if row.node == Some(self.node) && row.fence == lease.fence => {
+                let held = self.found(session, lease.shard, token, row.fence)?;
+                self.own(session, lease.shard, held)
             }
-            _ => Err(fenced(lease, Fence(fence.cast_unsigned()))),
+            _ => Err(fenced(lease, row.fence)),
         }
     }
 
     /// Whether nobody has taken the shard since.
-    fn still_owns(&self, link: &mut Link, lease: Lease, token: Bits) -> Result<(), StoreError> {
-        let rows = ask(link, &self.writes.owner, &[&lease.shard.0.cast_signed()])?;
-        let row = rows.first().ok_or_else(|| no_such(lease.shard))?;
-        match row.get::<_, Option<Bits>>(1) == Some(token) {
+    fn still_owns(
+        &self,
+        session: &mut dyn Session,
+        lease: Lease,
+        token: Bits,
+    ) -> Result<(), StoreError> {
+        let row = session.owner(lease.shard).map_err(unanswered)?;
+        let row = row.ok_or_else(|| no_such(lease.shard))?;
+        match row.token == Some(token) {
             true => Ok(()),
-            false => Err(fenced(lease, Fence(row.get::<_, i64>(0).cast_unsigned()))),
+            false => Err(fenced(lease, row.fence)),
         }
     }
 
@@ -272,15 +279,13 @@ impl PostgresStore {
         let hashes: Vec<_> = turn.names.iter().filter(looked).map(|it| it.hash).collect();
         let mut found = HashMap::new();
         if !hashes.is_empty() {
-            let shard = turn.shard.0.cast_signed();
-            for row in self.readers.ask(&self.writes.states, &[&shard, &hashes])? {
-                found.insert(row.get::<_, Bits>(0), body::kind_of(row.get(1)));
-            }
+            let states = self.readers.one().states(turn.shard, &hashes);
+            found.extend(states.map_err(unanswered)?);
         }
         let before = turn.names.iter().map(|named| match named.before {
             Before::Absent => None,
             Before::Present(kind) | Before::SamePayload(kind) => Some(kind),
-            Before::Unknown | Before::Unreadable => found.get(&named.hash).copied().flatten(),
+            Before::Unknown | Before::Unreadable => found.get(&named.hash).copied(),
         });
         Ok(before.collect())
     }
@@ -290,12 +295,13 @@ impl PostgresStore {
         let Some(first) = commits.first() else {
             return;
         };
-        let mut link = self.link_of(first.lease.shard);
+        let mut session = self.session_of(first.lease.shard);
+        let session = &mut **session;
         // In one order, so two threads that hold some wait for each other in no circle.
         commits.sort_by_key(|wanted| wanted.lease.shard);
         let mut owned = Vec::new();
         for wanted in commits.iter_mut() {
-            let ready = self.owner(&mut link, wanted.lease).and_then(|owned| {
+            let ready = self.owner(session, wanted.lease).and_then(|owned| {
                 let before = self.states_before(&wanted.turn)?;
                 Ok((owned, before))
             });
@@ -304,7 +310,7 @@ impl PostgresStore {
                     wanted.before = before;
                     if wanted.turn.is_empty() {
                         let token = it.held.lock().token;
-                        wanted.result = Some(self.still_owns(&mut link, wanted.lease, token));
+                        wanted.result = Some(self.still_owns(session, wanted.lease, token));
                     }
                     owned.push(it);
                 }
@@ -327,7 +333,7 @@ impl PostgresStore {
         // A later change of a setting is a later one.
         open.sort_by_key(|it| it.wanted.at);
         let mut tried = Tried::default();
-        self.write(&mut link, &mut open, &mut tried);
+        self.write(session, &mut open, &mut tried);
         for it in &mut open {
             let shard = it.wanted.lease.shard;
             match &it.wanted.result {
@@ -337,7 +343,7 @@ impl PostgresStore {
                     if it.held.seq % PRUNED_EVERY == 0 {
                         let kept = it.held.seq - TURNS_KEPT;
                         // The next time is as good.
-                        let _ = link.query(&self.writes.prune, &[&shard.0.cast_signed(), &kept]);
+                        let _ = session.prune(shard, kept);
                     }
                 }
                 Some(Err(StoreError::Fenced { .. } | StoreError::Lost { .. })) => {
@@ -355,7 +361,7 @@ impl PostgresStore {
     }
 
     /// Writes the turns until each has its result.
-    fn write(&self, link: &mut Link, open: &mut [Open<'_, '_>], tried: &mut Tried) {
+    fn write(&self, session: &mut dyn Session, open: &mut [Open<'_, '_>], tried: &mut Tried) {
         let began = self.clock.now();
         loop {
             let mut left: Vec<&mut Open<'_, '_>> = open
@@ -365,44 +371,33 @@ impl PostgresStore {
             if left.is_empty() {
                 return;
             }
-            let sent = match batch(&left) {
-                Ok(batch) => batch.with(&self.writes, |sql, params| link.query(sql, params)),
-                Err(error) => {
-                    // A turn that cannot be written keeps out none of the others.
-                    for it in &mut left {
-                        let reason = format!("a record cannot be written: {error}");
-                        it.wanted.result = Some(Err(StoreError::Failed { reason }));
-                    }
-                    return;
-                }
-            };
+            let entries: Vec<_> = left.iter().map(|it| it.entry()).collect();
+            let sent = session.turn(&entries);
             let is_late = self.clock.now().saturating_since(began) >= self.resolve_within;
             match sent {
-                Ok(answer) => {
-                    let uncertain = answer.warnings.iter().any(may_be_unreplicated);
-                    for row in &answer.rows {
-                        let shard = Shard(row.get::<_, i16>(0).cast_unsigned());
+                Ok(made) => {
+                    for shard in made.shards {
                         if let Some(it) = left.iter_mut().find(|it| it.wanted.lease.shard == shard)
                         {
                             it.done();
                         }
                     }
-                    if uncertain && !self.confirm(link, &mut left) {
-                        tried.is_uncertain = true;
+                    if made.unreplicated {
+                        self.confirm(session, &mut left);
                     }
                     for it in &mut left {
                         if it.wanted.result.is_none() {
-                            self.resolve(link, it, is_late);
+                            self.resolve(session, it, is_late);
                         }
                     }
                 }
-                Err(LinkError::Away(reason)) if !tried.is_uncertain => {
+                Err(Failure::Away(reason)) if !tried.is_uncertain => {
                     for it in &mut left {
                         let reason = reason.clone();
                         it.wanted.result = Some(Err(StoreError::Unavailable { reason }));
                     }
                 }
-                Err(LinkError::Away(reason) | LinkError::Broken(reason)) => {
+                Err(Failure::Away(reason) | Failure::Broken(reason)) => {
                     let is_first = !tried.is_uncertain;
                     tried.is_uncertain = true;
                     if is_late {
@@ -410,140 +405,121 @@ impl PostgresStore {
                             it.wanted.result = Some(Err(lost(it.wanted.lease.shard, &reason)));
                         }
                     } else if !is_first {
-                        link.pause(PAUSE);
+                        session.pause(PAUSE);
                     }
                 }
-                Err(LinkError::Refused(refused)) => {
+                Err(failure @ (Failure::Refused(_) | Failure::Unwritable(_))) => {
                     if left.len() > 1 {
                         // One that is refused keeps none of the others out.
                         drop(left);
                         for it in open.iter_mut() {
                             let mut own = *tried;
-                            self.write(link, std::slice::from_mut(it), &mut own);
+                            self.write(session, std::slice::from_mut(it), &mut own);
                         }
                         return;
                     }
                     let it = &mut *left[0];
-                    if tried.is_uncertain {
-                        // An earlier sending may still run: take its place, or learn that it was done.
-                        self.take_place(link, it);
-                        if it.wanted.result.is_some() {
-                            continue;
+                    // An earlier sending may still run: what it does is known once an empty turn has
+                    // its place.
+                    if tried.is_uncertain && !self.take_place(session, it) {
+                        if it.wanted.result.is_none() && is_late {
+                            let reason = failure.reason();
+                            it.wanted.result = Some(Err(lost(it.wanted.lease.shard, &reason)));
+                        } else if it.wanted.result.is_none() {
+                            session.pause(PAUSE);
                         }
+                        continue;
                     }
-                    if *refused.code() == SqlState::DISK_FULL {
-                        let reason = refused.message().to_owned();
-                        it.wanted.result = Some(Err(StoreError::Full { reason }));
-                    } else if is_passing(&refused) && !is_late {
-                        link.pause(PAUSE);
-                    } else if is_passing(&refused) {
-                        let reason = refused.message().to_owned();
-                        it.wanted.result = Some(Err(StoreError::Unavailable { reason }));
-                    } else {
-                        let reason = refused.to_string();
-                        it.wanted.result = Some(Err(StoreError::Failed { reason }));
-                    }
+                    tried.is_uncertain = false;
+                    let reason = failure.reason();
+                    it.wanted.result = match failure {
+                        Failure::Refused(refusal) if refusal.is_full() => {
+                            Some(Err(StoreError::Full { reason }))
+                        }
+                        Failure::Refused(refusal) if refusal.is_passing() && is_late => {
+                            Some(Err(StoreError::Unavailable { reason }))
+                        }
+                        Failure::Refused(refusal) if refusal.is_passing() => {
+                            session.pause(PAUSE);
+                            None
+                        }
+                        _ => Some(Err(StoreError::Failed { reason })),
+                    };
                 }
             }
         }
     }
 
     /// Asks what became of a turn that the statement did not insert.
-    fn resolve(&self, link: &mut Link, it: &mut Open<'_, '_>, is_late: bool) {
+    fn resolve(&self, session: &mut dyn Session, it: &mut Open<'_, '_>, is_late: bool) {
         let lease = it.wanted.lease;
         let shard = lease.shard;
-        let seq = it.held.seq + 1;
-        let params: Params<'_> = &[&shard.0.cast_signed(), &it.held.token, &seq];
-        let rows = match ask(link, &self.writes.became, params) {
-            Ok(rows) => rows,
-            Err(error) => {
+        let became = match session.became(shard, it.held.token, it.held.seq + 1) {
+            Ok(Some(became)) => became,
+            Ok(None) => {
+                it.wanted.result = Some(Err(fenced(lease, Fence(0))));
+                return;
+            }
+            Err(failure) => {
                 if is_late {
-                    it.wanted.result = Some(Err(lost(shard, &error.to_string())));
+                    it.wanted.result = Some(Err(lost(shard, &failure.reason())));
                 } else {
-                    link.pause(PAUSE);
+                    session.pause(PAUSE);
                 }
                 return;
             }
         };
-        let Some(row) = rows.first() else {
-            it.wanted.result = Some(Err(fenced(lease, Fence(0))));
-            return;
-        };
-        let (is_ours, fence): (Option<bool>, i64) = (row.get(0), row.get(1));
-        let (writes, before_is_there): (Option<i32>, bool) = (row.get(2), row.get(3));
-        if writes == Some(it.wanted.turn.writes()) {
+        if became.writes == Some(it.wanted.turn.writes()) {
             it.done();
-        } else if writes.is_some() {
-            // Another turn of ours took its place: nothing was done.
+        } else if became.writes.is_some() {
+            // An empty turn took its place: nothing was done.
             it.held.seq += 1;
-        } else if is_ours != Some(true) {
-            it.wanted.result = Some(Err(fenced(lease, Fence(fence.cast_unsigned()))));
-        } else if !before_is_there {
+        } else if !became.is_ours {
+            it.wanted.result = Some(Err(fenced(lease, became.fence)));
+        } else if !became.has_before {
+            let turn = it.held.seq;
             tracing::error!(
                 shard = shard.0,
-                turn = it.held.seq,
+                turn,
                 "the database lost acknowledged commits"
             );
-            let reason = format!(
-                "the database lost acknowledged commits: turn {} is missing",
-                it.held.seq
-            );
+            let reason = format!("the database lost acknowledged commits: turn {turn} is missing");
             it.wanted.result = Some(Err(lost(shard, &reason)));
         }
         // Else it can be sent again.
     }
 
-    /// Puts an empty turn where one stands that may still come.
-    fn take_place(&self, link: &mut Link, it: &mut Open<'_, '_>) {
-        let shard = it.wanted.lease.shard;
-        let after = Held {
-            seq: it.held.seq + 1,
-            ..*it.held
-        };
-        let mut batch = Batch::default();
-        batch.add_empty(shard, &after);
-        let sent = batch.with(&self.writes, |sql, params| link.query(sql, params));
-        if sent.is_ok_and(|answer| !answer.rows.is_empty()) {
-            it.held.seq += 1;
-            return;
+    /// Puts an empty turn where one stands that may still come. Says whether it stands there now, so
+    /// that nothing of the other can come.
+    fn take_place(&self, session: &mut dyn Session, it: &mut Open<'_, '_>) -> bool {
+        let before = it.held.seq;
+        match session.turn(&[it.empty()]) {
+            Ok(made) if !made.shards.is_empty() => it.held.seq += 1,
+            _ => self.resolve(session, it, false),
         }
-        self.resolve(link, it, false);
+        it.held.seq > before && it.wanted.result.is_none()
     }
 
     /// Commits an empty turn after those that the standby may not have: that one proves it.
-    fn confirm(&self, link: &mut Link, open: &mut [&mut Open<'_, '_>]) -> bool {
-        let mut batch = Batch::default();
-        let mut any = false;
-        for it in open.iter_mut().filter(|it| it.wanted.result.is_some()) {
-            let after = Held {
-                seq: it.held.seq + 1,
-                ..*it.held
-            };
-            batch.add_empty(it.wanted.lease.shard, &after);
-            any = true;
+    fn confirm(&self, session: &mut dyn Session, open: &mut [&mut Open<'_, '_>]) {
+        let done = |it: &&mut &mut Open<'_, '_>| it.wanted.result.is_some();
+        let empty: Vec<_> = open.iter_mut().filter(done).map(|it| it.empty()).collect();
+        if empty.is_empty() {
+            return;
         }
-        if !any {
-            return true;
-        }
-        let sent = batch.with(&self.writes, |sql, params| link.query(sql, params));
-        match sent {
-            Ok(answer) if !answer.warnings.iter().any(may_be_unreplicated) => {
-                for row in &answer.rows {
-                    let shard = Shard(row.get::<_, i16>(0).cast_unsigned());
-                    for it in open.iter_mut() {
-                        if it.wanted.lease.shard == shard {
-                            it.held.seq += 1;
-                        }
+        match session.turn(&empty) {
+            Ok(made) if !made.unreplicated => {
+                for it in open.iter_mut() {
+                    if made.shards.contains(&it.wanted.lease.shard) {
+                        it.held.seq += 1;
                     }
                 }
-                true
             }
             _ => {
-                for it in open.iter_mut().filter(|it| it.wanted.result.is_some()) {
+                for it in open.iter_mut().filter(done) {
                     let reason = "the standby may not have the last commit";
                     it.wanted.result = Some(Err(lost(it.wanted.lease.shard, reason)));
                 }
-                false
             }
         }
     }
@@ -587,7 +563,28 @@ struct Open<'a, 'b> {
     wanted: &'a mut Wanted<'b>,
 }
 
-impl Open<'_, '_> {
+impl<'b> Open<'_, 'b> {
+    /// What the statement makes of the shard.
+    fn entry(&self) -> Entry<'_, 'b> {
+        Entry {
+            shard: self.wanted.lease.shard,
+            turn: Some(&self.wanted.turn),
+            after: self.wanted.turn.after(&self.held),
+        }
+    }
+
+    /// A turn that changes nothing, after the last.
+    fn empty(&self) -> Entry<'static, 'static> {
+        Entry {
+            shard: self.wanted.lease.shard,
+            turn: None,
+            after: Held {
+                seq: self.held.seq + 1,
+                ..*self.held
+            },
+        }
+    }
+
     /// The turn is there.
     fn done(&mut self) {
         *self.held = self.wanted.turn.after(&self.held);
@@ -600,14 +597,6 @@ impl Open<'_, '_> {
 struct Tried {
     /// One of them may have been done, or may still be.
     is_uncertain: bool,
-}
-
-fn batch<'b>(open: &[&mut Open<'_, 'b>]) -> Result<Batch<'b>, postcard::Error> {
-    let mut batch = Batch::default();
-    for it in open {
-        batch.add(&it.wanted.turn, &it.wanted.turn.after(&it.held))?;
-    }
-    Ok(batch)
 }
 
 impl Default for Owned {
@@ -631,16 +620,16 @@ impl Store for PostgresStore {
         if shard.is_reserved() {
             return Err(StoreError::Reserved { shard });
         }
-        let mut link = self.link_of(shard);
+        let mut session = self.session_of(shard);
+        let session = &mut **session;
         let token = Bits::random().map_err(|error| StoreError::Unavailable {
             reason: error.to_string(),
         })?;
-        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &self.node];
-        let rows = ask(&mut link, &self.writes.take, params)?;
-        let row = rows.first().ok_or_else(|| no_such(shard))?;
+        let fence = session.take(shard, token, self.node).map_err(unanswered)?;
+        let fence = fence.ok_or_else(|| no_such(shard))?;
         // A snapshot of its own: it has what the owner before has committed last.
-        let held = self.found(&mut link, shard, token, row.get(0))?;
-        self.own(&mut link, shard, held)?;
+        let held = self.found(session, shard, token, fence)?;
+        self.own(session, shard, held)?;
         Ok(Ownership {
             lease: Lease {
                 shard,
@@ -689,8 +678,7 @@ impl Store for PostgresStore {
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
-        let hash = self.cluster.hash.of(name);
-        self.reads.get(&self.readers, shard, hash, name)
+        read::get(&mut **self.readers.one(), &self.cluster.hash, shard, name)
     }
 
     fn get_many(
@@ -700,21 +688,20 @@ impl Store for PostgresStore {
         bytes: usize,
     ) -> Result<Found, StoreError> {
         let hash = &self.cluster.hash;
-        self.reads
-            .get_many(&self.readers, shard, hash, names, bytes)
+        read::get_many(&mut **self.readers.one(), hash, shard, names, bytes)
     }
 
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
-        self.reads.due(&self.readers, shard, scan, scan.after)
+        read::due(&mut **self.readers.one(), shard, scan)
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
-        self.reads.list(&self.readers, shard, filter)
+        read::list(&mut **self.readers.one(), shard, filter)
     }
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         let Some(owned) = self.owned.read().get(&shard).cloned() else {
-            return self.reads.counts(&self.readers, shard);
+            return read::counts(&mut **self.readers.one(), shard);
         };
         let counts = owned.counts.lock();
         let queues = counts.0.iter().map(|(queue, by_state)| QueueCounts {
@@ -725,7 +712,7 @@ impl Store for PostgresStore {
     }
 
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-        self.reads.settings(&self.readers, after)
+        self.readers.one().settings(after).map_err(unanswered)
     }
 }
 
@@ -746,11 +733,6 @@ fn lost(shard: Shard, reason: &str) -> StoreError {
 
 fn no_such(shard: Shard) -> StoreError {
     lost(shard, "the cluster has no such shard")
-}
-
-/// Whether the server warns that the standby may not have the commit.
-fn may_be_unreplicated(warning: &DbError) -> bool {
-    *warning.code() == SqlState::WARNING
 }
 
 fn system(error: &dyn fmt::Display) -> PostgresError {

@@ -1,0 +1,203 @@
+//! The seam to the database: its statements, each done whole at one moment or not at all.
+
+use std::time::Duration;
+
+use countwheel_durable::store::{ClockNote, Fence, Filter, Shard};
+use countwheel_durable::{
+    DueClock, QueueName, Revision, Settings, SettingsVersion, StateKind, Wake,
+};
+use countwheel_time::Timestamp;
+
+use crate::bits::Bits;
+use crate::commit::{Held, Turn};
+
+/// Why a statement has no answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// Nothing was sent.
+    Away(String),
+    /// It was sent, or part of it; whether the server did it is unknown.
+    Broken(String),
+    /// The server refused it, and did none of it.
+    Refused(Refusal),
+    /// It cannot be sent: the form has no room for it.
+    Unwritable(String),
+}
+
+/// What the server says of a statement that it refuses.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    /// Its SQLSTATE.
+    pub(crate) code: String,
+    pub(crate) message: String,
+}
+
+impl Refusal {
+    /// The server has no room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.code == "53100"
+    }
+
+    /// Whether the server may take it at another time.
+    pub(crate) fn is_passing(&self) -> bool {
+        // Connections, transactions rolled back, resources, interventions of the operator, the system.
+        let classes = ["08", "40", "53", "55", "57", "58"];
+        classes.iter().any(|class| self.code.starts_with(class))
+    }
+}
+
+impl Failure {
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Away(reason) | Self::Broken(reason) | Self::Unwritable(reason) => reason.clone(),
+            Self::Refused(refusal) => format!("{} ({})", refusal.message, refusal.code),
+        }
+    }
+}
+
+/// What one statement makes of one shard.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a, 'b> {
+    pub(crate) shard: Shard,
+    /// What is changed. Without it the turn is empty, and takes the place of any other of its number.
+    pub(crate) turn: Option<&'a Turn<'b>>,
+    /// The turn's row, and under which token it is made.
+    pub(crate) after: Held,
+}
+
+impl Entry<'_, '_> {
+    /// How many changes the turn's row says it has: none if it is empty.
+    pub(crate) fn writes(&self) -> i32 {
+        self.turn.map_or(0, Turn::writes)
+    }
+}
+
+/// The shards whose turns were inserted, with all that belongs to them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Made {
+    pub(crate) shards: Vec<Shard>,
+    /// The server warns that a standby may not have them.
+    pub(crate) unreplicated: bool,
+}
+
+/// What became of a turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Became {
+    /// Whether the shard's token is that of who asks.
+    pub(crate) is_ours: bool,
+    pub(crate) fence: Fence,
+    /// Of the turn's row, if it is there and its token is that of who asks.
+    pub(crate) writes: Option<i32>,
+    /// Whether the turn before is there.
+    pub(crate) has_before: bool,
+}
+
+/// The last turn of a shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastTurn {
+    pub(crate) seq: i64,
+    pub(crate) revision: Revision,
+    pub(crate) clock: Option<ClockNote>,
+    /// The server's history when it was made; none if nobody has made one.
+    pub(crate) timeline: Option<i32>,
+    /// The server's history now.
+    pub(crate) timeline_now: i32,
+}
+
+/// Who owns a shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnerRow {
+    pub(crate) fence: Fence,
+    pub(crate) token: Option<Bits>,
+    pub(crate) node: Option<Bits>,
+}
+
+/// A record as its row has it.
+#[derive(Clone, Debug)]
+pub(crate) struct RecordRow {
+    pub(crate) queue: String,
+    pub(crate) key: String,
+    pub(crate) revision: Revision,
+    pub(crate) due: Timestamp,
+    pub(crate) state: i8,
+    pub(crate) body: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// An entry of what is due.
+#[derive(Clone, Debug)]
+pub(crate) struct DueRow {
+    pub(crate) wake: Wake,
+    pub(crate) state: i8,
+    pub(crate) queue: String,
+    pub(crate) key: String,
+}
+
+/// A page of a list as the server makes it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ListRows {
+    /// The last entry that was looked at, if there are more behind it.
+    pub(crate) seen_to: Option<(Timestamp, Revision)>,
+    /// The records, and for the first of those that have no room, none.
+    pub(crate) records: Vec<Option<RecordRow>>,
+}
+
+/// One connection.
+pub(crate) trait Session: Send {
+    /// Makes the turns of several shards, each of them all or none. A shard is not among those made if
+    /// its token is another, if the turn before is not there, or if a turn of its number is.
+    fn turn(&mut self, entries: &[Entry<'_, '_>]) -> Result<Made, Failure>;
+
+    /// What became of the turn `seq` under `token`; `None` if there is no such shard.
+    fn became(&mut self, shard: Shard, token: Bits, seq: i64) -> Result<Option<Became>, Failure>;
+
+    /// Gives the shard a token, an owner and the next fence. It waits for the turns that are under way.
+    fn take(&mut self, shard: Shard, token: Bits, node: Bits) -> Result<Option<Fence>, Failure>;
+
+    fn last_turn(&mut self, shard: Shard) -> Result<Option<LastTurn>, Failure>;
+
+    fn owner(&mut self, shard: Shard) -> Result<Option<OwnerRow>, Failure>;
+
+    /// The states of those names that are there.
+    fn states(&mut self, shard: Shard, names: &[Bits]) -> Result<Vec<(Bits, StateKind)>, Failure>;
+
+    /// Deletes turns before `seq`.
+    fn prune(&mut self, shard: Shard, seq: i64) -> Result<(), Failure>;
+
+    /// What there is under the names, in their order, until the payloads before one are longer than
+    /// `bytes`: the answer may be shorter than the question.
+    fn names(
+        &mut self,
+        shard: Shard,
+        names: &[Bits],
+        bytes: usize,
+    ) -> Result<Vec<Option<RecordRow>>, Failure>;
+
+    /// At most `limit` entries from the position `from` on.
+    fn due(
+        &mut self,
+        shard: Shard,
+        clock: DueClock,
+        from: (Timestamp, Revision),
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueRow>, Failure>;
+
+    /// The page that `filter` asks for, from the position `from` on, up to what is due at `until`.
+    fn list(
+        &mut self,
+        shard: Shard,
+        filter: &Filter,
+        from: (Timestamp, Revision),
+        until: Timestamp,
+    ) -> Result<ListRows, Failure>;
+
+    /// How many timers each queue has in each state, in order of queue.
+    fn counts(&mut self, shard: Shard) -> Result<Vec<(QueueName, StateKind, u64)>, Failure>;
+
+    /// The settings, if their version is later.
+    fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure>;
+
+    /// Waits before the next try.
+    fn pause(&mut self, pause: Duration);
+}

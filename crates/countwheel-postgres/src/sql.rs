@@ -1,0 +1,594 @@
+//! The statements in SQL, and a connection that does them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use countwheel_durable::store::{ClockNote, Fence, Filter, Shard};
+use countwheel_durable::{
+    DueClock, QueueName, Record, Revision, SettingName, SettingValue, Settings, SettingsVersion,
+    StateKind, Wake,
+};
+use countwheel_time::Timestamp;
+use tokio_postgres::Row;
+use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::types::ToSql;
+
+use crate::bits::Bits;
+use crate::body;
+use crate::link::{Link, Params, Sql};
+use crate::number;
+use crate::schema::SchemaName;
+use crate::session::{
+    Became, DueRow, Entry, Failure, LastTurn, ListRows, Made, OwnerRow, RecordRow, Session,
+};
+
+/// All statements of a schema.
+pub(crate) struct Statements {
+    /// Of timers alone.
+    turn: Sql,
+    /// Of timers and settings.
+    turn_with_settings: Sql,
+    became: Sql,
+    take: Sql,
+    last_turn: Sql,
+    owner: Sql,
+    states: Sql,
+    prune: Sql,
+    names: Sql,
+    due: Sql,
+    list: Sql,
+    counts: Sql,
+    settings_version: Sql,
+    settings: Sql,
+}
+
+impl Statements {
+    /// The statements, with what `planted` makes of those that write.
+    pub(crate) fn of(schema: &SchemaName, planted: &dyn Fn(String) -> String) -> Self {
+        // Each shard's row is locked against a new owner while its token is ours and the turn before
+        // ours is there; then the turn is inserted, and everything else joins what that gave. A
+        // repeated statement inserts no turn, and so changes nothing.
+        let fence = "WITH e AS MATERIALIZED ( \
+               SELECT * FROM unnest($1::int2[], $2::uuid[], $3::int8[], $4::int8[], $5::bytea[], \
+                 $6::int4[], $7::int4[]) \
+               AS e(shard, token, seq, last_revision, clock, timeline, writes)), \
+             l AS MATERIALIZED ( \
+               SELECT e.* FROM e JOIN @shard s ON s.shard = e.shard AND s.token = e.token \
+               WHERE EXISTS (SELECT FROM @turn p WHERE p.shard = e.shard AND p.seq = e.seq - 1) \
+               ORDER BY s.shard FOR SHARE OF s), \
+             f AS MATERIALIZED ( \
+               INSERT INTO @turn (shard, token, seq, last_revision, clock, timeline, writes) \
+               SELECT * FROM l \
+               ON CONFLICT DO NOTHING RETURNING shard), \
+             put AS ( \
+               INSERT INTO @timer (shard, hash, revision, due, wake, clock, state, queue, key, \
+                 body, payload) \
+               SELECT u.* FROM unnest($8::int2[], $9::uuid[], $10::int8[], $11::int8[], \
+                 $12::int8[], $13::\"char\"[], $14::\"char\"[], $15::text[], $16::text[], \
+                 $17::bytea[], $18::bytea[]) \
+                 AS u(shard, hash, revision, due, wake, clock, state, queue, key, body, payload) \
+               WHERE u.shard IN (SELECT shard FROM f) \
+               ON CONFLICT (shard, hash) DO UPDATE SET revision = excluded.revision, \
+                 due = excluded.due, wake = excluded.wake, clock = excluded.clock, \
+                 state = excluded.state, body = excluded.body, payload = excluded.payload), \
+             narrow AS ( \
+               UPDATE @timer t SET revision = u.revision, due = u.due, wake = u.wake, \
+                 clock = u.clock, state = u.state, body = u.body \
+               FROM unnest($19::int2[], $20::uuid[], $21::int8[], $22::int8[], $23::int8[], \
+                 $24::\"char\"[], $25::\"char\"[], $26::bytea[]) \
+                 AS u(shard, hash, revision, due, wake, clock, state, body) \
+               WHERE u.shard IN (SELECT shard FROM f) AND t.shard = u.shard AND t.hash = u.hash), \
+             removed AS ( \
+               DELETE FROM @timer t USING unnest($27::int2[], $28::uuid[]) AS u(shard, hash) \
+               WHERE u.shard IN (SELECT shard FROM f) AND t.shard = u.shard AND t.hash = u.hash)";
+        // The last change of a name wins; every change counts.
+        let settings = ", changed AS MATERIALIZED ( \
+               SELECT c.place, c.name, c.value, row_number() OVER (ORDER BY c.place) AS nth, \
+               lead(c.place) OVER (PARTITION BY c.name ORDER BY c.place) IS NULL AS is_last \
+               FROM unnest($29::int2[], $30::int8[], $31::text[], $32::bytea[]) \
+                 AS c(shard, place, name, value) WHERE c.shard IN (SELECT shard FROM f)), \
+             m AS MATERIALIZED ( \
+               UPDATE @meta SET settings_version = settings_version + n.n \
+               FROM (SELECT count(*) AS n FROM changed) AS n WHERE n.n > 0 \
+               RETURNING settings_version - n.n AS before), \
+             kept AS ( \
+               INSERT INTO @setting (name, version, value) \
+               SELECT c.name, m.before + c.nth, c.value FROM changed c, m \
+               WHERE c.is_last AND c.value IS NOT NULL \
+               ON CONFLICT (name) DO UPDATE SET version = excluded.version, value = excluded.value), \
+             dropped AS ( \
+               DELETE FROM @setting s USING changed c, m \
+               WHERE c.is_last AND c.value IS NULL AND s.name = c.name)";
+        let end = " SELECT shard FROM f";
+        Self {
+            turn: schema.sql("turn", &planted(format!("{fence}{end}"))),
+            turn_with_settings: schema.sql(
+                "turn_with_settings",
+                &planted(format!("{fence}{settings}{end}")),
+            ),
+            became: schema.sql(
+                "became",
+                "SELECT s.token = $2, s.fence, \
+                 (SELECT CASE WHEN t.token = $2 THEN t.writes END FROM @turn t \
+                   WHERE t.shard = s.shard AND t.seq = $3), \
+                 EXISTS (SELECT FROM @turn t WHERE t.shard = s.shard AND t.seq = $3 - 1) \
+                 FROM @shard s WHERE s.shard = $1",
+            ),
+            // It waits for the statements that hold the row.
+            take: schema.sql(
+                "take",
+                "UPDATE @shard SET fence = fence + 1, token = $2, owner = $3, \
+                 since = clock_timestamp() WHERE shard = $1 RETURNING fence",
+            ),
+            last_turn: schema.sql(
+                "last_turn",
+                "SELECT seq, last_revision, clock, timeline, \
+                 ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int4 \
+                 FROM @turn WHERE shard = $1 ORDER BY seq DESC LIMIT 1",
+            ),
+            owner: schema.sql(
+                "owner",
+                "SELECT fence, token, owner FROM @shard WHERE shard = $1",
+            ),
+            states: schema.sql(
+                "states",
+                "SELECT t.hash, t.state FROM unnest($2::uuid[]) AS n(hash) \
+                 JOIN @timer t ON t.shard = $1 AND t.hash = n.hash",
+            ),
+            prune: schema.sql("prune", "DELETE FROM @turn WHERE shard = $1 AND seq < $2"),
+            // What is not wanted any more, since the payloads before it are long enough, comes without
+            // its place.
+            names: schema.sql(
+                "names",
+                "SELECT queue, key, revision, due, state, body, payload FROM ( \
+                 SELECT n.i, t.*, sum(coalesce(octet_length(t.payload), 0)) OVER (ORDER BY n.i) \
+                 - coalesce(octet_length(t.payload), 0) AS before \
+                 FROM unnest($2::uuid[]) WITH ORDINALITY AS n(hash, i) \
+                 LEFT JOIN @timer t ON t.shard = $1 AND t.hash = n.hash) AS found \
+                 WHERE before <= $3 ORDER BY i",
+            ),
+            due: schema.sql(
+                "due",
+                "SELECT wake, revision, state, queue, key FROM @timer WHERE shard = $1 \
+                 AND clock = $2 AND wake IS NOT NULL AND (wake, revision) >= ($3, $4) \
+                 AND wake <= $5 ORDER BY wake, revision LIMIT $6",
+            ),
+            // One entry more than may be looked at, and one record more than is wanted: so the page
+            // knows whether it is the last.
+            list: schema.sql(
+                "list",
+                "WITH seen AS MATERIALIZED ( \
+                   SELECT due, revision, hash, state, key, octet_length(payload) AS bytes, \
+                   row_number() OVER (ORDER BY due, revision) AS place FROM @timer \
+                   WHERE shard = $1 AND queue = $2 AND (due, revision) >= ($3, $4) \
+                   AND due <= $5 ORDER BY due, revision LIMIT $6), \
+                 wanted AS MATERIALIZED ( \
+                   SELECT seen.*, row_number() OVER w AS nth, sum(bytes) OVER w - bytes AS before \
+                   FROM seen WHERE place < $6 AND ($7::\"char\" IS NULL OR state = $7) \
+                   AND ($8::text IS NULL OR starts_with(key, $8)) \
+                   WINDOW w AS (ORDER BY due, revision)) \
+                 SELECT s.due, s.revision, w.nth, t.queue, t.key, w.revision, w.due, w.state, t.body, \
+                   CASE WHEN w.nth < $9 AND w.before < $10 THEN t.payload END \
+                 FROM (SELECT \
+                   (SELECT due FROM seen WHERE place = $6 - 1 AND EXISTS \
+                     (SELECT FROM seen WHERE place = $6)) AS due, \
+                   (SELECT revision FROM seen WHERE place = $6 - 1) AS revision) AS s \
+                 LEFT JOIN wanted w ON w.nth <= $9 \
+                 LEFT JOIN @timer t ON t.shard = $1 AND t.hash = w.hash ORDER BY w.nth",
+            ),
+            counts: schema.sql(
+                "counts",
+                "SELECT queue, state, count(*) FROM @timer WHERE shard = $1 \
+                 GROUP BY queue, state ORDER BY queue",
+            ),
+            settings_version: schema.sql("settings_version", "SELECT settings_version FROM @meta"),
+            settings: schema.sql(
+                "settings",
+                "SELECT m.settings_version, s.name, s.version, s.value \
+                 FROM @meta m LEFT JOIN @setting s ON true",
+            ),
+        }
+    }
+}
+
+/// A connection that does them.
+pub(crate) struct SqlSession {
+    link: Link,
+    statements: Arc<Statements>,
+}
+
+impl SqlSession {
+    pub(crate) fn new(link: Link, statements: Arc<Statements>) -> Self {
+        Self { link, statements }
+    }
+
+    /// Asks again on a new connection if the first was closed meanwhile: for statements that may be
+    /// done twice.
+    fn ask(link: &mut Link, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Failure> {
+        let mut asked = link.query(sql, params);
+        if matches!(asked, Err(Failure::Broken(_))) {
+            asked = link.query(sql, params);
+        }
+        Ok(asked?.rows)
+    }
+}
+
+impl Session for SqlSession {
+    fn turn(&mut self, entries: &[Entry<'_, '_>]) -> Result<Made, Failure> {
+        let mut batch = Batch::default();
+        for entry in entries {
+            let added = batch.add(entry);
+            added.map_err(|error| {
+                Failure::Unwritable(format!("a record cannot be written: {error}"))
+            })?;
+        }
+        let (statements, link) = (&self.statements, &mut self.link);
+        let answer = batch.with(statements, |sql, params| link.query(sql, params))?;
+        let shards = answer.rows.iter();
+        Ok(Made {
+            shards: shards
+                .map(|row| Shard(row.get::<_, i16>(0).cast_unsigned()))
+                .collect(),
+            unreplicated: answer.warnings.iter().any(may_be_unreplicated),
+        })
+    }
+
+    fn became(&mut self, shard: Shard, token: Bits, seq: i64) -> Result<Option<Became>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &seq];
+        let rows = Self::ask(&mut self.link, &self.statements.became, params)?;
+        Ok(rows.first().map(|row| Became {
+            is_ours: row.get::<_, Option<bool>>(0) == Some(true),
+            fence: fence(row.get(1)),
+            writes: row.get(2),
+            has_before: row.get(3),
+        }))
+    }
+
+    fn take(&mut self, shard: Shard, token: Bits, node: Bits) -> Result<Option<Fence>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &node];
+        let rows = Self::ask(&mut self.link, &self.statements.take, params)?;
+        Ok(rows.first().map(|row| fence(row.get(0))))
+    }
+
+    fn last_turn(&mut self, shard: Shard) -> Result<Option<LastTurn>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed()];
+        let rows = Self::ask(&mut self.link, &self.statements.last_turn, params)?;
+        Ok(rows.first().map(|row| {
+            let clock: Option<&[u8]> = row.get(2);
+            LastTurn {
+                seq: row.get(0),
+                revision: revision(row.get(1)),
+                clock: clock.and_then(|bytes| Some(ClockNote::of_bytes(bytes.first_chunk()?))),
+                timeline: row.get(3),
+                timeline_now: row.get(4),
+            }
+        }))
+    }
+
+    fn owner(&mut self, shard: Shard) -> Result<Option<OwnerRow>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed()];
+        let rows = Self::ask(&mut self.link, &self.statements.owner, params)?;
+        Ok(rows.first().map(|row| OwnerRow {
+            fence: fence(row.get(0)),
+            token: row.get(1),
+            node: row.get(2),
+        }))
+    }
+
+    fn states(&mut self, shard: Shard, names: &[Bits]) -> Result<Vec<(Bits, StateKind)>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed(), &names];
+        let rows = Self::ask(&mut self.link, &self.statements.states, params)?;
+        let states = rows.iter();
+        Ok(states
+            .filter_map(|row| Some((row.get(0), body::kind_of(row.get(1))?)))
+            .collect())
+    }
+
+    fn prune(&mut self, shard: Shard, seq: i64) -> Result<(), Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed(), &seq];
+        Self::ask(&mut self.link, &self.statements.prune, params).map(drop)
+    }
+
+    fn names(
+        &mut self,
+        shard: Shard,
+        names: &[Bits],
+        bytes: usize,
+    ) -> Result<Vec<Option<RecordRow>>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed(), &names, &limit(bytes)];
+        let rows = Self::ask(&mut self.link, &self.statements.names, params)?;
+        let rows = rows.iter();
+        Ok(rows
+            .map(|row| row.get::<_, Option<&str>>(0).map(|_| record(row, 0)))
+            .collect())
+    }
+
+    fn due(
+        &mut self,
+        shard: Shard,
+        clock: DueClock,
+        from: (Timestamp, Revision),
+        until: Timestamp,
+        limited: usize,
+    ) -> Result<Vec<DueRow>, Failure> {
+        let params: Params<'_> = &[
+            &shard.0.cast_signed(),
+            &body::clock_letter(clock),
+            &number::stored(from.0.as_micros()),
+            &number::stored(from.1.0),
+            &number::stored(until.as_micros()),
+            &limit(limited),
+        ];
+        let rows = Self::ask(&mut self.link, &self.statements.due, params)?;
+        let rows = rows.iter();
+        Ok(rows
+            .map(|row| DueRow {
+                wake: Wake {
+                    at: timestamp(row.get(0)),
+                    revision: revision(row.get(1)),
+                },
+                state: row.get(2),
+                queue: row.get(3),
+                key: row.get(4),
+            })
+            .collect())
+    }
+
+    fn list(
+        &mut self,
+        shard: Shard,
+        filter: &Filter,
+        from: (Timestamp, Revision),
+        until: Timestamp,
+    ) -> Result<ListRows, Failure> {
+        let params: Params<'_> = &[
+            &shard.0.cast_signed(),
+            &filter.queue.as_str(),
+            &number::stored(from.0.as_micros()),
+            &number::stored(from.1.0),
+            &number::stored(until.as_micros()),
+            &limit(filter.scan_limit.max(1)).saturating_add(1),
+            &filter.state.map(body::letter),
+            &filter.prefix,
+            &limit(filter.limit).saturating_add(1),
+            &limit(Filter::PAGE_MAX_BYTES),
+        ];
+        let rows = Self::ask(&mut self.link, &self.statements.list, params)?;
+        let mut page = ListRows::default();
+        for row in &rows {
+            if let (Some(due), Some(at)) = (row.get(0), row.get(1)) {
+                page.seen_to = Some((timestamp(due), revision(at)));
+            }
+            if row.get::<_, Option<i64>>(2).is_none() {
+                break;
+            }
+            let has_room = row.get::<_, Option<&[u8]>>(9).is_some();
+            page.records.push(has_room.then(|| record(row, 3)));
+            if !has_room {
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    fn counts(&mut self, shard: Shard) -> Result<Vec<(QueueName, StateKind, u64)>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed()];
+        let rows = Self::ask(&mut self.link, &self.statements.counts, params)?;
+        let rows = rows.iter();
+        Ok(rows
+            .filter_map(|row| {
+                let queue = QueueName::from_text(row.get::<_, &str>(0)).ok()?;
+                let count = u64::try_from(row.get::<_, i64>(2)).ok()?;
+                Some((queue, body::kind_of(row.get(1))?, count))
+            })
+            .collect())
+    }
+
+    fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure> {
+        let version = |row: Option<&Row>| row.map_or(0, |row| number::read(row.get(0)));
+        let rows = Self::ask(&mut self.link, &self.statements.settings_version, &[])?;
+        if version(rows.first()) <= after.0 {
+            return Ok(None);
+        }
+        // One statement: the version is that of the values.
+        let rows = Self::ask(&mut self.link, &self.statements.settings, &[])?;
+        let values = rows.iter().filter_map(|row| {
+            let name = SettingName::new(row.get::<_, Option<&str>>(1)?).ok()?;
+            let version = SettingsVersion(number::read(row.get(2)));
+            let value = row.get::<_, &[u8]>(3).to_vec();
+            Some((name, SettingValue { version, value }))
+        });
+        let version = SettingsVersion(version(rows.first()));
+        Ok(Some(Settings::new(version, values)))
+    }
+
+    fn pause(&mut self, pause: Duration) {
+        self.link.pause(pause);
+    }
+}
+
+/// The record of columns that begin at `from`: queue, key, revision, due, state, body, payload.
+fn record(row: &Row, from: usize) -> RecordRow {
+    RecordRow {
+        queue: row.get(from),
+        key: row.get(from + 1),
+        revision: revision(row.get(from + 2)),
+        due: timestamp(row.get(from + 3)),
+        state: row.get(from + 4),
+        body: row.get(from + 5),
+        payload: row.get(from + 6),
+    }
+}
+
+fn timestamp(column: i64) -> Timestamp {
+    Timestamp::from_micros(number::read(column))
+}
+
+fn revision(column: i64) -> Revision {
+    Revision(number::read(column))
+}
+
+fn fence(column: i64) -> Fence {
+    Fence(column.cast_unsigned())
+}
+
+/// A number as a limit of a statement.
+fn limit(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Whether the server warns that the standby may not have the commit.
+fn may_be_unreplicated(warning: &DbError) -> bool {
+    *warning.code() == SqlState::WARNING
+}
+
+/// The columns of a statement.
+#[derive(Default)]
+struct Batch<'a> {
+    fence: Fences,
+    put: Rows,
+    queues: Vec<&'a str>,
+    keys: Vec<&'a str>,
+    payloads: Vec<&'a [u8]>,
+    narrow: Rows,
+    removed: (Vec<i16>, Vec<Bits>),
+    settings: SettingRows<'a>,
+}
+
+/// The changes of settings.
+#[derive(Default)]
+struct SettingRows<'a> {
+    shards: Vec<i16>,
+    places: Vec<i64>,
+    names: Vec<&'a str>,
+    values: Vec<Option<&'a [u8]>>,
+}
+
+/// Under which right each shard's turn is made.
+#[derive(Default)]
+struct Fences {
+    shards: Vec<i16>,
+    tokens: Vec<Bits>,
+    seqs: Vec<i64>,
+    revisions: Vec<i64>,
+    clocks: Vec<Option<Vec<u8>>>,
+    timelines: Vec<i32>,
+    writes: Vec<i32>,
+}
+
+/// What all rows that are written have.
+#[derive(Default)]
+struct Rows {
+    shards: Vec<i16>,
+    hashes: Vec<Bits>,
+    revisions: Vec<i64>,
+    dues: Vec<i64>,
+    wakes: Vec<Option<i64>>,
+    clocks: Vec<i8>,
+    states: Vec<i8>,
+    bodies: Vec<Vec<u8>>,
+}
+
+impl Rows {
+    fn add(&mut self, shard: i16, hash: Bits, record: &Record) -> Result<(), postcard::Error> {
+        self.bodies.push(body::encode(record)?);
+        self.shards.push(shard);
+        self.hashes.push(hash);
+        self.revisions.push(number::stored(record.revision.0));
+        self.dues.push(number::stored(record.due.as_micros()));
+        let wake = record
+            .wake()
+            .map(|wake| number::stored(wake.at.as_micros()));
+        self.wakes.push(wake);
+        self.clocks.push(body::clock_letter(record.wake_clock()));
+        self.states.push(body::letter(record.state.kind()));
+        Ok(())
+    }
+}
+
+impl<'a> Batch<'a> {
+    fn add(&mut self, entry: &Entry<'a, '_>) -> Result<(), postcard::Error> {
+        let shard = entry.shard.0.cast_signed();
+        let (fence, after) = (&mut self.fence, &entry.after);
+        fence.shards.push(shard);
+        fence.tokens.push(after.token);
+        fence.seqs.push(after.seq);
+        fence.revisions.push(number::stored(after.revision.0));
+        let clock = after.clock.map(|clock| clock.to_bytes().to_vec());
+        fence.clocks.push(clock);
+        fence.timelines.push(after.timeline);
+        fence.writes.push(entry.writes());
+        let Some(turn) = entry.turn else {
+            return Ok(());
+        };
+        for named in &turn.names {
+            match named.record {
+                Some(record) if named.narrow => self.narrow.add(shard, named.hash, record)?,
+                Some(record) => {
+                    self.put.add(shard, named.hash, record)?;
+                    self.queues.push(record.name.queue.as_str());
+                    self.keys.push(record.name.key.as_str());
+                    self.payloads.push(&record.payload);
+                }
+                None => {
+                    self.removed.0.push(shard);
+                    self.removed.1.push(named.hash);
+                }
+            }
+        }
+        for setting in &turn.settings {
+            let place = i64::try_from(self.settings.shards.len()).unwrap_or(i64::MAX);
+            self.settings.shards.push(shard);
+            self.settings.places.push(place);
+            self.settings.names.push(setting.name.as_str());
+            self.settings.values.push(setting.value.as_deref());
+        }
+        Ok(())
+    }
+
+    /// Hands the statement and its parameters to `run`.
+    fn with<T>(&self, statements: &Statements, run: impl FnOnce(&Sql, Params<'_>) -> T) -> T {
+        let (fence, put, narrow) = (&self.fence, &self.put, &self.narrow);
+        let mut params: Vec<&(dyn ToSql + Sync)> = vec![
+            &fence.shards,
+            &fence.tokens,
+            &fence.seqs,
+            &fence.revisions,
+            &fence.clocks,
+            &fence.timelines,
+            &fence.writes,
+            &put.shards,
+            &put.hashes,
+            &put.revisions,
+            &put.dues,
+            &put.wakes,
+            &put.clocks,
+            &put.states,
+            &self.queues,
+            &self.keys,
+            &put.bodies,
+            &self.payloads,
+            &narrow.shards,
+            &narrow.hashes,
+            &narrow.revisions,
+            &narrow.dues,
+            &narrow.wakes,
+            &narrow.clocks,
+            &narrow.states,
+            &narrow.bodies,
+            &self.removed.0,
+            &self.removed.1,
+        ];
+        if self.settings.shards.is_empty() {
+            return run(&statements.turn, &params);
+        }
+        let settings: [&(dyn ToSql + Sync); 4] = [
+            &self.settings.shards,
+            &self.settings.places,
+            &self.settings.names,
+            &self.settings.values,
+        ];
+        params.extend(settings);
+        run(&statements.turn_with_settings, &params)
+    }
+}
