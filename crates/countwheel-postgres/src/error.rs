@@ -1,5 +1,7 @@
 //! Why a database cannot be used.
 
+use std::path::PathBuf;
+
 use crate::session::Failure;
 
 /// Why a store in a database was not opened. Nothing in the database was changed.
@@ -27,6 +29,14 @@ pub enum PostgresError {
     Schema {
         /// What was given.
         schema: String,
+    },
+    /// The file with the authorities of the server's certificate cannot be used.
+    #[error("the certificates in {} cannot be used: {problem}", path.display())]
+    Authorities {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
     },
     /// No connection: the server is away, or refuses this user.
     #[error("the database cannot be reached: {reason}")]

@@ -49,6 +49,7 @@ mod sql;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod tls;
 
 use std::time::Duration;
 

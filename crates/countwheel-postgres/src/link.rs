@@ -14,7 +14,8 @@ use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::time::timeout;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, NoTls, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Row, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::session::{Failure, Refusal};
 
@@ -33,10 +34,17 @@ pub(crate) struct Sql {
 
 pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
+/// Where the server is, and how it is known.
+#[derive(Clone)]
+pub(crate) struct Route {
+    pub(crate) config: Arc<tokio_postgres::Config>,
+    pub(crate) tls: MakeRustlsConnect,
+}
+
 pub(crate) struct Link {
     /// Taken out when the link is dropped.
     runtime: Option<Runtime>,
-    config: Arc<tokio_postgres::Config>,
+    route: Route,
     within: Duration,
     live: Option<Live>,
 }
@@ -57,14 +65,11 @@ pub(crate) struct Answer {
 
 impl Link {
     /// A link that connects when it is first used, and gives up an exchange after `within`.
-    pub(crate) fn new(
-        config: Arc<tokio_postgres::Config>,
-        within: Duration,
-    ) -> std::io::Result<Self> {
+    pub(crate) fn new(route: Route, within: Duration) -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         Ok(Self {
             runtime: Some(runtime),
-            config,
+            route,
             within,
             live: None,
         })
@@ -100,7 +105,10 @@ impl Link {
         }
         self.live = None;
         let opened = block_on(self.runtime.as_ref(), async {
-            let connecting = timeout(self.within, self.config.connect(NoTls));
+            let connecting = timeout(
+                self.within,
+                self.route.config.connect(self.route.tls.clone()),
+            );
             let (client, mut connection) = connecting
                 .await
                 .map_err(|_| Failure::Away("no connection in time".to_owned()))?

@@ -1,5 +1,6 @@
 //! How a store in a database is opened.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Which database, which schema in it, and how it is spoken to.
@@ -18,6 +19,10 @@ pub struct PostgresOptions {
     /// `postgres://user:password@host:port/database`, or the same in the form `host=.. user=..`. With
     /// several hosts, the first that takes writes is used.
     pub url: String,
+    /// A file with certificates (PEM) that the server's has to come from: the connection has TLS then.
+    /// With `sslmode=require` in the URL and without a file, those are the authorities of the public web.
+    /// Without either, the connection has no TLS.
+    pub ca: Option<PathBuf>,
     /// The schema with the tables: 1 to 63 of `a` to `z`, `0` to `9` and `_`. `countwheel` by default.
     pub schema: String,
     /// The number of this node, drawn at random if there is none. A store that is opened under the same number goes on with the
@@ -43,6 +48,7 @@ impl PostgresOptions {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            ca: None,
             schema: "countwheel".to_owned(),
             node: None,
             lanes: 4,

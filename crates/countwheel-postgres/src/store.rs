@@ -15,16 +15,17 @@ use countwheel_durable::{
 };
 use countwheel_time::{Clock, SystemClock};
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use tokio_postgres::config::SslMode;
 
 use crate::bits::Bits;
 use crate::commit::{Counts, Held, Named, Turn};
 use crate::hash::NameHash;
-use crate::link::Link;
+use crate::link::{Link, Route};
 use crate::read::{self, unanswered};
 use crate::schema::{self, Cluster, SchemaName};
 use crate::session::{Entry, Failure, Session};
 use crate::sql::{SqlSession, Statements};
-use crate::{PostgresError, PostgresOptions, checks};
+use crate::{PostgresError, PostgresOptions, checks, tls};
 
 /// So many changes one statement makes at the most, but for one turn that has more.
 const CHANGES_MAX: usize = 256;
@@ -91,8 +92,8 @@ impl PostgresStore {
     /// # Errors
     /// [`PostgresError::Exists`] if the schema has a cluster; any other if the database cannot hold one.
     pub fn make(options: &PostgresOptions, shards: Shards) -> Result<(), PostgresError> {
-        let (schema, config) = parsed(options)?;
-        let mut link = link(&config, options)?;
+        let (schema, route) = parsed(options)?;
+        let mut link = link(&route, options)?;
         checks::check(&mut link, options.accept_loss)?;
         schema::make(&mut link, &schema, shards)
     }
@@ -121,9 +122,9 @@ impl PostgresStore {
         options: &PostgresOptions,
         planted: &dyn Fn(String) -> String,
     ) -> Result<Self, PostgresError> {
-        let (schema, config) = parsed(options)?;
+        let (schema, route) = parsed(options)?;
         let links = |count: usize| -> Result<Vec<_>, PostgresError> {
-            let links = (0..count.max(1)).map(|_| link(&config, options));
+            let links = (0..count.max(1)).map(|_| link(&route, options));
             links.collect()
         };
         let (mut lanes, mut readers) = (links(options.lanes)?, links(options.readers)?);
@@ -742,9 +743,7 @@ fn system(error: &dyn fmt::Display) -> PostgresError {
 }
 
 /// The options, checked.
-fn parsed(
-    options: &PostgresOptions,
-) -> Result<(SchemaName, Arc<tokio_postgres::Config>), PostgresError> {
+fn parsed(options: &PostgresOptions) -> Result<(SchemaName, Route), PostgresError> {
     let schema = SchemaName::new(&options.schema)?;
     if let Some((scheme, _)) = options.url.split_once("://")
         && !matches!(scheme, "postgres" | "postgresql")
@@ -764,14 +763,20 @@ fn parsed(
     if config.get_application_name().is_none() {
         config.application_name("countwheel");
     }
+    // With TLS or without it, never as the server likes: an answer that somebody forged would turn it off.
+    match (&options.ca, config.get_ssl_mode()) {
+        (Some(_), _) => drop(config.ssl_mode(SslMode::Require)),
+        (None, SslMode::Prefer) => drop(config.ssl_mode(SslMode::Disable)),
+        (None, _) => {}
+    }
     config.connect_timeout(options.exchange_within);
-    config.target_session_attrs(tokio_postgres::config::TargetSessionAttrs::Any);
-    Ok((schema, Arc::new(config)))
+    let route = Route {
+        config: Arc::new(config),
+        tls: tls::connector(options.ca.as_deref())?,
+    };
+    Ok((schema, route))
 }
 
-fn link(
-    config: &Arc<tokio_postgres::Config>,
-    options: &PostgresOptions,
-) -> Result<Link, PostgresError> {
-    Link::new(Arc::clone(config), options.exchange_within).map_err(|error| system(&error))
+fn link(route: &Route, options: &PostgresOptions) -> Result<Link, PostgresError> {
+    Link::new(route.clone(), options.exchange_within).map_err(|error| system(&error))
 }

@@ -132,6 +132,9 @@ pub struct Database {
         hide_env_values = true
     )]
     pub store: String,
+    /// Certificates (PEM) that the database's has to come from: the connection has TLS then
+    #[arg(long, value_name = "FILE", requires = "store")]
+    pub store_ca: Option<PathBuf>,
     /// The schema with the tables
     #[arg(
         long,
@@ -162,6 +165,7 @@ impl Database {
         let mut options = PostgresOptions::new(&self.store);
         options.schema.clone_from(&self.schema);
         options.accept_loss = self.accept_loss;
+        options.ca.clone_from(&self.store_ca);
         options
     }
 }

@@ -78,10 +78,7 @@ impl Server {
     /// [`NoServer`] says what is missing.
     pub fn start_in(place: &Path, settings: &[&str]) -> Result<Self, NoServer> {
         let programs = programs().ok_or(NoServer::NotInstalled)?;
-        let user = match rustix::process::getuid().is_root() {
-            true => Some(postgres_user().ok_or(NoServer::NoUser)?),
-            false => None,
-        };
+        let user = Self::user()?;
         let directory = tempfile::Builder::new()
             .prefix("countwheel-postgres-")
             .tempdir_in(place)?;
@@ -109,6 +106,17 @@ impl Server {
         server.port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         server.go_on()?;
         Ok(server)
+    }
+
+    /// The numbers of the user and the group that a server runs as, if not as who starts it.
+    ///
+    /// # Errors
+    /// [`NoServer::NoUser`] if there is none.
+    pub fn user() -> Result<Option<(u32, u32)>, NoServer> {
+        match rustix::process::getuid().is_root() {
+            true => postgres_user().map(Some).ok_or(NoServer::NoUser),
+            false => Ok(None),
+        }
     }
 
     /// A directory with a copy of the server's, for a standby, and the arguments that make one of it.
