@@ -7,6 +7,7 @@
 use std::ops::Bound;
 use std::time::Duration;
 
+use countwheel_durable::store::stored_policy;
 use countwheel_time::Timestamp;
 use serde::Deserialize;
 
@@ -16,8 +17,12 @@ use crate::{
 };
 use crate::{Filter, Position, Shard};
 
-/// The version of the record's bytes that this code writes. It reads those before as well.
-const VERSION: u8 = 3;
+/// The latest version of the record's bytes. This code reads those before as well, and writes this one
+/// for a record whose retry policy version 3 has no words for: a program that knows only that one
+/// says so, and does not take the record for damaged.
+const VERSION: u8 = 4;
+/// What every other record is written as: the same bytes behind the version.
+const VERSION_3: u8 = 3;
 /// In records of this version no attempt was held.
 const VERSION_2: u8 = 2;
 /// Records of this version have no clock, and none comes again: all are due one time, by the
@@ -58,11 +63,19 @@ pub(super) fn encode(record: &Record) -> Vec<u8> {
 /// Appends the bytes of `record`.
 pub(super) fn encode_into(record: &Record, out: &mut Vec<u8>) {
     let begins_at = out.len();
-    out.push(VERSION);
+    out.push(version_of(record));
     postcard::serialize_with_flavor(record, Append(out))
         .expect("a record holds nothing postcard cannot write");
     let crc = crc32fast::hash(&out[begins_at..]);
     out.extend_from_slice(&crc.to_le_bytes());
+}
+
+fn version_of(record: &Record) -> u8 {
+    if stored_policy::came_later(&record.policy) {
+        VERSION
+    } else {
+        VERSION_3
+    }
 }
 
 /// Writes to the end of a vector.
@@ -317,7 +330,7 @@ fn checked(bytes: &[u8]) -> Result<(u8, &[u8]), CodecError> {
 
 fn known(version: u8) -> Result<(), CodecError> {
     match version {
-        VERSION_1 | VERSION_2 | VERSION => Ok(()),
+        VERSION_1 | VERSION_2 | VERSION_3 | VERSION => Ok(()),
         version => Err(CodecError::LaterVersion { version }),
     }
 }
@@ -499,18 +512,58 @@ mod tests {
             ),
         ];
         for (policy, expected) in cases {
-            let mut record = varied_records().swap_remove(0);
-            (record.attempts, record.recurring) = (Vec::new(), None);
-            record.policy = policy;
-            let bytes = encode(&record);
-            let hex = bytes
-                .iter()
-                .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
-            assert_eq!(
-                hex,
-                format!("0303616c6c0130edfd03010100000000000000{expected}")
-            );
-            assert_eq!(decode(&bytes), Ok(record));
+            has_bytes(policy, VERSION_3, expected);
+        }
+    }
+
+    #[track_caller]
+    fn has_bytes(policy: RetryPolicy, version: u8, expected: &str) {
+        let mut record = varied_records().swap_remove(0);
+        (record.attempts, record.recurring) = (Vec::new(), None);
+        record.policy = policy;
+        let bytes = encode(&record);
+        let hex = bytes
+            .iter()
+            .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+        assert_eq!(
+            hex,
+            format!("{version:02x}03616c6c0130edfd03010100000000000000{expected}")
+        );
+        assert_eq!(decode(&bytes), Ok(record));
+    }
+
+    /// What a record of version 3 has no words for. A program that knows only that one refuses these.
+    #[test]
+    fn the_policies_that_came_later_are_of_version_4() {
+        let secs = Duration::from_secs;
+        let linear = RetryPolicy::linear(secs(3), secs(5));
+        for (policy, expected) in [
+            (
+                linear.clone().cap(secs(365 * 86_400)),
+                "040300050080e7840f000000000102ffffffff0f000130e6c56f6a",
+            ),
+            (
+                linear.cap(secs(60)).jitter(Jitter::Full).max_retries(2),
+                "04030005003c00010103000102ffffffff0f000130213f1759",
+            ),
+            (
+                RetryPolicy::dubbo_failback(),
+                "0101000104000102ffffffff0f0001305b760c2d",
+            ),
+            (
+                RetryPolicy::dubbo_registry(),
+                "01020000000102ffffffff0f0001305e8a3021",
+            ),
+            (
+                RetryPolicy::eureka().max_age(secs(60)),
+                "01030000013c000102ffffffff0f000130283a2484",
+            ),
+            (
+                RetryPolicy::go_zero_cleaner(),
+                "01040000000102ffffffff0f000130e8c1f2d9",
+            ),
+        ] {
+            has_bytes(policy, VERSION, expected);
         }
     }
 

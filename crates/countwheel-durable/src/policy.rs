@@ -15,7 +15,7 @@ const DELAY_MIN: Duration = Duration::from_millis(1);
 const DELAY_MAX: Duration = Duration::from_secs(365 * 86_400);
 const AGE_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// The presets that durable timers keep under their names.
+/// The presets that durable timers keep under their names: all there are.
 ///
 /// ```
 /// use countwheel_durable::{RETRY_PRESETS, check_policy};
@@ -25,13 +25,13 @@ const AGE_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 /// }
 /// # Ok::<(), countwheel_durable::PolicyError>(())
 /// ```
-pub const RETRY_PRESETS: [Preset; 1] = [Preset::Wechat];
+pub const RETRY_PRESETS: [Preset; 5] = Preset::ALL;
 
 /// Checks that durable timers take a policy. A set checks the policy of its own accord.
 ///
-/// A record has room for a list, a fixed delay, an exponential schedule with a cap, and the
+/// A record has room for a list, a fixed delay, a linear or exponential schedule with a cap, and the
 /// [presets](RETRY_PRESETS), with a [`Jitter`](crate::Jitter) that is none, full or equal. Each
-/// delay and the cap are 1 ms to 365 days, `max_age` is at most 36,525 days, `max_attempts` 1 to
+/// delay, the increment and the cap are 1 ms to 365 days, `max_age` is at most 36,525 days, `max_attempts` 1 to
 /// 10,000, and a factor 1 or 1.01 to 1,000. A list has 1 to 1,000 delays and
 /// [repeats its last](RetryPolicy::repeat_last) if `max_attempts` goes beyond its end.
 ///
@@ -41,8 +41,10 @@ pub const RETRY_PRESETS: [Preset; 1] = [Preset::Wechat];
 ///
 /// let second = Duration::from_secs(1);
 /// assert_eq!(check_policy(&RetryPolicy::fixed(second)), Ok(()));
-/// let linear = RetryPolicy::linear(second, second);
-/// assert!(matches!(check_policy(&linear), Err(PolicyError::NotKept { .. })));
+/// let linear = RetryPolicy::linear(3 * second, 5 * second).cap(60 * second);
+/// assert_eq!(check_policy(&linear), Ok(()));
+/// let capped = RetryPolicy::wechat().cap(second);
+/// assert!(matches!(check_policy(&capped), Err(PolicyError::NotKept { .. })));
 /// let endless = RetryPolicy::exponential(second, 2.0)?; // without a cap
 /// assert!(matches!(check_policy(&endless), Err(PolicyError::Delay { .. })));
 /// # Ok::<(), countwheel_durable::RetryPolicyError>(())
@@ -59,6 +61,18 @@ pub fn check_policy(policy: &RetryPolicy) -> Result<(), PolicyError> {
         StoredDelays::List(list) => list.iter().copied().try_for_each(check_delay)?,
         StoredDelays::Preset(_) => {}
         StoredDelays::Fixed(delay) => check_delay(*delay)?,
+        StoredDelays::Linear {
+            first,
+            increment,
+            cap,
+        } => {
+            for delay in [first, increment, cap] {
+                check_delay(*delay)?;
+            }
+            if cap < first {
+                return Err(PolicyError::Cap);
+            }
+        }
         StoredDelays::Exponential { first, factor, cap } => {
             check_delay(*first)?;
             check_delay(*cap)?;
@@ -160,7 +174,7 @@ pub enum PolicyError {
     #[error("an exponential factor is 1, or a number from 1.01 to 1000")]
     Factor,
     /// The cap is below the first delay.
-    #[error("the cap of an exponential schedule is at least its first delay")]
+    #[error("the cap of a schedule is at least its first delay")]
     Cap,
     /// The number of attempts is out of range.
     #[error("max_attempts is from 1 to {max}, not {found}", max = MAX_ATTEMPTS)]
@@ -233,9 +247,6 @@ mod tests {
     fn what_a_record_has_no_room_for_is_refused_and_not_lost() {
         let minute = 60 * SECOND;
         let refused = [
-            RetryPolicy::linear(SECOND, SECOND),
-            RetryPolicy::eureka(),
-            RetryPolicy::dubbo_failback(),
             RetryPolicy::fixed(SECOND).cap(minute),
             RetryPolicy::wechat().cap(minute),
             list(&[1, 7]).cap(minute),
@@ -254,8 +265,17 @@ mod tests {
     #[test]
     fn what_a_record_has_room_for_comes_back_as_it_was_set() {
         let minute = 60 * SECOND;
+        for preset in RETRY_PRESETS {
+            let policy = preset.policy();
+            assert_eq!(check_policy(&policy), Ok(()));
+            assert_eq!(stored(&policy), policy);
+        }
         let taken = [
             RetryPolicy::default(),
+            RetryPolicy::eureka().max_retries(3).jitter(Jitter::Full),
+            RetryPolicy::dubbo_failback().max_retries(1),
+            RetryPolicy::go_zero_cleaner().repeat_last().max_retries(9),
+            RetryPolicy::linear(3 * SECOND, 5 * SECOND).cap(minute),
             RetryPolicy::wechat().max_retries(15),
             RetryPolicy::wechat().repeat_last().max_retries(16),
             list(&[1, 7]).repeat_last().max_retries(1),
@@ -280,6 +300,8 @@ mod tests {
         );
         let fixed = [2, 1, 0, 0, 0, 0];
         assert!(postcard::from_bytes::<Kept>(&fixed).is_ok());
+        let unknown_preset = [1, 5, 0, 0, 0];
+        assert!(postcard::from_bytes::<Kept>(&unknown_preset).is_err());
         let no_attempt = [2, 1, 0, 0, 1, 0, 0];
         let no_delay = [0, 0, 0, 0, 0];
         let shrinks = [3, 1, 0, 0, 0, 0, 0, 0, 0, 0xe0, 0x3f, 9, 0, 0, 0, 0]; // a factor of 0.5
@@ -365,7 +387,15 @@ mod tests {
             check_policy(&exponential(4 * SECOND, 2.0, 3 * SECOND)),
             Err(PolicyError::Cap)
         );
+        let linear = |increment| RetryPolicy::linear(4 * SECOND, increment);
+        let found = 366 * 86_400 * SECOND;
+        let long = check_policy(&linear(found).cap(5 * SECOND));
+        assert_eq!(long, Err(PolicyError::Delay { found }));
+        let low = check_policy(&linear(SECOND).cap(3 * SECOND));
+        assert_eq!(low, Err(PolicyError::Cap));
         let found = Duration::MAX;
+        let endless = check_policy(&linear(SECOND));
+        assert_eq!(endless, Err(PolicyError::Delay { found }));
         assert_eq!(
             check_policy(&RetryPolicy::exponential(SECOND, 2.0).unwrap()),
             Err(PolicyError::Delay { found }),

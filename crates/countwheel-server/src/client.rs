@@ -22,7 +22,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::api::{recurrence, retry};
+use crate::api::{recurrence, retry, simulate};
 use crate::time::{format_time, parse_time};
 
 /// The longest answer that is read: a page of a thousand timers fits many times.
@@ -316,11 +316,7 @@ impl Client {
         start: Option<Timestamp>,
         limit: u32,
     ) -> Result<Answer<Simulation>, ClientError> {
-        sayable(Some(retry))?;
-        let mut body = json!({ "retry": retry_json(retry), "limit": limit });
-        if let Some(start) = start {
-            body["start"] = format_time(start).into();
-        }
+        let body = simulation(retry, start, limit)?;
         self.send(Method::POST, "/v1/simulate", Some(body), Precondition::None)
             .await
     }
@@ -336,11 +332,7 @@ impl Client {
         start: Option<Timestamp>,
         limit: u32,
     ) -> Result<Answer<SimulatedRuns>, ClientError> {
-        let mut body = json!({ "limit": limit });
-        put_schedule(&mut body, due, Some(recurrence));
-        if let Some(start) = start {
-            body["start"] = format_time(start).into();
-        }
+        let body = runs_simulation(due, recurrence, start, limit);
         self.send(Method::POST, "/v1/simulate", Some(body), Precondition::None)
             .await
     }
@@ -1072,6 +1064,62 @@ fn millis(span: Duration) -> i64 {
 fn retry_json(policy: &RetryPolicy) -> Value {
     let exponential = |first, factor, cap| json!({ "first": millis(first), "factor": factor, "cap": millis(cap) });
     Value::Object(retry::write(policy.settings(), millis, exponential))
+}
+
+/// The body of a request that simulates a retry policy.
+pub(crate) fn simulation(
+    retry: &RetryPolicy,
+    start: Option<Timestamp>,
+    limit: u32,
+) -> Result<Value, ClientError> {
+    sayable(Some(retry))?;
+    let mut body = json!({ "retry": retry_json(retry), "limit": limit });
+    if let Some(start) = start {
+        body["start"] = format_time(start).into();
+    }
+    Ok(body)
+}
+
+/// The body of a request that simulates a schedule.
+pub(crate) fn runs_simulation(
+    due: Due,
+    recurrence: &Recurrence,
+    start: Option<Timestamp>,
+    limit: u32,
+) -> Value {
+    let mut body = json!({ "limit": limit });
+    put_schedule(&mut body, due, Some(recurrence));
+    if let Some(start) = start {
+        body["start"] = format_time(start).into();
+    }
+    body
+}
+
+/// What a server would answer `now` to a simulation with this body, without one.
+pub(crate) fn simulate_here<T: DeserializeOwned>(
+    body: &Value,
+    now: Timestamp,
+) -> Result<Answer<T>, ClientError> {
+    let unreadable = |source| ClientError::Unintelligible {
+        status: 200,
+        source,
+    };
+    let answer = simulate::answer_to(body.to_string().as_bytes(), now).map_err(|problem| {
+        let (status, _, detail) = problem.parts();
+        let fault = problem.pointer().map(|pointer| FieldError {
+            pointer: pointer.to_owned(),
+            detail: detail.to_owned(),
+        });
+        ClientError::Refused(Box::new(Problem {
+            status: status.as_u16(),
+            code: problem.code().to_owned(),
+            detail: detail.to_owned(),
+            errors: fault.into_iter().collect(),
+            ..Problem::default()
+        }))
+    })?;
+    let bytes = serde_json::to_vec(&answer).map_err(unreadable)?;
+    Answer::read(&bytes).map_err(unreadable)
 }
 
 /// Refuses what the API has no words for. The server checks the bounds.

@@ -17,7 +17,6 @@ struct Arguments {
 }
 
 #[derive(Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one of them")]
 enum Command {
     /// Try it out: server, dashboard and a receiver, with data thrown away at exit
     Dev(Dev),

@@ -3,10 +3,11 @@
 //! `format-2` has a log of version 4, `format-2-log-5` one of version 5, and `format-2-log-6` has notes
 //! of the clocks. The manifest of `format-2-manifest-3` names a commit. The tables of
 //! `format-2-table-3` say in which state is what wakes, and its log has the counts in pieces. The
-//! attempts of `format-2-record-3` say for how long they were held. `format-3`, with queues of a
-//! namespace and settings, was made by `cargo test -p countwheel-durable --test it -- --ignored
-//! make_the_newest`, which is for when a format is new: what is there is never made anew. Beside
-//! them are listings, in the words of the program that made each format first.
+//! attempts of `format-2-record-3` say for how long they were held. `format-3` has queues of a
+//! namespace and settings. `format-3-record-4`, with linear schedules and every preset, was made by
+//! `cargo test -p countwheel-disk --features simulated --test it -- --ignored make_the_newest`, which
+//! is for when a format is new: what is there is never made anew. Beside them are listings, in the
+//! words of the program that made each format first.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -23,7 +24,7 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{
     AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Jitter,
-    Key, Missed, Overlap, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision,
+    Key, Missed, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision,
     Schedule, Setting, SettingName, SettingValue, SettingsVersion, State, TimerId, TimerName, Zone,
 };
 use countwheel_time::{BootId, Instant, Timestamp};
@@ -31,7 +32,7 @@ use countwheel_time::{BootId, Instant, Timestamp};
 use crate::support::content::files_of;
 
 /// Those of a log and tables, oldest first.
-const LOGS_AND_TABLES: [&str; 7] = [
+const LOGS_AND_TABLES: [&str; 8] = [
     "format-2",
     "format-2-log-5",
     "format-2-log-6",
@@ -39,6 +40,7 @@ const LOGS_AND_TABLES: [&str; 7] = [
     "format-2-table-3",
     "format-2-record-3",
     "format-3",
+    "format-3-record-4",
 ];
 const STORE: u64 = 0x0123_4567_89ab_cdef;
 
@@ -90,6 +92,12 @@ impl fmt::Debug for Policy<'_> {
                 .debug_struct("Exponential")
                 .field("first", &first)
                 .field("factor", &factor)
+                .field("cap", &settings.cap.unwrap())
+                .finish(),
+            (None, Delays::Linear { first, increment }) => f
+                .debug_struct("Linear")
+                .field("first", &first)
+                .field("increment", &increment)
                 .field("cap", &settings.cap.unwrap())
                 .finish(),
             (None, delays) => write!(f, "{delays:?}"),
@@ -238,7 +246,7 @@ fn the_tables_of_version_3_say_in_which_state_is_what_wakes() {
                 None => unknown += 1,
             }
         }
-        let is_new = ["format-2-table-3", "format-2-record-3", "format-3"].contains(&name);
+        let is_new = LOGS_AND_TABLES[4..].contains(&name);
         assert_eq!(unknown > 0, !is_new, "{name}, {unknown}");
     }
 }
@@ -248,6 +256,7 @@ fn listed(name: &str) -> String {
     expected(match name {
         "format-2-record-3" => "format-2-record-3.txt",
         "format-3" => "format-3.txt",
+        "format-3-record-4" => "format-3-record-4.txt",
         _ => "format-2.txt",
     })
 }
@@ -414,7 +423,7 @@ fn a_manifest_of_version_3_needs_the_commit_that_it_names() {
 #[test]
 fn an_older_log_is_carried_on_in_a_segment_of_this_version() {
     let version = |path: &Path| fs::read(newest_segment(path)).unwrap()[8];
-    for (name, old) in LOGS_AND_TABLES.into_iter().zip([4, 5, 6, 6, 7, 7, 8]) {
+    for (name, old) in LOGS_AND_TABLES.into_iter().zip([4, 5, 6, 6, 7, 7, 8, 8]) {
         let directory = copy(name);
         assert_eq!(version(directory.path()), old, "{name}");
         let expected = listed(name);
@@ -502,7 +511,11 @@ fn made(number: u64) -> Record {
         _ => (State::Pending, vec![]),
     };
     let policy = match number % 4 {
-        0 => RetryPolicy::wechat(),
+        0 => match Preset::ALL.get(usize::try_from(number / 4 % 6).unwrap()) {
+            Some(preset) => preset.policy(),
+            None => RetryPolicy::linear(Duration::from_secs(number), Duration::from_secs(5))
+                .cap(Duration::from_secs(90)),
+        },
         1 => RetryPolicy::fixed(Duration::from_secs(number)),
         2 => RetryPolicy::list([Duration::from_millis(number), Duration::from_secs(9)]).unwrap(),
         _ => RetryPolicy::default(),

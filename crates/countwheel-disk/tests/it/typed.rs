@@ -404,7 +404,14 @@ fn a_retry_policy_is_one_line() -> Tried {
         Json([1, 2]),
     )?;
     assert_eq!(RetryPolicy::wechat().preview().count(), 15);
-    assert!(check_policy(&RetryPolicy::dubbo_failback()).is_err());
+    for preset in Preset::ALL {
+        timers.set_with("q/1", SECOND, preset.policy(), "x")?;
+    }
+    timers.set_with("q/1", SECOND, RetryPolicy::dubbo_failback(), "x")?;
+    timers.set_with("q/1", SECOND, "15s,15s,30s,3m".parse()?, "x")?;
+    timers.set_with("q/1", SECOND, "eureka attempts=6".parse()?, "x")?;
+    timers.set_with("q/1", SECOND, "linear:3s..1h+5s".parse()?, "x")?;
+    assert!(check_policy(&RetryPolicy::fixed(SECOND).cap(SECOND)).is_err());
     Ok(())
 }
 

@@ -1503,6 +1503,8 @@ pub fn varied_records() -> Vec<Record> {
         RetryPolicy::exponential(seconds(1), 1.0 + f64::EPSILON)
             .expect("a factor of more than 1")
             .cap(seconds(365 * 86_400)),
+        RetryPolicy::linear(seconds(3), seconds(5)).cap(seconds(60)),
+        RetryPolicy::eureka(),
     ];
     let reasons = [
         DeadReason::Exhausted,

@@ -18,8 +18,8 @@
 //! assert_eq!(bytes, [1, 0, 0, 0, 0]);
 //! assert_eq!(postcard::from_bytes::<Kept>(&bytes)?, kept);
 //!
-//! let linear = RetryPolicy::linear(std::time::Duration::ZERO, std::time::Duration::MAX);
-//! assert!(postcard::to_allocvec(&Kept { policy: linear }).is_err(), "no record has room for it");
+//! let capped = RetryPolicy::fixed(std::time::Duration::ZERO).cap(std::time::Duration::ZERO);
+//! assert!(postcard::to_allocvec(&Kept { policy: capped }).is_err(), "no record has room for it");
 //! # Ok::<(), postcard::Error>(())
 //! ```
 
@@ -52,6 +52,26 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RetryPo
     stored.policy().map_err(de::Error::custom)
 }
 
+/// Whether the first programs that read this form find no policy in what [`serialize`] writes of
+/// this one: linear schedules and the presets but `wechat` came later. A store notes it beside the
+/// record, so that an older program says that the record is of a later version, and not that it is
+/// damaged.
+///
+/// ```
+/// use countwheel_durable::{RetryPolicy, store::stored_policy};
+///
+/// assert!(stored_policy::came_later(&RetryPolicy::eureka()));
+/// assert!(!stored_policy::came_later(&RetryPolicy::wechat()));
+/// ```
+#[must_use]
+pub fn came_later(policy: &RetryPolicy) -> bool {
+    let settings = policy.settings();
+    match settings.preset {
+        Some(preset) => preset != Preset::Wechat,
+        None => matches!(settings.delays, Delays::Linear { .. }),
+    }
+}
+
 /// The fields of a policy in the order in which they are written.
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "RetryPolicy")]
@@ -63,7 +83,7 @@ pub(crate) struct Stored<'a> {
     pub(crate) max_age: Option<Duration>,
 }
 
-// The order of the variants is written, too.
+// The order of the variants is written, too: a new one comes last.
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "Delays")]
 pub(crate) enum StoredDelays<'a> {
@@ -75,12 +95,45 @@ pub(crate) enum StoredDelays<'a> {
         factor: f64,
         cap: Duration,
     },
+    Linear {
+        first: Duration,
+        increment: Duration,
+        cap: Duration,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "Preset")]
 pub(crate) enum StoredPreset {
     Wechat,
+    DubboFailback,
+    DubboRegistry,
+    Eureka,
+    GoZeroCleaner,
+}
+
+impl StoredPreset {
+    fn of(preset: Preset) -> Option<Self> {
+        Some(match preset {
+            Preset::Wechat => Self::Wechat,
+            Preset::DubboFailback => Self::DubboFailback,
+            Preset::DubboRegistry => Self::DubboRegistry,
+            Preset::Eureka => Self::Eureka,
+            Preset::GoZeroCleaner => Self::GoZeroCleaner,
+            _ => return None,
+        })
+    }
+
+    fn policy(&self) -> RetryPolicy {
+        let preset = match self {
+            Self::Wechat => Preset::Wechat,
+            Self::DubboFailback => Preset::DubboFailback,
+            Self::DubboRegistry => Preset::DubboRegistry,
+            Self::Eureka => Preset::Eureka,
+            Self::GoZeroCleaner => Preset::GoZeroCleaner,
+        };
+        preset.policy()
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -123,15 +176,24 @@ impl<'a> Stored<'a> {
             return not_kept("cap of what a receiver asks for with Retry-After");
         }
         let delays = match (preset, delays, cap) {
-            (Some(Preset::Wechat), ..) => StoredDelays::Preset(StoredPreset::Wechat),
-            (Some(_), ..) => return not_kept("preset but wechat"),
+            (Some(preset), ..) => match StoredPreset::of(preset) {
+                Some(preset) => StoredDelays::Preset(preset),
+                None => return not_kept("preset of this name"),
+            },
             (None, Delays::List(list), None) => StoredDelays::List(Cow::Borrowed(list)),
             (None, Delays::Fixed(delay), None) => StoredDelays::Fixed(delay),
             (None, Delays::Exponential { first, factor }, cap) => {
                 let cap = cap.unwrap_or(Duration::MAX);
                 StoredDelays::Exponential { first, factor, cap }
             }
-            (None, Delays::Linear { .. }, _) => return not_kept("linear schedule"),
+            (None, Delays::Linear { first, increment }, cap) => {
+                let cap = cap.unwrap_or(Duration::MAX);
+                StoredDelays::Linear {
+                    first,
+                    increment,
+                    cap,
+                }
+            }
             (None, Delays::List(_) | Delays::Fixed(_), Some(_)) => {
                 return not_kept("cap of a list or of a fixed delay");
             }
@@ -153,11 +215,16 @@ impl<'a> Stored<'a> {
     fn policy(self) -> Result<RetryPolicy, RetryPolicyError> {
         let policy = match self.delays {
             StoredDelays::List(list) => RetryPolicy::list(list.iter().copied())?,
-            StoredDelays::Preset(StoredPreset::Wechat) => RetryPolicy::wechat(),
+            StoredDelays::Preset(preset) => preset.policy(),
             StoredDelays::Fixed(delay) => RetryPolicy::fixed(delay),
             StoredDelays::Exponential { first, factor, cap } => {
                 RetryPolicy::exponential(first, factor)?.cap(cap)
             }
+            StoredDelays::Linear {
+                first,
+                increment,
+                cap,
+            } => RetryPolicy::linear(first, increment).cap(cap),
         };
         let policy = policy.jitter(match self.jitter {
             StoredJitter::None => Jitter::None,

@@ -211,7 +211,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 38] = [
+const KNOWN_NAMES: [&str; 40] = [
     "at",
     "body",
     "by",
@@ -227,9 +227,11 @@ const KNOWN_NAMES: [&str; 38] = [
     "from",
     "headers",
     "in",
+    "increment",
     "jitter",
     "key",
     "limit",
+    "linear",
     "max_age",
     "max_attempts",
     "missed",

@@ -9,7 +9,7 @@ mod queues;
 pub(crate) mod recurrence;
 pub(crate) mod request;
 pub(crate) mod retry;
-mod simulate;
+pub(crate) mod simulate;
 mod snapshots;
 pub(crate) mod timers;
 

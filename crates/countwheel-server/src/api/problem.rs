@@ -127,6 +127,11 @@ impl Problem {
         Self::new(Code::Malformed, detail)
     }
 
+    /// The code, for programs.
+    pub(crate) fn code(&self) -> &'static str {
+        self.code.parts().0
+    }
+
     /// The status, the title and what is wrong, for people.
     pub(crate) fn parts(&self) -> (StatusCode, &'static str, &str) {
         let (_, status, title) = self.code.parts();

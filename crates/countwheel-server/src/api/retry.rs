@@ -19,6 +19,11 @@ pub(crate) enum Schedule {
     List(Vec<Duration>),
     Preset(Preset),
     Fixed(Duration),
+    Linear {
+        first: Duration,
+        increment: Duration,
+        cap: Duration,
+    },
     Exponential {
         first: Duration,
         factor: f64,
@@ -44,6 +49,15 @@ impl Schedule {
             }
             Self::Preset(preset) => preset.policy(),
             Self::Fixed(delay) => RetryPolicy::fixed(delay),
+            Self::Linear {
+                first,
+                increment,
+                cap,
+            } => {
+                // Without an increment the delays are fixed, which no timer keeps with a cap.
+                check_policy(&RetryPolicy::fixed(increment))?;
+                RetryPolicy::linear(first, increment).cap(cap)
+            }
             Self::Exponential { first, factor, cap } => {
                 if let Ok(policy) = RetryPolicy::exponential(first, factor) {
                     policy.cap(cap)
@@ -88,7 +102,8 @@ impl Schedule {
 /// Reads a retry policy and checks every bound.
 pub(crate) fn read(field: &Field<'_>) -> Result<RetryPolicy, Problem> {
     let mut object = field.object()?;
-    let (kind, delays) = object.one_of(&["schedule", "preset", "fixed", "exponential"])?;
+    let (kind, delays) =
+        object.one_of(&["schedule", "preset", "fixed", "linear", "exponential"])?;
     let at_fault = delays.pointer().to_owned();
     let schedule = match kind {
         "schedule" => {
@@ -97,6 +112,7 @@ pub(crate) fn read(field: &Field<'_>) -> Result<RetryPolicy, Problem> {
         }
         "preset" => preset(&delays)?,
         "fixed" => Schedule::Fixed(delay(&delays)?),
+        "linear" => linear(&delays)?,
         _ => exponential(&delays)?,
     };
     let jitter = match object.take("jitter") {
@@ -157,6 +173,22 @@ fn preset(field: &Field<'_>) -> Result<Schedule, Problem> {
     })
 }
 
+fn linear(field: &Field<'_>) -> Result<Schedule, Problem> {
+    let mut object = field.object()?;
+    let first = delay(&object.require("first")?)?;
+    let increment = delay(&object.require("increment")?)?;
+    let cap = object.take("cap").as_ref().map(delay).transpose()?;
+    object.finish()?;
+    Ok(Schedule::Linear {
+        first,
+        increment,
+        cap: cap.unwrap_or(LONGEST_DELAY),
+    })
+}
+
+/// The cap of a linear schedule that names none: the longest delay that timers keep.
+pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(365 * 86_400);
+
 fn exponential(field: &Field<'_>) -> Result<Schedule, Problem> {
     let mut object = field.object()?;
     let first = delay(&object.require("first")?)?;
@@ -208,10 +240,11 @@ pub(crate) fn write<D: Serialize>(
             let list: Vec<_> = list.iter().copied().map(&span).collect();
             ("schedule", json!(list))
         }
-        // No timer has a linear schedule.
-        (None, Delays::Fixed(delay) | Delays::Linear { first: delay, .. }) => {
-            ("fixed", json!(span(delay)))
-        }
+        (None, Delays::Fixed(delay)) => ("fixed", json!(span(delay))),
+        (None, Delays::Linear { first, increment }) => (
+            "linear",
+            json!({"first": span(first), "increment": span(increment), "cap": span(cap)}),
+        ),
         (None, Delays::Exponential { first, factor }) => {
             ("exponential", exponential(first, factor, cap))
         }
@@ -324,6 +357,30 @@ pub(crate) struct NextAttempt {
 mod tests {
     use super::*;
 
+    #[test]
+    fn every_preset_and_a_linear_schedule_come_back_as_they_were_asked_for() {
+        let asked = |text: &str| {
+            let value = super::super::json::parse(text.as_bytes()).unwrap();
+            read(&Field::root(value)).unwrap()
+        };
+        for preset in Preset::ALL {
+            let text = json!({ "preset": preset.name() }).to_string();
+            let policy = asked(&text);
+            assert_eq!(policy, preset.policy());
+            let shown = show(&policy);
+            assert_eq!(shown["preset"], preset.name());
+            assert_eq!(asked(&shown.to_string()), policy);
+        }
+        let linear = asked(r#"{"linear":{"first":"3s","increment":"5s"},"max_attempts":3}"#);
+        let plan = Standing::fresh(Timestamp::EPOCH);
+        let after = plan.plan(&linear).map(|step| step.after.as_secs());
+        assert_eq!(after.collect::<Vec<_>>(), [0, 3, 11]);
+        let shown = show(&linear);
+        let capped = json!({"first": "3s", "increment": "5s", "cap": "8760h"});
+        assert_eq!(shown["linear"], capped);
+        assert_eq!(asked(&shown.to_string()), linear);
+    }
+
     fn refused(text: &str) -> String {
         let value = super::super::json::parse(text.as_bytes()).unwrap();
         read(&Field::root(value)).unwrap_err().parts().2.to_owned()
@@ -344,7 +401,7 @@ mod tests {
         let cap = factor.replace("2000", "999");
         assert_eq!(
             refused(&cap),
-            "the cap of an exponential schedule is at least its first delay"
+            "the cap of a schedule is at least its first delay"
         );
         assert_eq!(
             refused(r#"{"schedule":[],"max_attempts":0}"#),
@@ -358,6 +415,18 @@ mod tests {
             refused(r#"{"schedule":[],"jitter":"some"}"#),
             "the jitter is none, full or equal"
         );
-        assert_eq!(refused(r#"{"preset":"eureka"}"#), "the presets are: wechat");
+        assert_eq!(
+            refused(r#"{"preset":"netty"}"#),
+            "the presets are: dubbo, dubbo-registry, eureka, go-zero, wechat"
+        );
+        let linear = r#"{"linear":{"first":"3s","increment":"0s","cap":"1h"}}"#;
+        assert_eq!(
+            refused(linear),
+            "a retry delay is from 1 ms to 365 days, not 0ns"
+        );
+        assert_eq!(
+            refused(r#"{"linear":{"first":"3s","increment":"5s","cap":"2s"}}"#),
+            "the cap of a schedule is at least its first delay"
+        );
     }
 }

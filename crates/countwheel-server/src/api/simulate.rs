@@ -67,16 +67,34 @@ pub(super) async fn simulate(
     let (asked, start, limit) = read(&body)?;
     let start = start.unwrap_or_else(|| app.clock.timestamp());
     // Ten thousand exponential steps take a while, and so do ten thousand leap days.
-    app.read(move |_| {
-        Ok(match asked {
-            Asked::Attempts(policy) => answer(StatusCode::OK, &run(&policy, start, limit)),
-            Asked::Runs(due, recurrence) => {
+    app.read(move |_| Ok(answer(StatusCode::OK, &asked.simulate(start, limit)?)))
+        .await
+}
+
+/// The answer to the request with this `body`, if it comes `now`: what a simulation needs is in the
+/// request, and nothing in a server.
+pub(crate) fn answer_to(body: &[u8], now: Timestamp) -> Result<impl Serialize + use<>, Problem> {
+    let (asked, start, limit) = read(body)?;
+    asked.simulate(start.unwrap_or(now), limit)
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Simulated {
+    Attempts(Answer),
+    Runs(Runs),
+}
+
+impl Asked {
+    fn simulate(&self, start: Timestamp, limit: usize) -> Result<Simulated, Problem> {
+        Ok(match self {
+            Self::Attempts(policy) => Simulated::Attempts(run(policy, start, limit)),
+            Self::Runs(due, recurrence) => {
                 let from = due.resolve(start)?;
-                answer(StatusCode::OK, &runs(&recurrence, from, limit))
+                Simulated::Runs(runs(recurrence, from, limit))
             }
         })
-    })
-    .await
+    }
 }
 
 fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {

@@ -37,7 +37,7 @@ use crate::trace::TraceError;
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Command {
     /// Set a timer, in place of whatever has its key
-    Set(set::Set),
+    Set(Box<set::Set>),
     /// Move a pending timer to another deadline
     Move(move_timer::Move),
     /// Remove a timer: no attempt starts afterwards
@@ -58,7 +58,7 @@ pub enum Command {
     Queues(queues::Queues),
     /// Follow one timer until it is done, dead or removed
     Watch(watch::Watch),
-    /// Show when each attempt would come under a retry policy
+    /// Show when each attempt would come under a retry policy, or each run of a schedule
     Simulate(simulate::Simulate),
     /// Have the server make a snapshot of its store, below its --snapshot-dir
     Snapshot(snapshot::Snapshot),
@@ -104,7 +104,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Resume(resume) => resume.run(terminal).await,
         Command::Queues(queues) => queues.run(terminal).await,
         Command::Watch(watch) => watch.run(terminal).await,
-        Command::Simulate(simulate) => simulate.run(terminal).await,
+        Command::Simulate(simulate) => simulate.run(terminal),
         Command::Snapshot(snapshot) => snapshot.run(terminal).await,
         Command::Replay(replay) => replay.run(terminal).await,
     };

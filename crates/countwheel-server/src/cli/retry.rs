@@ -1,4 +1,5 @@
-//! Retry policies in short: `wechat`, `15s,15s,30s`, `fixed:5s`, `exp:1s..1h*3`.
+//! Retry policies in short: `wechat`, `15s,15s,30s`, `fixed:5s`, `linear:3s+5s`, `exp:1s..1h*3`. The same
+//! words as the texts of [`RetryPolicy`], with the durations of this program.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use super::arguments::duration;
 use super::{Failure, text};
-use crate::api::retry::Schedule;
+use crate::api::retry::{LONGEST_DELAY, Schedule};
 use crate::client::ClientError;
 
 /// Stands at each argument: the heading of a group goes on over those that follow it.
@@ -16,7 +17,8 @@ const HEADING: &str = "Retry policy";
 /// When to try again after a failure.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Retry {
-    /// wechat, or 15s,15s,30s, or fixed:5s, or exp:1s..1h (doubling), or exp:1s..1h*3
+    /// dubbo, dubbo-registry, eureka, go-zero, wechat, or 15s,15s,30s, or fixed:5s, or
+    /// linear:3s+5s, or linear:3s..1h+5s, or exp:1s..1h (doubling), or exp:1s..1h*3
     #[arg(long, value_name = "SCHEDULE", value_parser = schedule, help_heading = HEADING)]
     retry: Option<Schedule>,
     /// How much of each delay is left to chance: none, full, equal
@@ -61,6 +63,9 @@ fn schedule(text: &str) -> Result<Schedule, String> {
     if let Some(delay) = text.strip_prefix("fixed:") {
         return Ok(Schedule::Fixed(duration(delay)?));
     }
+    if let Some(range) = text.strip_prefix("linear:") {
+        return linear(range);
+    }
     if let Some(range) = text.strip_prefix("exp:") {
         return exponential(range);
     }
@@ -70,8 +75,23 @@ fn schedule(text: &str) -> Result<Schedule, String> {
     }
     let presets = Schedule::preset_names();
     Err(format!(
-        "{text:?} is none of {presets}, 15s,15s,30s, fixed:5s, exp:1s..1h, exp:1s..1h*3"
+        "{text:?} is none of {presets}, 15s,15s,30s, fixed:5s, linear:3s+5s, exp:1s..1h, exp:1s..1h*3"
     ))
+}
+
+fn linear(range: &str) -> Result<Schedule, String> {
+    let (range, increment) = range
+        .split_once('+')
+        .ok_or_else(|| format!("{range:?} has no increment as in 3s+5s"))?;
+    let (first, cap) = match range.split_once("..") {
+        Some((first, cap)) => (duration(first)?, duration(cap)?),
+        None => (duration(range)?, LONGEST_DELAY),
+    };
+    Ok(Schedule::Linear {
+        first,
+        increment: duration(increment)?,
+        cap,
+    })
 }
 
 fn exponential(range: &str) -> Result<Schedule, String> {
@@ -116,6 +136,8 @@ pub(crate) fn progress(retry: &Value, failures: u32) -> String {
         (preset, length)
     } else if let Some(schedule) = retry["schedule"].as_array() {
         ("schedule", list(schedule.len()))
+    } else if retry["linear"].is_object() {
+        ("linear", None)
     } else if retry["exponential"].is_object() {
         ("exponential", None)
     } else if retry["fixed"].is_null() {
@@ -141,6 +163,10 @@ pub(crate) fn describe(retry: &Value) -> String {
         let field = |name| exponential.get(name).unwrap_or(&Value::Null);
         let (first, cap) = (delay(field("first")), delay(field("cap")));
         format!("{first}, {} times the last, at most {cap}", field("factor"))
+    } else if let Some(linear) = retry["linear"].as_object() {
+        let field = |name| delay(linear.get(name).unwrap_or(&Value::Null));
+        let (first, increment, cap) = (field("first"), field("increment"), field("cap"));
+        format!("{first}, {increment} more each time, at most {cap}")
     } else {
         format!("every {}", delay(&retry["fixed"]))
     };
@@ -194,9 +220,38 @@ mod tests {
                 cap: SECOND * 3600,
             })
         };
+        let linear = |cap| {
+            Ok(Schedule::Linear {
+                first: SECOND * 3,
+                increment: SECOND * 5,
+                cap,
+            })
+        };
+        assert_eq!(schedule("linear:3s+5s"), linear(LONGEST_DELAY));
+        assert_eq!(schedule("linear:3s..1h+5s"), linear(SECOND * 3600));
         assert_eq!(schedule("exp:1s..1h"), exponential(2.0));
         assert_eq!(schedule("exp:1s..1h*3"), exponential(3.0));
         assert_eq!(schedule("exp:1s..1h*1.5"), exponential(1.5));
+    }
+
+    #[test]
+    fn the_texts_of_policies_are_understood_as_the_policies() {
+        for text in [
+            "wechat",
+            "dubbo",
+            "dubbo-registry",
+            "eureka",
+            "go-zero",
+            "15s,15s,30s,3m",
+            "fixed:5s",
+            "linear:3s..1h+5s",
+            "exp:1s..1h",
+            "exp:1s..1h*3",
+        ] {
+            let policy: RetryPolicy = text.parse().unwrap();
+            let asked = schedule(text).unwrap().policy(Jitter::None, None, None);
+            assert_eq!(asked, Ok(policy), "{text}");
+        }
     }
 
     #[test]
@@ -209,6 +264,9 @@ mod tests {
             "5s,,5s",
             "fixed:",
             "fixed:5",
+            "linear:3s",
+            "linear:3s+",
+            "linear:..1h+5s",
             "exp:1s",
             "exp:1s..",
             "exp:1s..1h*",
@@ -220,7 +278,9 @@ mod tests {
         }
         let reason = schedule("weekly").unwrap_err();
         assert!(
-            reason.starts_with("\"weekly\" is none of wechat, "),
+            reason.starts_with(
+                "\"weekly\" is none of dubbo, dubbo-registry, eureka, go-zero, wechat, "
+            ),
             "{reason}"
         );
         assert!(jitter("some").is_err());
@@ -233,6 +293,9 @@ mod tests {
             progress(&json!({"schedule": ["1s", "2s"]}), 2),
             "schedule 2/2"
         );
+        let linear = json!({"linear": {"first": "3s", "increment": "5s", "cap": "1h"}});
+        assert_eq!(progress(&linear, 2), "linear 2");
+        assert_eq!(describe(&linear), "3 s, 5 s more each time, at most 1 h");
         assert_eq!(progress(&json!({"fixed": "1s"}), 3), "fixed 3");
         let bounded = json!({"fixed": "1s", "max_attempts": 4});
         assert_eq!(progress(&bounded, 3), "fixed 3/3");

@@ -1,16 +1,15 @@
-//! `countwheel simulate`.
+//! `countwheel simulate`: counted out here, without a server.
 
 use std::time::Duration;
 
-use countwheel_time::Timestamp;
+use countwheel_time::{Clock, Timestamp};
 
 use super::arguments::{When, time};
-use super::connection::Connection;
 use super::repeat::Repeat;
 use super::retry::Retry;
 use super::table::Table;
 use super::{Exit, Failure, Terminal, text};
-use crate::client::{Client, SimulatedRuns, Simulation};
+use crate::client::{self, Answer, SimulatedRuns, Simulation};
 
 /// `countwheel simulate`.
 #[derive(Clone, Debug, clap::Args)]
@@ -27,15 +26,15 @@ pub struct Simulate {
     /// How many attempts or runs at most
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: u32,
-    #[command(flatten)]
-    connection: Connection,
+    /// Print what a server would answer, as JSON on one line
+    #[arg(long)]
+    json: bool,
 }
 
 impl Simulate {
-    pub(super) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
-        let client = self.connection.client()?;
+    pub(super) fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
         if self.repeat.is_given() {
-            return self.simulate_runs(&client, terminal).await;
+            return self.simulate_runs(terminal);
         }
         if self.when.due().is_some() {
             let start = "--in and --at are for schedules; the first attempt is at --start";
@@ -43,8 +42,9 @@ impl Simulate {
         }
         // Left out, the policy is the one that a set without one gets.
         let policy = self.retry.policy()?.unwrap_or_default();
-        let answer = client.simulate(&policy, self.start, self.limit).await?;
-        if self.connection.json {
+        let asked = client::simulation(&policy, self.start, self.limit)?;
+        let answer: Answer<Simulation> = client::simulate_here(&asked, terminal.clock.timestamp())?;
+        if self.json {
             writeln!(terminal.out, "{}", answer.json())?;
             return Ok(Exit::Done);
         }
@@ -53,11 +53,7 @@ impl Simulate {
         Ok(Exit::Done)
     }
 
-    async fn simulate_runs(
-        &self,
-        client: &Client,
-        terminal: &mut Terminal<'_>,
-    ) -> Result<Exit, Failure> {
+    fn simulate_runs(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
         let (due, Some(recurrence)) = self.repeat.schedule(self.when.due())? else {
             return Err(Failure::Usage("a schedule is needed".to_owned()));
         };
@@ -65,10 +61,10 @@ impl Simulate {
             let both = "either a retry policy or a schedule can be simulated";
             return Err(Failure::Usage(both.to_owned()));
         }
-        let answer = client
-            .simulate_runs(due, &recurrence, self.start, self.limit)
-            .await?;
-        if self.connection.json {
+        let asked = client::runs_simulation(due, &recurrence, self.start, self.limit);
+        let answer: Answer<SimulatedRuns> =
+            client::simulate_here(&asked, terminal.clock.timestamp())?;
+        if self.json {
             writeln!(terminal.out, "{}", answer.json())?;
             return Ok(Exit::Done);
         }
@@ -154,6 +150,92 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        simulate: Simulate,
+    }
+
+    /// What the command prints, or why it fails.
+    fn run(arguments: &str) -> Result<String, String> {
+        let words = std::iter::once("simulate").chain(arguments.split(' '));
+        let line =
+            <Line as clap::Parser>::try_parse_from(words).map_err(|error| error.to_string())?;
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut terminal = Terminal {
+            out: &mut out,
+            err: &mut err,
+            clock: countwheel_time::SystemClock::new(),
+        };
+        let run = line.simulate.run(&mut terminal);
+        run.map_err(|failure| failure.to_string())?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn a_policy_is_simulated_without_a_server() {
+        let start = "--start 2026-03-01T12:00:00Z";
+        for (policy, total) in [
+            ("wechat", "total 24 h 4 min: 16 attempts, then dead"),
+            ("dubbo", "total 15 s: 4 attempts, then dead"),
+            (
+                "dubbo-registry --limit 3",
+                "total 10 s: 3 attempts, and more would follow",
+            ),
+            (
+                "eureka --limit 4",
+                "total 3 min 30 s: 4 attempts, and more would follow",
+            ),
+            ("go-zero", "total 1 h 6 min: 6 attempts, then dead"),
+            (
+                "linear:3s+5s --max-attempts 3",
+                "total 11 s: 3 attempts, then dead",
+            ),
+            ("15s,15s,30s,3m", "total 4 min: 5 attempts, then dead"),
+        ] {
+            let out = run(&format!("--retry {policy} {start}")).unwrap();
+            assert_eq!(out.lines().last(), Some(total), "{policy}");
+        }
+        let json = run(&format!("--retry fixed:1s --limit 2 --json {start}")).unwrap();
+        let at = |seconds| format!("2026-03-01T12:00:0{seconds}.000000Z");
+        let attempt = |attempt: u64, millis: u64| {
+            json!({"attempt": attempt, "at": at(millis / 1_000), "earliest": at(millis / 1_000),
+                   "delay_ms": millis, "after_ms": millis})
+        };
+        let expected = json!({"attempts": [attempt(1, 0), attempt(2, 1_000)], "total_ms": 1_000,
+                              "truncated": true, "then": null});
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&json).unwrap(),
+            expected
+        );
+        let runs = run("--every 1h --repeats 3 --start 2026-03-01T12:00:00Z").unwrap();
+        assert_eq!(runs.lines().last(), Some("3 runs, then done"));
+        let start = run("--retry wechat").unwrap();
+        assert_eq!(start.lines().count(), 18, "from now, if no start is given");
+    }
+
+    #[test]
+    fn what_cannot_be_simulated_is_refused_as_a_server_would() {
+        for (arguments, reason) in [
+            (
+                "--retry fixed:0s",
+                "a retry delay is from 1 ms to 365 days, not 0ns (invalid_retry)",
+            ),
+            (
+                "--retry wechat --limit 0",
+                "must be a whole number from 1 to 10000 (malformed)",
+            ),
+            ("--retry wechat --in 5s", "--in and --at are for schedules"),
+            (
+                "--retry wechta",
+                "\"wechta\" is none of dubbo, dubbo-registry, eureka,",
+            ),
+        ] {
+            let refused = run(arguments).unwrap_err();
+            assert!(refused.contains(reason), "{arguments}: {refused}");
+        }
+    }
 
     #[test]
     fn the_runs_of_a_schedule_are_a_table_in_both_times() {
