@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use countwheel_time::Timestamp;
+use countwheel_time::{By, Timestamp, read_duration};
 use jiff::fmt::friendly::{Designator, SpanPrinter};
 use jiff::fmt::temporal::DateTimePrinter;
-use jiff::{Span, SpanRelativeTo};
 
 /// A time as the API writes it: UTC with six digits of a second.
 ///
@@ -169,8 +168,8 @@ fn has_shape_of_rfc_3339(text: &[u8]) -> bool {
     }
 }
 
-/// A duration with its sign, as `1h 30m`, `-250ms`, `P1DT2H` or `7d`. Days have 24 hours;
-/// months and years have no length and are no duration.
+/// A duration with its sign, as `1h 30m`, `-250ms`, `P1DT2H` or `7d`: whatever
+/// [`read_duration`] reads. Days have 24 hours; months and years have no length and are no duration.
 ///
 /// ```
 /// use std::time::Duration;
@@ -184,18 +183,16 @@ fn has_shape_of_rfc_3339(text: &[u8]) -> bool {
 /// ```
 #[must_use]
 pub fn parse_signed(text: &str) -> Option<(bool, Duration)> {
-    let span: Span = text.parse().ok()?;
-    let duration = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
-    Some((duration.is_negative(), duration.unsigned_abs()))
+    Some(match text.parse().ok()? {
+        By::Later(span) => (false, span),
+        By::Sooner(span) => (!span.is_zero(), span),
+    })
 }
 
-/// Reads a duration that is not negative.
+/// Reads a duration that is not negative, by [`read_duration`].
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    match parse_signed(text)? {
-        (true, span) if !span.is_zero() => None,
-        (_, span) => Some(span),
-    }
+    read_duration(text).ok()
 }
 
 /// A duration as the API writes it: `1h 30m`, `15s`, `250ms`.
@@ -312,6 +309,7 @@ mod tests {
             "",
             "5",
             "-5s",
+            "5s ago",
             "soon",
             "1y",
             "1mo",
@@ -321,5 +319,84 @@ mod tests {
         ] {
             assert_eq!(parse_duration(text), None, "{text}");
         }
+    }
+
+    /// The reader was jiff's before policies in text and the API had one together.
+    #[test]
+    fn a_duration_is_what_it_was_before_there_was_one_reader() {
+        let of_jiff = |text: &str| {
+            let span: jiff::Span = text.parse().ok()?;
+            let days = jiff::SpanRelativeTo::days_are_24_hours();
+            let duration = span.to_duration(days).ok()?;
+            Some((duration.is_negative(), duration.unsigned_abs()))
+        };
+        let mut random = countwheel_time::Random::new(22);
+        let mut pick = |words: &[&str]| {
+            let most = u64::try_from(words.len()).unwrap();
+            words[usize::try_from(random.below(most)).unwrap()].to_owned()
+        };
+        let units = [
+            "w",
+            "weeks",
+            "d",
+            "day",
+            "h",
+            "hrs",
+            "hour",
+            "m",
+            "min",
+            "minutes",
+            "s",
+            "sec",
+            "seconds",
+            "ms",
+            "millis",
+            "us",
+            "\u{b5}s",
+            "micros",
+            "ns",
+            "nanoseconds",
+            "x",
+            "",
+        ];
+        let letters = ["W", "D", "T", "TH", "TM", "H", "M", "S", "s", "TS", ""];
+        let numbers = [
+            "0",
+            "1",
+            "9",
+            "007",
+            "250",
+            "1.5",
+            "0.123456789",
+            "1.",
+            ".5",
+            "",
+        ];
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let mut text = pick(&["", "", "", "-", "+", "P", "-P", "PT"]);
+            let is_iso = text.contains('P');
+            for _ in 0..pick(&["1", "1", "2", "3"]).parse().unwrap() {
+                text += &pick(&numbers);
+                text += &if is_iso {
+                    // Before a T, M is of months: no month at all had a length before.
+                    let letter = pick(&letters);
+                    if letter == "M" && !text.contains('T') {
+                        "D".to_owned()
+                    } else {
+                        letter
+                    }
+                } else {
+                    pick(&["", "", " "]) + &pick(&units) + &pick(&["", " ", "  "])
+                };
+            }
+            let (ours, before) = (parse_signed(&text), of_jiff(&text));
+            assert_eq!(ours, before, "{text:?}");
+            match ours {
+                Some(_) => read += 1,
+                None => refused += 1,
+            }
+        }
+        assert!(read > 1_000 && refused > 1_000, "{read} {refused}");
     }
 }

@@ -8,6 +8,7 @@
 //! | a point in UTC, to store or to send | [`Timestamp`], in whole microseconds |
 //! | an instant in UTC, and back: to write it down | a [`ClockReading`] |
 //! | how far a deadline is moved | [`By`] |
+//! | a duration of its text: `1h 30m`, `PT30M` | [`read_duration`] |
 //! | to know whether the machine has rebooted | [`BootId`] |
 //! | to wait at most so long, in real time | [`Patience`] |
 //! | draws that a seed repeats | [`Random`] |
@@ -39,6 +40,7 @@
 mod boot;
 mod by;
 mod clock;
+mod duration;
 mod histogram;
 pub mod locks;
 mod random;
@@ -52,6 +54,7 @@ pub use clock::TscClock;
 pub use clock::{
     Clock, Instant, ManualClock, Patience, SystemClock, Timestamp, TimestampError, nanos,
 };
+pub use duration::{DurationTextError, read_duration};
 pub use histogram::Histogram;
 pub use random::Random;
 pub use reading::ClockReading;

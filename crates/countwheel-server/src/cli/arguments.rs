@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use countwheel_durable::{Due, Precondition, Revision};
-use countwheel_time::{By, Timestamp};
+use countwheel_time::{By, DurationTextError, Timestamp};
 
-use crate::time::{parse_signed, parse_time, read_time};
+use crate::time::{parse_time, read_time};
 
 /// A duration with its unit: `5s`, `1h 30m`, `250ms`, `PT30M`, `2d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -17,16 +17,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// A duration with a sign before it, or none: `+5m`, `-90s`.
 pub(crate) fn signed(text: &str) -> Result<By, String> {
-    let (negative, span) = parse_signed(text.trim())
-        .ok_or_else(|| format!("{text:?} is no duration such as 5s, 1h30m or 250ms"))?;
+    let by = text
+        .trim()
+        .parse()
+        .map_err(|error: DurationTextError| error.to_string())?;
+    let (By::Later(span) | By::Sooner(span)) = by;
     if span.subsec_nanos() % 1_000_000 != 0 {
         return Err(format!("{text:?} has a fraction of a millisecond"));
     }
-    Ok(if negative {
-        By::Sooner(span)
-    } else {
-        By::Later(span)
-    })
+    Ok(by)
 }
 
 /// RFC 3339 with an offset.

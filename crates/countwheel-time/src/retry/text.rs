@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::{Delays, Jitter, Preset, RetryPolicy, RetryPolicyError, Shape};
+use crate::duration::{UNITS, read_duration};
 
 /// Why a text is no [`RetryPolicy`]. Each reason has the word that is at fault.
 ///
@@ -32,7 +33,7 @@ pub enum RetryTextError {
     Empty,
     /// The first word is neither the name of a preset nor the delays of a schedule.
     Schedule(String),
-    /// Not a duration: a whole number with a unit, or some one after another.
+    /// Not a duration as [`read_duration`] reads it.
     Duration(String),
     /// Not a number where one is needed.
     Number(String),
@@ -187,8 +188,7 @@ impl FromStr for RetryPolicy {
     /// | `repeat` | [`repeat_last`](RetryPolicy::repeat_last) |
     /// | `retry-after-cap=2m` | [`retry_after_cap`](RetryPolicy::retry_after_cap) |
     ///
-    /// A duration is a whole number with one of the units `d`, `h`, `m`, `s`, `ms`, `us`, `ns`, or
-    /// some of these together: `1h30m`.
+    /// A duration is one that [`read_duration`] reads, such as `1h30m`, without blanks.
     ///
     /// ```
     /// use countwheel_time::{Jitter, RetryPolicy, RetryTextError};
@@ -298,17 +298,6 @@ fn jitter(word: &str, value: &str) -> Result<Jitter, RetryTextError> {
     }
 }
 
-/// From the longest to the shortest, in nanoseconds.
-const UNITS: [(&str, u64); 7] = [
-    ("d", 86_400_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("m", 60_000_000_000),
-    ("s", 1_000_000_000),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("ns", 1),
-];
-
 /// A duration, written as [`duration`] reads it.
 struct Span(Duration);
 
@@ -318,11 +307,12 @@ impl Display for Span {
         if nanos == 0 {
             return f.write_str("0s");
         }
-        for (unit, length) in UNITS {
-            let count = nanos / u128::from(length);
-            nanos %= u128::from(length);
+        // Without weeks: ten days are 10d.
+        for unit in &UNITS[1..] {
+            let count = nanos / u128::from(unit.nanos);
+            nanos %= u128::from(unit.nanos);
             if count > 0 {
-                write!(f, "{count}{unit}")?;
+                write!(f, "{count}{}", unit.name())?;
             }
         }
         Ok(())
@@ -330,30 +320,7 @@ impl Display for Span {
 }
 
 fn duration(word: &str) -> Result<Duration, RetryTextError> {
-    spans(word).ok_or_else(|| RetryTextError::Duration(word.to_owned()))
-}
-
-/// Some whole numbers with units together.
-fn spans(word: &str) -> Option<Duration> {
-    let mut rest = word;
-    let mut nanos = 0_u128;
-    while !rest.is_empty() || word.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
-        let (count, behind) = rest.split_at(digits);
-        let end = behind.find(|c: char| c.is_ascii_digit());
-        let (unit, behind) = behind.split_at(end.unwrap_or(behind.len()));
-        let (_, length) = UNITS.iter().find(|(name, _)| *name == unit)?;
-        let part = count
-            .parse::<u128>()
-            .ok()?
-            .checked_mul(u128::from(*length))?;
-        nanos = nanos.checked_add(part)?;
-        rest = behind;
-    }
-    let second = u128::from(UNITS[3].1);
-    let seconds = u64::try_from(nanos / second).ok()?;
-    let nanos = u32::try_from(nanos % second).ok()?;
-    Some(Duration::new(seconds, nanos))
+    read_duration(word).map_err(|_| RetryTextError::Duration(word.to_owned()))
 }
 
 #[cfg(feature = "serde")]
@@ -467,6 +434,7 @@ mod tests {
             assert_eq!(read(text).unwrap().to_string(), text);
         }
         assert_eq!(read("dubbo-failback"), read("dubbo"));
+        assert_eq!(read("1.5s,PT30M,1min"), read("1s500ms,30m,60s"));
         assert_eq!(
             read(" go-zero-cleaner  attempts=2 "),
             read("go-zero attempts=2")
@@ -487,7 +455,7 @@ mod tests {
             ("15s,", of(Span, "")),
             ("15s,,3m", of(Span, "")),
             ("15s,3x", of(Span, "3x")),
-            ("15s,1.5s", of(Span, "1.5s")),
+            ("15s,1m1h", of(Span, "1m1h")),
             ("fixed:", of(Span, "")),
             ("fixed:s", of(Span, "s")),
             ("fixed:-1s", of(Span, "-1s")),
