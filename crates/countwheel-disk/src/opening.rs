@@ -99,6 +99,10 @@ impl Opening {
 
     /// Opens the store and starts the scheduler. The random numbers come from the system.
     ///
+    /// A [`Handler`] of any kind is taken, so the argument of a closure needs its type here,
+    /// `|attempt: &Attempt|`, unless the closure is within [`pooled`](countwheel_durable::pooled),
+    /// [`inline`](countwheel_durable::inline) or another of the functions that make a handler.
+    ///
     /// # Errors
     /// As [`DiskStore::open`] and [`Timers::open`].
     pub fn start(self, handler: impl Handler) -> Result<Timers, StoreError> {

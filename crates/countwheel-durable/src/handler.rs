@@ -259,6 +259,26 @@ impl Outcome {
         Self::new(Verdict::Stopped, "")
     }
 
+    /// The same with a request to be left alone this long before the next attempt: see
+    /// [`Verdict::Failed`]. Changes nothing of an outcome that is no failure.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use countwheel_durable::{Outcome, Verdict};
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let busy = Outcome::failed("503").retry_after(minute);
+    /// assert_eq!(busy.verdict, Verdict::Failed { retry_after: Some(minute) });
+    /// assert_eq!(Outcome::done().retry_after(minute), Outcome::done());
+    /// ```
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        if let Verdict::Failed { retry_after } = &mut self.verdict {
+            *retry_after = Some(wait);
+        }
+        self
+    }
+
     /// The same of an attempt that its receiver had at this time.
     ///
     /// ```

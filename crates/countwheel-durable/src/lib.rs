@@ -175,7 +175,7 @@ pub use stats::{Lateness, OverdueCount, Overview, QueueOverview, Stats};
 pub use taken::{Attempts, Taken, ToChannel, attempt_channel};
 pub use timers::{Drained, Health, Left, Listed, Loss, Timers};
 pub use trouble::{Trouble, TroubleReason, Troubles};
-pub use verbs::{AsyncTimers, ToPayload, ToTimerName};
+pub use verbs::{AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
 
 /// The example of the crate's README is compiled as well.
 #[cfg(doctest)]

@@ -346,12 +346,20 @@ impl From<&TimerName> for TimerName {
     }
 }
 
-impl<Q: AsRef<str>, K: AsRef<str>> TryFrom<(Q, K)> for TimerName {
+impl<Q: AsRef<str>, K: fmt::Display> TryFrom<(Q, K)> for TimerName {
     type Error = NameError;
 
-    /// The queue, by [its text](QueueName::from_text), and the key.
+    /// The queue, by [its text](QueueName::from_text), and the key: a text, a number, or whatever else
+    /// is displayed.
+    ///
+    /// ```
+    /// use countwheel_durable::TimerName;
+    ///
+    /// assert_eq!(TimerName::try_from(("unpaid", 42))?, TimerName::try_from(("unpaid", "42"))?);
+    /// # Ok::<(), countwheel_durable::NameError>(())
+    /// ```
     fn try_from((queue, key): (Q, K)) -> Result<Self, NameError> {
-        Self::from_text(queue.as_ref(), key.as_ref())
+        Self::from_text(queue.as_ref(), &key.to_string())
     }
 }
 
@@ -469,6 +477,22 @@ macro_rules! checked_text {
             type Error = NameError;
 
             fn try_from(text: String) -> Result<Self, NameError> {
+                Self::$check(text)
+            }
+        }
+
+        impl TryFrom<&str> for $name {
+            type Error = NameError;
+
+            fn try_from(text: &str) -> Result<Self, NameError> {
+                Self::$check(text)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+
+            fn from_str(text: &str) -> Result<Self, NameError> {
                 Self::$check(text)
             }
         }

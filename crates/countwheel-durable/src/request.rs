@@ -8,9 +8,9 @@ use countwheel_time::{By, Timestamp};
 use crate::drain;
 use crate::store::{Shard, StoreError};
 use crate::{
-    DrainMode, Missed, NameError, PayloadError, PolicyError, QueueName, Recurrence,
+    CronError, DrainMode, Missed, NameError, PayloadError, PolicyError, QueueName, Recurrence,
     RecurrenceError, RetryPolicy, Revision, SettingError, SettingName, SettingPrecondition,
-    SettingsVersion, StateKind, TimerId, TimerName,
+    SettingsVersion, StateKind, TimerId, TimerName, UnknownZone,
 };
 
 /// When something shall be due.
@@ -417,6 +417,12 @@ pub enum TimerError {
     /// The recurrence, or what is to become of a missed run, breaks a rule.
     #[error(transparent)]
     Recurrence(#[from] RecurrenceError),
+    /// The text is no cron expression.
+    #[error(transparent)]
+    Cron(#[from] CronError),
+    /// There is no time zone of that name.
+    #[error(transparent)]
+    Zone(#[from] UnknownZone),
     /// The scheduler's own thread was to wait for itself: in a callback, such as an answer's
     /// receiver or a handler that does not [block](crate::Handler::blocks). Nothing was done.
     #[error(

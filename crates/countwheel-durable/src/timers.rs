@@ -20,11 +20,11 @@ use crate::store::{
 };
 
 use crate::together::Together;
-use crate::verbs::{self, AsyncTimers, ToPayload, ToTimerName};
+use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
 use crate::{
     BatchError, Budget, Config, DrainMode, Drains, Due, Engine, Handler, Moved, Overview,
     Precondition, QueueName, QueueOverview, Record, Request, Response, RetryPolicy, Set, Settings,
-    Shards, Shift, State, StateKind, Stats, TimerError, Trouble, Was,
+    Shards, Shift, State, StateKind, Stats, TimerError, Trouble, Was, Zone,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -546,8 +546,9 @@ impl Timers {
     }
 
     /// Sets a timer, in place of whatever has its name, with the default [`RetryPolicy`].
-    /// [`set_with`](Self::set_with) takes another policy; a batch, a precondition or a recurrence goes
-    /// through [`call`](Self::call).
+    /// [`set_with`](Self::set_with) takes another policy, [`every`](Self::every),
+    /// [`every_after`](Self::every_after) and [`cron`](Self::cron) set recurring timers; a batch, a
+    /// precondition or another recurrence goes through [`call`](Self::call).
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -589,6 +590,89 @@ impl Timers {
         payload: impl ToPayload,
     ) -> Result<Set, TimerError> {
         self.ask(verbs::set(name, due, policy, payload)?)
+    }
+
+    /// Sets a recurring timer at a fixed rate, in place of whatever has its name, with the default
+    /// [`RetryPolicy`]. The first run is one interval from now, of 100 ms to 36,525 days.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Config, SystemClock, Timers, inline};
+    /// use countwheel_durable::TimerError;
+    /// use std::time::Duration;
+    ///
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+    /// let minute = Duration::from_secs(60);
+    /// timers.every("reports/sales", minute, "count")?;
+    /// timers.every_after("reports/stock", minute, "count")?;
+    /// timers.cron("reports/day", "0 9 * * MON-FRI", "close")?;
+    /// timers.cron_in("reports/day", "0 9 * * MON-FRI", "Europe/Berlin", "close")?;
+    ///
+    /// let record = timers.get("reports/sales")?.expect("it was set");
+    /// assert!(record.recurring.is_some());
+    /// assert!(matches!(timers.cron("reports/day", "9 o'clock", ""), Err(TimerError::Cron(_))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn every(
+        &self,
+        name: impl ToTimerName,
+        every: Duration,
+        payload: impl ToPayload,
+    ) -> Result<Set, TimerError> {
+        self.ask(verbs::every(name, every, payload)?)
+    }
+
+    /// Sets a recurring timer with a fixed delay: each run comes so long after the end of the run before,
+    /// its retries included. Otherwise as [`every`](Self::every).
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn every_after(
+        &self,
+        name: impl ToTimerName,
+        every: Duration,
+        payload: impl ToPayload,
+    ) -> Result<Set, TimerError> {
+        self.ask(verbs::every_after(name, every, payload)?)
+    }
+
+    /// Sets a recurring timer by a cron expression in UTC, such as `0 9 * * MON-FRI`. Otherwise as
+    /// [`every`](Self::every). [`CronExpression`](crate::CronExpression) has the rules.
+    ///
+    /// # Errors
+    /// [`TimerError::Cron`] if the text is no expression. As [`Timers::call`] otherwise.
+    pub fn cron(
+        &self,
+        name: impl ToTimerName,
+        expression: impl AsRef<str>,
+        payload: impl ToPayload,
+    ) -> Result<Set, TimerError> {
+        self.ask(verbs::cron(
+            name,
+            expression.as_ref(),
+            Zone::default(),
+            payload,
+        )?)
+    }
+
+    /// The same in a zone of the IANA database, such as `Europe/Berlin`.
+    ///
+    /// # Errors
+    /// [`TimerError::Zone`] if there is no such zone. As [`cron`](Self::cron) otherwise.
+    pub fn cron_in(
+        &self,
+        name: impl ToTimerName,
+        expression: impl AsRef<str>,
+        zone: impl AsRef<str>,
+        payload: impl ToPayload,
+    ) -> Result<Set, TimerError> {
+        let zone = Zone::new(zone)?;
+        self.ask(verbs::cron(name, expression.as_ref(), zone, payload)?)
     }
 
     /// Moves a pending timer to another deadline. The move counts as a new insertion.
@@ -713,24 +797,25 @@ impl Timers {
     /// # use std::time::Duration;
     /// # use countwheel_durable::store::MemoryStore;
     /// # use countwheel_durable::{Config, SystemClock, Timers, inline};
-    /// use countwheel_durable::QueueName;
-    ///
     /// # let clock = Arc::new(SystemClock::new());
     /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
     /// for order in 0..250_u64 {
-    ///     timers.set(("unpaid", order.to_string()), Duration::from_secs(60 + order), ())?;
+    ///     timers.set(("unpaid", order), Duration::from_secs(60 + order), ())?;
     /// }
-    /// let orders = timers.list(QueueName::new("unpaid")?);
+    /// let orders = timers.list("unpaid");
     /// let keys: Result<Vec<_>, _> = orders.map(|order| order.map(|it| it.name.key)).collect();
     /// assert_eq!(keys?.len(), 250);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn list(&self, filter: impl Into<Filter>) -> Listed<'_> {
+    pub fn list(&self, filter: impl ToFilter) -> Listed<'_> {
+        let next = match filter.try_into() {
+            Ok(filter) => Next::Page(filter, None),
+            Err(error) => Next::Refused(error.into()),
+        };
         Listed {
             timers: self,
-            filter: filter.into(),
             page: Vec::new().into_iter(),
-            next: Next::First,
+            next,
         }
     }
 
@@ -809,35 +894,33 @@ impl Timers {
     /// # use std::sync::Arc;
     /// # use countwheel_time::SystemClock;
     /// # use countwheel_durable::store::MemoryStore;
-    /// # use countwheel_durable::{Attempt, Config, Outcome, RetryPolicy, Timers};
-    /// use countwheel_durable::{Drained, DrainMode, QueueName, TimerError, TimerName};
+    /// # use countwheel_durable::{Attempt, Config, Outcome, Timers};
+    /// use countwheel_durable::{Drained, DrainMode, TimerError};
     /// use std::time::Duration;
     ///
     /// # let handler = |_: &Attempt| Outcome::done();
     /// # let clock = Arc::new(SystemClock::new());
     /// # let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
-    /// let queue = QueueName::new("orders")?;
-    /// let set = |key: &str| {
-    ///     let name = TimerName::new("orders", key).expect("a good name");
-    ///     timers.set_with(name, Duration::from_secs(60), RetryPolicy::default(), key)
-    /// };
+    /// let set = |key: &str| timers.set(("orders", key), Duration::from_secs(60), key);
     /// set("order-42")?;
     ///
-    /// let held = timers.drain(Some(&queue), DrainMode::Hold)?;
+    /// let held = timers.drain("orders", DrainMode::Hold)?;
     /// assert_eq!((held.removed.len(), held.left.pending), (0, 1));
     /// assert!(matches!(set("order-43"), Err(TimerError::Draining { .. })));
     ///
-    /// let Drained { removed, left } = timers.drain(Some(&queue), DrainMode::Remove)?;
+    /// let Drained { removed, left } = timers.drain("orders", DrainMode::Remove)?;
     /// assert_eq!((removed[0].payload.as_slice(), left.is_empty()), (&b"order-42"[..], true));
     ///
-    /// assert_eq!(timers.resume(Some(&queue))?, Some(DrainMode::Remove));
+    /// assert_eq!(timers.resume("orders")?, Some(DrainMode::Remove));
     /// set("order-43")?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// As [`Timers::call`].
-    pub fn drain(&self, queue: Option<&QueueName>, mode: DrainMode) -> Result<Drained, TimerError> {
+    pub fn drain(&self, queue: impl ToQueues, mode: DrainMode) -> Result<Drained, TimerError> {
+        let queue = queue.queues()?;
+        let queue = queue.as_ref();
         self.configure_drain(queue, Some(mode))?;
         let removed = if mode == DrainMode::Remove {
             self.take_out(queue)?
@@ -853,7 +936,9 @@ impl Timers {
     ///
     /// # Errors
     /// As [`Timers::call`].
-    pub fn resume(&self, queue: Option<&QueueName>) -> Result<Option<DrainMode>, TimerError> {
+    pub fn resume(&self, queue: impl ToQueues) -> Result<Option<DrainMode>, TimerError> {
+        let queue = queue.queues()?;
+        let queue = queue.as_ref();
         let drains = self.drains();
         let before = match queue {
             None => drains.all(),
@@ -1260,38 +1345,41 @@ impl Timers {
 #[must_use = "an iterator reads nothing before it is asked"]
 pub struct Listed<'a> {
     timers: &'a Timers,
-    filter: Filter,
     page: std::vec::IntoIter<Record>,
     next: Next,
 }
 
-/// Which page [`Listed`] reads next.
+/// What [`Listed`] does next.
 #[derive(Debug)]
 enum Next {
-    First,
-    After(Cursor),
-    None,
+    /// Read what comes behind the cursor.
+    Page(Filter, Option<Cursor>),
+    /// Say why there is no page.
+    Refused(TimerError),
+    End,
 }
 
 impl Iterator for Listed<'_> {
-    type Item = Result<Record, StoreError>;
+    type Item = Result<Record, TimerError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(record) = self.page.next() {
                 return Some(Ok(record));
             }
-            let after = match std::mem::replace(&mut self.next, Next::None) {
-                Next::First => None,
-                Next::After(cursor) => Some(cursor),
-                Next::None => return None,
+            let (filter, after) = match std::mem::replace(&mut self.next, Next::End) {
+                Next::Page(filter, after) => (filter, after),
+                Next::Refused(error) => return Some(Err(error)),
+                Next::End => return None,
             };
-            match self.timers.page(&self.filter, after) {
+            match self.timers.page(&filter, after) {
                 Ok(page) => {
                     self.page = page.records.into_iter();
-                    self.next = page.next.map_or(Next::None, Next::After);
+                    if page.next.is_some() {
+                        self.next = Next::Page(filter, page.next);
+                    }
                 }
-                Err(error) => return Some(Err(error)),
+                Err(error) => return Some(Err(error.into())),
             }
         }
     }

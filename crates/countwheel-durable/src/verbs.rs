@@ -1,18 +1,20 @@
 //! The verbs as requests, and their twins for async code.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use countwheel_time::By;
 use futures_channel::oneshot;
 
-use crate::store::{Filter, StoreError};
+use crate::store::Filter;
 use crate::{
-    DrainMode, Drained, Due, Moved, Payload, Precondition, QueueName, Record, Request, Response,
-    RetryPolicy, Set, SetOptions, Shift, TimerError, TimerName, Timers, Was,
+    CronExpression, DrainMode, Drained, Due, Moved, NameError, Payload, Precondition, QueueName,
+    Record, Recurrence, Request, Response, RetryPolicy, Schedule, Set, SetOptions, Shift,
+    TimerError, TimerName, Timers, Was, Zone,
 };
 
-/// A name of a timer as the verbs take it: a [`TimerName`], a queue and a key as `("unpaid", "o-1")`,
-/// or the text `"unpaid/o-1"`.
+/// A name of a timer as the verbs take it: a [`TimerName`], a queue and a key as `("unpaid", "o-1")` or
+/// `("unpaid", 42)`, or the text `"unpaid/o-1"`.
 pub trait ToTimerName: TryInto<TimerName, Error: Into<TimerError>> {}
 
 impl<T: TryInto<TimerName, Error: Into<TimerError>>> ToTimerName for T {}
@@ -21,6 +23,66 @@ impl<T: TryInto<TimerName, Error: Into<TimerError>>> ToTimerName for T {}
 pub trait ToPayload: TryInto<Payload, Error: Into<TimerError>> {}
 
 impl<T: TryInto<Payload, Error: Into<TimerError>>> ToPayload for T {}
+
+/// What [`Timers::list`] takes: a [`Filter`], or a queue, also by [its text](QueueName::from_text).
+pub trait ToFilter: TryInto<Filter, Error: Into<TimerError>> {}
+
+impl<T: TryInto<Filter, Error: Into<TimerError>>> ToFilter for T {}
+
+/// Which queues [`Timers::drain`] and [`Timers::resume`] are about: a queue, also by
+/// [its text](QueueName::from_text), or `None` for all.
+///
+/// ```
+/// use countwheel_durable::{NameError, QueueName, ToQueues};
+///
+/// assert_eq!("unpaid".queues()?, Some(QueueName::new("unpaid")?));
+/// assert_eq!(None.queues()?, None);
+/// # Ok::<(), NameError>(())
+/// ```
+pub trait ToQueues {
+    /// The one queue, or `None` for all.
+    ///
+    /// # Errors
+    /// [`NameError`] if a text is no queue's name.
+    fn queues(self) -> Result<Option<QueueName>, NameError>;
+}
+
+// Each type by itself: with more than one of `Option`, a bare `None` would need a type.
+impl ToQueues for Option<&QueueName> {
+    fn queues(self) -> Result<Option<QueueName>, NameError> {
+        Ok(self.cloned())
+    }
+}
+
+impl ToQueues for &QueueName {
+    fn queues(self) -> Result<Option<QueueName>, NameError> {
+        Ok(Some(self.clone()))
+    }
+}
+
+impl ToQueues for QueueName {
+    fn queues(self) -> Result<Option<QueueName>, NameError> {
+        Ok(Some(self))
+    }
+}
+
+impl ToQueues for &str {
+    fn queues(self) -> Result<Option<QueueName>, NameError> {
+        QueueName::from_text(self).map(Some)
+    }
+}
+
+impl ToQueues for &String {
+    fn queues(self) -> Result<Option<QueueName>, NameError> {
+        self.as_str().queues()
+    }
+}
+
+impl ToQueues for String {
+    fn queues(self) -> Result<Option<QueueName>, NameError> {
+        self.as_str().queues()
+    }
+}
 
 /// The name, checked.
 pub(crate) fn named(name: impl ToTimerName) -> Result<TimerName, TimerError> {
@@ -42,6 +104,53 @@ pub(crate) fn set(
         precondition: Precondition::None,
         options: SetOptions::default(),
     })
+}
+
+/// A set of a recurring timer: `first` is how far from now its first run is.
+pub(crate) fn recur(
+    name: impl ToTimerName,
+    first: Duration,
+    schedule: Schedule,
+    payload: impl ToPayload,
+) -> Result<Request, TimerError> {
+    let mut request = set(name, first, RetryPolicy::default(), payload)?;
+    if let Request::Set { options, .. } = &mut request {
+        options.recurrence = Some(Recurrence::new(schedule).into());
+    }
+    Ok(request)
+}
+
+pub(crate) fn every(
+    name: impl ToTimerName,
+    every: Duration,
+    payload: impl ToPayload,
+) -> Result<Request, TimerError> {
+    let anchor = None;
+    recur(name, every, Schedule::FixedRate { every, anchor }, payload)
+}
+
+pub(crate) fn every_after(
+    name: impl ToTimerName,
+    every: Duration,
+    payload: impl ToPayload,
+) -> Result<Request, TimerError> {
+    recur(name, every, Schedule::FixedDelay { every }, payload)
+}
+
+pub(crate) fn cron(
+    name: impl ToTimerName,
+    expression: &str,
+    zone: Zone,
+    payload: impl ToPayload,
+) -> Result<Request, TimerError> {
+    let expression = CronExpression::new(expression)?;
+    // The expression says when: not before now.
+    recur(
+        name,
+        Duration::ZERO,
+        Schedule::Cron { expression, zone },
+        payload,
+    )
 }
 
 pub(crate) fn shift(name: impl ToTimerName, shift: Shift) -> Result<Request, TimerError> {
@@ -131,6 +240,48 @@ impl AsyncTimers {
         self.ask(set(name, due, policy, payload))
     }
 
+    /// As [`Timers::every`].
+    pub fn every<N: ToTimerName, P: ToPayload>(
+        &self,
+        name: N,
+        every: Duration,
+        payload: P,
+    ) -> impl Future<Output = Result<Set, TimerError>> + Send + use<N, P> {
+        self.ask(self::every(name, every, payload))
+    }
+
+    /// As [`Timers::every_after`].
+    pub fn every_after<N: ToTimerName, P: ToPayload>(
+        &self,
+        name: N,
+        every: Duration,
+        payload: P,
+    ) -> impl Future<Output = Result<Set, TimerError>> + Send + use<N, P> {
+        self.ask(every_after(name, every, payload))
+    }
+
+    /// As [`Timers::cron`].
+    pub fn cron<N: ToTimerName, E: AsRef<str>, P: ToPayload>(
+        &self,
+        name: N,
+        expression: E,
+        payload: P,
+    ) -> impl Future<Output = Result<Set, TimerError>> + Send + use<N, E, P> {
+        self.ask(cron(name, expression.as_ref(), Zone::default(), payload))
+    }
+
+    /// As [`Timers::cron_in`].
+    pub fn cron_in<N: ToTimerName, E: AsRef<str>, Z: AsRef<str>, P: ToPayload>(
+        &self,
+        name: N,
+        expression: E,
+        zone: Z,
+        payload: P,
+    ) -> impl Future<Output = Result<Set, TimerError>> + Send + use<N, E, Z, P> {
+        let zone = Zone::new(zone).map_err(TimerError::from);
+        self.ask(zone.and_then(|zone| cron(name, expression.as_ref(), zone, payload)))
+    }
+
     /// As [`Timers::move_to`].
     pub fn move_to<N: ToTimerName, D: Into<Due>>(
         &self,
@@ -192,37 +343,33 @@ impl AsyncTimers {
     }
 
     /// The first `count` records of [`Timers::list`].
-    pub fn list<F: Into<Filter>>(
+    pub fn list<F: ToFilter>(
         &self,
         filter: F,
         count: NonZeroUsize,
     ) -> impl Future<Output = Result<Vec<Record>, TimerError>> + Send + use<F> {
-        let filter: Filter = filter.into();
-        self.elsewhere(move |timers| {
-            let records: Result<Vec<Record>, StoreError> =
-                timers.list(filter).take(count.get()).collect();
-            Ok(records?)
-        })
+        let filter: Result<Filter, TimerError> = filter.try_into().map_err(Into::into);
+        self.elsewhere(move |timers| timers.list(filter?).take(count.get()).collect())
     }
 
     /// As [`Timers::drain`]. The drain goes on if the future is dropped, and with
     /// [`DrainMode::Remove`] its answer is the only copy of the timers: no time-out belongs around it.
-    pub fn drain(
+    pub fn drain<Q: ToQueues>(
         &self,
-        queue: Option<&QueueName>,
+        queue: Q,
         mode: DrainMode,
-    ) -> impl Future<Output = Result<Drained, TimerError>> + Send + use<> {
-        let queue = queue.cloned();
-        self.elsewhere(move |timers| timers.drain(queue.as_ref(), mode))
+    ) -> impl Future<Output = Result<Drained, TimerError>> + Send + use<Q> {
+        let queue = queue.queues();
+        self.elsewhere(move |timers| timers.drain(queue?.as_ref(), mode))
     }
 
     /// As [`Timers::resume`].
-    pub fn resume(
+    pub fn resume<Q: ToQueues>(
         &self,
-        queue: Option<&QueueName>,
-    ) -> impl Future<Output = Result<Option<DrainMode>, TimerError>> + Send + use<> {
-        let queue = queue.cloned();
-        self.elsewhere(move |timers| timers.resume(queue.as_ref()))
+        queue: Q,
+    ) -> impl Future<Output = Result<Option<DrainMode>, TimerError>> + Send + use<Q> {
+        let queue = queue.queues();
+        self.elsewhere(move |timers| timers.resume(queue?.as_ref()))
     }
 
     /// The timers for code that may wait.

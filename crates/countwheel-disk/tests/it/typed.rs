@@ -62,6 +62,13 @@ fn a_timer_is_named_in_many_ways() -> Tried {
     timers.set(TimerName::new("unpaid", id.to_string())?, SECOND, "x")?;
     timers.set(("tenant-7/unpaid", "o-1"), SECOND, "x")?;
     timers.set(("unpaid", Arc::<str>::from("o-1")), SECOND, "x")?;
+    timers.set(("unpaid", 42), SECOND, "x")?;
+    timers.set(("unpaid", id), SECOND, "x")?;
+    timers.set(("unpaid", u64::MAX), SECOND, "x")?;
+    timers.set(("unpaid", format_args!("o-{id}")), SECOND, "x")?;
+    timers.set((&"unpaid".parse::<QueueName>()?, 42), SECOND, "x")?;
+    assert!(timers.remove(("unpaid", 42)).is_ok());
+    assert!(timers.get(("unpaid", "42"))?.is_none());
     Ok(())
 }
 
@@ -139,9 +146,17 @@ fn the_verbs_take_what_set_takes() -> Tried {
     for record in timers.list(Filter::queue(queue.clone())) {
         println!("{}", record?.name);
     }
-    let _keys: Vec<Record> = timers
-        .list(QueueName::new("unpaid")?)
-        .collect::<Result<_, _>>()?;
+    for record in timers.list("unpaid") {
+        println!("{}", record?.name);
+    }
+    for record in timers.list(format!("tenant-{}/unpaid", 7)) {
+        println!("{}", record?.name);
+    }
+    assert!(matches!(
+        timers.list("un paid").next(),
+        Some(Err(TimerError::Name(_)))
+    ));
+    let _keys: Vec<Record> = timers.list("unpaid").collect::<Result<_, _>>()?;
     let dead = Filter {
         state: Some(StateKind::Dead),
         ..Filter::queue(queue.clone())
@@ -150,6 +165,14 @@ fn the_verbs_take_what_set_takes() -> Tried {
     assert_eq!(timers.list(dead).take(10).count(), 0);
     let _left = timers.drain(Some(&queue), DrainMode::Hold)?.left;
     timers.resume(Some(&queue))?;
+    let _left = timers.drain("unpaid", DrainMode::Hold)?.left;
+    assert_eq!(timers.resume("unpaid")?, Some(DrainMode::Hold));
+    let _left = timers.drain(&queue, DrainMode::Fire { until: None })?.left;
+    timers.resume(queue)?;
+    assert!(matches!(
+        timers.drain("un paid", DrainMode::Hold),
+        Err(TimerError::Name(_))
+    ));
     assert!(timers.drain(None, DrainMode::Remove)?.removed.is_empty());
     timers.resume(None)?;
     assert!(timers.counts()?.is_empty());
@@ -187,6 +210,9 @@ fn a_handler_is_a_function_that_returns_what_it_has() -> Tried {
     drop(open(path("a"), |_| Err::<(), _>("no answer"))?);
     drop(open(path("a"), |_| Outcome::done())?);
     drop(open(path("a"), |_| Outcome::failed("503"))?);
+    drop(open(path("a"), |_| {
+        Outcome::failed("503").retry_after(SECOND)
+    })?);
     drop(open(path("a"), |_| Ok::<_, String>(Outcome::stopped()))?);
     drop(open(path("a"), |attempt| {
         attempt
@@ -430,6 +456,33 @@ fn recurring(schedule: Schedule) -> Result<Request, TimerError> {
 }
 
 #[test]
+fn a_recurring_timer_is_one_line() -> Tried {
+    let timers = timers();
+    timers.every("reports/sales", HOUR, "x")?;
+    timers.every(("reports", 7), Duration::from_mins(5), Json(7))?;
+    timers.every_after("reports/sales", HOUR, ())?;
+    timers.cron("reports/sales", "0 9 * * MON-FRI", "x")?;
+    timers.cron("reports/sales", format!("@{}", "daily"), "x")?;
+    timers.cron_in("reports/sales", "0 9 * * *", "Europe/Berlin", "x")?;
+    let record = timers.get("reports/sales")?.unwrap();
+    assert!(matches!(
+        record.recurring.unwrap().recurrence.schedule,
+        Schedule::Cron { zone, .. } if zone.name() == "Europe/Berlin"
+    ));
+    for refused in [
+        timers.every("reports/sales", Duration::ZERO, "x"),
+        timers.cron("reports/sales", "9 o'clock", "x"),
+        timers.cron_in("reports/sales", "0 9 * * *", "Europe/Bonn", "x"),
+    ] {
+        assert!(matches!(
+            refused,
+            Err(TimerError::Recurrence(_) | TimerError::Cron(_) | TimerError::Zone(_))
+        ));
+    }
+    Ok(())
+}
+
+#[test]
 fn a_recurring_timer_is_a_request() -> Tried {
     let (timers, cron) = (timers(), CronExpression::new("0 9 * * MON-FRI")?);
     timers.call(recurring(Schedule::FixedRate {
@@ -485,6 +538,17 @@ async fn async_code_awaits_the_verbs() -> Tried {
             .len()
             <= 2
     );
+    assert!(timers.list("unpaid", 10.try_into()?).await?.len() <= 2);
+    timers.set(("unpaid", 42), HOUR, "x").await?;
+    timers.every("reports/1", HOUR, "x").await?;
+    timers.every_after("reports/2", HOUR, "x").await?;
+    timers.cron("reports/3", "0 9 * * *", "x").await?;
+    timers
+        .cron_in("reports/4", "0 9 * * *", "Europe/Berlin", "x")
+        .await?;
+    assert_eq!(timers.list("reports", 10.try_into()?).await?.len(), 4);
+    let _left = timers.drain("unpaid", DrainMode::Hold).await?.left;
+    timers.resume("unpaid").await?;
     let _left = timers.drain(None, DrainMode::Hold).await?.left;
     timers.resume(None).await?;
     let (a, b) = (timers.remove("unpaid/o-1"), timers.remove("unpaid/o-2"));

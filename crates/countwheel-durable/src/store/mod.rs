@@ -26,8 +26,8 @@ pub use disk_error::DiskError;
 pub use memory::MemoryStore;
 
 use crate::{
-    DueClock, QueueName, Record, Revision, Setting, Settings, SettingsVersion, StateKind,
-    TimerName, Trouble, Wake,
+    DueClock, NameError, QueueName, Record, Revision, Setting, Settings, SettingsVersion,
+    StateKind, TimerName, Trouble, Wake,
 };
 
 /// A part of the timers that one owner schedules at a time. A store of a single process
@@ -675,6 +675,31 @@ impl From<&QueueName> for Filter {
 impl From<&Self> for Filter {
     fn from(filter: &Self) -> Self {
         filter.clone()
+    }
+}
+
+impl TryFrom<&str> for Filter {
+    type Error = NameError;
+
+    /// Everything in the queue of [this text](QueueName::from_text).
+    fn try_from(queue: &str) -> Result<Self, NameError> {
+        QueueName::from_text(queue).map(Self::queue)
+    }
+}
+
+impl TryFrom<String> for Filter {
+    type Error = NameError;
+
+    fn try_from(queue: String) -> Result<Self, NameError> {
+        queue.as_str().try_into()
+    }
+}
+
+impl TryFrom<&String> for Filter {
+    type Error = NameError;
+
+    fn try_from(queue: &String) -> Result<Self, NameError> {
+        queue.as_str().try_into()
     }
 }
 

@@ -246,7 +246,10 @@ impl From<TimerError> for Problem {
             TimerError::Recurrence(RecurrenceError::NoRunInTime) => {
                 return Self::new(Code::Unschedulable, error.to_string()).at("/until");
             }
-            TimerError::TooFar | TimerError::Recurrence(_) => Code::Unschedulable,
+            TimerError::TooFar
+            | TimerError::Recurrence(_)
+            | TimerError::Cron(_)
+            | TimerError::Zone(_) => Code::Unschedulable,
             TimerError::Full => Code::Overloaded,
             TimerError::StorageFull => Code::StorageFull,
             // The engine's own fault is told to the operator, not to the caller.
