@@ -66,6 +66,11 @@ pub struct Resume {
 }
 
 impl Drain {
+    /// Whether the output is the only copy of what it removes.
+    pub(super) fn removes(&self) -> bool {
+        self.mode == Mode::Remove
+    }
+
     pub(super) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
         let mode = self.mode(terminal.clock.timestamp())?;
         let client = self.which.connection.client()?;

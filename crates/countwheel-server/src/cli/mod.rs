@@ -25,9 +25,11 @@ mod text;
 mod watch;
 
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use countwheel_time::SystemClock;
+use rustix::fs::OFlags;
 
 use crate::client::ClientError;
 use crate::shown::Showing;
@@ -71,6 +73,11 @@ pub enum Command {
 pub fn run(command: Command) -> ExitCode {
     let mut out = Showing::lines(io::stdout());
     let mut err = Showing::lines(io::stderr());
+    if matches!(&command, Command::Drain(drain) if drain.removes()) && is_closed(io::stdout()) {
+        // With standard error closed too, the exit code still says it.
+        let _ = writeln!(err, "countwheel: {}", Failure::NoOutput);
+        return ExitCode::from(Failure::NoOutput.exit().code());
+    }
     let mut terminal = Terminal {
         out: &mut out,
         err: &mut err,
@@ -88,6 +95,21 @@ pub fn run(command: Command) -> ExitCode {
         }
     };
     ExitCode::from(exit.code())
+}
+
+/// Whether nobody can read what is written here. The standard library opens what a process is started
+/// without as `/dev/null`, for reading too, and a write to it succeeds. A shell's `> /dev/null` is open
+/// for writing alone: then somebody wants it so.
+fn is_closed(out: impl AsFd) -> bool {
+    let (Ok(flags), Ok(found), Ok(null)) = (
+        rustix::fs::fcntl_getfl(&out),
+        rustix::fs::fstat(&out),
+        rustix::fs::stat("/dev/null"),
+    ) else {
+        return true;
+    };
+    let mode = OFlags::RDWR | OFlags::WRONLY;
+    found.st_rdev == null.st_rdev && flags & mode == OFlags::RDWR
 }
 
 /// Runs a command, writing to `terminal`.
@@ -172,6 +194,11 @@ enum Failure {
     File { path: String, source: io::Error },
     #[error("cannot write: {source}; at least {lost} timers that were removed are lost")]
     Removed { lost: usize, source: io::Error },
+    #[error(
+        "standard output is closed, and what a drain removes is printed there and nowhere else: nothing \
+         was removed"
+    )]
+    NoOutput,
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
@@ -198,7 +225,9 @@ impl Failure {
                 _ => Exit::Refused,
             },
             Self::Client(error) if error.is_outage() => Exit::Unreachable,
-            Self::Client(_) | Self::Output(_) | Self::Removed { .. } => Exit::Refused,
+            Self::Client(_) | Self::Output(_) | Self::Removed { .. } | Self::NoOutput => {
+                Exit::Refused
+            }
         }
     }
 }

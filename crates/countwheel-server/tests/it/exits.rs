@@ -4,10 +4,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use countwheel_disk::{DiskOptions, DiskStore};
 
-use crate::support::{Directory, output_of_refusal, pause, program, unprivileged};
+use crate::support::{Directory, Server, output_of_refusal, pause, program, unprivileged};
 
 /// In what state a directory is that a command is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -343,4 +344,38 @@ fn every_command_that_needs_a_server_says_that_there_is_none() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{command:?}: {said}");
     }
+}
+
+/// It ended with 0, and the timers were gone: the standard library opens `/dev/null` in the place of an
+/// output that is closed, where every write succeeds.
+#[test]
+fn a_drain_that_removes_does_nothing_if_its_output_is_closed() {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0.join("data"));
+    let mut client = server.client();
+    let far = r#"{"in":"30d","target":{"url":"http://127.0.0.1:9/"}}"#;
+    client
+        .json("PUT", "/v1/queues/default/timers/k", far)
+        .expect(201);
+    let drain = |redirected: &str| {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("exec \"$@\" {redirected}"));
+        shell.arg("sh").arg(program().get_program());
+        shell.args(["drain", "--mode", "remove", "--server"]);
+        shell.arg(format!("http://{}", server.address));
+        shell.output().unwrap()
+    };
+    for redirected in [">&-", "<&- >&-"] {
+        let output = drain(redirected);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("standard output is closed"), "{said}");
+        assert!(said.contains("nothing was removed"), "{said}");
+    }
+    let timer = client.get("/v1/queues/default/timers/k").expect(200);
+    assert_eq!(timer["state"], "pending");
+    // Thrown away by somebody who says so.
+    let output = drain("> /dev/null");
+    assert_eq!(output.status.code(), Some(0));
+    client.get("/v1/queues/default/timers/k").expect(404);
 }
