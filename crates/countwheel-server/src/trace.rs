@@ -686,7 +686,7 @@ mod tests {
             ),
             (
                 r#""op":"remove","op":"remove""#,
-                r#"line 1: the name "op" occurs twice"#,
+                r#"line 1: /op: the name "op" occurs twice"#,
             ),
             (r#""op":"remove","queue":"a b""#, "line 1: /queue: "),
             (

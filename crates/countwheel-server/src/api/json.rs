@@ -33,18 +33,50 @@ pub(crate) fn parse_named<'a>(what: &str, text: &'a [u8]) -> Result<&'a RawValue
     Ok(value)
 }
 
+/// An object or an array around a position of [`scan`].
+enum Around<'a> {
+    /// The names seen in it, and the last of them.
+    Object(HashSet<Cow<'a, str>>, Cow<'a, str>),
+    /// How many elements are before the position.
+    Array(usize),
+}
+
+impl<'a> Around<'a> {
+    /// Notes a name, and says whether it was there before.
+    fn has_twice(&mut self, name: Cow<'a, str>) -> bool {
+        let Self::Object(names, last) = self else {
+            return false;
+        };
+        last.clone_from(&name);
+        !names.insert(name)
+    }
+}
+
+/// The JSON pointer of where a scan is.
+fn pointer(around: &[Around<'_>]) -> String {
+    let parts = around.iter().map(|around| match around {
+        Around::Object(_, name) => format!("/{}", escape(name)),
+        Around::Array(index) => format!("/{index}"),
+    });
+    parts.collect()
+}
+
 /// Walks over well-formed JSON and refuses what its grammar allows and we do not.
 fn scan(what: &str, text: &str) -> Result<(), Problem> {
     let bytes = text.as_bytes();
-    // The names seen in each object around the position; `None` for an array.
-    let mut around: Vec<Option<HashSet<Cow<'_, str>>>> = Vec::new();
+    let mut around: Vec<Around<'_>> = Vec::new();
     let mut position = 0;
     while position < bytes.len() {
         match bytes[position] {
-            b'[' => around.push(None),
-            b'{' => around.push(Some(HashSet::new())),
+            b'[' => around.push(Around::Array(0)),
+            b'{' => around.push(Around::Object(HashSet::new(), Cow::Borrowed(""))),
             b']' | b'}' => {
                 around.pop();
+            }
+            b',' => {
+                if let Some(Around::Array(index)) = around.last_mut() {
+                    *index += 1;
+                }
             }
             b'"' => {
                 let end = string_end(bytes, position);
@@ -58,13 +90,12 @@ fn scan(what: &str, text: &str) -> Result<(), Problem> {
                     .iter()
                     .find(|byte| !byte.is_ascii_whitespace())
                     .is_some_and(|&byte| byte == b':');
-                if is_name && let Some(Some(names)) = around.last_mut() {
-                    if names.contains(&decoded) {
-                        return Err(Problem::malformed(format!(
-                            "the name {token} occurs twice in one object"
-                        )));
-                    }
-                    names.insert(decoded);
+                if is_name
+                    && let Some(inner) = around.last_mut()
+                    && inner.has_twice(decoded)
+                {
+                    let twice = format!("the name {token} occurs twice in one object");
+                    return Err(Problem::malformed(twice).at(pointer(&around)));
                 }
                 position = end;
                 continue;
@@ -393,6 +424,23 @@ mod tests {
         }
         let text = r#"{"a":{"a":["a","a",{"a":"a"}]},"b":"a"}"#;
         assert!(parse(text.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_doubled_name_is_told_with_its_pointer() {
+        for (text, pointer) in [
+            (r#"{"a":1,"b":[1,2],"a":1}"#, "/a"),
+            (
+                r#"{"a":{"b":[{"x":1},[0,","],{"c":1,"d":{},"c":2}]}}"#,
+                "/a/b/2/c",
+            ),
+            (r#"{"retry":{"fixed":"5s","fixed":"6s"}}"#, "/retry/fixed"),
+            (r#"{"a/b~":1,"a\u002fb~":1}"#, "/a~1b~0"),
+            (r#"[[],{"a":1,"a":1}]"#, "/1/a"),
+        ] {
+            let problem = parse(text.as_bytes()).unwrap_err();
+            assert_eq!(problem.pointer(), Some(pointer), "{text}");
+        }
     }
 
     #[test]
