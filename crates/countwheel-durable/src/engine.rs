@@ -504,8 +504,9 @@ impl Engine {
                 self.check_lease(lease, "an attempt")?;
             }
             // The commit took time. The wall clock may have been set back during it.
-            attempt.started = self.now().by(clock).max(attempt.started);
-            self.scheduler.note_started(&attempt);
+            let now = self.now();
+            attempt.started = now.by(clock).max(attempt.started);
+            self.scheduler.note_started(&attempt, now.boot);
             sink(Effect::Start(attempt));
         }
         Ok(())

@@ -211,7 +211,7 @@ pub struct Outcome {
     pub detail: String,
     /// When the receiver had the attempt, if that was later than
     /// [`Attempt::started`]: after a connection was made, say. On the same time line as that. `None`
-    /// if it was at once, or never.
+    /// if it was at once, or never. See [`started_at`](Self::started_at) for a time that cannot be.
     pub started: Option<Timestamp>,
 }
 
@@ -279,7 +279,8 @@ impl Outcome {
         self
     }
 
-    /// The same of an attempt that its receiver had at this time.
+    /// The same of an attempt that its receiver had at this time. A time before the attempt was handed
+    /// over counts as then, and one that has not come yet as the time at which the outcome is recorded.
     ///
     /// ```
     /// use countwheel_time::Timestamp;

@@ -17,6 +17,17 @@ pub(crate) struct Running {
     pub(crate) late_from: Timestamp,
     /// When it was handed over.
     pub(crate) started: Timestamp,
+    /// The same on the line of the boot clock, which is never set.
+    pub(crate) boot: Timestamp,
+}
+
+impl Running {
+    /// When the receiver had the attempt, as an outcome says: between the hand-over and now, whatever it
+    /// says.
+    pub(crate) fn started_at(&self, said: Option<Timestamp>, boot: Timestamp) -> Timestamp {
+        let now = self.started + boot.saturating_since(self.boot);
+        said.map_or(self.started, |said| said.clamp(self.started, now))
+    }
 }
 
 /// The attempts of a scheduler that run, and whether it may have more. The places are those of all
@@ -81,10 +92,10 @@ impl InFlight {
         attempts.map(|(revision, running)| (*revision, &running.name))
     }
 
-    /// An attempt was handed over at this time.
-    pub(crate) fn handed_over(&mut self, revision: Revision, started: Timestamp) {
+    /// An attempt was handed over at this time, of its clock and of the boot clock.
+    pub(crate) fn handed_over(&mut self, revision: Revision, started: Timestamp, boot: Timestamp) {
         if let Some(running) = self.attempts.get_mut(&revision) {
-            running.started = started;
+            (running.started, running.boot) = (started, boot);
         }
     }
 

@@ -363,9 +363,9 @@ impl Scheduler {
         self.in_flight.leave()
     }
 
-    pub(crate) fn note_started(&mut self, attempt: &Attempt) {
+    pub(crate) fn note_started(&mut self, attempt: &Attempt, boot: Timestamp) {
         self.in_flight
-            .handed_over(attempt.revision, attempt.started);
+            .handed_over(attempt.revision, attempt.started, boot);
     }
 
     /// How long to wait with the next step if nothing happens before: never longer than until
@@ -663,7 +663,7 @@ impl Scheduler {
     ) -> Result<(), StoreError> {
         self.suspects.ended(revision);
         let name = &running.name;
-        let started = outcome.started.unwrap_or_default().max(running.started);
+        let started = running.started_at(outcome.started, self.now.boot);
         let late = started.saturating_since(running.late_from);
         self.stats.lateness.record(late);
         let current = match draft.read(name) {
@@ -987,6 +987,7 @@ impl Scheduler {
             name: record.name.clone(),
             late_from: record.due + held,
             started: by,
+            boot: self.now.boot,
         };
         self.in_flight.note(record.revision, running);
         self.suspects.started(record.revision, record.interruptions);

@@ -19,8 +19,8 @@ use countwheel_disk::simulated::{Calls, Failure, Fault as DiskFault, Operation};
 use countwheel_durable::store::{DueScan, Filter, Shard, Store};
 use countwheel_durable::{
     Attempt, BatchError, Config, DeadReason, DrainMode, Drains, DueClock, Effect, Engine, Event,
-    Outcome, Precondition, QueueName, Record, Request, Response, State, Ticket, TimerError,
-    TimerName, Verdict,
+    Outcome, Precondition, QueueName, Record, Request, Response, Revision, State, Ticket,
+    TimerError, TimerName, Verdict,
 };
 use countwheel_time::{Clock, Instant, ManualClock, Timestamp};
 
@@ -205,6 +205,8 @@ struct World {
     config: Config,
     model: Model,
     running: BTreeMap<(Instant, u64), (Attempt, Verdict)>,
+    /// Between which two readings of the boot clock an attempt was handed over.
+    handed_over: BTreeMap<(Revision, u32), (Timestamp, Timestamp)>,
     /// Outcomes that the engine keeps, since there was no room for them, and what it has deferred.
     kept: Vec<Happening>,
     /// What is asked next, before everything else.
@@ -424,6 +426,7 @@ impl World {
             steps_back: 0,
             stepped_since_opened: false,
             running: BTreeMap::new(),
+            handed_over: BTreeMap::new(),
             kept: Vec::new(),
             asked: Vec::new(),
             room_since: Instant::ZERO,
@@ -831,7 +834,7 @@ impl World {
                 self.machine.disk.heal();
                 self.settle_unheard_of(now)?;
                 for attempt in &ended {
-                    self.check_handed_over(attempt)?;
+                    self.check_handed_over(now, attempt)?;
                 }
                 self.check_limits()?;
                 self.look_at_places(now);
@@ -919,6 +922,9 @@ impl World {
             attempt.fence,
             attempt.payload.get(..8)
         ));
+        let handed_over = (claimed.boot, self.now().boot);
+        self.handed_over
+            .insert((attempt.revision, attempt.number), handed_over);
         let is_suspect = self.model.is_suspect(&attempt.name);
         self.model.started(claimed, &attempt)?;
         self.check_held(claimed, &attempt, is_suspect)?;
@@ -1098,8 +1104,13 @@ impl World {
         ))
     }
 
-    /// What is stored of an attempt that has ended says when its receiver had it.
-    fn check_handed_over(&self, attempt: &Attempt) -> Result<(), String> {
+    /// What is stored of an attempt that has ended says when its receiver had it, and nothing that had
+    /// not come when the outcome came.
+    fn check_handed_over(&mut self, now: Now, attempt: &Attempt) -> Result<(), String> {
+        let handed_over = self
+            .handed_over
+            .remove(&(attempt.revision, attempt.number))
+            .ok_or_else(|| format!("{attempt:?} has ended and was not handed over"))?;
         let record = self.store.get(Shard::ONLY, &attempt.name);
         let record = record.map_err(|error| error.to_string())?;
         let record = record.filter(|record| record.id == attempt.id);
@@ -1107,9 +1118,14 @@ impl World {
         let Some(stored) = stored.find(|stored| stored.number == attempt.number) else {
             return Ok(());
         };
-        let started = handed_over(attempt).unwrap_or(attempt.started);
-        let late = started.saturating_since(attempt.due + attempt.held);
-        if stored.started == started && stored.lateness() == Some(late) {
+        let said = took(attempt).unwrap_or_default();
+        let (before, after) = handed_over;
+        let least = said.min(now.boot.saturating_since(after));
+        let most = said.min(now.boot.saturating_since(before));
+        let took = stored.started.saturating_since(attempt.started);
+        let late = stored.started.saturating_since(attempt.due + attempt.held);
+        let is_right = stored.started >= attempt.started && (least..=most).contains(&took);
+        if is_right && stored.lateness() == Some(late) {
             return Ok(());
         }
         Err(format!(
@@ -1453,11 +1469,11 @@ fn queue_name(number: u64, is_long: bool) -> String {
     }
 }
 
-/// When the receiver of an attempt had it: one in three at once.
-fn handed_over(attempt: &Attempt) -> Option<Timestamp> {
+/// How long after the hand-over the receiver of an attempt says that it had it: one in three at once.
+fn took(attempt: &Attempt) -> Option<Duration> {
     let number = attempt.revision.0 + u64::from(attempt.number);
     let took = Duration::from_micros(number * 37 % 1_000);
-    (!number.is_multiple_of(3)).then(|| attempt.started + took)
+    (!number.is_multiple_of(3)).then_some(took)
 }
 
 /// Something that happens to the engine, kept to be told to the model as well.
@@ -1492,7 +1508,7 @@ impl Happening {
             Self::Outcome(attempt, verdict) => Event::Outcome {
                 revision: attempt.revision,
                 outcome: Outcome {
-                    started: handed_over(attempt),
+                    started: took(attempt).map(|took| attempt.started + took),
                     ..Outcome::new(*verdict, "")
                 },
             },

@@ -875,6 +875,36 @@ fn a_time_that_has_passed_stays_the_deadline_and_is_late_from_now_on_alone() {
     assert_eq!(retry.due, NOON + Duration::from_secs(10));
 }
 
+/// A handler whose own clock was a year ahead made the attempt a year late, on record and in the figures.
+#[test]
+fn an_attempt_has_started_between_its_hand_over_and_its_outcome_whatever_is_said() {
+    let seconds = Duration::from_secs;
+    for (said, recorded) in [
+        (Some(NOON + seconds(1) + 365 * seconds(86_400)), 5),
+        (Some(Timestamp::MAX), 5),
+        (Some(NOON + seconds(6)), 5),
+        (Some(NOON + seconds(3)), 2),
+        (Some(Timestamp::EPOCH), 0),
+        (None, 0),
+    ] {
+        let mut bench = Bench::new();
+        bench.set("a", 1);
+        bench.wait(1);
+        let attempt = bench.started.pop_front().unwrap();
+        bench.clock.advance(seconds(5));
+        let mut outcome = Outcome::failed("503");
+        outcome.started = said;
+        bench.turn(vec![Event::Outcome {
+            revision: attempt.revision,
+            outcome,
+        }]);
+        let kept = bench.record("a").attempts[0].started;
+        assert_eq!(kept, attempt.started + seconds(recorded), "{said:?}");
+        let late = bench.engine.stats().lateness.max();
+        assert_eq!(late, seconds(recorded), "{said:?}");
+    }
+}
+
 #[test]
 fn a_time_that_had_passed_by_more_than_its_age_is_missed() {
     let mut bench = Bench::new();
