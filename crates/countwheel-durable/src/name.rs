@@ -367,7 +367,8 @@ impl FromStr for TimerName {
     type Err = NameError;
 
     /// `queue/key`, of a queue in the namespace `default`. Whatever follows the first `/` is the key,
-    /// with every further `/`.
+    /// with every further `/`: a name in another namespace has no such text, see
+    /// [`parts`](TimerName::parts).
     fn from_str(text: &str) -> Result<Self, NameError> {
         let parts = text.split_once('/').ok_or_else(|| NameError::KeyMissing {
             text: text.chars().take(QueueName::MAX_BYTES).collect(),
@@ -413,6 +414,23 @@ impl TimerName {
         })
     }
 
+    /// The text of the queue, with its namespace unless that is `default`, and the key. The verbs take
+    /// the pair as a name: it is the name to write down.
+    ///
+    /// ```
+    /// use countwheel_durable::TimerName;
+    ///
+    /// let name = TimerName::from_text("tenant-7/orders", "42")?;
+    /// assert_eq!(name.parts(), ("tenant-7/orders", "42"));
+    /// assert_eq!(TimerName::try_from(name.parts())?, name);
+    /// assert_ne!(name.to_string().parse::<TimerName>()?, name, "that is orders/42 in tenant-7");
+    /// # Ok::<(), countwheel_durable::NameError>(())
+    /// ```
+    #[must_use]
+    pub fn parts(&self) -> (&str, &str) {
+        (self.queue.as_str(), self.key.as_str())
+    }
+
     /// The same of a queue in any namespace, by [its text](QueueName::from_text).
     ///
     /// ```
@@ -434,6 +452,9 @@ impl TimerName {
     }
 }
 
+/// For people, and one way where there are namespaces: `tenant-7/orders/42` is the key `42` of the queue
+/// `orders` in the namespace `tenant-7`, and the same text is read as the key `orders/42` of the queue
+/// `tenant-7`. [`TimerName::parts`] lead back to every name.
 impl fmt::Display for TimerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.queue, self.key)
@@ -538,6 +559,24 @@ mod tests {
             assert_eq!(QueueName::from_text(text), Ok(named.clone()));
             let stored = postcard::to_allocvec(&named).unwrap();
             assert_eq!(postcard::from_bytes(&stored), Ok(named));
+        }
+    }
+
+    /// The text of a name in a namespace was read as another name.
+    #[test]
+    fn the_parts_of_every_name_lead_back_to_it() {
+        for (queue, key) in [
+            ("orders", "42"),
+            ("orders", "a/b"),
+            ("tenant-7/orders", "42"),
+            ("tenant-7", "orders/42"),
+            ("tenant-7/orders", "/"),
+        ] {
+            let name = TimerName::from_text(queue, key).unwrap();
+            assert_eq!(name.parts(), (queue, key));
+            assert_eq!(TimerName::try_from(name.parts()), Ok(name.clone()));
+            let is_same = name.to_string().parse() == Ok(name.clone());
+            assert_eq!(is_same, name.queue.is_in_default(), "{name}");
         }
     }
 
