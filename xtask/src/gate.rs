@@ -71,7 +71,9 @@ const STAGES: [Stage; 24] = [
             vec![
                 Call::cargo("clippy --workspace --all-targets --all-features -- -D warnings"),
                 // What enables a feature of another crate is not checked together with that crate.
-                Call::cargo("check -p countwheel-time -p countwheel -p countwheel-patterns"),
+                Call::cargo(
+                    "check -p countwheel-time -p countwheel -p countwheel-patterns -p countwheel-tower",
+                ),
                 Call::cargo("check -p countwheel-durable -p countwheel-disk -p countwheel-server"),
             ]
         }),

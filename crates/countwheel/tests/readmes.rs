@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PUBLISHED: [&str; 8] = [
+const PUBLISHED: [&str; 9] = [
     "countwheel",
     "countwheel-core",
     "countwheel-disk",
@@ -16,6 +16,7 @@ const PUBLISHED: [&str; 8] = [
     "countwheel-postgres",
     "countwheel-server",
     "countwheel-time",
+    "countwheel-tower",
 ];
 
 /// Each feature, and whether it is on by default.

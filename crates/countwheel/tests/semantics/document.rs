@@ -23,8 +23,8 @@ const GROUPS: [(&str, u32); 11] = [
 ];
 
 /// The groups of the second part, whose rows are ours to number.
-const PATTERNS: [&str; 11] = [
-    "BKO", "RTY", "PER", "SUP", "WRK", "IDL", "LSE", "REQ", "DLQ", "DOP", "EXM",
+const PATTERNS: [&str; 12] = [
+    "BKO", "RTY", "PER", "SUP", "WRK", "IDL", "LSE", "REQ", "DLQ", "DOP", "EXM", "TWR",
 ];
 
 /// The groups of the durable promises, numbered in the same way.
