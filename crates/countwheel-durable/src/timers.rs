@@ -1271,6 +1271,26 @@ impl Timers {
             .unwrap_or_default()
     }
 
+    /// Whether the store can be reached now. One on this machine always can; one in a database is asked
+    /// something that costs little, so that this may block as a read does.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel_durable::{Attempt, Config, Outcome, SystemClock, Timers};
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # let (store, clock) = (MemoryStore::new(1), Arc::new(SystemClock::new()));
+    /// # let handler = |_: &Attempt| Outcome::done();
+    /// let timers = Timers::open(store, handler, clock, Config::default())?;
+    /// assert!(timers.reach().is_ok());
+    /// # Ok::<(), countwheel_durable::store::StoreError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if it cannot.
+    pub fn reach(&self) -> Result<(), StoreError> {
+        self.hub.store.reach()
+    }
+
     /// What the schedulers or their store cannot read or do, while everything else goes on: a bounded
     /// number of places. Empty unless something is damaged or full.
     #[must_use]

@@ -712,6 +712,11 @@ impl Store for PostgresStore {
         Ok(queues.collect())
     }
 
+    fn reach(&self) -> Result<(), StoreError> {
+        let none_is_later = SettingsVersion(u64::MAX);
+        self.settings(none_is_later).map(drop)
+    }
+
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
         self.readers.one().settings(after).map_err(unanswered)
     }

@@ -93,6 +93,7 @@ pub(crate) fn text(
         wall,
         healthy: timers.health() == Health::Running,
         troubles: timers.troubles(),
+        is_reachable: timers.reach().is_ok(),
         scrub,
         callers,
         overview: overview.unwrap_or_default(),
@@ -153,6 +154,7 @@ struct Engine {
     wall: Timestamp,
     healthy: bool,
     troubles: Vec<Trouble>,
+    is_reachable: bool,
     scrub: Arc<Progress>,
     callers: Callers,
     overview: Overview,
@@ -351,6 +353,11 @@ impl Collector for Engine {
                 "scrub_ended_seconds",
                 "When the last round of the scrub ended",
                 self.scrub.ended_seconds(),
+            ),
+            (
+                "store_reachable",
+                "Whether the store can be reached: 0 while its database is away",
+                u64::from(self.is_reachable),
             ),
             (
                 "clock_behind_commits_seconds",

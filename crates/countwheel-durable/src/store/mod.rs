@@ -373,6 +373,14 @@ pub trait Store: Send + Sync {
     /// [`StoreError`] if the store failed, or if one of them cannot be read.
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError>;
 
+    /// Whether the store can be reached now: a store that is far away asks something that costs little.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if it cannot.
+    fn reach(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Which parts of the store's indexes are passed over, because they cannot be read. A store that
     /// has none of its own, or fails instead, says that there are no gaps.
     fn gaps(&self) -> Gaps {

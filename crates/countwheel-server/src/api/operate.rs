@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use countwheel_durable::store::StoreError;
 use countwheel_durable::{Health, Trouble};
 use serde::Serialize;
 
@@ -85,7 +86,12 @@ pub(super) async fn readyz(
         Health::Lost(reason) | Health::Failed(reason) => {
             Err(Problem::new(Code::Unavailable, reason))
         }
-        Health::Running => Ok(works(&app, &headers, "ready")),
+        Health::Running => {
+            let away = |error: StoreError| Problem::new(Code::Unavailable, error.to_string());
+            app.measure(move |timers| timers.reach().map_err(away))
+                .await?;
+            Ok(works(&app, &headers, "ready"))
+        }
         _ => Err(Problem::new(Code::Unavailable, "shutting down")),
     }
 }

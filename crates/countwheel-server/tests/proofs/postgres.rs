@@ -52,9 +52,16 @@ fn kill(victim: Victim, what: &str, kills: u64) {
                 load.until(&mut server, |server| {
                     wait(under_load);
                     database.crash();
+                    assert_eq!(says(server, "/readyz"), Some(503), "it is away");
+                    assert_eq!(
+                        says(server, "/healthz"),
+                        Some(200),
+                        "a new process is no help"
+                    );
                     wait(under_load);
                     database.go_on().expect("it comes up again");
                     wait(under_load);
+                    assert_eq!(says(server, "/readyz"), Some(200), "it is back");
                     let ended = server.end_within(Duration::ZERO);
                     assert!(ended.is_none(), "it ended by itself: {}", server.said());
                 });
@@ -72,6 +79,11 @@ fn kill(victim: Victim, what: &str, kills: u64) {
     figures::print(&format!("{kills} kills of {what} under load"), &rows);
     verdict.demand_innocence();
     assert!(verdict.sets > 0 && verdict.moves > 0 && verdict.removes > 0);
+}
+
+fn says(server: &Server, path: &str) -> Option<u16> {
+    let reply = server.caller().ask("GET", path, None);
+    reply.map(|reply| reply.status)
 }
 
 #[test]
