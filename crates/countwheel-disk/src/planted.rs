@@ -45,6 +45,11 @@ bugs! {
     ReaderTrustsLengths,
     /// An opening does not write the last commit again before it syncs.
     LogPersistsWithoutWrite,
+    /// An opening takes all segments to be as long as the first.
+    LogTrustsOneLength,
+    /// A segment is said to be as long as those that are made now, however long the spare is that it
+    /// begins in.
+    LogTrustsSpareLength,
     /// An opening leaves the name of a segment without commits to a sync that may have failed.
     LogKeepsUnsureName,
     /// The first segment that is flushed takes no removals along for what older tables have and the log

@@ -132,6 +132,9 @@ impl Machine {
         options.counts_whole = *draw.pick(&[0, 2, 1_024]);
         options.counts_at_once = *draw.pick(&[1, 2, 4_096]);
         let disk = Disk::new(draw.draw());
+        // Short segments that become longer, where there is something to grow to.
+        let first = *draw.pick(&[4_096, 4_096, options.segment_bytes]);
+        options.segment_bytes_first = first.min(options.segment_bytes);
         let machine = Self {
             kind,
             disk,

@@ -9,7 +9,7 @@ use super::batch::{self, Changes, Logged, Part};
 use super::low_water::Earliest;
 use super::memtable::LogPlace;
 use super::segment::{Frame, Segment, sealed_len};
-use super::supply::{self, Trouble};
+use super::supply::{self, Spare, Trouble};
 use super::{LogStore, damaged, io_error};
 use crate::codec::{self, CodecError, Indexed};
 use crate::files::is_full;
@@ -273,8 +273,7 @@ impl<B: Sorted> LogStore<B> {
     /// known again. [`DiskError::Io`] if the system refuses otherwise.
     pub fn prepare(&self) -> Result<bool, StoreError> {
         self.look_for_room()?;
-        let wanted = self.writer()?.supply.wanted();
-        self.make_spares(wanted)
+        self.make_spares(true)
     }
 
     /// Does a piece of the sorted store's compaction, [`Sorted::compact`], and advances the low-water
@@ -304,24 +303,33 @@ impl<B: Sorted> LogStore<B> {
         Ok(compacted? || is_more)
     }
 
-    /// Makes spares until there are `wanted`.
-    pub(super) fn make_spares(&self, wanted: usize) -> Result<bool, StoreError> {
+    /// Makes spares until there are those of the reserve, and, if it is asked for, one for the next
+    /// segment.
+    pub(super) fn make_spares(&self, ordinary: bool) -> Result<bool, StoreError> {
         let mut any = false;
         loop {
             let mut writer = self.writer()?;
-            if writer.supply.spares.len() >= wanted || writer.supply.capped {
+            let missing = writer.supply.missing(ordinary);
+            let Some(len) = missing.filter(|_| !writer.supply.capped) else {
                 return Ok(any);
-            }
+            };
             let name = writer.supply.spare_name();
-            let len = writer.supply.segment_bytes;
             drop(writer);
             let made = supply::make(&*self.files, &name, len);
             let mut writer = self.writer()?;
             self.full_disk.made(made.as_ref().is_err_and(is_full));
             made.map_err(|error| Trouble::from(error).error(&*self.files))?;
-            writer.supply.spares.push(name);
+            writer.supply.add(Spare { name, len });
             writer.supply.zeros += len;
+            let superfluous = writer.supply.superfluous();
+            drop(writer);
             any = true;
+            if let Some(Spare { name, .. }) = superfluous
+                && let Err(error) = self.files.remove(&name)
+            {
+                // The next opening does.
+                tracing::warn!(name, %error, "a spare that is too short could not be removed");
+            }
         }
     }
 
@@ -450,7 +458,7 @@ impl<B: Sorted> LogStore<B> {
         self.state_mut().segments.remove(&segment.number);
         let mut writer = self.writer()?;
         let supply = &mut writer.supply;
-        let is_kept = segment.len == supply.segment_bytes && supply.spares.len() < supply.kept();
+        let is_kept = supply.keeps(segment.len);
         let spare = is_kept.then(|| supply.spare_name());
         drop(writer);
         let name = segment.name();
@@ -465,9 +473,12 @@ impl<B: Sorted> LogStore<B> {
         let freed = freed.and_then(|()| self.files.sync());
         let mut writer = self.writer_whatever();
         self.judged(&mut writer, freed.map_err(Trouble::Io))?;
-        writer.supply.spares.extend(spare);
+        if let Some(name) = spare {
+            let len = segment.len;
+            writer.supply.add(Spare { name, len });
+        }
         writer.supply.capped = false;
-        if writer.supply.spares.len() >= writer.supply.wanted() {
+        if writer.supply.missing(true).is_none() {
             self.full_disk.made(false); // nobody makes one, which would find out
         }
         drop(writer);

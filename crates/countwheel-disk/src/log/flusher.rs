@@ -140,7 +140,7 @@ impl<B: Sorted> LogStore<B> {
         // call for the next one.
         let segments = fill.segments.saturating_sub(fill.copies);
         let is_long = segments > kept || self.has_many_names();
-        let is_short_of_room = segments > 1 && !self.writer_whatever().supply.has_room();
+        let is_short_of_room = fill.files > 1 && !self.writer_whatever().supply.has_room();
         // A sorted store that is behind gets no more than it can take, unless there is no room: the
         // compaction may have none either, and only a flush gives some back.
         is_long && !self.base.is_behind() || is_short_of_room
@@ -371,7 +371,7 @@ impl<B: Sorted> LogStore<B> {
     /// Whether a thread makes a spare: none is made while what there is has to do.
     fn lacks_spares(&self) -> bool {
         let supply = &self.writer_whatever().supply;
-        self.full_disk.wants_look() || supply.spares.len() < supply.wanted() && !supply.capped
+        self.full_disk.wants_look() || supply.missing(true).is_some() && !supply.capped
     }
 
     /// Takes no more commits, for a reason that is not the log's own.

@@ -93,8 +93,8 @@ impl<B: Sorted> LogStore<B> {
         if !self.full_disk.has_no_segment() {
             return Ok(());
         }
-        let spare = self.writer()?.supply.spares.last().cloned();
-        if let Some(Err(error)) = spare.map(|spare| self.files.open(&spare))
+        let spare = self.writer()?.supply.last().cloned();
+        if let Some(Err(error)) = spare.map(|spare| self.files.open(&spare.name))
             && is_full(&error)
         {
             return Err(WriteTrouble::Full.error(&*self.files));

@@ -118,14 +118,20 @@ const COMMIT_MAX_BYTES: usize = 1 << 31;
 /// ```
 /// let options = countwheel_disk::LogOptions::default();
 /// assert_eq!((options.segment_bytes, options.reserve_segments), (64 << 20, 1));
+/// assert_eq!(options.segment_bytes_first, 1 << 20);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LogOptions {
-    /// How long a segment is, in bytes: at least 4 KiB. One is longer if a commit does not fit.
+    /// How long a segment becomes, in bytes: at least 4 KiB. One is longer if a commit does not fit.
     pub segment_bytes: u64,
+    /// How long the first segments are, in bytes: at least 4 KiB, and at most `segment_bytes`. After
+    /// every two that fill the length doubles, up to `segment_bytes`, and so it does for a commit that
+    /// does not fit. A directory in which little was ever committed stays small.
+    pub segment_bytes_first: u64,
     /// A thread flushes nothing as long as there are no more segments than this, since most of
     /// what is in the memtable may be gone before it has to be flushed. Fewer than `segments_max`.
+    /// Here and there, segments that are shorter than `segment_bytes` count as parts of one.
     pub segments_kept: usize,
     /// With more segments than this, a commit waits until one has been flushed; with as many, commits
     /// are no faster than the thread that flushes.
@@ -134,7 +140,8 @@ pub struct LogOptions {
     /// quarters on, commits are no faster than a thread flushes them. It begins at two thirds, and
     /// a segment takes a third at most.
     pub memtable_names_max: usize,
-    /// So many segments are set aside for when the disk is full.
+    /// So many segments are set aside for when the disk is full. Each is twice as long as those that
+    /// are begun now, up to `segment_bytes`.
     pub reserve_segments: usize,
     /// With more queues than this, a segment does not begin with the counts of all: before a segment
     /// flushes, they are copied into the log, in pieces.
@@ -147,6 +154,7 @@ impl Default for LogOptions {
     fn default() -> Self {
         Self {
             segment_bytes: 64 << 20,
+            segment_bytes_first: 1 << 20,
             segments_kept: 2,
             segments_max: 6,
             memtable_names_max: 600_000,
@@ -266,6 +274,9 @@ struct State {
 struct Fill {
     /// How many names are in the memtable.
     names: usize,
+    /// How many files the segments are.
+    files: usize,
+    /// As many as there would be if all were as long as they become.
     segments: usize,
     /// With more segments than this, commits wait.
     segments_max: usize,
@@ -324,19 +335,12 @@ impl<B: Sorted> LogStore<B> {
         let mut recovery = recovered.recovery;
         recovery.freed = found.flushed.len() as u64;
         let full_disk = Arc::<FullDisk>::default();
-        let mut supply = Supply {
-            files: Arc::clone(&files),
-            segment_bytes: options.segment_bytes.max(SEGMENT_MIN_BYTES),
+        let mut supply = Supply::new(
+            Arc::clone(&files),
             store_id,
-            spares: Vec::new(),
-            reserve: options.reserve_segments,
-            full_disk: Arc::clone(&full_disk),
-            capped: false,
-            keeps_reserve: false,
-            has_maker: false,
-            next_name: 0,
-            zeros: 0,
-        };
+            options,
+            Arc::clone(&full_disk),
+        );
         recovery::recycle(&mut supply, found)?;
         let mut state = recovered.state;
         let mut snapshot = Vec::new();
@@ -412,7 +416,7 @@ impl<B: Sorted> LogStore<B> {
             scrubbed_log: Mutex::default(),
             watch: Arc::default(),
         };
-        match log.make_spares(options.reserve_segments) {
+        match log.make_spares(false) {
             Ok(_) => {}
             Err(error) if error.is_full() => {}
             Err(error) => return Err(error),
@@ -504,9 +508,14 @@ impl<B: Sorted> LogStore<B> {
     fn fill(&self) -> Fill {
         let state = self.state();
         let copies = segments_of_copies(state.copy_bytes, self.options.segment_bytes);
+        let len = self.options.segment_bytes.max(SEGMENT_MIN_BYTES);
+        // One that is longer was made for a commit, and is one segment.
+        let lengths = state.segments.values().map(|segment| segment.len.min(len));
+        let segments = lengths.sum::<u64>().div_ceil(len);
         Fill {
             names: state.names(),
-            segments: state.segments.len(),
+            files: state.segments.len(),
+            segments: usize::try_from(segments).unwrap_or(usize::MAX / 2),
             segments_max: self.options.segments_max.max(2) + copies,
             copies,
         }
@@ -767,16 +776,19 @@ impl<B: Sorted> OnDisk for LogStore<B> {
 
     fn open_files(&self) -> OpenFiles {
         let Fill {
-            segments,
+            files,
             segments_max,
             ..
         } = self.fill();
-        // One that is begun, those of the reserve, and a spare that is made.
-        let most = segments_max + self.options.reserve_segments + 2;
+        let supply = &self.writer_whatever().supply;
+        // One that is begun, those of the reserve, a spare that is made, and the short ones of a log that
+        // grows: together they come to less than one more, or to one that is as long.
+        let shorter = (supply.segment_bytes / supply.len_min).ilog2() as usize;
+        let most = segments_max + self.options.reserve_segments + 2 + shorter;
         let base = self.base.open_files();
         OpenFiles {
-            open: base.open + segments + 1, // and the directory
-            ahead: base.ahead + most.saturating_sub(segments),
+            open: base.open + files + 1, // and the directory
+            ahead: base.ahead + most.saturating_sub(files),
         }
     }
 }

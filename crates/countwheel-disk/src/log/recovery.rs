@@ -1,5 +1,6 @@
 //! Reads a log from its beginning to its end, and decides where that is.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::batch::{self, Changes, Counts, Form, Logged, ShardSnapshot};
@@ -7,7 +8,7 @@ use super::memtable::{LogPlace, Memtable};
 use super::segment::{
     FRAME_HEADER, FRAMES_BEGIN, Frame, Header, Segment, frames_end, read_header, sealed_len,
 };
-use super::supply::Supply;
+use super::supply::{Spare, Supply};
 use super::{Recovery, State, damaged, io_error};
 use crate::codec::{CodecError, Indexed};
 use crate::directory::write_failed;
@@ -131,6 +132,14 @@ pub(super) fn find(
         }
     }
     found.segments = segments.into_values().collect();
+    if planted!(LogTrustsOneLength)
+        && let Some(len) = found.segments.first().map(|first| first.len)
+    {
+        for segment in &mut found.segments {
+            segment.len = len.min(segment.len);
+            segment.frames_end = frames_end(segment.len, segment.nonce);
+        }
+    }
     let damaged = found.segments.iter().filter_map(|segment| {
         let has_both = segment.has_second_header().unwrap_or(false);
         (!has_both).then(|| (segment.number, segment.one_header_left(&files.path())))
@@ -206,22 +215,34 @@ pub(super) fn recycle(supply: &mut Supply, found: Found) -> Result<(), StoreErro
     for name in found.unfinished {
         files.remove(&name).map_err(on_error)?;
     }
-    for name in found.spares {
+    let with_len = |name: String| {
         let len = files.open(&name).and_then(|file| file.length());
-        if len.map_err(on_error)? == supply.segment_bytes && supply.spares.len() < supply.kept() {
-            supply.spares.push(name);
+        len.map(|len| Spare { name, len }).map_err(on_error)
+    };
+    let spares = found.spares.into_iter().map(with_len);
+    let mut spares = spares.collect::<Result<Vec<_>, _>>()?;
+    let flushed = found.flushed.into_iter().map(with_len);
+    let mut flushed = flushed.collect::<Result<Vec<_>, _>>()?;
+    let segments = found.segments.iter().map(|segment| segment.len);
+    let segments = segments.chain(flushed.iter().map(|segment| segment.len));
+    supply.learn(segments, &spares);
+    // Longer ones first: of those there are never too many.
+    spares.sort_by_key(|spare| Reverse(spare.len));
+    flushed.sort_by_key(|segment| Reverse(segment.len));
+    for spare in spares {
+        if supply.keeps(spare.len) {
+            supply.add(spare);
         } else {
-            files.remove(&name).map_err(on_error)?;
+            files.remove(&spare.name).map_err(on_error)?;
         }
     }
-    for name in &found.flushed {
-        let len = files.open(name).and_then(|file| file.length());
-        if len.map_err(on_error)? == supply.segment_bytes && supply.spares.len() < supply.kept() {
+    for Spare { name, len } in flushed {
+        if supply.keeps(len) {
             let spare = supply.spare_name();
-            files.rename(name, &spare).map_err(on_error)?;
-            supply.spares.push(spare);
+            files.rename(&name, &spare).map_err(on_error)?;
+            supply.add(Spare { name: spare, len });
         } else {
-            files.remove(name).map_err(on_error)?;
+            files.remove(&name).map_err(on_error)?;
         }
     }
     files.sync().map_err(on_error)

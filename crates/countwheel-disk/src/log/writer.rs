@@ -85,9 +85,17 @@ impl Writer {
         if fits && (self.changes < self.changes_max || !self.supply.has_room()) {
             return Ok(None);
         }
+        // A shorter one was made before the last that filled.
+        let is_filled = !self.unsure && self.active.len >= self.supply.len;
         match self.begin_next(state, needed) {
             Err(Trouble::Full) if fits => Ok(None),
-            begun => begun.map(Some),
+            begun => {
+                let segment = begun?;
+                if is_filled {
+                    self.supply.grow();
+                }
+                Ok(Some(segment))
+            }
         }
     }
 

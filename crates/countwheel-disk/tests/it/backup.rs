@@ -18,6 +18,7 @@ const STORE: u64 = 7;
 fn options() -> DiskOptions {
     let mut options = DiskOptions::default();
     options.log.segment_bytes = 1 << 14;
+    options.log.segment_bytes_first = 1 << 12;
     options.log.segments_kept = 2;
     options.tables.table_bytes = 1 << 14;
     options.tables.fan_in = 3;

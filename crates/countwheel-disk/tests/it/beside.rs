@@ -11,6 +11,7 @@ use crate::support::sample::pending;
 fn options() -> DiskOptions {
     let mut options = DiskOptions::default();
     options.log.segment_bytes = 1 << 14;
+    options.log.segment_bytes_first = 1 << 12;
     options.log.segments_kept = 1;
     options.log.segments_max = 3;
     options.tables.table_bytes = 1 << 14;

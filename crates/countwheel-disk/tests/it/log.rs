@@ -157,6 +157,14 @@ fn a_log_that_flushes_now_and_then_conforms() {
     conformance::check(|| reopened(3));
 }
 
+/// From segments of 4 KiB to those of 32 KiB.
+#[test]
+fn a_log_whose_segments_grow_conforms() {
+    for every in [3, usize::MAX / 2] {
+        conformance::check(|| reopened_with(every, options_of(1)));
+    }
+}
+
 /// With pieces of two queues, behind whatever is flushed.
 #[test]
 fn a_log_that_copies_its_counts_in_pieces_conforms() {
@@ -321,7 +329,7 @@ fn survives_power_cuts(seed: u64) {
             if random.index(4) == 0 {
                 disk.fail(Fault::power(random.index(8) as u64));
             }
-            match LogStore::open(base.clone(), files, 7, options()) {
+            match LogStore::open(base.clone(), files, 7, options_of(seed)) {
                 Ok(log) => match log.acquire(Shard::ONLY) {
                     Ok(ownership) => break (log, ownership),
                     Err(StoreError::Disk(DiskError::Io { .. })) => disk.cut(random.draw()),
@@ -806,6 +814,17 @@ fn options() -> LogOptions {
     options
 }
 
+/// The same; every second log begins with short segments.
+fn options_of(seed: u64) -> LogOptions {
+    let mut own = options();
+    own.segment_bytes_first = if seed.is_multiple_of(2) {
+        own.segment_bytes
+    } else {
+        1 << 12
+    };
+    own
+}
+
 // ---- flushes that meet commits ----
 
 /// What happens when the sorted store is about to take a segment in.
@@ -945,7 +964,7 @@ fn survives_a_failure(after: u64, failure: Failure) -> bool {
     let own = model.acquire(Shard::ONLY).unwrap().lease;
     let reopened = || {
         for _ in 0..2 {
-            if let Ok(log) = LogStore::open(base.clone(), disk.files("log"), 7, options())
+            if let Ok(log) = LogStore::open(base.clone(), disk.files("log"), 7, options_of(after))
                 && let Ok(ownership) = log.acquire(Shard::ONLY)
             {
                 return (log, ownership.lease);
@@ -1000,7 +1019,7 @@ fn survives_a_failure(after: u64, failure: Failure) -> bool {
     let struck = disk.struck() > 0;
     drop(log);
     disk.cut(after);
-    let log = LogStore::open(base.clone(), disk.files("log"), 7, options()).unwrap();
+    let log = LogStore::open(base.clone(), disk.files("log"), 7, options_of(after)).unwrap();
     assert_eq!(answers(&log), answers(&model), "{case}");
     struck
 }

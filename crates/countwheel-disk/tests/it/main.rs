@@ -10,6 +10,7 @@ mod disk_store;
 #[cfg(feature = "planted-bugs")]
 mod fuzz;
 mod golden;
+mod growth;
 mod log;
 mod scrub;
 mod simulated;

@@ -25,6 +25,7 @@ fn open(disk: &Disk) -> Arc<Log> {
     let tables = TableStore::open(disk.files("tables"), 7, options).unwrap();
     let mut options = LogOptions::default();
     (options.segment_bytes, options.segments_max) = (8_192, 8);
+    options.segment_bytes_first = 4_096;
     Arc::new(LogStore::open(tables, disk.files("log"), 7, options).unwrap())
 }
 

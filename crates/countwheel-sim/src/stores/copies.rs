@@ -272,6 +272,7 @@ fn options(random: &mut Random) -> DiskOptions {
     options.tables.block_bytes = *random.pick(&[256, 4_096]);
     options.tables.fan_in = *random.pick(&[2, 3]);
     options.tables.skip_min = options.tables.fan_in;
+    options.log.segment_bytes_first = *random.pick(&[4_096, options.log.segment_bytes]);
     options
 }
 
