@@ -57,44 +57,94 @@ pub(super) struct Lock {
     here: Option<Arc<OpenHere>>,
 }
 
-/// The directories that this process has open, by device and inode.
-static OPEN_HERE: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+/// The directories that this process has open, by its own id, their devices and inodes. A forked process
+/// has a copy of the list, and has none of them open.
+static OPEN_HERE: Mutex<BTreeSet<(u32, (u64, u64))>> = Mutex::new(BTreeSet::new());
 
 /// An entry of [`OPEN_HERE`].
 #[derive(Debug)]
-struct OpenHere((u64, u64));
+struct OpenHere((u32, (u64, u64)));
 
 impl OpenHere {
     /// What tells a directory from all others; `None` where the system has nothing of the kind.
-    fn identity(directory: &Path) -> Option<(u64, u64)> {
+    fn identity(path: &Path) -> Option<(u64, u64)> {
         #[cfg(unix)]
         {
             use std::os::unix::fs::MetadataExt;
-            let metadata = std::fs::metadata(directory).ok()?;
+            let metadata = std::fs::metadata(path).ok()?;
             Some((metadata.dev(), metadata.ino()))
         }
         #[cfg(not(unix))]
         {
-            let _ = directory;
+            let _ = path;
             None
         }
     }
 
     fn note(directory: &Path) -> Option<Arc<Self>> {
-        let identity = Self::identity(directory)?;
-        OPEN_HERE.lock().insert(identity);
-        Some(Arc::new(Self(identity)))
+        let entry = (std::process::id(), Self::identity(directory)?);
+        OPEN_HERE.lock().insert(entry);
+        Some(Arc::new(Self(entry)))
     }
 
     /// The error of who finds `path` locked, in `directory` or the directory itself.
     fn locked(path: &Path, directory: &Path) -> StoreError {
-        let identity = Self::identity(directory);
+        let identity = Self::identity(directory).map(|it| (std::process::id(), it));
+        let here = identity.is_some_and(|it| OPEN_HERE.lock().contains(&it));
+        let taker = Self::identity(path).and_then(|of| taker(PROCESSES.as_ref(), of));
+        let by = taker.filter(|_| !here).and_then(|taker| {
+            let path = std::fs::canonicalize(path).ok()?;
+            holder(PROCESSES.as_ref(), &path, taker)
+        });
         DiskError::Locked {
             path: path.to_owned(),
-            here: identity.is_some_and(|it| OPEN_HERE.lock().contains(&it)),
+            here,
+            by,
+            inherited: by.is_some() && by != taker,
         }
         .into()
     }
+}
+
+/// Where Linux says what processes there are and have.
+const PROCESSES: &str = "/proc";
+
+/// The process that took a lock of the file of this device and number, if the system says so. It may
+/// have ended: the lock is there until everybody has closed the file who got it from that process.
+fn taker(processes: &Path, (device, inode): (u64, u64)) -> Option<u32> {
+    let locks = std::fs::read_to_string(processes.join("locks")).ok()?;
+    let major = device >> 8 & 0xfff | device >> 32 & !0xfff;
+    let minor = device & 0xff | device >> 12 & !0xff;
+    let file = format!("{major:02x}:{minor:02x}:{inode}");
+    // 7: FLOCK  ADVISORY  WRITE 2262 fe:00:5677199 0 EOF
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(4);
+        let process = words.next()?.parse().ok()?;
+        (words.next()? == file && process > 0).then_some(process)
+    })
+}
+
+/// The process that has the file `path` open: the one that took the lock of it, if that may have it,
+/// or one that has it from there; `None` if none is found.
+fn holder(processes: &Path, path: &Path, taker: u32) -> Option<u32> {
+    let has = |process: u32| -> Option<bool> {
+        let files = processes.join(process.to_string()).join("fd");
+        let mut files = std::fs::read_dir(files).ok()?;
+        // A link's text, so that no other file system is asked.
+        Some(files.any(|file| {
+            let target = file.and_then(|file| std::fs::read_link(file.path()));
+            target.is_ok_and(|target| target == path)
+        }))
+    };
+    let is_there = processes.join(taker.to_string()).exists();
+    // One of another user does not say what it has.
+    if is_there && has(taker) != Some(false) {
+        return Some(taker);
+    }
+    let names = std::fs::read_dir(processes).ok()?;
+    let others = names.filter_map(|name| name.ok()?.file_name().to_str()?.parse().ok());
+    let mut others = others.filter(|&process| process != std::process::id());
+    others.find(|&process| has(process) == Some(true))
 }
 
 impl Drop for OpenHere {

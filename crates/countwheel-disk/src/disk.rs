@@ -64,8 +64,13 @@ pub struct DiskStats {
 /// is on disk when it returns, after one write and one sync.
 ///
 /// Only one process at a time has the directory. Two threads keep the log short and the tables
-/// few; they end with the store. On the disk are at least three segments of the log, 192 MiB as
-/// the options are.
+/// few; they end with the store. On the disk are at least three segments of the log. As the
+/// options are, these take 4 MiB in a new directory, and 192 MiB once some 100 MiB were committed.
+///
+/// Whoever removes, renames or replaces the directory while the store is open ends the store: the next
+/// commit is refused with [`DiskError::Removed`], since no start would find the commit. A process that
+/// forks without becoming another program leaves its child a copy of the lock, and until the child ends
+/// the directory is [`Locked`](DiskError::Locked), also once the process itself has ended.
 ///
 /// ```
 /// use countwheel_disk::{DiskOptions, DiskStore};

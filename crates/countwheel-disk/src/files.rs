@@ -77,6 +77,17 @@ pub trait Files: Send + Sync + fmt::Debug {
     /// What the system says. Whether they are durable is unknown then, for good.
     fn sync(&self) -> io::Result<()>;
 
+    /// What tells the file that has this name from all others: its device, and its number there.
+    /// By this a log finds out that somebody removed its files, or put others in their place. `None`,
+    /// as it is by default, where the system has nothing of the kind, and then nobody finds out.
+    ///
+    /// # Errors
+    /// What the system says, also if there is none.
+    fn identity(&self, name: &str) -> io::Result<Option<(u64, u64)>> {
+        let _ = name;
+        Ok(None)
+    }
+
     /// Where the directory is, for messages.
     fn path(&self) -> PathBuf;
 
@@ -306,6 +317,13 @@ impl Files for SystemFiles {
         handle.sync_all()?;
         self.handle.get_or_init(|| handle);
         Ok(())
+    }
+
+    #[cfg(unix)]
+    fn identity(&self, name: &str) -> io::Result<Option<(u64, u64)>> {
+        use std::os::unix::fs::MetadataExt as _;
+        let metadata = fs::metadata(self.directory.join(name))?;
+        Ok(Some((metadata.dev(), metadata.ino())))
     }
 
     fn path(&self) -> PathBuf {

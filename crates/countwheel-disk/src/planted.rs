@@ -74,6 +74,8 @@ bugs! {
     LogScanEndsEarly,
     /// What the log hides is listed.
     LogListsHidden,
+    /// A commit is acknowledged whatever became of the file that it is in.
+    LogOverlooksRemoval,
     /// After an error, the log goes on.
     LogGoesOn,
     /// A setting that is flushed with a segment is forgotten.

@@ -10,7 +10,7 @@ use crate::machine::{Kind, Machine};
 use crate::panic_text;
 use crate::rot;
 use crate::shards;
-use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, scrub, starts};
+use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, removed, scrub, starts};
 use crate::world::{self, Options};
 
 /// A mistake of the product: of the engine, or of the store on a disk.
@@ -121,13 +121,16 @@ impl Drop for Planted {
 }
 
 /// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it is flushed, a
-/// start that has to be refused, files of two times, a store that is made, files made of changed
+/// start that has to be refused, files that are taken away while a store is open, files of two times, a store that is made, files made of changed
 /// recipes, damaged files and their repair, shards that change hands, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
     let name = format!("{bug:?}");
     if name.starts_with("Scrub") {
         return "scrub";
+    }
+    if name == "LogOverlooksRemoval" {
+        return "removed";
     }
     if name.starts_with("LogFlushes") {
         return "meanwhile";
@@ -183,6 +186,7 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
         "meanwhile" => meanwhile::run(seed).err(),
         "recipes" => recipes::run(seed).err(),
         "starts" => starts::run(&Machine::new(Kind::Tables, seed), seed).err(),
+        "removed" => removed::run(&Machine::new(Kind::Tables, seed), seed).err(),
         "mixes" => mixes::run(&Machine::new(Kind::Tables, seed), seed).err(),
         "makings" => makings::run(seed).err(),
         "scrub" => scrub::run(seed).err(),

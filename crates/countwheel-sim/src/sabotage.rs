@@ -153,6 +153,10 @@ impl Files for Misused {
         self.files.path()
     }
 
+    fn identity(&self, name: &str) -> io::Result<Option<(u64, u64)>> {
+        self.files.identity(name)
+    }
+
     fn nonce(&self) -> io::Result<u64> {
         let of = self.nonces_of.as_ref().unwrap_or(&self.files);
         of.nonce()

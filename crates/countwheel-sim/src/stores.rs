@@ -21,6 +21,7 @@ pub mod meanwhile;
 pub mod mixes;
 #[cfg(feature = "planted-bugs")]
 pub mod recipes;
+pub mod removed;
 mod rescue;
 pub mod script;
 pub mod scrub;

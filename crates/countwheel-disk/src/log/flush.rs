@@ -99,7 +99,10 @@ impl<B: Sorted> LogStore<B> {
 
     pub(super) fn try_flush(&self) -> Result<Step, StoreError> {
         let _one_at_a_time = self.flushing.lock();
-        let active = self.writer()?.active.number;
+        let mut writer = self.writer()?;
+        self.must_be_there(&mut writer)?;
+        let active = writer.active.number;
+        drop(writer);
         let oldest = self.state().segments.values().next().cloned();
         let Some(segment) = oldest.filter(|segment| segment.number < active) else {
             return Ok(Step::Nothing);
@@ -261,7 +264,7 @@ impl<B: Sorted> LogStore<B> {
         writer.supply.capped = false;
         let begun = writer.begin_next(&self.state(), 0);
         let segment = self.judged(&mut writer, begun)?;
-        self.begun(segment);
+        self.begun(&mut writer, segment)?;
         Ok(true)
     }
 
@@ -292,6 +295,7 @@ impl<B: Sorted> LogStore<B> {
             };
             is_more = is_more && !self.is_stopped() && advance()?;
         }
+        self.must_be_there(&mut *self.writer()?)?;
         let compacted = self.base.compact();
         if matches!(compacted, Ok(true)) && self.base.is_behind() {
             self.watch.catches_up(self.base.step_share());
@@ -309,6 +313,7 @@ impl<B: Sorted> LogStore<B> {
         let mut any = false;
         loop {
             let mut writer = self.writer()?;
+            self.must_be_there(&mut writer)?;
             let missing = writer.supply.missing(ordinary);
             let Some(len) = missing.filter(|_| !writer.supply.capped) else {
                 return Ok(any);

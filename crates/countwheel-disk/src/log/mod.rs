@@ -381,8 +381,10 @@ impl<B: Sorted> LogStore<B> {
                 }
             }
         };
+        let identity = identity_of(&*files, &active)?;
         let writer = Writer {
             active,
+            identity,
             unsure,
             checkpoint: None,
             copied,
@@ -569,12 +571,33 @@ impl<B: Sorted> LogStore<B> {
     fn append(&self, writer: &mut Writer) -> Result<(u64, u64), StoreError> {
         let begun = writer.make_room(&self.state());
         if let Some(segment) = self.judged(writer, begun)? {
-            self.begun(segment);
+            self.begun(writer, segment)?;
         }
         self.write_checkpoint(writer)?;
         let appended = writer.append();
         let body_at = self.judged(writer, appended)?;
+        // What was written can be found only by the name.
+        self.must_be_there(writer)?;
         Ok((writer.active.number, body_at))
+    }
+
+    /// The file of the active segment has its name, by which the next opening finds it. Costs one
+    /// look at a name.
+    ///
+    /// # Errors
+    /// [`DiskError::Removed`], and nothing may be written any more: in the place of the directory there may
+    /// be another one, with another store.
+    fn must_be_there(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        if writer.identity.is_none() || planted!(LogOverlooksRemoval) {
+            return Ok(());
+        }
+        match identity_of(&*self.files, &writer.active) {
+            Ok(found) if found.is_none() || found == writer.identity => Ok(()),
+            _ => {
+                writer.poisoned = true;
+                Err(removed(&*self.files, &writer.active))
+            }
+        }
     }
 
     /// Sees to it that the sorted store knows of the active segment before a commit is in it: with
@@ -606,6 +629,10 @@ impl<B: Sorted> LogStore<B> {
         {
             return;
         }
+        if let Err(error) = self.must_be_there(&mut writer) {
+            tracing::error!(%error, "the end of the log has no checkpoint");
+            return;
+        }
         if let Err(error) = self.base.checkpoint(reached) {
             tracing::warn!(%error, "the end of the log has no checkpoint");
         }
@@ -613,9 +640,13 @@ impl<B: Sorted> LogStore<B> {
     }
 
     /// Notes a segment that was begun: the one before can be flushed.
-    fn begun(&self, segment: Segment) {
+    fn begun(&self, writer: &mut Writer, segment: Segment) -> Result<(), StoreError> {
+        let identity = identity_of(&*self.files, &segment);
+        writer.poisoned |= identity.is_err();
+        writer.identity = identity?;
         self.state_mut().segments.insert(segment.number, segment);
         self.has_changed();
+        Ok(())
     }
 
     /// After anything but a full disk, nothing may be written any more.
@@ -629,7 +660,10 @@ impl<B: Sorted> LogStore<B> {
             if matches!(trouble, WriteTrouble::Full) {
                 self.has_changed(); // a thread looks for room from now on
             }
-            trouble.error(&*self.files)
+            match trouble {
+                WriteTrouble::Io(error) if is_gone(&error) => removed(&*self.files, &writer.active),
+                trouble => trouble.error(&*self.files),
+            }
         })
     }
 
@@ -816,6 +850,34 @@ pub(super) fn io_error(files: &dyn Files, source: io::Error) -> StoreError {
         source,
     }
     .into()
+}
+
+/// What the file is that has a segment's name; `None` if that cannot be known.
+///
+/// # Errors
+/// [`DiskError::Removed`] if there is none.
+fn identity_of(files: &dyn Files, segment: &Segment) -> Result<Option<(u64, u64)>, StoreError> {
+    match files.identity(&segment.name()) {
+        Ok(identity) => Ok(identity),
+        Err(error) if is_gone(&error) => Err(removed(files, segment)),
+        Err(error) => {
+            tracing::debug!(%error, "whether a segment has its name is not known");
+            Ok(None)
+        }
+    }
+}
+
+/// Whether the system says that there is no such name.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+fn removed(files: &dyn Files, segment: &Segment) -> StoreError {
+    let path = files.path().join(segment.name());
+    DiskError::Removed { path }.into()
 }
 
 /// The system does not give back what stands in a segment.

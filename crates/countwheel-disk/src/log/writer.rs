@@ -20,6 +20,8 @@ const PAGE_BYTES: u64 = 4_096;
 /// The end of the log.
 pub(super) struct Writer {
     pub(super) active: Segment,
+    /// What the file of the active segment is, by its name.
+    pub(super) identity: Option<(u64, u64)>,
     /// The active segment has no commits, and may lose its name: it must not get any.
     pub(super) unsure: bool,
     /// The last checkpoint that this opening wrote.

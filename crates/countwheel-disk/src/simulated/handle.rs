@@ -133,6 +133,12 @@ impl Files for Handle {
         Ok(files.map(|(name, _)| name).collect())
     }
 
+    fn identity(&self, name: &str) -> io::Result<Option<(u64, u64)>> {
+        let mut state = self.state()?;
+        let node = self.node_of(&mut state, name)?;
+        Ok(Some((0, node)))
+    }
+
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StoreFile>> {
         let mut state = self.state()?;
         let strike = state.call(Operation::Create, &self.path_of(name), 0, len);

@@ -23,13 +23,27 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum DiskError {
     /// The data directory is open elsewhere. Stop the other process, or use another directory.
-    #[error("{} is {}", path.display(), if *here { "open in this process already" } else { "locked by another process" })]
+    #[error("{} is {}", path.display(), locked(*here, *by, *inherited))]
     Locked {
         /// What is locked: the directory, or its file `LOCK` where a process of an earlier version,
         /// or a file system without locks of directories, knows of nothing else.
         path: PathBuf,
         /// Whether this process itself has the directory open.
         here: bool,
+        /// The process that has it, by its id, where the system says so.
+        by: Option<u32>,
+        /// Whether that process took no lock itself: it was forked, without becoming another program,
+        /// by one that took the lock and has ended since. The directory is free once the forked
+        /// process ends.
+        inherited: bool,
+    },
+    /// The directory, or a file in it, was removed, renamed or replaced while the store was open: by
+    /// its name the next start would not find what is committed. The store takes no more commits.
+    /// Nothing that was acknowledged before is in doubt, unless it was removed as well.
+    #[error("{}: was removed, renamed or replaced while the store was open", path.display())]
+    Removed {
+        /// The file that is not there any more.
+        path: PathBuf,
     },
     /// A process changes the directory faster than it can be read. Try again when it does less.
     #[error("{}: a process changes it faster than it can be read", path.display())]
@@ -71,6 +85,18 @@ pub enum DiskError {
     },
 }
 
+/// How a directory is locked.
+fn locked(here: bool, by: Option<u32>, inherited: bool) -> String {
+    match by {
+        _ if here => "open in this process already".to_owned(),
+        None => "locked by another process".to_owned(),
+        Some(by) if !inherited => format!("locked by another process ({by})"),
+        Some(by) => format!(
+            "locked by another process ({by}), which has the lock from one that forked it and has ended"
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::error::Error;
@@ -82,14 +108,39 @@ mod tests {
     #[test]
     fn an_error_of_the_disk_has_the_same_text_and_source_from_a_store() {
         type Make = fn(PathBuf) -> DiskError;
-        let errors: [(Make, &str); 7] = [
+        let locked = |path, here, by, inherited| DiskError::Locked {
+            path,
+            here,
+            by,
+            inherited,
+        };
+        let alone: [(DiskError, &str); 4] = [
             (
-                |path| DiskError::Locked { path, here: false },
+                locked("d/f".into(), false, None, false),
                 "d/f is locked by another process",
             ),
             (
-                |path| DiskError::Locked { path, here: true },
+                locked("d/f".into(), true, None, false),
                 "d/f is open in this process already",
+            ),
+            (
+                locked("d/f".into(), false, Some(12), false),
+                "d/f is locked by another process (12)",
+            ),
+            (
+                locked("d/f".into(), false, Some(12), true),
+                "d/f is locked by another process (12), which has the lock from one that forked it and \
+                 has ended",
+            ),
+        ];
+        for (error, text) in alone {
+            assert_eq!(error.to_string(), text);
+            assert_eq!(StoreError::from(error).to_string(), text);
+        }
+        let errors: [(Make, &str); 6] = [
+            (
+                |path| DiskError::Removed { path },
+                "d/f: was removed, renamed or replaced while the store was open",
             ),
             (
                 |path| DiskError::Busy { path },

@@ -3,7 +3,9 @@
 
 use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
-use countwheel_sim::stores::{Tally, bytes, calls, histories, makings, meanwhile, mixes, starts};
+use countwheel_sim::stores::{
+    Tally, bytes, calls, histories, makings, meanwhile, mixes, removed, starts,
+};
 
 #[test]
 fn drawn_lives_keep_what_they_promised() {
@@ -51,6 +53,14 @@ fn what_is_committed_while_a_segment_moves_is_kept() {
 fn a_store_without_its_newest_segment_is_refused_and_unchanged() {
     for seed in 0..100 {
         starts::run(&Machine::new(Kind::Tables, seed), seed)
+            .unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
+#[test]
+fn nothing_is_acknowledged_once_the_newest_segment_is_taken_away() {
+    for seed in 0..100 {
+        removed::run(&Machine::new(Kind::Tables, seed), seed)
             .unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
 }
