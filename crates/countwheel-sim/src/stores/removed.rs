@@ -1,7 +1,7 @@
 //! Files that somebody takes away while a store is open: what is acknowledged after that, the next
 //! start would not find.
 
-use countwheel_durable::store::{Change, DiskError, Shard, Store, StoreError};
+use countwheel_durable::store::{Change, DiskError, Shard, StoreError};
 use countwheel_durable::{Revision, State};
 
 use super::{live, script};
@@ -26,7 +26,7 @@ pub fn run(machine: &Machine, seed: u64) -> Result<(), String> {
     disk.set_capacity(None);
     let store = machine.open().map_err(said)?;
     let lease = store.as_store().acquire(Shard::ONLY).map_err(said)?.lease;
-    let mut commit = |number: u64, bytes: usize| {
+    let commit = |number: u64, bytes: usize| {
         let revision = (1 << 40) + number;
         let record = script::record(number % 5, revision, State::Pending, bytes);
         let changes = [Change::put(record), Change::Given(Revision(revision))];
