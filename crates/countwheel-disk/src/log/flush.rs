@@ -260,6 +260,7 @@ impl<B: Sorted> LogStore<B> {
         if writer.is_empty() {
             return Ok(false);
         }
+        self.must_be_there(&mut writer)?;
         // However many there are: without it nothing of this one can be flushed.
         writer.supply.capped = false;
         let begun = writer.begin_next(&self.state(), 0);

@@ -569,6 +569,8 @@ impl<B: Sorted> LogStore<B> {
     /// Appends the writer's frame, in the next segment if it has to. Says in which segment its
     /// body stands, and where.
     fn append(&self, writer: &mut Writer) -> Result<(u64, u64), StoreError> {
+        // The next segment would be begun in what took its place.
+        self.must_be_there(writer)?;
         let begun = writer.make_room(&self.state());
         if let Some(segment) = self.judged(writer, begun)? {
             self.begun(writer, segment)?;
