@@ -10,7 +10,9 @@ use parking_lot::{Condvar, Mutex};
 use crate::support::PATIENCE;
 
 /// Holds deliveries back until they are released, one for each release. A delivery may come after its
-/// release: a timer is delivering from its claim on. Clones are the same one.
+/// release: a timer is delivering from its claim on. So the release waits for it: on a machine with much
+/// else to do, the delivery of the next sentence once took the release of the one before. Clones are the
+/// same one.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<(Mutex<u64>, Condvar)>);
 
@@ -22,12 +24,16 @@ impl Gate {
         let waited = released.wait_while_for(&mut releases, |left| *left == 0, PATIENCE);
         assert!(!waited.timed_out(), "a delivery was never released");
         *releases -= 1;
+        released.notify_all();
     }
 
     pub(crate) fn release(&self) {
         let (releases, released) = &*self.0;
-        *releases.lock() += 1;
-        released.notify_one();
+        let mut releases = releases.lock();
+        *releases += 1;
+        released.notify_all();
+        let waited = released.wait_while_for(&mut releases, |left| *left > 0, PATIENCE);
+        assert!(!waited.timed_out(), "no delivery came to be released");
     }
 }
 
