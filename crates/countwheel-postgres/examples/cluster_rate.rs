@@ -20,7 +20,8 @@ use countwheel_durable::{
     Attempt, AttemptRecord, Config, Due, DueClock, Inline, Missed, Outcome, Precondition, Record,
     Request, RetryPolicy, Revision, SetOptions, Shards, State, TimerId, TimerName, Timers,
 };
-use countwheel_postgres::testing::{Mistake, Server};
+use countwheel_postgres::conformance::Mistake;
+use countwheel_postgres::testing::Server;
 use countwheel_postgres::{PostgresOptions, PostgresStore};
 use countwheel_time::{Clock, SystemClock, Timestamp};
 

@@ -37,6 +37,8 @@ mod bits;
 mod body;
 mod checks;
 mod commit;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod hash;
 mod link;

@@ -40,6 +40,9 @@ pub struct PostgresOptions {
     pub resolve_within: Duration,
     /// Whether a server is taken that may lose what it has acknowledged. Not by default.
     pub accept_loss: bool,
+    /// The port of a proxy on loopback by whose way the connections go.
+    #[cfg(feature = "conformance")]
+    pub(crate) through: Option<u16>,
 }
 
 impl PostgresOptions {
@@ -56,6 +59,8 @@ impl PostgresOptions {
             exchange_within: Duration::from_secs(10),
             resolve_within: Duration::from_secs(30),
             accept_loss: false,
+            #[cfg(feature = "conformance")]
+            through: None,
         }
     }
 }

@@ -110,10 +110,10 @@ impl PostgresStore {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "conformance")]
     pub fn open_with(
         options: &PostgresOptions,
-        mistake: crate::testing::Mistake,
+        mistake: crate::conformance::Mistake,
     ) -> Result<Self, PostgresError> {
         Self::open_planted(options, &|right| mistake.planted(&right))
     }
@@ -770,16 +770,60 @@ fn parsed(options: &PostgresOptions) -> Result<(SchemaName, Route), PostgresErro
     }
     // With TLS or without it, never as the server likes: an answer that somebody forged would turn it off.
     match (&options.ca, config.get_ssl_mode()) {
-        (Some(_), _) => drop(config.ssl_mode(SslMode::Require)),
-        (None, SslMode::Prefer) => drop(config.ssl_mode(SslMode::Disable)),
+        (Some(_), _) => {
+            config.ssl_mode(SslMode::Require);
+        }
+        (None, SslMode::Prefer) => {
+            config.ssl_mode(SslMode::Disable);
+        }
         (None, _) => {}
     }
     config.connect_timeout(options.exchange_within);
+    #[cfg(feature = "conformance")]
+    if let Some(port) = options.through {
+        config = through(&config, port);
+    }
     let route = Route {
         config: Arc::new(config),
         tls: tls::connector(options.ca.as_deref())?,
     };
     Ok((schema, route))
+}
+
+/// The same by way of a proxy on loopback. The certificate is still that of the server's name.
+#[cfg(feature = "conformance")]
+fn through(config: &tokio_postgres::Config, port: u16) -> tokio_postgres::Config {
+    let mut other = tokio_postgres::Config::new();
+    if let Some(tokio_postgres::config::Host::Tcp(host)) = config.get_hosts().first() {
+        other.host(host);
+    }
+    other
+        .hostaddr(std::net::Ipv4Addr::LOCALHOST.into())
+        .port(port);
+    other.ssl_mode(config.get_ssl_mode());
+    if let Some(user) = config.get_user() {
+        other.user(user);
+    }
+    if let Some(password) = config.get_password() {
+        other.password(password);
+    }
+    if let Some(name) = config.get_dbname() {
+        other.dbname(name);
+    }
+    if let Some(name) = config.get_application_name() {
+        other.application_name(name);
+    }
+    if let Some(within) = config.get_connect_timeout() {
+        other.connect_timeout(*within);
+    }
+    other
+}
+
+/// A connection of one's own.
+#[cfg(feature = "conformance")]
+pub(crate) fn connect(options: &PostgresOptions) -> Result<Link, PostgresError> {
+    let (_, route) = parsed(options)?;
+    link(&route, options)
 }
 
 fn link(route: &Route, options: &PostgresOptions) -> Result<Link, PostgresError> {

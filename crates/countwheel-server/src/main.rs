@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use countwheel_server::config::{Cluster, Dev, Init, Serve};
+use countwheel_server::config::{Cluster, Database, Dev, Init, Serve};
 use countwheel_server::maintain::{Anew, Check, Verify};
 use countwheel_server::server::{self, StartError};
 use countwheel_server::{cli, maintain, memory};
@@ -27,6 +27,12 @@ enum Command {
     /// Make what a cluster needs in a PostgreSQL
     #[command(subcommand)]
     Cluster(Cluster),
+    /// Check whether a PostgreSQL holds the store, in schemas of its own
+    Conformance {
+        /// Where
+        #[command(flatten)]
+        database: Database,
+    },
     /// Read all of a data directory, also beside a service, and say what is wrong with it
     Check(Check),
     /// Make a new data directory of what can be read of a damaged one, and a list of what is lost
@@ -55,6 +61,7 @@ fn main() -> ExitCode {
             maintain::init(&args)
         }
         Command::Cluster(args) => maintain::cluster(&args),
+        Command::Conformance { database } => maintain::conformance(&database),
         Command::Check(args) => {
             args.log.start();
             maintain::check(&args)

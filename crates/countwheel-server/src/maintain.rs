@@ -14,10 +14,10 @@ use clap::Args;
 use countwheel_disk::{AtRisk, CheckReport, DiskOptions, DiskStore, Loss, Problem};
 use countwheel_durable::Shards;
 use countwheel_durable::store::{DiskError, StoreError};
-use countwheel_postgres::PostgresStore;
+use countwheel_postgres::{PostgresStore, conformance};
 use serde_json::{Value, json};
 
-use crate::config::{Cluster, Init, Log};
+use crate::config::{Cluster, Database, Init, Log};
 
 const DAMAGED: u8 = 1;
 const FAILED: u8 = 2;
@@ -96,6 +96,33 @@ pub fn cluster(command: &Cluster) -> ExitCode {
                 options.schema
             );
             ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("countwheel: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs `countwheel conformance` to its end: 1 if a sentence does not hold, or if the server cannot be
+/// used.
+#[must_use]
+pub fn conformance(database: &Database) -> ExitCode {
+    let run = conformance::run(&database.options(), |sentence, result| match result {
+        Ok(()) => println!("holds   {sentence}"),
+        Err(why) => println!(
+            "FAILED  {sentence} {}",
+            why.lines().next().unwrap_or_default()
+        ),
+    });
+    match run {
+        Ok(true) => {
+            println!("the server holds the store");
+            ExitCode::SUCCESS
+        }
+        Ok(false) => {
+            println!("the server does not hold the store");
+            ExitCode::FAILURE
         }
         Err(error) => {
             eprintln!("countwheel: {error}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use countwheel_durable::store::conformance::varied_records;
 use countwheel_durable::store::{Change, Shard, Store, StoreError};
 use countwheel_durable::{Record, Revision, Shards};
-use countwheel_postgres::testing::{Cut, Proxy};
+use countwheel_postgres::conformance::{Cut, Proxy};
 use countwheel_postgres::{PostgresOptions, PostgresStore};
 
 fn four() -> Shards {

@@ -1,6 +1,5 @@
 mod conformance;
 mod exchanges;
-mod fences;
 mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -1,21 +1,21 @@
 //! Who was replaced writes nothing, what is under way is waited for, and what was lost is noticed.
 //! Each mistake that could break it is planted, and found.
 
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use countwheel_durable::store::conformance::varied_records;
 use countwheel_durable::store::{Before, Change, Commit, Shard, Store, StoreError};
-use countwheel_durable::{Record, Revision, Shards, TimerName};
-use countwheel_postgres::testing::{Mistake, Proxy, Server};
-use countwheel_postgres::{PostgresOptions, PostgresStore};
+use countwheel_durable::{Record, Revision, TimerName};
+
+use super::{Fresh, Mistake, Proxy};
+use crate::{PostgresOptions, PostgresStore};
 
 /// How long what is late is on its way.
 const LATE: Duration = Duration::from_millis(600);
 
-struct Scene {
-    server: Arc<Server>,
+/// A cluster of its own, with a proxy before it.
+pub(super) struct Scene {
     proxy: Proxy,
     options: PostgresOptions,
     mistake: Option<Mistake>,
@@ -24,18 +24,14 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(mistake: Option<Mistake>) -> Self {
-        let server = super::server();
-        let proxy = Proxy::start(server.port()).expect("a port");
-        let options = server.fresh();
-        let shards = Shards::new(4).expect("from 1 to 1024");
-        PostgresStore::make(&options, shards).expect("a fresh schema");
+    fn new(fresh: &Fresh, mistake: Option<Mistake>) -> Self {
+        let options = fresh.make(4);
+        let proxy = Proxy::before(&options).expect("the server has an address of TCP");
         let mut behind = options.clone();
-        (behind.url, behind.lanes) = (server.url_at(proxy.port()), 1);
+        (behind.through, behind.lanes) = (Some(proxy.port()), 1);
         Self {
             store: open(&behind, mistake),
             mistake,
-            server,
             proxy,
             options,
         }
@@ -46,10 +42,9 @@ impl Scene {
         PostgresStore::open(&self.options).expect("there is a cluster")
     }
 
-    fn execute(&self, statement: &str) -> String {
+    fn execute(&self, statement: &str) {
         let statement = statement.replace('@', &format!("\"{}\".", self.options.schema));
-        let said = self.server.execute(&statement);
-        said.expect("the server takes it").trim().to_owned()
+        super::execute(&self.options, &statement).expect("the server takes it");
     }
 }
 
@@ -83,7 +78,7 @@ fn name() -> TimerName {
     numbered(1).name
 }
 
-type Held = Result<(), String>;
+pub(super) type Held = Result<(), String>;
 
 fn require(holds: bool, what: &str) -> Held {
     if holds { Ok(()) } else { Err(what.to_owned()) }
@@ -142,7 +137,7 @@ fn a_commit_under_way_when_its_shard_is_taken(scene: &Scene) -> Held {
 /// A commit that was given up and sent again is not done a second time when the first comes.
 fn a_commit_that_comes_after_its_repetition(scene: &Scene) -> Held {
     let mut behind = scene.options.clone();
-    (behind.url, behind.lanes) = (scene.server.url_at(scene.proxy.port()), 1);
+    (behind.through, behind.lanes) = (Some(scene.proxy.port()), 1);
     behind.exchange_within = LATE / 2;
     let shard = Shard::ONLY;
     let store = &open(&behind, scene.mistake);
@@ -209,9 +204,9 @@ fn a_shard_that_is_refused_beside_another(scene: &Scene) -> Held {
     require(taken.last_revision == Revision(0), "the new owner is wrong")
 }
 
-type Check = fn(&Scene) -> Held;
+pub(super) type Check = fn(&Scene) -> Held;
 
-const CHECKS: [(&str, Check); 5] = [
+pub(super) const CHECKS: [(&str, Check); 5] = [
     (
         "a late commit of a replaced owner",
         a_late_commit_of_a_replaced_owner,
@@ -239,34 +234,8 @@ fn wait(span: Duration) {
     thread::sleep(span);
 }
 
-#[test]
-#[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
-fn every_fence_holds() {
-    thread::scope(|scope| {
-        for (what, check) in CHECKS {
-            scope.spawn(move || {
-                let held = check(&Scene::new(None));
-                assert_eq!(held, Ok(()), "{what}");
-            });
-        }
-    });
-}
-
-#[test]
-#[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
-fn every_planted_mistake_is_found() {
-    thread::scope(|scope| {
-        for mistake in Mistake::ALL {
-            scope.spawn(move || {
-                let found: Vec<_> = CHECKS
-                    .iter()
-                    .filter_map(|(what, check)| {
-                        Some((what, check(&Scene::new(Some(mistake))).err()?))
-                    })
-                    .collect();
-                println!("{mistake:?}: {found:?}");
-                assert!(!found.is_empty(), "{mistake:?} is not found");
-            });
-        }
-    });
+/// Checks a fence by its number; with a mistake, to see whether it is found.
+pub(super) fn check(number: usize, fresh: &Fresh, mistake: Option<Mistake>) -> Held {
+    let (_, check) = CHECKS[number];
+    check(&Scene::new(fresh, mistake))
 }

@@ -3,11 +3,14 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio_postgres::config::Host;
+
+use crate::PostgresOptions;
 
 /// Where a connection is cut, once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +31,7 @@ pub struct Proxy {
 
 #[derive(Debug)]
 struct Shared {
-    server: AtomicU16,
+    server: Mutex<(String, u16)>,
     delay_micros: AtomicU64,
     cut: Mutex<Option<Cut>>,
     sent: AtomicU64,
@@ -38,15 +41,32 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Listens on loopback, and leads to `server` there.
+    /// Listens on loopback, and leads to the server of these options.
+    ///
+    /// # Errors
+    /// If the URL is none or names no host and port, and if the system gives no port or no thread.
+    pub fn before(options: &PostgresOptions) -> io::Result<Self> {
+        let config: tokio_postgres::Config = options.url.parse().map_err(io::Error::other)?;
+        let Some(Host::Tcp(host)) = config.get_hosts().first() else {
+            return Err(io::Error::other("the URL names no host"));
+        };
+        let port = config.get_ports().first().copied().unwrap_or(5_432);
+        Self::to(host, port)
+    }
+
+    /// Listens on loopback, and leads to `port` there.
     ///
     /// # Errors
     /// If the system gives no port or no thread.
-    pub fn start(server: u16) -> io::Result<Self> {
+    pub fn start(port: u16) -> io::Result<Self> {
+        Self::to("127.0.0.1", port)
+    }
+
+    fn to(host: &str, server: u16) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared {
-            server: AtomicU16::new(server),
+            server: Mutex::new((host.to_owned(), server)),
             delay_micros: AtomicU64::new(0),
             cut: Mutex::new(None),
             sent: AtomicU64::new(0),
@@ -79,9 +99,9 @@ impl Proxy {
         self.port
     }
 
-    /// Leads to another server from the next connection on.
+    /// Leads to another server on this machine from the next connection on.
     pub fn lead_to(&self, server: u16) {
-        self.shared.server.store(server, Ordering::SeqCst);
+        *self.shared.server.lock() = ("127.0.0.1".to_owned(), server);
     }
 
     /// Closes each new connection at once, or takes them again.
@@ -130,7 +150,8 @@ impl Drop for Proxy {
 }
 
 fn pass(shared: &Arc<Shared>, caller: &TcpStream) -> io::Result<()> {
-    let server = TcpStream::connect(("127.0.0.1", shared.server.load(Ordering::SeqCst)))?;
+    let (host, port) = shared.server.lock().clone();
+    let server = TcpStream::connect((host.as_str(), port))?;
     for stream in [caller, &server] {
         stream.set_nodelay(true)?;
     }
