@@ -3,7 +3,7 @@
 //! | page | about |
 //! |---|---|
 //! | [first timer](first_timer) | names, deadlines, payloads, the verbs, recurring timers |
-//! | [which store](stores) | a directory, memory for tests, and a database to come |
+//! | [which store](stores) | a directory, memory for tests, and a PostgreSQL |
 //! | [handlers and threads](handlers) | which kinds there are, where each runs, which may wait |
 //! | [at least once](repeats) | what causes a repeat, and how a receiver recognises it |
 //! | [retry policies](retries) | delays, limits, dead timers |
@@ -21,7 +21,7 @@
 #[doc = include_str!("../guide/first_timer.md")]
 pub mod first_timer {}
 
-/// A directory, memory for tests, and a database to come.
+/// A directory, memory for tests, and a PostgreSQL.
 ///
 #[doc = include_str!("../guide/links.md")]
 ///

@@ -477,6 +477,9 @@ impl Timers {
         let Some(owned) = owned else {
             return asked.refuse(TimerError::NotOwned { shard });
         };
+        if let Some(reason) = hub.store.stuck(shard) {
+            return asked.refuse(TimerError::Unavailable { reason });
+        }
         if let Err(refused) = owned.take_in(asked) {
             let (asked, error) = *refused;
             asked.refuse(match error {

@@ -17,7 +17,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::session::{Failure, Refusal};
+use crate::session::{Failure, NO_ANSWER, Refusal};
 
 /// What every session of this store has set. Plans are made once: the arrays of a statement differ in
 /// length from turn to turn, and the index of names is right for every length.
@@ -128,10 +128,11 @@ impl Link {
                     }
                 }
             }));
-            match timeout(self.within, client.batch_execute(SESSION)).await {
+            let session = format!("{SESSION}; {}", limited_to(self.within));
+            match timeout(self.within, client.batch_execute(&session)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(away(&error)),
-                Err(_) => return Err(Failure::Away("no answer in time".to_owned())),
+                Err(_) => return Err(Failure::Away(NO_ANSWER.to_owned())),
             }
             Ok(Live {
                 client,
@@ -167,7 +168,7 @@ impl Link {
                 None => {
                     let prepared = timeout(within, live.client.prepare(&sql.text)).await;
                     let prepared = prepared
-                        .map_err(|_| Failure::Away("no answer in time".to_owned()))?
+                        .map_err(|_| Failure::Away(NO_ANSWER.to_owned()))?
                         .map_err(|error| match sent(&error) {
                             // It was read, and not done.
                             Failure::Broken(reason) => Failure::Away(reason),
@@ -179,7 +180,7 @@ impl Link {
             };
             live.notices.lock().clear();
             let rows = timeout(within, live.client.query(&statement, params)).await;
-            rows.map_err(|_| Failure::Broken("no answer in time".to_owned()))?
+            rows.map_err(|_| Failure::Broken(NO_ANSWER.to_owned()))?
                 .map_err(|error| sent(&error))
         });
         match asked {
@@ -205,8 +206,10 @@ impl Link {
             return Err(Failure::Away("not connected".to_owned()));
         };
         let done = block_on(self.runtime.as_ref(), async {
-            let done = timeout(within, live.client.batch_execute(text)).await;
-            done.map_err(|_| Failure::Broken("no answer in time".to_owned()))?
+            let (limit, usual) = (limited_to(within), limited_to(self.within));
+            let text = format!("{limit}; {text}; {usual}");
+            let done = timeout(within, live.client.batch_execute(&text)).await;
+            done.map_err(|_| Failure::Broken(NO_ANSWER.to_owned()))?
                 .map_err(|error| sent(&error))
         });
         if matches!(done, Err(Failure::Broken(_))) {
@@ -236,6 +239,14 @@ fn block_on<T>(runtime: Option<&Runtime>, future: impl Future<Output = T>) -> T 
     } else {
         runtime.block_on(future)
     }
+}
+
+/// The server ends a statement before its answer is given up: then it is known that it was not done.
+fn limited_to(within: Duration) -> String {
+    format!(
+        "SET statement_timeout = '{}ms'",
+        within.as_millis() * 9 / 10
+    )
 }
 
 /// What a failure before the statement was sent says.

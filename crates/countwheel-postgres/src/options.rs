@@ -33,10 +33,10 @@ pub struct PostgresOptions {
     /// How many connections read. At least 1; 4 by default.
     pub readers: usize,
     /// How long an exchange with the server may take before its connection is given up; 10 s by
-    /// default.
+    /// default. The server ends what takes nine tenths of it (`statement_timeout`).
     pub exchange_within: Duration,
-    /// How long a commit whose answer was lost is sent again until its shard is given up; 30 s by
-    /// default. The shard can be taken again then.
+    /// How long a commit whose answer was lost is sent again until its shard is given up; a day by
+    /// default. The shard can be taken again then, and the attempts that ran are made again.
     pub resolve_within: Duration,
     /// Whether a server is taken that may lose what it has acknowledged. Not by default.
     pub accept_loss: bool,
@@ -57,7 +57,7 @@ impl PostgresOptions {
             lanes: 4,
             readers: 4,
             exchange_within: Duration::from_secs(10),
-            resolve_within: Duration::from_secs(30),
+            resolve_within: Duration::from_secs(86_400),
             accept_loss: false,
             #[cfg(feature = "conformance")]
             through: None,

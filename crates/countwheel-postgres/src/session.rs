@@ -46,7 +46,15 @@ impl Refusal {
     }
 }
 
+/// The reason of a failure where the server has not answered in time.
+pub(crate) const NO_ANSWER: &str = "no answer in time";
+
 impl Failure {
+    /// Whether another connection may have an answer at once.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, Self::Broken(reason) if reason != NO_ANSWER)
+    }
+
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Away(reason) | Self::Broken(reason) | Self::Unwritable(reason) => reason.clone(),
@@ -197,6 +205,9 @@ pub(crate) trait Session: Send {
 
     /// The settings, if their version is later.
     fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure>;
+
+    /// Asks whether the server is there, once.
+    fn ping(&mut self) -> Result<(), Failure>;
 
     /// Waits before the next try.
     fn pause(&mut self, pause: Duration);

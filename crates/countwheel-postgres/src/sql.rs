@@ -206,7 +206,7 @@ impl SqlSession {
     /// done twice.
     fn ask(link: &mut Link, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Failure> {
         let mut asked = link.query(sql, params);
-        if matches!(asked, Err(Failure::Broken(_))) {
+        if asked.as_ref().is_err_and(Failure::is_closed) {
             asked = link.query(sql, params);
         }
         Ok(asked?.rows)
@@ -400,6 +400,11 @@ impl Session for SqlSession {
         });
         let version = SettingsVersion(version(rows.first()));
         Ok(Some(Settings::new(version, values)))
+    }
+
+    fn ping(&mut self) -> Result<(), Failure> {
+        let asked = self.link.query(&self.statements.settings_version, &[]);
+        asked.map(drop)
     }
 
     fn pause(&mut self, pause: Duration) {

@@ -13,7 +13,7 @@ use countwheel_durable::store::{
 use countwheel_durable::{
     Record, Revision, Settings, SettingsVersion, Shards, StateKind, TimerName,
 };
-use countwheel_time::{Clock, SystemClock};
+use countwheel_time::{Clock, Instant, SystemClock};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio_postgres::config::SslMode;
 
@@ -36,6 +36,10 @@ const PRUNED_EVERY: i64 = 1_000;
 const TURNS_KEPT: i64 = 64;
 /// How far revisions go on where the server may have forgotten some that were given.
 const REVISIONS_LEFT_OUT: u64 = 1 << 20;
+/// A commit that waits for longer is stuck.
+const MOMENT: Duration = Duration::from_secs(1);
+/// How long the server may take to say that it is there.
+const PROBE_WITHIN: Duration = Duration::from_secs(2);
 /// Between two tries of a commit.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -47,8 +51,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct PostgresStore {
     node: Bits,
     cluster: Cluster,
-    lanes: Vec<Mutex<Box<dyn Session>>>,
+    lanes: Vec<Lane>,
     readers: Readers,
+    /// Asks whether the server is there, and gives up soon.
+    probe: Mutex<Box<dyn Session>>,
     owned: RwLock<HashMap<Shard, Arc<Owned>>>,
     resolve_within: Duration,
     clock: Arc<dyn Clock>,
@@ -59,6 +65,13 @@ struct Owned {
     /// Held during a commit.
     held: Mutex<Held>,
     counts: Mutex<Counts>,
+}
+
+/// A connection that commits.
+struct Lane {
+    session: Mutex<Box<dyn Session>>,
+    /// Since when a commit waits for the server, and why.
+    waits: Mutex<Option<(Instant, String)>>,
 }
 
 /// The connections that read.
@@ -74,6 +87,34 @@ impl Readers {
         let (front, back) = self.sessions.split_at(first);
         let free = back.iter().chain(front).find_map(Mutex::try_lock);
         free.unwrap_or_else(|| self.sessions[first].lock())
+    }
+}
+
+impl Lane {
+    fn new(session: Box<dyn Session>) -> Self {
+        Self {
+            session: Mutex::new(session),
+            waits: Mutex::new(None),
+        }
+    }
+
+    /// A commit waits for the server from now on, unless it does already.
+    fn begin(&self, clock: &dyn Clock) {
+        let mut waits = self.waits.lock();
+        waits.get_or_insert_with(|| (clock.now(), "no answer yet".to_owned()));
+    }
+
+    fn note(&self, reason: String) {
+        if let Some((_, why)) = &mut *self.waits.lock() {
+            *why = reason;
+        }
+    }
+
+    /// Why its commit has waited for more than a moment.
+    fn stuck(&self, clock: &dyn Clock) -> Option<String> {
+        let waits = self.waits.lock();
+        let (since, reason) = waits.as_ref()?;
+        (clock.now().saturating_since(*since) > MOMENT).then(|| reason.clone())
     }
 }
 
@@ -143,14 +184,12 @@ impl PostgresStore {
         };
         let lanes = lanes.into_iter().map(session).collect();
         let readers = readers.into_iter().map(session).collect();
+        let probe = Link::new(route, options.exchange_within.min(PROBE_WITHIN / 2));
+        let probe = session(probe.map_err(|error| system(&error))?);
         let clock = Arc::new(SystemClock::new());
+        let within = options.resolve_within;
         Ok(Self::on(
-            cluster,
-            node,
-            lanes,
-            readers,
-            clock,
-            options.resolve_within,
+            cluster, node, lanes, readers, probe, clock, within,
         ))
     }
 
@@ -160,13 +199,15 @@ impl PostgresStore {
         node: Bits,
         lanes: Vec<Box<dyn Session>>,
         readers: Vec<Box<dyn Session>>,
+        probe: Box<dyn Session>,
         clock: Arc<dyn Clock>,
         resolve_within: Duration,
     ) -> Self {
         Self {
             node,
             cluster,
-            lanes: lanes.into_iter().map(Mutex::new).collect(),
+            lanes: lanes.into_iter().map(Lane::new).collect(),
+            probe: Mutex::new(probe),
             readers: Readers {
                 sessions: readers.into_iter().map(Mutex::new).collect(),
                 next: AtomicUsize::new(0),
@@ -174,6 +215,14 @@ impl PostgresStore {
             owned: RwLock::default(),
             resolve_within,
             clock,
+        }
+    }
+
+    /// Refuses a read where a commit waits for a server that does not answer: the read would wait, too.
+    fn may_read(&self, shard: Shard) -> Result<(), StoreError> {
+        match self.lanes[self.lane_of(shard)].stuck(&*self.clock) {
+            Some(reason) => Err(StoreError::Unavailable { reason }),
+            None => Ok(()),
         }
     }
 
@@ -188,7 +237,7 @@ impl PostgresStore {
     }
 
     fn session_of(&self, shard: Shard) -> MutexGuard<'_, Box<dyn Session>> {
-        self.lanes[self.lane_of(shard)].lock()
+        self.lanes[self.lane_of(shard)].session.lock()
     }
 
     /// Reads where the shard stands, of which this node has the token.
@@ -296,7 +345,8 @@ impl PostgresStore {
         let Some(first) = commits.first() else {
             return;
         };
-        let mut session = self.session_of(first.lease.shard);
+        let lane = &self.lanes[self.lane_of(first.lease.shard)];
+        let mut session = lane.session.lock();
         let session = &mut **session;
         // In one order, so two threads that hold some wait for each other in no circle.
         commits.sort_by_key(|wanted| wanted.lease.shard);
@@ -334,7 +384,8 @@ impl PostgresStore {
         // A later change of a setting is a later one.
         open.sort_by_key(|it| it.wanted.at);
         let mut tried = Tried::default();
-        self.write(session, &mut open, &mut tried);
+        self.write(lane, session, &mut open, &mut tried);
+        *lane.waits.lock() = None;
         for it in &mut open {
             let shard = it.wanted.lease.shard;
             match &it.wanted.result {
@@ -362,7 +413,13 @@ impl PostgresStore {
     }
 
     /// Writes the turns until each has its result.
-    fn write(&self, session: &mut dyn Session, open: &mut [Open<'_, '_>], tried: &mut Tried) {
+    fn write(
+        &self,
+        lane: &Lane,
+        session: &mut dyn Session,
+        open: &mut [Open<'_, '_>],
+        tried: &mut Tried,
+    ) {
         let began = self.clock.now();
         loop {
             let mut left: Vec<&mut Open<'_, '_>> = open
@@ -373,8 +430,13 @@ impl PostgresStore {
                 return;
             }
             let entries: Vec<_> = left.iter().map(|it| it.entry()).collect();
+            lane.begin(&*self.clock);
             let sent = session.turn(&entries);
-            let is_late = self.clock.now().saturating_since(began) >= self.resolve_within;
+            if let Err(failure) = &sent {
+                lane.note(failure.reason());
+            }
+            let waited = self.clock.now().saturating_since(began);
+            let is_late = waited >= self.resolve_within;
             match sent {
                 Ok(made) => {
                     for shard in made.shards {
@@ -415,7 +477,7 @@ impl PostgresStore {
                         drop(left);
                         for it in open.iter_mut() {
                             let mut own = *tried;
-                            self.write(session, std::slice::from_mut(it), &mut own);
+                            self.write(lane, session, std::slice::from_mut(it), &mut own);
                         }
                         return;
                     }
@@ -437,7 +499,7 @@ impl PostgresStore {
                         Failure::Refused(refusal) if refusal.is_full() => {
                             Some(Err(StoreError::Full { reason }))
                         }
-                        Failure::Refused(refusal) if refusal.is_passing() && is_late => {
+                        Failure::Refused(refusal) if refusal.is_passing() && waited > MOMENT => {
                             Some(Err(StoreError::Unavailable { reason }))
                         }
                         Failure::Refused(refusal) if refusal.is_passing() => {
@@ -679,6 +741,7 @@ impl Store for PostgresStore {
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.may_read(shard)?;
         read::get(&mut **self.readers.one(), &self.cluster.hash, shard, name)
     }
 
@@ -688,15 +751,18 @@ impl Store for PostgresStore {
         names: &mut dyn Iterator<Item = TimerName>,
         bytes: usize,
     ) -> Result<Found, StoreError> {
+        self.may_read(shard)?;
         let hash = &self.cluster.hash;
         read::get_many(&mut **self.readers.one(), hash, shard, names, bytes)
     }
 
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
+        self.may_read(shard)?;
         read::due(&mut **self.readers.one(), shard, scan)
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        self.may_read(shard)?;
         read::list(&mut **self.readers.one(), shard, filter)
     }
 
@@ -712,9 +778,23 @@ impl Store for PostgresStore {
         Ok(queues.collect())
     }
 
+    fn stuck(&self, shard: Shard) -> Option<String> {
+        self.lanes[self.lane_of(shard)].stuck(&*self.clock)
+    }
+
     fn reach(&self) -> Result<(), StoreError> {
-        let none_is_later = SettingsVersion(u64::MAX);
-        self.settings(none_is_later).map(drop)
+        let unavailable = |reason| Err(StoreError::Unavailable { reason });
+        let mut stuck = self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.stuck(&*self.clock));
+        if let Some(reason) = stuck.next() {
+            return unavailable(reason);
+        }
+        let Some(mut probe) = self.probe.try_lock_for(PROBE_WITHIN) else {
+            return unavailable("no answer yet".to_owned());
+        };
+        probe.ping().map_err(unanswered)
     }
 
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {

@@ -1,9 +1,11 @@
 //! The operator's settings: flags, and the environment for secrets.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,9 +67,18 @@ pub struct Serve {
     /// Refuse to start where there is no store: see `countwheel init`
     #[arg(long, conflicts_with = "store")]
     pub must_exist: bool,
-    /// In place of a data directory: the database that has the timers
+    /// In place of a data directory: the PostgreSQL that has the timers,
+    /// postgres://user:password@host:5432/database
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "COUNTWHEEL_STORE",
+        hide_env_values = true
+    )]
+    pub store: Option<StoreUrl>,
+    /// How the database is used
     #[command(flatten)]
-    pub database: Option<Database>,
+    pub database: DatabaseUse,
     /// Where to listen; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", value_parser = listen)]
     pub listen: SocketAddr,
@@ -121,48 +132,75 @@ pub struct Serve {
     pub log: Log,
 }
 
+/// The URL of a database, which may have a password: it is not shown.
+#[derive(Clone)]
+pub struct StoreUrl(String);
+
+impl StoreUrl {
+    /// The URL, with its password.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for StoreUrl {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a URL")
+    }
+}
+
 /// A cluster's database.
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Debug)]
 pub struct Database {
-    /// The PostgreSQL that has the timers: postgres://user:password@host:5432/database
+    /// The PostgreSQL: postgres://user:password@host:5432/database
     #[arg(
         long,
         value_name = "URL",
         env = "COUNTWHEEL_STORE",
         hide_env_values = true
     )]
-    pub store: String,
+    pub store: StoreUrl,
+    /// How it is used
+    #[command(flatten)]
+    pub database: DatabaseUse,
+}
+
+/// How a cluster's database is used.
+#[derive(Args, Clone, Debug)]
+pub struct DatabaseUse {
     /// Certificates (PEM) that the database's has to come from: the connection has TLS then
     #[arg(long, value_name = "FILE", requires = "store")]
     pub store_ca: Option<PathBuf>,
-    /// The schema with the tables
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "countwheel",
-        requires = "store"
-    )]
+    /// The schema with the tables in the database
+    #[arg(long, value_name = "NAME", default_value = "countwheel")]
     pub schema: String,
-    /// Also use a server with which acknowledged timers may be lost, such as one with fsync off
+    /// Also use a database with which acknowledged timers may be lost, such as one with fsync off
     #[arg(long, requires = "store")]
     pub accept_loss: bool,
-}
-
-/// Without the URL, which may have a password.
-impl fmt::Debug for Database {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Database")
-            .field("schema", &self.schema)
-            .field("accept_loss", &self.accept_loss)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Database {
     /// How the store is opened.
     #[must_use]
     pub fn options(&self) -> PostgresOptions {
-        let mut options = PostgresOptions::new(&self.store);
+        self.database.options(self.store.as_str())
+    }
+}
+
+impl DatabaseUse {
+    /// How the store at `url` is opened.
+    #[must_use]
+    pub fn options(&self, url: &str) -> PostgresOptions {
+        let mut options = PostgresOptions::new(url);
         options.schema.clone_from(&self.schema);
         options.accept_loss = self.accept_loss;
         options.ca.clone_from(&self.store_ca);

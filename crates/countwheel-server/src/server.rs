@@ -39,6 +39,8 @@ const FILES_EVERY: Duration = Duration::from_secs(1);
 /// How long deliveries may take to end when `dev` stops: nobody misses them.
 const DEV_GRACE: Duration = Duration::from_secs(1);
 const STORE_FAILED: u8 = 3;
+/// How long after the grace a stop may take to record what has ended.
+const STOP_AT_LAST: Duration = Duration::from_secs(30);
 
 /// Why the service did not start.
 #[derive(Debug, thiserror::Error)]
@@ -141,8 +143,8 @@ impl StartError {
 pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
     let token = args.token()?;
     let service = Service {
-        place: match (&args.database, &args.data) {
-            (Some(database), _) => Place::Database(database.options()),
+        place: match (&args.store, &args.data) {
+            (Some(url), _) => Place::Database(args.database.options(url.as_str())),
             (None, data) => Place::Directory {
                 data: data.clone().unwrap_or_default(),
                 must_exist: args.must_exist,
@@ -464,7 +466,16 @@ impl Service {
         }
         let grace = self.grace;
         let stopping = timers.clone();
-        let running = tokio::task::spawn_blocking(move || stopping.stop(grace)).await;
+        let stopped = tokio::task::spawn_blocking(move || stopping.stop(grace));
+        // A commit waits for a database that is away, for as long as that may be.
+        let running = tokio::time::timeout(grace + STOP_AT_LAST, stopped).await;
+        let Ok(running) = running else {
+            tracing::error!(
+                "the store cannot be reached: what was asked last is not known, and attempts that \
+                 ran will be repeated"
+            );
+            std::process::exit(STORE_FAILED.into());
+        };
         match running {
             Ok(0) => tracing::info!("stopped"),
             Ok(running) => tracing::warn!(running, "stopped: these attempts will be repeated"),

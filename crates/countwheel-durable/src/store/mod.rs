@@ -381,6 +381,14 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
+    /// Why a commit of the shard would wait now, and not for its turn: one before it has waited for more
+    /// than a moment for a store that cannot be reached. Its timers refuse requests meanwhile. Answered
+    /// at once.
+    fn stuck(&self, shard: Shard) -> Option<String> {
+        let _commits_wait_for_their_turn = shard;
+        None
+    }
+
     /// Which parts of the store's indexes are passed over, because they cannot be read. A store that
     /// has none of its own, or fails instead, says that there are no gaps.
     fn gaps(&self) -> Gaps {

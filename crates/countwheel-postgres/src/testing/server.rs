@@ -208,6 +208,31 @@ impl Server {
         self.end(Signal::INT);
     }
 
+    /// Stops all its processes where they are: it answers nothing, and its connections stay.
+    pub fn freeze(&self) {
+        self.signal_all(Signal::STOP);
+    }
+
+    /// Lets them go on.
+    pub fn thaw(&self) {
+        self.signal_all(Signal::CONT);
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        let Some(running) = &self.running else { return };
+        let postmaster = running.id();
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = all.filter_map(|it| it.file_name().to_str()?.parse::<i32>().ok());
+        for number in numbers {
+            let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
+            let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+            let is_its = parent.is_some_and(|it| it.trim() == postmaster.to_string());
+            if is_its || u32::try_from(number) == Ok(postmaster) {
+                let _gone_already = Pid::from_raw(number).map(|pid| kill_process(pid, signal));
+            }
+        }
+    }
+
     fn end(&mut self, signal: Signal) {
         if let Some(mut running) = self.running.take() {
             if let Ok(pid) = i32::try_from(running.id()) {
@@ -265,6 +290,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        self.thaw();
         self.crash();
     }
 }

@@ -3,15 +3,17 @@
 //!
 //! `COUNTWHEEL_KILLS` says how often, `COUNTWHEEL_SEED` repeats what is asked.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use countwheel_postgres::testing;
+use serde_json::json;
 
 use crate::harness::checker::judge;
 use crate::harness::load::{Load, span};
 use crate::harness::process::{Launch, Server, program};
 use crate::harness::receiver::Receiver;
-use crate::harness::{Directory, Random, figures, now_us, seed, setting, turn, wait};
+use crate::harness::{Directory, Random, figures, now_us, seed, setting, turn, wait, wait_until};
 
 /// What is killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,4 +98,51 @@ fn kills_of_the_service_lose_nothing() {
 #[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
 fn crashes_of_the_database_lose_nothing() {
     kill(Victim::Database, "the database and the service", 6);
+}
+
+/// A database that answers nothing for longer than an exchange may take: its connections are given up,
+/// and what was sent on them comes when it goes on. The process goes on, so nothing is delivered twice.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
+fn a_database_that_hangs_makes_nothing_happen_twice() {
+    const TIMERS: u64 = 300;
+    let _turn = turn();
+    let directory = Directory::new("postgres-hangs");
+    let database = testing::Server::start(&[]).expect("the stage has installed it");
+    let options = database.fresh();
+    let made = program()
+        .args(["cluster", "init", "--store", &options.url])
+        .args(["--schema", &options.schema])
+        .status();
+    assert!(made.expect("the program starts").success());
+    let receiver = Receiver::start();
+    let launch = Launch {
+        database: Some((options.url, options.schema)),
+        ..Launch::default()
+    };
+    let server = Server::start_as(&directory.join("data"), launch);
+    let mut caller = server.caller();
+    for number in 0..TIMERS {
+        let delay = format!("{}ms", 1_500 + 5 * number);
+        let body = json!({"in": delay, "target": {"url": receiver.url}});
+        let path = format!("/v1/queues/default/timers/hangs-{number}");
+        let reply = caller.ask("PUT", &path, Some(&body)).expect("it answers");
+        assert!((200..300).contains(&reply.status), "{:?}", reply.body);
+    }
+    let start = now_us();
+    database.freeze();
+    wait(Duration::from_secs(3));
+    let asked = now_us();
+    assert_eq!(says(&server, "/readyz"), Some(503), "it answers nothing");
+    assert!(now_us() - asked < 4_000_000, "and readiness says so soon");
+    assert_eq!(says(&server, "/healthz"), Some(200));
+    wait(Duration::from_secs(9)); // beyond what an exchange may take
+    database.thaw();
+    let frozen_us = now_us() - start;
+    wait_until("everything is delivered", || caller.is_quiet(now_us()));
+    assert_eq!(says(&server, "/readyz"), Some(200), "it is back");
+    let arrivals = receiver.arrivals();
+    let ids: BTreeSet<_> = arrivals.iter().map(|arrival| &arrival.id).collect();
+    assert_eq!(ids.len() as u64, TIMERS, "after {frozen_us} us");
+    assert_eq!(arrivals.len() as u64, TIMERS, "some came twice");
 }
