@@ -86,11 +86,13 @@ pub enum TroubleReason {
     Scrub,
     /// The wall clock stands before what an earlier process committed.
     ClockBehindCommits,
+    /// A database lost commits that it had acknowledged.
+    LostCommits,
 }
 
 impl TroubleReason {
     /// Every reason.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::UnreadableRecord,
         Self::UnreadableIndex,
         Self::RunLeftAlone,
@@ -98,6 +100,7 @@ impl TroubleReason {
         Self::DiskFull,
         Self::Scrub,
         Self::ClockBehindCommits,
+        Self::LostCommits,
     ];
 
     /// The reason as a metric's label has it.
@@ -111,6 +114,7 @@ impl TroubleReason {
             Self::DiskFull => "disk_full",
             Self::Scrub => "scrub",
             Self::ClockBehindCommits => "clock_behind_commits",
+            Self::LostCommits => "lost_commits",
         }
     }
 }

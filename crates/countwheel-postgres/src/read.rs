@@ -4,10 +4,10 @@ use countwheel_durable::store::page::DueBuilder;
 use countwheel_durable::store::{
     DueEntry, DuePage, DueScan, Filter, Found, Page, Position, QueueCounts, Shard, StoreError,
 };
-use countwheel_durable::{QueueName, Record, Revision, StateKind, TimerName};
+use countwheel_durable::{QueueName, Record, Revision, TimerName};
 use countwheel_time::Timestamp;
 
-use crate::body::{self, BodyError, Columns};
+use crate::body::{self, Columns};
 use crate::hash::NameHash;
 use crate::session::{Failure, RecordRow, Session};
 
@@ -32,10 +32,6 @@ fn unreadable(problem: &dyn std::fmt::Display) -> StoreError {
 
 fn name(queue: &str, key: &str) -> Result<TimerName, StoreError> {
     TimerName::from_text(queue, key).map_err(|error| unreadable(&error))
-}
-
-fn kind(column: i8) -> Result<StateKind, StoreError> {
-    body::kind_of(column).ok_or_else(|| unreadable(&BodyError::State { column }))
 }
 
 /// The first position behind another one; the first of all behind none, and `None` behind the last of
@@ -66,7 +62,7 @@ fn record(row: RecordRow, name: &TimerName) -> Result<Record, StoreError> {
         state: row.state,
         payload: row.payload,
     };
-    body::decode(columns, &row.body).map_err(|error| unreadable(&error))
+    body::decode(columns, &row.body).map_err(|error| unreadable(&format!("timer {name}: {error}")))
 }
 
 pub(crate) fn get(
@@ -141,10 +137,15 @@ pub(crate) fn due(
             if wanted != row.queue {
                 continue;
             }
+            // What is wrong with a record is found when it is read, and that of a name when it is listed.
+            let Ok(name) = name(&row.queue, &row.key) else {
+                tracing::error!(queue = row.queue, key = row.key, "a name cannot be read");
+                continue;
+            };
             let entry = DueEntry {
                 wake: row.wake,
-                name: name(&row.queue, &row.key)?,
-                kind: Some(kind(row.state)?),
+                name,
+                kind: body::kind_of(row.state),
             };
             if !page.take(entry) {
                 return Ok(page.finish());
@@ -189,8 +190,8 @@ pub(crate) fn list(
             break;
         };
         last = Some(position((row.due, row.revision)));
-        let name = name(&row.queue, &row.key)?;
-        match record(row, &name) {
+        let read = name(&row.queue, &row.key).and_then(|name| record(row, &name));
+        match read {
             Ok(record) => page.records.push(record),
             Err(_) => page.unreadable += 1,
         }

@@ -91,6 +91,12 @@ CREATE TABLE @turn (
     writes int4 NOT NULL DEFAULT 0,
     PRIMARY KEY (shard, seq)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+CREATE TABLE @loss (
+    shard int2 NOT NULL,
+    turn int8 NOT NULL,
+    noticed timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (shard, turn)
+);
 CREATE TABLE @setting (
     name text COLLATE "C" PRIMARY KEY,
     version int8 NOT NULL,
@@ -204,11 +210,34 @@ pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, Post
     let row = rows.first().ok_or_else(|| damaged("meta is empty"))?;
     let shards = u16::try_from(row.get::<_, i16>(1)).ok();
     let shards = shards.and_then(Shards::new);
+    let shards = shards.ok_or_else(|| damaged("the number of shards"))?;
     let key: &[u8] = row.get(2);
     let key = key.try_into().map_err(|_| damaged("the key of names"))?;
-    Ok(Cluster {
+    let cluster = Cluster {
         id: number::read(row.get(0)),
-        shards: shards.ok_or_else(|| damaged("the number of shards"))?,
+        shards,
         hash: NameHash::new(key),
-    })
+    };
+    let whole = schema.sql(
+        "whole",
+        "SELECT (SELECT count(*) FROM @shard), (SELECT count(DISTINCT shard) FROM @turn), \
+         (SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass($1)), \
+         (SELECT count(*) FROM @setting)",
+    );
+    let timers = format!("\"{}\".timer", schema.as_str());
+    let found = link.query(&whole, &[&timers])?.rows;
+    let found = found
+        .first()
+        .map(|row| [0, 1, 2].map(|at| row.get::<_, i64>(at)));
+    let count = i64::from(shards.count());
+    let partitions = count.min(PARTITIONS.into());
+    match found {
+        Some([rows, _, _]) if rows != count => Err(damaged("rows of shard are missing")),
+        Some([_, turns, _]) if turns != count => Err(damaged("a shard has no turn")),
+        Some([_, _, tables]) if tables != partitions => {
+            Err(damaged("a partition of timer is missing"))
+        }
+        Some(_) => Ok(cluster),
+        None => Err(damaged("it says nothing of itself")),
+    }
 }

@@ -206,6 +206,12 @@ pub(crate) trait Session: Send {
     /// The settings, if their version is later.
     fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure>;
 
+    /// Writes down that the turn `seq` of a shard was acknowledged and is missing.
+    fn note_loss(&mut self, shard: Shard, seq: i64) -> Result<(), Failure>;
+
+    /// Which acknowledged turns were found missing, and nobody has acknowledged that.
+    fn losses(&mut self) -> Result<Vec<(Shard, i64)>, Failure>;
+
     /// Asks whether the server is there, once.
     fn ping(&mut self) -> Result<(), Failure>;
 

@@ -40,6 +40,8 @@ pub(crate) struct Statements {
     counts: Sql,
     settings_version: Sql,
     settings: Sql,
+    note_loss: Sql,
+    losses: Sql,
 }
 
 impl Statements {
@@ -182,6 +184,14 @@ impl Statements {
                  GROUP BY queue, state ORDER BY queue",
             ),
             settings_version: schema.sql("settings_version", "SELECT settings_version FROM @meta"),
+            note_loss: schema.sql(
+                "note_loss",
+                "INSERT INTO @loss (shard, turn) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+            ),
+            losses: schema.sql(
+                "losses",
+                "SELECT shard, turn FROM @loss ORDER BY shard, turn LIMIT 64",
+            ),
             settings: schema.sql(
                 "settings",
                 "SELECT m.settings_version, s.name, s.version, s.value \
@@ -400,6 +410,19 @@ impl Session for SqlSession {
         });
         let version = SettingsVersion(version(rows.first()));
         Ok(Some(Settings::new(version, values)))
+    }
+
+    fn note_loss(&mut self, shard: Shard, seq: i64) -> Result<(), Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed(), &seq];
+        Self::ask(&mut self.link, &self.statements.note_loss, params).map(drop)
+    }
+
+    fn losses(&mut self) -> Result<Vec<(Shard, i64)>, Failure> {
+        let rows = Self::ask(&mut self.link, &self.statements.losses, &[])?;
+        let rows = rows.iter();
+        Ok(rows
+            .map(|row| (Shard(row.get::<_, i16>(0).cast_unsigned()), row.get(1)))
+            .collect())
     }
 
     fn ping(&mut self) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! The store: who owns what in this process, and how a commit becomes certain.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,8 @@ use countwheel_durable::store::{
     QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
-    Record, Revision, Settings, SettingsVersion, Shards, StateKind, TimerName,
+    Record, Revision, Settings, SettingsVersion, Shards, StateKind, TimerName, Trouble,
+    TroubleReason,
 };
 use countwheel_time::{Clock, Instant, SystemClock};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -56,6 +57,8 @@ pub struct PostgresStore {
     /// Asks whether the server is there, and gives up soon.
     probe: Mutex<Box<dyn Session>>,
     owned: RwLock<HashMap<Shard, Arc<Owned>>>,
+    /// Turns that were acknowledged and are missing.
+    losses: Mutex<BTreeSet<(Shard, i64)>>,
     resolve_within: Duration,
     clock: Arc<dyn Clock>,
 }
@@ -188,9 +191,10 @@ impl PostgresStore {
         let probe = session(probe.map_err(|error| system(&error))?);
         let clock = Arc::new(SystemClock::new());
         let within = options.resolve_within;
-        Ok(Self::on(
-            cluster, node, lanes, readers, probe, clock, within,
-        ))
+        let store = Self::on(cluster, node, lanes, readers, probe, clock, within);
+        let losses = store.readers.one().losses()?;
+        store.losses.lock().extend(losses);
+        Ok(store)
     }
 
     /// On connections that are open, at least one of each.
@@ -213,6 +217,7 @@ impl PostgresStore {
                 next: AtomicUsize::new(0),
             },
             owned: RwLock::default(),
+            losses: Mutex::default(),
             resolve_within,
             clock,
         }
@@ -224,6 +229,23 @@ impl PostgresStore {
             Some(reason) => Err(StoreError::Unavailable { reason }),
             None => Ok(()),
         }
+    }
+
+    /// Forgets the losses that were noticed, once somebody has seen to them. Says how many there were.
+    ///
+    /// # Errors
+    /// [`PostgresError`] if the database cannot be used.
+    pub fn acknowledge_losses(options: &PostgresOptions) -> Result<u64, PostgresError> {
+        let (schema, route) = parsed(options)?;
+        let mut link = link(&route, options)?;
+        schema::find(&mut link, &schema)?;
+        let forget = schema.sql(
+            "forget_losses",
+            "WITH gone AS (DELETE FROM @loss RETURNING shard) SELECT count(*) FROM gone",
+        );
+        let rows = link.query(&forget, &[])?.rows;
+        let count = rows.first().map_or(0, |row| row.get::<_, i64>(0));
+        Ok(u64::try_from(count).unwrap_or(0))
     }
 
     /// Into how many shards the cluster is divided.
@@ -546,6 +568,10 @@ impl PostgresStore {
                 turn,
                 "the database lost acknowledged commits"
             );
+            self.losses.lock().insert((shard, turn));
+            if let Err(failure) = session.note_loss(shard, turn) {
+                tracing::error!(reason = failure.reason(), "the loss is not written down");
+            }
             let reason = format!("the database lost acknowledged commits: turn {turn} is missing");
             it.wanted.result = Some(Err(lost(shard, &reason)));
         }
@@ -778,6 +804,18 @@ impl Store for PostgresStore {
         Ok(queues.collect())
     }
 
+    fn troubles(&self) -> Vec<Trouble> {
+        let losses = self.losses.lock();
+        let detail = |&(shard, turn): &(Shard, i64)| {
+            let detail = format!(
+                "turn {turn} of shard {} was acknowledged and is missing",
+                shard.0
+            );
+            Trouble::new(TroubleReason::LostCommits, None, detail)
+        };
+        losses.iter().map(detail).collect()
+    }
+
     fn stuck(&self, shard: Shard) -> Option<String> {
         self.lanes[self.lane_of(shard)].stuck(&*self.clock)
     }
@@ -794,7 +832,13 @@ impl Store for PostgresStore {
         let Some(mut probe) = self.probe.try_lock_for(PROBE_WITHIN) else {
             return unavailable("no answer yet".to_owned());
         };
-        probe.ping().map_err(unanswered)
+        probe.ping().map_err(unanswered)?;
+        if !self.losses.lock().is_empty() {
+            // Somebody may have acknowledged them.
+            let losses = probe.losses().map_err(unanswered)?;
+            *self.losses.lock() = losses.into_iter().collect();
+        }
+        Ok(())
     }
 
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {

@@ -220,6 +220,12 @@ pub enum Cluster {
         #[arg(long, value_name = "N", default_value_t = 64, value_parser = shards)]
         shards: u16,
     },
+    /// Acknowledge that the database lost commits: the health of the service is well again
+    AcknowledgeLoss {
+        /// Where
+        #[command(flatten)]
+        database: Database,
+    },
 }
 
 /// The numbers of shards that a cluster may have.

@@ -82,19 +82,25 @@ impl Anew {
 /// Runs a command on a cluster's database to its end.
 #[must_use]
 pub fn cluster(command: &Cluster) -> ExitCode {
-    let Cluster::Init { database, shards } = command;
-    let options = database.options();
-    let count = *shards;
-    let made = match Shards::new(count) {
-        Some(shards) => PostgresStore::make(&options, shards),
-        None => return ExitCode::from(FAILED),
+    let done = match command {
+        Cluster::Init { database, shards } => {
+            let options = database.options();
+            let made = Shards::new(*shards).map(|shards| PostgresStore::make(&options, shards));
+            made.unwrap_or(Ok(())).map(|()| {
+                format!(
+                    "made a cluster of {shards} shards in schema {}",
+                    options.schema
+                )
+            })
+        }
+        Cluster::AcknowledgeLoss { database } => {
+            let count = PostgresStore::acknowledge_losses(&database.options());
+            count.map(|count| format!("{count} lost turns are acknowledged"))
+        }
     };
-    match made {
-        Ok(()) => {
-            println!(
-                "made a cluster of {count} shards in schema {}",
-                options.schema
-            );
+    match done {
+        Ok(done) => {
+            println!("{done}");
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -1,5 +1,6 @@
 mod conformance;
 mod exchanges;
+mod failover;
 mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,4 +17,12 @@ fn server() -> Arc<Server> {
         *shared = Arc::downgrade(&server);
         server
     })
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a server is waited for in real time"
+)]
+fn wait(span: std::time::Duration) {
+    std::thread::sleep(span);
 }

@@ -1,0 +1,158 @@
+//! The primary crashes, and a standby takes its place: with a synchronous one nothing that was
+//! acknowledged is lost, with an asynchronous one the loss is said.
+//!
+//! `COUNTWHEEL_FAILOVERS` says how often the first happens.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use countwheel_durable::store::conformance::varied_records;
+use countwheel_durable::store::{Change, Lease, Shard, Store, StoreError};
+use countwheel_durable::{Record, Revision, Shards, TimerName, TroubleReason};
+use countwheel_postgres::conformance::Proxy;
+use countwheel_postgres::testing::Server;
+use countwheel_postgres::{PostgresOptions, PostgresStore};
+
+/// A primary, and the store behind a proxy that leads to whoever is the primary.
+struct Scene {
+    primary: Server,
+    proxy: Proxy,
+    options: PostgresOptions,
+    store: PostgresStore,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let primary = Server::start(&["max_wal_senders=4"]).expect("the stage has installed it");
+        let proxy = Proxy::start(primary.port()).expect("a port");
+        let mut options = primary.fresh();
+        let shards = Shards::new(4).expect("from 1 to 1024");
+        PostgresStore::make(&options, shards).expect("a fresh schema");
+        options.url = primary.url_at(proxy.port());
+        let store = PostgresStore::open(&options).expect("there is a cluster");
+        Self {
+            primary,
+            proxy,
+            options,
+            store,
+        }
+    }
+
+    /// The standby takes the place of the primary, which is gone.
+    fn fail_over(&mut self, standby: Server) {
+        self.primary.crash();
+        standby.promote().expect("it is a standby");
+        self.proxy.lead_to(standby.port());
+        self.primary = standby;
+    }
+}
+
+fn numbered(number: u64) -> Record {
+    let mut record = varied_records().swap_remove(1);
+    record.name = TimerName::new("failover", format!("{number}")).expect("a good name");
+    record.revision = Revision(number);
+    record
+}
+
+fn commit(store: &PostgresStore, lease: Lease, number: u64) -> Result<(), StoreError> {
+    store.commit(lease, &[Change::put(numbered(number))])
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
+fn a_synchronous_standby_loses_nothing() {
+    let times = std::env::var("COUNTWHEEL_FAILOVERS").ok();
+    let times: u64 = times.map_or(2, |text| text.parse().expect("a number"));
+    let mut scene = Scene::new();
+    let mut acknowledged = 0;
+    for _ in 0..times {
+        let standby = scene
+            .primary
+            .standby(&[])
+            .expect("a copy of a running server");
+        scene
+            .primary
+            .execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            .and_then(|_| scene.primary.execute("SELECT pg_reload_conf()"))
+            .expect("we may");
+        let lease = scene.store.acquire(Shard::ONLY).expect("it is free").lease;
+        let (stop, store) = (AtomicBool::new(false), &scene.store);
+        let (from, clock) = (acknowledged, &stop);
+        let primary = &mut scene.primary;
+        acknowledged = thread::scope(|scope| {
+            let committing = scope.spawn(move || {
+                let mut number = from;
+                while !clock.load(Ordering::SeqCst) {
+                    match commit(store, lease, number + 1) {
+                        Ok(()) => number += 1,
+                        Err(StoreError::Unavailable { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                number
+            });
+            super::wait(Duration::from_millis(300));
+            primary.crash();
+            standby.promote().expect("it is a standby");
+            // It waits for no standby of its own yet.
+            standby
+                .execute("ALTER SYSTEM RESET synchronous_standby_names")
+                .and_then(|_| standby.execute("SELECT pg_reload_conf()"))
+                .expect("we may");
+            scene.proxy.lead_to(standby.port());
+            super::wait(Duration::from_millis(300));
+            stop.store(true, Ordering::SeqCst);
+            committing.join().expect("no commit fails")
+        });
+        scene.primary = standby;
+        for number in 1..=acknowledged {
+            let name = numbered(number).name;
+            let found = scene.store.get(Shard::ONLY, &name).expect("it is there");
+            assert_eq!(found, Some(numbered(number)), "of {acknowledged}");
+        }
+        assert!(scene.store.troubles().is_empty());
+    }
+    println!("{times} failovers, {acknowledged} commits, none lost");
+    assert!(acknowledged > times, "{acknowledged}");
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
+fn what_an_asynchronous_standby_lost_is_said_until_it_is_acknowledged() {
+    let mut scene = Scene::new();
+    let lease = scene.store.acquire(Shard::ONLY).expect("it is free").lease;
+    for number in 1..=3 {
+        commit(&scene.store, lease, number).expect("it is owned");
+    }
+    let mut standby = scene
+        .primary
+        .standby(&[])
+        .expect("a copy of a running server");
+    standby.crash(); // it hears no more
+    for number in 4..=6 {
+        commit(&scene.store, lease, number).expect("it is owned");
+    }
+    scene.primary.crash();
+    standby.go_on().expect("it comes up again");
+    scene.fail_over(standby);
+
+    let lost = commit(&scene.store, lease, 7);
+    let is_said =
+        matches!(&lost, Err(StoreError::Lost { reason, .. }) if reason.contains("turn 6"));
+    assert!(is_said, "{lost:?}");
+    let again = scene.store.acquire(Shard::ONLY).expect("it is free");
+    assert!(again.last_revision >= Revision(3 + (1 << 20)), "{again:?}");
+    commit(&scene.store, again.lease, again.last_revision.0 + 1).expect("it is owned");
+
+    let other = PostgresStore::open(&scene.options).expect("there is a cluster");
+    for store in [&scene.store, &other] {
+        let troubles = store.troubles();
+        let reasons: Vec<_> = troubles.iter().map(|one| one.reason).collect();
+        assert_eq!(reasons, [TroubleReason::LostCommits], "{troubles:?}");
+    }
+    let count = PostgresStore::acknowledge_losses(&scene.options).expect("it is there");
+    assert_eq!(count, 1);
+    scene.store.reach().expect("it is there");
+    assert!(scene.store.troubles().is_empty());
+}
