@@ -241,3 +241,26 @@ pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, Post
         None => Err(damaged("it says nothing of itself")),
     }
 }
+
+/// Looks whether the user may do all that the store does.
+pub(crate) fn check_rights(link: &mut Link, schema: &SchemaName) -> Result<(), PostgresError> {
+    let ask = Sql {
+        name: "rights",
+        text: "SELECT t FROM unnest($1::text[]) AS t \
+               WHERE NOT has_table_privilege(t, 'SELECT') \
+               OR NOT has_table_privilege(t, 'INSERT') \
+               OR NOT has_table_privilege(t, 'UPDATE') \
+               OR NOT has_table_privilege(t, 'DELETE')"
+            .to_owned(),
+    };
+    let tables = ["meta", "shard", "turn", "setting", "loss", "timer"];
+    let tables = tables.map(|table| format!("\"{}\".{table}", schema.as_str()));
+    let refused = link.query(&ask, &[&tables.as_slice()])?.rows;
+    match refused.first() {
+        None => Ok(()),
+        Some(row) => Err(PostgresError::Unfit {
+            found: format!("the user may not read and write {}", row.get::<_, &str>(0)),
+            remedy: "grant SELECT, INSERT, UPDATE and DELETE on all tables of the schema",
+        }),
+    }
+}

@@ -176,6 +176,13 @@ impl PostgresStore {
         checks::check(one, options.accept_loss)?;
         checks::check_pooler(one, other)?;
         let cluster = schema::find(one, &schema)?;
+        schema::check_rights(one, &schema)?;
+        let mut probe = Link::new(route, options.exchange_within.min(PROBE_WITHIN / 2))
+            .map_err(|error| system(&error))?;
+        // Before a shard is taken: who takes one and cannot go on has ended the owner before.
+        for link in lanes.iter_mut().chain(&mut readers).chain([&mut probe]) {
+            link.connect()?;
+        }
         let node = match options.node {
             Some(node) => Bits(node.to_be_bytes()),
             None => Bits::random().map_err(|error| system(&error))?,
@@ -187,8 +194,7 @@ impl PostgresStore {
         };
         let lanes = lanes.into_iter().map(session).collect();
         let readers = readers.into_iter().map(session).collect();
-        let probe = Link::new(route, options.exchange_within.min(PROBE_WITHIN / 2));
-        let probe = session(probe.map_err(|error| system(&error))?);
+        let probe = session(probe);
         let clock = Arc::new(SystemClock::new());
         let within = options.resolve_within;
         let store = Self::on(cluster, node, lanes, readers, probe, clock, within);

@@ -28,9 +28,9 @@ const PATTERNS: [&str; 12] = [
 ];
 
 /// The groups of the durable promises, numbered in the same way.
-const DURABLE: [&str; 25] = [
+const DURABLE: [&str; 26] = [
     "NEV", "ACK", "UNK", "DLV", "ORD", "RMV", "REV", "RET", "DED", "REC", "FAR", "SUS", "FUL",
-    "DMG", "DIR", "SNP", "SHD", "CNF", "DRN", "LIM", "LST", "LAT", "HND", "WBH", "HTP",
+    "DMG", "DIR", "SNP", "SHD", "PGS", "CNF", "DRN", "LIM", "LST", "LAT", "HND", "WBH", "HTP",
 ];
 
 /// No fewer promises are in that document.
@@ -237,7 +237,16 @@ fn kind_of(files: &BTreeMap<String, Functions>, test: &str) -> Option<Kind> {
 /// Whether the gate has a stage for the module of this test of the real program.
 fn is_stage(test: &str) -> bool {
     let module = test.split("::").next().unwrap();
-    read("xtask/src/gate.rs").contains(&format!("name: \"{module}\","))
+    let gate = read("xtask/src/gate.rs");
+    let is_one = |stage: &str| gate.contains(&format!("name: \"{stage}\","));
+    // A stage may have a folder of files.
+    let crates = fs::read_dir(repository().join("crates")).unwrap();
+    let proofs = crates.map(|krate| krate.unwrap().path().join("tests/proofs"));
+    let folders = proofs.flat_map(|proofs| fs::read_dir(proofs).into_iter().flatten());
+    let mut folders = folders.map(|folder| folder.unwrap().path());
+    let is_in =
+        |folder: PathBuf| folder.join(format!("{module}.rs")).exists() && is_one(&name_of(&folder));
+    is_one(module) || folders.any(is_in)
 }
 
 /// The variants of the enumerations of a file that says at its head that it is about mistakes.

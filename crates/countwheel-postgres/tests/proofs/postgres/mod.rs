@@ -1,6 +1,7 @@
 mod conformance;
 mod exchanges;
 mod failover;
+mod refusals;
 mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
