@@ -131,6 +131,28 @@ pub struct OverdueCount {
 }
 
 impl Stats {
+    /// What stays of a scheduler that has ended: what it has counted, and nothing that it holds.
+    pub(crate) fn ended(self) -> Self {
+        Self {
+            in_window: 0,
+            window_bytes: 0,
+            capped_queues: 0,
+            caught_up_to: None,
+            catching_up: false,
+            last_step_micros: 0,
+            committed_before: None,
+            line_skew_micros: 0,
+            in_flight: 0,
+            suspects: 0,
+            overdue: OverdueCount {
+                as_of: Timestamp::MAX,
+                is_exact: true,
+                ..OverdueCount::default()
+            },
+            ..self
+        }
+    }
+
     /// The sum of the counts of two schedulers. What is not a count is that of the one that is further
     /// behind or off.
     pub(crate) fn with(self, other: &Self) -> Self {

@@ -132,6 +132,8 @@ pub(crate) struct Hub {
     /// Where turns are committed together: shards of the same lane in one place.
     lanes: Vec<Arc<Together>>,
     owned: RwLock<BTreeMap<Shard, Arc<Owned>>>,
+    /// What schedulers have counted that are gone: no count goes back when a shard does.
+    counted: Mutex<Option<Stats>>,
     /// Held while a shard is taken.
     taking: Mutex<()>,
     ends: Arc<Mutex<Ends>>,
@@ -279,6 +281,7 @@ impl Timers {
             },
             lanes,
             owned: RwLock::default(),
+            counted: Mutex::default(),
             taking: Mutex::default(),
             ends,
             readers: OnceLock::new(),
@@ -344,7 +347,11 @@ impl Timers {
         if let Some(reason) = &hub.ends.lock().store_failed {
             started.store_failed(reason);
         }
-        hub.owned.write().insert(shard, Arc::clone(&started));
+        let mut all = hub.owned.write();
+        if let Some(before) = all.insert(shard, Arc::clone(&started)) {
+            hub.count(&before);
+        }
+        drop(all);
         if hub.ends.lock().is_stopping {
             // Who stops may have come too early to see it.
             started.tell_to_stop(Duration::ZERO);
@@ -373,6 +380,7 @@ impl Timers {
         let mut all = self.hub.owned.write();
         if all.get(&shard).is_some_and(|it| Arc::ptr_eq(it, &owned)) {
             all.remove(&shard);
+            self.hub.count(&owned);
         }
         left
     }
@@ -1270,7 +1278,9 @@ impl Timers {
         let all = owned
             .values()
             .map(|owned| owned.mailbox.stats.lock().clone());
-        all.reduce(|sum, other| sum.with(&other))
+        let counted = self.hub.counted.lock().clone();
+        all.chain(counted)
+            .reduce(|sum, other| sum.with(&other))
             .unwrap_or_default()
     }
 
@@ -1425,6 +1435,16 @@ impl Drop for StopOnDrop {
 }
 
 impl Hub {
+    /// Keeps what a scheduler has counted that is gone.
+    fn count(&self, owned: &Owned) {
+        let ended = owned.mailbox.stats.lock().clone().ended();
+        let mut counted = self.counted.lock();
+        *counted = Some(match counted.take() {
+            Some(before) => before.with(&ended),
+            None => ended,
+        });
+    }
+
     /// The one shard that all of these are about. Settings are of all shards: they go with the timers
     /// beside them, or to any shard that is owned.
     fn shard_of(&self, requests: &[Request]) -> Result<Shard, TimerError> {

@@ -242,9 +242,14 @@ fn a_lost_shard_ends_alone_and_can_be_taken_again() {
     timers.take(taken).unwrap(); // it stays as it is
     assert_eq!(timers.owned()[&taken], Health::Running);
     timers.call(set(name("a"), HOUR)).unwrap();
+    timers.hand_over(taken, Duration::ZERO);
+    timers.take(taken).unwrap();
     assert!(timers.take(Shard(8)).is_err());
     assert_eq!(timers.stop(Duration::ZERO), 0);
     assert_eq!(timers.health(), Health::Stopped);
+    // No count went back when a shard did: four sets, of which the one that was refused was decided.
+    let stats = timers.stats();
+    assert_eq!((stats.set, stats.in_flight), (4, 0));
     assert!(timers.take(taken).is_err());
     assert!(matches!(
         timers.call(set(name("a"), HOUR)),
