@@ -27,6 +27,20 @@ struct Queue {
     waiting: Vec<Waiting>,
 }
 
+impl Queue {
+    /// Takes turns with at most so many changes together, and the first in any case.
+    fn take(&mut self, most: usize) -> Vec<Waiting> {
+        let mut changes = 0;
+        let fitting = self.waiting.iter().take_while(|waiting| {
+            let is_first = changes == 0;
+            changes += waiting.turn.changes().len();
+            is_first || changes <= most
+        });
+        let count = fitting.count();
+        self.waiting.drain(..count).collect()
+    }
+}
+
 /// A turn that waits for its commit.
 struct Waiting {
     turn: Turn,
@@ -100,9 +114,10 @@ impl Together {
         }
     }
 
-    /// Commits what waits.
+    /// Commits what waits, as far as the store makes it together.
     fn lead(&self) {
-        let waiting = mem::take(&mut self.queue.lock().waiting);
+        let most = self.store.changes_together();
+        let waiting = self.queue.lock().take(most);
         let next = Next(self);
         let mut led = Led {
             waiting,

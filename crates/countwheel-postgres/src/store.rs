@@ -772,6 +772,10 @@ impl Store for PostgresStore {
         self.lanes.len()
     }
 
+    fn changes_together(&self) -> usize {
+        CHANGES_MAX
+    }
+
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
         self.may_read(shard)?;
         read::get(&mut **self.readers.one(), &self.cluster.hash, shard, name)

@@ -277,6 +277,13 @@ pub trait Store: Send + Sync {
         1
     }
 
+    /// How many changes the store likes to make in one call of [`commit_all`](Self::commit_all): of the
+    /// turns that wait, so many are committed together, and the others next. A turn that has more is
+    /// committed alone. So nobody waits for the answers of what one statement or one frame cannot hold.
+    fn changes_together(&self) -> usize {
+        usize::MAX
+    }
+
     /// The record of that name.
     ///
     /// # Errors

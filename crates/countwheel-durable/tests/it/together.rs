@@ -29,6 +29,7 @@ enum Mood {
 struct Gate {
     inner: MemoryStore,
     lanes: usize,
+    changes_together: usize,
     mood: Arc<(Mutex<Mood>, Condvar)>,
     made: Arc<Mutex<Vec<Vec<Shard>>>>,
 }
@@ -38,6 +39,7 @@ impl Gate {
         Self {
             inner: MemoryStore::new(1),
             lanes: 1,
+            changes_together: usize::MAX,
             mood: Arc::new((Mutex::new(Mood::Works), Condvar::new())),
             made: Arc::default(),
         }
@@ -76,6 +78,10 @@ impl Store for Gate {
 
     fn lanes(&self) -> usize {
         self.lanes
+    }
+
+    fn changes_together(&self) -> usize {
+        self.changes_together
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
@@ -214,4 +220,31 @@ fn a_commit_of_one_lane_waits_for_none_of_another() {
         let lane = together[0].0 % 2;
         assert!(together.iter().all(|it| it.0 % 2 == lane), "{made:?}");
     }
+}
+
+#[test]
+fn no_more_turns_are_committed_together_than_the_store_likes() {
+    let gate = Gate {
+        changes_together: 4, // each set has a note of the clocks beside it at the most
+        ..Gate::new()
+    };
+    let timers = open(&gate);
+    let mut most = 0;
+    for _ in 0..1_000 {
+        let answers = queue_up(&gate, &timers);
+        for _ in 0..100 {
+            std::thread::yield_now();
+        }
+        gate.is(Mood::Works);
+        for answer in answers {
+            answer.recv_timeout(PATIENCE).unwrap().unwrap();
+        }
+        let made = gate.made.lock().unwrap().clone();
+        let all: BTreeSet<_> = made.iter().flatten().copied().collect();
+        assert_eq!(all.len(), usize::from(SHARDS), "{made:?}");
+        let largest = made.iter().map(Vec::len).max();
+        most = most.max(largest.unwrap_or(0));
+        assert!(most <= 4, "{made:?}");
+    }
+    assert!(most > 1, "none are committed together");
 }
