@@ -15,8 +15,8 @@ use crate::handler::Origin;
 use crate::pool::Pool;
 use crate::runner::{Asked, Common, Ended, Owned, is_handling, is_own_thread, shielded};
 use crate::store::{
-    Cursor, Filter, OnDisk, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard, Snapshot,
-    Store, StoreError, Summary, no_snapshots,
+    Cursor, Durability, Filter, OnDisk, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard,
+    Snapshot, Store, StoreError, Summary, no_snapshots,
 };
 
 use crate::together::Together;
@@ -1302,6 +1302,12 @@ impl Timers {
     /// [`StoreError::Unavailable`] if it cannot.
     pub fn reach(&self) -> Result<(), StoreError> {
         self.hub.store.reach()
+    }
+
+    /// What a loss of the machine that has the store would cost; `None` if the store does not say.
+    #[must_use]
+    pub fn durability(&self) -> Option<Durability> {
+        self.hub.store.durability()
     }
 
     /// What the schedulers or their store cannot read or do, while everything else goes on: a bounded

@@ -1,21 +1,26 @@
 //! What a server has to be like.
 
-use crate::PostgresError;
+use countwheel_durable::store::Durability;
+
 use crate::link::{Link, Sql};
+use crate::{PostgresError, PostgresOptions};
 
 /// The oldest server, as `server_version_num` says it.
 const OLDEST: i32 = 150_000;
 
-/// Looks whether the server keeps what it acknowledges. With `accept_loss`, only whether it can hold
-/// the store.
-pub(crate) fn check(link: &mut Link, accept_loss: bool) -> Result<(), PostgresError> {
+/// Looks whether the server can hold the store, and says what it keeps of what it acknowledges: no less
+/// than the options ask for.
+pub(crate) fn check(
+    link: &mut Link,
+    options: &PostgresOptions,
+) -> Result<Durability, PostgresError> {
     let ask = Sql {
         name: "checks",
         text: "SELECT current_setting('server_version_num')::int4, \
                current_setting('server_encoding'), pg_is_in_recovery(), \
                current_setting('transaction_read_only'), current_setting('fsync'), \
                current_setting('full_page_writes'), current_setting('synchronous_commit'), \
-               current_setting('server_version')"
+               current_setting('server_version'), current_setting('synchronous_standby_names')"
             .to_owned(),
     };
     let rows = link.query(&ask, &[])?.rows;
@@ -42,28 +47,38 @@ pub(crate) fn check(link: &mut Link, accept_loss: bool) -> Result<(), PostgresEr
         let found = "transaction_read_only is on".to_owned();
         return unfit(found, "name the primary, or a user that may write");
     }
-    if accept_loss {
-        return Ok(());
-    }
-    let refuse = |setting, column, remedy| {
-        let value = text(column).to_owned();
-        Err(PostgresError::Unsafe {
+    let unsafe_setting = [
+        ("fsync", 4, text(4) != "on"),
+        ("full_page_writes", 5, text(5) != "on"),
+        ("synchronous_commit", 6, matches!(text(6), "off" | "local")),
+    ]
+    .into_iter()
+    .find(|(_, _, is_unsafe)| *is_unsafe);
+    if let Some((setting, column, _)) = unsafe_setting {
+        if options.accept_loss {
+            return Ok(Durability::MayLose);
+        }
+        return Err(PostgresError::Unsafe {
             setting,
-            value,
-            remedy,
-        })
-    };
-    let set_on = "set it to on, or accept the loss with --accept-loss";
-    if text(4) != "on" {
-        return refuse("fsync", 4, set_on);
+            value: text(column).to_owned(),
+            remedy: "set it to on, or accept the loss with --accept-loss",
+        });
     }
-    if text(5) != "on" {
-        return refuse("full_page_writes", 5, set_on);
+    if !text(8).is_empty() {
+        return Ok(Durability::Standby);
     }
-    if matches!(text(6), "off" | "local") {
-        return refuse("synchronous_commit", 6, set_on);
+    if options.require_standby {
+        return unfit(
+            "synchronous_standby_names is empty: nobody but this server has what it acknowledges"
+                .to_owned(),
+            "name a standby there",
+        );
     }
-    Ok(())
+    Ok(if options.managed {
+        Durability::Managed
+    } else {
+        Durability::OneMachine
+    })
 }
 
 /// Looks whether a pooler gives another session to each transaction: while one session holds a

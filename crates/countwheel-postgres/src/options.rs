@@ -40,6 +40,12 @@ pub struct PostgresOptions {
     pub resolve_within: Duration,
     /// Whether a server is taken that may lose what it has acknowledged. Not by default.
     pub accept_loss: bool,
+    /// Whether only a server is taken that waits for a standby (`synchronous_standby_names`). Not by
+    /// default.
+    pub require_standby: bool,
+    /// Whether the server's storage keeps what it has when its machine is lost, as that of a vendor may:
+    /// the store cannot see it and believes it. Not by default.
+    pub managed: bool,
     /// The port of a proxy on loopback by whose way the connections go.
     #[cfg(feature = "conformance")]
     pub(crate) through: Option<u16>,
@@ -59,6 +65,8 @@ impl PostgresOptions {
             exchange_within: Duration::from_secs(10),
             resolve_within: Duration::from_secs(86_400),
             accept_loss: false,
+            require_standby: false,
+            managed: false,
             #[cfg(feature = "conformance")]
             through: None,
         }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use countwheel_durable::store::{
-    Before, Change, Commit, DuePage, DueScan, Fence, Filter, Found, Lease, Ownership, Page,
-    QueueCounts, Shard, Store, StoreError,
+    Before, Change, Commit, DuePage, DueScan, Durability, Fence, Filter, Found, Lease, Ownership,
+    Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{
     Record, Revision, Settings, SettingsVersion, Shards, StateKind, TimerName, Trouble,
@@ -59,6 +59,7 @@ pub struct PostgresStore {
     owned: RwLock<HashMap<Shard, Arc<Owned>>>,
     /// Turns that were acknowledged and are missing.
     losses: Mutex<BTreeSet<(Shard, i64)>>,
+    durability: Option<Durability>,
     resolve_within: Duration,
     clock: Arc<dyn Clock>,
 }
@@ -138,7 +139,7 @@ impl PostgresStore {
     pub fn make(options: &PostgresOptions, shards: Shards) -> Result<(), PostgresError> {
         let (schema, route) = parsed(options)?;
         let mut link = link(&route, options)?;
-        checks::check(&mut link, options.accept_loss)?;
+        checks::check(&mut link, options)?;
         schema::make(&mut link, &schema, shards)
     }
 
@@ -173,7 +174,7 @@ impl PostgresStore {
         };
         let (mut lanes, mut readers) = (links(options.lanes)?, links(options.readers)?);
         let (one, other) = (&mut lanes[0], &mut readers[0]);
-        checks::check(one, options.accept_loss)?;
+        let durability = checks::check(one, options)?;
         checks::check_pooler(one, other)?;
         let cluster = schema::find(one, &schema)?;
         schema::check_rights(one, &schema)?;
@@ -197,7 +198,8 @@ impl PostgresStore {
         let probe = session(probe);
         let clock = Arc::new(SystemClock::new());
         let within = options.resolve_within;
-        let store = Self::on(cluster, node, lanes, readers, probe, clock, within);
+        let mut store = Self::on(cluster, node, lanes, readers, probe, clock, within);
+        store.durability = Some(durability);
         let losses = store.readers.one().losses()?;
         store.losses.lock().extend(losses);
         Ok(store)
@@ -224,6 +226,7 @@ impl PostgresStore {
             },
             owned: RwLock::default(),
             losses: Mutex::default(),
+            durability: None,
             resolve_within,
             clock,
         }
@@ -812,6 +815,10 @@ impl Store for PostgresStore {
             by_state: *by_state,
         });
         Ok(queues.collect())
+    }
+
+    fn durability(&self) -> Option<Durability> {
+        self.durability
     }
 
     fn troubles(&self) -> Vec<Trouble> {

@@ -186,6 +186,12 @@ pub struct DatabaseUse {
     /// Also use a database with which acknowledged timers may be lost, such as one with fsync off
     #[arg(long, requires = "store")]
     pub accept_loss: bool,
+    /// Refuse a database that does not wait for a standby (synchronous_standby_names)
+    #[arg(long, requires = "store", conflicts_with = "accept_loss")]
+    pub require_standby: bool,
+    /// What keeps the database's storage if its machine is lost: managed, if its vendor says so
+    #[arg(long, value_name = "HOW", requires = "store", value_parser = ["managed"], conflicts_with = "require_standby")]
+    pub durability: Option<String>,
 }
 
 impl Database {
@@ -203,6 +209,8 @@ impl DatabaseUse {
         let mut options = PostgresOptions::new(url);
         options.schema.clone_from(&self.schema);
         options.accept_loss = self.accept_loss;
+        options.require_standby = self.require_standby;
+        options.managed = self.durability.is_some();
         options.ca.clone_from(&self.store_ca);
         options
     }

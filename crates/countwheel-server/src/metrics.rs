@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, header};
+use countwheel_durable::store::Durability;
 use countwheel_durable::{
     Health, Lateness, Overview, QueueOverview, StateKind, Stats, Timers, Trouble, TroubleReason,
 };
@@ -94,6 +95,7 @@ pub(crate) fn text(
         healthy: timers.health() == Health::Running,
         troubles: timers.troubles(),
         is_reachable: timers.reach().is_ok(),
+        durability: timers.durability(),
         scrub,
         callers,
         overview: overview.unwrap_or_default(),
@@ -155,6 +157,7 @@ struct Engine {
     healthy: bool,
     troubles: Vec<Trouble>,
     is_reachable: bool,
+    durability: Option<Durability>,
     scrub: Arc<Progress>,
     callers: Callers,
     overview: Overview,
@@ -408,6 +411,12 @@ impl Collector for Engine {
         encode_degraded(&self.troubles, &mut encoder)?;
 
         encode_timers(&self.overview, &mut encoder)?;
+
+        if let Some(durability) = self.durability {
+            let what = "What becomes of acknowledged timers if the database's machine is lost";
+            let mut store = encoder.encode_descriptor("store", what, None, MetricType::Info)?;
+            store.encode_info(&[("durability", durability.as_str())])?;
+        }
 
         let mut build =
             encoder.encode_descriptor("build", "Which version runs", None, MetricType::Info)?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use countwheel_disk::{DiskOptions, DiskStore};
-use countwheel_durable::store::{OnDisk, OpenFiles, StoreError};
+use countwheel_durable::store::{Durability, OnDisk, OpenFiles, Store, StoreError};
 use countwheel_durable::{Config, Health, Loss, StateKind, Timers};
 use countwheel_postgres::{PostgresError, PostgresOptions, PostgresStore};
 use countwheel_time::{Clock, Instant, SystemClock};
@@ -266,7 +266,9 @@ impl Opened {
             Self::Directory(store) if store.was_made() => "store=made".to_owned(),
             Self::Directory(_) => "store=opened".to_owned(),
             Self::Database(store) => {
-                format!("store=postgres shards={}", store.shards().count())
+                let (shards, durability) = (store.shards().count(), store.durability());
+                let durability = durability.map_or("unknown", Durability::as_str);
+                format!("store=postgres shards={shards} durability={durability}")
             }
         }
     }

@@ -396,6 +396,12 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// What a loss of the machine that has the store would cost, as far as the store knows; `None` of one
+    /// that does not say.
+    fn durability(&self) -> Option<Durability> {
+        None
+    }
+
     /// Which parts of the store's indexes are passed over, because they cannot be read. A store that
     /// has none of its own, or fails instead, says that there are no gaps.
     fn gaps(&self) -> Gaps {
@@ -411,6 +417,40 @@ pub trait Store: Send + Sync {
     /// What only a store on a disk of this machine has; `None` for one that is elsewhere.
     fn on_disk(&self) -> Option<&dyn OnDisk> {
         None
+    }
+}
+
+/// What becomes of acknowledged commits if the machine that has the store is lost.
+///
+/// ```
+/// use countwheel_durable::store::{Durability, MemoryStore, Store};
+///
+/// assert_eq!(MemoryStore::new(7).durability(), None);
+/// assert_eq!(Durability::OneMachine.as_str(), "one-machine");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Durability {
+    /// They may be lost even if it only loses power: the server is set so.
+    MayLose,
+    /// They are lost with it: nobody else has to have them before they are acknowledged.
+    OneMachine,
+    /// Another machine has them before they are acknowledged.
+    Standby,
+    /// Whoever runs the server says that its storage keeps them.
+    Managed,
+}
+
+impl Durability {
+    /// The name in metrics and in the line that says ready.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MayLose => "may-lose",
+            Self::OneMachine => "one-machine",
+            Self::Standby => "standby",
+            Self::Managed => "managed",
+        }
     }
 }
 

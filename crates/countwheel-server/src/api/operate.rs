@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use countwheel_durable::store::StoreError;
+use countwheel_durable::store::{Durability, StoreError};
 use countwheel_durable::{Health, Trouble};
 use serde::Serialize;
 
@@ -17,6 +17,8 @@ use crate::time::format_time;
 #[derive(Serialize)]
 struct Status {
     status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     degraded: Vec<Degraded>,
 }
@@ -61,7 +63,13 @@ fn works(app: &App, headers: &HeaderMap, well: &'static str) -> Response {
     } else {
         "degraded"
     };
-    answer(StatusCode::OK, &Status { status, degraded })
+    let durability = app.timers.durability().map(Durability::as_str);
+    let status = Status {
+        status,
+        durability,
+        degraded,
+    };
+    answer(StatusCode::OK, &status)
 }
 
 /// Red only when the process should be replaced.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use countwheel_durable::store::conformance::varied_records;
-use countwheel_durable::store::{Change, Lease, Shard, Store, StoreError};
+use countwheel_durable::store::{Change, Durability, Lease, Shard, Store, StoreError};
 use countwheel_durable::{Record, Revision, Shards, TimerName, TroubleReason};
 use countwheel_postgres::conformance::Proxy;
 use countwheel_postgres::testing::Server;
@@ -76,6 +76,18 @@ fn a_synchronous_standby_loses_nothing() {
             .execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             .and_then(|_| scene.primary.execute("SELECT pg_reload_conf()"))
             .expect("we may");
+        // The server reads its settings in its own time.
+        let standing = || {
+            let store = PostgresStore::open(&scene.options).expect("there is a cluster");
+            store.durability() == Some(Durability::Standby)
+        };
+        let seen = (0..100).any(|_| {
+            standing() || {
+                super::wait(Duration::from_millis(20));
+                false
+            }
+        });
+        assert!(seen, "it waits for a standby");
         let lease = scene.store.acquire(Shard::ONLY).expect("it is free").lease;
         let (stop, store) = (AtomicBool::new(false), &scene.store);
         let (from, clock) = (acknowledged, &stop);

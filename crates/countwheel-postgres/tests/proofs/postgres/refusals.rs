@@ -2,7 +2,7 @@
 
 use countwheel_durable::Shards;
 use countwheel_durable::store::conformance::varied_records;
-use countwheel_durable::store::{Change, Shard, Store};
+use countwheel_durable::store::{Change, Durability, Shard, Store};
 use countwheel_postgres::testing::Server;
 use countwheel_postgres::{PostgresError, PostgresOptions, PostgresStore};
 
@@ -13,7 +13,7 @@ type Case = (
     fn(&mut PostgresOptions),
 );
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 9] = [
     (
         "connections",
         &[
@@ -49,6 +49,7 @@ const CASES: [Case; 8] = [
     ("a lazy commit", &[], |options| {
         options.url += "?options=-c%20synchronous_commit%3Doff";
     }),
+    ("no standby", &[], |options| options.require_standby = true),
     (
         "a later schema",
         &["UPDATE \"@\".meta SET schema_version = 99"],
@@ -80,6 +81,7 @@ fn a_start_that_is_refused_takes_no_shard() {
         .all()
         .map(|shard| store.acquire(shard).expect("it is free").lease)
         .collect();
+    assert_eq!(store.durability(), Some(Durability::OneMachine));
     let mut record = varied_records().swap_remove(1);
     for (what, statements, change) in CASES {
         for statement in statements {
