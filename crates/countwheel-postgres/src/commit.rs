@@ -8,6 +8,7 @@ use countwheel_durable::{QueueName, Record, Revision, Setting, StateKind, TimerN
 
 use crate::bits::Bits;
 use crate::hash::NameHash;
+use crate::planted::planted;
 
 /// One turn of one shard: for each name what becomes of it, once all changes are made.
 pub(crate) struct Turn<'a> {
@@ -64,7 +65,11 @@ impl<'a> Turn<'a> {
                     continue;
                 }
             };
-            let stays = matches!(before, Before::SamePayload(_));
+            let stays = matches!(before, Before::SamePayload(_))
+                || matches!(before, Before::Present(_)) && planted!(PostgresKeepsPayload);
+            if planted!(PostgresNameTwice) {
+                places.clear();
+            }
             match places.entry(name) {
                 Entry::Vacant(place) => {
                     place.insert(turn.names.len());
@@ -107,8 +112,13 @@ impl<'a> Turn<'a> {
     pub(crate) fn after(&self, held: &Held) -> Held {
         Held {
             seq: held.seq + 1,
-            revision: held.revision.max(self.revision),
-            clock: self.clock.or(held.clock),
+            revision: match planted!(PostgresRevisionOfTurn) {
+                true => self.revision,
+                false => held.revision.max(self.revision),
+            },
+            clock: self
+                .clock
+                .or(held.clock.filter(|_| !planted!(PostgresClockOfTurn))),
             ..*held
         }
     }

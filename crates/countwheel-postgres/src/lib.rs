@@ -44,6 +44,7 @@ mod hash;
 mod link;
 mod number;
 mod options;
+mod planted;
 mod read;
 mod schema;
 mod session;
@@ -57,6 +58,8 @@ use std::time::Duration;
 
 pub use error::PostgresError;
 pub use options::PostgresOptions;
+#[cfg(feature = "planted-bugs")]
+pub use planted::{PlantedBug, plant};
 pub use store::PostgresStore;
 
 /// How long one step of an opening may take.

@@ -22,6 +22,7 @@ use crate::bits::Bits;
 use crate::commit::{Counts, Held, Named, Turn};
 use crate::hash::NameHash;
 use crate::link::{Link, Route};
+use crate::planted::planted;
 use crate::read::{self, unanswered};
 use crate::schema::{self, Cluster, SchemaName};
 use crate::session::{Entry, Failure, Session};
@@ -62,7 +63,11 @@ pub struct PostgresStore {
     durability: Option<Durability>,
     resolve_within: Duration,
     clock: Arc<dyn Clock>,
+    /// Draws what cannot be guessed.
+    pub(crate) tokens: Tokens,
 }
+
+type Tokens = Box<dyn Fn() -> Result<Bits, getrandom::Error> + Send + Sync>;
 
 /// A shard of this process.
 struct Owned {
@@ -229,6 +234,7 @@ impl PostgresStore {
             durability: None,
             resolve_within,
             clock,
+            tokens: Box::new(Bits::random),
         }
     }
 
@@ -282,7 +288,7 @@ impl PostgresStore {
         let last = session.last_turn(shard).map_err(unanswered)?;
         let last = last.ok_or_else(|| no_such(shard))?;
         let may_have_forgotten = last.timeline.is_some_and(|then| then != last.timeline_now);
-        let left_out = if may_have_forgotten {
+        let left_out = if may_have_forgotten && !planted!(PostgresTimelinePassed) {
             REVISIONS_LEFT_OUT
         } else {
             0
@@ -305,10 +311,15 @@ impl PostgresStore {
         held: Held,
     ) -> Result<Arc<Owned>, StoreError> {
         let counts = read::counts(session, shard)?.into_iter();
-        let counts = counts.map(|it| (it.queue, it.by_state)).collect();
+        let mut counts = Counts(counts.map(|it| (it.queue, it.by_state)).collect());
+        if planted!(PostgresCountsStay)
+            && let Some(before) = self.owned.read().get(&shard)
+        {
+            counts = before.counts.lock().clone();
+        }
         let owned = Arc::new(Owned {
             held: Mutex::new(held),
-            counts: Mutex::new(Counts(counts)),
+            counts: Mutex::new(counts),
         });
         self.owned.write().insert(shard, Arc::clone(&owned));
         Ok(owned)
@@ -419,6 +430,10 @@ impl PostgresStore {
         *lane.waits.lock() = None;
         for it in &mut open {
             let shard = it.wanted.lease.shard;
+            if !matches!(it.wanted.result, Some(Ok(()))) && planted!(PostgresCountsRefused) {
+                let counted = &it.wanted.before;
+                it.owned.counts.lock().change(&it.wanted.turn, counted);
+            }
             match &it.wanted.result {
                 Some(Ok(())) => {
                     let counted = &it.wanted.before;
@@ -469,14 +484,24 @@ impl PostgresStore {
             let waited = self.clock.now().saturating_since(began);
             let is_late = waited >= self.resolve_within;
             match sent {
-                Ok(made) => {
+                Ok(mut made) => {
+                    let all = || left.iter().map(|it| it.wanted.lease.shard).collect();
+                    if planted!(PostgresBelievesAll) && !made.shards.is_empty() {
+                        made.shards = all();
+                    }
+                    if planted!(PostgresBelievesNone) && made.shards.len() < left.len() {
+                        for it in &mut left {
+                            it.wanted.result = Some(Err(fenced(it.wanted.lease, Fence(0))));
+                        }
+                        return;
+                    }
                     for shard in made.shards {
                         if let Some(it) = left.iter_mut().find(|it| it.wanted.lease.shard == shard)
                         {
                             it.done();
                         }
                     }
-                    if made.unreplicated {
+                    if made.unreplicated && !planted!(PostgresWarningPassed) {
                         self.confirm(session, &mut left);
                     }
                     for it in &mut left {
@@ -494,6 +519,17 @@ impl PostgresStore {
                 Err(Failure::Away(reason) | Failure::Broken(reason)) => {
                     let is_first = !tried.is_uncertain;
                     tried.is_uncertain = true;
+                    if planted!(PostgresLostIsDone) {
+                        left.iter_mut().for_each(|it| it.done());
+                        return;
+                    }
+                    if planted!(PostgresLostIsNotDone) {
+                        for it in &mut left {
+                            let reason = reason.clone();
+                            it.wanted.result = Some(Err(StoreError::Unavailable { reason }));
+                        }
+                        return;
+                    }
                     if is_late {
                         for it in &mut left {
                             it.wanted.result = Some(Err(lost(it.wanted.lease.shard, &reason)));
@@ -515,7 +551,10 @@ impl PostgresStore {
                     let it = &mut *left[0];
                     // An earlier sending may still run: what it does is known once an empty turn has
                     // its place.
-                    if tried.is_uncertain && !self.take_place(session, it) {
+                    if tried.is_uncertain
+                        && !planted!(PostgresRefusalIsAll)
+                        && !self.take_place(session, it)
+                    {
                         if it.wanted.result.is_none() && is_late {
                             let reason = failure.reason();
                             it.wanted.result = Some(Err(lost(it.wanted.lease.shard, &reason)));
@@ -563,13 +602,21 @@ impl PostgresStore {
                 return;
             }
         };
-        if became.writes == Some(it.wanted.turn.writes()) {
+        if became.writes.is_some() && planted!(PostgresSendsAgain) {
+            it.held.seq += 1;
+        } else if became.writes == Some(it.wanted.turn.writes())
+            || (became.writes.is_some() && planted!(PostgresEmptyIsDone))
+        {
             it.done();
         } else if became.writes.is_some() {
             // An empty turn took its place: nothing was done.
             it.held.seq += 1;
         } else if !became.is_ours {
             it.wanted.result = Some(Err(fenced(lease, became.fence)));
+        } else if !became.has_before && planted!(PostgresLossPassed) {
+            if let Ok(Some(last)) = session.last_turn(shard) {
+                it.held.seq = last.seq;
+            }
         } else if !became.has_before {
             let turn = it.held.seq;
             tracing::error!(
@@ -720,9 +767,12 @@ impl Store for PostgresStore {
         }
         let mut session = self.session_of(shard);
         let session = &mut **session;
-        let token = Bits::random().map_err(|error| StoreError::Unavailable {
+        let mut token = (self.tokens)().map_err(|error| StoreError::Unavailable {
             reason: error.to_string(),
         })?;
+        if planted!(PostgresTokenOfNode) {
+            token = self.node;
+        }
         let fence = session.take(shard, token, self.node).map_err(unanswered)?;
         let fence = fence.ok_or_else(|| no_such(shard))?;
         // A snapshot of its own: it has what the owner before has committed last.

@@ -1,4 +1,5 @@
-//! A server of one's own: for tests, proofs and measurements.
+//! A server of one's own, a simulated one, and what can happen to them: for tests, proofs and
+//! measurements.
 
 #![expect(
     clippy::disallowed_methods,
@@ -6,5 +7,7 @@
 )]
 
 mod server;
+mod simulated;
 
 pub use server::{NoServer, Server};
+pub use simulated::{LostOfShard, SimulatedFaults, SimulatedPostgres};

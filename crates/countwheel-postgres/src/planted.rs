@@ -1,0 +1,115 @@
+//! Mistakes that are easy to make here. The simulation plants each of them, to prove that it would
+//! find it. They are compiled in with the feature `planted-bugs` alone, which no program has that
+//! is meant to be used, and even then none is made before [`plant`] is called.
+
+#[cfg(feature = "planted-bugs")]
+macro_rules! bugs {
+    ($($(#[$what:meta])* $name:ident,)+) => {
+        /// Mistakes that a simulation must find, one at a time. Not in any release.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum PlantedBug {
+            $($(#[$what])* $name,)+
+        }
+
+        impl PlantedBug {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+        }
+    };
+}
+
+#[cfg(feature = "planted-bugs")]
+bugs! {
+    /// The statement does not compare the token: an owner that was replaced writes.
+    PostgresNoToken,
+    /// A takeover does not wait for the statements that are under way.
+    PostgresNoLock,
+    /// The statement writes its turn in place of another of the same number.
+    PostgresReplacesTurn,
+    /// The statement does not look for the turn before its own.
+    PostgresNoTurnBefore,
+    /// The statement writes the timers whether it inserts its turn or not.
+    PostgresNotJoined,
+    /// The statement writes the settings whether it inserts its turn or not.
+    PostgresSettingsNotJoined,
+    /// The token of a taking is the number of the node.
+    PostgresTokenOfNode,
+    /// If one shard of a statement is done, all count as done.
+    PostgresBelievesAll,
+    /// If one shard of a statement is refused, all count as refused.
+    PostgresBelievesNone,
+    /// A commit whose answer is lost counts as done.
+    PostgresLostIsDone,
+    /// A commit whose answer is lost counts as not done.
+    PostgresLostIsNotDone,
+    /// A commit that was done is sent again under the next number.
+    PostgresSendsAgain,
+    /// A refusal counts, although an earlier sending may still come.
+    PostgresRefusalIsAll,
+    /// The empty turn in the place of a commit counts as the commit.
+    PostgresEmptyIsDone,
+    /// A warning that the standby may not have the commit is passed over.
+    PostgresWarningPassed,
+    /// Where the turn before is missing, the owner goes on from the last one that is there.
+    PostgresLossPassed,
+    /// A changed timeline at a takeover is passed over.
+    PostgresTimelinePassed,
+    /// A takeover goes on with the counts that this process has had before.
+    PostgresCountsStay,
+    /// The counts change although the commit was refused.
+    PostgresCountsRefused,
+    /// A turn says the highest revision of its own changes alone.
+    PostgresRevisionOfTurn,
+    /// A turn without a note of the clocks forgets the last one.
+    PostgresClockOfTurn,
+    /// A name that a commit changes twice is in the statement twice.
+    PostgresNameTwice,
+    /// A record with a new payload is written without it.
+    PostgresKeepsPayload,
+    /// A row that was removed stays.
+    PostgresKeepsRemoved,
+    /// A further page of what is due begins one entry too late.
+    PostgresSkipsBorder,
+}
+
+#[cfg(feature = "planted-bugs")]
+std::thread_local! {
+    static PLANTED: std::cell::Cell<Option<PlantedBug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Makes `bug`, or none, on this thread from here on.
+///
+/// ```
+/// use countwheel_postgres::{PlantedBug, plant};
+///
+/// plant(Some(PlantedBug::PostgresNoToken));
+/// // whatever runs here has it
+/// plant(None);
+/// ```
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<PlantedBug>) {
+    PLANTED.set(bug);
+}
+
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is_planted(bug: PlantedBug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether a planted bug is on.
+#[cfg(feature = "planted-bugs")]
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::planted::is_planted($crate::PlantedBug::$bug)
+    };
+}
+
+/// Always false without the feature, and so is not in the program.
+#[cfg(not(feature = "planted-bugs"))]
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+
+pub(crate) use planted;

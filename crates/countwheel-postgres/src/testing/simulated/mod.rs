@@ -1,0 +1,231 @@
+//! A PostgreSQL at the level of this store's statements: each is done whole at one moment, or not at
+//! all. What goes wrong is drawn from a seed.
+//!
+//! READ COMMITTED needs no more. A statement of a turn locks the rows of its shards before it reads
+//! anything else of them, so the statements of one shard come one after the other.
+
+mod session;
+mod statement;
+mod tables;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use countwheel_durable::Shards;
+use countwheel_durable::store::{Fence, Shard};
+use countwheel_time::{Clock, Random};
+use parking_lot::Mutex;
+
+use self::session::SimulatedSession;
+use self::statement::Written;
+use self::tables::Tables;
+use crate::PostgresStore;
+use crate::bits::Bits;
+use crate::hash::{KEY_BYTES, NameHash};
+use crate::schema::Cluster;
+use crate::session::Session;
+
+/// How often something goes wrong: once in so many statements, and never where there is a zero.
+///
+/// ```
+/// use countwheel_postgres::testing::SimulatedFaults;
+///
+/// let mut faults = SimulatedFaults::default();
+/// faults.answer_lost = 20;
+/// assert_eq!(faults.away, 0);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct SimulatedFaults {
+    /// There is no connection.
+    pub away: u64,
+    /// The connection ends before the statement is done.
+    pub request_lost: u64,
+    /// The connection ends after the statement was done.
+    pub answer_lost: u64,
+    /// The client gives the statement up, and the server does it later, if it writes.
+    pub late: u64,
+    /// The server refuses the statement: a conflict, a timeout of a lock.
+    pub refused: u64,
+    /// The server has no room for a while, and refuses what writes.
+    pub full: u64,
+    /// The server warns that the standby may not have the turns.
+    pub unreplicated: u64,
+}
+
+/// What a failover lost of a shard, beyond what the server had warned of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct LostOfShard {
+    /// How many turns.
+    pub turns: u64,
+    /// Whether a taking was lost, so that the owner before it is the owner again.
+    pub taken: bool,
+}
+
+/// A simulated PostgreSQL with the tables of a cluster. Clones are the same server.
+///
+/// ```
+/// use std::sync::Arc;
+/// use countwheel_durable::store::{Fence, Shard, Store};
+/// use countwheel_durable::Shards;
+/// use countwheel_postgres::PostgresStore;
+/// use countwheel_postgres::testing::SimulatedPostgres;
+/// use countwheel_time::ManualClock;
+///
+/// let clock = ManualClock::new();
+/// let passing = clock.clone();
+/// let server = SimulatedPostgres::new(Shards::ONE, 7, move |pause| passing.advance(pause));
+/// let store = PostgresStore::on_simulated(&server, 1, Arc::new(clock));
+/// assert_eq!(store.acquire(Shard::ONLY)?.lease.fence, Fence(1));
+/// assert_eq!(server.owner(Shard::ONLY), Fence(1));
+/// # Ok::<(), countwheel_durable::store::StoreError>(())
+/// ```
+#[derive(Clone)]
+pub struct SimulatedPostgres {
+    shared: Arc<Shared>,
+    /// Nothing goes wrong for who only looks.
+    is_observer: bool,
+}
+
+struct Shared {
+    cluster: Cluster,
+    simulated: Mutex<Simulated>,
+    /// Lets time pass.
+    pass: Box<dyn Fn(Duration) + Send + Sync>,
+}
+
+/// The server, and what is on its way to it.
+struct Simulated {
+    tables: Tables,
+    faults: SimulatedFaults,
+    random: Random,
+    tokens: Random,
+    /// Statements that their clients gave up, and before how many other statements each is done.
+    late: Vec<(u64, Written)>,
+    /// For so many statements there is no room.
+    full_for: u64,
+    /// Turns that were found missing.
+    losses: BTreeSet<(Shard, i64)>,
+    /// Turns that changed nothing since the last pause. A store that asks for ever is stopped.
+    in_vain: u64,
+}
+
+/// So many turns in a row that change nothing, without a pause, are an endless loop.
+const IN_VAIN_MAX: u64 = 1_000;
+
+impl fmt::Debug for SimulatedPostgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimulatedPostgres").finish_non_exhaustive()
+    }
+}
+
+impl SimulatedPostgres {
+    /// A server with a cluster of `shards`, where nothing goes wrong yet. A store that waits before
+    /// its next try calls `pass`, which moves the clocks.
+    #[must_use]
+    pub fn new(shards: Shards, seed: u64, pass: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+        let mut key = [0; KEY_BYTES];
+        key[..8].copy_from_slice(&seed.to_le_bytes());
+        let mut random = Random::new(seed);
+        Self {
+            shared: Arc::new(Shared {
+                cluster: Cluster {
+                    id: seed,
+                    shards,
+                    hash: NameHash::new(&key),
+                },
+                simulated: Mutex::new(Simulated {
+                    tables: Tables::new(shards),
+                    faults: SimulatedFaults::default(),
+                    tokens: Random::new(random.draw()),
+                    random,
+                    late: Vec::new(),
+                    full_for: 0,
+                    losses: BTreeSet::new(),
+                    in_vain: 0,
+                }),
+                pass: Box::new(pass),
+            }),
+            is_observer: false,
+        }
+    }
+
+    /// The same server for somebody who looks at it: nothing goes wrong, and nothing that is late
+    /// comes.
+    #[must_use]
+    pub fn observer(&self) -> Self {
+        Self {
+            is_observer: true,
+            ..self.clone()
+        }
+    }
+
+    /// What goes wrong from now on. What is late is done, and a full disk has room again, if nothing
+    /// does.
+    pub fn set_faults(&self, faults: SimulatedFaults) {
+        let mut simulated = self.shared.simulated.lock();
+        simulated.faults = faults;
+        if faults == SimulatedFaults::default() {
+            simulated.full_for = 0;
+            for (_, written) in std::mem::take(&mut simulated.late) {
+                simulated.come(&written);
+            }
+        }
+    }
+
+    /// The fence of the owner of a shard; zero before the first.
+    #[must_use]
+    pub fn owner(&self, shard: Shard) -> Fence {
+        self.shared.simulated.lock().tables.owner(shard).fence
+    }
+
+    /// How many turns with changes there are that the last owner of that number has made.
+    #[must_use]
+    pub fn turns(&self, shard: Shard, fence: Fence) -> u64 {
+        self.shared.simulated.lock().tables.made(shard, fence)
+    }
+
+    /// A standby takes the place of the server. All connections end, and what is late is not done any
+    /// more. What the server had warned of is lost, and the last `lost` turns and takings before.
+    /// Says of which shards.
+    pub fn fail_over(&self, lost: usize) -> BTreeMap<Shard, LostOfShard> {
+        let mut simulated = self.shared.simulated.lock();
+        simulated.late.clear();
+        simulated.full_for = 0;
+        simulated.tables.fail_over(lost)
+    }
+
+    fn sessions(&self, count: usize) -> Vec<Box<dyn Session>> {
+        let session = || Box::new(SimulatedSession::new(self.clone())) as Box<dyn Session>;
+        (0..count).map(|_| session()).collect()
+    }
+}
+
+impl PostgresStore {
+    /// Opens the store of the cluster of a simulated server, with two connections that commit.
+    #[must_use]
+    pub fn on_simulated(server: &SimulatedPostgres, node: u128, clock: Arc<dyn Clock>) -> Self {
+        let of_server = server.clone();
+        let probe = Box::new(SimulatedSession::new(server.clone()));
+        let mut store = Self::on(
+            server.shared.cluster.clone(),
+            Bits(node.to_be_bytes()),
+            server.sessions(2),
+            server.sessions(2),
+            probe,
+            clock,
+            Duration::from_secs(30),
+        );
+        store.tokens = Box::new(move || {
+            let tokens = &mut of_server.shared.simulated.lock().tokens;
+            let mut token = [0; 16];
+            token[..8].copy_from_slice(&tokens.draw().to_be_bytes());
+            token[8..].copy_from_slice(&tokens.draw().to_be_bytes());
+            Ok(Bits(token))
+        });
+        store
+    }
+}

@@ -1,0 +1,461 @@
+//! A connection to the simulated server, and what goes wrong on it.
+
+use std::time::Duration;
+
+use countwheel_durable::store::{Fence, Filter, Shard};
+use countwheel_durable::{
+    DueClock, QueueName, Revision, SettingName, SettingValue, Settings, SettingsVersion, StateKind,
+    Wake,
+};
+use countwheel_time::Timestamp;
+
+use super::statement::{TimerRow, TurnOf, Written};
+use super::tables::{Done, Tables};
+use super::{IN_VAIN_MAX, Simulated, SimulatedPostgres};
+use crate::bits::Bits;
+use crate::body;
+use crate::planted::planted;
+use crate::session::{
+    Became, DueRow, Entry, Failure, LastTurn, ListRows, Made, OwnerRow, RecordRow, Refusal, Session,
+};
+
+/// How long a client waits for an answer before it gives the statement up.
+const WAITS: Duration = Duration::from_secs(1);
+
+pub(super) struct SimulatedSession {
+    server: SimulatedPostgres,
+    /// The server's history when the connection was opened.
+    timeline: i32,
+}
+
+/// What becomes of a statement.
+enum Way {
+    Done,
+    Away,
+    RequestLost,
+    AnswerLost,
+    /// It is done before so many other statements.
+    Late(u64),
+    Refused(Refusal),
+}
+
+impl Simulated {
+    /// True once in `times`, never if it is zero.
+    fn one_in(&mut self, times: u64) -> bool {
+        times > 0 && self.random.below(times) == 0
+    }
+
+    /// Another statement is on its way: what is late may come before it.
+    fn go_on(&mut self) {
+        let mut at = 0;
+        while at < self.late.len() {
+            if self.late[at].0 == 0 {
+                let (_, written) = self.late.remove(at);
+                self.come(&written);
+            } else {
+                self.late[at].0 -= 1;
+                at += 1;
+            }
+        }
+    }
+
+    /// A statement that nobody waits for any more is done, or refused.
+    pub(super) fn come(&mut self, written: &Written) {
+        let _nobody_hears = self.tables.write(written);
+    }
+
+    fn way(&mut self, writes: bool) -> Way {
+        let faults = self.faults;
+        if self.one_in(faults.full) {
+            self.full_for = 1 + self.random.below(12);
+        }
+        if self.one_in(faults.away) {
+            return Way::Away;
+        }
+        if self.one_in(faults.request_lost) {
+            return Way::RequestLost;
+        }
+        if self.one_in(faults.late) {
+            let reach = [1, 4, 40, 400][usize::try_from(self.random.below(4)).unwrap_or(0)];
+            return Way::Late(self.random.below(reach));
+        }
+        self.full_for = self.full_for.saturating_sub(1);
+        if writes && self.full_for > 0 {
+            return Way::Refused(Refusal {
+                code: "53100".to_owned(),
+                message: "could not extend file".to_owned(),
+            });
+        }
+        if self.one_in(faults.refused) {
+            let codes = ["40001", "40P01", "55P03"];
+            let code = codes[usize::try_from(self.random.below(3)).unwrap_or(0)];
+            return Way::Refused(Refusal {
+                code: code.to_owned(),
+                message: "not now".to_owned(),
+            });
+        }
+        match self.one_in(faults.answer_lost) {
+            true => Way::AnswerLost,
+            false => Way::Done,
+        }
+    }
+}
+
+impl SimulatedSession {
+    pub(super) fn new(server: SimulatedPostgres) -> Self {
+        Self {
+            server,
+            timeline: 1,
+        }
+    }
+
+    /// The way of the next statement. A connection to a server that is no more ends.
+    fn way(&mut self, simulated: &mut Simulated, writes: bool) -> Way {
+        if self.server.is_observer {
+            return Way::Done;
+        }
+        simulated.go_on();
+        let timeline = simulated.tables.timeline;
+        if std::mem::replace(&mut self.timeline, timeline) != timeline && simulated.one_in(2) {
+            return Way::RequestLost;
+        }
+        simulated.way(writes)
+    }
+
+    /// A statement that reads.
+    fn read_once<T>(&mut self, read: &impl Fn(&Tables) -> T) -> Result<T, Failure> {
+        let server = self.server.clone();
+        let mut simulated = server.shared.simulated.lock();
+        let way = self.way(&mut simulated, false);
+        match way {
+            Way::Done => Ok(read(&simulated.tables)),
+            Way::Away => Err(away()),
+            Way::Late(_) => {
+                drop(simulated);
+                self.pause(WAITS);
+                Err(broken())
+            }
+            Way::RequestLost | Way::AnswerLost => Err(broken()),
+            Way::Refused(refusal) => Err(Failure::Refused(refusal)),
+        }
+    }
+
+    /// The same as the real session does it: what may be done twice is asked again.
+    fn read<T>(&mut self, read: impl Fn(&Tables) -> T) -> Result<T, Failure> {
+        match self.read_once(&read) {
+            Err(Failure::Broken(_)) => self.read_once(&read),
+            read => read,
+        }
+    }
+
+    /// A statement that writes, and whether the server warns of it.
+    fn write(&mut self, mut written: Written) -> Result<(Done, bool), Failure> {
+        let server = self.server.clone();
+        let mut simulated = server.shared.simulated.lock();
+        let way = self.way(&mut simulated, true);
+        match way {
+            Way::Away => Err(away()),
+            Way::RequestLost => Err(broken()),
+            Way::Late(before) => {
+                if let Written::Turns(turns) = &mut written
+                    && planted!(PostgresNoLock)
+                {
+                    for turn in turns {
+                        turn.has_passed = simulated.tables.is_permitted(turn);
+                    }
+                }
+                simulated.late.push((before, written));
+                drop(simulated);
+                self.pause(WAITS);
+                Err(broken())
+            }
+            Way::Refused(refusal) => Err(Failure::Refused(refusal)),
+            Way::Done | Way::AnswerLost => {
+                let tail = simulated.tables.unreplicated;
+                let done = simulated.tables.write(&written).map_err(Failure::Refused)?;
+                let mut is_warned = false;
+                if let Done::Turns(shards) = &done {
+                    simulated.in_vain = if shards.is_empty() {
+                        simulated.in_vain + 1
+                    } else {
+                        0
+                    };
+                    assert!(
+                        simulated.in_vain < IN_VAIN_MAX,
+                        "a turn is asked for without an end"
+                    );
+                    let odds = simulated.faults.unreplicated;
+                    if !shards.is_empty() && simulated.one_in(odds) {
+                        is_warned = true;
+                        simulated.tables.unreplicated = tail + 1;
+                    }
+                }
+                match way {
+                    Way::AnswerLost => Err(broken()),
+                    _ => Ok((done, is_warned)),
+                }
+            }
+        }
+    }
+}
+
+fn away() -> Failure {
+    Failure::Away("the simulated server is away".to_owned())
+}
+
+fn broken() -> Failure {
+    Failure::Broken("the simulated connection broke".to_owned())
+}
+
+fn record(row: &TimerRow) -> RecordRow {
+    RecordRow {
+        queue: row.queue.clone(),
+        key: row.key.clone(),
+        revision: Revision(row.revision),
+        due: Timestamp::from_micros(row.due),
+        state: row.state,
+        body: row.body.clone(),
+        payload: row.payload.clone(),
+    }
+}
+
+const LAST: Bits = Bits([255; 16]);
+const FIRST: Bits = Bits([0; 16]);
+
+impl Session for SimulatedSession {
+    fn turn(&mut self, entries: &[Entry<'_, '_>]) -> Result<Made, Failure> {
+        let turns: Result<_, _> = entries.iter().map(TurnOf::of).collect();
+        match self.write(Written::Turns(turns?))? {
+            (Done::Turns(shards), unreplicated) => Ok(Made {
+                shards,
+                unreplicated,
+            }),
+            _ => Ok(Made::default()),
+        }
+    }
+
+    fn became(&mut self, shard: Shard, token: Bits, seq: i64) -> Result<Option<Became>, Failure> {
+        self.read(|tables| {
+            let owner = tables.shard(shard)?;
+            let turn = tables.turns.get(&(shard, seq));
+            Some(Became {
+                is_ours: owner.token == Some(token),
+                fence: owner.fence,
+                writes: turn
+                    .filter(|row| row.token == Some(token))
+                    .map(|row| row.writes),
+                has_before: tables.turns.contains_key(&(shard, seq - 1)),
+            })
+        })
+    }
+
+    fn take(&mut self, shard: Shard, token: Bits, node: Bits) -> Result<Option<Fence>, Failure> {
+        let take = Written::Take { shard, token, node };
+        let mut taken = self.write(take.clone());
+        if matches!(taken, Err(Failure::Broken(_))) {
+            taken = self.write(take);
+        }
+        match taken? {
+            (Done::Take(fence), _) => Ok(fence),
+            _ => Ok(None),
+        }
+    }
+
+    fn last_turn(&mut self, shard: Shard) -> Result<Option<LastTurn>, Failure> {
+        self.read(|tables| {
+            let mut turns = tables.turns.range((shard, i64::MIN)..=(shard, i64::MAX));
+            let ((_, seq), row) = turns.next_back()?;
+            Some(LastTurn {
+                seq: *seq,
+                revision: Revision(row.revision),
+                clock: row.clock,
+                timeline: row.timeline,
+                timeline_now: tables.timeline,
+            })
+        })
+    }
+
+    fn owner(&mut self, shard: Shard) -> Result<Option<OwnerRow>, Failure> {
+        self.read(|tables| {
+            let row = tables.shard(shard)?;
+            Some(OwnerRow {
+                fence: row.fence,
+                token: row.token,
+                node: row.node,
+            })
+        })
+    }
+
+    fn states(&mut self, shard: Shard, names: &[Bits]) -> Result<Vec<(Bits, StateKind)>, Failure> {
+        self.read(|tables| {
+            let state = |hash: &Bits| {
+                let row = tables.timer(shard, *hash)?;
+                Some((*hash, body::kind_of(row.state)?))
+            };
+            names.iter().filter_map(state).collect()
+        })
+    }
+
+    fn prune(&mut self, shard: Shard, seq: i64) -> Result<(), Failure> {
+        self.write(Written::Prune { shard, seq }).map(drop)
+    }
+
+    fn names(
+        &mut self,
+        shard: Shard,
+        names: &[Bits],
+        bytes: usize,
+    ) -> Result<Vec<Option<RecordRow>>, Failure> {
+        self.read(|tables| {
+            let mut before = 0;
+            let found = names.iter().map_while(|hash| {
+                let row = tables.timer(shard, *hash);
+                let fits = before <= bytes;
+                before += row.map_or(0, |row| row.payload.len());
+                fits.then(|| row.map(record))
+            });
+            found.collect()
+        })
+    }
+
+    fn due(
+        &mut self,
+        shard: Shard,
+        clock: DueClock,
+        from: (Timestamp, Revision),
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueRow>, Failure> {
+        let clock = body::clock_letter(clock);
+        let first = (shard, clock, from.0.as_micros(), from.1.0, FIRST);
+        let last = (shard, clock, until.as_micros(), u64::MAX, LAST);
+        self.read(|tables| {
+            if first > last {
+                return Vec::new();
+            }
+            let entries = tables.wakes.range(first..=last).take(limit);
+            let rows = entries.filter_map(|(_, _, at, revision, hash)| {
+                let row = tables.timer(shard, *hash)?;
+                Some(DueRow {
+                    wake: Wake {
+                        at: Timestamp::from_micros(*at),
+                        revision: Revision(*revision),
+                    },
+                    state: row.state,
+                    queue: row.queue.clone(),
+                    key: row.key.clone(),
+                })
+            });
+            rows.collect()
+        })
+    }
+
+    fn list(
+        &mut self,
+        shard: Shard,
+        filter: &Filter,
+        from: (Timestamp, Revision),
+        until: Timestamp,
+    ) -> Result<ListRows, Failure> {
+        let queue = filter.queue.as_str();
+        let first = (shard, queue.to_owned(), from.0.as_micros(), from.1.0, FIRST);
+        let last = (shard, queue.to_owned(), until.as_micros(), u64::MAX, LAST);
+        self.read(|tables| {
+            let mut page = ListRows::default();
+            if first > last {
+                return page;
+            }
+            let most = filter.scan_limit.max(1);
+            let seen: Vec<_> = tables
+                .lists
+                .range(first.clone()..=last.clone())
+                .take(most.saturating_add(1))
+                .collect();
+            if seen.len() > most {
+                let (_, _, due, revision, _) = seen[most - 1];
+                page.seen_to = Some((Timestamp::from_micros(*due), Revision(*revision)));
+            }
+            let state = filter.state.map(body::letter);
+            let rows = seen
+                .iter()
+                .take(most)
+                .filter_map(|(.., hash)| tables.timer(shard, *hash));
+            let wanted = rows.filter(|row| {
+                let prefix = filter.prefix.as_deref().unwrap_or_default();
+                state.is_none_or(|state| state == row.state) && row.key.starts_with(prefix)
+            });
+            let mut before = 0;
+            for (nth, row) in wanted.enumerate() {
+                let has_room = nth < filter.limit && before < Filter::PAGE_MAX_BYTES;
+                page.records.push(has_room.then(|| record(row)));
+                if !has_room {
+                    break;
+                }
+                before += row.payload.len();
+            }
+            page
+        })
+    }
+
+    fn counts(&mut self, shard: Shard) -> Result<Vec<(QueueName, StateKind, u64)>, Failure> {
+        self.read(|tables| {
+            let mut counts = std::collections::BTreeMap::new();
+            for row in tables.timers(shard) {
+                *counts.entry((row.queue.as_str(), row.state)).or_default() += 1;
+            }
+            let counted = counts.into_iter().filter_map(|((queue, state), count)| {
+                Some((
+                    QueueName::from_text(queue).ok()?,
+                    body::kind_of(state)?,
+                    count,
+                ))
+            });
+            counted.collect()
+        })
+    }
+
+    fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure> {
+        self.read(|tables| {
+            let rows = &tables.settings;
+            if rows.version <= after.0 {
+                return None;
+            }
+            let values = rows.values.iter().filter_map(|(name, (version, value))| {
+                let version = SettingsVersion(*version);
+                let value = value.clone();
+                Some((
+                    SettingName::new(name).ok()?,
+                    SettingValue { version, value },
+                ))
+            });
+            Some(Settings::new(SettingsVersion(rows.version), values))
+        })
+    }
+
+    fn note_loss(&mut self, shard: Shard, seq: i64) -> Result<(), Failure> {
+        let mut simulated = self.server.shared.simulated.lock();
+        simulated.losses.insert((shard, seq));
+        Ok(())
+    }
+
+    fn losses(&mut self) -> Result<Vec<(Shard, i64)>, Failure> {
+        let simulated = self.server.shared.simulated.lock();
+        Ok(simulated.losses.iter().copied().collect())
+    }
+
+    fn ping(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn pause(&mut self, pause: Duration) {
+        let server = &self.server.shared;
+        {
+            let mut simulated = server.simulated.lock();
+            simulated.in_vain = 0;
+            if !self.server.is_observer {
+                simulated.go_on();
+            }
+        }
+        (server.pass)(pause);
+    }
+}

@@ -1,0 +1,121 @@
+//! Statements that write, as they are on their way.
+
+use countwheel_durable::Record;
+use countwheel_durable::store::Shard;
+
+use crate::bits::Bits;
+use crate::body;
+use crate::session::{Entry, Failure};
+
+/// A statement that may be done when nobody waits for it any more.
+#[derive(Clone)]
+pub(super) enum Written {
+    Turns(Vec<TurnOf>),
+    Take {
+        shard: Shard,
+        token: Bits,
+        node: Bits,
+    },
+    Prune {
+        shard: Shard,
+        seq: i64,
+    },
+}
+
+/// What a statement has of one shard.
+#[derive(Clone)]
+pub(super) struct TurnOf {
+    pub(super) shard: Shard,
+    pub(super) seq: i64,
+    pub(super) row: TurnRow,
+    pub(super) put: Vec<(Bits, TimerRow)>,
+    pub(super) narrow: Vec<(Bits, TimerRow)>,
+    pub(super) removed: Vec<Bits>,
+    /// In the order of the commit.
+    pub(super) settings: Vec<(String, Option<Vec<u8>>)>,
+    /// The turn's right was looked at when it was sent: only a mistake does so.
+    pub(super) has_passed: bool,
+}
+
+/// A row of a turn, without its key.
+#[derive(Clone, Copy)]
+pub(super) struct TurnRow {
+    pub(super) token: Option<Bits>,
+    pub(super) revision: u64,
+    pub(super) clock: Option<countwheel_durable::store::ClockNote>,
+    pub(super) timeline: Option<i32>,
+    pub(super) writes: i32,
+}
+
+/// A row of a timer, without its key. One that is written without its payload has none.
+#[derive(Clone)]
+pub(super) struct TimerRow {
+    pub(super) queue: String,
+    pub(super) key: String,
+    pub(super) revision: u64,
+    pub(super) due: u64,
+    pub(super) wake: Option<u64>,
+    pub(super) clock: i8,
+    pub(super) state: i8,
+    pub(super) body: Vec<u8>,
+    pub(super) payload: Vec<u8>,
+}
+
+impl TimerRow {
+    fn of(record: &Record, payload: &[u8]) -> Result<Self, Failure> {
+        let body = body::encode(record);
+        Ok(Self {
+            queue: record.name.queue.as_str().to_owned(),
+            key: record.name.key.as_str().to_owned(),
+            revision: record.revision.0,
+            due: record.due.as_micros(),
+            wake: record.wake().map(|wake| wake.at.as_micros()),
+            clock: body::clock_letter(record.wake_clock()),
+            state: body::letter(record.state.kind()),
+            body: body.map_err(|error| Failure::Unwritable(error.to_string()))?,
+            payload: payload.to_vec(),
+        })
+    }
+}
+
+impl TurnOf {
+    pub(super) fn of(entry: &Entry<'_, '_>) -> Result<Self, Failure> {
+        let after = &entry.after;
+        let mut turn = Self {
+            shard: entry.shard,
+            seq: after.seq,
+            row: TurnRow {
+                token: Some(after.token),
+                revision: after.revision.0,
+                clock: after.clock,
+                timeline: Some(after.timeline),
+                writes: entry.writes(),
+            },
+            put: Vec::new(),
+            narrow: Vec::new(),
+            removed: Vec::new(),
+            settings: Vec::new(),
+            has_passed: false,
+        };
+        let Some(changed) = entry.turn else {
+            return Ok(turn);
+        };
+        for named in &changed.names {
+            match named.record {
+                Some(record) if named.narrow => {
+                    turn.narrow.push((named.hash, TimerRow::of(record, &[])?));
+                }
+                Some(record) => {
+                    let row = TimerRow::of(record, &record.payload)?;
+                    turn.put.push((named.hash, row));
+                }
+                None => turn.removed.push(named.hash),
+            }
+        }
+        let settings = changed.settings.iter();
+        turn.settings = settings
+            .map(|setting| (setting.name.as_str().to_owned(), setting.value.clone()))
+            .collect();
+        Ok(turn)
+    }
+}

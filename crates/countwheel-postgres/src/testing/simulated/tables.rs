@@ -1,0 +1,325 @@
+//! The tables, and what each commit took the place of.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use countwheel_durable::Shards;
+use countwheel_durable::store::{Fence, Shard};
+
+use super::LostOfShard;
+use super::statement::{TimerRow, TurnOf, TurnRow, Written};
+use crate::bits::Bits;
+use crate::planted::planted;
+use crate::session::Refusal;
+
+/// So many commits can be lost at the most.
+const UNDONE_MAX: usize = 64;
+
+/// An entry of the index of what is due: clock, wake, revision, hash.
+type WakeKey = (Shard, i8, u64, u64, Bits);
+/// An entry of the index of lists: queue, due, revision, hash.
+type ListKey = (Shard, String, u64, u64, Bits);
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct ShardRow {
+    pub(super) fence: Fence,
+    pub(super) token: Option<Bits>,
+    pub(super) node: Option<Bits>,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct SettingRows {
+    pub(super) version: u64,
+    pub(super) values: BTreeMap<String, (u64, Vec<u8>)>,
+}
+
+pub(super) struct Tables {
+    shards: BTreeMap<Shard, ShardRow>,
+    pub(super) turns: BTreeMap<(Shard, i64), TurnRow>,
+    timers: BTreeMap<(Shard, Bits), Arc<TimerRow>>,
+    pub(super) wakes: BTreeSet<WakeKey>,
+    pub(super) lists: BTreeSet<ListKey>,
+    pub(super) settings: Arc<SettingRows>,
+    pub(super) timeline: i32,
+    /// The token of the last owner of each number.
+    tokens: BTreeMap<(Shard, Fence), Bits>,
+    /// How many turns with changes each token has made, whatever its row says now.
+    made: BTreeMap<Bits, u64>,
+    /// Of each of the last commits, the rows before it.
+    undo: VecDeque<Vec<Undo>>,
+    /// How many of the last commits the standby does not have.
+    pub(super) unreplicated: usize,
+}
+
+/// A row as it was before a commit.
+enum Undo {
+    Shard(Shard, ShardRow),
+    Turn((Shard, i64), Option<TurnRow>),
+    /// A turn with changes was made under the token.
+    Made(Bits),
+    Timer((Shard, Bits), Option<Arc<TimerRow>>),
+    Settings(Arc<SettingRows>),
+}
+
+impl Tables {
+    pub(super) fn new(shards: Shards) -> Self {
+        let all = || (0..shards.count()).map(Shard);
+        let first = TurnRow {
+            token: None,
+            revision: 0,
+            clock: None,
+            timeline: None,
+            writes: 0,
+        };
+        Self {
+            shards: all().map(|shard| (shard, ShardRow::default())).collect(),
+            turns: all().map(|shard| ((shard, 0), first)).collect(),
+            timers: BTreeMap::new(),
+            wakes: BTreeSet::new(),
+            lists: BTreeSet::new(),
+            settings: Arc::default(),
+            timeline: 1,
+            tokens: BTreeMap::new(),
+            made: BTreeMap::new(),
+            undo: VecDeque::new(),
+            unreplicated: 0,
+        }
+    }
+
+    pub(super) fn shard(&self, shard: Shard) -> Option<&ShardRow> {
+        self.shards.get(&shard)
+    }
+
+    pub(super) fn owner(&self, shard: Shard) -> ShardRow {
+        self.shards.get(&shard).copied().unwrap_or_default()
+    }
+
+    pub(super) fn made(&self, shard: Shard, fence: Fence) -> u64 {
+        let token = self.tokens.get(&(shard, fence));
+        token
+            .and_then(|token| self.made.get(token))
+            .map_or(0, |made| *made)
+    }
+
+    pub(super) fn timer(&self, shard: Shard, hash: Bits) -> Option<&TimerRow> {
+        self.timers.get(&(shard, hash)).map(|row| &**row)
+    }
+
+    /// All rows of a shard.
+    pub(super) fn timers(&self, shard: Shard) -> impl Iterator<Item = &TimerRow> {
+        let rows = self
+            .timers
+            .range((shard, Bits([0; 16]))..=(shard, Bits([255; 16])));
+        rows.map(|(_, row)| &**row)
+    }
+
+    /// Whether the turn may be made: its token is the shard's, and the turn before it is there.
+    pub(super) fn is_permitted(&self, turn: &TurnOf) -> bool {
+        let is_owned = self.owner(turn.shard).token == turn.row.token
+            || planted!(PostgresNoToken)
+            || turn.has_passed;
+        let has_before = self.turns.contains_key(&(turn.shard, turn.seq - 1));
+        is_owned && (has_before || planted!(PostgresNoTurnBefore))
+    }
+
+    /// Does a statement that writes. Says the shards whose turns it made, or the fence it gave.
+    pub(super) fn write(&mut self, written: &Written) -> Result<Done, Refusal> {
+        let mut undo = Vec::new();
+        let done = match written {
+            Written::Turns(turns) => Done::Turns(self.turns(turns, &mut undo)?),
+            Written::Take { shard, token, node } => {
+                Done::Take(self.take(*shard, *token, *node, &mut undo))
+            }
+            Written::Prune { shard, seq } => {
+                let old: Vec<_> = self
+                    .turns
+                    .range((*shard, i64::MIN)..(*shard, *seq))
+                    .map(|(key, _)| *key)
+                    .collect();
+                for key in old {
+                    undo.push(Undo::Turn(key, self.turns.remove(&key)));
+                }
+                Done::Prune
+            }
+        };
+        if !undo.is_empty() {
+            self.undo.push_back(undo);
+            if self.undo.len() > UNDONE_MAX {
+                self.undo.pop_front();
+            }
+            // The standby has what is before as well.
+            self.unreplicated = 0;
+        }
+        Ok(done)
+    }
+
+    fn turns(&mut self, turns: &[TurnOf], undo: &mut Vec<Undo>) -> Result<Vec<Shard>, Refusal> {
+        let mut rows = BTreeSet::new();
+        for turn in turns {
+            let (put, narrow) = (turn.put.iter(), turn.narrow.iter());
+            let hashes = put.chain(narrow).map(|(hash, _)| hash).chain(&turn.removed);
+            for hash in hashes {
+                if !rows.insert((turn.shard, *hash)) {
+                    return Err(Refusal {
+                        code: "21000".to_owned(),
+                        message: "a statement cannot affect a row a second time".to_owned(),
+                    });
+                }
+            }
+        }
+        let mut made = Vec::new();
+        for turn in turns {
+            let key = (turn.shard, turn.seq);
+            let is_free = !self.turns.contains_key(&key) || planted!(PostgresReplacesTurn);
+            let is_made = self.is_permitted(turn) && is_free;
+            if is_made {
+                undo.push(Undo::Turn(key, self.turns.insert(key, turn.row)));
+                if let Some(token) = turn.row.token.filter(|_| turn.row.writes > 0) {
+                    *self.made.entry(token).or_default() += 1;
+                    undo.push(Undo::Made(token));
+                }
+                made.push(turn.shard);
+            }
+            if is_made || planted!(PostgresNotJoined) {
+                self.change(turn, undo);
+            }
+        }
+        let changed = turns
+            .iter()
+            .filter(|turn| made.contains(&turn.shard) || planted!(PostgresSettingsNotJoined));
+        let changed: Vec<_> = changed.flat_map(|turn| &turn.settings).collect();
+        if !changed.is_empty() {
+            undo.push(Undo::Settings(Arc::clone(&self.settings)));
+            let settings = Arc::make_mut(&mut self.settings);
+            for (name, value) in changed {
+                settings.version += 1;
+                match value {
+                    Some(value) => {
+                        let row = (settings.version, value.clone());
+                        settings.values.insert(name.clone(), row);
+                    }
+                    None => drop(settings.values.remove(name)),
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    fn change(&mut self, turn: &TurnOf, undo: &mut Vec<Undo>) {
+        for (hash, row) in &turn.put {
+            self.set((turn.shard, *hash), Some(Arc::new(row.clone())), undo);
+        }
+        for (hash, row) in &turn.narrow {
+            let key = (turn.shard, *hash);
+            // An update of a row that is not there changes nothing.
+            if let Some(before) = self.timers.get(&key) {
+                let row = TimerRow {
+                    queue: before.queue.clone(),
+                    key: before.key.clone(),
+                    payload: before.payload.clone(),
+                    ..row.clone()
+                };
+                self.set(key, Some(Arc::new(row)), undo);
+            }
+        }
+        for hash in &turn.removed {
+            if !planted!(PostgresKeepsRemoved) {
+                self.set((turn.shard, *hash), None, undo);
+            }
+        }
+    }
+
+    /// Writes a row, or removes it, and keeps what it was.
+    fn set(&mut self, key: (Shard, Bits), row: Option<Arc<TimerRow>>, undo: &mut Vec<Undo>) {
+        undo.push(Undo::Timer(key, self.replace(key, row)));
+    }
+
+    fn replace(&mut self, key: (Shard, Bits), row: Option<Arc<TimerRow>>) -> Option<Arc<TimerRow>> {
+        let before = self.timers.remove(&key);
+        if let Some(before) = &before {
+            if let Some(wake) = wake_key(key, before) {
+                self.wakes.remove(&wake);
+            }
+            self.lists.remove(&list_key(key, before));
+        }
+        if let Some(row) = row {
+            if let Some(wake) = wake_key(key, &row) {
+                self.wakes.insert(wake);
+            }
+            self.lists.insert(list_key(key, &row));
+            self.timers.insert(key, row);
+        }
+        before
+    }
+
+    fn take(
+        &mut self,
+        shard: Shard,
+        token: Bits,
+        node: Bits,
+        undo: &mut Vec<Undo>,
+    ) -> Option<Fence> {
+        let row = self.shards.get_mut(&shard)?;
+        undo.push(Undo::Shard(shard, *row));
+        *row = ShardRow {
+            fence: Fence(row.fence.0 + 1),
+            token: Some(token),
+            node: Some(node),
+        };
+        self.tokens.insert((shard, row.fence), token);
+        Some(row.fence)
+    }
+
+    /// The standby goes on, without the last commits.
+    pub(super) fn fail_over(&mut self, lost: usize) -> BTreeMap<Shard, LostOfShard> {
+        self.timeline += 1;
+        for _ in 0..std::mem::take(&mut self.unreplicated) {
+            self.undo_one(&mut BTreeMap::new());
+        }
+        let mut of = BTreeMap::new();
+        for _ in 0..lost {
+            self.undo_one(&mut of);
+        }
+        of
+    }
+
+    fn undo_one(&mut self, of: &mut BTreeMap<Shard, LostOfShard>) {
+        let rows = self.undo.pop_back().unwrap_or_default();
+        for row in rows.into_iter().rev() {
+            match row {
+                Undo::Shard(shard, row) => {
+                    self.shards.insert(shard, row);
+                    of.entry(shard).or_default().taken = true;
+                }
+                // A turn that is there again was pruned.
+                Undo::Turn(key, Some(row)) => drop(self.turns.insert(key, row)),
+                Undo::Turn(key, None) => {
+                    self.turns.remove(&key);
+                    of.entry(key.0).or_default().turns += 1;
+                }
+                Undo::Made(token) => {
+                    if let Some(made) = self.made.get_mut(&token) {
+                        *made -= 1;
+                    }
+                }
+                Undo::Timer(key, row) => drop(self.replace(key, row)),
+                Undo::Settings(settings) => self.settings = settings,
+            }
+        }
+    }
+}
+
+/// What a statement that writes comes to.
+pub(super) enum Done {
+    Turns(Vec<Shard>),
+    Take(Option<Fence>),
+    Prune,
+}
+
+fn wake_key((shard, hash): (Shard, Bits), row: &TimerRow) -> Option<WakeKey> {
+    Some((shard, row.clock, row.wake?, row.revision, hash))
+}
+
+fn list_key((shard, hash): (Shard, Bits), row: &TimerRow) -> ListKey {
+    (shard, row.queue.clone(), row.due, row.revision, hash)
+}

@@ -1,0 +1,3 @@
+//! The store on a simulated server: what needs no real one.
+
+mod simulated;

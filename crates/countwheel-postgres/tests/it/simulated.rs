@@ -1,0 +1,180 @@
+//! All properties of stores hold on the simulated server, and it does what it says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use countwheel_durable::store::conformance::{self, Reopen};
+use countwheel_durable::store::{Change, Fence, Lease, Shard, Store, StoreError};
+use countwheel_durable::{Revision, Shards};
+use countwheel_postgres::PostgresStore;
+use countwheel_postgres::testing::{SimulatedFaults, SimulatedPostgres};
+use countwheel_time::{Clock, ManualClock};
+
+struct Tested {
+    server: SimulatedPostgres,
+    clock: ManualClock,
+    store: PostgresStore,
+}
+
+impl Tested {
+    fn new(shards: Shards) -> Self {
+        let clock = ManualClock::new();
+        let passing = clock.clone();
+        let server = SimulatedPostgres::new(shards, 7, move |pause| passing.advance(pause));
+        let store = PostgresStore::on_simulated(&server, 1, Arc::new(clock.clone()));
+        Self {
+            server,
+            clock,
+            store,
+        }
+    }
+
+    fn node(&self, node: u128) -> PostgresStore {
+        PostgresStore::on_simulated(&self.server, node, Arc::new(self.clock.clone()))
+    }
+
+    fn faults(&self, set: impl FnOnce(&mut SimulatedFaults)) {
+        let mut faults = SimulatedFaults::default();
+        set(&mut faults);
+        self.server.set_faults(faults);
+    }
+}
+
+impl Reopen for Tested {
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    fn reopen(&mut self) {
+        self.store = self.node(1);
+    }
+}
+
+fn shards(count: u16) -> Shards {
+    Shards::new(count).expect("from 1 to 1024")
+}
+
+/// A change for which nothing is read before.
+fn given(revision: u64) -> [Change; 1] {
+    [Change::Given(Revision(revision))]
+}
+
+fn take(store: &PostgresStore) -> Lease {
+    store.acquire(Shard::ONLY).expect("nothing fails").lease
+}
+
+#[test]
+fn every_property_of_a_store_holds() {
+    conformance::check(|| Box::new(Tested::new(shards(Shards::MAX))));
+}
+
+#[test]
+fn a_lost_answer_is_made_certain() {
+    let tested = Tested::new(Shards::ONE);
+    let lease = take(&tested.store);
+    tested.faults(|faults| faults.answer_lost = 2);
+    for revision in 1..=50 {
+        tested
+            .store
+            .commit(lease, &given(revision))
+            .expect("it is certain");
+        assert_eq!(tested.server.turns(Shard::ONLY, lease.fence), revision);
+    }
+}
+
+#[test]
+fn a_late_statement_of_a_replaced_owner_changes_nothing() {
+    let tested = Tested::new(Shards::ONE);
+    let other = tested.node(2);
+    for _ in 0..20 {
+        let lease = take(&tested.store);
+        tested.faults(|faults| faults.late = 1);
+        let given_up = tested.store.commit(lease, &given(1));
+        assert!(matches!(given_up, Err(StoreError::Lost { .. })));
+        // What is on its way stays there, and nothing else goes wrong.
+        tested.faults(|faults| faults.refused = u64::MAX);
+        let next = take(&other);
+        let turns = tested.server.turns(Shard::ONLY, lease.fence);
+        assert!(turns <= 1 && next.fence > lease.fence);
+        tested.faults(|_| {});
+        assert_eq!(tested.server.turns(Shard::ONLY, lease.fence), turns);
+        let refused = tested.store.commit(lease, &given(1));
+        assert!(matches!(refused, Err(StoreError::Fenced { .. })));
+    }
+}
+
+#[test]
+fn a_commit_that_is_given_up_takes_its_time() {
+    let tested = Tested::new(Shards::ONE);
+    let lease = take(&tested.store);
+    let before = tested.clock.now();
+    tested.faults(|faults| faults.request_lost = 1);
+    let given_up = tested.store.commit(lease, &given(1));
+    assert!(matches!(given_up, Err(StoreError::Lost { .. })));
+    let took = tested.clock.now().saturating_since(before);
+    assert!(took >= Duration::from_secs(30), "{took:?}");
+}
+
+#[test]
+fn a_failover_that_loses_commits_is_noticed() {
+    let tested = Tested::new(Shards::ONE);
+    let lease = take(&tested.store);
+    for revision in 1..=3 {
+        tested
+            .store
+            .commit(lease, &given(revision))
+            .expect("nothing fails");
+    }
+    let lost = tested.server.fail_over(2);
+    assert_eq!(lost[&Shard::ONLY].turns, 2);
+    let noticed = tested.store.commit(lease, &given(4));
+    assert!(
+        matches!(&noticed, Err(StoreError::Lost { reason, .. }) if reason.contains("turn 3")),
+        "{noticed:?}"
+    );
+    let ownership = tested.store.acquire(Shard::ONLY).expect("nothing fails");
+    assert_eq!(ownership.last_revision, Revision(1 + (1 << 20)));
+}
+
+#[test]
+fn a_taking_that_is_lost_gives_its_number_again_and_no_right() {
+    let tested = Tested::new(Shards::ONE);
+    let first = take(&tested.store);
+    let (one, other) = (tested.node(2), tested.node(3));
+    let lost = take(&one);
+    assert!(tested.server.fail_over(1)[&Shard::ONLY].taken);
+    assert_eq!(tested.server.owner(Shard::ONLY), first.fence);
+    let again = take(&other);
+    assert_eq!((lost.fence, again.fence), (Fence(2), Fence(2)));
+    assert!(matches!(
+        one.commit(lost, &given(1)),
+        Err(StoreError::Fenced { .. })
+    ));
+    other.commit(again, &given(1)).expect("it is the owner");
+}
+
+#[test]
+fn a_failover_loses_what_the_server_warned_of_and_nobody_was_told() {
+    let tested = Tested::new(Shards::ONE);
+    let lease = take(&tested.store);
+    tested.faults(|faults| faults.unreplicated = 1);
+    let unsure = tested.store.commit(lease, &given(1));
+    assert!(matches!(unsure, Err(StoreError::Lost { .. })));
+    assert_eq!(tested.server.turns(Shard::ONLY, lease.fence), 1);
+    assert!(tested.server.fail_over(0).is_empty());
+    assert_eq!(tested.server.turns(Shard::ONLY, lease.fence), 0);
+}
+
+#[test]
+fn a_full_server_says_so_and_has_room_again() {
+    let tested = Tested::new(Shards::ONE);
+    let lease = take(&tested.store);
+    tested.faults(|faults| faults.full = 1);
+    let refused = (0..20).find_map(|_| tested.store.commit(lease, &given(1)).err());
+    assert!(refused.is_some_and(|error| error.is_full()));
+    tested.faults(|_| {});
+    tested
+        .store
+        .commit(lease, &given(2))
+        .expect("there is room again");
+}
