@@ -36,7 +36,7 @@ const BYTES_MAX: usize = 4 << 20;
 /// After so many turns those before the last [`TURNS_KEPT`] are deleted.
 const PRUNED_EVERY: i64 = 1_000;
 const TURNS_KEPT: i64 = 64;
-/// How far revisions go on where the server may have forgotten some that were given.
+/// How far revisions go on for each time that the server may have forgotten some that were given.
 const REVISIONS_LEFT_OUT: u64 = 1 << 20;
 /// A commit that waits for longer is stuck.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -287,11 +287,14 @@ impl PostgresStore {
     ) -> Result<Held, StoreError> {
         let last = session.last_turn(shard).map_err(unanswered)?;
         let last = last.ok_or_else(|| no_such(shard))?;
-        let may_have_forgotten = last.timeline.is_some_and(|then| then != last.timeline_now);
-        let left_out = if may_have_forgotten && !planted!(PostgresTimelinePassed) {
-            REVISIONS_LEFT_OUT
-        } else {
-            0
+        // Each promotion since may have forgotten what an owner after the one before had given.
+        let promotions = last.timeline.map_or(0, |then| {
+            let (then, now) = (then.cast_unsigned(), last.timeline_now.cast_unsigned());
+            u64::from(then.abs_diff(now))
+        });
+        let left_out = match planted!(PostgresTimelinePassed) {
+            true => 0,
+            false => promotions.saturating_mul(REVISIONS_LEFT_OUT),
         };
         Ok(Held {
             token,

@@ -136,6 +136,28 @@ fn a_failover_that_loses_commits_is_noticed() {
     assert_eq!(ownership.last_revision, Revision(1 + (1 << 20)));
 }
 
+/// An owner that took the shard after a failover goes on 2^20 higher. A second failover lost its taking
+/// and all of its commits; the next owner found the turn of before the first failover, went on as far,
+/// and gave the same revisions to other timers.
+#[test]
+fn two_failovers_with_nothing_left_between_them_give_no_revision_twice() {
+    let tested = Tested::new(Shards::ONE);
+    let lease = take(&tested.store);
+    let commit = |lease, revision| {
+        let committed = tested.store.commit(lease, &given(revision));
+        committed.expect("nothing fails");
+    };
+    commit(lease, 1);
+    tested.server.fail_over(0);
+    let between = tested.store.acquire(Shard::ONLY).expect("nothing fails");
+    assert_eq!(between.last_revision, Revision(1 + (1 << 20)));
+    let told = between.last_revision.0 + 5;
+    commit(between.lease, told);
+    assert_eq!(tested.server.fail_over(2)[&Shard::ONLY].turns, 1);
+    let next = tested.store.acquire(Shard::ONLY).expect("nothing fails");
+    assert!(next.last_revision > Revision(told), "{next:?}");
+}
+
 #[test]
 fn a_taking_that_is_lost_gives_its_number_again_and_no_right() {
     let tested = Tested::new(Shards::ONE);
