@@ -15,6 +15,10 @@ pub(crate) const VERSION: u32 = 1;
 /// Into how many tables the timers are divided, by shard: so many can be vacuumed at once.
 const PARTITIONS: u16 = 16;
 
+/// The server's history: the first half of the name of the file that it writes now.
+pub(crate) const TIMELINE: &str =
+    "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int4";
+
 /// How long making the tables may take.
 const MAKING: Duration = Duration::from_secs(60);
 
@@ -120,7 +124,8 @@ CREATE INDEX timer_wakes ON @timer (shard, clock, wake, revision) WHERE wake IS 
 CREATE INDEX timer_lists ON @timer (shard, queue, due, revision);
 INSERT INTO @meta VALUES (true, {VERSION}, {id}, {count}, '\x{hex}', {zero});
 INSERT INTO @shard SELECT shard, 0 FROM generate_series(0, {last}) AS shard;
-INSERT INTO @turn (seq, last_revision, shard) SELECT 0, {zero}, shard FROM generate_series(0, {last}) AS shard;
+INSERT INTO @turn (seq, last_revision, shard, timeline)
+    SELECT 0, {zero}, shard, {TIMELINE} FROM generate_series(0, {last}) AS shard;
 "#,
         name = schema.as_str(),
         count = shards.count(),

@@ -106,7 +106,7 @@ pub(crate) struct LastTurn {
     pub(crate) seq: i64,
     pub(crate) revision: Revision,
     pub(crate) clock: Option<ClockNote>,
-    /// The server's history when it was made; none if nobody has made one.
+    /// The server's history when it was made, if the row says so.
     pub(crate) timeline: Option<i32>,
     /// The server's history now.
     pub(crate) timeline_now: i32,

@@ -17,7 +17,7 @@ use crate::bits::Bits;
 use crate::body;
 use crate::link::{Link, Params, Sql};
 use crate::number;
-use crate::schema::SchemaName;
+use crate::schema::{SchemaName, TIMELINE};
 use crate::session::{
     Became, DueRow, Entry, Failure, LastTurn, ListRows, Made, OwnerRow, RecordRow, Session,
 };
@@ -124,9 +124,10 @@ impl Statements {
             ),
             last_turn: schema.sql(
                 "last_turn",
-                "SELECT seq, last_revision, clock, timeline, \
-                 ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int4 \
-                 FROM @turn WHERE shard = $1 ORDER BY seq DESC LIMIT 1",
+                &format!(
+                    "SELECT seq, last_revision, clock, timeline, {TIMELINE} \
+                     FROM @turn WHERE shard = $1 ORDER BY seq DESC LIMIT 1"
+                ),
             ),
             owner: schema.sql(
                 "owner",

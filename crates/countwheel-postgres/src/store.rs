@@ -38,6 +38,8 @@ const PRUNED_EVERY: i64 = 1_000;
 const TURNS_KEPT: i64 = 64;
 /// How far revisions go on for each time that the server may have forgotten some that were given.
 const REVISIONS_LEFT_OUT: u64 = 1 << 20;
+/// The history that every server begins with.
+const FIRST_TIMELINE: i32 = 1;
 /// A commit that waits for longer is stuck.
 const MOMENT: Duration = Duration::from_secs(1);
 /// How long the server may take to say that it is there.
@@ -288,10 +290,8 @@ impl PostgresStore {
         let last = session.last_turn(shard).map_err(unanswered)?;
         let last = last.ok_or_else(|| no_such(shard))?;
         // Each promotion since may have forgotten what an owner after the one before had given.
-        let promotions = last.timeline.map_or(0, |then| {
-            let (then, now) = (then.cast_unsigned(), last.timeline_now.cast_unsigned());
-            u64::from(then.abs_diff(now))
-        });
+        let (then, now) = (last.timeline.unwrap_or(FIRST_TIMELINE), last.timeline_now);
+        let promotions = u64::from(then.cast_unsigned().abs_diff(now.cast_unsigned()));
         let left_out = match planted!(PostgresTimelinePassed) {
             true => 0,
             false => promotions.saturating_mul(REVISIONS_LEFT_OUT),

@@ -136,6 +136,21 @@ fn a_failover_that_loses_commits_is_noticed() {
     assert_eq!(ownership.last_revision, Revision(1 + (1 << 20)));
 }
 
+/// The first turn of a shard said nothing of the server's history. Where a failover left that turn alone,
+/// the next owner began at the first revision again.
+#[test]
+fn a_failover_that_loses_all_turns_gives_no_revision_twice() {
+    let tested = Tested::new(Shards::ONE);
+    let lease = take(&tested.store);
+    tested
+        .store
+        .commit(lease, &given(9))
+        .expect("nothing fails");
+    assert_eq!(tested.server.fail_over(1)[&Shard::ONLY].turns, 1);
+    let next = tested.store.acquire(Shard::ONLY).expect("nothing fails");
+    assert_eq!(next.last_revision, Revision(1 << 20));
+}
+
 /// An owner that took the shard after a failover goes on 2^20 higher. A second failover lost its taking
 /// and all of its commits; the next owner found the turn of before the first failover, went on as far,
 /// and gave the same revisions to other timers.

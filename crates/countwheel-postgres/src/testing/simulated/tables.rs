@@ -68,7 +68,7 @@ impl Tables {
             token: None,
             revision: 0,
             clock: None,
-            timeline: None,
+            timeline: Some(1),
             writes: 0,
         };
         Self {
