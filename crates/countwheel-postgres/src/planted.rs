@@ -32,6 +32,8 @@ bugs! {
     PostgresNotJoined,
     /// The statement writes the settings whether it inserts its turn or not.
     PostgresSettingsNotJoined,
+    /// A taking does not look whether another came before it.
+    PostgresTakesLate,
     /// The token of a taking is the number of the node.
     PostgresTokenOfNode,
     /// If one shard of a statement is done, all count as done.

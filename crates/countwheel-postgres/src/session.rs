@@ -159,8 +159,15 @@ pub(crate) trait Session: Send {
     /// What became of the turn `seq` under `token`; `None` if there is no such shard.
     fn became(&mut self, shard: Shard, token: Bits, seq: i64) -> Result<Option<Became>, Failure>;
 
-    /// Gives the shard a token, an owner and the next fence. It waits for the turns that are under way.
-    fn take(&mut self, shard: Shard, token: Bits, node: Bits) -> Result<Option<Fence>, Failure>;
+    /// Gives the shard a token, an owner and the next fence, if its fence is `after`: a taking that comes
+    /// late changes nothing. It waits for the turns that are under way.
+    fn take(
+        &mut self,
+        shard: Shard,
+        after: Fence,
+        token: Bits,
+        node: Bits,
+    ) -> Result<Option<Fence>, Failure>;
 
     fn last_turn(&mut self, shard: Shard) -> Result<Option<LastTurn>, Failure>;
 

@@ -120,7 +120,7 @@ impl Statements {
             take: schema.sql(
                 "take",
                 "UPDATE @shard SET fence = fence + 1, token = $2, owner = $3, \
-                 since = clock_timestamp() WHERE shard = $1 RETURNING fence",
+                 since = clock_timestamp() WHERE shard = $1 AND fence = $4 RETURNING fence",
             ),
             last_turn: schema.sql(
                 "last_turn",
@@ -255,8 +255,15 @@ impl Session for SqlSession {
         }))
     }
 
-    fn take(&mut self, shard: Shard, token: Bits, node: Bits) -> Result<Option<Fence>, Failure> {
-        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &node];
+    fn take(
+        &mut self,
+        shard: Shard,
+        after: Fence,
+        token: Bits,
+        node: Bits,
+    ) -> Result<Option<Fence>, Failure> {
+        let after = after.0.cast_signed();
+        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &node, &after];
         let rows = Self::ask(&mut self.link, &self.statements.take, params)?;
         Ok(rows.first().map(|row| fence(row.get(0))))
     }

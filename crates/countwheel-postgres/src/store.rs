@@ -38,6 +38,8 @@ const PRUNED_EVERY: i64 = 1_000;
 const TURNS_KEPT: i64 = 64;
 /// How far revisions go on for each time that the server may have forgotten some that were given.
 const REVISIONS_LEFT_OUT: u64 = 1 << 20;
+/// So often a shard is tried to be taken while others take it.
+const TAKINGS_MAX: u32 = 8;
 /// The history that every server begins with.
 const FIRST_TIMELINE: i32 = 1;
 /// A commit that waits for longer is stuck.
@@ -277,6 +279,28 @@ impl PostgresStore {
 
     fn session_of(&self, shard: Shard) -> MutexGuard<'_, Box<dyn Session>> {
         self.lanes[self.lane_of(shard)].session.lock()
+    }
+
+    /// Takes the shard under `token`, whoever has it.
+    fn take(
+        &self,
+        session: &mut dyn Session,
+        shard: Shard,
+        token: Bits,
+    ) -> Result<Fence, StoreError> {
+        for _ in 0..TAKINGS_MAX {
+            let row = session.owner(shard).map_err(unanswered)?;
+            let row = row.ok_or_else(|| no_such(shard))?;
+            if row.token == Some(token) {
+                return Ok(row.fence); // the answer was lost
+            }
+            let taken = session.take(shard, row.fence, token, self.node);
+            if let Some(fence) = taken.map_err(unanswered)? {
+                return Ok(fence);
+            }
+        }
+        let reason = "others take the shard".to_owned();
+        Err(StoreError::Unavailable { reason })
     }
 
     /// Reads where the shard stands, of which this node has the token.
@@ -633,8 +657,13 @@ impl PostgresStore {
             }
             let reason = format!("the database lost acknowledged commits: turn {turn} is missing");
             it.wanted.result = Some(Err(lost(shard, &reason)));
+        } else if is_late {
+            let reason = "the turn is not made";
+            it.wanted.result = Some(Err(lost(shard, reason)));
+        } else {
+            // It can be sent again.
+            session.pause(PAUSE);
         }
-        // Else it can be sent again.
     }
 
     /// Puts an empty turn where one stands that may still come. Says whether it stands there now, so
@@ -776,8 +805,7 @@ impl Store for PostgresStore {
         if planted!(PostgresTokenOfNode) {
             token = self.node;
         }
-        let fence = session.take(shard, token, self.node).map_err(unanswered)?;
-        let fence = fence.ok_or_else(|| no_such(shard))?;
+        let fence = self.take(session, shard, token)?;
         // A snapshot of its own: it has what the owner before has committed last.
         let held = self.found(session, shard, token, fence)?;
         self.own(session, shard, held)?;

@@ -103,6 +103,35 @@ fn a_late_statement_of_a_replaced_owner_changes_nothing() {
     }
 }
 
+/// A taking whose answer does not come is sent again. The first sending came after another node had taken
+/// the shard as well, and made the node that was replaced its owner again: that one found the other's
+/// turn in the place of its own, and asked for it without an end.
+#[test]
+fn a_taking_that_comes_late_takes_nothing() {
+    let tested = Tested::new(Shards::ONE);
+    let other = tested.node(2);
+    let mut late = 0;
+    for _ in 0..200 {
+        tested.faults(|faults| faults.late = 3);
+        let taken = tested.store.acquire(Shard::ONLY);
+        // What is on its way stays there, and nothing else goes wrong.
+        tested.faults(|faults| faults.refused = u64::MAX);
+        let next = take(&other);
+        other.commit(next, &given(1)).expect("it is owned");
+        // It comes.
+        tested.faults(|_| {});
+        assert_eq!(tested.server.owner(Shard::ONLY), next.fence);
+        other.commit(next, &given(2)).expect("it is owned");
+        let Ok(taken) = taken else {
+            late += 1;
+            continue;
+        };
+        let refused = tested.store.commit(taken.lease, &given(3));
+        assert!(matches!(refused, Err(StoreError::Fenced { .. })));
+    }
+    assert!(late > 5, "{late}");
+}
+
 #[test]
 fn a_commit_that_is_given_up_takes_its_time() {
     let tested = Tested::new(Shards::ONE);

@@ -249,8 +249,19 @@ impl Session for SimulatedSession {
         })
     }
 
-    fn take(&mut self, shard: Shard, token: Bits, node: Bits) -> Result<Option<Fence>, Failure> {
-        let take = Written::Take { shard, token, node };
+    fn take(
+        &mut self,
+        shard: Shard,
+        after: Fence,
+        token: Bits,
+        node: Bits,
+    ) -> Result<Option<Fence>, Failure> {
+        let take = Written::Take {
+            shard,
+            after,
+            token,
+            node,
+        };
         let mut taken = self.write(take.clone());
         if matches!(taken, Err(Failure::Broken(_))) {
             taken = self.write(take);

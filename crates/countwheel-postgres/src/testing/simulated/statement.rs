@@ -1,7 +1,7 @@
 //! Statements that write, as they are on their way.
 
 use countwheel_durable::Record;
-use countwheel_durable::store::Shard;
+use countwheel_durable::store::{Fence, Shard};
 
 use crate::bits::Bits;
 use crate::body;
@@ -13,6 +13,7 @@ pub(super) enum Written {
     Turns(Vec<TurnOf>),
     Take {
         shard: Shard,
+        after: Fence,
         token: Bits,
         node: Bits,
     },

@@ -127,9 +127,15 @@ impl Tables {
         let mut undo = Vec::new();
         let done = match written {
             Written::Turns(turns) => Done::Turns(self.turns(turns, &mut undo)?),
-            Written::Take { shard, token, node } => {
-                Done::Take(self.take(*shard, *token, *node, &mut undo))
-            }
+            Written::Take {
+                shard,
+                after,
+                token,
+                node,
+            } => match self.owner(*shard).fence == *after || planted!(PostgresTakesLate) {
+                true => Done::Take(self.take(*shard, *token, *node, &mut undo)),
+                false => Done::Take(None),
+            },
             Written::Prune { shard, seq } => {
                 let old: Vec<_> = self
                     .turns
