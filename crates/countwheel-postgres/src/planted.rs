@@ -52,6 +52,8 @@ bugs! {
     PostgresEmptyIsDone,
     /// A warning that the standby may not have the commit is passed over.
     PostgresWarningPassed,
+    /// A turn that is found counts as the standby's as well, although the warning of it may be lost.
+    PostgresFoundIsKept,
     /// Where the turn before is missing, the owner goes on from the last one that is there.
     PostgresLossPassed,
     /// A changed timeline at a takeover is passed over.

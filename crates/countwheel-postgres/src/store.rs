@@ -522,20 +522,21 @@ impl PostgresStore {
                         }
                         return;
                     }
-                    for shard in made.shards {
-                        if let Some(it) = left.iter_mut().find(|it| it.wanted.lease.shard == shard)
-                        {
+                    let mut unsure = Vec::new();
+                    for it in &mut left {
+                        let shard = it.wanted.lease.shard;
+                        let is_made = made.shards.contains(&shard);
+                        if is_made {
                             it.done();
                         }
-                    }
-                    if made.unreplicated && !planted!(PostgresWarningPassed) {
-                        self.confirm(session, &mut left);
-                    }
-                    for it in &mut left {
-                        if it.wanted.result.is_none() {
-                            self.resolve(session, it, is_late);
+                        if match is_made {
+                            true => made.unreplicated && !planted!(PostgresWarningPassed),
+                            false => self.resolve(session, it, is_late),
+                        } {
+                            unsure.push(shard);
                         }
                     }
+                    self.confirm(session, &mut left, unsure);
                 }
                 Err(Failure::Away(reason)) if !tried.is_uncertain => {
                     for it in &mut left {
@@ -610,15 +611,16 @@ impl PostgresStore {
         }
     }
 
-    /// Asks what became of a turn that the statement did not insert.
-    fn resolve(&self, session: &mut dyn Session, it: &mut Open<'_, '_>, is_late: bool) {
+    /// Asks what became of a turn that the statement did not insert. Says whether an earlier sending
+    /// did, whose warning was lost with its answer if there was one.
+    fn resolve(&self, session: &mut dyn Session, it: &mut Open<'_, '_>, is_late: bool) -> bool {
         let lease = it.wanted.lease;
         let shard = lease.shard;
         let became = match session.became(shard, it.held.token, it.held.seq + 1) {
             Ok(Some(became)) => became,
             Ok(None) => {
                 it.wanted.result = Some(Err(fenced(lease, Fence(0))));
-                return;
+                return false;
             }
             Err(failure) => {
                 if is_late {
@@ -626,7 +628,7 @@ impl PostgresStore {
                 } else {
                     session.pause(PAUSE);
                 }
-                return;
+                return false;
             }
         };
         if became.writes.is_some() && planted!(PostgresSendsAgain) {
@@ -664,39 +666,73 @@ impl PostgresStore {
             // It can be sent again.
             session.pause(PAUSE);
         }
+        became.writes.is_some() && !planted!(PostgresFoundIsKept)
     }
 
     /// Puts an empty turn where one stands that may still come. Says whether it stands there now, so
     /// that nothing of the other can come.
     fn take_place(&self, session: &mut dyn Session, it: &mut Open<'_, '_>) -> bool {
         let before = it.held.seq;
-        match session.turn(&[it.empty()]) {
-            Ok(made) if !made.shards.is_empty() => it.held.seq += 1,
+        let is_unsure = match session.turn(&[it.empty()]) {
+            Ok(made) if !made.shards.is_empty() => {
+                it.held.seq += 1;
+                made.unreplicated
+            }
             _ => self.resolve(session, it, false),
+        };
+        if is_unsure {
+            let shard = it.shard();
+            self.confirm(session, &mut [&mut *it], vec![shard]);
         }
         it.held.seq > before && it.wanted.result.is_none()
     }
 
-    /// Commits an empty turn after those that the standby may not have: that one proves it.
-    fn confirm(&self, session: &mut dyn Session, open: &mut [&mut Open<'_, '_>]) {
-        let done = |it: &&mut &mut Open<'_, '_>| it.wanted.result.is_some();
-        let empty: Vec<_> = open.iter_mut().filter(done).map(|it| it.empty()).collect();
-        if empty.is_empty() {
-            return;
-        }
-        match session.turn(&empty) {
-            Ok(made) if !made.unreplicated => {
-                for it in open.iter_mut() {
-                    if made.shards.contains(&it.wanted.lease.shard) {
+    /// Commits an empty turn after those of `unsure`, which the standby may not have: that one proves
+    /// it. Without that proof the shard is lost: what its owner was told may not be there for the next.
+    fn confirm(
+        &self,
+        session: &mut dyn Session,
+        open: &mut [&mut Open<'_, '_>],
+        mut unsure: Vec<Shard>,
+    ) {
+        let began = self.clock.now();
+        while !unsure.is_empty() {
+            let of_unsure = open.iter().filter(|it| unsure.contains(&it.shard()));
+            let empty: Vec<_> = of_unsure.map(|it| it.empty()).collect();
+            let sent = session.turn(&empty);
+            let is_late = self.clock.now().saturating_since(began) >= self.resolve_within;
+            for it in open.iter_mut() {
+                let shard = it.shard();
+                if !unsure.contains(&shard) {
+                    continue;
+                }
+                let is_proved = match &sent {
+                    Ok(made) if made.shards.contains(&shard) => {
                         it.held.seq += 1;
+                        Some(!made.unreplicated)
                     }
+                    Ok(_) => match session.became(shard, it.held.token, it.held.seq + 1) {
+                        // That was the sending before, and its warning was lost as well.
+                        Ok(Some(became)) if became.writes.is_some() => {
+                            it.held.seq += 1;
+                            None
+                        }
+                        Ok(Some(became)) if became.is_ours && became.has_before => None,
+                        Ok(_) => Some(false),
+                        Err(_) => None,
+                    },
+                    Err(_) => None,
+                };
+                if is_proved == Some(false) || is_proved.is_none() && is_late {
+                    let reason = "the standby may not have the last commit";
+                    it.wanted.result = Some(Err(lost(shard, reason)));
+                }
+                if is_proved.is_some() || is_late {
+                    unsure.retain(|other| *other != shard);
                 }
             }
-            _ => {
-                for it in open.iter_mut().filter(done) {
-                    let reason = "the standby may not have the last commit";
-                    it.wanted.result = Some(Err(lost(it.wanted.lease.shard, reason)));
-                }
+            if !unsure.is_empty() {
+                session.pause(PAUSE);
             }
         }
     }
@@ -741,6 +777,10 @@ struct Open<'a, 'b> {
 }
 
 impl<'b> Open<'_, 'b> {
+    fn shard(&self) -> Shard {
+        self.wanted.lease.shard
+    }
+
     /// What the statement makes of the shard.
     fn entry(&self) -> Entry<'_, 'b> {
         Entry {

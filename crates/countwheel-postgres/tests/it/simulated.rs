@@ -231,6 +231,26 @@ fn a_failover_loses_what_the_server_warned_of_and_nobody_was_told() {
     assert_eq!(tested.server.turns(Shard::ONLY, lease.fence), 0);
 }
 
+/// The warning that the standby may not have a commit is in its answer. Where the answer was lost, the
+/// commit was found when it was asked for, and acknowledged; a failover lost it.
+#[test]
+fn a_commit_that_is_found_is_the_standbys_before_anybody_is_told() {
+    let mut told = 0;
+    let tested = Tested::new(Shards::ONE);
+    for _ in 0..200 {
+        let lease = take(&tested.store);
+        tested.faults(|faults| (faults.answer_lost, faults.unreplicated) = (2, 2));
+        let committed = tested.store.commit(lease, &given(1));
+        tested.server.fail_over(0);
+        if committed.is_ok() {
+            told += 1;
+            assert_eq!(tested.server.turns(Shard::ONLY, lease.fence), 1);
+        }
+        tested.faults(|_| {});
+    }
+    assert!(told > 50, "{told}");
+}
+
 #[test]
 fn a_full_server_says_so_and_has_room_again() {
     let tested = Tested::new(Shards::ONE);
