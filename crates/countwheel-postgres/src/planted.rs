@@ -72,7 +72,7 @@ bugs! {
     PostgresKeepsPayload,
     /// A row that was removed stays.
     PostgresKeepsRemoved,
-    /// A further page of what is due begins one entry too late.
+    /// A further page of due timers begins one entry too late.
     PostgresSkipsBorder,
 }
 

@@ -2,12 +2,17 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use countwheel_disk::simulated::Disk;
 use countwheel_disk::{
     Files, LogOptions, LogStore, MemorySorted, Sorted, TableOptions, TableStore,
 };
+use countwheel_durable::Shards;
 use countwheel_durable::store::{MemoryStore, OnDisk, Store, StoreError};
+use countwheel_postgres::PostgresStore;
+use countwheel_postgres::testing::SimulatedPostgres;
+use countwheel_time::ManualClock;
 use parking_lot::Mutex;
 
 use crate::random::Random;
@@ -32,11 +37,13 @@ pub enum Kind {
     Log,
     /// A log, and in tables what it flushed.
     Tables,
+    /// A simulated PostgreSQL.
+    Postgres,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Memory, Self::Log, Self::Tables];
+    pub const ALL: [Self; 4] = [Self::Memory, Self::Log, Self::Tables, Self::Postgres];
 
     /// Those with something on the disk.
     pub const ON_DISK: [Self; 2] = [Self::Log, Self::Tables];
@@ -65,6 +72,12 @@ pub trait Kept: Store {
 }
 
 impl Kept for MemoryStore {
+    fn as_store(&self) -> &dyn Store {
+        self
+    }
+}
+
+impl Kept for PostgresStore {
     fn as_store(&self) -> &dyn Store {
         self
     }
@@ -106,6 +119,7 @@ pub struct Machine {
     /// What everything is on, but for what is in memory.
     pub disk: Disk,
     memory: MemoryStore,
+    postgres: SimulatedPostgres,
     sorted: MemorySorted,
     id: u64,
     options: LogOptions,
@@ -139,6 +153,8 @@ impl Machine {
             kind,
             disk,
             memory: MemoryStore::new(seed),
+            // Nothing goes wrong there, so nobody waits.
+            postgres: SimulatedPostgres::new(Shards::ONE, seed, drop),
             sorted: MemorySorted::default(),
             id: seed,
             options,
@@ -208,6 +224,11 @@ impl Machine {
         };
         let store: Box<dyn Kept> = match self.kind {
             Kind::Memory => Box::new(self.memory.clone()),
+            Kind::Postgres => {
+                let clock = Arc::new(ManualClock::new());
+                let (server, within) = (&self.postgres, Duration::ZERO);
+                Box::new(PostgresStore::on_simulated(server, 1, clock, within))
+            }
             Kind::Log | Kind::Tables => {
                 let sorted: Arc<dyn Sorted> = match self.kind {
                     Kind::Log => Arc::new(self.sorted.clone()),

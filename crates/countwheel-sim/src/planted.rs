@@ -5,6 +5,7 @@ use std::panic::catch_unwind;
 
 use countwheel_disk::PlantedBug as InDisk;
 use countwheel_durable::PlantedBug as InEngine;
+use countwheel_postgres::PlantedBug as InPostgres;
 
 use crate::machine::{Kind, Machine};
 use crate::panic_text;
@@ -13,13 +14,15 @@ use crate::shards;
 use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, removed, scrub, starts};
 use crate::world::{self, Options};
 
-/// A mistake of the product: of the engine, or of the store on a disk.
+/// A mistake of the product: of the engine, of the store on a disk or of the store in a PostgreSQL.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PlantedBug {
     /// Of the engine. The store on a disk makes the one of the same name with it.
     Engine(InEngine),
     /// Of the store on a disk.
     Disk(InDisk),
+    /// Of the store in a PostgreSQL.
+    Postgres(InPostgres),
 }
 
 impl PlantedBug {
@@ -28,7 +31,8 @@ impl PlantedBug {
         let of_engine = InEngine::ALL.iter().copied().map(Self::Engine);
         let of_disk = InDisk::ALL.iter().copied().map(Self::Disk);
         let is_new = |bug: &Self| Self::named_in(InEngine::ALL, &bug.name()).is_none();
-        of_engine.chain(of_disk.filter(is_new))
+        let of_postgres = InPostgres::ALL.iter().copied().map(Self::Postgres);
+        of_engine.chain(of_disk.filter(is_new)).chain(of_postgres)
     }
 
     /// The one of that name.
@@ -52,6 +56,7 @@ impl fmt::Debug for PlantedBug {
         match self {
             Self::Engine(bug) => bug.fmt(f),
             Self::Disk(bug) => bug.fmt(f),
+            Self::Postgres(bug) => bug.fmt(f),
         }
     }
 }
@@ -61,6 +66,7 @@ pub fn plant(bug: Option<PlantedBug>) {
     let name = bug.map(PlantedBug::name).unwrap_or_default();
     countwheel_durable::plant(PlantedBug::named_in(InEngine::ALL, &name));
     countwheel_disk::plant(PlantedBug::named_in(InDisk::ALL, &name));
+    countwheel_postgres::plant(PlantedBug::named_in(InPostgres::ALL, &name));
 }
 
 /// Those that show only where something cannot be read.
@@ -153,7 +159,7 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     if IN_ROT.contains(&bug) {
         return "rot";
     }
-    if IN_SHARDS.contains(&bug) {
+    if IN_SHARDS.contains(&bug) || matches!(bug, PlantedBug::Postgres(_)) {
         return "shards";
     }
     let of_a_store = ["Log", "Tables", "Manifest"];
@@ -190,7 +196,7 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
         "mixes" => mixes::run(&Machine::new(Kind::Tables, seed), seed).err(),
         "makings" => makings::run(seed).err(),
         "scrub" => scrub::run(seed).err(),
-        "shards" => find_in_shards(bug, seed, None),
+        "shards" => find_in_shards(bug, seed, kind_of(bug)),
         _ => {
             let options = Options {
                 planted_bug: Some(bug),
@@ -199,6 +205,12 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
             world::run(seed, &options).err().map(|failure| failure.what)
         }
     }
+}
+
+/// The store that a mistake among shards is in, if it is drawn on another one.
+#[must_use]
+pub fn kind_of(bug: PlantedBug) -> Option<Kind> {
+    matches!(bug, PlantedBug::Postgres(_)).then_some(Kind::Postgres)
 }
 
 /// Runs one seed of a world of shards with the bug, on a store of that kind. What is wrong, if that

@@ -8,6 +8,11 @@
 //! its deadline by more than the clocks of two owners differ. In the end everything works, and
 //! every timer comes to its end.
 //!
+//! Where the store is a simulated PostgreSQL, each node has connections of its own to it, and what
+//! goes wrong does so there. A failover that loses what was acknowledged is the one exception: the
+//! owner is told so by its next commit, and the model goes back to what is left when the shard is
+//! taken.
+//!
 //! ```
 //! use countwheel_sim::shards::{self, Options};
 //!
@@ -18,22 +23,27 @@
 mod acting;
 mod model;
 mod seam;
+mod watch;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use countwheel_durable::store::{Fence, Shard, StoreError};
 use countwheel_durable::{
-    Attempt, Budget, Config, Due, Engine, Precondition, Request, RetryPolicy, SetOptions, Shift,
-    TimerName, Turn,
+    Attempt, Budget, Config, Due, Engine, Precondition, Record, Request, RetryPolicy, SetOptions,
+    Shards, Shift, TimerName, Turn,
 };
+use countwheel_postgres::PostgresStore;
+use countwheel_postgres::testing::{SimulatedFaults, SimulatedPostgres};
 use countwheel_time::{BootId, Clock, Instant, ManualClock, Timestamp};
 
 use self::model::{Doubt, Item, Model, Now, RATE_MAX};
-use self::seam::{Seam, Shared};
+use self::seam::{Clocks, Seam, Shared};
+use self::watch::Watch;
 use crate::failure::{Failure, Log};
-use crate::machine::{Kind, Machine};
+use crate::machine::{Kept, Kind, Machine};
 use crate::random::Random;
 
 const START: Timestamp = Timestamp::from_micros(1_356_998_400_000_000); // 2013-01-01
@@ -107,6 +117,12 @@ pub struct Report {
     pub boots: u64,
     /// Wall clocks that were set.
     pub clock_steps: u64,
+    /// Standbys that took the place of a server.
+    pub failovers: u64,
+    /// Shards of which they lost what was acknowledged.
+    pub rolled_back: u64,
+    /// Owners of these that were told so.
+    pub reported: u64,
     /// Timers done.
     pub done: u64,
     /// Timers removed or replaced before their end.
@@ -137,6 +153,9 @@ impl Report {
         self.hand_overs += other.hand_overs;
         self.boots += other.boots;
         self.clock_steps += other.clock_steps;
+        self.failovers += other.failovers;
+        self.rolled_back += other.rolled_back;
+        self.reported += other.reported;
         self.done += other.done;
         self.removed += other.removed;
         self.dead += other.dead;
@@ -151,7 +170,8 @@ impl fmt::Display for Report {
             "{} seeds: {} turns, {} requests, {} attempts; shards taken {} times, {} of them from an \
              owner that did not know, {} of those within its turn; {} turns fenced, {} refused, {} \
              answers lost, {} leases ended before an attempt, {} owners killed, {} times commits were made \
-             together, {} commits learned of by the next owner; {} hand-overs, {} boots, {} clock steps; {} done, {} removed, {} dead",
+             together, {} commits learned of by the next owner; {} hand-overs, {} boots, {} clock steps, {} failovers that lost \
+             commits of {} shards, told to {} owners; {} done, {} removed, {} dead",
             self.seeds,
             self.turns,
             self.requests,
@@ -169,6 +189,9 @@ impl fmt::Display for Report {
             self.hand_overs,
             self.boots,
             self.clock_steps,
+            self.failovers,
+            self.rolled_back,
+            self.reported,
             self.done,
             self.removed,
             self.dead,
@@ -220,15 +243,19 @@ struct Plan {
     hand_overs: u64,
     clock_steps: u64,
     upkeep: u64,
+    /// Of a server that nodes are connected to.
+    failovers: u64,
+    lossy: u64,
+    /// For how long a commit is sent again.
+    within: Duration,
 }
 
 /// A machine with clocks of its own.
 struct Node {
     clock: ManualClock,
+    store: Arc<dyn Kept>,
     /// What its engines share.
     budget: Budget,
-    /// Parts in a million by which its clocks are too fast.
-    rate: i64,
     boots: u64,
 }
 
@@ -248,6 +275,8 @@ struct Owner {
     running: Vec<(u64, Attempt)>,
     /// It starts nothing any more, and goes after so many turns.
     leaving: Option<u64>,
+    /// Its taking was lost, and another may get its number.
+    is_forgotten: bool,
 }
 
 /// A turn between its halves.
@@ -268,6 +297,8 @@ struct World {
     /// By shard: a commit of which no owner knows, and how far openings may have moved the line.
     doubts: Vec<Option<Doubt>>,
     slack: Vec<u64>,
+    /// Those of which a failover lost what was acknowledged, until they are taken.
+    rolled_back: Vec<bool>,
     model: Model,
     order: Random,
     clients: Random,
@@ -304,6 +335,9 @@ impl World {
             hand_overs: *draw.pick(&[0, 3, 10, 40]),
             clock_steps: *draw.pick(&[0, 0, 40]),
             upkeep: *draw.pick(&[0, 10]),
+            failovers: 0,
+            lossy: 0,
+            within: Duration::ZERO,
         };
         let retry = Duration::from_micros(*draw.pick(&[1_000, 100_000, 5_000_000]));
         let config = Config {
@@ -318,30 +352,50 @@ impl World {
             ..Config::default()
         };
         let mut clocks = Random::new(seed, "clocks of nodes");
+        let time = Arc::new(Clocks::default());
         let nodes = 0..draw.between(1, 3);
-        let nodes = nodes.map(|node| {
+        let machines = nodes.map(|node| {
             let clock = ManualClock::at(START + Duration::from_micros(clocks.below(SKEW_MAX)));
             clock.reboot(boot_id(node, 0));
             let rate = clocks.below(2 * RATE_MAX + 1);
-            Node {
-                clock,
-                budget: Budget::new(&config),
-                rate: rate.cast_signed() - RATE_MAX.cast_signed(),
-                boots: 0,
-            }
+            time.add(clock.clone(), rate.cast_signed() - RATE_MAX.cast_signed());
+            clock
         });
-        let nodes = nodes.collect();
+        let machines: Vec<_> = machines.collect();
         let kinds = [Kind::Memory, Kind::Memory, Kind::Log, Kind::Tables];
         let kind = options.kind.unwrap_or(*draw.pick(&kinds));
-        let store = Machine::new(kind, seed).open();
-        let store = store.unwrap_or_else(|error| unreachable!("a healthy disk opens: {error}"));
+        let mut plan = plan;
+        let watch = (kind == Kind::Postgres).then(|| plan.connect(seed, &time));
+        let store: Arc<dyn Kept> = match &watch {
+            Some(watch) => {
+                let observer = watch.server.observer();
+                connected(&observer, 0, &ManualClock::new(), plan.within)
+            }
+            None => {
+                let opened = Machine::new(kind, seed).open();
+                let opened =
+                    opened.unwrap_or_else(|error| unreachable!("a healthy disk opens: {error}"));
+                Arc::from(opened)
+            }
+        };
+        let nodes = machines.into_iter().enumerate().map(|(node, clock)| Node {
+            store: match &watch {
+                Some(watch) => connected(&watch.server, node, &clock, plan.within),
+                None => store.clone(),
+            },
+            clock,
+            budget: Budget::new(&config),
+            boots: 0,
+        });
+        let nodes = nodes.collect();
         let model = Model::new(config.max_interruptions, retry);
         Self {
             doubts: (0..plan.shards).map(|_| None).collect(),
             slack: vec![0; usize::from(plan.shards)],
+            rolled_back: vec![false; usize::from(plan.shards)],
             plan,
             config,
-            shared: Arc::new(Shared::new(store)),
+            shared: Arc::new(Shared::new(store, time, watch)),
             nodes,
             owners: Vec::new(),
             model,
@@ -379,22 +433,21 @@ impl World {
             ..
         } = self.model;
         (self.report.done, self.report.removed, self.report.dead) = (done, removed, dead);
+        if let Some(watch) = &self.shared.watch {
+            watch.look_at_all()?;
+            self.report.reported = watch.reported();
+        }
         self.report.trace = self.log.hash;
         Ok(())
     }
 
-    /// Time passes for all, and as each node's clocks have it.
-    fn pass(&mut self, micros: u64) {
-        self.shared.seen.lock().time += micros;
-        for node in &self.nodes {
-            let nanos = i128::from(micros) * i128::from(1_000_000 + node.rate) / 1_000;
-            let nanos = u64::try_from(nanos).unwrap_or(0);
-            node.clock.advance(Duration::from_nanos(nanos));
-        }
+    /// Time passes for all.
+    fn pass(&self, micros: u64) {
+        self.shared.clocks.pass(micros);
     }
 
     fn time(&self) -> u64 {
-        self.shared.seen.lock().time
+        self.shared.clocks.time()
     }
 
     /// Somebody goes on, or takes a shard that nobody has.
@@ -436,6 +489,9 @@ impl World {
             let node = self.faults.below(self.nodes.len() as u64);
             self.take(shard, usize::try_from(node).unwrap_or(0))?;
         }
+        if self.faults.one_in(self.plan.failovers) {
+            self.fail_over();
+        }
         if self.owners.is_empty() {
             return Ok(());
         }
@@ -473,6 +529,42 @@ impl World {
         Ok(())
     }
 
+    /// A standby takes the place of the server, at times without the last commits.
+    fn fail_over(&mut self) {
+        let shared = self.shared.clone();
+        let Some(watch) = &shared.watch else {
+            return;
+        };
+        let lost = match self.faults.one_in(self.plan.lossy) {
+            true => self.faults.between(1, 6),
+            false => 0,
+        };
+        let before: Vec<_> = self.shards().map(|shard| shared.owner(shard)).collect();
+        let lost = watch.server.fail_over(usize::try_from(lost).unwrap_or(0));
+        self.log.note(format!("the server fails over: {lost:?}"));
+        self.report.failovers += 1;
+        for (shard, lost) in lost {
+            let index = usize::from(shard.0);
+            let owner = before[index].unwrap_or_default();
+            self.report.rolled_back += 1;
+            self.rolled_back[index] = true;
+            self.doubts[index] = None;
+            watch.lost(shard, owner);
+            if lost.taken {
+                shared.seen.lock().fences.remove(&shard);
+                // Those before would be the owners again: they end. The one whose taking was lost does
+                // not know it, and another may get its number.
+                self.owners
+                    .retain(|it| it.shard != shard || it.fence == owner);
+                for forgotten in self.owners.iter_mut().filter(|it| it.shard == shard) {
+                    forgotten.is_forgotten = true;
+                    let mut faults = forgotten.seam.faults.lock();
+                    (faults.lease_ended, faults.is_forgotten) = (true, true);
+                }
+            }
+        }
+    }
+
     /// A machine starts anew, after a while.
     fn boot(&mut self, node: usize) {
         self.log.note(format!("node {node} starts anew"));
@@ -486,6 +578,10 @@ impl World {
         let node = &mut self.nodes[node];
         node.boots += 1;
         node.clock.reboot(boot_id(node_id, node.boots));
+        if let Some(watch) = &self.shared.watch {
+            let index = usize::try_from(node_id).unwrap_or(0);
+            node.store = connected(&watch.server, index, &node.clock, self.plan.within);
+        }
     }
 
     /// Where engines are opened: what those of one node share is given to them here.
@@ -502,7 +598,12 @@ impl World {
 
     /// A node takes a shard, whoever has it.
     fn take(&mut self, shard: Shard, node: usize) -> Result<(), String> {
-        let seam = Arc::new(Seam::new(self.shared.clone(), self.plan.in_bulk));
+        // A process that takes a shard anew has let go of the engine whose taking was lost: both may
+        // have one number.
+        self.owners
+            .retain(|it| !it.is_forgotten || (it.node, it.shard) != (node, shard));
+        let store = self.nodes[node].store.clone();
+        let seam = Arc::new(Seam::new(self.shared.clone(), store, self.plan.in_bulk));
         if !self.healing && self.faults.one_in(self.plan.unavailable) {
             seam.faults.lock().unavailable = Some((self.faults.below(4), 1));
         }
@@ -516,7 +617,9 @@ impl World {
         ));
         let engine = match opened {
             Ok(engine) => engine,
-            Err(StoreError::Unavailable { .. }) if seam.faults.lock().struck => return Ok(()),
+            Err(StoreError::Unavailable { .. }) if seam.faults.lock().struck || self.may_fail() => {
+                return Ok(());
+            }
             Err(error) => return Err(format!("{shard:?} cannot be opened: {error}")),
         };
         self.report.takings += 1;
@@ -527,11 +630,11 @@ impl World {
         seam.faults.lock().unavailable = None;
         seam.faults.lock().struck = false;
         let origin = self.look_at_line(&engine, &seam, shard, node)?;
-        let fence = self.shared.seen.lock().fences.get(&shard).copied();
+        let fence = seam.faults.lock().fence;
         self.owners.push(Owner {
             node,
             shard,
-            fence: fence.unwrap_or_default(),
+            fence,
             engine,
             seam,
             origin,
@@ -539,10 +642,19 @@ impl World {
             kept: Vec::new(),
             running: Vec::new(),
             leaving: None,
+            is_forgotten: false,
         });
-        if let Some(doubt) = self.doubts[usize::from(shard.0)].take() {
+        if let Some(doubt) = self.doubts[usize::from(shard.0)].take()
+            && self.is_made(shard, &doubt)
+        {
             self.model.adopt(&doubt)?;
             self.report.adopted += 1;
+        }
+        if std::mem::take(&mut self.rolled_back[usize::from(shard.0)]) {
+            for name in self.names_of(shard) {
+                let record = self.record(shard, &name)?;
+                self.model.goes_back(&name, record.as_ref())?;
+            }
         }
         for name in self.names_of(shard) {
             self.model.taken(&name);
@@ -551,9 +663,21 @@ impl World {
         Ok(())
     }
 
-    fn compare(&mut self, shard: Shard, name: &TimerName) -> Result<(), String> {
+    /// Whether a commit was made, of which its owner may not know.
+    fn is_made(&self, shard: Shard, doubt: &Doubt) -> bool {
+        match (&self.shared.watch, doubt.lost) {
+            (Some(watch), Some(fence)) => watch.is_made(shard, fence),
+            _ => true,
+        }
+    }
+
+    fn record(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, String> {
         let record = self.shared.store.get(shard, name);
-        let record = record.map_err(|error| format!("{name} cannot be read: {error}"))?;
+        record.map_err(|error| format!("{name} cannot be read: {error}"))
+    }
+
+    fn compare(&mut self, shard: Shard, name: &TimerName) -> Result<(), String> {
+        let record = self.record(shard, name)?;
         self.model.compare(name, record.as_ref())
     }
 
@@ -586,7 +710,7 @@ impl World {
         let seen = self.shared.seen.lock();
         let noted = seen.noted(shard, note);
         let noted = noted.ok_or_else(|| format!("nobody noted {note:?} of {shard:?}"))?;
-        let passed = i128::from(seen.time - noted);
+        let passed = i128::from(self.shared.clocks.time() - noted);
         let differ = signed(wall) - signed(note.wall) - passed;
         if (went - passed).abs() > differ.abs() + 2 {
             return Err(format!(
@@ -604,11 +728,18 @@ impl World {
         self.log.note("everything works from here".to_owned());
         self.healing = true;
         let shared = self.shared.clone();
+        if let Some(watch) = &shared.watch {
+            watch.server.set_faults(SimulatedFaults::default());
+            watch.may_fail.store(false, Ordering::Relaxed);
+        }
+        let rolled_back = &self.rolled_back;
         self.owners.retain(|owner| {
             let mut faults = owner.seam.faults.lock();
             (faults.unavailable, faults.lost) = (None, None);
-            let is_current = shared.seen.lock().fences.get(&owner.shard) == Some(&owner.fence);
-            is_current && !faults.lease_ended && owner.leaving.is_none()
+            let is_current = shared.owner(owner.shard) == Some(owner.fence);
+            // Who has nothing to commit is never told that commits were lost.
+            let is_behind = rolled_back[usize::from(owner.shard.0)];
+            is_current && !is_behind && !faults.lease_ended && owner.leaving.is_none()
         });
         // Every receiver answers now: one by one they may take longer than there are rounds.
         let time = self.time();
@@ -654,6 +785,11 @@ impl World {
         (0..self.plan.shards).map(Shard)
     }
 
+    /// Whether the server may fail.
+    fn may_fail(&self) -> bool {
+        self.shared.watch.as_ref().is_some_and(Watch::may_fail)
+    }
+
     /// The names of a shard.
     fn names_of(&self, shard: Shard) -> Vec<TimerName> {
         let names = (0..self.plan.names).filter(|name| {
@@ -667,9 +803,9 @@ impl World {
 
     /// Who may work on a shard.
     fn owner_of(&self, shard: Shard) -> Option<usize> {
-        let fence = self.shared.seen.lock().fences.get(&shard).copied()?;
+        let fence = self.shared.owner(shard)?;
         let mut owners = self.owners.iter();
-        owners.position(|owner| (owner.shard, owner.fence) == (shard, fence))
+        owners.position(|it| (it.shard, it.fence) == (shard, fence) && !it.is_forgotten)
     }
 
     /// The time as an owner has it.
@@ -738,6 +874,45 @@ impl World {
             _ => Request::Fire { name },
         })
     }
+}
+
+impl Plan {
+    /// Connects the nodes to a server, and draws what goes wrong there in place of what the seam does
+    /// to a commit.
+    fn connect(&mut self, seed: u64, clocks: &Arc<Clocks>) -> Watch {
+        let mut draw = Random::new(seed, "server of shards");
+        let passing = clocks.clone();
+        let shards = Shards::new(self.shards).unwrap_or(Shards::ONE);
+        let server = SimulatedPostgres::new(shards, seed, move |pause| {
+            passing.pass(u64::try_from(pause.as_micros()).unwrap_or(0));
+        });
+        (self.unavailable, self.lost) = (0, 0);
+        self.failovers = *draw.pick(&[0, 0, 60, 150]);
+        self.lossy = *draw.pick(&[0, 1, 2]);
+        self.within = Duration::from_secs(*draw.pick(&[0, 1, 30]));
+        let mut faults = SimulatedFaults::default();
+        faults.away = *draw.pick(&[0, 0, 50, 300]);
+        faults.request_lost = *draw.pick(&[0, 30, 200]);
+        faults.answer_lost = *draw.pick(&[0, 6, 40]);
+        faults.late = *draw.pick(&[0, 5, 30, 200]);
+        faults.refused = *draw.pick(&[0, 10, 80]);
+        faults.full = *draw.pick(&[0, 0, 100]);
+        faults.unreplicated = *draw.pick(&[0, 3, 20]);
+        server.set_faults(faults);
+        Watch::new(server, seed)
+    }
+}
+
+/// A node's connections to a server.
+fn connected(
+    server: &SimulatedPostgres,
+    node: usize,
+    clock: &ManualClock,
+    within: Duration,
+) -> Arc<dyn Kept> {
+    let clock = Arc::new(clock.clone());
+    let store = PostgresStore::on_simulated(server, node as u128, clock, within);
+    Arc::new(store)
 }
 
 fn boot_id(node: u64, boot: u64) -> BootId {

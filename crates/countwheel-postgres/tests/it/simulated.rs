@@ -10,6 +10,8 @@ use countwheel_postgres::PostgresStore;
 use countwheel_postgres::testing::{SimulatedFaults, SimulatedPostgres};
 use countwheel_time::{Clock, ManualClock};
 
+const WITHIN: Duration = Duration::from_secs(30);
+
 struct Tested {
     server: SimulatedPostgres,
     clock: ManualClock,
@@ -21,7 +23,7 @@ impl Tested {
         let clock = ManualClock::new();
         let passing = clock.clone();
         let server = SimulatedPostgres::new(shards, 7, move |pause| passing.advance(pause));
-        let store = PostgresStore::on_simulated(&server, 1, Arc::new(clock.clone()));
+        let store = PostgresStore::on_simulated(&server, 1, Arc::new(clock.clone()), WITHIN);
         Self {
             server,
             clock,
@@ -30,7 +32,7 @@ impl Tested {
     }
 
     fn node(&self, node: u128) -> PostgresStore {
-        PostgresStore::on_simulated(&self.server, node, Arc::new(self.clock.clone()))
+        PostgresStore::on_simulated(&self.server, node, Arc::new(self.clock.clone()), WITHIN)
     }
 
     fn faults(&self, set: impl FnOnce(&mut SimulatedFaults)) {
@@ -141,7 +143,7 @@ fn a_commit_that_is_given_up_takes_its_time() {
     let given_up = tested.store.commit(lease, &given(1));
     assert!(matches!(given_up, Err(StoreError::Lost { .. })));
     let took = tested.clock.now().saturating_since(before);
-    assert!(took >= Duration::from_secs(30), "{took:?}");
+    assert!(took >= WITHIN, "{took:?}");
 }
 
 #[test]

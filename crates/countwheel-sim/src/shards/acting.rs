@@ -86,14 +86,14 @@ impl World {
         let mut withins = Vec::new();
         for index in some {
             if let Some(within) = self.owners[index].within.take() {
-                withins.push((index, within));
+                withins.push((index, within, self.is_current(index)));
             }
         }
-        let have = |(_, within): &&(usize, Within)| !within.turn.changes().is_empty();
+        let have = |(_, within, _): &&(usize, Within, bool)| !within.turn.changes().is_empty();
         let asked: Vec<_> = withins
             .iter()
             .filter(have)
-            .map(|(index, within)| {
+            .map(|(index, within, _)| {
                 let (lease, changes) = (within.turn.lease(), within.turn.changes());
                 (&*self.owners[*index].seam, Commit { lease, changes })
             })
@@ -104,12 +104,12 @@ impl World {
             _ => Seam::commit_together(&asked),
         }
         .into_iter();
-        for (index, within) in withins {
+        for (index, within, was_current) in withins {
             let committed = match within.turn.changes() {
                 [] => Ok(()),
                 _ => made.next().ok_or("a commit has no result")?,
             };
-            self.committed(index, within, committed)?;
+            self.committed(index, within, was_current, committed)?;
         }
         Ok(())
     }
@@ -118,17 +118,20 @@ impl World {
         &mut self,
         index: usize,
         mut within: Within,
+        was_current: bool,
         committed: Result<(), StoreError>,
     ) -> Result<(), String> {
         let is_current = self.is_current(index);
         let owner = &self.owners[index];
         let was_lost = owner.seam.faults.lock().was_lost.take();
+        let may_fail = self.may_fail();
+        let is_lost = matches!(committed, Err(StoreError::Lost { .. }));
         let is_fine = match &committed {
             Ok(()) => true,
             Err(StoreError::Fenced { .. }) => !is_current,
             Err(StoreError::Unavailable { .. }) => owner.seam.faults.lock().struck,
-            Err(StoreError::Lost { .. }) => was_lost.is_some(),
-            Err(_) => false,
+            Err(StoreError::Lost { .. }) => was_lost.is_some() || may_fail,
+            Err(error) => error.is_full() && owner.seam.faults.lock().struck,
         };
         if !is_fine {
             return Err(format!(
@@ -136,14 +139,16 @@ impl World {
                 within.turn.lease()
             ));
         }
-        self.report.lost += u64::from(was_lost.is_some());
-        let is_applied = committed.is_ok() || was_lost == Some(true);
-        if is_current && is_applied && !within.turn.changes().is_empty() {
+        self.report.lost += u64::from(is_lost);
+        let may_be_applied = committed.is_ok() || was_lost == Some(true) || is_lost && may_fail;
+        let is_followed = was_current && !self.rolled_back[usize::from(owner.shard.0)];
+        if is_followed && may_be_applied && !within.turn.changes().is_empty() {
             // Until the turn has ended: whoever takes the shard before finds what nobody has said.
             self.doubts[usize::from(owner.shard.0)] = Some(Doubt {
                 items: within.items.clone(),
                 changes: within.turn.changes().to_vec(),
                 now: within.now,
+                lost: is_lost.then_some(owner.fence),
             });
         }
         self.note(index, format_args!("commits: {committed:?}"));
@@ -160,6 +165,7 @@ impl World {
             committed,
         } = within;
         let is_current = self.is_current(index);
+        let is_behind = self.rolled_back[usize::from(self.owners[index].shard.0)];
         let changes = turn.changes().to_vec();
         let committed = committed.unwrap_or(Ok(()));
         let is_committed = committed.is_ok() && !changes.is_empty();
@@ -184,7 +190,12 @@ impl World {
         if may_not && let Some(attempt) = starts.first() {
             return Err(format!("{attempt:?} leaves an owner that was replaced"));
         }
-        let refused = |answer: &Result<_, _>| matches!(answer, Err(TimerError::Unavailable { .. }));
+        let refused = |answer: &Result<_, _>| {
+            matches!(
+                answer,
+                Err(TimerError::Unavailable { .. } | TimerError::StorageFull)
+            )
+        };
         if may_not && !is_committed && answers.values().any(|answer| !refused(answer)) {
             return Err(format!("{answers:?} leave an owner that was replaced"));
         }
@@ -204,6 +215,10 @@ impl World {
             Err(error) => return Err(format!("a turn does not end: {error}")),
         }
         if !is_current {
+            return Ok(());
+        }
+        if is_behind {
+            // It answers by what the store has now, and does not know that this is less.
             return Ok(());
         }
         self.report.unavailable += u64::from(struck);
@@ -274,7 +289,8 @@ impl World {
 
     /// The owner gives its shard away, as a service that stops does.
     fn leave(&mut self, index: usize) -> Result<(), String> {
-        let is_current = self.is_current(index);
+        let was_current = self.is_current(index);
+        let is_behind = self.rolled_back[usize::from(self.owners[index].shard.0)];
         let owner = &mut self.owners[index];
         let noted = owner.engine.note_clocks();
         let result = match noted {
@@ -286,6 +302,8 @@ impl World {
         let struck = std::mem::take(&mut faults.struck);
         let was_lost = faults.was_lost.take().is_some();
         drop(faults);
+        let was_lost = was_lost || self.may_fail();
+        let is_current = was_current && self.is_current(index) && !is_behind;
         self.note(index, format_args!("hands over: {result:?}"));
         let owner = self.owners.remove(index);
         match (result, is_current) {
@@ -297,6 +315,7 @@ impl World {
                 Ok(())
             }
             (Err(StoreError::Unavailable { .. }), _) if struck => Ok(()),
+            (Err(error), _) if struck && error.is_full() => Ok(()),
             (Err(StoreError::Lost { .. }), _) if was_lost => Ok(()),
             (Ok(()) | Err(StoreError::Fenced { .. }), false) => Ok(()),
             (Err(error), _) => Err(format!("{:?} is not handed over: {error}", owner.shard)),

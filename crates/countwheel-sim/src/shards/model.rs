@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use countwheel_durable::store::Change;
+use countwheel_durable::store::{Change, Fence};
 use countwheel_durable::{
     Attempt, DeadReason, Due, DueClock, Moved, Record, Request, Response, Revision, Set, Shift,
     State, StateKind, TimerError, TimerId, TimerName, Verdict, Was,
@@ -74,6 +74,8 @@ pub(super) struct Doubt {
     pub(super) items: Vec<Item>,
     pub(super) changes: Vec<Change>,
     pub(super) now: Now,
+    /// The owner that was lost in it: then the commit may not be made.
+    pub(super) lost: Option<Fence>,
 }
 
 #[derive(Debug, Default)]
@@ -306,6 +308,54 @@ impl Model {
         {
             timer.phase = Phase::Interrupted;
         }
+    }
+
+    /// The store has lost what was acknowledged under a name, and holds this. What was handed out since
+    /// is handed out again.
+    pub(super) fn goes_back(
+        &mut self,
+        name: &TimerName,
+        record: Option<&Record>,
+    ) -> Result<(), String> {
+        let before = self.timers.remove(name);
+        let Some(record) = record else {
+            return Ok(());
+        };
+        if self.ids.get(&record.id).is_none_or(|other| other != name) {
+            self.learn(record.id, name)?;
+        }
+        self.handed
+            .retain(|(id, number)| *id != record.id || *number <= record.attempt);
+        let unmoved =
+            before.filter(|it| (it.id, it.due, it.clock) == (record.id, record.due, record.clock));
+        // Nobody knows when its deadline was decided.
+        let since = unmoved.map_or(
+            Now {
+                time: 0,
+                wall: record.due,
+                line: record.due,
+                slack: 0,
+            },
+            |timer| timer.since,
+        );
+        let timer = Timer {
+            id: record.id,
+            revision: record.revision,
+            payload: record.payload.clone(),
+            due: record.due,
+            clock: record.clock,
+            since,
+            phase: match record.state.kind() {
+                StateKind::Pending => Phase::Pending,
+                StateKind::Delivering => Phase::Interrupted,
+                StateKind::Done => Phase::Done,
+                StateKind::Dead => Phase::Dead,
+            },
+            attempt: record.attempt,
+            interruptions: record.interruptions,
+        };
+        self.timers.insert(name.clone(), timer);
+        Ok(())
     }
 
     /// The store has this under a name, and says so to whoever owns the shard.

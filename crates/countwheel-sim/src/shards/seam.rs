@@ -1,28 +1,67 @@
 //! The store as one owner of a shard reaches it: away at times, lost at times, with a lease that ends.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use countwheel_durable::store::{
     Change, ClockNote, Commit, DuePage, DueScan, Fence, Filter, Found, Gaps, Lease, OnDisk,
     Ownership, Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{Record, Settings, SettingsVersion, TimerName, Trouble};
+use countwheel_time::ManualClock;
 use parking_lot::Mutex;
 
+use super::watch::Watch;
 use crate::machine::Kept;
 
 /// What all owners share.
 pub(super) struct Shared {
-    pub(super) store: Box<dyn Kept>,
+    /// That of all nodes, or what looks at a store of which each node has its own connections.
+    pub(super) store: Arc<dyn Kept>,
+    pub(super) clocks: Arc<Clocks>,
+    /// There is one if each node has its own connections.
+    pub(super) watch: Option<Watch>,
     pub(super) seen: Mutex<Seen>,
+}
+
+/// The time, and the clocks of all nodes.
+#[derive(Default)]
+pub(super) struct Clocks(Mutex<Times>);
+
+#[derive(Default)]
+struct Times {
+    /// The time that has really passed, in microseconds.
+    time: u64,
+    /// Each with the parts in a million by which it is too fast.
+    clocks: Vec<(ManualClock, i64)>,
+}
+
+impl Clocks {
+    pub(super) fn add(&self, clock: ManualClock, rate: i64) {
+        self.0.lock().clocks.push((clock, rate));
+    }
+
+    pub(super) fn time(&self) -> u64 {
+        self.0.lock().time
+    }
+
+    /// Time passes for all, and as each node's clocks have it.
+    pub(super) fn pass(&self, micros: u64) {
+        let mut times = self.0.lock();
+        times.time += micros;
+        for (clock, rate) in &times.clocks {
+            let nanos = i128::from(micros) * i128::from(1_000_000 + rate) / 1_000;
+            let nanos = u64::try_from(nanos).unwrap_or(0);
+            clock.advance(Duration::from_nanos(nanos));
+        }
+    }
 }
 
 /// What is seen at the store by somebody who misses nothing.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// The time that has really passed, in microseconds.
-    pub(super) time: u64,
     /// Who took each shard last.
     pub(super) fences: BTreeMap<Shard, Fence>,
     /// The notes of the clocks of each shard, and when each was made.
@@ -32,11 +71,25 @@ pub(super) struct Seen {
 }
 
 impl Shared {
-    pub(super) fn new(store: Box<dyn Kept>) -> Self {
+    pub(super) fn new(store: Arc<dyn Kept>, clocks: Arc<Clocks>, watch: Option<Watch>) -> Self {
         Self {
             store,
+            clocks,
+            watch,
             seen: Mutex::default(),
         }
+    }
+
+    /// Under which number somebody owns a shard, if somebody does.
+    pub(super) fn owner(&self, shard: Shard) -> Option<Fence> {
+        match &self.watch {
+            Some(watch) => Some(watch.server.owner(shard)).filter(|fence| *fence > Fence(0)),
+            None => self.seen.lock().fences.get(&shard).copied(),
+        }
+    }
+
+    fn is_current(&self, lease: Lease) -> bool {
+        self.owner(lease.shard) == Some(lease.fence)
     }
 }
 
@@ -47,15 +100,13 @@ impl Seen {
         let noted = notes.iter().rev().find(|(other, _)| *other == note);
         noted.map(|(_, time)| *time)
     }
-
-    fn is_current(&self, lease: Lease) -> bool {
-        self.fences.get(&lease.shard) == Some(&lease.fence)
-    }
 }
 
 /// The store, for one opening of one shard.
 pub(super) struct Seam {
     shared: Arc<Shared>,
+    /// That of the node.
+    store: Arc<dyn Kept>,
     /// Whether it reads many names in one piece.
     in_bulk: bool,
     pub(super) faults: Mutex<Faults>,
@@ -69,18 +120,23 @@ pub(super) struct Faults {
     /// Nobody learns what became of the next commit. Whether it is applied.
     pub(super) lost: Option<bool>,
     pub(super) lease_ended: bool,
+    /// The taking was lost, and another may get its number.
+    pub(super) is_forgotten: bool,
     /// A call was not available since that was asked last.
     pub(super) struck: bool,
     /// An answer of a commit was lost since that was asked last; whether it was applied.
     pub(super) was_lost: Option<bool>,
     /// The note of the clocks that was there when the shard was taken.
     pub(super) acquired: Option<ClockNote>,
+    /// Under which number it was taken.
+    pub(super) fence: Fence,
 }
 
 impl Seam {
-    pub(super) fn new(shared: Arc<Shared>, in_bulk: bool) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, store: Arc<dyn Kept>, in_bulk: bool) -> Self {
         Self {
             shared,
+            store,
             in_bulk,
             faults: Mutex::default(),
         }
@@ -106,6 +162,25 @@ impl Seam {
         Err(StoreError::Unavailable { reason })
     }
 
+    /// What the node's store says, which may fail by itself.
+    fn heard<T>(&self, said: Result<T, StoreError>) -> Result<T, StoreError> {
+        let may_fail = self.shared.watch.as_ref().is_some_and(Watch::may_fail);
+        let is_failure =
+            |error: &StoreError| matches!(error, StoreError::Unavailable { .. }) || error.is_full();
+        if may_fail && said.as_ref().err().is_some_and(is_failure) {
+            self.faults.lock().struck = true;
+        }
+        said
+    }
+
+    /// What is committed: with additions that say nothing to the engine, where somebody looks at them.
+    fn with_additions<'a>(&self, shard: Shard, changes: &'a [Change]) -> Cow<'a, [Change]> {
+        match &self.shared.watch {
+            Some(watch) => Cow::Owned(watch.add_to(shard, changes)),
+            None => Cow::Borrowed(changes),
+        }
+    }
+
     /// What goes wrong with a commit before the store has it.
     fn before_commit(&self, lease: Lease) -> Result<(), StoreError> {
         self.call()?;
@@ -123,15 +198,26 @@ impl Seam {
         Commit { lease, changes }: Commit<'_>,
         committed: Result<(), StoreError>,
     ) -> Result<(), StoreError> {
+        let committed = self.heard(committed);
         let mut seen = self.shared.seen.lock();
-        if committed.is_ok() != seen.is_current(lease) {
+        if let Some(watch) = &self.shared.watch {
+            let looked = match self.faults.lock().is_forgotten {
+                true if committed.is_ok() => Err(format!("{lease:?} was lost, and may commit")),
+                true => Ok(()),
+                false => watch.committed(lease, changes, &committed),
+            };
+            seen.broken = seen.broken.take().or(looked.err());
+        } else if committed.is_ok() != self.is_owner(&seen, lease) {
             let owner = seen.fences.get(&lease.shard);
             seen.broken = Some(format!("{committed:?} under {lease:?}, of {owner:?}"));
         }
         let mut faults = self.faults.lock();
         let lost = faults.lost.take();
-        committed?;
-        let time = seen.time;
+        // One that was lost may be made.
+        if !matches!(committed, Ok(()) | Err(StoreError::Lost { .. })) {
+            return committed;
+        }
+        let time = self.shared.clocks.time();
         for change in changes {
             if let Change::Clock(note) = change {
                 let notes = seen.notes.entry(lease.shard).or_default();
@@ -142,7 +228,22 @@ impl Seam {
             faults.was_lost = lost;
             return Err(gone(lease));
         }
-        Ok(())
+        committed
+    }
+
+    /// What the store must hold after a commit.
+    fn look(&self, lease: Lease) {
+        if let Some(watch) = &self.shared.watch
+            && !self.faults.lock().is_forgotten
+        {
+            let looked = watch.look(lease, (&*self.store, &*self.shared.store));
+            let mut seen = self.shared.seen.lock();
+            seen.broken = seen.broken.take().or(looked.err());
+        }
+    }
+
+    fn is_owner(&self, seen: &Seen, lease: Lease) -> bool {
+        seen.fences.get(&lease.shard) == Some(&lease.fence)
     }
 
     /// Makes commits of several owners together.
@@ -153,18 +254,33 @@ impl Seam {
             .collect();
         let reach = commits.iter().zip(&before);
         let reach = reach.filter(|(_, before)| before.is_ok());
-        let reach: Vec<_> = reach.map(|((_, commit), _)| *commit).collect();
+        let changes: Vec<_> = reach
+            .map(|((seam, commit), _)| {
+                let changes = seam.with_additions(commit.lease.shard, commit.changes);
+                (commit.lease, changes)
+            })
+            .collect();
+        let reach = changes.iter().map(|(lease, changes)| Commit {
+            lease: *lease,
+            changes,
+        });
+        let reach: Vec<_> = reach.collect();
         let Some((first, _)) = commits.first() else {
             return before;
         };
-        let mut made = first.shared.store.commit_all(&reach).into_iter();
+        let made = first.store.commit_all(&reach);
+        let mut made = reach.into_iter().zip(made);
         let ended = commits.iter().zip(before);
+        let ended = ended.map(|((seam, commit), before)| {
+            before?;
+            let (commit, made) = made.next().unwrap_or((*commit, Err(StoreError::Poisoned)));
+            seam.after_commit(commit, made)
+        });
+        let ended = ended.collect();
+        for (seam, commit) in commits {
+            seam.look(commit.lease);
+        }
         ended
-            .map(|((seam, commit), before)| {
-                before?;
-                seam.after_commit(*commit, made.next().unwrap_or(Err(StoreError::Poisoned)))
-            })
-            .collect()
     }
 }
 
@@ -178,9 +294,14 @@ fn gone(lease: Lease) -> StoreError {
 impl Store for Seam {
     fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
         self.call()?;
-        let ownership = self.shared.store.acquire(shard)?;
+        let ownership = self.heard(self.store.acquire(shard))?;
         let fence = ownership.lease.fence;
         let mut seen = self.shared.seen.lock();
+        if let Some(watch) = &self.shared.watch {
+            let stores = (&*self.store, &*self.shared.store);
+            let looked = watch.acquired(&ownership, stores);
+            seen.broken = seen.broken.take().or(looked.err());
+        }
         if seen
             .fences
             .insert(shard, fence)
@@ -188,32 +309,39 @@ impl Store for Seam {
         {
             seen.broken = Some(format!("{fence:?} of {shard:?} is given again"));
         }
-        self.faults.lock().acquired = ownership.clock;
+        let mut faults = self.faults.lock();
+        (faults.acquired, faults.fence) = (ownership.clock, fence);
         Ok(ownership)
     }
 
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.before_commit(lease)?;
-        let committed = self.shared.store.commit(lease, changes);
-        self.after_commit(Commit { lease, changes }, committed)
+        let changes = &self.with_additions(lease.shard, changes);
+        let committed = self.store.commit(lease, changes);
+        let committed = self.after_commit(Commit { lease, changes }, committed);
+        self.look(lease);
+        committed
     }
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
         self.call()?;
-        self.shared.store.get(shard, name)
+        self.heard(self.store.get(shard, name))
     }
 
     fn get_many(
         &self,
         shard: Shard,
         names: &mut dyn Iterator<Item = TimerName>,
-        _bytes: usize,
+        bytes: usize,
     ) -> Result<Found, StoreError> {
         let mut found = Found::default();
+        if self.in_bulk && self.shared.watch.is_some() {
+            return self.heard(self.store.get_many(shard, names, bytes));
+        }
         if self.in_bulk {
             self.call()?;
             for name in names {
-                let record = self.shared.store.get(shard, &name)?;
+                let record = self.store.get(shard, &name)?;
                 found.add(name, record);
             }
         }
@@ -221,37 +349,38 @@ impl Store for Seam {
     }
 
     fn may_start(&self, lease: Lease) -> bool {
-        !self.faults.lock().lease_ended && self.shared.seen.lock().is_current(lease)
+        !self.faults.lock().lease_ended && self.shared.is_current(lease)
     }
 
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.call()?;
-        self.shared.store.due(shard, scan)
+        self.heard(self.store.due(shard, scan))
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
         self.call()?;
-        self.shared.store.list(shard, filter)
+        self.heard(self.store.list(shard, filter))
     }
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         self.call()?;
-        self.shared.store.counts(shard)
+        self.heard(self.store.counts(shard))
     }
 
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-        self.shared.store.settings(after)
+        // Who cannot read them goes on with those that are known.
+        self.store.settings(after)
     }
 
     fn gaps(&self) -> Gaps {
-        self.shared.store.gaps()
+        self.store.gaps()
     }
 
     fn troubles(&self) -> Vec<Trouble> {
-        self.shared.store.troubles()
+        self.store.troubles()
     }
 
     fn on_disk(&self) -> Option<&dyn OnDisk> {
-        self.shared.store.on_disk()
+        self.store.on_disk()
     }
 }

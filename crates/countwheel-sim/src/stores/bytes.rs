@@ -97,7 +97,7 @@ fn spoil(kind: Kind, seed: u64, done: &mut String) -> Result<Verdicts, String> {
     let may_be_new = match kind {
         Kind::Log => none_left("log/segment-"),
         Kind::Tables => none_left("log/segment-") && none_left("tables/table-"),
-        Kind::Memory => true,
+        Kind::Memory | Kind::Postgres => true,
     };
     // An opening writes, and a check and a repair do not.
     let rescued = match kind {

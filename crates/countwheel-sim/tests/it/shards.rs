@@ -16,7 +16,9 @@ fn run(seed: u64, kind: Option<Kind>) -> Report {
 #[test]
 fn a_seed_repeats() {
     for seed in 1..20 {
-        assert_eq!(run(seed, None), run(seed, None), "{seed}");
+        for kind in [None, Some(Kind::Postgres)] {
+            assert_eq!(run(seed, kind), run(seed, kind), "{seed}");
+        }
     }
 }
 
@@ -52,11 +54,29 @@ fn everything_happens() {
     assert!(sum.removed > 500, "{sum}");
 }
 
+#[test]
+fn everything_happens_on_a_server() {
+    let mut sum = Report::default();
+    for seed in 100..200 {
+        sum.add(&run(seed, Some(Kind::Postgres)));
+    }
+    // What never happens proves nothing. Far below what is seen, far above none.
+    assert!(sum.attempts > 800, "{sum}");
+    assert!(sum.takings_within > 100, "{sum}");
+    assert!(sum.fenced > 500, "{sum}");
+    assert!(sum.unavailable > 500, "{sum}");
+    assert!(sum.lost > 200, "{sum}");
+    assert!(sum.adopted > 200, "{sum}");
+    assert!(sum.failovers > 100, "{sum}");
+    assert!(sum.rolled_back > 100, "{sum}");
+    assert!(sum.reported > 10, "{sum}");
+}
+
 /// Each of these mistakes is made in turn, and found.
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn every_mistake_with_shards_is_found() {
-    let all = PlantedBug::all().map(|bug| (bug, None));
+    let all = PlantedBug::all().map(|bug| (bug, planted::kind_of(bug)));
     let of_shards = all.filter(|(bug, _)| planted::stage(*bug) == "shards");
     for (bug, kind) in of_shards.chain(planted::ALSO_IN_SHARDS) {
         let found = (1..=500).find_map(|seed| {

@@ -69,6 +69,7 @@ pub struct LostOfShard {
 ///
 /// ```
 /// use std::sync::Arc;
+/// use std::time::Duration;
 /// use countwheel_durable::store::{Fence, Shard, Store};
 /// use countwheel_durable::Shards;
 /// use countwheel_postgres::PostgresStore;
@@ -78,7 +79,8 @@ pub struct LostOfShard {
 /// let clock = ManualClock::new();
 /// let passing = clock.clone();
 /// let server = SimulatedPostgres::new(Shards::ONE, 7, move |pause| passing.advance(pause));
-/// let store = PostgresStore::on_simulated(&server, 1, Arc::new(clock));
+/// let within = Duration::from_secs(30);
+/// let store = PostgresStore::on_simulated(&server, 1, Arc::new(clock), within);
 /// assert_eq!(store.acquire(Shard::ONLY)?.lease.fence, Fence(1));
 /// assert_eq!(server.owner(Shard::ONLY), Fence(1));
 /// # Ok::<(), countwheel_durable::store::StoreError>(())
@@ -205,9 +207,15 @@ impl SimulatedPostgres {
 }
 
 impl PostgresStore {
-    /// Opens the store of the cluster of a simulated server, with two connections that commit.
+    /// Opens the store of the cluster of a simulated server, with two connections that commit. For how
+    /// long a commit is sent again is [as of a real one](crate::PostgresOptions::resolve_within).
     #[must_use]
-    pub fn on_simulated(server: &SimulatedPostgres, node: u128, clock: Arc<dyn Clock>) -> Self {
+    pub fn on_simulated(
+        server: &SimulatedPostgres,
+        node: u128,
+        clock: Arc<dyn Clock>,
+        resolve_within: Duration,
+    ) -> Self {
         let of_server = server.clone();
         let probe = Box::new(SimulatedSession::new(server.clone()));
         let mut store = Self::on(
@@ -217,7 +225,7 @@ impl PostgresStore {
             server.sessions(2),
             probe,
             clock,
-            Duration::from_secs(30),
+            resolve_within,
         );
         store.tokens = Box::new(move || {
             let tokens = &mut of_server.shared.simulated.lock().tokens;

@@ -11,7 +11,7 @@ use countwheel_time::Timestamp;
 
 use super::statement::{TimerRow, TurnOf, Written};
 use super::tables::{Done, Tables};
-use super::{IN_VAIN_MAX, Simulated, SimulatedPostgres};
+use super::{IN_VAIN_MAX, Simulated, SimulatedFaults, SimulatedPostgres};
 use crate::bits::Bits;
 use crate::body;
 use crate::planted::planted;
@@ -116,7 +116,9 @@ impl SimulatedSession {
         }
         simulated.go_on();
         let timeline = simulated.tables.timeline;
-        if std::mem::replace(&mut self.timeline, timeline) != timeline && simulated.one_in(2) {
+        let is_old = std::mem::replace(&mut self.timeline, timeline) != timeline;
+        let may_fail = simulated.faults != SimulatedFaults::default();
+        if is_old && may_fail && simulated.one_in(2) {
             return Way::RequestLost;
         }
         simulated.way(writes)
