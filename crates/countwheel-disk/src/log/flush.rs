@@ -317,13 +317,30 @@ impl<B: Sorted> LogStore<B> {
             self.must_be_there(&mut writer)?;
             let missing = writer.supply.missing(ordinary);
             let Some(len) = missing.filter(|_| !writer.supply.capped) else {
+                if missing.is_none() {
+                    // Shorter ones do, and nobody makes one, which would find out.
+                    self.full_disk.made(false);
+                }
                 return Ok(any);
             };
             let name = writer.supply.spare_name();
             drop(writer);
             let made = supply::make(&*self.files, &name, len);
             let mut writer = self.writer()?;
-            self.full_disk.made(made.as_ref().is_err_and(is_full));
+            let is_full = made.as_ref().is_err_and(is_full);
+            // What can be flushed gives back a segment of its length.
+            let is_flushed = || self.state().segments.len() <= 1;
+            if is_full && is_flushed() && writer.supply.shorten() {
+                continue;
+            }
+            self.full_disk.made(is_full);
+            if is_full {
+                // A flush may give a segment back. Who flushes may sleep, and no commit comes that would
+                // wake it.
+                drop(writer);
+                self.has_changed();
+                writer = self.writer()?;
+            }
             made.map_err(|error| Trouble::from(error).error(&*self.files))?;
             writer.supply.add(Spare { name, len });
             writer.supply.zeros += len;

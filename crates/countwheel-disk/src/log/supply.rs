@@ -16,6 +16,10 @@
 //! reserve has the length of an ordinary one, and becomes one, once there is one for the reserve. A
 //! reserve that grows faster costs commits their speed: the zeros that fill it go to the same disk.
 //!
+//! Where a file of its length finds no room, and nothing is left to flush that would give some back, the
+//! length halves, down to a sixteenth of the first one. The next segment that fills doubles the length
+//! again, and so asks whether there is room by now.
+//!
 //! The length of a file is the file's own, and a segment's header says it. An opening takes the
 //! length that the log had come to from the files that are there: nothing else keeps it.
 
@@ -28,11 +32,14 @@ use super::{LogOptions, SEGMENT_MIN_BYTES};
 use crate::files::{Files, is_full};
 use crate::planted::planted;
 
+/// Without room for longer ones, segments have down to such a part of the first length.
+const SHORTENED_MOST: u64 = 16;
+
 pub(super) struct Supply {
     pub(super) files: Arc<dyn Files>,
     /// How long a segment is that is made now; [`segment_bytes`](Self::segment_bytes) in the end.
     pub(super) len: u64,
-    /// How long a segment is at least and, but for a commit that does not fit, at most.
+    /// How long the first segment is and, but for a commit that does not fit, the longest.
     pub(super) len_min: u64,
     pub(super) segment_bytes: u64,
     pub(super) store_id: u64,
@@ -147,6 +154,21 @@ impl Supply {
         self.len = self.len.saturating_mul(2).min(self.segment_bytes);
     }
 
+    /// The shortest segment that is made where there is little room.
+    fn floor(&self) -> u64 {
+        (self.len_min / SHORTENED_MOST).max(SEGMENT_MIN_BYTES)
+    }
+
+    /// A file of the length of now found no room. False if it cannot be shorter.
+    pub(super) fn shorten(&mut self) -> bool {
+        let shorter = (self.len / 2).max(self.floor());
+        let is_shorter = shorter < self.len;
+        if is_shorter {
+            self.len = shorter;
+        }
+        is_shorter
+    }
+
     /// How long a spare of the reserve is.
     fn reserve_len(&self) -> u64 {
         self.len.saturating_mul(2).min(self.segment_bytes)
@@ -191,7 +213,7 @@ impl Supply {
     /// made now is, as long as there are too few.
     pub(super) fn keeps(&self, len: u64) -> bool {
         let is_needed = len >= self.len || self.spares.len() < self.wanted();
-        let lengths = self.len_min..=self.segment_bytes;
+        let lengths = self.floor()..=self.segment_bytes;
         is_needed && lengths.contains(&len) && self.spares.len() < self.kept()
     }
 

@@ -6,9 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use countwheel_disk::simulated::Disk;
-use countwheel_disk::{DiskOptions, DiskStore, LogOptions, LogStore, MemorySorted, Sorted as _};
+use countwheel_disk::{
+    DiskOptions, DiskStore, FlushingLog, LogOptions, LogStore, MemorySorted, Sorted as _,
+};
 use countwheel_durable::store::{Change, DiskError, Lease, OnDisk, Shard, Store, StoreError};
 use countwheel_durable::{Record, Revision, TimerName};
+use countwheel_time::{Clock, SystemClock};
 
 use crate::support::sample::pending;
 
@@ -306,5 +309,33 @@ fn a_spare_of_any_length_does_no_harm() {
         fill(&log, own, 6, &mut revision);
         drop(log);
         assert_whole(&open(&base, &disk, options()), revision, &len.to_string());
+    }
+}
+
+/// The threads find out by themselves: no commit comes that would wake one.
+#[test]
+fn a_log_that_finds_no_room_flushes_and_goes_on_with_shorter_segments() {
+    for room in [3, 5, 7, 10, 16, 33] {
+        let (base, disk) = (MemorySorted::default(), Disk::default());
+        let log = open(&base, &disk, options());
+        let own = lease(&log);
+        disk.set_capacity(Some(disk.used() + room * FIRST));
+        let log = FlushingLog::start(log).unwrap();
+        let mut revision = 0;
+        let clock = SystemClock::new();
+        // Four times what the disk has room for.
+        while revision * 300 < 4 * (room + 3) * FIRST {
+            let began = clock.now();
+            while !log.has_room() {
+                let waited = clock.now().saturating_since(began);
+                assert!(waited.as_secs() < 30, "{room}: no room after {revision}");
+                std::thread::yield_now();
+            }
+            revision += 1;
+            let changes = [Change::put(record(revision, revision, 300))];
+            log.commit(own, &changes).unwrap();
+        }
+        assert!(base.ingested() > 0);
+        assert_whole(&log, revision, "full");
     }
 }
