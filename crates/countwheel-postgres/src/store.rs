@@ -62,6 +62,8 @@ pub struct PostgresStore {
     /// Asks whether the server is there, and gives up soon.
     probe: Mutex<Box<dyn Session>>,
     owned: RwLock<HashMap<Shard, Arc<Owned>>>,
+    /// Up to which fence the ownerships of this process have ended.
+    ended: Mutex<HashMap<Shard, Fence>>,
     /// Turns that were acknowledged and are missing.
     losses: Mutex<BTreeSet<(Shard, i64)>>,
     durability: Option<Durability>,
@@ -234,6 +236,7 @@ impl PostgresStore {
                 next: AtomicUsize::new(0),
             },
             owned: RwLock::default(),
+            ended: Mutex::default(),
             losses: Mutex::default(),
             durability: None,
             resolve_within,
@@ -368,12 +371,22 @@ impl PostgresStore {
             return Err(fenced(lease, Fence(0)));
         };
         match row.token {
+            Some(_) if row.fence == lease.fence && self.has_ended(lease) => {
+                Err(lost(lease.shard, "this ownership has ended"))
+            }
             Some(token) if row.node == Some(self.node) && row.fence == lease.fence => {
                 let held = self.found(session, lease.shard, token, row.fence)?;
                 self.own(session, lease.shard, held)
             }
             _ => Err(fenced(lease, row.fence)),
         }
+    }
+
+    /// Whether a commit under the lease has said that it is over.
+    fn has_ended(&self, lease: Lease) -> bool {
+        let ended = self.ended.lock();
+        let last = ended.get(&lease.shard);
+        last.is_some_and(|last| lease.fence <= *last)
     }
 
     /// Whether nobody has taken the shard since.
@@ -472,6 +485,11 @@ impl PostgresStore {
                     }
                 }
                 Some(Err(StoreError::Fenced { .. } | StoreError::Lost { .. })) => {
+                    let fence = it.wanted.lease.fence;
+                    let mut ended = self.ended.lock();
+                    let last = ended.entry(shard).or_insert(fence);
+                    *last = fence.max(*last);
+                    drop(ended);
                     let mut all = self.owned.write();
                     if all
                         .get(&shard)

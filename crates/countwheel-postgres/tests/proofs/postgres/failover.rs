@@ -3,6 +3,7 @@
 //!
 //! `COUNTWHEEL_FAILOVERS` says how often the first happens.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -57,6 +58,15 @@ fn numbered(number: u64) -> Record {
 
 fn commit(store: &PostgresStore, lease: Lease, number: u64) -> Result<(), StoreError> {
     store.commit(lease, &[Change::put(numbered(number))])
+}
+
+/// What was acknowledged is there.
+fn demand(store: &PostgresStore, numbers: RangeInclusive<u64>) {
+    for number in numbers {
+        let name = numbered(number).name;
+        let found = store.get(Shard::ONLY, &name).expect("it is there");
+        assert_eq!(found, Some(numbered(number)));
+    }
 }
 
 #[test]
@@ -118,13 +128,10 @@ fn a_synchronous_standby_loses_nothing() {
             committing.join().expect("no commit fails")
         });
         scene.primary = standby;
-        for number in 1..=acknowledged {
-            let name = numbered(number).name;
-            let found = scene.store.get(Shard::ONLY, &name).expect("it is there");
-            assert_eq!(found, Some(numbered(number)), "of {acknowledged}");
-        }
+        demand(&scene.store, from + 1..=acknowledged);
         assert!(scene.store.troubles().is_empty());
     }
+    demand(&scene.store, 1..=acknowledged);
     println!("{times} failovers, {acknowledged} commits, none lost");
     assert!(acknowledged > times, "{acknowledged}");
 }
@@ -153,6 +160,8 @@ fn what_an_asynchronous_standby_lost_is_said_until_it_is_acknowledged() {
     let is_said =
         matches!(&lost, Err(StoreError::Lost { reason, .. }) if reason.contains("turn 6"));
     assert!(is_said, "{lost:?}");
+    let after = commit(&scene.store, lease, 7);
+    assert!(after.is_err(), "the ownership is over: {after:?}");
     let again = scene.store.acquire(Shard::ONLY).expect("it is free");
     assert!(again.last_revision >= Revision(3 + (1 << 20)), "{again:?}");
     commit(&scene.store, again.lease, again.last_revision.0 + 1).expect("it is owned");
