@@ -226,8 +226,7 @@ pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, Post
     let whole = schema.sql(
         "whole",
         "SELECT (SELECT count(*) FROM @shard), (SELECT count(DISTINCT shard) FROM @turn), \
-         (SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass($1)), \
-         (SELECT count(*) FROM @setting)",
+         (SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass($1))",
     );
     let timers = format!("\"{}\".timer", schema.as_str());
     let found = link.query(&whole, &[&timers])?.rows;

@@ -248,7 +248,7 @@ impl PostgresStore {
     /// Refuses a read where a commit waits for a server that does not answer: the read would wait, too.
     fn may_read(&self, shard: Shard) -> Result<(), StoreError> {
         match self.lanes[self.lane_of(shard)].stuck(&*self.clock) {
-            Some(reason) => Err(StoreError::Unavailable { reason }),
+            Some(reason) => Err(unavailable(&reason)),
             None => Ok(()),
         }
     }
@@ -535,10 +535,7 @@ impl PostgresStore {
                         made.shards = all();
                     }
                     if planted!(PostgresBelievesNone) && made.shards.len() < left.len() {
-                        for it in &mut left {
-                            it.wanted.result = Some(Err(fenced(it.wanted.lease, Fence(0))));
-                        }
-                        return;
+                        return end_all(&mut left, |lease| fenced(lease, Fence(0)));
                     }
                     let mut unsure = Vec::new();
                     for it in &mut left {
@@ -557,10 +554,7 @@ impl PostgresStore {
                     self.confirm(session, &mut left, unsure);
                 }
                 Err(Failure::Away(reason)) if !tried.is_uncertain => {
-                    for it in &mut left {
-                        let reason = reason.clone();
-                        it.wanted.result = Some(Err(StoreError::Unavailable { reason }));
-                    }
+                    end_all(&mut left, |_| unavailable(&reason));
                 }
                 Err(Failure::Away(reason) | Failure::Broken(reason)) => {
                     let is_first = !tried.is_uncertain;
@@ -570,16 +564,10 @@ impl PostgresStore {
                         return;
                     }
                     if planted!(PostgresLostIsNotDone) {
-                        for it in &mut left {
-                            let reason = reason.clone();
-                            it.wanted.result = Some(Err(StoreError::Unavailable { reason }));
-                        }
-                        return;
+                        return end_all(&mut left, |_| unavailable(&reason));
                     }
                     if is_late {
-                        for it in &mut left {
-                            it.wanted.result = Some(Err(lost(it.wanted.lease.shard, &reason)));
-                        }
+                        end_all(&mut left, |lease| lost(lease.shard, &reason));
                     } else if !is_first {
                         session.pause(PAUSE);
                     }
@@ -827,6 +815,13 @@ impl<'b> Open<'_, 'b> {
     }
 }
 
+/// Ends all that have no result yet.
+fn end_all(left: &mut [&mut Open<'_, '_>], error: impl Fn(Lease) -> StoreError) {
+    for it in left {
+        it.wanted.result = Some(Err(error(it.wanted.lease)));
+    }
+}
+
 /// What is known of the sendings before.
 #[derive(Clone, Copy, Default)]
 struct Tried {
@@ -977,16 +972,15 @@ impl Store for PostgresStore {
     }
 
     fn reach(&self) -> Result<(), StoreError> {
-        let unavailable = |reason| Err(StoreError::Unavailable { reason });
         let mut stuck = self
             .lanes
             .iter()
             .filter_map(|lane| lane.stuck(&*self.clock));
         if let Some(reason) = stuck.next() {
-            return unavailable(reason);
+            return Err(unavailable(&reason));
         }
         let Some(mut probe) = self.probe.try_lock_for(PROBE_WITHIN) else {
-            return unavailable("no answer yet".to_owned());
+            return Err(unavailable("no answer yet"));
         };
         probe.ping().map_err(unanswered)?;
         if !self.losses.lock().is_empty() {
@@ -1007,6 +1001,12 @@ fn fenced(lease: Lease, current: Fence) -> StoreError {
         shard: lease.shard,
         ours: lease.fence,
         current,
+    }
+}
+
+fn unavailable(reason: &str) -> StoreError {
+    StoreError::Unavailable {
+        reason: reason.to_owned(),
     }
 }
 

@@ -737,7 +737,7 @@ impl World {
             let mut faults = owner.seam.faults.lock();
             (faults.unavailable, faults.lost) = (None, None);
             let is_current = shared.owner(owner.shard) == Some(owner.fence);
-            // Who has nothing to commit is never told that commits were lost.
+            // An owner that commits nothing never hears that the server lost commits.
             let is_behind = rolled_back[usize::from(owner.shard.0)];
             is_current && !is_behind && !faults.lease_ended && owner.leaving.is_none()
         });

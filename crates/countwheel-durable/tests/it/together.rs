@@ -134,6 +134,15 @@ fn queue_up(gate: &Gate, timers: &Timers) -> Vec<Answers> {
     answers
 }
 
+/// Lets all commits be made, waits for the answers, and says what was committed together.
+fn let_go(gate: &Gate, answers: Vec<Answers>) -> Vec<Vec<Shard>> {
+    gate.is(Mood::Works);
+    for answer in answers {
+        answer.recv_timeout(PATIENCE).unwrap().unwrap();
+    }
+    gate.made.lock().unwrap().clone()
+}
+
 #[test]
 fn what_comes_during_a_commit_is_committed_together() {
     let gate = Gate::new();
@@ -144,11 +153,7 @@ fn what_comes_during_a_commit_is_committed_together() {
         for _ in 0..100 {
             std::thread::yield_now();
         }
-        gate.is(Mood::Works);
-        for answer in answers {
-            answer.recv_timeout(PATIENCE).unwrap().unwrap();
-        }
-        let made = gate.made.lock().unwrap().clone();
+        let made = let_go(&gate, answers);
         let all: Vec<_> = made.iter().flatten().copied().collect();
         assert_eq!(
             all.iter().collect::<BTreeSet<_>>().len(),
@@ -210,11 +215,7 @@ fn a_commit_of_one_lane_waits_for_none_of_another() {
     answers.extend(set_in(&timers, [1]));
     gate.wait_for(2);
     answers.extend(set_in(&timers, 2..SHARDS));
-    gate.is(Mood::Works);
-    for answer in answers {
-        answer.recv_timeout(PATIENCE).unwrap().unwrap();
-    }
-    let made = gate.made.lock().unwrap().clone();
+    let made = let_go(&gate, answers);
     assert_eq!(made[..2], [[Shard(0)], [Shard(1)]]);
     for together in &made {
         let lane = together[0].0 % 2;
@@ -235,11 +236,7 @@ fn no_more_turns_are_committed_together_than_the_store_likes() {
         for _ in 0..100 {
             std::thread::yield_now();
         }
-        gate.is(Mood::Works);
-        for answer in answers {
-            answer.recv_timeout(PATIENCE).unwrap().unwrap();
-        }
-        let made = gate.made.lock().unwrap().clone();
+        let made = let_go(&gate, answers);
         let all: BTreeSet<_> = made.iter().flatten().copied().collect();
         assert_eq!(all.len(), usize::from(SHARDS), "{made:?}");
         let largest = made.iter().map(Vec::len).max();

@@ -9,11 +9,10 @@ use std::time::Duration;
 use countwheel_postgres::testing;
 use serde_json::json;
 
-use crate::harness::checker::judge;
 use crate::harness::load::{Load, span};
 use crate::harness::process::{Launch, Server, program};
 use crate::harness::receiver::Receiver;
-use crate::harness::{Directory, Random, figures, now_us, seed, setting, turn, wait, wait_until};
+use crate::harness::{Directory, Random, now_us, seed, setting, turn, wait, wait_until};
 
 /// What is killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,24 +21,29 @@ enum Victim {
     Database,
 }
 
-fn kill(victim: Victim, what: &str, kills: u64) {
-    let _turn = turn();
-    let kills = setting("COUNTWHEEL_KILLS", || kills);
-    let mut random = Random::new(seed());
-    let directory = Directory::new("postgres");
-    let mut database = testing::Server::start(&[]).expect("the stage has installed it");
+/// Makes a cluster by the program, for a service to be launched on it.
+fn cluster(database: &testing::Server) -> Launch {
     let options = database.fresh();
     let made = program()
         .args(["cluster", "init", "--store", &options.url])
         .args(["--schema", &options.schema])
         .status();
     assert!(made.expect("the program starts").success());
-    let receiver = Receiver::start();
-    let start = now_us();
-    let launch = Launch {
+    Launch {
         database: Some((options.url, options.schema)),
         ..Launch::default()
-    };
+    }
+}
+
+fn kill(victim: Victim, what: &str, kills: u64) {
+    let _turn = turn();
+    let kills = setting("COUNTWHEEL_KILLS", || kills);
+    let mut random = Random::new(seed());
+    let directory = Directory::new("postgres");
+    let mut database = testing::Server::start(&[]).expect("the stage has installed it");
+    let launch = cluster(&database);
+    let receiver = Receiver::start();
+    let start = now_us();
     let mut server = Server::start_as(&directory.join("data"), launch);
     let mut load = Load::new(&receiver.url, &mut random);
     for _ in 0..kills {
@@ -74,13 +78,8 @@ fn kill(victim: Victim, what: &str, kills: u64) {
     let took_us = now_us() - start;
 
     let settled = load.settle(&server, &receiver);
-    let verdict = judge(&settled.evidence);
-    let mut rows = settled.rows(&verdict, &server);
-    rows.insert(0, ("cycles", server.outages.len().to_string()));
-    rows.push(("took", format!("{} ms", took_us / 1_000)));
-    figures::print(&format!("{kills} kills of {what} under load"), &rows);
-    verdict.demand_innocence();
-    assert!(verdict.sets > 0 && verdict.moves > 0 && verdict.removes > 0);
+    let title = format!("{kills} kills of {what} under load");
+    settled.demand_innocence(&title, &server, took_us);
 }
 
 fn says(server: &Server, path: &str) -> Option<u16> {
@@ -109,17 +108,8 @@ fn a_database_that_hangs_makes_nothing_happen_twice() {
     let _turn = turn();
     let directory = Directory::new("postgres-hangs");
     let database = testing::Server::start(&[]).expect("the stage has installed it");
-    let options = database.fresh();
-    let made = program()
-        .args(["cluster", "init", "--store", &options.url])
-        .args(["--schema", &options.schema])
-        .status();
-    assert!(made.expect("the program starts").success());
+    let launch = cluster(&database);
     let receiver = Receiver::start();
-    let launch = Launch {
-        database: Some((options.url, options.schema)),
-        ..Launch::default()
-    };
     let server = Server::start_as(&directory.join("data"), launch);
     let mut caller = server.caller();
     for number in 0..TIMERS {

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::caller::{self, Caller, Reply, number, text, time};
 use super::checker::{
-    Answer, Asked, Event, Evidence, Fault, Made, Moved, Sight, StateKind, Verdict, Was, What,
+    Answer, Asked, Event, Evidence, Fault, Made, Moved, Sight, StateKind, Verdict, Was, What, judge,
 };
-use super::figures::Spans;
+use super::figures::{self, Spans};
 use super::process::Server;
 use super::receiver::Receiver;
 use super::{Random, micros, now_us, pause, wait_until};
@@ -156,6 +156,17 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
+    /// Shows what kills under load came to, and demands that all was asked for and nothing is wrong.
+    pub(crate) fn demand_innocence(&self, title: &str, server: &Server, took_us: u64) {
+        let verdict = judge(&self.evidence);
+        let mut rows = self.rows(&verdict, server);
+        rows.insert(0, ("cycles", server.outages.len().to_string()));
+        rows.push(("took", format!("{} ms", took_us / 1_000)));
+        figures::print(title, &rows);
+        verdict.demand_innocence();
+        assert!(verdict.sets > 0 && verdict.moves > 0 && verdict.removes > 0);
+    }
+
     /// What the run comes to, for people.
     pub(crate) fn rows(&self, verdict: &Verdict, server: &Server) -> Vec<(&'static str, String)> {
         let states: Vec<_> = self
