@@ -1108,6 +1108,26 @@ impl Timers {
         Ok(QueueCounts::summed(sums))
     }
 
+    /// Whether [`counts`](Self::counts) and [`overview`](Self::overview) have every timer: a store in a
+    /// database may still count the timers of large shards for a while after it was opened.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel_time::SystemClock;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Attempt, Config, Outcome, Timers};
+    /// # let handler = |_: &Attempt| Outcome::done();
+    /// # let clock = Arc::new(SystemClock::new());
+    /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// assert!(timers.counts_are_exact());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn counts_are_exact(&self) -> bool {
+        let mut shards = self.hub.shards.all();
+        shards.all(|shard| self.hub.store.counts_are_exact(shard))
+    }
+
     /// The same of at most `limit` queues whose names come after `after`. There are more if the page is
     /// full. However many queues there are, nobody waits for such a page for long.
     ///

@@ -1,10 +1,10 @@
 //! What a commit makes of each name, and what its owner knows after it.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 
 use countwheel_durable::store::{Before, Change, ClockNote, Fence, Shard};
-use countwheel_durable::{QueueName, Record, Revision, Setting, StateKind, TimerName};
+use countwheel_durable::{Record, Revision, Setting, TimerName};
 
 use crate::bits::Bits;
 use crate::hash::NameHash;
@@ -135,35 +135,4 @@ pub(crate) struct Held {
     pub(crate) clock: Option<ClockNote>,
     /// The server's history: another one since a standby was promoted.
     pub(crate) timeline: i32,
-}
-
-/// How many timers each queue has in each state.
-#[derive(Clone, Default)]
-pub(crate) struct Counts(pub(crate) BTreeMap<QueueName, [u64; 4]>);
-
-impl Counts {
-    /// Counts what a turn has changed, whose names had these states before.
-    pub(crate) fn change(&mut self, turn: &Turn<'_>, before: &[Option<StateKind>]) {
-        for (named, before) in turn.names.iter().zip(before) {
-            let after = named.record.map(|record| record.state.kind());
-            if *before == after {
-                continue;
-            }
-            if !self.0.contains_key(&named.name.queue) {
-                self.0.insert(named.name.queue.clone(), [0; 4]);
-            }
-            let Some(counts) = self.0.get_mut(&named.name.queue) else {
-                continue;
-            };
-            if let Some(before) = before {
-                counts[*before as usize] = counts[*before as usize].saturating_sub(1);
-            }
-            if let Some(after) = after {
-                counts[after as usize] += 1;
-            }
-            if *counts == [0; 4] {
-                self.0.remove(&named.name.queue);
-            }
-        }
-    }
 }

@@ -39,8 +39,10 @@ mod checks;
 mod commit;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod counts;
 mod error;
 mod hash;
+mod keeper;
 mod link;
 mod number;
 mod options;

@@ -62,6 +62,10 @@ bugs! {
     PostgresCountsStay,
     /// The counts change although the commit was refused.
     PostgresCountsRefused,
+    /// What turns change of a page of counts while it is read is passed over.
+    PostgresPageIsOld,
+    /// Saved counts are believed although turns came after them.
+    PostgresSavedIsOld,
     /// A turn says the highest revision of its own changes alone.
     PostgresRevisionOfTurn,
     /// A turn without a note of the clocks forgets the last one.

@@ -101,6 +101,12 @@ CREATE TABLE @loss (
     noticed timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (shard, turn)
 );
+CREATE TABLE @counts (
+    shard int2 PRIMARY KEY,
+    seq int8 NOT NULL,
+    token uuid NOT NULL,
+    counts bytea NOT NULL
+);
 CREATE TABLE @setting (
     name text COLLATE "C" PRIMARY KEY,
     version int8 NOT NULL,
@@ -257,7 +263,9 @@ pub(crate) fn check_rights(link: &mut Link, schema: &SchemaName) -> Result<(), P
                OR NOT has_table_privilege(t, 'DELETE')"
             .to_owned(),
     };
-    let tables = ["meta", "shard", "turn", "setting", "loss", "timer"];
+    let tables = [
+        "meta", "shard", "turn", "setting", "loss", "counts", "timer",
+    ];
     let tables = tables.map(|table| format!("\"{}\".{table}", schema.as_str()));
     let refused = link.query(&ask, &[&tables.as_slice()])?.rows;
     match refused.first() {

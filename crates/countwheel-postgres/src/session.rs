@@ -150,6 +150,24 @@ pub(crate) struct ListRows {
     pub(crate) records: Vec<Option<RecordRow>>,
 }
 
+/// What a count found.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    /// The last turn of the shard when it was counted.
+    pub(crate) seq: i64,
+    pub(crate) by_state: Vec<(QueueName, StateKind, u64)>,
+}
+
+/// The counts of a shard after one of its turns.
+#[derive(Clone, Debug)]
+pub(crate) struct SavedCounts {
+    pub(crate) shard: Shard,
+    pub(crate) seq: i64,
+    /// Under which the turn was made.
+    pub(crate) token: Bits,
+    pub(crate) counts: Vec<u8>,
+}
+
 /// One connection.
 pub(crate) trait Session: Send {
     /// Makes the turns of several shards, each of them all or none. A shard is not among those made if
@@ -209,6 +227,16 @@ pub(crate) trait Session: Send {
 
     /// How many timers each queue has in each state, in order of queue.
     fn counts(&mut self, shard: Shard) -> Result<Vec<(QueueName, StateKind, u64)>, Failure>;
+
+    /// Counts at most `limit` timers of a shard that have the hashes from the first to the last of `page`.
+    fn count(&mut self, shard: Shard, page: (Bits, Bits), limit: usize)
+    -> Result<Counted, Failure>;
+
+    /// The counts that were saved after the last turn of the shard, if they were.
+    fn saved_counts(&mut self, shard: Shard) -> Result<Option<Vec<u8>>, Failure>;
+
+    /// Saves counts, each if its turn is there.
+    fn save_counts(&mut self, counts: &[SavedCounts]) -> Result<(), Failure>;
 
     /// The settings, if their version is later.
     fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure>;

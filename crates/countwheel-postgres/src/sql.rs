@@ -19,7 +19,8 @@ use crate::link::{Link, Params, Sql};
 use crate::number;
 use crate::schema::{SchemaName, TIMELINE};
 use crate::session::{
-    Became, DueRow, Entry, Failure, LastTurn, ListRows, Made, OwnerRow, RecordRow, Session,
+    Became, Counted, DueRow, Entry, Failure, LastTurn, ListRows, Made, OwnerRow, RecordRow,
+    SavedCounts, Session,
 };
 
 /// All statements of a schema.
@@ -38,6 +39,9 @@ pub(crate) struct Statements {
     due: Sql,
     list: Sql,
     counts: Sql,
+    count: Sql,
+    saved_counts: Sql,
+    save_counts: Sql,
     settings_version: Sql,
     settings: Sql,
     note_loss: Sql,
@@ -183,6 +187,30 @@ impl Statements {
                 "counts",
                 "SELECT queue, state, count(*) FROM @timer WHERE shard = $1 \
                  GROUP BY queue, state ORDER BY queue",
+            ),
+            // One statement: the counts are those after that turn.
+            count: schema.sql(
+                "count",
+                "SELECT s.seq, c.queue, c.state, c.count \
+                 FROM (SELECT max(seq) AS seq FROM @turn WHERE shard = $1) AS s LEFT JOIN ( \
+                   SELECT queue, state, count(*) AS count FROM ( \
+                     SELECT queue, state FROM @timer \
+                     WHERE shard = $1 AND hash >= $2 AND hash <= $3 LIMIT $4) AS page \
+                   GROUP BY queue, state) AS c ON true",
+            ),
+            saved_counts: schema.sql(
+                "saved_counts",
+                "SELECT c.counts FROM @counts c JOIN @turn t USING (shard, seq, token) \
+                 WHERE shard = $1 AND NOT EXISTS ( \
+                   SELECT FROM @turn l WHERE l.shard = $1 AND l.seq > c.seq)",
+            ),
+            save_counts: schema.sql(
+                "save_counts",
+                "INSERT INTO @counts (shard, seq, token, counts) \
+                 SELECT shard, seq, token, n.counts FROM unnest($1::int2[], $2::int8[], $3::uuid[], \
+                   $4::bytea[]) AS n(shard, seq, token, counts) JOIN @turn t USING (shard, seq, token) \
+                 ON CONFLICT (shard) DO UPDATE SET seq = excluded.seq, token = excluded.token, \
+                   counts = excluded.counts",
             ),
             settings_version: schema.sql("settings_version", "SELECT settings_version FROM @meta"),
             note_loss: schema.sql(
@@ -400,6 +428,41 @@ impl Session for SqlSession {
                 Some((queue, body::kind_of(row.get(1))?, count))
             })
             .collect())
+    }
+
+    fn count(
+        &mut self,
+        shard: Shard,
+        page: (Bits, Bits),
+        limited: usize,
+    ) -> Result<Counted, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed(), &page.0, &page.1, &limit(limited)];
+        let rows = Self::ask(&mut self.link, &self.statements.count, params)?;
+        let seq = rows.first().and_then(|row| row.get::<_, Option<i64>>(0));
+        let counts = rows.iter().filter_map(|row| {
+            let queue = QueueName::from_text(row.get::<_, Option<&str>>(1)?).ok()?;
+            let count = u64::try_from(row.get::<_, i64>(3)).ok()?;
+            Some((queue, body::kind_of(row.get(2))?, count))
+        });
+        Ok(Counted {
+            seq: seq.unwrap_or(0),
+            by_state: counts.collect(),
+        })
+    }
+
+    fn saved_counts(&mut self, shard: Shard) -> Result<Option<Vec<u8>>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed()];
+        let rows = Self::ask(&mut self.link, &self.statements.saved_counts, params)?;
+        Ok(rows.first().map(|row| row.get(0)))
+    }
+
+    fn save_counts(&mut self, counts: &[SavedCounts]) -> Result<(), Failure> {
+        let shards: Vec<_> = counts.iter().map(|it| it.shard.0.cast_signed()).collect();
+        let seqs: Vec<_> = counts.iter().map(|it| it.seq).collect();
+        let tokens: Vec<_> = counts.iter().map(|it| it.token).collect();
+        let bytes: Vec<_> = counts.iter().map(|it| it.counts.as_slice()).collect();
+        let params: Params<'_> = &[&shards, &seqs, &tokens, &bytes];
+        Self::ask(&mut self.link, &self.statements.save_counts, params).map(drop)
     }
 
     fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure> {

@@ -15,12 +15,14 @@ use countwheel_durable::{
     TroubleReason,
 };
 use countwheel_time::{Clock, Instant, SystemClock};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, MutexGuard};
 use tokio_postgres::config::SslMode;
 
 use crate::bits::Bits;
-use crate::commit::{Counts, Held, Named, Turn};
+use crate::commit::{Held, Named, Turn};
+use crate::counts::Counts;
 use crate::hash::NameHash;
+use crate::keeper::{Keeper, KeeperThread, OwnedShards};
 use crate::link::{Link, Route};
 use crate::planted::planted;
 use crate::read::{self, unanswered};
@@ -46,6 +48,10 @@ const FIRST_TIMELINE: i32 = 1;
 const MOMENT: Duration = Duration::from_secs(1);
 /// How long the server may take to say that it is there.
 const PROBE_WITHIN: Duration = Duration::from_secs(2);
+/// A shard with more timers than this is counted while it is at work.
+const COUNTED_AT_ONCE: usize = 100_000;
+/// So many steps the keeper does after a commit if it has no thread.
+const KEEPER_STEPS: usize = 63;
 /// Between two tries of a commit.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -61,7 +67,10 @@ pub struct PostgresStore {
     readers: Readers,
     /// Asks whether the server is there, and gives up soon.
     probe: Mutex<Box<dyn Session>>,
-    owned: RwLock<HashMap<Shard, Arc<Owned>>>,
+    owned: OwnedShards,
+    keeper: Arc<Keeper>,
+    /// None if the keeper works between commits.
+    keeper_thread: Option<KeeperThread>,
     /// Up to which fence the ownerships of this process have ended.
     ended: Mutex<HashMap<Shard, Fence>>,
     /// Turns that were acknowledged and are missing.
@@ -69,6 +78,8 @@ pub struct PostgresStore {
     durability: Option<Durability>,
     resolve_within: Duration,
     clock: Arc<dyn Clock>,
+    /// So many timers of a shard are counted while it is taken.
+    pub(crate) counted_at_once: usize,
     /// Draws what cannot be guessed.
     pub(crate) tokens: Tokens,
 }
@@ -76,10 +87,11 @@ pub struct PostgresStore {
 type Tokens = Box<dyn Fn() -> Result<Bits, getrandom::Error> + Send + Sync>;
 
 /// A shard of this process.
-struct Owned {
+pub(crate) struct Owned {
+    pub(crate) token: Bits,
     /// Held during a commit.
     held: Mutex<Held>,
-    counts: Mutex<Counts>,
+    pub(crate) counts: Mutex<Counts>,
 }
 
 /// A connection that commits.
@@ -189,10 +201,15 @@ impl PostgresStore {
         checks::check_pooler(one, other)?;
         let cluster = schema::find(one, &schema)?;
         schema::check_rights(one, &schema)?;
-        let mut probe = Link::new(route, options.exchange_within.min(PROBE_WITHIN / 2))
-            .map_err(|error| system(&error))?;
+        let another = |within| Link::new(route.clone(), within).map_err(|error| system(&error));
+        let mut probe = another(options.exchange_within.min(PROBE_WITHIN / 2))?;
+        let mut keeper = another(options.exchange_within)?;
         // Before a shard is taken: who takes one and cannot go on has ended the owner before.
-        for link in lanes.iter_mut().chain(&mut readers).chain([&mut probe]) {
+        for link in lanes
+            .iter_mut()
+            .chain(&mut readers)
+            .chain([&mut probe, &mut keeper])
+        {
             link.connect()?;
         }
         let node = match options.node {
@@ -206,11 +223,13 @@ impl PostgresStore {
         };
         let lanes = lanes.into_iter().map(session).collect();
         let readers = readers.into_iter().map(session).collect();
-        let probe = session(probe);
+        let others = [session(probe), session(keeper)];
         let clock = Arc::new(SystemClock::new());
         let within = options.resolve_within;
-        let mut store = Self::on(cluster, node, lanes, readers, probe, clock, within);
+        let mut store = Self::on(cluster, node, lanes, readers, others, clock, within);
         store.durability = Some(durability);
+        let thread = store.keeper.start().map_err(|error| system(&error))?;
+        store.keeper_thread = Some(thread);
         let losses = store.readers.one().losses()?;
         store.losses.lock().extend(losses);
         Ok(store)
@@ -222,11 +241,15 @@ impl PostgresStore {
         node: Bits,
         lanes: Vec<Box<dyn Session>>,
         readers: Vec<Box<dyn Session>>,
-        probe: Box<dyn Session>,
+        [probe, keeper]: [Box<dyn Session>; 2],
         clock: Arc<dyn Clock>,
         resolve_within: Duration,
     ) -> Self {
+        let owned = OwnedShards::default();
         Self {
+            keeper: Keeper::new(keeper, Arc::clone(&owned)),
+            keeper_thread: None,
+            counted_at_once: COUNTED_AT_ONCE,
             node,
             cluster,
             lanes: lanes.into_iter().map(Lane::new).collect(),
@@ -235,7 +258,7 @@ impl PostgresStore {
                 sessions: readers.into_iter().map(Mutex::new).collect(),
                 next: AtomicUsize::new(0),
             },
-            owned: RwLock::default(),
+            owned,
             ended: Mutex::default(),
             losses: Mutex::default(),
             durability: None,
@@ -340,19 +363,47 @@ impl PostgresStore {
         shard: Shard,
         held: Held,
     ) -> Result<Arc<Owned>, StoreError> {
-        let counts = read::counts(session, shard)?.into_iter();
-        let mut counts = Counts(counts.map(|it| (it.queue, it.by_state)).collect());
+        let mut counts = self.counted(session, shard, held.seq)?;
         if planted!(PostgresCountsStay)
             && let Some(before) = self.owned.read().get(&shard)
         {
             counts = before.counts.lock().clone();
         }
+        let is_counted = counts.are_exact();
         let owned = Arc::new(Owned {
+            token: held.token,
             held: Mutex::new(held),
             counts: Mutex::new(counts),
         });
         self.owned.write().insert(shard, Arc::clone(&owned));
+        if !is_counted {
+            self.keeper.wake();
+        }
         Ok(owned)
+    }
+
+    /// The counts of a shard whose last turn is `seq`: as they were saved after it, or counted anew, as far
+    /// as that takes no long time.
+    fn counted(
+        &self,
+        session: &mut dyn Session,
+        shard: Shard,
+        seq: i64,
+    ) -> Result<Counts, StoreError> {
+        let saved = session.saved_counts(shard).map_err(unanswered)?;
+        if let Some(counts) = saved.and_then(|bytes| Counts::of_bytes(&bytes, seq)) {
+            return Ok(counts);
+        }
+        let all = (Bits([0; 16]), Bits([u8::MAX; 16]));
+        let limit = self.counted_at_once;
+        let some = session.count(shard, all, limit + 1).map_err(unanswered)?;
+        let count: u64 = some.by_state.iter().map(|(.., count)| count).sum();
+        Ok(
+            match usize::try_from(count).is_ok_and(|count| count <= limit) {
+                true => Counts::whole(some),
+                false => Counts::begun(seq),
+            },
+        )
     }
 
     /// The shard if the lease is that under which this process has it.
@@ -471,13 +522,12 @@ impl PostgresStore {
         for it in &mut open {
             let shard = it.wanted.lease.shard;
             if !matches!(it.wanted.result, Some(Ok(()))) && planted!(PostgresCountsRefused) {
-                let counted = &it.wanted.before;
-                it.owned.counts.lock().change(&it.wanted.turn, counted);
+                it.wanted.made_as = it.held.seq + 1;
+                it.count();
             }
             match &it.wanted.result {
                 Some(Ok(())) => {
-                    let counted = &it.wanted.before;
-                    it.owned.counts.lock().change(&it.wanted.turn, counted);
+                    it.count();
                     if it.held.seq % PRUNED_EVERY == 0 {
                         let kept = it.held.seq - TURNS_KEPT;
                         // The next time is as good.
@@ -751,6 +801,8 @@ struct Wanted<'a> {
     lease: Lease,
     turn: Turn<'a>,
     before: Vec<Option<StateKind>>,
+    /// The number of the turn that has its changes.
+    made_as: i64,
     result: Option<Result<(), StoreError>>,
 }
 
@@ -761,6 +813,7 @@ impl<'a> Wanted<'a> {
             lease: commit.lease,
             turn: Turn::of(commit.lease.shard, commit.changes, hash),
             before: Vec::new(),
+            made_as: 0,
             result: None,
         }
     }
@@ -808,9 +861,18 @@ impl<'b> Open<'_, 'b> {
         }
     }
 
+    /// Counts what the turn has changed.
+    fn count(&self) {
+        let wanted = &*self.wanted;
+        let mut counts = self.owned.counts.lock();
+        counts.change(&wanted.turn, &wanted.before, wanted.made_as);
+        counts.seq = self.held.seq;
+    }
+
     /// The turn is there.
     fn done(&mut self) {
         *self.held = self.wanted.turn.after(&self.held);
+        self.wanted.made_as = self.held.seq;
         self.wanted.result = Some(Ok(()));
     }
 }
@@ -829,18 +891,36 @@ struct Tried {
     is_uncertain: bool,
 }
 
+/// In the place of a shard that this process does not have.
 impl Default for Owned {
     fn default() -> Self {
+        let token = Bits([0; 16]);
         Self {
+            token,
             held: Mutex::new(Held {
-                token: Bits([0; 16]),
+                token,
                 fence: Fence(0),
                 seq: 0,
                 revision: Revision(0),
                 clock: None,
                 timeline: 0,
             }),
-            counts: Mutex::default(),
+            counts: Mutex::new(Counts::begun(0)),
+        }
+    }
+}
+
+/// What is counted is saved for the next owner, if the server answers.
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        let is_stuck = self
+            .lanes
+            .iter()
+            .any(|lane| lane.stuck(&*self.clock).is_some());
+        if let Some(thread) = &mut self.keeper_thread
+            && !is_stuck
+        {
+            thread.end();
         }
     }
 }
@@ -902,6 +982,9 @@ impl Store for PostgresStore {
                 }
             }
         }
+        if self.keeper_thread.is_none() {
+            self.keeper.go_on(KEEPER_STEPS);
+        }
         results
     }
 
@@ -944,11 +1027,14 @@ impl Store for PostgresStore {
             return read::counts(&mut **self.readers.one(), shard);
         };
         let counts = owned.counts.lock();
-        let queues = counts.0.iter().map(|(queue, by_state)| QueueCounts {
-            queue: queue.clone(),
-            by_state: *by_state,
-        });
-        Ok(queues.collect())
+        Ok(counts.queues())
+    }
+
+    fn counts_are_exact(&self, shard: Shard) -> bool {
+        let owned = self.owned.read();
+        owned
+            .get(&shard)
+            .is_none_or(|owned| owned.counts.lock().are_exact())
     }
 
     fn durability(&self) -> Option<Durability> {

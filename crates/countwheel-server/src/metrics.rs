@@ -95,6 +95,7 @@ pub(crate) fn text(
         healthy: timers.health() == Health::Running,
         troubles: timers.troubles(),
         is_reachable: timers.reach().is_ok(),
+        is_counted: timers.counts_are_exact(),
         durability: timers.durability(),
         scrub,
         callers,
@@ -157,6 +158,7 @@ struct Engine {
     healthy: bool,
     troubles: Vec<Trouble>,
     is_reachable: bool,
+    is_counted: bool,
     durability: Option<Durability>,
     scrub: Arc<Progress>,
     callers: Callers,
@@ -361,6 +363,11 @@ impl Collector for Engine {
                 "store_reachable",
                 "Whether the store can be reached: 0 while its database is away",
                 u64::from(self.is_reachable),
+            ),
+            (
+                "counts_exact",
+                "Whether the numbers of timers have all of them: 0 while large shards of a database are counted",
+                u64::from(self.is_counted),
             ),
             (
                 "clock_behind_commits_seconds",

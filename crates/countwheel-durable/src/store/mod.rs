@@ -339,6 +339,13 @@ pub trait Store: Send + Sync {
     /// [`StoreError`] if the store failed.
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError>;
 
+    /// Whether [`counts`](Self::counts) has every timer of the shard: a store may take a shard before it has
+    /// counted all of them, and count the others while the shard is at work.
+    fn counts_are_exact(&self, shard: Shard) -> bool {
+        let _commits_keep_them = shard;
+        true
+    }
+
     /// The same of at most `limit` queues whose names come after `after`, in order of name. There are
     /// more if the page is full. A page holds up no commit for long, however many queues there are.
     ///

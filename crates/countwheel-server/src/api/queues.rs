@@ -17,6 +17,9 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
     #[derive(Serialize)]
     struct Answer {
         queues: Vec<QueueBody>,
+        /// Said only where it is not so.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        exact: Option<bool>,
         #[serde(skip_serializing_if = "Option::is_none")]
         drain: Option<DrainBody>,
     }
@@ -32,6 +35,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
     }
     Query::of(&uri, &[])?;
     app.read(|timers| {
+        // Before the counts: those of a moment ago are not said to be exact.
+        let is_exact = timers.counts_are_exact();
         let counts = timers.counts().map_err(|error| Problem::from(&error))?;
         let drains = timers.drains();
         let queues = counts.into_iter().map(|counts| QueueBody {
@@ -60,6 +65,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         }
         let body = Answer {
             queues,
+            exact: (!is_exact).then_some(false),
             drain: drains.all().map(DrainBody::from),
         };
         Ok(answer(StatusCode::OK, &body))

@@ -367,6 +367,10 @@ impl Store for Seam {
         self.heard(self.store.counts(shard))
     }
 
+    fn counts_are_exact(&self, shard: Shard) -> bool {
+        self.store.counts_are_exact(shard)
+    }
+
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
         // Who cannot read them goes on with those that are known.
         self.store.settings(after)

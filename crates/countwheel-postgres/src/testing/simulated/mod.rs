@@ -118,6 +118,9 @@ struct Simulated {
 /// So many turns in a row that change nothing, without a pause, are an endless loop.
 const IN_VAIN_MAX: u64 = 1_000;
 
+/// A world has few timers, and some of its shards are counted while they are at work.
+const COUNTED_AT_ONCE: usize = 3;
+
 impl fmt::Debug for SimulatedPostgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SimulatedPostgres").finish_non_exhaustive()
@@ -217,16 +220,17 @@ impl PostgresStore {
         resolve_within: Duration,
     ) -> Self {
         let of_server = server.clone();
-        let probe = Box::new(SimulatedSession::new(server.clone()));
+        let session = || Box::new(SimulatedSession::new(server.clone())) as Box<dyn Session>;
         let mut store = Self::on(
             server.shared.cluster.clone(),
             Bits(node.to_be_bytes()),
             server.sessions(2),
             server.sessions(2),
-            probe,
+            [session(), session()],
             clock,
             resolve_within,
         );
+        store.counted_at_once = COUNTED_AT_ONCE;
         store.tokens = Box::new(move || {
             let tokens = &mut of_server.shared.simulated.lock().tokens;
             let mut token = [0; 16];

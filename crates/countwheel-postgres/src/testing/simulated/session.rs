@@ -16,7 +16,8 @@ use crate::bits::Bits;
 use crate::body;
 use crate::planted::planted;
 use crate::session::{
-    Became, DueRow, Entry, Failure, LastTurn, ListRows, Made, OwnerRow, RecordRow, Refusal, Session,
+    Became, Counted, DueRow, Entry, Failure, LastTurn, ListRows, Made, OwnerRow, RecordRow,
+    Refusal, SavedCounts, Session,
 };
 
 /// How long a client waits for an answer before it gives the statement up.
@@ -221,6 +222,16 @@ fn record(row: &TimerRow) -> RecordRow {
     }
 }
 
+fn counted(
+    counts: std::collections::BTreeMap<(&str, i8), u64>,
+) -> Vec<(QueueName, StateKind, u64)> {
+    let counts = counts.into_iter().filter_map(|((queue, state), count)| {
+        let queue = QueueName::from_text(queue).ok()?;
+        Some((queue, body::kind_of(state)?, count))
+    });
+    counts.collect()
+}
+
 const LAST: Bits = Bits([255; 16]);
 const FIRST: Bits = Bits([0; 16]);
 
@@ -413,18 +424,44 @@ impl Session for SimulatedSession {
     fn counts(&mut self, shard: Shard) -> Result<Vec<(QueueName, StateKind, u64)>, Failure> {
         self.read(|tables| {
             let mut counts = std::collections::BTreeMap::new();
-            for row in tables.timers(shard) {
+            for row in tables.timers(shard, FIRST, LAST) {
                 *counts.entry((row.queue.as_str(), row.state)).or_default() += 1;
             }
-            let counted = counts.into_iter().filter_map(|((queue, state), count)| {
-                Some((
-                    QueueName::from_text(queue).ok()?,
-                    body::kind_of(state)?,
-                    count,
-                ))
-            });
-            counted.collect()
+            counted(counts)
         })
+    }
+
+    fn count(
+        &mut self,
+        shard: Shard,
+        (first, last): (Bits, Bits),
+        limit: usize,
+    ) -> Result<Counted, Failure> {
+        self.read(|tables| {
+            let mut counts = std::collections::BTreeMap::new();
+            for row in tables.timers(shard, first, last).take(limit) {
+                *counts.entry((row.queue.as_str(), row.state)).or_default() += 1;
+            }
+            let mut turns = tables.turns.range((shard, i64::MIN)..=(shard, i64::MAX));
+            Counted {
+                seq: turns.next_back().map_or(0, |((_, seq), _)| *seq),
+                by_state: counted(counts),
+            }
+        })
+    }
+
+    fn saved_counts(&mut self, shard: Shard) -> Result<Option<Vec<u8>>, Failure> {
+        self.read(|tables| {
+            let saved = tables.saved.get(&shard)?;
+            let mut turns = tables.turns.range((shard, i64::MIN)..=(shard, i64::MAX));
+            let ((_, last), row) = turns.next_back()?;
+            let is_last = (saved.seq, Some(saved.token)) == (*last, row.token);
+            (is_last || planted!(PostgresSavedIsOld)).then(|| saved.counts.clone())
+        })
+    }
+
+    fn save_counts(&mut self, counts: &[SavedCounts]) -> Result<(), Failure> {
+        self.write(Written::Counts(counts.to_vec())).map(drop)
     }
 
     fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure> {

@@ -5,7 +5,7 @@ use countwheel_durable::store::{Fence, Shard};
 
 use crate::bits::Bits;
 use crate::body;
-use crate::session::{Entry, Failure};
+use crate::session::{Entry, Failure, SavedCounts};
 
 /// A statement that may be done when nobody waits for it any more.
 #[derive(Clone)]
@@ -21,6 +21,7 @@ pub(super) enum Written {
         shard: Shard,
         seq: i64,
     },
+    Counts(Vec<SavedCounts>),
 }
 
 /// What a statement has of one shard.

@@ -10,7 +10,7 @@ use super::LostOfShard;
 use super::statement::{TimerRow, TurnOf, TurnRow, Written};
 use crate::bits::Bits;
 use crate::planted::planted;
-use crate::session::Refusal;
+use crate::session::{Refusal, SavedCounts};
 
 /// So many commits can be lost at the most.
 const UNDONE_MAX: usize = 64;
@@ -40,6 +40,7 @@ pub(super) struct Tables {
     pub(super) wakes: BTreeSet<WakeKey>,
     pub(super) lists: BTreeSet<ListKey>,
     pub(super) settings: Arc<SettingRows>,
+    pub(super) saved: BTreeMap<Shard, SavedCounts>,
     pub(super) timeline: i32,
     /// The token of the last owner of each number.
     tokens: BTreeMap<(Shard, Fence), Bits>,
@@ -59,6 +60,7 @@ enum Undo {
     Made(Bits),
     Timer((Shard, Bits), Option<Arc<TimerRow>>),
     Settings(Arc<SettingRows>),
+    Saved(Shard, Option<SavedCounts>),
 }
 
 impl Tables {
@@ -78,6 +80,7 @@ impl Tables {
             wakes: BTreeSet::new(),
             lists: BTreeSet::new(),
             settings: Arc::default(),
+            saved: BTreeMap::new(),
             timeline: 1,
             tokens: BTreeMap::new(),
             made: BTreeMap::new(),
@@ -105,11 +108,14 @@ impl Tables {
         self.timers.get(&(shard, hash)).map(|row| &**row)
     }
 
-    /// All rows of a shard.
-    pub(super) fn timers(&self, shard: Shard) -> impl Iterator<Item = &TimerRow> {
-        let rows = self
-            .timers
-            .range((shard, Bits([0; 16]))..=(shard, Bits([255; 16])));
+    /// The rows of a shard with hashes from the first to the last.
+    pub(super) fn timers(
+        &self,
+        shard: Shard,
+        first: Bits,
+        last: Bits,
+    ) -> impl Iterator<Item = &TimerRow> {
+        let rows = self.timers.range((shard, first)..=(shard, last));
         rows.map(|(_, row)| &**row)
     }
 
@@ -145,10 +151,25 @@ impl Tables {
                 for key in old {
                     undo.push(Undo::Turn(key, self.turns.remove(&key)));
                 }
-                Done::Prune
+                Done::Nothing
+            }
+            Written::Counts(counts) => {
+                for saved in counts {
+                    let turn = self.turns.get(&(saved.shard, saved.seq));
+                    if turn.is_some_and(|turn| turn.token == Some(saved.token)) {
+                        let before = self.saved.insert(saved.shard, saved.clone());
+                        undo.push(Undo::Saved(saved.shard, before));
+                    }
+                }
+                Done::Nothing
             }
         };
-        if !undo.is_empty() {
+        if let Written::Counts(_) = written {
+            // They are lost with the turn that they are of.
+            if let Some(last) = self.undo.back_mut() {
+                last.append(&mut undo);
+            }
+        } else if !undo.is_empty() {
             self.undo.push_back(undo);
             if self.undo.len() > UNDONE_MAX {
                 self.undo.pop_front();
@@ -310,6 +331,8 @@ impl Tables {
                 }
                 Undo::Timer(key, row) => drop(self.replace(key, row)),
                 Undo::Settings(settings) => self.settings = settings,
+                Undo::Saved(shard, Some(saved)) => drop(self.saved.insert(shard, saved)),
+                Undo::Saved(shard, None) => drop(self.saved.remove(&shard)),
             }
         }
     }
@@ -319,7 +342,7 @@ impl Tables {
 pub(super) enum Done {
     Turns(Vec<Shard>),
     Take(Option<Fence>),
-    Prune,
+    Nothing,
 }
 
 fn wake_key((shard, hash): (Shard, Bits), row: &TimerRow) -> Option<WakeKey> {

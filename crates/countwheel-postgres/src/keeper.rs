@@ -1,0 +1,176 @@
+//! What a store does by itself, on a connection of its own: it counts large shards, and saves counts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use countwheel_durable::store::Shard;
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::bits::Bits;
+use crate::session::{Counted, SavedCounts, Session};
+use crate::store::Owned;
+
+/// So often counts are saved.
+const SAVED_EVERY: Duration = Duration::from_secs(10);
+
+/// The shards that a process has.
+pub(crate) type OwnedShards = Arc<RwLock<HashMap<Shard, Arc<Owned>>>>;
+
+pub(crate) struct Keeper {
+    owned: OwnedShards,
+    work: Mutex<Work>,
+    /// Whether something is to be done.
+    sign: Mutex<Sign>,
+    came: Condvar,
+}
+
+struct Work {
+    session: Box<dyn Session>,
+    /// A page that was read and is not added yet.
+    page: Option<(Arc<Owned>, Counted)>,
+    /// Under which token and after which turn the counts of a shard were saved last.
+    saved: HashMap<Shard, (Bits, i64)>,
+}
+
+#[derive(Default)]
+struct Sign {
+    has_work: bool,
+    is_over: bool,
+}
+
+/// The thread of a keeper.
+pub(crate) struct KeeperThread {
+    keeper: Arc<Keeper>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    pub(crate) fn new(session: Box<dyn Session>, owned: OwnedShards) -> Arc<Self> {
+        Arc::new(Self {
+            owned,
+            work: Mutex::new(Work {
+                session,
+                page: None,
+                saved: HashMap::new(),
+            }),
+            sign: Mutex::default(),
+            came: Condvar::new(),
+        })
+    }
+
+    /// Gives it a thread.
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<KeeperThread> {
+        let keeper = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("countwheel-keeper".to_owned());
+        let thread = thread.spawn(move || keeper.run())?;
+        Ok(KeeperThread {
+            keeper: Arc::clone(self),
+            thread: Some(thread),
+        })
+    }
+
+    /// There may be something to do.
+    pub(crate) fn wake(&self) {
+        self.sign.lock().has_work = true;
+        self.came.notify_one();
+    }
+
+    fn run(&self) {
+        loop {
+            while !self.is_over() && self.step() {}
+            self.save();
+            let mut sign = self.sign.lock();
+            if sign.is_over {
+                return;
+            }
+            if !std::mem::take(&mut sign.has_work) {
+                self.came.wait_for(&mut sign, SAVED_EVERY);
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.sign.lock().is_over
+    }
+
+    /// Does so many steps, and saves now and then: for a store without threads.
+    pub(crate) fn go_on(&self, steps: usize) {
+        let is_done = (0..steps).any(|_| !self.step());
+        if is_done {
+            self.save();
+        }
+    }
+
+    /// Reads a page of a shard that is not counted, or adds the one that it has read. Says whether there
+    /// is more to do at once.
+    pub(crate) fn step(&self) -> bool {
+        let mut work = self.work.lock();
+        if let Some((owned, page)) = work.page.take() {
+            owned.counts.lock().add_page(page);
+            return true;
+        }
+        let owned = self.owned.read();
+        let next = owned.iter().find_map(|(shard, owned)| {
+            let page = owned.counts.lock().next_page()?;
+            Some((*shard, page, Arc::clone(owned)))
+        });
+        drop(owned);
+        let Some((shard, page, owned)) = next else {
+            return false;
+        };
+        match work.session.count(shard, page, usize::MAX) {
+            Ok(counted) => {
+                work.page = Some((owned, counted));
+                true
+            }
+            Err(failure) => {
+                let reason = failure.reason();
+                tracing::debug!(shard = shard.0, reason, "the shard is not counted yet");
+                false
+            }
+        }
+    }
+
+    /// Saves the counts that have changed.
+    pub(crate) fn save(&self) {
+        let mut work = self.work.lock();
+        let Work { session, saved, .. } = &mut *work;
+        let owned = self.owned.read();
+        let changed = owned.iter().filter_map(|(shard, owned)| {
+            let counts = owned.counts.lock();
+            let (token, seq) = (owned.token, counts.seq);
+            let is_saved = saved.get(shard) == Some(&(token, seq));
+            Some(SavedCounts {
+                shard: *shard,
+                seq,
+                token,
+                counts: counts.to_bytes().filter(|_| !is_saved)?,
+            })
+        });
+        let changed: Vec<_> = changed.collect();
+        drop(owned);
+        if changed.is_empty() {
+            return;
+        }
+        match session.save_counts(&changed) {
+            Ok(()) => saved.extend(changed.into_iter().map(|it| (it.shard, (it.token, it.seq)))),
+            // They are counted anew if nothing comes after.
+            Err(failure) => {
+                tracing::debug!(reason = failure.reason(), "the counts are not saved");
+            }
+        }
+    }
+}
+
+impl KeeperThread {
+    /// Ends it, once it has saved the counts.
+    pub(crate) fn end(&mut self) {
+        self.keeper.sign.lock().is_over = true;
+        self.keeper.came.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _a_panic_was_said = thread.join();
+        }
+    }
+}
