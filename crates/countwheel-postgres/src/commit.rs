@@ -112,6 +112,7 @@ impl<'a> Turn<'a> {
     pub(crate) fn after(&self, held: &Held) -> Held {
         Held {
             seq: held.seq + 1,
+            made_by: Some(held.token),
             revision: match planted!(PostgresRevisionOfTurn) {
                 true => self.revision,
                 false => held.revision.max(self.revision),
@@ -131,8 +132,18 @@ pub(crate) struct Held {
     pub(crate) fence: Fence,
     /// The number of its last turn.
     pub(crate) seq: i64,
+    /// Under which token that was made, if it is not the first.
+    pub(crate) made_by: Option<Bits>,
     pub(crate) revision: Revision,
     pub(crate) clock: Option<ClockNote>,
     /// The server's history: another one since a standby was promoted.
     pub(crate) timeline: i32,
+}
+
+impl Held {
+    /// A turn was made that changes nothing.
+    pub(crate) fn pass(&mut self) {
+        self.seq += 1;
+        self.made_by = Some(self.token);
+    }
 }

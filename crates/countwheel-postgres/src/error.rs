@@ -79,6 +79,19 @@ pub enum PostgresError {
         /// The latest that this program knows.
         known: u32,
     },
+    /// The schema is of an earlier version of this program.
+    #[error(
+        "schema {schema} has version {found}, and this program needs version {needed}: \
+         run `countwheel cluster upgrade`"
+    )]
+    EarlierSchema {
+        /// The schema.
+        schema: String,
+        /// Its version.
+        found: u32,
+        /// The version that this program needs.
+        needed: u32,
+    },
     /// What the tables say of the cluster cannot be read.
     #[error("schema {schema} is damaged: {problem}")]
     Damaged {

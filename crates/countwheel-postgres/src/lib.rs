@@ -44,6 +44,7 @@ mod error;
 mod hash;
 mod keeper;
 mod link;
+mod migrate;
 mod number;
 mod options;
 mod planted;

@@ -58,6 +58,10 @@ bugs! {
     PostgresLossPassed,
     /// A changed timeline at a takeover is passed over.
     PostgresTimelinePassed,
+    /// A fence that a failover has forgotten is given again.
+    PostgresFenceTwice,
+    /// A version of the settings that a failover has forgotten is given again.
+    PostgresSettingsGoBack,
     /// A takeover goes on with the counts that this process has had before.
     PostgresCountsStay,
     /// The counts change although the commit was refused.

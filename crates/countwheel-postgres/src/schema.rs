@@ -10,7 +10,7 @@ use crate::link::{Link, Sql};
 use crate::number;
 
 /// The latest version of the tables that this program knows.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Into how many tables the timers are divided, by shard: so many can be vacuumed at once.
 const PARTITIONS: u16 = 16;
@@ -19,11 +19,37 @@ const PARTITIONS: u16 = 16;
 pub(crate) const TIMELINE: &str =
     "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int4";
 
+/// How far numbers that are given go on for each time that the server may have forgotten some.
+pub(crate) const LEFT_OUT: u64 = 1 << 20;
+
+/// How far a number goes on that was given last in the history of that column: each promotion since may have
+/// forgotten what was given after the one before.
+pub(crate) fn left_out(timeline: &str) -> String {
+    format!("{LEFT_OUT} * abs({TIMELINE} - coalesce({timeline}, {FIRST_TIMELINE}))")
+}
+
+/// The history that every server begins with.
+pub(crate) const FIRST_TIMELINE: i32 = 1;
+
 /// How long making the tables may take.
 const MAKING: Duration = Duration::from_secs(60);
 
+/// What version 2 has beside version 1: counts are saved; who gives a fence or a version of the settings says
+/// in which history of the server; and the tables say which programs may work on them.
+pub(crate) const SECOND: &[&str] = &[
+    "CREATE TABLE IF NOT EXISTS @counts (
+        shard int2 PRIMARY KEY,
+        seq int8 NOT NULL,
+        token uuid NOT NULL,
+        counts bytea NOT NULL
+    )",
+    "ALTER TABLE @shard ADD COLUMN IF NOT EXISTS timeline int4",
+    "ALTER TABLE @meta ADD COLUMN IF NOT EXISTS settings_timeline int4, \
+     ADD COLUMN IF NOT EXISTS min_version int4 NOT NULL DEFAULT 2",
+];
+
 /// A number that nobody else's advisory lock has by accident.
-const LOCK: i64 = 0x636f_756e_7477_6865;
+pub(crate) const LOCK: i64 = 0x636f_756e_7477_6865;
 
 /// A checked name of a schema.
 #[derive(Clone, Debug)]
@@ -101,12 +127,6 @@ CREATE TABLE @loss (
     noticed timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (shard, turn)
 );
-CREATE TABLE @counts (
-    shard int2 PRIMARY KEY,
-    seq int8 NOT NULL,
-    token uuid NOT NULL,
-    counts bytea NOT NULL
-);
 CREATE TABLE @setting (
     name text COLLATE "C" PRIMARY KEY,
     version int8 NOT NULL,
@@ -128,12 +148,15 @@ CREATE TABLE @timer (
 ) PARTITION BY LIST (shard);
 CREATE INDEX timer_wakes ON @timer (shard, clock, wake, revision) WHERE wake IS NOT NULL;
 CREATE INDEX timer_lists ON @timer (shard, queue, due, revision);
-INSERT INTO @meta VALUES (true, {VERSION}, {id}, {count}, '\x{hex}', {zero});
-INSERT INTO @shard SELECT shard, 0 FROM generate_series(0, {last}) AS shard;
+{second};
+INSERT INTO @meta (schema_version, cluster_id, shards, name_key, settings_version, settings_timeline)
+    VALUES ({VERSION}, {id}, {count}, '\x{hex}', {zero}, {TIMELINE});
+INSERT INTO @shard (shard, fence, timeline) SELECT shard, 0, {TIMELINE} FROM generate_series(0, {last}) AS shard;
 INSERT INTO @turn (seq, last_revision, shard, timeline)
     SELECT 0, {zero}, shard, {TIMELINE} FROM generate_series(0, {last}) AS shard;
 "#,
         name = schema.as_str(),
+        second = SECOND.join(";\n"),
         count = shards.count(),
         id = number::stored(id),
         zero = number::stored(0),
@@ -189,8 +212,8 @@ pub(crate) fn make(
     }
 }
 
-/// Reads what cluster there is.
-pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, PostgresError> {
+/// The version of the tables.
+pub(crate) fn version(link: &mut Link, schema: &SchemaName) -> Result<u32, PostgresError> {
     let is_there = Sql {
         name: "is_there",
         text: "SELECT to_regclass($1) IS NOT NULL".to_owned(),
@@ -201,20 +224,49 @@ pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, Post
     if found.rows.first().is_none_or(|row| !row.get::<_, bool>(0)) {
         return Err(PostgresError::NoCluster { schema: name() });
     }
+    let version = schema.sql("version", "SELECT schema_version FROM @meta");
+    let rows = link.query(&version, &[])?.rows;
+    let version = rows.first().map(|row| row.get::<_, i32>(0));
+    version
+        .and_then(|version| u32::try_from(version).ok())
+        .ok_or_else(|| PostgresError::Damaged {
+            schema: name(),
+            problem: "meta is empty".to_owned(),
+        })
+}
+
+/// Refuses tables of a later version.
+pub(crate) fn later(schema: &SchemaName, found: u32) -> PostgresError {
+    PostgresError::LaterSchema {
+        schema: schema.as_str().to_owned(),
+        found,
+        known: VERSION,
+    }
+}
+
+/// Reads what cluster there is.
+pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, PostgresError> {
+    let name = || schema.as_str().to_owned();
     let damaged = |problem: &str| PostgresError::Damaged {
         schema: name(),
         problem: problem.to_owned(),
     };
-    let version = schema.sql("version", "SELECT schema_version FROM @meta");
-    let rows = link.query(&version, &[])?.rows;
-    let row = rows.first().ok_or_else(|| damaged("meta is empty"))?;
-    let version = u32::try_from(row.get::<_, i32>(0)).unwrap_or(0);
-    if version > VERSION {
-        return Err(PostgresError::LaterSchema {
+    let version = version(link, schema)?;
+    if version < VERSION {
+        return Err(PostgresError::EarlierSchema {
             schema: name(),
             found: version,
-            known: VERSION,
+            needed: VERSION,
         });
+    }
+    // Tables of a later version say down to which version a program may work on them.
+    if version > VERSION {
+        let least = schema.sql("least", "SELECT min_version FROM @meta");
+        let rows = link.query(&least, &[])?.rows;
+        let least = rows.first().map_or(0, |row| row.get::<_, i32>(0));
+        if least.cast_unsigned() > VERSION {
+            return Err(later(schema, version));
+        }
     }
     let cluster = schema.sql("cluster", "SELECT cluster_id, shards, name_key FROM @meta");
     let rows = link.query(&cluster, &[])?.rows;

@@ -38,6 +38,11 @@ impl Refusal {
         self.code == "53100"
     }
 
+    /// Somebody else held a lock for too long.
+    pub(crate) fn has_no_lock(&self) -> bool {
+        self.code == "55P03"
+    }
+
     /// Whether the server may take it at another time.
     pub(crate) fn is_passing(&self) -> bool {
         // Connections, transactions rolled back, resources, interventions of the operator, the system.
@@ -98,6 +103,8 @@ pub(crate) struct Became {
     pub(crate) writes: Option<i32>,
     /// Whether the turn before is there.
     pub(crate) has_before: bool,
+    /// Whether another stands in its place, or it was the last and is missing.
+    pub(crate) has_lost: bool,
 }
 
 /// The last turn of a shard.
@@ -110,6 +117,8 @@ pub(crate) struct LastTurn {
     pub(crate) timeline: Option<i32>,
     /// The server's history now.
     pub(crate) timeline_now: i32,
+    /// Under which it was made, if it is not the first.
+    pub(crate) token: Option<Bits>,
 }
 
 /// Who owns a shard.
@@ -175,7 +184,14 @@ pub(crate) trait Session: Send {
     fn turn(&mut self, entries: &[Entry<'_, '_>]) -> Result<Made, Failure>;
 
     /// What became of the turn `seq` under `token`; `None` if there is no such shard.
-    fn became(&mut self, shard: Shard, token: Bits, seq: i64) -> Result<Option<Became>, Failure>;
+    /// The turn before was made under the token `before`.
+    fn became(
+        &mut self,
+        shard: Shard,
+        token: Bits,
+        seq: i64,
+        before: Option<Bits>,
+    ) -> Result<Option<Became>, Failure>;
 
     /// Gives the shard a token, an owner and the next fence, if its fence is `after`: a taking that comes
     /// late changes nothing. It waits for the turns that are under way.

@@ -17,7 +17,7 @@ use crate::bits::Bits;
 use crate::body;
 use crate::link::{Link, Params, Sql};
 use crate::number;
-use crate::schema::{SchemaName, TIMELINE};
+use crate::schema::{SchemaName, TIMELINE, left_out};
 use crate::session::{
     Became, Counted, DueRow, Entry, Failure, LastTurn, ListRows, Made, OwnerRow, RecordRow,
     SavedCounts, Session,
@@ -88,13 +88,15 @@ impl Statements {
                DELETE FROM @timer t USING unnest($27::int2[], $28::uuid[]) AS u(shard, hash) \
                WHERE u.shard IN (SELECT shard FROM f) AND t.shard = u.shard AND t.hash = u.hash)";
         // The last change of a name wins; every change counts.
-        let settings = ", changed AS MATERIALIZED ( \
+        let settings = format!(
+            ", changed AS MATERIALIZED ( \
                SELECT c.place, c.name, c.value, row_number() OVER (ORDER BY c.place) AS nth, \
                lead(c.place) OVER (PARTITION BY c.name ORDER BY c.place) IS NULL AS is_last \
                FROM unnest($29::int2[], $30::int8[], $31::text[], $32::bytea[]) \
                  AS c(shard, place, name, value) WHERE c.shard IN (SELECT shard FROM f)), \
              m AS MATERIALIZED ( \
-               UPDATE @meta SET settings_version = settings_version + n.n \
+               UPDATE @meta SET settings_version = settings_version + {} + n.n, \
+                 settings_timeline = {TIMELINE} \
                FROM (SELECT count(*) AS n FROM changed) AS n WHERE n.n > 0 \
                RETURNING settings_version - n.n AS before), \
              kept AS ( \
@@ -104,7 +106,9 @@ impl Statements {
                ON CONFLICT (name) DO UPDATE SET version = excluded.version, value = excluded.value), \
              dropped AS ( \
                DELETE FROM @setting s USING changed c, m \
-               WHERE c.is_last AND c.value IS NULL AND s.name = c.name)";
+               WHERE c.is_last AND c.value IS NULL AND s.name = c.name)",
+            left_out("settings_timeline"),
+        );
         let end = " SELECT shard FROM f";
         Self {
             turn: schema.sql("turn", &planted(format!("{fence}{end}"))),
@@ -117,19 +121,26 @@ impl Statements {
                 "SELECT s.token = $2, s.fence, \
                  (SELECT CASE WHEN t.token = $2 THEN t.writes END FROM @turn t \
                    WHERE t.shard = s.shard AND t.seq = $3), \
-                 EXISTS (SELECT FROM @turn t WHERE t.shard = s.shard AND t.seq = $3 - 1) \
-                 FROM @shard s WHERE s.shard = $1",
+                 b.seq IS NOT NULL, \
+                 CASE WHEN b.seq IS NOT NULL THEN b.token IS DISTINCT FROM $4 \
+                   ELSE (SELECT max(seq) FROM @turn t WHERE t.shard = s.shard) < $3 - 1 END \
+                 FROM @shard s LEFT JOIN @turn b ON b.shard = s.shard AND b.seq = $3 - 1 \
+                 WHERE s.shard = $1",
             ),
             // It waits for the statements that hold the row.
             take: schema.sql(
                 "take",
-                "UPDATE @shard SET fence = fence + 1, token = $2, owner = $3, \
-                 since = clock_timestamp() WHERE shard = $1 AND fence = $4 RETURNING fence",
+                &format!(
+                    "UPDATE @shard SET fence = fence + {} + 1, token = $2, owner = $3, \
+                     timeline = {TIMELINE}, since = clock_timestamp() \
+                     WHERE shard = $1 AND fence = $4 RETURNING fence",
+                    left_out("timeline"),
+                ),
             ),
             last_turn: schema.sql(
                 "last_turn",
                 &format!(
-                    "SELECT seq, last_revision, clock, timeline, {TIMELINE} \
+                    "SELECT seq, last_revision, clock, timeline, {TIMELINE}, token \
                      FROM @turn WHERE shard = $1 ORDER BY seq DESC LIMIT 1"
                 ),
             ),
@@ -272,14 +283,21 @@ impl Session for SqlSession {
         })
     }
 
-    fn became(&mut self, shard: Shard, token: Bits, seq: i64) -> Result<Option<Became>, Failure> {
-        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &seq];
+    fn became(
+        &mut self,
+        shard: Shard,
+        token: Bits,
+        seq: i64,
+        before: Option<Bits>,
+    ) -> Result<Option<Became>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &seq, &before];
         let rows = Self::ask(&mut self.link, &self.statements.became, params)?;
         Ok(rows.first().map(|row| Became {
             is_ours: row.get::<_, Option<bool>>(0) == Some(true),
             fence: fence(row.get(1)),
             writes: row.get(2),
             has_before: row.get(3),
+            has_lost: row.get::<_, Option<bool>>(4) == Some(true),
         }))
     }
 
@@ -307,6 +325,7 @@ impl Session for SqlSession {
                 clock: clock.and_then(|bytes| Some(ClockNote::of_bytes(bytes.first_chunk()?))),
                 timeline: row.get(3),
                 timeline_now: row.get(4),
+                token: row.get(5),
             }
         }))
     }
@@ -468,7 +487,7 @@ impl Session for SqlSession {
     fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure> {
         let version = |row: Option<&Row>| row.map_or(0, |row| number::read(row.get(0)));
         let rows = Self::ask(&mut self.link, &self.statements.settings_version, &[])?;
-        if version(rows.first()) <= after.0 {
+        if version(rows.first()) == after.0 {
             return Ok(None);
         }
         // One statement: the version is that of the values.

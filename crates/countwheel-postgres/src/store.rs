@@ -24,9 +24,10 @@ use crate::counts::Counts;
 use crate::hash::NameHash;
 use crate::keeper::{Keeper, KeeperThread, OwnedShards};
 use crate::link::{Link, Route};
+use crate::migrate::{self, Planned};
 use crate::planted::planted;
 use crate::read::{self, unanswered};
-use crate::schema::{self, Cluster, SchemaName};
+use crate::schema::{self, Cluster, FIRST_TIMELINE, LEFT_OUT, SchemaName};
 use crate::session::{Entry, Failure, Session};
 use crate::sql::{SqlSession, Statements};
 use crate::{PostgresError, PostgresOptions, checks, tls};
@@ -38,12 +39,8 @@ const BYTES_MAX: usize = 4 << 20;
 /// After so many turns those before the last [`TURNS_KEPT`] are deleted.
 const PRUNED_EVERY: i64 = 1_000;
 const TURNS_KEPT: i64 = 64;
-/// How far revisions go on for each time that the server may have forgotten some that were given.
-const REVISIONS_LEFT_OUT: u64 = 1 << 20;
 /// So often a shard is tried to be taken while others take it.
 const TAKINGS_MAX: u32 = 8;
-/// The history that every server begins with.
-const FIRST_TIMELINE: i32 = 1;
 /// A commit that waits for longer is stuck.
 const MOMENT: Duration = Duration::from_secs(1);
 /// How long the server may take to say that it is there.
@@ -164,6 +161,44 @@ impl PostgresStore {
         let mut link = link(&route, options)?;
         checks::check(&mut link, options)?;
         schema::make(&mut link, &schema, shards)
+    }
+
+    /// Upgrades the tables of an earlier version of this program, step by step, while an owner may be at work.
+    /// An upgrade that was interrupted is done again. Says from which version to which.
+    ///
+    /// # Errors
+    /// [`PostgresError::LaterSchema`] if the tables are of a later program; any other if the database cannot be
+    /// used, or holds a lock for a minute.
+    pub fn upgrade(options: &PostgresOptions) -> Result<(u32, u32), PostgresError> {
+        Self::upgrade_as(options, Planned::WHOLE)
+    }
+
+    /// The same of so many steps, with the version before the others if that is the mistake.
+    ///
+    /// # Errors
+    /// As [`upgrade`](Self::upgrade); [`PostgresError::System`] if there are more steps.
+    #[cfg(feature = "testing")]
+    pub fn upgrade_until(
+        options: &PostgresOptions,
+        steps: usize,
+        version_first: bool,
+    ) -> Result<(u32, u32), PostgresError> {
+        let planned = Planned {
+            steps,
+            version_first,
+        };
+        Self::upgrade_as(options, planned)
+    }
+
+    fn upgrade_as(
+        options: &PostgresOptions,
+        planned: Planned,
+    ) -> Result<(u32, u32), PostgresError> {
+        let (schema, route) = parsed(options)?;
+        let mut link = link(&route, options)?;
+        checks::check(&mut link, options)?;
+        let from = migrate::upgrade(&mut link, &schema, planned)?;
+        Ok((from, schema::VERSION))
     }
 
     /// Opens the store of the cluster in the schema.
@@ -344,12 +379,13 @@ impl PostgresStore {
         let promotions = u64::from(then.cast_unsigned().abs_diff(now.cast_unsigned()));
         let left_out = match planted!(PostgresTimelinePassed) {
             true => 0,
-            false => promotions.saturating_mul(REVISIONS_LEFT_OUT),
+            false => promotions.saturating_mul(LEFT_OUT),
         };
         Ok(Held {
             token,
             fence,
             seq: last.seq,
+            made_by: last.token,
             revision: Revision(last.revision.0.saturating_add(left_out)),
             clock: last.clock,
             timeline: last.timeline_now,
@@ -672,7 +708,7 @@ impl PostgresStore {
     fn resolve(&self, session: &mut dyn Session, it: &mut Open<'_, '_>, is_late: bool) -> bool {
         let lease = it.wanted.lease;
         let shard = lease.shard;
-        let became = match session.became(shard, it.held.token, it.held.seq + 1) {
+        let became = match session.became(shard, it.held.token, it.held.seq + 1, it.held.made_by) {
             Ok(Some(became)) => became,
             Ok(None) => {
                 it.wanted.result = Some(Err(fenced(lease, Fence(0))));
@@ -688,31 +724,28 @@ impl PostgresStore {
             }
         };
         if became.writes.is_some() && planted!(PostgresSendsAgain) {
-            it.held.seq += 1;
+            it.held.pass();
         } else if became.writes == Some(it.wanted.turn.writes())
             || (became.writes.is_some() && planted!(PostgresEmptyIsDone))
         {
             it.done();
         } else if became.writes.is_some() {
             // An empty turn took its place: nothing was done.
-            it.held.seq += 1;
+            it.held.pass();
         } else if !became.is_ours {
+            // Whoever took the shard does not know that there was more.
+            if became.has_lost {
+                self.note_loss(session, shard, it.held.seq);
+            }
             it.wanted.result = Some(Err(fenced(lease, became.fence)));
         } else if !became.has_before && planted!(PostgresLossPassed) {
             if let Ok(Some(last)) = session.last_turn(shard) {
                 it.held.seq = last.seq;
+                it.held.made_by = last.token;
             }
         } else if !became.has_before {
             let turn = it.held.seq;
-            tracing::error!(
-                shard = shard.0,
-                turn,
-                "the database lost acknowledged commits"
-            );
-            self.losses.lock().insert((shard, turn));
-            if let Err(failure) = session.note_loss(shard, turn) {
-                tracing::error!(reason = failure.reason(), "the loss is not written down");
-            }
+            self.note_loss(session, shard, turn);
             let reason = format!("the database lost acknowledged commits: turn {turn} is missing");
             it.wanted.result = Some(Err(lost(shard, &reason)));
         } else if is_late {
@@ -725,13 +758,26 @@ impl PostgresStore {
         became.writes.is_some() && !planted!(PostgresFoundIsKept)
     }
 
+    /// An acknowledged turn is missing.
+    fn note_loss(&self, session: &mut dyn Session, shard: Shard, turn: i64) {
+        tracing::error!(
+            shard = shard.0,
+            turn,
+            "the database lost acknowledged commits"
+        );
+        self.losses.lock().insert((shard, turn));
+        if let Err(failure) = session.note_loss(shard, turn) {
+            tracing::error!(reason = failure.reason(), "the loss is not written down");
+        }
+    }
+
     /// Puts an empty turn where one stands that may still come. Says whether it stands there now, so
     /// that nothing of the other can come.
     fn take_place(&self, session: &mut dyn Session, it: &mut Open<'_, '_>) -> bool {
         let before = it.held.seq;
         let is_unsure = match session.turn(&[it.empty()]) {
             Ok(made) if !made.shards.is_empty() => {
-                it.held.seq += 1;
+                it.held.pass();
                 made.unreplicated
             }
             _ => self.resolve(session, it, false),
@@ -764,19 +810,22 @@ impl PostgresStore {
                 }
                 let is_proved = match &sent {
                     Ok(made) if made.shards.contains(&shard) => {
-                        it.held.seq += 1;
+                        it.held.pass();
                         Some(!made.unreplicated)
                     }
-                    Ok(_) => match session.became(shard, it.held.token, it.held.seq + 1) {
-                        // That was the sending before, and its warning was lost as well.
-                        Ok(Some(became)) if became.writes.is_some() => {
-                            it.held.seq += 1;
-                            None
+                    Ok(_) => {
+                        match session.became(shard, it.held.token, it.held.seq + 1, it.held.made_by)
+                        {
+                            // That was the sending before, and its warning was lost as well.
+                            Ok(Some(became)) if became.writes.is_some() => {
+                                it.held.pass();
+                                None
+                            }
+                            Ok(Some(became)) if became.is_ours && became.has_before => None,
+                            Ok(_) => Some(false),
+                            Err(_) => None,
                         }
-                        Ok(Some(became)) if became.is_ours && became.has_before => None,
-                        Ok(_) => Some(false),
-                        Err(_) => None,
-                    },
+                    }
                     Err(_) => None,
                 };
                 if is_proved == Some(false) || is_proved.is_none() && is_late {
@@ -856,6 +905,7 @@ impl<'b> Open<'_, 'b> {
             turn: None,
             after: Held {
                 seq: self.held.seq + 1,
+                made_by: Some(self.held.token),
                 ..*self.held
             },
         }
@@ -901,6 +951,7 @@ impl Default for Owned {
                 token,
                 fence: Fence(0),
                 seq: 0,
+                made_by: None,
                 revision: Revision(0),
                 clock: None,
                 timeline: 0,

@@ -228,6 +228,12 @@ pub enum Cluster {
         #[arg(long, value_name = "N", default_value_t = 64, value_parser = shards)]
         shards: u16,
     },
+    /// Upgrade the tables of an earlier version; a service that works on them goes on
+    Upgrade {
+        /// Where
+        #[command(flatten)]
+        database: Database,
+    },
     /// Acknowledge that the database lost commits: the health of the service is well again
     AcknowledgeLoss {
         /// Where

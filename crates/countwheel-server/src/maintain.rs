@@ -93,6 +93,16 @@ pub fn cluster(command: &Cluster) -> ExitCode {
                 )
             })
         }
+        Cluster::Upgrade { database } => {
+            let options = database.options();
+            PostgresStore::upgrade(&options).map(|(from, to)| {
+                let schema = &options.schema;
+                match from == to {
+                    true => format!("schema {schema} has version {to} already"),
+                    false => format!("schema {schema} had version {from}, and has version {to}"),
+                }
+            })
+        }
         Cluster::AcknowledgeLoss { database } => {
             let count = PostgresStore::acknowledge_losses(&database.options());
             count.map(|count| format!("{count} lost turns are acknowledged"))

@@ -380,6 +380,8 @@ pub trait Store: Send + Sync {
     /// the whole store: the owner of any shard changes them, in a commit with its timers, and sees
     /// what others have changed. A commit under a lease that another owner has replaced changes none.
     ///
+    /// A database that has forgotten changes gives what it has to who knows a later version.
+    ///
     /// Before the first change their version is zero. They are read whole, so that what is stored
     /// should be bounded: see [`Settings::MAX_BYTES`].
     ///

@@ -205,7 +205,7 @@ fn two_failovers_with_nothing_left_between_them_give_no_revision_twice() {
 }
 
 #[test]
-fn a_taking_that_is_lost_gives_its_number_again_and_no_right() {
+fn a_taking_that_is_lost_gives_no_right_and_its_number_is_not_given_again() {
     let tested = Tested::new(Shards::ONE);
     let first = take(&tested.store);
     let (one, other) = (tested.node(2), tested.node(3));
@@ -213,12 +213,44 @@ fn a_taking_that_is_lost_gives_its_number_again_and_no_right() {
     assert!(tested.server.fail_over(1)[&Shard::ONLY].taken);
     assert_eq!(tested.server.owner(Shard::ONLY), first.fence);
     let again = take(&other);
-    assert_eq!((lost.fence, again.fence), (Fence(2), Fence(2)));
+    assert_eq!((lost.fence, again.fence), (Fence(2), Fence(2 + (1 << 20))));
     assert!(matches!(
         one.commit(lost, &given(1)),
         Err(StoreError::Fenced { .. })
     ));
     other.commit(again, &given(1)).expect("it is the owner");
+}
+
+#[test]
+fn a_loss_is_said_also_if_another_has_taken_the_shard() {
+    let tested = Tested::new(Shards::ONE);
+    let lease = take(&tested.store);
+    for revision in [1, 2] {
+        let committed = tested.store.commit(lease, &given(revision));
+        committed.expect("nothing fails");
+    }
+    let lost = tested.server.fail_over(1);
+    assert_eq!(lost[&Shard::ONLY].turns, 1);
+    let other = tested.node(2);
+    let next = take(&other);
+    assert_eq!(other.troubles(), []);
+    // Also where another turn stands in the place of the lost one.
+    for _ in 0..2 {
+        let fenced = tested.store.commit(lease, &given(3));
+        assert!(fenced.is_err(), "{fenced:?}");
+        other.commit(next, &given(9)).expect("it is the owner");
+    }
+    let told = tested.store.troubles();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].detail.contains("turn 2 of shard 0"), "{told:?}");
+
+    // A shard that was taken without a loss has none, whatever its next owner does.
+    let third = tested.node(3);
+    let last = take(&third);
+    third.commit(last, &given(10)).expect("it is the owner");
+    let replaced = other.commit(next, &given(11));
+    assert!(matches!(replaced, Err(StoreError::Fenced { .. })));
+    assert_eq!(other.troubles(), []);
 }
 
 #[test]

@@ -247,17 +247,30 @@ impl Session for SimulatedSession {
         }
     }
 
-    fn became(&mut self, shard: Shard, token: Bits, seq: i64) -> Result<Option<Became>, Failure> {
+    fn became(
+        &mut self,
+        shard: Shard,
+        token: Bits,
+        seq: i64,
+        before: Option<Bits>,
+    ) -> Result<Option<Became>, Failure> {
         self.read(|tables| {
             let owner = tables.shard(shard)?;
             let turn = tables.turns.get(&(shard, seq));
+            let found = tables.turns.get(&(shard, seq - 1));
             Some(Became {
                 is_ours: owner.token == Some(token),
                 fence: owner.fence,
                 writes: turn
                     .filter(|row| row.token == Some(token))
                     .map(|row| row.writes),
-                has_before: tables.turns.contains_key(&(shard, seq - 1)),
+                has_before: found.is_some(),
+                has_lost: match found {
+                    Some(row) => row.token != before,
+                    None => tables
+                        .last_turn(shard)
+                        .is_some_and(|(last, _)| last < seq - 1),
+                },
             })
         })
     }
@@ -287,10 +300,10 @@ impl Session for SimulatedSession {
 
     fn last_turn(&mut self, shard: Shard) -> Result<Option<LastTurn>, Failure> {
         self.read(|tables| {
-            let mut turns = tables.turns.range((shard, i64::MIN)..=(shard, i64::MAX));
-            let ((_, seq), row) = turns.next_back()?;
+            let (seq, row) = tables.last_turn(shard)?;
             Some(LastTurn {
-                seq: *seq,
+                seq,
+                token: row.token,
                 revision: Revision(row.revision),
                 clock: row.clock,
                 timeline: row.timeline,
@@ -442,9 +455,8 @@ impl Session for SimulatedSession {
             for row in tables.timers(shard, first, last).take(limit) {
                 *counts.entry((row.queue.as_str(), row.state)).or_default() += 1;
             }
-            let mut turns = tables.turns.range((shard, i64::MIN)..=(shard, i64::MAX));
             Counted {
-                seq: turns.next_back().map_or(0, |((_, seq), _)| *seq),
+                seq: tables.last_turn(shard).map_or(0, |(seq, _)| seq),
                 by_state: counted(counts),
             }
         })
@@ -453,9 +465,8 @@ impl Session for SimulatedSession {
     fn saved_counts(&mut self, shard: Shard) -> Result<Option<Vec<u8>>, Failure> {
         self.read(|tables| {
             let saved = tables.saved.get(&shard)?;
-            let mut turns = tables.turns.range((shard, i64::MIN)..=(shard, i64::MAX));
-            let ((_, last), row) = turns.next_back()?;
-            let is_last = (saved.seq, Some(saved.token)) == (*last, row.token);
+            let (last, row) = tables.last_turn(shard)?;
+            let is_last = (saved.seq, Some(saved.token)) == (last, row.token);
             (is_last || planted!(PostgresSavedIsOld)).then(|| saved.counts.clone())
         })
     }
@@ -467,7 +478,7 @@ impl Session for SimulatedSession {
     fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure> {
         self.read(|tables| {
             let rows = &tables.settings;
-            if rows.version <= after.0 {
+            if rows.version == after.0 {
                 return None;
             }
             let values = rows.values.iter().filter_map(|(name, (version, value))| {

@@ -10,6 +10,7 @@ use super::LostOfShard;
 use super::statement::{TimerRow, TurnOf, TurnRow, Written};
 use crate::bits::Bits;
 use crate::planted::planted;
+use crate::schema::LEFT_OUT;
 use crate::session::{Refusal, SavedCounts};
 
 /// So many commits can be lost at the most.
@@ -25,11 +26,15 @@ pub(super) struct ShardRow {
     pub(super) fence: Fence,
     pub(super) token: Option<Bits>,
     pub(super) node: Option<Bits>,
+    /// In which history the fence was given.
+    timeline: i32,
 }
 
 #[derive(Clone, Default)]
 pub(super) struct SettingRows {
     pub(super) version: u64,
+    /// In which history it was given.
+    timeline: i32,
     pub(super) values: BTreeMap<String, (u64, Vec<u8>)>,
 }
 
@@ -40,9 +45,11 @@ pub(super) struct Tables {
     pub(super) wakes: BTreeSet<WakeKey>,
     pub(super) lists: BTreeSet<ListKey>,
     pub(super) settings: Arc<SettingRows>,
+    /// The latest version of the settings that was ever given.
+    settings_given: u64,
     pub(super) saved: BTreeMap<Shard, SavedCounts>,
     pub(super) timeline: i32,
-    /// The token of the last owner of each number.
+    /// The token of the owner of each number.
     tokens: BTreeMap<(Shard, Fence), Bits>,
     /// How many turns with changes each token has made, whatever its row says now.
     made: BTreeMap<Bits, u64>,
@@ -73,13 +80,22 @@ impl Tables {
             timeline: Some(1),
             writes: 0,
         };
+        let first_owner = ShardRow {
+            timeline: 1,
+            ..ShardRow::default()
+        };
+        let settings = SettingRows {
+            timeline: 1,
+            ..SettingRows::default()
+        };
         Self {
-            shards: all().map(|shard| (shard, ShardRow::default())).collect(),
+            shards: all().map(|shard| (shard, first_owner)).collect(),
             turns: all().map(|shard| ((shard, 0), first)).collect(),
             timers: BTreeMap::new(),
             wakes: BTreeSet::new(),
             lists: BTreeSet::new(),
-            settings: Arc::default(),
+            settings: Arc::new(settings),
+            settings_given: 0,
             saved: BTreeMap::new(),
             timeline: 1,
             tokens: BTreeMap::new(),
@@ -102,6 +118,11 @@ impl Tables {
         token
             .and_then(|token| self.made.get(token))
             .map_or(0, |made| *made)
+    }
+
+    pub(super) fn last_turn(&self, shard: Shard) -> Option<(i64, &TurnRow)> {
+        let mut turns = self.turns.range((shard, i64::MIN)..=(shard, i64::MAX));
+        turns.next_back().map(|((_, seq), row)| (*seq, row))
     }
 
     pub(super) fn timer(&self, shard: Shard, hash: Bits) -> Option<&TimerRow> {
@@ -218,6 +239,14 @@ impl Tables {
         if !changed.is_empty() {
             undo.push(Undo::Settings(Arc::clone(&self.settings)));
             let settings = Arc::make_mut(&mut self.settings);
+            if !planted!(PostgresSettingsGoBack) {
+                settings.version += left_out(settings.timeline, self.timeline);
+            }
+            settings.timeline = self.timeline;
+            assert!(
+                settings.version >= self.settings_given,
+                "a version of the settings is given twice"
+            );
             for (name, value) in changed {
                 settings.version += 1;
                 match value {
@@ -229,6 +258,7 @@ impl Tables {
                 }
             }
         }
+        self.settings_given = self.settings_given.max(self.settings.version);
         Ok(made)
     }
 
@@ -288,12 +318,18 @@ impl Tables {
     ) -> Option<Fence> {
         let row = self.shards.get_mut(&shard)?;
         undo.push(Undo::Shard(shard, *row));
+        let left_out = match planted!(PostgresFenceTwice) {
+            true => 0,
+            false => left_out(row.timeline, self.timeline),
+        };
         *row = ShardRow {
-            fence: Fence(row.fence.0 + 1),
+            fence: Fence(row.fence.0 + left_out + 1),
             token: Some(token),
             node: Some(node),
+            timeline: self.timeline,
         };
-        self.tokens.insert((shard, row.fence), token);
+        let other = self.tokens.insert((shard, row.fence), token);
+        assert!(other.is_none(), "a fence of {shard:?} is given twice");
         Some(row.fence)
     }
 
@@ -336,6 +372,11 @@ impl Tables {
             }
         }
     }
+}
+
+/// How far a number goes on that was given last in the history `then`.
+fn left_out(then: i32, now: i32) -> u64 {
+    LEFT_OUT * u64::from(then.abs_diff(now))
 }
 
 /// What a statement that writes comes to.

@@ -3,6 +3,7 @@ mod exchanges;
 mod failover;
 mod refusals;
 mod tls;
+mod upgrade;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

@@ -1,0 +1,140 @@
+//! Tables of an earlier version become those of this one, also if that is interrupted at any step.
+
+use std::path::Path;
+use std::thread;
+
+use countwheel_durable::store::{Filter, Shard, Store};
+use countwheel_durable::{QueueName, Record, StateKind, TimerName};
+use countwheel_postgres::conformance::{Cut, Proxy};
+use countwheel_postgres::testing::Server;
+use countwheel_postgres::{PostgresError, PostgresOptions, PostgresStore};
+
+/// The tables of version 1 as that version of the program left them, with eleven timers.
+const VERSION_1: &str = "tests/proofs/postgres/version_1.sql";
+
+fn version_1(server: &Server) -> PostgresOptions {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(VERSION_1);
+    let tables = std::fs::read_to_string(path).expect("it is in the tree");
+    let drop = "DROP SCHEMA IF EXISTS version_one CASCADE";
+    server.execute(drop).expect("the server is there");
+    server.execute(&tables).expect("version 1 was dumped so");
+    let mut options = server.fresh();
+    options.schema = "version_one".to_owned();
+    options
+}
+
+/// What a store has after it was opened.
+fn records(store: &PostgresStore) -> Vec<Record> {
+    let queue = QueueName::new("default").expect("a name");
+    let mut records = Vec::new();
+    for shard in store.shards().all() {
+        let page = store.list(shard, &Filter::queue(queue.clone()));
+        records.extend(page.expect("the tables are whole").records);
+    }
+    records.sort_by(|one, other| one.name.cmp(&other.name));
+    records
+}
+
+/// The tables are whole, and all timers are there.
+fn is_whole(options: &PostgresOptions) {
+    let store = PostgresStore::open(options).expect("they were upgraded");
+    let kept = records(&store);
+    let is_kept = |record: &&Record| record.state.kind() != StateKind::Done;
+    assert_eq!(kept.iter().filter(is_kept).count(), 10);
+    for number in 1..=8 {
+        let name = TimerName::new("default", format!("order-{number}")).expect("a name");
+        let record = kept.iter().find(|record| record.name == name);
+        let record = record.expect("it was set");
+        assert_eq!(record.state.kind(), StateKind::Pending);
+        assert!(!record.payload.is_empty());
+    }
+    let is_dead = |record: &&Record| record.state.kind() == StateKind::Dead;
+    assert_eq!(kept.iter().filter(is_dead).count(), 1);
+    for shard in store.shards().all() {
+        store.acquire(shard).expect("the tables are whole");
+    }
+}
+
+/// Whether the program refuses tables that are not upgraded.
+fn is_earlier(options: &PostgresOptions) -> bool {
+    let opened = PostgresStore::open(options);
+    matches!(opened, Err(PostgresError::EarlierSchema { .. }))
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
+fn an_upgrade_that_is_interrupted_is_done_again() {
+    let server = Server::start(&[]).expect("the stage has installed it");
+    let mut interrupted = 0;
+    loop {
+        let options = version_1(&server);
+        assert!(is_earlier(&options));
+        let done = PostgresStore::upgrade_until(&options, interrupted, false);
+        if done.is_ok() {
+            is_whole(&options);
+            break;
+        }
+        assert!(is_earlier(&options), "after {interrupted} steps");
+        let (from, to) = PostgresStore::upgrade(&options).expect("it goes on");
+        assert!(from < to);
+        is_whole(&options);
+        let again = PostgresStore::upgrade(&options).expect("nothing is left to do");
+        assert_eq!(again, (to, to));
+        interrupted += 1;
+    }
+    assert!(interrupted > 3, "{interrupted} steps");
+
+    // The proof finds a version that is written before the steps.
+    let options = version_1(&server);
+    PostgresStore::upgrade_until(&options, 1, true).expect_err("it was interrupted");
+    let opened = PostgresStore::open(&options);
+    let is_whole = opened.is_ok_and(|store| store.acquire(Shard(3)).is_ok());
+    assert!(!is_earlier(&options) && !is_whole);
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
+fn an_upgrade_whose_connection_is_cut_is_done_again() {
+    let server = Server::start(&[]).expect("the stage has installed it");
+    let proxy = Proxy::start(server.port()).expect("a port");
+    let options = version_1(&server);
+    let mut cut = options.clone();
+    cut.url = server.url_at(proxy.port());
+    proxy.cut(Cut::Sent(u64::MAX));
+    PostgresStore::upgrade(&cut).expect("nothing is cut yet");
+    let (sent, answered) = proxy.passed();
+    for part in 0..8 {
+        for plan in [
+            Cut::Sent(sent * part / 8),
+            Cut::Answered(answered * part / 8),
+        ] {
+            let options = version_1(&server);
+            proxy.cut(plan);
+            let upgraded = PostgresStore::upgrade(&cut);
+            proxy.take_cut();
+            if upgraded.is_err() && !is_earlier(&options) {
+                // The answer of its last step was lost.
+                is_whole(&options);
+            }
+            let again = (0..50).find_map(|_| PostgresStore::upgrade(&options).ok());
+            assert!(again.is_some(), "the session of before holds its lock");
+            is_whole(&options);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
+fn an_upgrade_waits_for_a_lock_and_two_are_not_made_at_once() {
+    let server = Server::start(&[]).expect("the stage has installed it");
+    let options = version_1(&server);
+    thread::scope(|scope| {
+        let held = "BEGIN; LOCK TABLE version_one.shard; SELECT pg_sleep(3); COMMIT";
+        let holder = scope.spawn(|| server.execute(held));
+        let upgrading = scope.spawn(|| PostgresStore::upgrade(&options));
+        holder.join().expect("no panic").expect("it ends by itself");
+        let upgraded = upgrading.join().expect("no panic");
+        upgraded.expect("it tries again until the lock is free");
+    });
+    is_whole(&options);
+}
