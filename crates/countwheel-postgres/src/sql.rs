@@ -50,6 +50,10 @@ pub(crate) struct Statements {
 
 impl Statements {
     /// The statements, with what `planted` makes of those that write.
+    ///
+    /// A plan is made once, perhaps while the tables are empty, and has to be right when they are large:
+    /// every row of them is found by the index of its key. `LATERAL .. LIMIT 1`, `OFFSET 0` and
+    /// `= ANY (ARRAY[..])` leave the planner no other way, such as a hash join with all rows of a shard.
     pub(crate) fn of(schema: &SchemaName, planted: &dyn Fn(String) -> String) -> Self {
         // Each shard's row is locked against a new owner while its token is ours and the turn before
         // ours is there; then the turn is inserted, and everything else joins what that gave. A
@@ -59,8 +63,9 @@ impl Statements {
                  $6::int4[], $7::int4[]) \
                AS e(shard, token, seq, last_revision, clock, timeline, writes)), \
              l AS MATERIALIZED ( \
-               SELECT e.* FROM e JOIN @shard s ON s.shard = e.shard AND s.token = e.token \
-               WHERE EXISTS (SELECT FROM @turn p WHERE p.shard = e.shard AND p.seq = e.seq - 1) \
+               SELECT e.* FROM e JOIN @shard s ON s.shard = ANY (ARRAY[e.shard]) AND s.token = e.token \
+               WHERE EXISTS (SELECT FROM @turn p WHERE p.shard = e.shard AND p.seq = e.seq - 1 \
+                 OFFSET 0) \
                ORDER BY s.shard FOR SHARE OF s), \
              f AS MATERIALIZED ( \
                INSERT INTO @turn (shard, token, seq, last_revision, clock, timeline, writes) \
@@ -83,10 +88,12 @@ impl Statements {
                FROM unnest($19::int2[], $20::uuid[], $21::int8[], $22::int8[], $23::int8[], \
                  $24::\"char\"[], $25::\"char\"[], $26::bytea[]) \
                  AS u(shard, hash, revision, due, wake, clock, state, body) \
-               WHERE u.shard IN (SELECT shard FROM f) AND t.shard = u.shard AND t.hash = u.hash), \
+               WHERE u.shard IN (SELECT shard FROM f) \
+                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash = ANY (ARRAY[u.hash])), \
              removed AS ( \
                DELETE FROM @timer t USING unnest($27::int2[], $28::uuid[]) AS u(shard, hash) \
-               WHERE u.shard IN (SELECT shard FROM f) AND t.shard = u.shard AND t.hash = u.hash)";
+               WHERE u.shard IN (SELECT shard FROM f) \
+                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash = ANY (ARRAY[u.hash]))";
         // The last change of a name wins; every change counts.
         let settings = format!(
             ", changed AS MATERIALIZED ( \
@@ -150,8 +157,8 @@ impl Statements {
             ),
             states: schema.sql(
                 "states",
-                "SELECT t.hash, t.state FROM unnest($2::uuid[]) AS n(hash) \
-                 JOIN @timer t ON t.shard = $1 AND t.hash = n.hash",
+                "SELECT n.hash, t.state FROM unnest($2::uuid[]) AS n(hash) CROSS JOIN LATERAL ( \
+                   SELECT state FROM @timer t WHERE t.shard = $1 AND t.hash = n.hash LIMIT 1) AS t",
             ),
             prune: schema.sql("prune", "DELETE FROM @turn WHERE shard = $1 AND seq < $2"),
             // What is not wanted any more, since the payloads before it are long enough, comes without
@@ -162,7 +169,8 @@ impl Statements {
                  SELECT n.i, t.*, sum(coalesce(octet_length(t.payload), 0)) OVER (ORDER BY n.i) \
                  - coalesce(octet_length(t.payload), 0) AS before \
                  FROM unnest($2::uuid[]) WITH ORDINALITY AS n(hash, i) \
-                 LEFT JOIN @timer t ON t.shard = $1 AND t.hash = n.hash) AS found \
+                 LEFT JOIN LATERAL (SELECT * FROM @timer t WHERE t.shard = $1 AND t.hash = n.hash \
+                   LIMIT 1) AS t ON true) AS found \
                  WHERE before <= $3 ORDER BY i",
             ),
             due: schema.sql(
@@ -192,7 +200,8 @@ impl Statements {
                      (SELECT FROM seen WHERE place = $6)) AS due, \
                    (SELECT revision FROM seen WHERE place = $6 - 1) AS revision) AS s \
                  LEFT JOIN wanted w ON w.nth <= $9 \
-                 LEFT JOIN @timer t ON t.shard = $1 AND t.hash = w.hash ORDER BY w.nth",
+                 LEFT JOIN LATERAL (SELECT * FROM @timer t WHERE t.shard = $1 AND t.hash = w.hash \
+                   LIMIT 1) AS t ON true ORDER BY w.nth",
             ),
             counts: schema.sql(
                 "counts",

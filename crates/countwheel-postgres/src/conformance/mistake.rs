@@ -31,7 +31,7 @@ impl Mistake {
         const TOKEN: (&str, &str) = (" AND s.token = e.token", "");
         const LOCK: (&str, &str) = ("ORDER BY s.shard FOR SHARE OF s", "");
         const BEFORE: (&str, &str) = (
-            "EXISTS (SELECT FROM @turn p WHERE p.shard = e.shard AND p.seq = e.seq - 1)",
+            "EXISTS (SELECT FROM @turn p WHERE p.shard = e.shard AND p.seq = e.seq - 1 OFFSET 0)",
             "true",
         );
         match self {
