@@ -1524,7 +1524,11 @@ impl Hub {
                 owned.mailbox.inbox.lock().left_running
             }
         });
-        left.sum()
+        let left = left.sum();
+        if waits {
+            self.store.stopped();
+        }
+        left
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct Counts {
     since: Vec<Changed>,
     /// The last turn that they have.
     pub(crate) seq: i64,
+    /// Under which token that was made, if it is not the first.
+    pub(crate) made_by: Option<Bits>,
 }
 
 type ByState = [u64; StateKind::ALL.len()];
@@ -48,25 +50,26 @@ struct Changed {
 
 impl Counts {
     /// Of a shard of which no page was counted, after the turn `seq`.
-    pub(crate) fn begun(seq: i64) -> Self {
+    pub(crate) fn begun(seq: i64, made_by: Option<Bits>) -> Self {
         Self {
             by_queue: BTreeMap::new(),
             counted: Vec::with_capacity(PAGES),
             since: Vec::new(),
             seq,
+            made_by,
         }
     }
 
     /// Of a shard that was counted in one statement.
-    pub(crate) fn whole(counted: Counted) -> Self {
-        let mut counts = Self::begun(counted.seq);
+    pub(crate) fn whole(counted: Counted, made_by: Option<Bits>) -> Self {
+        let mut counts = Self::begun(counted.seq, made_by);
         counts.counted = vec![counted.seq; PAGES];
         counts.sum_up(counted.by_state);
         counts
     }
 
     /// What [`to_bytes`](Self::to_bytes) has saved after the turn `seq`, if this program can read it.
-    pub(crate) fn of_bytes(bytes: &[u8], seq: i64) -> Option<Self> {
+    pub(crate) fn of_bytes(bytes: &[u8], seq: i64, made_by: Option<Bits>) -> Option<Self> {
         let (&version, content) = bytes.split_first()?;
         if version != VERSION {
             return None;
@@ -75,7 +78,7 @@ impl Counts {
         if !rest.is_empty() {
             return None;
         }
-        let mut counts = Self::begun(seq);
+        let mut counts = Self::begun(seq, made_by);
         counts.counted = vec![seq; PAGES];
         for (queue, by_state) in saved {
             counts
@@ -213,7 +216,7 @@ mod tests {
             (5, true, true),
             (5, true, false),
         ] {
-            let mut counts = Counts::begun(4);
+            let mut counts = Counts::begun(4, None);
             pages(&mut counts, 4, page);
             let of_page = vec![(queue.clone(), kind, 1)];
             let read = Counted {
@@ -238,10 +241,10 @@ mod tests {
                 "{read_at} {is_in_page} {added_first}"
             );
             let saved = counts.to_bytes().unwrap();
-            let again = Counts::of_bytes(&saved, 5).unwrap();
+            let again = Counts::of_bytes(&saved, 5, None).unwrap();
             assert_eq!(again.queues(), queues);
             for len in 0..saved.len() {
-                assert!(Counts::of_bytes(&saved[..len], 5).is_none());
+                assert!(Counts::of_bytes(&saved[..len], 5, None).is_none());
             }
         }
     }

@@ -80,12 +80,12 @@ impl Keeper {
     fn run(&self) {
         loop {
             while !self.is_over() && self.step() {}
-            self.save();
-            let mut sign = self.sign.lock();
-            if sign.is_over {
+            if self.is_over() {
                 return;
             }
-            if !std::mem::take(&mut sign.has_work) {
+            self.save();
+            let mut sign = self.sign.lock();
+            if !std::mem::take(&mut sign.has_work) && !sign.is_over {
                 self.came.wait_for(&mut sign, SAVED_EVERY);
             }
         }
@@ -140,7 +140,7 @@ impl Keeper {
         let owned = self.owned.read();
         let changed = owned.iter().filter_map(|(shard, owned)| {
             let counts = owned.counts.lock();
-            let (token, seq) = (owned.token, counts.seq);
+            let (token, seq) = (counts.made_by?, counts.seq);
             let is_saved = saved.get(shard) == Some(&(token, seq));
             Some(SavedCounts {
                 shard: *shard,
@@ -165,7 +165,7 @@ impl Keeper {
 }
 
 impl KeeperThread {
-    /// Ends it, once it has saved the counts.
+    /// Ends it.
     pub(crate) fn end(&mut self) {
         self.keeper.sign.lock().is_over = true;
         self.keeper.came.notify_one();

@@ -85,7 +85,6 @@ type Tokens = Box<dyn Fn() -> Result<Bits, getrandom::Error> + Send + Sync>;
 
 /// A shard of this process.
 pub(crate) struct Owned {
-    pub(crate) token: Bits,
     /// Held during a commit.
     held: Mutex<Held>,
     pub(crate) counts: Mutex<Counts>,
@@ -399,7 +398,7 @@ impl PostgresStore {
         shard: Shard,
         held: Held,
     ) -> Result<Arc<Owned>, StoreError> {
-        let mut counts = self.counted(session, shard, held.seq)?;
+        let mut counts = self.counted(session, shard, &held)?;
         if planted!(PostgresCountsStay)
             && let Some(before) = self.owned.read().get(&shard)
         {
@@ -407,7 +406,6 @@ impl PostgresStore {
         }
         let is_counted = counts.are_exact();
         let owned = Arc::new(Owned {
-            token: held.token,
             held: Mutex::new(held),
             counts: Mutex::new(counts),
         });
@@ -418,16 +416,17 @@ impl PostgresStore {
         Ok(owned)
     }
 
-    /// The counts of a shard whose last turn is `seq`: as they were saved after it, or counted anew, as far
-    /// as that takes no long time.
+    /// The counts of a shard: as they were saved after its last turn, or counted anew, as far as that takes
+    /// no long time.
     fn counted(
         &self,
         session: &mut dyn Session,
         shard: Shard,
-        seq: i64,
+        held: &Held,
     ) -> Result<Counts, StoreError> {
+        let (seq, made_by) = (held.seq, held.made_by);
         let saved = session.saved_counts(shard).map_err(unanswered)?;
-        if let Some(counts) = saved.and_then(|bytes| Counts::of_bytes(&bytes, seq)) {
+        if let Some(counts) = saved.and_then(|bytes| Counts::of_bytes(&bytes, seq, made_by)) {
             return Ok(counts);
         }
         let all = (Bits([0; 16]), Bits([u8::MAX; 16]));
@@ -436,8 +435,8 @@ impl PostgresStore {
         let count: u64 = some.by_state.iter().map(|(.., count)| count).sum();
         Ok(
             match usize::try_from(count).is_ok_and(|count| count <= limit) {
-                true => Counts::whole(some),
-                false => Counts::begun(seq),
+                true => Counts::whole(some, made_by),
+                false => Counts::begun(seq, made_by),
             },
         )
     }
@@ -916,7 +915,7 @@ impl<'b> Open<'_, 'b> {
         let wanted = &*self.wanted;
         let mut counts = self.owned.counts.lock();
         counts.change(&wanted.turn, &wanted.before, wanted.made_as);
-        counts.seq = self.held.seq;
+        (counts.seq, counts.made_by) = (self.held.seq, self.held.made_by);
     }
 
     /// The turn is there.
@@ -944,11 +943,9 @@ struct Tried {
 /// In the place of a shard that this process does not have.
 impl Default for Owned {
     fn default() -> Self {
-        let token = Bits([0; 16]);
         Self {
-            token,
             held: Mutex::new(Held {
-                token,
+                token: Bits([0; 16]),
                 fence: Fence(0),
                 seq: 0,
                 made_by: None,
@@ -956,21 +953,14 @@ impl Default for Owned {
                 clock: None,
                 timeline: 0,
             }),
-            counts: Mutex::new(Counts::begun(0)),
+            counts: Mutex::new(Counts::begun(0, None)),
         }
     }
 }
 
-/// What is counted is saved for the next owner, if the server answers.
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        let is_stuck = self
-            .lanes
-            .iter()
-            .any(|lane| lane.stuck(&*self.clock).is_some());
-        if let Some(thread) = &mut self.keeper_thread
-            && !is_stuck
-        {
+        if let Some(thread) = &mut self.keeper_thread {
             thread.end();
         }
     }
@@ -1086,6 +1076,14 @@ impl Store for PostgresStore {
         owned
             .get(&shard)
             .is_none_or(|owned| owned.counts.lock().are_exact())
+    }
+
+    /// What is counted is saved for the next owner, if the server answers.
+    fn stopped(&self) {
+        let mut lanes = self.lanes.iter();
+        if lanes.all(|lane| lane.stuck(&*self.clock).is_none()) {
+            self.keeper.save();
+        }
     }
 
     fn durability(&self) -> Option<Durability> {

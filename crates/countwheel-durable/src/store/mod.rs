@@ -405,6 +405,10 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// The owners of this process have ended, and commit nothing more: a store may write down what would
+    /// have to be found out again otherwise.
+    fn stopped(&self) {}
+
     /// What a loss of the machine that has the store would cost, as far as the store knows; `None` of one
     /// that does not say.
     fn durability(&self) -> Option<Durability> {
