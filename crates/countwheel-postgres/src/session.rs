@@ -38,6 +38,11 @@ impl Refusal {
         self.code == "53100"
     }
 
+    /// It took longer than a statement may.
+    pub(crate) fn took_too_long(&self) -> bool {
+        self.code == "57014"
+    }
+
     /// Somebody else held a lock for too long.
     pub(crate) fn has_no_lock(&self) -> bool {
         self.code == "55P03"

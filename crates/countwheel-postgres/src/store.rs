@@ -431,7 +431,14 @@ impl PostgresStore {
         }
         let all = (Bits([0; 16]), Bits([u8::MAX; 16]));
         let limit = self.counted_at_once;
-        let some = session.count(shard, all, limit + 1).map_err(unanswered)?;
+        let some = match session.count(shard, all, limit + 1) {
+            Ok(some) => some,
+            // From a cold disk, page by page.
+            Err(Failure::Refused(refusal)) if refusal.took_too_long() => {
+                return Ok(Counts::begun(seq, made_by));
+            }
+            Err(failure) => return Err(unanswered(failure)),
+        };
         let count: u64 = some.by_state.iter().map(|(.., count)| count).sum();
         Ok(
             match usize::try_from(count).is_ok_and(|count| count <= limit) {

@@ -164,6 +164,7 @@ pub struct Database {
     /// The PostgreSQL: postgres://user:password@host:5432/database
     #[arg(
         long,
+        visible_alias = "url",
         value_name = "URL",
         env = "COUNTWHEEL_STORE",
         hide_env_values = true

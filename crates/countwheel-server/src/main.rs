@@ -24,7 +24,7 @@ enum Command {
     Serve(Serve),
     /// Make an empty store in a data directory that has none
     Init(Init),
-    /// Make what a cluster needs in a PostgreSQL
+    /// Make, upgrade or acknowledge what a cluster has in a PostgreSQL
     #[command(subcommand)]
     Cluster(Cluster),
     /// Check whether a PostgreSQL holds the store, in schemas of its own

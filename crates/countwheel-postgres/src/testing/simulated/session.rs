@@ -88,8 +88,8 @@ impl Simulated {
             });
         }
         if self.one_in(faults.refused) {
-            let codes = ["40001", "40P01", "55P03"];
-            let code = codes[usize::try_from(self.random.below(3)).unwrap_or(0)];
+            let codes = ["40001", "40P01", "55P03", "57014"];
+            let code = codes[usize::try_from(self.random.below(4)).unwrap_or(0)];
             return Way::Refused(Refusal {
                 code: code.to_owned(),
                 message: "not now".to_owned(),
