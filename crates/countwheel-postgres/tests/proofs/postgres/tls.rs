@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use countwheel_durable::Shards;
-use countwheel_postgres::testing::Server;
+use countwheel_postgres::testing::{NoServer, Server};
 use countwheel_postgres::{PostgresError, PostgresOptions, PostgresStore};
 
 /// A certificate for loopback that nobody but itself has signed.
@@ -51,7 +51,16 @@ fn only_a_server_whose_certificate_fits_is_spoken_to() {
         format!("ssl_cert_file={}", fits.display()),
     ];
     let settings = settings.each_ref().map(String::as_str);
-    let server = Server::start(&settings).expect("the stage has installed it");
+    let server = match Server::start(&settings) {
+        // Of another version than Debian's, whose package has no TLS.
+        Err(NoServer::Failed { said, .. })
+            if said.contains("SSL is not supported") && Server::has_other_programs() =>
+        {
+            println!("not run: the programs of this server have no TLS");
+            return;
+        }
+        started => started.expect("the stage has installed it"),
+    };
     let options = server.fresh();
     let with = |ca: Option<&Path>, url: &str| {
         let mut options: PostgresOptions = options.clone();
