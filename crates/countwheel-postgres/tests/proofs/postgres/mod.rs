@@ -21,6 +21,12 @@ fn server() -> Arc<Server> {
     })
 }
 
+/// How often something is done: as a variable says.
+fn count(variable: &str, usual: u64) -> u64 {
+    let asked = std::env::var(variable).ok();
+    asked.map_or(usual, |text| text.parse().expect("a number"))
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "a server is waited for in real time"
