@@ -268,7 +268,7 @@ pub(crate) trait Session: Send {
     /// Which acknowledged turns were found missing, and nobody has acknowledged that.
     fn losses(&mut self) -> Result<Vec<(Shard, i64)>, Failure>;
 
-    /// Asks whether the server is there, once.
+    /// Asks whether the server is there, and gives up soon.
     fn ping(&mut self) -> Result<(), Failure>;
 
     /// Waits before the next try.

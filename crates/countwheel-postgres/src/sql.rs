@@ -525,8 +525,8 @@ impl Session for SqlSession {
     }
 
     fn ping(&mut self) -> Result<(), Failure> {
-        let asked = self.link.query(&self.statements.settings_version, &[]);
-        asked.map(drop)
+        // A connection that ended meanwhile says nothing of the server that is there now.
+        Self::ask(&mut self.link, &self.statements.settings_version, &[]).map(drop)
     }
 
     fn pause(&mut self, pause: Duration) {
