@@ -23,6 +23,7 @@ pub(crate) fn check(
                current_setting('server_version'), current_setting('synchronous_standby_names')"
             .to_owned(),
     };
+    link.open()?;
     let rows = link.query(&ask, &[])?.rows;
     let Some(row) = rows.first() else {
         return Err(PostgresError::Refused {

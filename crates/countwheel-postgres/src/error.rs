@@ -1,8 +1,18 @@
 //! Why a database cannot be used.
 
+use std::error::Error;
+use std::io;
 use std::path::PathBuf;
 
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+use tokio_postgres::error::SqlState;
+
+use crate::link::Unopened;
 use crate::session::Failure;
+
+/// The port of a URL that names none.
+const USUAL_PORT: u16 = 5432;
 
 /// Why a store in a database was not opened. Nothing in the database was changed.
 ///
@@ -38,10 +48,48 @@ pub enum PostgresError {
         /// What is wrong with it.
         problem: String,
     },
-    /// No connection: the server is away, or refuses this user.
+    /// No connection: nobody listens there, the host has no address, or no answer came.
     #[error("the database cannot be reached: {reason}")]
     Unreachable {
         /// What the driver or the server said.
+        reason: String,
+    },
+    /// The server knows no such user.
+    #[error("the database server has no role {role:?}: make it there, or name another in the URL")]
+    NoRole {
+        /// Who asked.
+        role: String,
+    },
+    /// The password is not that of the user. A server that asks for passwords says the same of a user
+    /// that it does not know.
+    #[error("the password of role {role:?} is wrong, or the database server has no such role")]
+    WrongPassword {
+        /// Who asked.
+        role: String,
+    },
+    /// The server asks for a password, and the URL has none.
+    #[error("the database server asks for the password of role {role:?}, and the URL has none")]
+    NoPassword {
+        /// Who asked.
+        role: String,
+    },
+    /// The server has no such database.
+    #[error(
+        "the server has no database {database:?}: make it there (createdb), or name another in the URL"
+    )]
+    NoDatabase {
+        /// The database.
+        database: String,
+    },
+    /// The connection was to have TLS, and the server has none.
+    #[error(
+        "the database server has no TLS: turn ssl on there, or leave out --store-ca and sslmode=require"
+    )]
+    NoTls,
+    /// The rules of the server (`pg_hba.conf`) keep this user out, or its connection without TLS.
+    #[error("the database server does not admit this connection: {reason}")]
+    NotAdmitted {
+        /// What it said.
         reason: String,
     },
     /// The server refused a statement of the opening.
@@ -124,6 +172,65 @@ pub enum PostgresError {
         /// What it said.
         reason: String,
     },
+}
+
+impl PostgresError {
+    /// Why no connection was opened by `config`.
+    pub(crate) fn unopened(unopened: &Unopened, config: &Config) -> Self {
+        let reason = unopened.reason();
+        let Unopened::Driver(error) = unopened else {
+            return Self::Unreachable { reason };
+        };
+        let role = || config.get_user().unwrap_or_default().to_owned();
+        let cause = error.source();
+        if let Some(refused) = error.as_db_error() {
+            let is_known = |code: &SqlState| refused.code() == code;
+            return match () {
+                () if is_known(&SqlState::INVALID_PASSWORD) => Self::WrongPassword { role: role() },
+                () if is_known(&SqlState::INVALID_CATALOG_NAME) => Self::NoDatabase {
+                    database: config.get_dbname().map_or_else(role, str::to_owned),
+                },
+                // The text is of the server's language, but a name without rules is in `pg_hba.conf`.
+                () if is_known(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
+                    match refused.message().contains("pg_hba.conf") {
+                        true => Self::NotAdmitted { reason },
+                        false => Self::NoRole { role: role() },
+                    }
+                }
+                () => Self::Unreachable { reason },
+            };
+        }
+        if let Some(refused) = cause.and_then(|cause| cause.downcast_ref::<io::Error>()) {
+            let of = |what: &str| Self::Unreachable {
+                reason: format!("{what} ({refused})"),
+            };
+            if refused.kind() == io::ErrorKind::ConnectionRefused {
+                return of(&format!("nobody listens at {}", places(config)));
+            }
+            if refused.to_string().contains("lookup") {
+                return of(&format!("no address is known of {}", places(config)));
+            }
+        }
+        match cause.map(ToString::to_string).as_deref() {
+            Some("server does not support TLS") => Self::NoTls,
+            Some("password missing") => Self::NoPassword { role: role() },
+            _ => Self::Unreachable { reason },
+        }
+    }
+}
+
+/// Where the server was looked for.
+fn places(config: &Config) -> String {
+    let ports = config.get_ports();
+    let hosts = config.get_hosts().iter().enumerate();
+    let places = hosts.map(|(at, host)| {
+        let port = ports.get(at).or(ports.first()).unwrap_or(&USUAL_PORT);
+        match host {
+            Host::Tcp(name) => format!("{name}:{port}"),
+            Host::Unix(path) => format!("{}:{port}", path.display()),
+        }
+    });
+    places.collect::<Vec<_>>().join(", ")
 }
 
 impl From<Failure> for PostgresError {

@@ -17,6 +17,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::PostgresError;
 use crate::session::{Failure, NO_ANSWER, Refusal};
 
 /// What every session of this store has set. Plans are made once: the arrays of a statement differ in
@@ -100,6 +101,17 @@ impl Link {
 
     /// Connects, if no connection is open.
     pub(crate) fn connect(&mut self) -> Result<(), Failure> {
+        let opened = self.opened();
+        opened.map_err(|unopened| Failure::Away(unopened.reason()))
+    }
+
+    /// The same for an opening, which says what its caller can do.
+    pub(crate) fn open(&mut self) -> Result<(), PostgresError> {
+        let opened = self.opened();
+        opened.map_err(|unopened| PostgresError::unopened(&unopened, &self.route.config))
+    }
+
+    fn opened(&mut self) -> Result<(), Unopened> {
         if self.is_open() {
             return Ok(());
         }
@@ -111,8 +123,8 @@ impl Link {
             );
             let (client, mut connection) = connecting
                 .await
-                .map_err(|_| Failure::Away("no connection in time".to_owned()))?
-                .map_err(|error| away(&error))?;
+                .map_err(|_| Unopened::Late("no connection in time"))?
+                .map_err(Unopened::Driver)?;
             let notices = Notices::default();
             let heard = Arc::clone(&notices);
             // It ends with the client, or when the server closes the connection.
@@ -131,8 +143,8 @@ impl Link {
             let session = format!("{SESSION}; {}", limited_to(self.within));
             match timeout(self.within, client.batch_execute(&session)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => return Err(away(&error)),
-                Err(_) => return Err(Failure::Away(NO_ANSWER.to_owned())),
+                Ok(Err(error)) => return Err(Unopened::Driver(error)),
+                Err(_) => return Err(Unopened::Late(NO_ANSWER)),
             }
             Ok(Live {
                 client,
@@ -249,9 +261,19 @@ fn limited_to(within: Duration) -> String {
     )
 }
 
-/// What a failure before the statement was sent says.
-fn away(error: &tokio_postgres::Error) -> Failure {
-    Failure::Away(said(error))
+/// Why there is no connection.
+pub(crate) enum Unopened {
+    Late(&'static str),
+    Driver(tokio_postgres::Error),
+}
+
+impl Unopened {
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Late(reason) => (*reason).to_owned(),
+            Self::Driver(error) => said(error),
+        }
+    }
 }
 
 /// What a failure after the statement was sent says.

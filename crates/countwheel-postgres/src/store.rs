@@ -244,7 +244,7 @@ impl PostgresStore {
             .chain(&mut readers)
             .chain([&mut probe, &mut keeper])
         {
-            link.connect()?;
+            link.open()?;
         }
         let node = match options.node {
             Some(node) => Bits(node.to_be_bytes()),
@@ -317,6 +317,7 @@ impl PostgresStore {
     pub fn acknowledge_losses(options: &PostgresOptions) -> Result<u64, PostgresError> {
         let (schema, route) = parsed(options)?;
         let mut link = link(&route, options)?;
+        link.open()?;
         schema::find(&mut link, &schema)?;
         let forget = schema.sql(
             "forget_losses",

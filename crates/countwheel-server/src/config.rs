@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use countwheel_disk::DiskOptions;
 use countwheel_durable::Config;
 use countwheel_postgres::PostgresOptions;
@@ -55,14 +55,10 @@ pub struct Dev {
 
 /// `countwheel serve`: timers that last.
 #[derive(Args, Clone, Debug)]
+#[command(group(ArgGroup::new("place").required(true).args(["data", "store"])))]
 pub struct Serve {
     /// The data directory; a store is made in it if it is empty or does not exist
-    #[arg(
-        long,
-        value_name = "DIR",
-        required_unless_present = "store",
-        conflicts_with = "store"
-    )]
+    #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// Refuse to start where there is no store: see `countwheel init`
     #[arg(long, conflicts_with = "store")]

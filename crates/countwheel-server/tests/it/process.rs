@@ -256,7 +256,9 @@ fn a_command_line_that_asks_for_trouble_is_refused() {
     let strong = "0123456789abcdef0123456789abcdef";
     refused(&with(strong, 0o644), 2, "every user of this one may read");
     std::fs::remove_file(&token).unwrap();
-    refused(&run(&["serve"]), 2, "--data");
+    refused(&run(&["serve"]), 2, "--data <DIR>|--store <URL>");
+    let both = ["serve", "--data", data, "--store", "postgres://db/timers"];
+    refused(&run(&both), 2, "cannot be used with");
     for bad in [
         ["--listen", "here"],
         ["--keep-done", "soon"],
