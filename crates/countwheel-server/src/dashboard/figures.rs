@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use countwheel_durable::store::Totals;
+use countwheel_durable::store::{Durability, Totals};
 use countwheel_durable::{Health, OverdueCount, QueueOverview, StateKind, Stats, Timers, Trouble};
 use countwheel_time::Timestamp;
 
@@ -20,6 +20,8 @@ pub(super) struct Figures {
     pub(super) health: Health,
     /// What the store or the scheduler goes on without.
     pub(super) troubles: Vec<Trouble>,
+    /// What a loss of the machine with the store would cost, if the store says it.
+    pub(super) durability: Option<Durability>,
     pub(super) stats: Stats,
     pub(super) overdue: OverdueCount,
     /// How many timers there are in each state, in how many queues.
@@ -37,6 +39,7 @@ impl Figures {
             now,
             health: timers.health(),
             troubles: timers.troubles(),
+            durability: timers.durability(),
             stats: timers.stats(),
             overdue: overview.overdue,
             totals: overview.totals,

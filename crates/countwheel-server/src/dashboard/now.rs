@@ -6,6 +6,7 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
+use countwheel_durable::store::Durability;
 use countwheel_durable::{Health, QueueOverview, StateKind, Trouble};
 
 use super::dead::{self, Letter};
@@ -49,6 +50,7 @@ struct Now {
     /// Why the process should be replaced, or that it stops.
     failure: Option<String>,
     troubles: Vec<TroubleRow>,
+    durability: Option<DurabilityLine>,
     is_late: bool,
     overdue: String,
     /// What says how late the service is and was.
@@ -62,6 +64,14 @@ struct Now {
     letters: Vec<Letter>,
     dead: String,
     has_dead: bool,
+}
+
+/// What becomes of acknowledged timers if the machine of the database is lost.
+struct DurabilityLine {
+    name: &'static str,
+    /// The class that colours it.
+    class: &'static str,
+    means: &'static str,
 }
 
 struct TroubleRow {
@@ -118,6 +128,7 @@ impl Now {
         Self {
             failure: failure(&figures.health),
             troubles: troubles(&figures.troubles, frame.needs_token, *now),
+            durability: figures.durability.map(DurabilityLine::of),
             is_late: overdue.count > 0,
             overdue: count(overdue.count),
             lateness: vec![
@@ -184,6 +195,32 @@ fn troubles(
         rows.dedup_by_key(|row| row.reason);
     }
     rows
+}
+
+impl DurabilityLine {
+    fn of(durability: Durability) -> Self {
+        let (class, means) = match durability {
+            Durability::MayLose => (
+                "bad",
+                "Acknowledged timers may be lost even if the database's machine only loses power.",
+            ),
+            Durability::OneMachine => (
+                "warn",
+                "If the database's machine is lost, all timers on it are lost.",
+            ),
+            Durability::Standby => (
+                "ok",
+                "A second machine has every timer before the timer is acknowledged.",
+            ),
+            Durability::Managed => (
+                "ok",
+                "The vendor's storage is believed to keep every timer that is acknowledged.",
+            ),
+            _ => ("dim", "This version does not know what that means."),
+        };
+        let name = durability.as_str();
+        Self { name, class, means }
+    }
 }
 
 impl QueueLine {

@@ -4,6 +4,8 @@
 //! `COUNTWHEEL_KILLS` says how often, `COUNTWHEEL_SEED` repeats what is asked.
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use countwheel_postgres::testing;
@@ -97,6 +99,76 @@ fn kills_of_the_service_lose_nothing() {
 #[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
 fn crashes_of_the_database_lose_nothing() {
     kill(Victim::Database, "the database and the service", 6);
+}
+
+/// The first page as it is.
+fn first_page(server: &Server) -> String {
+    let mut stream = TcpStream::connect(server.address).expect("it listens");
+    let request = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("it answers");
+    page
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
+fn the_first_page_says_what_a_loss_of_the_machine_costs_and_what_was_lost() {
+    let _turn = turn();
+    let directory = Directory::new("postgres-page");
+    let database = testing::Server::start(&[]).expect("the stage has installed it");
+    let mut launch = cluster(&database);
+    let (url, schema) = launch.database.clone().expect("it is on one");
+    let says = |name: &str, class: &str, means: &str| {
+        format!("Durability: <span class=\"tag {class}\">{name}</span> {means}")
+    };
+    let one_machine = says(
+        "one-machine",
+        "warn",
+        "If the database&#39;s machine is lost, all",
+    );
+    let managed = says(
+        "managed",
+        "ok",
+        "The vendor&#39;s storage is believed to keep",
+    );
+    let may_lose = says("may-lose", "bad", "Acknowledged timers may be lost even if");
+    let lazy = format!("{url}?options=-c%20synchronous_commit%3Doff");
+    let cases: [(&str, Vec<&'static str>, String); 3] = [
+        (&url, Vec::new(), one_machine),
+        (&url, vec!["--durability", "managed"], managed),
+        (&lazy, vec!["--accept-loss"], may_lose),
+    ];
+    for (url, options, expected) in cases {
+        launch.database = Some((url.to_owned(), schema.clone()));
+        launch.options = options;
+        let server = Server::start_as(&directory.join("data"), launch.clone());
+        let page = first_page(&server);
+        assert!(page.contains(&expected), "{expected}: {page}");
+        assert!(!page.contains("degraded"), "{page}");
+    }
+    launch.database = Some((url.clone(), schema.clone()));
+    launch.options = Vec::new();
+    let lose = format!("INSERT INTO \"{schema}\".loss (shard, turn) VALUES (3, 7)");
+    database.execute(&lose).expect("we may");
+    let server = Server::start_as(&directory.join("data"), launch);
+    let page = first_page(&server);
+    let lost = "<span class=\"tag bad\">lost_commits</span>";
+    let names = "turn 7 of shard 3 was acknowledged and is missing";
+    assert!(page.contains(lost) && page.contains(names), "{page}");
+    let acknowledged = program()
+        .args([
+            "cluster",
+            "acknowledge-loss",
+            "--store",
+            &url,
+            "--schema",
+            &schema,
+        ])
+        .status();
+    assert!(acknowledged.expect("the program starts").success());
+    assert_eq!(self::says(&server, "/readyz"), Some(200));
+    assert!(!first_page(&server).contains("lost_commits"));
 }
 
 /// A database that answers nothing for longer than an exchange may take: its connections are given up,
