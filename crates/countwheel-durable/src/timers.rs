@@ -1330,6 +1330,14 @@ impl Timers {
         self.hub.store.durability()
     }
 
+    /// How long the transaction lasts that has kept a snapshot of the store's database for longest, as of
+    /// the last time that somebody asked whether it [can be reached](Self::reach); `None` of a store that
+    /// does not say.
+    #[must_use]
+    pub fn oldest_snapshot(&self) -> Option<Duration> {
+        self.hub.store.oldest_snapshot()
+    }
+
     /// What the schedulers or their store cannot read or do, while everything else goes on: a bounded
     /// number of places. Empty unless something is damaged or full.
     #[must_use]

@@ -88,11 +88,13 @@ pub enum TroubleReason {
     ClockBehindCommits,
     /// A database lost commits that it had acknowledged.
     LostCommits,
+    /// Somebody keeps an old snapshot of the database open, so that it gives no room back.
+    OldSnapshot,
 }
 
 impl TroubleReason {
     /// Every reason.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::UnreadableRecord,
         Self::UnreadableIndex,
         Self::RunLeftAlone,
@@ -101,6 +103,7 @@ impl TroubleReason {
         Self::Scrub,
         Self::ClockBehindCommits,
         Self::LostCommits,
+        Self::OldSnapshot,
     ];
 
     /// The reason as a metric's label has it.
@@ -115,6 +118,7 @@ impl TroubleReason {
             Self::Scrub => "scrub",
             Self::ClockBehindCommits => "clock_behind_commits",
             Self::LostCommits => "lost_commits",
+            Self::OldSnapshot => "old_snapshot",
         }
     }
 }

@@ -51,6 +51,7 @@ mod planted;
 mod read;
 mod schema;
 mod session;
+mod snapshots;
 mod sql;
 mod store;
 #[cfg(feature = "testing")]

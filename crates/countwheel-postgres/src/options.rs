@@ -46,6 +46,9 @@ pub struct PostgresOptions {
     /// Whether the server's storage keeps what it has when its machine is lost, as that of a vendor may:
     /// the store cannot see it and believes it. Not by default.
     pub managed: bool,
+    /// How long a transaction may keep a snapshot of the database until that is a trouble; 10 minutes by
+    /// default.
+    pub snapshots_within: Duration,
     /// The port of a proxy on loopback by whose way the connections go.
     #[cfg(feature = "conformance")]
     pub(crate) through: Option<u16>,
@@ -67,6 +70,7 @@ impl PostgresOptions {
             accept_loss: false,
             require_standby: false,
             managed: false,
+            snapshots_within: Duration::from_secs(600),
             #[cfg(feature = "conformance")]
             through: None,
         }

@@ -10,6 +10,7 @@ use countwheel_time::Timestamp;
 
 use crate::bits::Bits;
 use crate::commit::{Held, Turn};
+use crate::snapshots::Holder;
 
 /// Why a statement has no answer.
 #[derive(Clone, Debug)]
@@ -270,6 +271,12 @@ pub(crate) trait Session: Send {
 
     /// Asks whether the server is there, and gives up soon.
     fn ping(&mut self) -> Result<(), Failure>;
+
+    /// Of those who keep a snapshot of the database: whose transaction lasts longest, and the oldest
+    /// whose age is not said.
+    fn snapshots(&mut self) -> Result<Vec<Holder>, Failure> {
+        Ok(Vec::new())
+    }
 
     /// Waits before the next try.
     fn pause(&mut self, pause: Duration);

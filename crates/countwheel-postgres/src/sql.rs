@@ -22,6 +22,7 @@ use crate::session::{
     Became, Counted, DueRow, Entry, Failure, LastTurn, ListRows, Made, OwnerRow, RecordRow,
     SavedCounts, Session,
 };
+use crate::snapshots::{self, Holder};
 
 /// All statements of a schema.
 pub(crate) struct Statements {
@@ -46,6 +47,7 @@ pub(crate) struct Statements {
     settings: Sql,
     note_loss: Sql,
     losses: Sql,
+    snapshots: Sql,
 }
 
 impl Statements {
@@ -241,6 +243,7 @@ impl Statements {
                 "losses",
                 "SELECT shard, turn FROM @loss ORDER BY shard, turn LIMIT 64",
             ),
+            snapshots: schema.sql("snapshots", snapshots::HOLDERS),
             settings: schema.sql(
                 "settings",
                 "SELECT m.settings_version, s.name, s.version, s.value \
@@ -522,6 +525,11 @@ impl Session for SqlSession {
         Ok(rows
             .map(|row| (Shard(row.get::<_, i16>(0).cast_unsigned()), row.get(1)))
             .collect())
+    }
+
+    fn snapshots(&mut self) -> Result<Vec<Holder>, Failure> {
+        let rows = Self::ask(&mut self.link, &self.statements.snapshots, &[])?;
+        Ok(rows.iter().map(Holder::of).collect())
     }
 
     fn ping(&mut self) -> Result<(), Failure> {

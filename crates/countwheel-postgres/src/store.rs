@@ -29,6 +29,7 @@ use crate::planted::planted;
 use crate::read::{self, unanswered};
 use crate::schema::{self, Cluster, FIRST_TIMELINE, LEFT_OUT, SchemaName};
 use crate::session::{Entry, Failure, Session};
+use crate::snapshots::Snapshots;
 use crate::sql::{SqlSession, Statements};
 use crate::{PostgresError, PostgresOptions, checks, tls};
 
@@ -73,6 +74,8 @@ pub struct PostgresStore {
     /// Turns that were acknowledged and are missing.
     losses: Mutex<BTreeSet<(Shard, i64)>>,
     durability: Option<Durability>,
+    /// Who keeps the server from giving room back.
+    snapshots: Snapshots,
     resolve_within: Duration,
     clock: Arc<dyn Clock>,
     /// So many timers of a shard are counted while it is taken.
@@ -264,6 +267,7 @@ impl PostgresStore {
         store.durability = Some(durability);
         let thread = store.keeper.start().map_err(|error| system(&error))?;
         store.keeper_thread = Some(thread);
+        store.snapshots = Snapshots::new(options.snapshots_within);
         let losses = store.readers.one().losses()?;
         store.losses.lock().extend(losses);
         Ok(store)
@@ -296,6 +300,7 @@ impl PostgresStore {
             ended: Mutex::default(),
             losses: Mutex::default(),
             durability: None,
+            snapshots: Snapshots::default(),
             resolve_within,
             clock,
             tokens: Box::new(Bits::random),
@@ -1107,7 +1112,8 @@ impl Store for PostgresStore {
             );
             Trouble::new(TroubleReason::LostCommits, None, detail)
         };
-        losses.iter().map(detail).collect()
+        let losses = losses.iter().map(detail);
+        losses.chain(self.snapshots.trouble()).collect()
     }
 
     fn stuck(&self, shard: Shard) -> Option<String> {
@@ -1126,12 +1132,17 @@ impl Store for PostgresStore {
             return Err(unavailable("no answer yet"));
         };
         probe.ping().map_err(unanswered)?;
+        self.snapshots.look(&mut **probe, self.clock.now());
         if !self.losses.lock().is_empty() {
             // Somebody may have acknowledged them.
             let losses = probe.losses().map_err(unanswered)?;
             *self.losses.lock() = losses.into_iter().collect();
         }
         Ok(())
+    }
+
+    fn oldest_snapshot(&self) -> Option<Duration> {
+        self.snapshots.oldest()
     }
 
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
 use countwheel_durable::store::Durability;
@@ -97,6 +98,7 @@ pub(crate) fn text(
         is_reachable: timers.reach().is_ok(),
         is_counted: timers.counts_are_exact(),
         durability: timers.durability(),
+        oldest_snapshot: timers.oldest_snapshot(),
         scrub,
         callers,
         overview: overview.unwrap_or_default(),
@@ -160,6 +162,7 @@ struct Engine {
     is_reachable: bool,
     is_counted: bool,
     durability: Option<Durability>,
+    oldest_snapshot: Option<Duration>,
     scrub: Arc<Progress>,
     callers: Callers,
     overview: Overview,
@@ -419,6 +422,13 @@ impl Collector for Engine {
 
         encode_timers(&self.overview, &mut encoder)?;
 
+        if let Some(age) = self.oldest_snapshot {
+            let gauge = ConstGauge::new(age.as_secs_f64());
+            let name = "store_oldest_snapshot_seconds";
+            let what = "For how long somebody has kept the oldest snapshot of the database";
+            let metric = encoder.encode_descriptor(name, what, None, gauge.metric_type())?;
+            gauge.encode(metric)?;
+        }
         if let Some(durability) = self.durability {
             let what = "What becomes of acknowledged timers if the database's machine is lost";
             let mut store = encoder.encode_descriptor("store", what, None, MetricType::Info)?;

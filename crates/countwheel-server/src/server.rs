@@ -36,6 +36,8 @@ use crate::shutdown::{Cause, Signals};
 
 /// How often it is looked at how many files the store has.
 const FILES_EVERY: Duration = Duration::from_secs(1);
+/// How often a database is looked at for what nobody asks about.
+const DATABASE_EVERY: Duration = Duration::from_secs(10);
 /// How long deliveries may take to end when `dev` stops: nobody misses them.
 const DEV_GRACE: Duration = Duration::from_secs(1);
 const STORE_FAILED: u8 = 3;
@@ -417,6 +419,9 @@ impl Service {
                 progress,
             ));
         }
+        if timers.durability().is_some() {
+            upkeep.spawn(keep_looking(timers.clone()));
+        }
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
         let serving = tokio::spawn(accept::accept(
@@ -555,6 +560,19 @@ fn set_aside(
         );
     }
     Ok(budget)
+}
+
+/// Looks at the database, so that the log says what is wrong with it though nobody asks whether the
+/// service is ready.
+async fn keep_looking(timers: Timers) {
+    loop {
+        tokio::time::sleep(DATABASE_EVERY).await;
+        let looking = timers.clone();
+        let looked = tokio::task::spawn_blocking(move || looking.reach()).await;
+        if let Ok(Err(error)) = looked {
+            tracing::debug!(%error, "the database cannot be reached");
+        }
+    }
 }
 
 /// Gives callers the files that the store does not need.

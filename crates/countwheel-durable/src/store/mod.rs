@@ -16,6 +16,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use countwheel_time::Timestamp;
 
@@ -412,6 +413,13 @@ pub trait Store: Send + Sync {
     /// What a loss of the machine that has the store would cost, as far as the store knows; `None` of one
     /// that does not say.
     fn durability(&self) -> Option<Durability> {
+        None
+    }
+
+    /// How long the transaction lasts that has kept a snapshot of the database for longest: until its end
+    /// the database removes no version of a row that is younger. `None` of a store that has none, or does
+    /// not know. Answered at once.
+    fn oldest_snapshot(&self) -> Option<Duration> {
         None
     }
 

@@ -197,11 +197,17 @@ impl Server {
     /// # Errors
     /// [`NoServer::Failed`] with what the server says.
     pub fn execute(&self, statement: &str) -> Result<String, NoServer> {
+        output(statement, &mut self.psql(statement))
+    }
+
+    /// The program that does it, of a session that lasts as long.
+    #[must_use]
+    pub fn psql(&self, statement: &str) -> Command {
         let mut psql = self.command("psql");
         psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]);
         psql.args(["--set=ON_ERROR_STOP=1", "--dbname", &self.url()]);
         psql.args(["--command", statement]);
-        output(statement, &mut psql)
+        psql
     }
 
     /// Ends it as a crash does, and what it has not written to a file is gone.

@@ -2,6 +2,7 @@ mod conformance;
 mod exchanges;
 mod failover;
 mod refusals;
+mod snapshots;
 mod tls;
 mod upgrade;
 
