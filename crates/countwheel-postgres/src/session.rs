@@ -109,8 +109,6 @@ pub(crate) struct Became {
     pub(crate) writes: Option<i32>,
     /// Whether the turn before is there.
     pub(crate) has_before: bool,
-    /// Whether another stands in its place, or it was the last and is missing.
-    pub(crate) has_lost: bool,
 }
 
 /// The last turn of a shard.
@@ -190,14 +188,7 @@ pub(crate) trait Session: Send {
     fn turn(&mut self, entries: &[Entry<'_, '_>]) -> Result<Made, Failure>;
 
     /// What became of the turn `seq` under `token`; `None` if there is no such shard.
-    /// The turn before was made under the token `before`.
-    fn became(
-        &mut self,
-        shard: Shard,
-        token: Bits,
-        seq: i64,
-        before: Option<Bits>,
-    ) -> Result<Option<Became>, Failure>;
+    fn became(&mut self, shard: Shard, token: Bits, seq: i64) -> Result<Option<Became>, Failure>;
 
     /// Gives the shard a token, an owner and the next fence, if its fence is `after`: a taking that comes
     /// late changes nothing. It waits for the turns that are under way.

@@ -130,10 +130,8 @@ impl Statements {
                 "SELECT s.token = $2, s.fence, \
                  (SELECT CASE WHEN t.token = $2 THEN t.writes END FROM @turn t \
                    WHERE t.shard = s.shard AND t.seq = $3), \
-                 b.seq IS NOT NULL, \
-                 CASE WHEN b.seq IS NOT NULL THEN b.token IS DISTINCT FROM $4 \
-                   ELSE (SELECT max(seq) FROM @turn t WHERE t.shard = s.shard) < $3 - 1 END \
-                 FROM @shard s LEFT JOIN @turn b ON b.shard = s.shard AND b.seq = $3 - 1 \
+                 EXISTS (SELECT FROM @turn t WHERE t.shard = s.shard AND t.seq = $3 - 1) \
+                 FROM @shard s \
                  WHERE s.shard = $1",
             ),
             // It waits for the statements that hold the row.
@@ -295,21 +293,14 @@ impl Session for SqlSession {
         })
     }
 
-    fn became(
-        &mut self,
-        shard: Shard,
-        token: Bits,
-        seq: i64,
-        before: Option<Bits>,
-    ) -> Result<Option<Became>, Failure> {
-        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &seq, &before];
+    fn became(&mut self, shard: Shard, token: Bits, seq: i64) -> Result<Option<Became>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &seq];
         let rows = Self::ask(&mut self.link, &self.statements.became, params)?;
         Ok(rows.first().map(|row| Became {
             is_ours: row.get::<_, Option<bool>>(0) == Some(true),
             fence: fence(row.get(1)),
             writes: row.get(2),
             has_before: row.get(3),
-            has_lost: row.get::<_, Option<bool>>(4) == Some(true),
         }))
     }
 

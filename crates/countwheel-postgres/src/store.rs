@@ -720,7 +720,7 @@ impl PostgresStore {
     fn resolve(&self, session: &mut dyn Session, it: &mut Open<'_, '_>, is_late: bool) -> bool {
         let lease = it.wanted.lease;
         let shard = lease.shard;
-        let became = match session.became(shard, it.held.token, it.held.seq + 1, it.held.made_by) {
+        let became = match session.became(shard, it.held.token, it.held.seq + 1) {
             Ok(Some(became)) => became,
             Ok(None) => {
                 it.wanted.result = Some(Err(fenced(lease, Fence(0))));
@@ -745,10 +745,6 @@ impl PostgresStore {
             // An empty turn took its place: nothing was done.
             it.held.pass();
         } else if !became.is_ours {
-            // Whoever took the shard does not know that there was more.
-            if became.has_lost {
-                self.note_loss(session, shard, it.held.seq);
-            }
             it.wanted.result = Some(Err(fenced(lease, became.fence)));
         } else if !became.has_before && planted!(PostgresLossPassed) {
             if let Ok(Some(last)) = session.last_turn(shard) {
@@ -826,8 +822,7 @@ impl PostgresStore {
                         Some(!made.unreplicated)
                     }
                     Ok(_) => {
-                        match session.became(shard, it.held.token, it.held.seq + 1, it.held.made_by)
-                        {
+                        match session.became(shard, it.held.token, it.held.seq + 1) {
                             // That was the sending before, and its warning was lost as well.
                             Ok(Some(became)) if became.writes.is_some() => {
                                 it.held.pass();

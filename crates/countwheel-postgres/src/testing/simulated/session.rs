@@ -247,30 +247,17 @@ impl Session for SimulatedSession {
         }
     }
 
-    fn became(
-        &mut self,
-        shard: Shard,
-        token: Bits,
-        seq: i64,
-        before: Option<Bits>,
-    ) -> Result<Option<Became>, Failure> {
+    fn became(&mut self, shard: Shard, token: Bits, seq: i64) -> Result<Option<Became>, Failure> {
         self.read(|tables| {
             let owner = tables.shard(shard)?;
             let turn = tables.turns.get(&(shard, seq));
-            let found = tables.turns.get(&(shard, seq - 1));
             Some(Became {
                 is_ours: owner.token == Some(token),
                 fence: owner.fence,
                 writes: turn
                     .filter(|row| row.token == Some(token))
                     .map(|row| row.writes),
-                has_before: found.is_some(),
-                has_lost: match found {
-                    Some(row) => row.token != before,
-                    None => tables
-                        .last_turn(shard)
-                        .is_some_and(|(last, _)| last < seq - 1),
-                },
+                has_before: tables.turns.contains_key(&(shard, seq - 1)),
             })
         })
     }
