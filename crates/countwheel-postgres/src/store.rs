@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use countwheel_durable::store::{
@@ -73,6 +73,8 @@ pub struct PostgresStore {
     ended: Mutex<HashMap<Shard, Fence>>,
     /// Turns that were acknowledged and are missing.
     losses: Mutex<BTreeSet<(Shard, i64)>>,
+    /// The last acknowledged turns of ownerships that ended, to be looked for.
+    doubted: Mutex<Vec<(Shard, Bits, i64)>>,
     durability: Option<Durability>,
     /// Who keeps the server from giving room back.
     snapshots: Snapshots,
@@ -91,6 +93,8 @@ pub(crate) struct Owned {
     /// Held during a commit.
     held: Mutex<Held>,
     pub(crate) counts: Mutex<Counts>,
+    /// The last turn whose commit was acknowledged, until somebody looks for it; zero before the first.
+    told: AtomicI64,
 }
 
 /// A connection that commits.
@@ -299,6 +303,7 @@ impl PostgresStore {
             owned,
             ended: Mutex::default(),
             losses: Mutex::default(),
+            doubted: Mutex::default(),
             durability: None,
             snapshots: Snapshots::default(),
             resolve_within,
@@ -414,10 +419,14 @@ impl PostgresStore {
         let owned = Arc::new(Owned {
             held: Mutex::new(held),
             counts: Mutex::new(counts),
+            told: AtomicI64::new(0),
         });
-        self.owned.write().insert(shard, Arc::clone(&owned));
+        let before = self.owned.write().insert(shard, Arc::clone(&owned));
         if !is_counted {
             self.keeper.wake();
+        }
+        if let Some(before) = before {
+            self.doubt(shard, before.held.lock().token, &before);
         }
         Ok(owned)
     }
@@ -452,6 +461,41 @@ impl PostgresStore {
                 false => Counts::begun(seq, made_by),
             },
         )
+    }
+
+    /// An ownership ends. A failover may have lost what it acknowledged and made somebody else the owner,
+    /// before the next commit could notice.
+    fn doubt(&self, shard: Shard, token: Bits, owned: &Owned) {
+        let told = owned.told.swap(0, Ordering::Relaxed);
+        if told > 0 {
+            self.doubted.lock().push((shard, token, told));
+        }
+    }
+
+    /// Looks for what is doubted. Where no answer comes, the next time is as good.
+    fn look_for_doubted(&self, session: &mut dyn Session) {
+        let doubted = std::mem::take(&mut *self.doubted.lock());
+        for (shard, token, turn) in doubted {
+            match is_missing(session, shard, token, turn) {
+                Ok(true) => self.lose(session, shard, turn),
+                Ok(false) => {}
+                Err(_) => self.doubted.lock().push((shard, token, turn)),
+            }
+        }
+    }
+
+    /// An acknowledged turn is missing: says so aloud.
+    fn lose(&self, session: &mut dyn Session, shard: Shard, turn: i64) {
+        let number = shard.0;
+        tracing::error!(
+            shard = number,
+            turn,
+            "the database lost acknowledged commits"
+        );
+        self.losses.lock().insert((shard, turn));
+        if let Err(failure) = session.note_loss(shard, turn) {
+            tracing::error!(reason = failure.reason(), "the loss is not written down");
+        }
     }
 
     /// The shard if the lease is that under which this process has it.
@@ -542,7 +586,11 @@ impl PostgresStore {
                     wanted.before = before;
                     if wanted.turn.is_empty() {
                         let token = it.held.lock().token;
-                        wanted.result = Some(self.still_owns(session, wanted.lease, token));
+                        let owns = self.still_owns(session, wanted.lease, token);
+                        if matches!(owns, Err(StoreError::Fenced { .. })) {
+                            self.doubt(wanted.lease.shard, token, &it);
+                        }
+                        wanted.result = Some(owns);
                     }
                     owned.push(it);
                 }
@@ -575,6 +623,7 @@ impl PostgresStore {
             }
             match &it.wanted.result {
                 Some(Ok(())) => {
+                    it.owned.told.store(it.held.seq, Ordering::Relaxed);
                     it.count();
                     if it.held.seq % PRUNED_EVERY == 0 {
                         let kept = it.held.seq - TURNS_KEPT;
@@ -588,6 +637,7 @@ impl PostgresStore {
                     let last = ended.entry(shard).or_insert(fence);
                     *last = fence.max(*last);
                     drop(ended);
+                    self.doubt(shard, it.held.token, it.owned);
                     let mut all = self.owned.write();
                     if all
                         .get(&shard)
@@ -598,6 +648,12 @@ impl PostgresStore {
                 }
                 Some(Err(_)) | None => {}
             }
+        }
+        drop(open);
+        let mut results = commits.iter().filter_map(|it| it.result.as_ref());
+        // A server that has refused an owner answers.
+        if results.any(|result| matches!(result, Err(StoreError::Fenced { .. }))) {
+            self.look_for_doubted(session);
         }
     }
 
@@ -753,7 +809,8 @@ impl PostgresStore {
             }
         } else if !became.has_before {
             let turn = it.held.seq;
-            self.note_loss(session, shard, turn);
+            self.lose(session, shard, turn);
+            it.owned.told.store(0, Ordering::Relaxed);
             let reason = format!("the database lost acknowledged commits: turn {turn} is missing");
             it.wanted.result = Some(Err(lost(shard, &reason)));
         } else if is_late {
@@ -764,19 +821,6 @@ impl PostgresStore {
             session.pause(PAUSE);
         }
         became.writes.is_some() && !planted!(PostgresFoundIsKept)
-    }
-
-    /// An acknowledged turn is missing.
-    fn note_loss(&self, session: &mut dyn Session, shard: Shard, turn: i64) {
-        tracing::error!(
-            shard = shard.0,
-            turn,
-            "the database lost acknowledged commits"
-        );
-        self.losses.lock().insert((shard, turn));
-        if let Err(failure) = session.note_loss(shard, turn) {
-            tracing::error!(reason = failure.reason(), "the loss is not written down");
-        }
     }
 
     /// Puts an empty turn where one stands that may still come. Says whether it stands there now, so
@@ -962,6 +1006,7 @@ impl Default for Owned {
                 timeline: 0,
             }),
             counts: Mutex::new(Counts::begun(0, None)),
+            told: AtomicI64::new(0),
         }
     }
 }
@@ -972,6 +1017,24 @@ impl Drop for PostgresStore {
             thread.end();
         }
     }
+}
+
+/// Whether a turn that was acknowledged under the token is there no more.
+fn is_missing(
+    session: &mut dyn Session,
+    shard: Shard,
+    token: Bits,
+    turn: i64,
+) -> Result<bool, Failure> {
+    let became = session.became(shard, token, turn)?;
+    if became.is_none_or(|became| became.writes.is_some()) {
+        return Ok(false);
+    }
+    let after = session.became(shard, token, turn + 1)?;
+    let is_of_another = after.is_some_and(|after| after.has_before);
+    // Long before the last turn, it is pruned.
+    let last = session.last_turn(shard)?;
+    Ok(is_of_another || last.is_none_or(|last| last.seq < turn))
 }
 
 impl Store for PostgresStore {
@@ -991,6 +1054,7 @@ impl Store for PostgresStore {
         // A snapshot of its own: it has what the owner before has committed last.
         let held = self.found(session, shard, token, fence)?;
         self.own(session, shard, held)?;
+        self.look_for_doubted(session);
         Ok(Ownership {
             lease: Lease {
                 shard,
@@ -1127,6 +1191,7 @@ impl Store for PostgresStore {
             return Err(unavailable("no answer yet"));
         };
         probe.ping().map_err(unanswered)?;
+        self.look_for_doubted(&mut **probe);
         self.snapshots.look(&mut **probe, self.clock.now());
         if !self.losses.lock().is_empty() {
             // Somebody may have acknowledged them.

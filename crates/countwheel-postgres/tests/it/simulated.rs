@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::{Change, Fence, Lease, Shard, Store, StoreError};
-use countwheel_durable::{Revision, Shards};
+use countwheel_durable::{Revision, Shards, TroubleReason};
 use countwheel_postgres::PostgresStore;
 use countwheel_postgres::testing::{SimulatedFaults, SimulatedPostgres};
 use countwheel_time::{Clock, ManualClock};
@@ -165,6 +165,98 @@ fn a_failover_that_loses_commits_is_noticed() {
     );
     let ownership = tested.store.acquire(Shard::ONLY).expect("nothing fails");
     assert_eq!(ownership.last_revision, Revision(1 + (1 << 20)));
+}
+
+/// How many losses the store says.
+fn losses(store: &PostgresStore) -> usize {
+    let troubles = store.troubles();
+    let losses = troubles.iter().map(|trouble| trouble.reason);
+    losses
+        .filter(|reason| *reason == TroubleReason::LostCommits)
+        .count()
+}
+
+/// A failover lost commits, and another node took the shard and went on from what was left. The owner whose
+/// commits were lost was told that it was replaced, and nobody said that anything was lost.
+#[test]
+fn a_loss_is_noticed_by_an_owner_that_was_replaced() {
+    for next_turns in 0..4 {
+        let tested = Tested::new(Shards::ONE);
+        let lease = take(&tested.store);
+        for revision in 1..=3 {
+            let committed = tested.store.commit(lease, &given(revision));
+            committed.expect("nothing fails");
+        }
+        assert_eq!(tested.server.fail_over(2)[&Shard::ONLY].turns, 2);
+        let other = tested.node(2);
+        let next = take(&other);
+        for _ in 0..next_turns {
+            other.commit(next, &given(1 << 30)).expect("nothing fails");
+        }
+        // With changes, and with nothing but the question whether it is still the owner.
+        let changes = given(4);
+        let asked = if next_turns == 1 { &[][..] } else { &changes };
+        let refused = tested.store.commit(lease, asked);
+        assert!(matches!(refused, Err(StoreError::Fenced { .. })));
+        assert_eq!(losses(&tested.store), 1, "after {next_turns} turns");
+    }
+}
+
+/// A failover lost a taking with all that the owner had committed since. The owner was told that somebody
+/// else is the owner, and nobody said that anything was lost.
+#[test]
+fn a_loss_is_noticed_by_an_owner_whose_taking_is_lost() {
+    let tested = Tested::new(Shards::ONE);
+    let other = tested.node(2);
+    let _before = take(&other);
+    let lease = take(&tested.store);
+    let committed = tested.store.commit(lease, &given(1));
+    committed.expect("nothing fails");
+    assert!(tested.server.fail_over(2)[&Shard::ONLY].taken);
+    let refused = tested.store.commit(lease, &given(2));
+    assert!(matches!(refused, Err(StoreError::Fenced { .. })));
+    assert_eq!(losses(&tested.store), 1);
+}
+
+/// A failover took longer than a commit is sent again for. The ownership ended with the commit that was
+/// given up, the next one went on from what was left, and nobody said that anything was lost.
+#[test]
+fn a_loss_is_noticed_after_a_commit_that_was_given_up() {
+    for takes in [true, false] {
+        let tested = Tested::new(Shards::ONE);
+        let lease = take(&tested.store);
+        let committed = tested.store.commit(lease, &given(1));
+        committed.expect("nothing fails");
+        tested.faults(|faults| faults.request_lost = 1);
+        let given_up = tested.store.commit(lease, &given(2));
+        assert!(matches!(given_up, Err(StoreError::Lost { .. })));
+        tested.server.fail_over(1);
+        tested.faults(|_| {});
+        match takes {
+            true => drop(take(&tested.store)),
+            false => tested.store.reach().expect("it is there"),
+        }
+        assert_eq!(losses(&tested.store), 1);
+    }
+}
+
+#[test]
+fn an_owner_that_was_replaced_long_ago_notices_no_loss() {
+    for next_turns in [0, 1, 2, 1_100] {
+        let tested = Tested::new(Shards::ONE);
+        let other = tested.node(2);
+        let lease = take(&tested.store);
+        let committed = tested.store.commit(lease, &given(1));
+        committed.expect("nothing fails");
+        tested.server.fail_over(0);
+        let next = take(&other);
+        for _ in 0..next_turns {
+            other.commit(next, &given(1 << 30)).expect("nothing fails");
+        }
+        let refused = tested.store.commit(lease, &given(2));
+        assert!(matches!(refused, Err(StoreError::Fenced { .. })));
+        assert_eq!((losses(&tested.store), losses(&other)), (0, 0));
+    }
 }
 
 /// The first turn of a shard said nothing of the server's history. Where a failover left that turn alone,
