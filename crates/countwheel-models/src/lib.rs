@@ -9,6 +9,8 @@
 //!   value that the memory model lets a thread read.
 //! - `tests/loom_patterns` does the same with `countwheel-patterns/src/concurrent`.
 //! - `tests/shuttle` runs a whole timer's life on 8 to 16 threads, in orders drawn by chance.
+//! - `tests/fence` visits every state of the fence of the store in a PostgreSQL: two nodes, a database, what
+//!   is lost and what is late. It compiles no file of the product, and has mistakes of its own.
 //! - `tests/wheels` has nothing to do with threads: it plants mistakes in the wheels, which the model
 //!   test of `countwheel-core` must find.
 //!
