@@ -23,6 +23,9 @@ use crate::session::{
 /// How long a client waits for an answer before it gives the statement up.
 const WAITS: Duration = Duration::from_secs(1);
 
+/// So many losses are said at the most, as by the real statement.
+const LOSSES_MAX: usize = 64;
+
 pub(super) struct SimulatedSession {
     server: SimulatedPostgres,
     /// The server's history when the connection was opened.
@@ -488,7 +491,7 @@ impl Session for SimulatedSession {
 
     fn losses(&mut self) -> Result<Vec<(Shard, i64)>, Failure> {
         let simulated = self.server.shared.simulated.lock();
-        Ok(simulated.losses.iter().copied().collect())
+        Ok(simulated.losses.iter().take(LOSSES_MAX).copied().collect())
     }
 
     fn ping(&mut self) -> Result<(), Failure> {
