@@ -144,7 +144,7 @@ pub(crate) const POSTGRES: Proof = Proof {
     name: "postgres",
     needs: &[POSTGRESQL],
     mounts: false,
-    limit_seconds: 240,
+    limit_seconds: 360,
 };
 
 const POSTGRES_18: Proof = Proof {

@@ -6,8 +6,10 @@
     reason = "a server is waited for in real time"
 )]
 
+mod histories;
 mod server;
 mod simulated;
 
+pub use histories::{SameAnswers, different_answers, same_answers};
 pub use server::{NoServer, Server};
 pub use simulated::{LostOfShard, SimulatedFaults, SimulatedPostgres};

@@ -203,7 +203,7 @@ impl SimulatedPostgres {
         simulated.tables.fail_over(lost)
     }
 
-    fn sessions(&self, count: usize) -> Vec<Box<dyn Session>> {
+    pub(super) fn sessions(&self, count: usize) -> Vec<Box<dyn Session>> {
         let session = || Box::new(SimulatedSession::new(self.clone())) as Box<dyn Session>;
         (0..count).map(|_| session()).collect()
     }

@@ -1,6 +1,7 @@
 mod conformance;
 mod exchanges;
 mod failover;
+mod histories;
 mod refusals;
 mod snapshots;
 mod tls;
