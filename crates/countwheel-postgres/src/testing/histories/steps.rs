@@ -557,6 +557,7 @@ impl Asking {
                 revision: Revision(part.revision),
                 clock: part.note.map(clock_note),
                 timeline: part.timeline,
+                made_by: None,
             },
             changes: changes.map(|all| all.iter().map(|it| self.change(it)).collect()),
         }

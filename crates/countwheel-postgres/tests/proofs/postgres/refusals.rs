@@ -55,13 +55,15 @@ const CASES: [Case; 9] = [
     ("no standby", &[], |options| options.require_standby = true),
     (
         "a later schema",
-        &["UPDATE \"@\".meta SET schema_version = 99"],
+        &[
+            "UPDATE \"@\".meta SET schema_version = schema_version + 1, min_version = schema_version + 1",
+        ],
         |_| {},
     ),
     (
         "a partition is gone",
         &[
-            "UPDATE \"@\".meta SET schema_version = 1",
+            "UPDATE \"@\".meta SET min_version = schema_version - 1",
             "ALTER TABLE \"@\".timer DETACH PARTITION \"@\".timer_3",
         ],
         |_| {},
