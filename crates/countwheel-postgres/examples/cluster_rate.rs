@@ -2,11 +2,12 @@
 //! without an engine, and beside that statement without its fence.
 //!
 //! ```text
-//! cargo run --release --features testing -p countwheel-postgres --example cluster_rate -- SECONDS ROUNDS [DIRECTORY]
+//! cargo run --release --features testing -p countwheel-postgres --example cluster_rate -- SECONDS ROUNDS [DIRECTORY [HISTORY]]
 //! ```
 //!
 //! The server is started below DIRECTORY, by default in the system's directory for what is temporary:
-//! its disk is what is measured. Rounds are interleaved. Without arguments it runs for half a second.
+//! its disk is what is measured. With HISTORY, each of the nine tables of done records has so many rows before
+//! the engine begins. Rounds are interleaved. Without arguments it runs for half a second.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -40,6 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let place = arguments
         .next()
         .map_or_else(std::env::temp_dir, PathBuf::from);
+    let history: u64 = arguments.next().map_or(Ok(0), |text| text.parse())?;
     let server = match Server::start_in(&place, &["shared_buffers=1GB", "max_wal_size=8GB"]) {
         Ok(server) => server,
         Err(error) => {
@@ -50,14 +52,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let span = Duration::from_secs_f64(seconds);
     let mut all: Vec<(&str, Vec<f64>)> = Vec::new();
     for round in 0..rounds {
-        let rows: [(&str, f64); 4] = [
+        let (sets, _) = engine(&server, span, false, history)?;
+        let (lives, bytes) = engine(&server, span, true, history)?;
+        let rows: [(&str, f64); 5] = [
             (
                 "statement without fence, sets/s",
                 bare(&server, span, Some(Mistake::NoFence))?,
             ),
             ("merged statement, sets/s", bare(&server, span, None)?),
-            ("engine, sets/s", engine(&server, span, false)?),
-            ("engine, lives/s", engine(&server, span, true)?),
+            ("engine, sets/s", sets),
+            ("engine, lives/s", lives),
+            ("WAL of a life, bytes", bytes),
         ];
         for (row, rate) in rows {
             println!("round {round}: {row}: {rate:.0}");
@@ -164,9 +169,38 @@ fn record(lane: u16, number: u64) -> Record {
     }
 }
 
-/// The rate of sets of far timers, or of timers that are due at once and become done.
-fn engine(server: &Server, span: Duration, lives: bool) -> Result<f64, Box<dyn Error>> {
+/// Puts rows into each table of done records.
+fn fill(server: &Server, schema: &str, history: u64) -> Result<(), Box<dyn Error>> {
+    if history == 0 {
+        return Ok(());
+    }
+    server.execute(&format!(
+        "INSERT INTO {schema}.done SELECT n, n, (s.slot + 9000000) * m.done_slice \
+           - 9223372036854775807 - 1, n % 64, s.slot, gen_random_uuid(), 'bench', 'old-' || n, \
+           decode(repeat('07', 120), 'hex'), decode(repeat('07', 100), 'hex') \
+         FROM {schema}.meta m, generate_series(0, 8) AS s(slot), generate_series(1, {history}) AS n"
+    ))?;
+    server.execute(&format!("VACUUM ANALYZE {schema}.done"))?;
+    server.execute("CHECKPOINT")?;
+    Ok(())
+}
+
+/// How many bytes the server has written to its log.
+fn written(server: &Server) -> Result<f64, Box<dyn Error>> {
+    let lsn = server.execute("SELECT pg_current_wal_lsn() - '0/0'")?;
+    Ok(lsn.trim().parse()?)
+}
+
+/// The rate of sets of far timers, or of timers that are due at once and become done, and how many bytes
+/// the log of the server has of each.
+fn engine(
+    server: &Server,
+    span: Duration,
+    lives: bool,
+    history: u64,
+) -> Result<(f64, f64), Box<dyn Error>> {
     let (options, shards) = made(server)?;
+    fill(server, &options.schema, history)?;
     let store = PostgresStore::open(&options)?;
     let fired = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&fired);
@@ -187,6 +221,7 @@ fn engine(server: &Server, span: Duration, lives: bool) -> Result<f64, Box<dyn E
         Arc::new(clock),
         config,
     )?;
+    let written_before = written(server)?;
     let stop = Arc::new(AtomicBool::new(false));
     let set = Arc::new(AtomicU64::new(0));
     let due = if lives {
@@ -216,7 +251,10 @@ fn engine(server: &Server, span: Duration, lives: bool) -> Result<f64, Box<dyn E
         caller.join().map_err(|_| "a caller panicked")?;
     }
     timers.stop(Duration::from_secs(1));
-    Ok(rate(count, span))
+    let bytes = written(server)? - written_before;
+    let all = counter.load(Ordering::Relaxed).max(1);
+    server.execute(&format!("DROP SCHEMA {} CASCADE", options.schema))?;
+    Ok((rate(count, span), rate_of(bytes, all)))
 }
 
 fn call(caller: usize, due: Duration, timers: &Timers, stop: &AtomicBool, done: &AtomicU64) {
@@ -255,4 +293,9 @@ fn call(caller: usize, due: Duration, timers: &Timers, stop: &AtomicBool, done: 
 #[expect(clippy::cast_precision_loss, reason = "a rate needs no more")]
 fn rate(count: u64, span: Duration) -> f64 {
     count as f64 / span.as_secs_f64()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a mean needs no more")]
+fn rate_of(sum: f64, count: u64) -> f64 {
+    sum / count as f64
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use countwheel_durable::store::{Before, Change, ClockNote, Fence, Shard};
-use countwheel_durable::{Record, Revision, Setting, TimerName};
+use countwheel_durable::{Record, Revision, Setting, StateKind, TimerName};
 
 use crate::bits::Bits;
 use crate::hash::NameHash;
@@ -32,6 +32,17 @@ pub(crate) struct Named<'a> {
     pub(crate) record: Option<&'a Record>,
     /// Whether its payload is there already.
     pub(crate) narrow: bool,
+}
+
+impl Named<'_> {
+    /// Whether what is there before may be done.
+    pub(crate) fn may_be_done(&self) -> bool {
+        match self.before {
+            Before::Absent => false,
+            Before::Present(kind) | Before::SamePayload(kind) => kind == StateKind::Done,
+            Before::Unknown | Before::Unreadable => true,
+        }
+    }
 }
 
 impl<'a> Turn<'a> {
@@ -65,7 +76,8 @@ impl<'a> Turn<'a> {
                     continue;
                 }
             };
-            let stays = matches!(before, Before::SamePayload(_))
+            // A done record may be forgotten meanwhile, and its payload with it.
+            let stays = matches!(before, Before::SamePayload(kind) if kind != StateKind::Done)
                 || matches!(before, Before::Present(_)) && planted!(PostgresKeepsPayload);
             if planted!(PostgresNameTwice) {
                 places.clear();

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
@@ -139,6 +140,21 @@ pub enum PostgresError {
         found: u32,
         /// The version that this program needs.
         needed: u32,
+    },
+    /// The cluster keeps done timers for less long.
+    #[error(
+        "done timers are to be kept for {} s, and the cluster in schema {schema} was made to keep them \
+         for {} s at most: keep them for less long, or make a cluster for longer",
+        wanted.as_secs_f64(),
+        longest.as_secs_f64()
+    )]
+    KeptTooLong {
+        /// The schema.
+        schema: String,
+        /// For how long they are to be kept.
+        wanted: Duration,
+        /// For how long the cluster can keep them.
+        longest: Duration,
     },
     /// What the tables say of the cluster cannot be read.
     #[error("schema {schema} is damaged: {problem}")]

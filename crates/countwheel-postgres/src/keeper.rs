@@ -1,4 +1,5 @@
-//! What a store does by itself, on a connection of its own: it counts large shards, and saves counts.
+//! What a store does by itself, on a connection of its own: it counts large shards, saves counts, and
+//! forgets what is done.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,9 +7,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use countwheel_durable::store::Shard;
+use countwheel_time::{Clock, Instant};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bits::Bits;
+use crate::ring::Ring;
 use crate::session::{Counted, SavedCounts, Session};
 use crate::store::Owned;
 
@@ -20,6 +23,8 @@ pub(crate) type OwnedShards = Arc<RwLock<HashMap<Shard, Arc<Owned>>>>;
 
 pub(crate) struct Keeper {
     owned: OwnedShards,
+    ring: Ring,
+    clock: Arc<dyn Clock>,
     work: Mutex<Work>,
     /// Whether something is to be done.
     sign: Mutex<Sign>,
@@ -32,6 +37,10 @@ struct Work {
     page: Option<(Arc<Owned>, Counted)>,
     /// Under which token and after which turn the counts of a shard were saved last.
     saved: HashMap<Shard, (Bits, i64)>,
+    /// When it looks again what is past.
+    looks_at: Option<Instant>,
+    /// The last slice whose table was seen empty after it.
+    emptied: Option<u64>,
 }
 
 #[derive(Default)]
@@ -47,13 +56,22 @@ pub(crate) struct KeeperThread {
 }
 
 impl Keeper {
-    pub(crate) fn new(session: Box<dyn Session>, owned: OwnedShards) -> Arc<Self> {
+    pub(crate) fn new(
+        session: Box<dyn Session>,
+        owned: OwnedShards,
+        ring: Ring,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             owned,
+            ring,
+            clock,
             work: Mutex::new(Work {
                 session,
                 page: None,
                 saved: HashMap::new(),
+                looks_at: None,
+                emptied: None,
             }),
             sign: Mutex::default(),
             came: Condvar::new(),
@@ -84,9 +102,11 @@ impl Keeper {
                 return;
             }
             self.save();
+            self.forget();
             let mut sign = self.sign.lock();
             if !std::mem::take(&mut sign.has_work) && !sign.is_over {
-                self.came.wait_for(&mut sign, SAVED_EVERY);
+                let pause = SAVED_EVERY.min(self.ring.pace());
+                self.came.wait_for(&mut sign, pause);
             }
         }
     }
@@ -101,6 +121,7 @@ impl Keeper {
         if is_done {
             self.save();
         }
+        self.forget();
     }
 
     /// Reads a page of a shard that is not counted, or adds the one that it has read. Says whether there
@@ -159,6 +180,40 @@ impl Keeper {
             // They are counted anew if nothing comes after.
             Err(failure) => {
                 tracing::debug!(reason = failure.reason(), "the counts are not saved");
+            }
+        }
+    }
+}
+
+impl Keeper {
+    /// Forgets what is done and past, if it is time to look.
+    fn forget(&self) {
+        let mut work = self.work.lock();
+        let (now, wall) = (self.clock.now(), self.clock.timestamp());
+        if work.looks_at.is_some_and(|at| now < at) {
+            return;
+        }
+        work.looks_at = Some(now + self.ring.pace());
+        let shards: Vec<_> = self.owned.read().keys().copied().collect();
+        if !shards.is_empty()
+            && let Err(failure) = work.session.forget_outside(&shards)
+        {
+            tracing::debug!(reason = failure.reason(), "old done timers stay for now");
+        }
+        let over = self.ring.over(wall);
+        let Some(slice) = over.filter(|_| work.emptied != over) else {
+            return;
+        };
+        match work.session.forget(slice) {
+            Ok(true) => {
+                work.emptied = Some(slice);
+                let owned = self.owned.read();
+                let all = owned.values();
+                all.for_each(|owned| owned.counts.lock().emptied(slice));
+            }
+            Ok(false) => {}
+            Err(failure) => {
+                tracing::debug!(reason = failure.reason(), "done timers stay for now");
             }
         }
     }

@@ -49,6 +49,7 @@ mod number;
 mod options;
 mod planted;
 mod read;
+mod ring;
 mod schema;
 mod session;
 mod snapshots;

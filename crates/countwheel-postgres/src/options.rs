@@ -38,6 +38,9 @@ pub struct PostgresOptions {
     /// How long a commit whose answer was lost is sent again until its shard is given up; a day by
     /// default. The shard can be taken again then, and the attempts that ran are made again.
     pub resolve_within: Duration,
+    /// How long done timers are kept at the most; a day by default. A cluster is made for that: a store
+    /// that would keep them for longer is refused.
+    pub keep_done: Duration,
     /// Whether a server is taken that may lose what it has acknowledged. Not by default.
     pub accept_loss: bool,
     /// Whether only a server is taken that waits for a standby (`synchronous_standby_names`). Not by
@@ -67,6 +70,7 @@ impl PostgresOptions {
             readers: 4,
             exchange_within: Duration::from_secs(10),
             resolve_within: Duration::from_secs(86_400),
+            keep_done: Duration::from_secs(86_400),
             accept_loss: false,
             require_standby: false,
             managed: false,

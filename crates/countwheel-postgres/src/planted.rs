@@ -80,6 +80,18 @@ bugs! {
     PostgresKeepsPayload,
     /// A row that was removed stays.
     PostgresKeepsRemoved,
+    /// A set over a done timer leaves the record that it replaces in the ring.
+    PostgresDoneStays,
+    /// A timer that becomes done is written into the ring and stays where it was as well.
+    PostgresDoneTwice,
+    /// A timer that becomes done loses its payload.
+    PostgresDoneIsBare,
+    /// A table of the ring is emptied without a look whether a record in it is kept still.
+    PostgresForgetsKept,
+    /// The counts have done timers that were forgotten.
+    PostgresForgottenCount,
+    /// A commit that replaces a done timer takes it for one that is kept until now.
+    PostgresDoneIsNew,
     /// A further page of due timers begins one entry too late.
     PostgresSkipsBorder,
 }

@@ -10,7 +10,7 @@ use countwheel_time::Timestamp;
 use crate::body::{self, Columns};
 use crate::hash::NameHash;
 use crate::planted::planted;
-use crate::session::{Failure, RecordRow, Session};
+use crate::session::{Failure, Reach, RecordRow, Session};
 
 /// So many entries of an index one statement reads at the most.
 const AT_ONCE: usize = 1_024;
@@ -69,10 +69,10 @@ fn record(row: RecordRow, name: &TimerName) -> Result<Record, StoreError> {
 pub(crate) fn get(
     session: &mut dyn Session,
     hash: &NameHash,
-    shard: Shard,
+    (shard, reach): (Shard, Reach),
     name: &TimerName,
 ) -> Result<Option<Record>, StoreError> {
-    let rows = session.names(shard, &[hash.of(name)], usize::MAX);
+    let rows = session.names(shard, &[hash.of(name)], reach, usize::MAX);
     let row = rows.map_err(unanswered)?.into_iter().next().flatten();
     row.map(|row| record(row, name)).transpose()
 }
@@ -80,7 +80,7 @@ pub(crate) fn get(
 pub(crate) fn get_many(
     session: &mut dyn Session,
     hash: &NameHash,
-    shard: Shard,
+    (shard, reach): (Shard, Reach),
     names: &mut dyn Iterator<Item = TimerName>,
     bytes: usize,
 ) -> Result<Found, StoreError> {
@@ -92,7 +92,9 @@ pub(crate) fn get_many(
             return Ok(found);
         }
         let hashes: Vec<_> = names.iter().map(|name| hash.of(name)).collect();
-        let rows = session.names(shard, &hashes, left).map_err(unanswered)?;
+        let rows = session
+            .names(shard, &hashes, reach, left)
+            .map_err(unanswered)?;
         let is_cut = rows.len() < names.len();
         for (row, name) in rows.into_iter().zip(names) {
             let record = row.map(|row| record(row, &name)).transpose()?;
@@ -204,9 +206,10 @@ pub(crate) fn list(
 pub(crate) fn counts(
     session: &mut dyn Session,
     shard: Shard,
+    kept_from: Timestamp,
 ) -> Result<Vec<QueueCounts>, StoreError> {
     let mut counts: Vec<QueueCounts> = Vec::new();
-    for (queue, kind, count) in session.counts(shard).map_err(unanswered)? {
+    for (queue, kind, count) in session.counts(shard, kept_from).map_err(unanswered)? {
         if counts.last().is_none_or(|last| last.queue != queue) {
             counts.push(QueueCounts {
                 queue,

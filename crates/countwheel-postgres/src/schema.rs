@@ -8,6 +8,7 @@ use crate::PostgresError;
 use crate::hash::{KEY_BYTES, NameHash};
 use crate::link::{Link, Sql};
 use crate::number;
+use crate::ring::{Ring, SLOTS};
 
 /// The latest version of the tables that this program knows.
 pub(crate) const VERSION: u32 = 2;
@@ -46,6 +47,38 @@ pub(crate) const SECOND: &[&str] = &[
     "ALTER TABLE @shard ADD COLUMN IF NOT EXISTS timeline int4",
     "ALTER TABLE @meta ADD COLUMN IF NOT EXISTS settings_timeline int4, \
      ADD COLUMN IF NOT EXISTS min_version int4 NOT NULL DEFAULT 2",
+];
+
+/// What the tables of the ring are made of, out of tables without them. Each statement can be repeated.
+pub(crate) const RING: &[&str] = &[
+    // A seventh of a day: so that done records can be kept for one, as they were before.
+    "ALTER TABLE @meta ADD COLUMN IF NOT EXISTS done_slice int8 NOT NULL DEFAULT 12342857143",
+    "CREATE TABLE IF NOT EXISTS @done (
+        revision int8 NOT NULL,
+        due int8 NOT NULL,
+        keep_until int8 NOT NULL,
+        shard int2 NOT NULL,
+        slot int2 NOT NULL,
+        hash uuid NOT NULL,
+        queue text COLLATE \"C\" NOT NULL,
+        key text COLLATE \"C\" NOT NULL,
+        body bytea NOT NULL,
+        payload bytea NOT NULL
+    ) PARTITION BY LIST (slot)",
+    "CREATE INDEX IF NOT EXISTS done_names ON @done (shard, hash)",
+    "CREATE INDEX IF NOT EXISTS done_lists ON @done (shard, queue, due, revision)",
+    // So the last record that is kept is found without reading all of them.
+    "CREATE INDEX IF NOT EXISTS done_keeps ON @done USING brin (keep_until) \
+     WITH (pages_per_range = 32, autosummarize = on)",
+    "CREATE TABLE IF NOT EXISTS @done_0 PARTITION OF @done FOR VALUES IN (0)",
+    "CREATE TABLE IF NOT EXISTS @done_1 PARTITION OF @done FOR VALUES IN (1)",
+    "CREATE TABLE IF NOT EXISTS @done_2 PARTITION OF @done FOR VALUES IN (2)",
+    "CREATE TABLE IF NOT EXISTS @done_3 PARTITION OF @done FOR VALUES IN (3)",
+    "CREATE TABLE IF NOT EXISTS @done_4 PARTITION OF @done FOR VALUES IN (4)",
+    "CREATE TABLE IF NOT EXISTS @done_5 PARTITION OF @done FOR VALUES IN (5)",
+    "CREATE TABLE IF NOT EXISTS @done_6 PARTITION OF @done FOR VALUES IN (6)",
+    "CREATE TABLE IF NOT EXISTS @done_7 PARTITION OF @done FOR VALUES IN (7)",
+    "CREATE TABLE IF NOT EXISTS @done_8 PARTITION OF @done FOR VALUES IN (8)",
 ];
 
 /// A number that nobody else's advisory lock has by accident.
@@ -87,10 +120,17 @@ pub(crate) struct Cluster {
     pub(crate) id: u64,
     pub(crate) shards: Shards,
     pub(crate) hash: NameHash,
+    pub(crate) ring: Ring,
 }
 
 /// The tables of version 1. One transaction makes them all: an end of it in the middle leaves none.
-fn tables(schema: &SchemaName, shards: Shards, id: u64, key: &[u8; KEY_BYTES]) -> String {
+fn tables(
+    schema: &SchemaName,
+    shards: Shards,
+    ring: Ring,
+    id: u64,
+    key: &[u8; KEY_BYTES],
+) -> String {
     let last = shards.count() - 1;
     let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut text = format!(
@@ -161,6 +201,8 @@ INSERT INTO @turn (seq, last_revision, shard, timeline)
         id = number::stored(id),
         zero = number::stored(0),
     );
+    text += &RING.join(";\n");
+    text += &format!(";\nUPDATE @meta SET done_slice = {};\n", ring.micros());
     let partitions = PARTITIONS.min(shards.count());
     for partition in 0..partitions {
         let held: Vec<_> = (partition..shards.count())
@@ -183,6 +225,7 @@ pub(crate) fn make(
     link: &mut Link,
     schema: &SchemaName,
     shards: Shards,
+    ring: Ring,
 ) -> Result<(), PostgresError> {
     let system = |error: getrandom::Error| PostgresError::System {
         reason: error.to_string(),
@@ -198,7 +241,9 @@ pub(crate) fn make(
             shards: cluster.shards.count(),
         }),
         Err(PostgresError::NoCluster { .. }) => {
-            let text = schema.sql("make", &tables(schema, shards, id, &key)).text;
+            let text = schema
+                .sql("make", &tables(schema, shards, ring, id, &key))
+                .text;
             link.execute(&text, MAKING).map_err(PostgresError::from)
         }
         Err(error) => Err(error),
@@ -268,7 +313,10 @@ pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, Post
             return Err(later(schema, version));
         }
     }
-    let cluster = schema.sql("cluster", "SELECT cluster_id, shards, name_key FROM @meta");
+    let cluster = schema.sql(
+        "cluster",
+        "SELECT cluster_id, shards, name_key, done_slice FROM @meta",
+    );
     let rows = link.query(&cluster, &[])?.rows;
     let row = rows.first().ok_or_else(|| damaged("meta is empty"))?;
     let shards = u16::try_from(row.get::<_, i16>(1)).ok();
@@ -280,24 +328,29 @@ pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, Post
         id: number::read(row.get(0)),
         shards,
         hash: NameHash::new(key),
+        ring: Ring::of_slices(row.get::<_, i64>(3).cast_unsigned()),
     };
     let whole = schema.sql(
         "whole",
         "SELECT (SELECT count(*) FROM @shard), (SELECT count(DISTINCT shard) FROM @turn), \
-         (SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass($1))",
+         (SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass($1)), \
+         (SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass($2))",
     );
-    let timers = format!("\"{}\".timer", schema.as_str());
-    let found = link.query(&whole, &[&timers])?.rows;
+    let [timers, done] = ["timer", "done"].map(|table| format!("\"{}\".{table}", schema.as_str()));
+    let found = link.query(&whole, &[&timers, &done])?.rows;
     let found = found
         .first()
-        .map(|row| [0, 1, 2].map(|at| row.get::<_, i64>(at)));
+        .map(|row| [0, 1, 2, 3].map(|at| row.get::<_, i64>(at)));
     let count = i64::from(shards.count());
     let partitions = count.min(PARTITIONS.into());
     match found {
-        Some([rows, _, _]) if rows != count => Err(damaged("rows of shard are missing")),
-        Some([_, turns, _]) if turns != count => Err(damaged("a shard has no turn")),
-        Some([_, _, tables]) if tables != partitions => {
+        Some([rows, ..]) if rows != count => Err(damaged("rows of shard are missing")),
+        Some([_, turns, ..]) if turns != count => Err(damaged("a shard has no turn")),
+        Some([_, _, tables, _]) if tables != partitions => {
             Err(damaged("a partition of timer is missing"))
+        }
+        Some([.., tables]) if tables != i64::from(SLOTS) => {
+            Err(damaged("a partition of done is missing"))
         }
         Some(_) => Ok(cluster),
         None => Err(damaged("it says nothing of itself")),
@@ -312,19 +365,25 @@ pub(crate) fn check_rights(link: &mut Link, schema: &SchemaName) -> Result<(), P
                WHERE NOT has_table_privilege(t, 'SELECT') \
                OR NOT has_table_privilege(t, 'INSERT') \
                OR NOT has_table_privilege(t, 'UPDATE') \
-               OR NOT has_table_privilege(t, 'DELETE')"
+               OR NOT has_table_privilege(t, 'DELETE') \
+               OR t ~ '[.]done_' AND NOT has_table_privilege(t, 'TRUNCATE')"
             .to_owned(),
     };
     let tables = [
-        "meta", "shard", "turn", "setting", "loss", "counts", "timer",
+        "meta", "shard", "turn", "setting", "loss", "counts", "timer", "done",
     ];
-    let tables = tables.map(|table| format!("\"{}\".{table}", schema.as_str()));
+    let slots = (0..SLOTS).map(|slot| format!("done_{slot}"));
+    let tables = tables.into_iter().map(str::to_owned).chain(slots);
+    let tables: Vec<_> = tables
+        .map(|table| format!("\"{}\".{table}", schema.as_str()))
+        .collect();
     let refused = link.query(&ask, &[&tables.as_slice()])?.rows;
     match refused.first() {
         None => Ok(()),
         Some(row) => Err(PostgresError::Unfit {
             found: format!("the user may not read and write {}", row.get::<_, &str>(0)),
-            remedy: "grant SELECT, INSERT, UPDATE and DELETE on all tables of the schema",
+            remedy: "grant SELECT, INSERT, UPDATE and DELETE on all tables of the schema, and TRUNCATE \
+                     on those whose names begin with done_",
         }),
     }
 }

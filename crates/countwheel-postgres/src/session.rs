@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use countwheel_durable::store::{ClockNote, Fence, Filter, Shard};
 use countwheel_durable::{
-    DueClock, QueueName, Revision, Settings, SettingsVersion, StateKind, Wake,
+    DueClock, QueueName, Record, Revision, Settings, SettingsVersion, State, StateKind, Wake,
 };
 use countwheel_time::Timestamp;
 
 use crate::bits::Bits;
 use crate::commit::{Held, Turn};
+use crate::ring::{Ring, Slots};
 use crate::snapshots::Holder;
 
 /// Why a statement has no answer.
@@ -163,12 +164,53 @@ pub(crate) struct ListRows {
     pub(crate) records: Vec<Option<RecordRow>>,
 }
 
+/// As what a timer counts: with its state, and if it is done with the slice until which it is kept.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Kind {
+    Not(StateKind),
+    Done(u64),
+}
+
+impl Kind {
+    /// Of a timer in that state, which is kept so long if it is done.
+    pub(crate) fn of(state: StateKind, keep_until: Timestamp, ring: Ring) -> Self {
+        match state {
+            StateKind::Done => Self::Done(ring.slice(keep_until)),
+            other => Self::Not(other),
+        }
+    }
+
+    pub(crate) fn of_record(record: &Record, ring: Ring) -> Self {
+        match record.state {
+            State::Done { keep_until, .. } => Self::Done(ring.slice(keep_until)),
+            _ => Self::Not(record.state.kind()),
+        }
+    }
+}
+
+/// Where names are looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    /// As long as this is the token of the shard, nobody else has put anything into other tables of the
+    /// ring than these; with another token, all are looked at.
+    pub(crate) token: Bits,
+    pub(crate) slots: Slots,
+}
+
+impl Reach {
+    /// Everywhere.
+    pub(crate) const ALL: Self = Self {
+        token: Bits([0; 16]),
+        slots: Slots::ALL,
+    };
+}
+
 /// What a count found.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     /// The last turn of the shard when it was counted.
     pub(crate) seq: i64,
-    pub(crate) by_state: Vec<(QueueName, StateKind, u64)>,
+    pub(crate) by_kind: Vec<(QueueName, Kind, u64)>,
 }
 
 /// The counts of a shard after one of its turns.
@@ -204,8 +246,8 @@ pub(crate) trait Session: Send {
 
     fn owner(&mut self, shard: Shard) -> Result<Option<OwnerRow>, Failure>;
 
-    /// The states of those names that are there.
-    fn states(&mut self, shard: Shard, names: &[Bits]) -> Result<Vec<(Bits, StateKind)>, Failure>;
+    /// As what those of the names count that are there.
+    fn kinds(&mut self, shard: Shard, names: &[Bits]) -> Result<Vec<(Bits, Kind)>, Failure>;
 
     /// Deletes turns before `seq`.
     fn prune(&mut self, shard: Shard, seq: i64) -> Result<(), Failure>;
@@ -216,10 +258,11 @@ pub(crate) trait Session: Send {
         &mut self,
         shard: Shard,
         names: &[Bits],
+        reach: Reach,
         bytes: usize,
     ) -> Result<Vec<Option<RecordRow>>, Failure>;
 
-    /// At most `limit` entries from the position `from` on.
+    /// At most `limit` entries from the position `from` on. Nothing that is done is among them.
     fn due(
         &mut self,
         shard: Shard,
@@ -238,8 +281,13 @@ pub(crate) trait Session: Send {
         until: Timestamp,
     ) -> Result<ListRows, Failure>;
 
-    /// How many timers each queue has in each state, in order of queue.
-    fn counts(&mut self, shard: Shard) -> Result<Vec<(QueueName, StateKind, u64)>, Failure>;
+    /// How many timers each queue has in each state, in order of queue, without the done ones that are
+    /// kept until before `kept_from`.
+    fn counts(
+        &mut self,
+        shard: Shard,
+        kept_from: Timestamp,
+    ) -> Result<Vec<(QueueName, StateKind, u64)>, Failure>;
 
     /// Counts at most `limit` timers of a shard that have the hashes from the first to the last of `page`.
     fn count(&mut self, shard: Shard, page: (Bits, Bits), limit: usize)
@@ -250,6 +298,14 @@ pub(crate) trait Session: Send {
 
     /// Saves counts, each if its turn is there.
     fn save_counts(&mut self, counts: &[SavedCounts]) -> Result<(), Failure>;
+
+    /// Empties the table of the ring that has what is kept until a slice that is over, unless something
+    /// in it is kept still: then what is past is removed, some of it at a time. Says whether the table is
+    /// empty.
+    fn forget(&mut self, slice: u64) -> Result<bool, Failure>;
+
+    /// Removes done records that an earlier program has kept outside of the ring, some of them at a time.
+    fn forget_outside(&mut self, shards: &[Shard]) -> Result<(), Failure>;
 
     /// The settings, if their version is later.
     fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure>;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use countwheel_durable::store::{ClockNote, Fence, Filter, Shard};
 use countwheel_durable::{
     DueClock, QueueName, Record, Revision, SettingName, SettingValue, Settings, SettingsVersion,
-    StateKind, Wake,
+    State, StateKind, Wake,
 };
 use countwheel_time::Timestamp;
 use tokio_postgres::Row;
@@ -15,26 +15,40 @@ use tokio_postgres::types::ToSql;
 
 use crate::bits::Bits;
 use crate::body;
+use crate::commit::Named;
 use crate::link::{Link, Params, Sql};
 use crate::number;
+use crate::ring::{Ring, SLOTS, Slots};
 use crate::schema::{SchemaName, TIMELINE, left_out};
 use crate::session::{
-    Became, Counted, DueRow, Entry, Failure, LastTurn, ListRows, Made, OwnerRow, RecordRow,
-    SavedCounts, Session,
+    Became, Counted, DueRow, Entry, Failure, Kind, LastTurn, ListRows, Made, OwnerRow, Reach,
+    RecordRow, SavedCounts, Session,
 };
 use crate::snapshots::{self, Holder};
 
+/// How long it may take to look what is kept still of a table of the ring.
+const FORGETTING: Duration = Duration::from_secs(60);
+
+/// One statement for each table of the ring.
+const HAS_ANY: [&str; SLOTS as usize] = [
+    "has_0", "has_1", "has_2", "has_3", "has_4", "has_5", "has_6", "has_7", "has_8",
+];
+
 /// All statements of a schema.
 pub(crate) struct Statements {
-    /// Of timers alone.
+    schema: SchemaName,
+    ring: Ring,
+    /// Of timers that are not done.
     turn: Sql,
-    /// Of timers and settings.
+    /// Of others as well.
+    turn_with_done: Sql,
+    /// Of all these and settings.
     turn_with_settings: Sql,
     became: Sql,
     take: Sql,
     last_turn: Sql,
     owner: Sql,
-    states: Sql,
+    kinds: Sql,
     prune: Sql,
     names: Sql,
     due: Sql,
@@ -43,6 +57,7 @@ pub(crate) struct Statements {
     count: Sql,
     saved_counts: Sql,
     save_counts: Sql,
+    forget_outside: Sql,
     settings_version: Sql,
     settings: Sql,
     note_loss: Sql,
@@ -56,7 +71,7 @@ impl Statements {
     /// A plan is made once, perhaps while the tables are empty, and has to be right when they are large:
     /// every row of them is found by the index of its key. `LATERAL .. LIMIT 1`, `OFFSET 0` and
     /// `= ANY (ARRAY[..])` leave the planner no other way, such as a hash join with all rows of a shard.
-    pub(crate) fn of(schema: &SchemaName, planted: &dyn Fn(String) -> String) -> Self {
+    pub(crate) fn of(schema: &SchemaName, ring: Ring, planted: &dyn Fn(String) -> String) -> Self {
         // Each shard's row is locked against a new owner while its token is ours and the turn before
         // ours is there; then the turn is inserted, and everything else joins what that gave. A
         // repeated statement inserts no turn, and so changes nothing.
@@ -95,35 +110,56 @@ impl Statements {
              removed AS ( \
                DELETE FROM @timer t USING unnest($27::int2[], $28::uuid[]) AS u(shard, hash) \
                WHERE u.shard IN (SELECT shard FROM f) \
-                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash = ANY (ARRAY[u.hash]))";
+                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash = ANY (ARRAY[u.hash])";
+        // What becomes done leaves `timer`, and takes its payload along. Of the parts of a statement none
+        // sees what another one writes: what is taken out of the ring was there before.
+        let done = " RETURNING t.shard, t.hash, t.payload), \
+             kept AS ( \
+               INSERT INTO @done (shard, slot, hash, revision, due, keep_until, queue, key, body, \
+                 payload) \
+               SELECT u.shard, u.slot, u.hash, u.revision, u.due, u.keep_until, u.queue, u.key, \
+                 u.body, coalesce(u.payload, r.payload) \
+               FROM unnest($29::int2[], $30::int2[], $31::uuid[], $32::int8[], $33::int8[], \
+                 $34::int8[], $35::text[], $36::text[], $37::bytea[], $38::bytea[]) \
+                 AS u(shard, slot, hash, revision, due, keep_until, queue, key, body, payload) \
+               LEFT JOIN removed r ON r.shard = u.shard AND r.hash = u.hash \
+               WHERE u.shard IN (SELECT shard FROM f) \
+               AND (u.payload IS NOT NULL OR r.payload IS NOT NULL)), \
+             replaced AS ( \
+               DELETE FROM @done d USING unnest($39::int2[], $40::uuid[]) AS u(shard, hash) \
+               WHERE u.shard IN (SELECT shard FROM f) \
+                 AND d.shard = ANY (ARRAY[u.shard]) AND d.hash = ANY (ARRAY[u.hash])";
         // The last change of a name wins; every change counts.
         let settings = format!(
-            ", changed AS MATERIALIZED ( \
+            "), changed AS MATERIALIZED ( \
                SELECT c.place, c.name, c.value, row_number() OVER (ORDER BY c.place) AS nth, \
                lead(c.place) OVER (PARTITION BY c.name ORDER BY c.place) IS NULL AS is_last \
-               FROM unnest($29::int2[], $30::int8[], $31::text[], $32::bytea[]) \
+               FROM unnest($41::int2[], $42::int8[], $43::text[], $44::bytea[]) \
                  AS c(shard, place, name, value) WHERE c.shard IN (SELECT shard FROM f)), \
              m AS MATERIALIZED ( \
                UPDATE @meta SET settings_version = settings_version + {} + n.n, \
                  settings_timeline = {TIMELINE} \
                FROM (SELECT count(*) AS n FROM changed) AS n WHERE n.n > 0 \
                RETURNING settings_version - n.n AS before), \
-             kept AS ( \
+             set AS ( \
                INSERT INTO @setting (name, version, value) \
                SELECT c.name, m.before + c.nth, c.value FROM changed c, m \
                WHERE c.is_last AND c.value IS NOT NULL \
                ON CONFLICT (name) DO UPDATE SET version = excluded.version, value = excluded.value), \
              dropped AS ( \
                DELETE FROM @setting s USING changed c, m \
-               WHERE c.is_last AND c.value IS NULL AND s.name = c.name)",
+               WHERE c.is_last AND c.value IS NULL AND s.name = c.name",
             left_out("settings_timeline"),
         );
-        let end = " SELECT shard FROM f";
+        let end = ") SELECT shard FROM f";
         Self {
+            schema: schema.clone(),
+            ring,
             turn: schema.sql("turn", &planted(format!("{fence}{end}"))),
+            turn_with_done: schema.sql("turn_with_done", &planted(format!("{fence}{done}{end}"))),
             turn_with_settings: schema.sql(
                 "turn_with_settings",
-                &planted(format!("{fence}{settings}{end}")),
+                &planted(format!("{fence}{done}{settings}{end}")),
             ),
             became: schema.sql(
                 "became",
@@ -155,68 +191,94 @@ impl Statements {
                 "owner",
                 "SELECT fence, token, owner FROM @shard WHERE shard = $1",
             ),
-            states: schema.sql(
-                "states",
-                "SELECT n.hash, t.state FROM unnest($2::uuid[]) AS n(hash) CROSS JOIN LATERAL ( \
-                   SELECT state FROM @timer t WHERE t.shard = $1 AND t.hash = n.hash LIMIT 1) AS t",
+            kinds: schema.sql(
+                "kinds",
+                "SELECT n.hash, t.state, t.wake FROM unnest($2::uuid[]) AS n(hash) \
+                 CROSS JOIN LATERAL ( \
+                   SELECT state, wake FROM @timer WHERE shard = $1 AND hash = n.hash \
+                   UNION ALL SELECT 'd', keep_until FROM @done WHERE shard = $1 AND hash = n.hash \
+                   LIMIT 1) AS t",
             ),
             prune: schema.sql("prune", "DELETE FROM @turn WHERE shard = $1 AND seq < $2"),
             // What is not wanted any more, since the payloads before it are long enough, comes without
             // its place.
             names: schema.sql(
                 "names",
-                "SELECT queue, key, revision, due, state, body, payload FROM ( \
+                "SELECT queue, key, revision, due, state, body, payload, \
+                 (SELECT token = $4 FROM @shard WHERE shard = $1) FROM ( \
                  SELECT n.i, t.*, sum(coalesce(octet_length(t.payload), 0)) OVER (ORDER BY n.i) \
                  - coalesce(octet_length(t.payload), 0) AS before \
                  FROM unnest($2::uuid[]) WITH ORDINALITY AS n(hash, i) \
-                 LEFT JOIN LATERAL (SELECT * FROM @timer t WHERE t.shard = $1 AND t.hash = n.hash \
-                   LIMIT 1) AS t ON true) AS found \
+                 LEFT JOIN LATERAL ( \
+                   SELECT queue, key, revision, due, state, body, payload FROM @timer \
+                   WHERE shard = $1 AND hash = n.hash \
+                   UNION ALL SELECT queue, key, revision, due, 'd', body, payload FROM @done \
+                   WHERE shard = $1 AND hash = n.hash \
+                   AND slot IN ($5, $6, $7, $8, $9, $10, $11, $12, $13) LIMIT 1) AS t ON true) AS found \
                  WHERE before <= $3 ORDER BY i",
             ),
             due: schema.sql(
                 "due",
                 "SELECT wake, revision, state, queue, key FROM @timer WHERE shard = $1 \
                  AND clock = $2 AND wake IS NOT NULL AND (wake, revision) >= ($3, $4) \
-                 AND wake <= $5 ORDER BY wake, revision LIMIT $6",
+                 AND wake <= $5 AND state <> 'd' ORDER BY wake, revision LIMIT $6",
             ),
             // One entry more than may be looked at, and one record more than is wanted: so the page
             // knows whether it is the last.
             list: schema.sql(
                 "list",
                 "WITH seen AS MATERIALIZED ( \
-                   SELECT due, revision, hash, state, key, octet_length(payload) AS bytes, \
-                   row_number() OVER (ORDER BY due, revision) AS place FROM @timer \
-                   WHERE shard = $1 AND queue = $2 AND (due, revision) >= ($3, $4) \
-                   AND due <= $5 ORDER BY due, revision LIMIT $6), \
+                   SELECT due, revision, hash, slot, state, key, octet_length(payload) AS bytes, \
+                   row_number() OVER (ORDER BY due, revision) AS place FROM ( \
+                     SELECT due, revision, hash, NULL::int2 AS slot, state, key, payload \
+                     FROM @timer WHERE shard = $1 AND queue = $2 \
+                     AND (due, revision) >= ($3, $4) AND due <= $5 \
+                     UNION ALL SELECT due, revision, hash, slot, 'd'::\"char\", key, payload \
+                     FROM @done WHERE shard = $1 AND queue = $2 \
+                     AND (due, revision) >= ($3, $4) AND due <= $5) AS both_of_them \
+                   ORDER BY due, revision LIMIT $6), \
                  wanted AS MATERIALIZED ( \
                    SELECT seen.*, row_number() OVER w AS nth, sum(bytes) OVER w - bytes AS before \
                    FROM seen WHERE place < $6 AND ($7::\"char\" IS NULL OR state = $7) \
                    AND ($8::text IS NULL OR starts_with(key, $8)) \
                    WINDOW w AS (ORDER BY due, revision)) \
-                 SELECT s.due, s.revision, w.nth, t.queue, t.key, w.revision, w.due, w.state, t.body, \
+                 SELECT s.due, s.revision, w.nth, t.queue, w.key, w.revision, w.due, w.state, t.body, \
                    CASE WHEN w.nth < $9 AND w.before < $10 THEN t.payload END \
                  FROM (SELECT \
                    (SELECT due FROM seen WHERE place = $6 - 1 AND EXISTS \
                      (SELECT FROM seen WHERE place = $6)) AS due, \
                    (SELECT revision FROM seen WHERE place = $6 - 1) AS revision) AS s \
                  LEFT JOIN wanted w ON w.nth <= $9 \
-                 LEFT JOIN LATERAL (SELECT * FROM @timer t WHERE t.shard = $1 AND t.hash = w.hash \
-                   LIMIT 1) AS t ON true ORDER BY w.nth",
+                 LEFT JOIN LATERAL ( \
+                   SELECT queue, body, payload FROM @timer \
+                   WHERE w.slot IS NULL AND shard = $1 AND hash = w.hash \
+                   UNION ALL SELECT queue, body, payload FROM @done \
+                   WHERE slot = w.slot AND shard = $1 AND hash = w.hash LIMIT 1) AS t ON true \
+                 ORDER BY w.nth",
             ),
             counts: schema.sql(
                 "counts",
-                "SELECT queue, state, count(*) FROM @timer WHERE shard = $1 \
-                 GROUP BY queue, state ORDER BY queue",
+                "SELECT queue, state, count(*) FROM ( \
+                   SELECT queue, state FROM @timer \
+                   WHERE shard = $1 AND (state <> 'd' OR wake >= $2) \
+                   UNION ALL SELECT queue, 'd' FROM @done WHERE shard = $1 AND keep_until >= $2 \
+                 ) AS both_of_them GROUP BY queue, state ORDER BY queue",
             ),
             // One statement: the counts are those after that turn.
             count: schema.sql(
                 "count",
-                "SELECT s.seq, c.queue, c.state, c.count \
+                "SELECT s.seq, c.queue, c.state, c.slice, c.count \
                  FROM (SELECT max(seq) AS seq FROM @turn WHERE shard = $1) AS s LEFT JOIN ( \
-                   SELECT queue, state, count(*) AS count FROM ( \
-                     SELECT queue, state FROM @timer \
-                     WHERE shard = $1 AND hash >= $2 AND hash <= $3 LIMIT $4) AS page \
-                   GROUP BY queue, state) AS c ON true",
+                   SELECT queue, state, slice, count(*) AS count FROM ( \
+                     SELECT queue, state, CASE WHEN state = 'd' \
+                       THEN div(wake::numeric + 9223372036854775808, $5::int8::numeric)::int8 END \
+                       AS slice \
+                     FROM @timer WHERE shard = $1 AND hash >= $2 AND hash <= $3 \
+                     UNION ALL SELECT queue, 'd', \
+                       div(keep_until::numeric + 9223372036854775808, $5::int8::numeric)::int8 \
+                     FROM @done WHERE shard = $1 AND hash >= $2 AND hash <= $3 \
+                     LIMIT $4) AS page \
+                   GROUP BY queue, state, slice) AS c ON true",
             ),
             saved_counts: schema.sql(
                 "saved_counts",
@@ -231,6 +293,20 @@ impl Statements {
                    $4::bytea[]) AS n(shard, seq, token, counts) JOIN @turn t USING (shard, seq, token) \
                  ON CONFLICT (shard) DO UPDATE SET seq = excluded.seq, token = excluded.token, \
                    counts = excluded.counts",
+            ),
+            // Nobody owns what is past: each is looked at again once its row is locked.
+            forget_outside: schema.sql(
+                "forget_outside",
+                &format!(
+                    "DELETE FROM @timer t USING ( \
+                       SELECT p.shard, p.hash FROM unnest($1::int2[]) AS n(shard) \
+                       CROSS JOIN LATERAL ( \
+                         SELECT shard, hash FROM @timer WHERE shard = n.shard AND clock = 'w' \
+                         AND wake <= {past} AND state = 'd' ORDER BY wake LIMIT 200 \
+                         FOR UPDATE SKIP LOCKED) AS p) AS u \
+                     WHERE t.shard = u.shard AND t.hash = u.hash AND t.state = 'd'",
+                    past = past(ring),
+                ),
             ),
             settings_version: schema.sql("settings_version", "SELECT settings_version FROM @meta"),
             note_loss: schema.sql(
@@ -249,6 +325,46 @@ impl Statements {
             ),
         }
     }
+}
+
+impl Statements {
+    /// Whether the table of a slot has anything.
+    fn has_any(&self, slot: i16) -> String {
+        let text = format!("SELECT EXISTS (SELECT FROM @done_{slot})");
+        self.schema.sql("has_any", &text).text
+    }
+
+    /// Empties the table of a slot. One record that is kept still, by a clock that was set ahead once, makes
+    /// it slow and not wrong. The table is locked last: commits wait for who waits for the lock.
+    fn forget(&self, slot: i16) -> String {
+        let text = format!(
+            "DO $$ DECLARE past int8 := {past}; \
+             BEGIN \
+               IF EXISTS (SELECT FROM @done_{slot} WHERE keep_until > past) THEN \
+                 DELETE FROM @done_{slot} WHERE ctid = ANY (ARRAY( \
+                   SELECT ctid FROM @done_{slot} WHERE keep_until <= past LIMIT 1000 \
+                   FOR UPDATE SKIP LOCKED)); \
+                 RETURN; \
+               END IF; \
+               SET LOCAL lock_timeout = '50ms'; \
+               LOCK TABLE @done_{slot} IN ACCESS EXCLUSIVE MODE; \
+               IF NOT EXISTS (SELECT FROM @done_{slot} WHERE keep_until > past) THEN \
+                 TRUNCATE @done_{slot}; \
+               END IF; \
+             END $$",
+            past = past(self.ring),
+        );
+        self.schema.sql("forget", &text).text
+    }
+}
+
+/// Until when a record was kept at the most that nobody keeps any more, by the server's clock.
+fn past(ring: Ring) -> String {
+    let guard = ring.guard().as_micros();
+    format!(
+        "((extract(epoch FROM clock_timestamp()) * 1000000)::int8 - {guard} \
+         - 9223372036854775807 - 1)"
+    )
 }
 
 /// A connection that does them.
@@ -277,7 +393,7 @@ impl Session for SqlSession {
     fn turn(&mut self, entries: &[Entry<'_, '_>]) -> Result<Made, Failure> {
         let mut batch = Batch::default();
         for entry in entries {
-            let added = batch.add(entry);
+            let added = batch.add(entry, self.statements.ring);
             added.map_err(|error| {
                 Failure::Unwritable(format!("a record cannot be written: {error}"))
             })?;
@@ -343,13 +459,15 @@ impl Session for SqlSession {
         }))
     }
 
-    fn states(&mut self, shard: Shard, names: &[Bits]) -> Result<Vec<(Bits, StateKind)>, Failure> {
+    fn kinds(&mut self, shard: Shard, names: &[Bits]) -> Result<Vec<(Bits, Kind)>, Failure> {
         let params: Params<'_> = &[&shard.0.cast_signed(), &names];
-        let rows = Self::ask(&mut self.link, &self.statements.states, params)?;
-        let states = rows.iter();
-        Ok(states
-            .filter_map(|row| Some((row.get(0), body::kind_of(row.get(1))?)))
-            .collect())
+        let rows = Self::ask(&mut self.link, &self.statements.kinds, params)?;
+        let kinds = rows.iter().filter_map(|row| {
+            let keep_until = timestamp(row.get::<_, Option<i64>>(2).unwrap_or_default());
+            let kind = Kind::of(body::kind_of(row.get(1))?, keep_until, self.statements.ring);
+            Some((row.get(0), kind))
+        });
+        Ok(kinds.collect())
     }
 
     fn prune(&mut self, shard: Shard, seq: i64) -> Result<(), Failure> {
@@ -361,10 +479,20 @@ impl Session for SqlSession {
         &mut self,
         shard: Shard,
         names: &[Bits],
+        reach: Reach,
         bytes: usize,
     ) -> Result<Vec<Option<RecordRow>>, Failure> {
-        let params: Params<'_> = &[&shard.0.cast_signed(), &names, &limit(bytes)];
-        let rows = Self::ask(&mut self.link, &self.statements.names, params)?;
+        let (number, limited) = (shard.0.cast_signed(), limit(bytes));
+        let slots = reach.slots.numbers();
+        let mut params: Vec<&(dyn ToSql + Sync)> = vec![&number, &names, &limited, &reach.token];
+        params.extend(slots.iter().map(|slot| slot as &(dyn ToSql + Sync)));
+        let rows = Self::ask(&mut self.link, &self.statements.names, &params)?;
+        let is_ours = rows
+            .first()
+            .is_none_or(|row| row.get::<_, Option<bool>>(7) == Some(true));
+        if !is_ours && reach.slots != Slots::ALL {
+            return self.names(shard, names, Reach::ALL, bytes);
+        }
         let rows = rows.iter();
         Ok(rows
             .map(|row| row.get::<_, Option<&str>>(0).map(|_| record(row, 0)))
@@ -439,8 +567,13 @@ impl Session for SqlSession {
         Ok(page)
     }
 
-    fn counts(&mut self, shard: Shard) -> Result<Vec<(QueueName, StateKind, u64)>, Failure> {
-        let params: Params<'_> = &[&shard.0.cast_signed()];
+    fn counts(
+        &mut self,
+        shard: Shard,
+        kept_from: Timestamp,
+    ) -> Result<Vec<(QueueName, StateKind, u64)>, Failure> {
+        let kept_from = number::stored(kept_from.as_micros());
+        let params: Params<'_> = &[&shard.0.cast_signed(), &kept_from];
         let rows = Self::ask(&mut self.link, &self.statements.counts, params)?;
         let rows = rows.iter();
         Ok(rows
@@ -458,17 +591,23 @@ impl Session for SqlSession {
         page: (Bits, Bits),
         limited: usize,
     ) -> Result<Counted, Failure> {
-        let params: Params<'_> = &[&shard.0.cast_signed(), &page.0, &page.1, &limit(limited)];
+        let slice = self.statements.ring.micros().cast_signed();
+        let limited = limit(limited);
+        let params: Params<'_> = &[&shard.0.cast_signed(), &page.0, &page.1, &limited, &slice];
         let rows = Self::ask(&mut self.link, &self.statements.count, params)?;
         let seq = rows.first().and_then(|row| row.get::<_, Option<i64>>(0));
         let counts = rows.iter().filter_map(|row| {
             let queue = QueueName::from_text(row.get::<_, Option<&str>>(1)?).ok()?;
-            let count = u64::try_from(row.get::<_, i64>(3)).ok()?;
-            Some((queue, body::kind_of(row.get(2))?, count))
+            let count = u64::try_from(row.get::<_, i64>(4)).ok()?;
+            let kind = match (body::kind_of(row.get(2))?, row.get::<_, Option<i64>>(3)) {
+                (StateKind::Done, Some(slice)) => Kind::Done(slice.cast_unsigned()),
+                (kind, _) => Kind::Not(kind),
+            };
+            Some((queue, kind, count))
         });
         Ok(Counted {
             seq: seq.unwrap_or(0),
-            by_state: counts.collect(),
+            by_kind: counts.collect(),
         })
     }
 
@@ -485,6 +624,29 @@ impl Session for SqlSession {
         let bytes: Vec<_> = counts.iter().map(|it| it.counts.as_slice()).collect();
         let params: Params<'_> = &[&shards, &seqs, &tokens, &bytes];
         Self::ask(&mut self.link, &self.statements.save_counts, params).map(drop)
+    }
+
+    fn forget(&mut self, slice: u64) -> Result<bool, Failure> {
+        let slot = Ring::slot(slice);
+        let has_any = Sql {
+            name: HAS_ANY[usize::from(slot.unsigned_abs())],
+            text: self.statements.has_any(slot),
+        };
+        for has_tried in [false, true] {
+            let rows = Self::ask(&mut self.link, &has_any, &[])?;
+            let is_empty = rows.first().is_some_and(|row| !row.get::<_, bool>(0));
+            if is_empty || has_tried {
+                return Ok(is_empty);
+            }
+            let forget = self.statements.forget(slot);
+            self.link.execute(&forget, FORGETTING)?;
+        }
+        Ok(false)
+    }
+
+    fn forget_outside(&mut self, shards: &[Shard]) -> Result<(), Failure> {
+        let shards: Vec<_> = shards.iter().map(|shard| shard.0.cast_signed()).collect();
+        Self::ask(&mut self.link, &self.statements.forget_outside, &[&shards]).map(drop)
     }
 
     fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure> {
@@ -578,7 +740,49 @@ struct Batch<'a> {
     payloads: Vec<&'a [u8]>,
     narrow: Rows,
     removed: (Vec<i16>, Vec<Bits>),
+    done: DoneRows<'a>,
+    /// What is taken out of the ring.
+    replaced: (Vec<i16>, Vec<Bits>),
     settings: SettingRows<'a>,
+}
+
+/// What goes into the ring.
+#[derive(Default)]
+struct DoneRows<'a> {
+    shards: Vec<i16>,
+    slots: Vec<i16>,
+    hashes: Vec<Bits>,
+    revisions: Vec<i64>,
+    dues: Vec<i64>,
+    keeps: Vec<i64>,
+    queues: Vec<&'a str>,
+    keys: Vec<&'a str>,
+    bodies: Vec<Vec<u8>>,
+    /// None if it is that of the row in `timer`.
+    payloads: Vec<Option<&'a [u8]>>,
+}
+
+impl<'a> DoneRows<'a> {
+    fn add(
+        &mut self,
+        shard: i16,
+        named: &Named<'a>,
+        (record, keep_until): (&'a Record, Timestamp),
+        ring: Ring,
+    ) -> Result<(), postcard::Error> {
+        self.bodies.push(body::encode(record)?);
+        self.shards.push(shard);
+        self.slots.push(Ring::slot(ring.slice(keep_until)));
+        self.hashes.push(named.hash);
+        self.revisions.push(number::stored(record.revision.0));
+        self.dues.push(number::stored(record.due.as_micros()));
+        self.keeps.push(number::stored(keep_until.as_micros()));
+        self.queues.push(record.name.queue.as_str());
+        self.keys.push(record.name.key.as_str());
+        let payload = record.payload.as_slice();
+        self.payloads.push((!named.narrow).then_some(payload));
+        Ok(())
+    }
 }
 
 /// The changes of settings.
@@ -588,6 +792,14 @@ struct SettingRows<'a> {
     places: Vec<i64>,
     names: Vec<&'a str>,
     values: Vec<Option<&'a [u8]>>,
+}
+
+/// Until when a record is kept that is done.
+fn kept_until(record: &Record) -> Option<Timestamp> {
+    match record.state {
+        State::Done { keep_until, .. } => Some(keep_until),
+        _ => None,
+    }
 }
 
 /// Under which right each shard's turn is made.
@@ -633,7 +845,7 @@ impl Rows {
 }
 
 impl<'a> Batch<'a> {
-    fn add(&mut self, entry: &Entry<'a, '_>) -> Result<(), postcard::Error> {
+    fn add(&mut self, entry: &Entry<'a, '_>, ring: Ring) -> Result<(), postcard::Error> {
         let shard = entry.shard.0.cast_signed();
         let (fence, after) = (&mut self.fence, &entry.after);
         fence.shards.push(shard);
@@ -648,6 +860,17 @@ impl<'a> Batch<'a> {
             return Ok(());
         };
         for named in &turn.names {
+            if named.may_be_done() {
+                self.replaced.0.push(shard);
+                self.replaced.1.push(named.hash);
+            }
+            let keep_until = named.record.and_then(kept_until);
+            if let (Some(record), Some(keep_until)) = (named.record, keep_until) {
+                self.done.add(shard, named, (record, keep_until), ring)?;
+                self.removed.0.push(shard);
+                self.removed.1.push(named.hash);
+                continue;
+            }
             match named.record {
                 Some(record) if named.narrow => self.narrow.add(shard, named.hash, record)?,
                 Some(record) => {
@@ -705,8 +928,28 @@ impl<'a> Batch<'a> {
             &self.removed.0,
             &self.removed.1,
         ];
-        if self.settings.shards.is_empty() {
+        let (done, replaced) = (&self.done, &self.replaced);
+        let has_settings = !self.settings.shards.is_empty();
+        if done.shards.is_empty() && replaced.0.is_empty() && !has_settings {
             return run(&statements.turn, &params);
+        }
+        let of_ring: [&(dyn ToSql + Sync); 12] = [
+            &done.shards,
+            &done.slots,
+            &done.hashes,
+            &done.revisions,
+            &done.dues,
+            &done.keeps,
+            &done.queues,
+            &done.keys,
+            &done.bodies,
+            &done.payloads,
+            &replaced.0,
+            &replaced.1,
+        ];
+        params.extend(of_ring);
+        if !has_settings {
+            return run(&statements.turn_with_done, &params);
         }
         let settings: [&(dyn ToSql + Sync); 4] = [
             &self.settings.shards,

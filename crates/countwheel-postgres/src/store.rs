@@ -14,12 +14,12 @@ use countwheel_durable::{
     Record, Revision, Settings, SettingsVersion, Shards, StateKind, TimerName, Trouble,
     TroubleReason,
 };
-use countwheel_time::{Clock, Instant, SystemClock};
+use countwheel_time::{Clock, Instant, SystemClock, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio_postgres::config::SslMode;
 
 use crate::bits::Bits;
-use crate::commit::{Held, Named, Turn};
+use crate::commit::{Held, Turn};
 use crate::counts::Counts;
 use crate::hash::NameHash;
 use crate::keeper::{Keeper, KeeperThread, OwnedShards};
@@ -27,8 +27,9 @@ use crate::link::{Link, Route};
 use crate::migrate::{self, Planned};
 use crate::planted::planted;
 use crate::read::{self, unanswered};
+use crate::ring::Ring;
 use crate::schema::{self, Cluster, FIRST_TIMELINE, LEFT_OUT, SchemaName};
-use crate::session::{Entry, Failure, Session};
+use crate::session::{Entry, Failure, Kind, Reach, Session};
 use crate::snapshots::Snapshots;
 use crate::sql::{SqlSession, Statements};
 use crate::{PostgresError, PostgresOptions, checks, tls};
@@ -90,6 +91,7 @@ type Tokens = Box<dyn Fn() -> Result<Bits, getrandom::Error> + Send + Sync>;
 
 /// A shard of this process.
 pub(crate) struct Owned {
+    token: Bits,
     /// Held during a commit.
     held: Mutex<Held>,
     pub(crate) counts: Mutex<Counts>,
@@ -158,7 +160,8 @@ impl fmt::Debug for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Makes the tables of a cluster of `shards`, in one transaction. The number of shards is for good.
+    /// Makes the tables of a cluster of `shards`, in one transaction. The number of shards is for good, and
+    /// so is [for how long](PostgresOptions::keep_done) done timers can be kept.
     ///
     /// # Errors
     /// [`PostgresError::Exists`] if the schema has a cluster; any other if the database cannot hold one.
@@ -166,7 +169,7 @@ impl PostgresStore {
         let (schema, route) = parsed(options)?;
         let mut link = link(&route, options)?;
         checks::check(&mut link, options)?;
-        schema::make(&mut link, &schema, shards)
+        schema::make(&mut link, &schema, shards, Ring::of(options.keep_done))
     }
 
     /// Upgrades the tables of an earlier version of this program, step by step, while an owner may be at work.
@@ -241,6 +244,14 @@ impl PostgresStore {
         let durability = checks::check(one, options)?;
         checks::check_pooler(one, other)?;
         let cluster = schema::find(one, &schema)?;
+        let longest = cluster.ring.longest();
+        if options.keep_done > longest {
+            return Err(PostgresError::KeptTooLong {
+                schema: options.schema.clone(),
+                wanted: options.keep_done,
+                longest,
+            });
+        }
         schema::check_rights(one, &schema)?;
         let another = |within| Link::new(route.clone(), within).map_err(|error| system(&error));
         let mut probe = another(options.exchange_within.min(PROBE_WITHIN / 2))?;
@@ -257,7 +268,7 @@ impl PostgresStore {
             Some(node) => Bits(node.to_be_bytes()),
             None => Bits::random().map_err(|error| system(&error))?,
         };
-        let statements = Arc::new(Statements::of(&schema, planted));
+        let statements = Arc::new(Statements::of(&schema, cluster.ring, planted));
         let session = |link| {
             let session = SqlSession::new(link, Arc::clone(&statements));
             Box::new(session) as Box<dyn Session>
@@ -289,7 +300,7 @@ impl PostgresStore {
     ) -> Self {
         let owned = OwnedShards::default();
         Self {
-            keeper: Keeper::new(keeper, Arc::clone(&owned)),
+            keeper: Keeper::new(keeper, Arc::clone(&owned), cluster.ring, Arc::clone(&clock)),
             keeper_thread: None,
             counted_at_once: COUNTED_AT_ONCE,
             node,
@@ -417,6 +428,7 @@ impl PostgresStore {
         }
         let is_counted = counts.are_exact();
         let owned = Arc::new(Owned {
+            token: held.token,
             held: Mutex::new(held),
             counts: Mutex::new(counts),
             told: AtomicI64::new(0),
@@ -439,9 +451,10 @@ impl PostgresStore {
         shard: Shard,
         held: &Held,
     ) -> Result<Counts, StoreError> {
+        let ring = self.cluster.ring;
         let (seq, made_by) = (held.seq, held.made_by);
         let saved = session.saved_counts(shard).map_err(unanswered)?;
-        if let Some(counts) = saved.and_then(|bytes| Counts::of_bytes(&bytes, seq, made_by)) {
+        if let Some(counts) = saved.and_then(|bytes| Counts::of_bytes(&bytes, seq, made_by, ring)) {
             return Ok(counts);
         }
         let all = (Bits([0; 16]), Bits([u8::MAX; 16]));
@@ -450,15 +463,15 @@ impl PostgresStore {
             Ok(some) => some,
             // From a cold disk, page by page.
             Err(Failure::Refused(refusal)) if refusal.took_too_long() => {
-                return Ok(Counts::begun(seq, made_by));
+                return Ok(Counts::begun(seq, made_by, ring));
             }
             Err(failure) => return Err(unanswered(failure)),
         };
-        let count: u64 = some.by_state.iter().map(|(.., count)| count).sum();
+        let count: u64 = some.by_kind.iter().map(|(.., count)| count).sum();
         Ok(
             match usize::try_from(count).is_ok_and(|count| count <= limit) {
-                true => Counts::whole(some, made_by),
-                false => Counts::begun(seq, made_by),
+                true => Counts::whole(some, made_by, ring),
+                false => Counts::begun(seq, made_by, ring),
             },
         )
     }
@@ -547,22 +560,42 @@ impl PostgresStore {
         }
     }
 
-    /// In which states the names of a turn are before it.
-    fn states_before(&self, turn: &Turn<'_>) -> Result<Vec<Option<StateKind>>, StoreError> {
-        let looked =
-            |named: &&Named<'_>| matches!(named.before, Before::Unknown | Before::Unreadable);
-        let hashes: Vec<_> = turn.names.iter().filter(looked).map(|it| it.hash).collect();
+    /// As what the names of a turn count before it. Until when a done one is kept, nobody says: it is looked
+    /// for.
+    fn kinds_before(&self, turn: &Turn<'_>) -> Result<Vec<Option<Kind>>, StoreError> {
+        let looked = turn.names.iter().filter(|named| named.may_be_done());
+        let hashes: Vec<_> = looked.map(|it| it.hash).collect();
         let mut found = HashMap::new();
         if !hashes.is_empty() {
-            let states = self.readers.one().states(turn.shard, &hashes);
-            found.extend(states.map_err(unanswered)?);
+            let kinds = self.readers.one().kinds(turn.shard, &hashes);
+            found.extend(kinds.map_err(unanswered)?);
         }
         let before = turn.names.iter().map(|named| match named.before {
             Before::Absent => None,
-            Before::Present(kind) | Before::SamePayload(kind) => Some(kind),
-            Before::Unknown | Before::Unreadable => found.get(&named.hash).copied(),
+            Before::Present(StateKind::Done) if planted!(PostgresDoneIsNew) => {
+                Some(Kind::Done(self.cluster.ring.slice(self.clock.timestamp())))
+            }
+            Before::Present(kind) | Before::SamePayload(kind) if kind != StateKind::Done => {
+                Some(Kind::Not(kind))
+            }
+            _ => found.get(&named.hash).copied(),
         });
         Ok(before.collect())
+    }
+
+    /// Where names of a shard are looked for.
+    fn reach_of(&self, shard: Shard) -> Reach {
+        let owned = self.owned.read();
+        owned.get(&shard).map_or(Reach::ALL, |owned| Reach {
+            token: owned.token,
+            slots: owned.counts.lock().slots(),
+        })
+    }
+
+    /// Done timers are counted that are kept until then or later.
+    fn kept_from(&self) -> Timestamp {
+        let ring = self.cluster.ring;
+        Timestamp::from_micros(ring.slice(self.clock.timestamp()) * ring.micros())
     }
 
     /// Makes commits of several shards on the lane of the first.
@@ -578,7 +611,7 @@ impl PostgresStore {
         let mut owned = Vec::new();
         for wanted in commits.iter_mut() {
             let ready = self.owner(session, wanted.lease).and_then(|owned| {
-                let before = self.states_before(&wanted.turn)?;
+                let before = self.kinds_before(&wanted.turn)?;
                 Ok((owned, before))
             });
             match ready {
@@ -900,7 +933,7 @@ struct Wanted<'a> {
     at: usize,
     lease: Lease,
     turn: Turn<'a>,
-    before: Vec<Option<StateKind>>,
+    before: Vec<Option<Kind>>,
     /// The number of the turn that has its changes.
     made_as: i64,
     result: Option<Result<(), StoreError>>,
@@ -996,6 +1029,7 @@ struct Tried {
 impl Default for Owned {
     fn default() -> Self {
         Self {
+            token: Bits([0; 16]),
             held: Mutex::new(Held {
                 token: Bits([0; 16]),
                 fence: Fence(0),
@@ -1005,7 +1039,7 @@ impl Default for Owned {
                 clock: None,
                 timeline: 0,
             }),
-            counts: Mutex::new(Counts::begun(0, None)),
+            counts: Mutex::new(Counts::begun(0, None, Ring::of(Duration::ZERO))),
             told: AtomicI64::new(0),
         }
     }
@@ -1063,7 +1097,7 @@ impl Store for PostgresStore {
             store_id: shard.id(self.cluster.id),
             last_revision: held.revision,
             clock: held.clock,
-            forgets_done: false,
+            forgets_done: true,
         })
     }
 
@@ -1111,7 +1145,8 @@ impl Store for PostgresStore {
 
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
         self.may_read(shard)?;
-        read::get(&mut **self.readers.one(), &self.cluster.hash, shard, name)
+        let place = (shard, self.reach_of(shard));
+        read::get(&mut **self.readers.one(), &self.cluster.hash, place, name)
     }
 
     fn get_many(
@@ -1121,8 +1156,8 @@ impl Store for PostgresStore {
         bytes: usize,
     ) -> Result<Found, StoreError> {
         self.may_read(shard)?;
-        let hash = &self.cluster.hash;
-        read::get_many(&mut **self.readers.one(), hash, shard, names, bytes)
+        let (hash, place) = (&self.cluster.hash, (shard, self.reach_of(shard)));
+        read::get_many(&mut **self.readers.one(), hash, place, names, bytes)
     }
 
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
@@ -1137,10 +1172,10 @@ impl Store for PostgresStore {
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         let Some(owned) = self.owned.read().get(&shard).cloned() else {
-            return read::counts(&mut **self.readers.one(), shard);
+            return read::counts(&mut **self.readers.one(), shard, self.kept_from());
         };
         let counts = owned.counts.lock();
-        Ok(counts.queues())
+        Ok(counts.queues(self.clock.timestamp()))
     }
 
     fn counts_are_exact(&self, shard: Shard) -> bool {

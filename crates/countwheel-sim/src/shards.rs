@@ -129,6 +129,8 @@ pub struct Report {
     pub removed: u64,
     /// Timers given up.
     pub dead: u64,
+    /// Timers that were done and that the store has forgotten.
+    pub forgotten: u64,
     /// A hash over everything that was let out, in order.
     pub trace: u64,
 }
@@ -159,6 +161,7 @@ impl Report {
         self.done += other.done;
         self.removed += other.removed;
         self.dead += other.dead;
+        self.forgotten += other.forgotten;
         self.trace = self.trace.wrapping_add(other.trace);
     }
 }
@@ -171,7 +174,7 @@ impl fmt::Display for Report {
              owner that did not know, {} of those within its turn; {} turns fenced, {} refused, {} \
              answers lost, {} leases ended before an attempt, {} owners killed, {} times commits were made \
              together, {} commits learned of by the next owner; {} hand-overs, {} boots, {} clock steps, {} failovers that lost \
-             commits of {} shards, told to {} owners; {} done, {} removed, {} dead",
+             commits of {} shards, told to {} owners; {} done, {} removed, {} dead, {} forgotten",
             self.seeds,
             self.turns,
             self.requests,
@@ -195,6 +198,7 @@ impl fmt::Display for Report {
             self.done,
             self.removed,
             self.dead,
+            self.forgotten,
         )
     }
 }
@@ -340,7 +344,7 @@ impl World {
             within: Duration::ZERO,
         };
         let retry = Duration::from_micros(*draw.pick(&[1_000, 100_000, 5_000_000]));
-        let config = Config {
+        let mut config = Config {
             window: usize::try_from(*draw.pick(&[2, 8, 100_000])).unwrap_or(2),
             max_in_flight: usize::try_from(*draw.pick(&[1, 3, 256])).unwrap_or(1),
             catch_up_per_second: *draw.pick(&[10, 1_000]),
@@ -365,11 +369,15 @@ impl World {
         let kinds = [Kind::Memory, Kind::Memory, Kind::Log, Kind::Tables];
         let kind = options.kind.unwrap_or(*draw.pick(&kinds));
         let mut plan = plan;
-        let watch = (kind == Kind::Postgres).then(|| plan.connect(seed, &time));
+        let watch = (kind == Kind::Postgres).then(|| {
+            let (watch, kept) = plan.connect(seed, &time);
+            config.keep_done = kept;
+            watch
+        });
         let store: Arc<dyn Kept> = match &watch {
             Some(watch) => {
                 let observer = watch.server.observer();
-                connected(&observer, 0, &ManualClock::new(), plan.within)
+                connected(&observer, 0, &watch.clock, plan.within)
             }
             None => {
                 let opened = Machine::new(kind, seed).open();
@@ -388,7 +396,7 @@ impl World {
             boots: 0,
         });
         let nodes = nodes.collect();
-        let model = Model::new(config.max_interruptions, retry);
+        let model = Model::new(config.max_interruptions, config.keep_done, retry);
         Self {
             doubts: (0..plan.shards).map(|_| None).collect(),
             slack: vec![0; usize::from(plan.shards)],
@@ -430,9 +438,11 @@ impl World {
             done,
             removed,
             dead,
+            forgotten,
             ..
         } = self.model;
         (self.report.done, self.report.removed, self.report.dead) = (done, removed, dead);
+        self.report.forgotten = forgotten;
         if let Some(watch) = &self.shared.watch {
             watch.look_at_all()?;
             self.report.reported = watch.reported();
@@ -602,8 +612,13 @@ impl World {
         // have one number.
         self.owners
             .retain(|it| !it.is_forgotten || (it.node, it.shard) != (node, shard));
-        let store = self.nodes[node].store.clone();
-        let seam = Arc::new(Seam::new(self.shared.clone(), store, self.plan.in_bulk));
+        let of_node = &self.nodes[node];
+        let seam = Seam::new(
+            self.shared.clone(),
+            (of_node.store.clone(), of_node.clock.clone()),
+            self.plan.in_bulk,
+        );
+        let seam = Arc::new(seam);
         if !self.healing && self.faults.one_in(self.plan.unavailable) {
             seam.faults.lock().unavailable = Some((self.faults.below(4), 1));
         }
@@ -678,7 +693,8 @@ impl World {
 
     fn compare(&mut self, shard: Shard, name: &TimerName) -> Result<(), String> {
         let record = self.record(shard, name)?;
-        self.model.compare(name, record.as_ref())
+        let time = START + Duration::from_micros(self.time());
+        self.model.compare(name, record.as_ref(), time)
     }
 
     /// A new owner carries the line of delays on: in the same boot exactly, else as far off as the two
@@ -878,14 +894,20 @@ impl World {
 
 impl Plan {
     /// Connects the nodes to a server, and draws what goes wrong there in place of what the seam does
-    /// to a commit.
-    fn connect(&mut self, seed: u64, clocks: &Arc<Clocks>) -> Watch {
+    /// to a commit. Says for how long done timers are kept, too.
+    fn connect(&mut self, seed: u64, clocks: &Arc<Clocks>) -> (Watch, Duration) {
         let mut draw = Random::new(seed, "server of shards");
         let passing = clocks.clone();
         let shards = Shards::new(self.shards).unwrap_or(Shards::ONE);
-        let server = SimulatedPostgres::new(shards, seed, move |pause| {
-            passing.pass(u64::try_from(pause.as_micros()).unwrap_or(0));
-        });
+        // The shortest is still so long that no two clocks are half a slice apart.
+        let mut kept = Random::new(seed, "how long done timers are kept");
+        let kept = Duration::from_secs(*kept.pick(&[240, 240, 600, 1_000 * 86_400]));
+        let clock = ManualClock::at(START);
+        clocks.add(clock.clone(), 0);
+        let server =
+            SimulatedPostgres::keeping(shards, seed, kept, Arc::new(clock), move |pause| {
+                passing.pass(u64::try_from(pause.as_micros()).unwrap_or(0));
+            });
         (self.unavailable, self.lost) = (0, 0);
         self.failovers = *draw.pick(&[0, 0, 60, 150]);
         self.lossy = *draw.pick(&[0, 1, 2]);
@@ -899,7 +921,7 @@ impl Plan {
         faults.full = *draw.pick(&[0, 0, 100]);
         faults.unreplicated = *draw.pick(&[0, 3, 20]);
         server.set_faults(faults);
-        Watch::new(server, seed)
+        (Watch::new(server, seed), kept)
     }
 }
 

@@ -22,6 +22,7 @@
 //! conformance::check(|| Box::new(Memory(MemoryStore::new(7))));
 //! ```
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +42,14 @@ use crate::{
     Wake, Zone,
 };
 use countwheel_time::Random;
+
+/// In the year 2096: no store forgets by itself what is kept until then.
+const FAR: u64 = 4_000_000_000_000_000;
+
+thread_local! {
+    /// Whether the store forgets by itself what is done, as its last ownership says.
+    static FORGETS: Cell<bool> = const { Cell::new(false) };
+}
 
 /// A store that can be closed and opened again.
 pub trait Reopen {
@@ -381,7 +390,12 @@ fn due_keeps_order_and_bounds(tested: &mut dyn Reopen) {
         record("c", "t", 7, 1),
     ];
     records[3].state = State::Delivering;
-    records[4].state = done(70);
+    if FORGETS.get() {
+        records[4].due = micros(70);
+    } else {
+        let (at, keep_until) = (micros(35), micros(70));
+        records[4].state = State::Done { at, keep_until };
+    }
     records[6].state = dead(2);
     commit(store, lease, &puts(&records));
     let names = |after, until, limit| -> Vec<String> {
@@ -1246,7 +1260,8 @@ impl Model {
         let entry = |record: &Record| {
             let wanted = record.wake_clock() == clock
                 && queue.is_none_or(|queue| record.name.queue == *queue);
-            if !wanted {
+            let is_left = FORGETS.get() && record.state.kind() == StateKind::Done;
+            if !wanted || is_left {
                 return None;
             }
             Some(DueEntry {
@@ -1384,7 +1399,9 @@ fn place(record: &Record) -> Position {
 }
 
 fn acquire(store: &dyn Store, shard: Shard) -> Ownership {
-    store.acquire(shard).expect("a store that works")
+    let ownership = store.acquire(shard).expect("a store that works");
+    FORGETS.set(ownership.forgets_done);
+    ownership
 }
 
 fn own(store: &dyn Store) -> Ownership {
@@ -1448,10 +1465,11 @@ fn name(queue: &str, key: &str) -> TimerName {
     TimerName::from_text(queue, key).expect("a name within the rules")
 }
 
+/// Kept for so much longer than until [`FAR`].
 fn done(keep_until: u64) -> State {
     State::Done {
         at: micros(keep_until / 2),
-        keep_until: micros(keep_until),
+        keep_until: micros(FAR.saturating_add(keep_until)),
     }
 }
 

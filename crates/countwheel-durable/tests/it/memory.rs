@@ -1,7 +1,10 @@
 //! The store in memory.
 
+use std::sync::Arc;
+
 use countwheel_durable::store::conformance::{self, Reopen};
 use countwheel_durable::store::{MemoryStore, Store};
+use countwheel_time::ManualClock;
 
 struct Memory(MemoryStore);
 
@@ -18,4 +21,10 @@ impl Reopen for Memory {
 #[test]
 fn the_memory_store_conforms() {
     conformance::check(|| Box::new(Memory(MemoryStore::new(7))));
+}
+
+#[test]
+fn a_memory_store_that_forgets_conforms() {
+    let forgetting = || MemoryStore::new(7).forgetting(Arc::new(ManualClock::new()));
+    conformance::check(|| Box::new(Memory(forgetting())));
 }

@@ -7,7 +7,7 @@ use countwheel_durable::{Attempt, Effect, Event, Outcome, Ticket, TimerError, Ve
 
 use super::model::{Doubt, Item, last_of};
 use super::seam::Seam;
-use super::{Within, World};
+use super::{START, Within, World};
 
 impl World {
     /// The next half of a turn, or the commit between the two.
@@ -282,7 +282,7 @@ impl World {
     /// What was committed is what was answered.
     fn look_at(&mut self, changes: &[Change]) -> Result<(), String> {
         for (name, record) in last_of(changes) {
-            self.model.compare(name, record)?;
+            self.model.compare(name, record, START)?;
         }
         Ok(())
     }

@@ -59,6 +59,15 @@ struct Timer {
     /// Ends of owners in a row, other than planned ones, during attempts of it, at the most; a planned
     /// one counts if it is the only one.
     interruptions: u32,
+    /// Until when it is kept once it is done.
+    kept_until: Option<Timestamp>,
+}
+
+impl Timer {
+    /// Whether nobody is told of it any more at that time.
+    fn is_over(&self, wall: Timestamp) -> bool {
+        self.phase == Phase::Done && self.kept_until.is_some_and(|until| until <= wall)
+    }
 }
 
 /// What one turn was given, in order.
@@ -86,17 +95,21 @@ pub(super) struct Model {
     /// What was handed out.
     handed: BTreeSet<(TimerId, u32)>,
     max_interruptions: u32,
+    keep_done: Duration,
     pub(super) retry: Duration,
     /// How often a timer came to each end.
     pub(super) done: u64,
     pub(super) removed: u64,
     pub(super) dead: u64,
+    /// How often one that was done was seen to be gone.
+    pub(super) forgotten: u64,
 }
 
 impl Model {
-    pub(super) fn new(max_interruptions: u32, retry: Duration) -> Self {
+    pub(super) fn new(max_interruptions: u32, keep_done: Duration, retry: Duration) -> Self {
         Self {
             max_interruptions,
+            keep_done,
             retry,
             ..Self::default()
         }
@@ -121,6 +134,7 @@ impl Model {
             return wrong(&answer);
         };
         let known = self.timers.get_mut(&name);
+        let known = known.filter(|timer| !timer.is_over(now.wall));
         let must_be_pending = |timer: &Timer| match (timer.phase, &answer) {
             (Phase::Pending, Ok(_)) => Ok(true),
             (Phase::Done, Err(TimerError::Gone { .. })) => Ok(false),
@@ -156,6 +170,7 @@ impl Model {
                     phase: Phase::Pending,
                     attempt: 0,
                     interruptions: 0,
+                    kept_until: None,
                 };
                 self.timers.insert(name, timer);
                 Ok(())
@@ -231,6 +246,7 @@ impl Model {
             return;
         }
         timer.interruptions = 0;
+        timer.kept_until = Some(now.wall + self.keep_done);
         timer.phase = match verdict {
             Verdict::Done => {
                 self.done += 1;
@@ -353,19 +369,31 @@ impl Model {
             },
             attempt: record.attempt,
             interruptions: record.interruptions,
+            kept_until: kept_until(record),
         };
         self.timers.insert(name.clone(), timer);
         Ok(())
     }
 
-    /// The store has this under a name, and says so to whoever owns the shard.
+    /// The store has this under a name at that time, and says so to whoever owns the shard.
     pub(super) fn compare(
         &mut self,
         name: &TimerName,
         record: Option<&Record>,
+        time: Timestamp,
     ) -> Result<(), String> {
         let (timer, record) = match (self.timers.get_mut(name), record) {
             (None, None) => return Ok(()),
+            // The store forgets what is done by itself, some time after it is over.
+            (Some(timer), None) if timer.is_over(time) => {
+                self.timers.remove(name);
+                self.forgotten += 1;
+                return Ok(());
+            }
+            // A failover has brought it back: nobody is told of it.
+            (None, Some(record)) if kept_until(record).is_some_and(|until| until <= time) => {
+                return Ok(());
+            }
             (Some(timer), None) => return Err(format!("{name} is lost: {timer:?}")),
             (None, Some(record)) => return Err(format!("{name} is there: {record:?}")),
             (Some(timer), Some(record)) => (timer, record),
@@ -390,6 +418,9 @@ impl Model {
             ));
         }
         timer.revision = record.revision;
+        if record.state.kind() == StateKind::Done && timer.kept_until != kept_until(record) {
+            return Err(format!("{name} is {record:?}, and should be {timer:?}"));
+        }
         // An attempt that nobody ended may be counted meanwhile.
         let counted = timer.interruptions + u32::from(timer.phase == Phase::Interrupted);
         let (phase, most) = match (timer.phase, &record.state) {
@@ -473,6 +504,7 @@ impl Model {
                 },
                 attempt: record.attempt,
                 interruptions: record.interruptions,
+                kept_until: kept_until(record),
             };
             if !ended_before {
                 self.done += u64::from(timer.phase == Phase::Done);
@@ -503,6 +535,14 @@ impl Phase {
 
     fn is_ended(self) -> bool {
         matches!(self, Self::Done | Self::Dead)
+    }
+}
+
+/// Until when a record is kept that is done.
+fn kept_until(record: &Record) -> Option<Timestamp> {
+    match record.state {
+        State::Done { keep_until, .. } => Some(keep_until),
+        _ => None,
     }
 }
 

@@ -10,7 +10,7 @@ use countwheel_durable::store::{
     Ownership, Page, QueueCounts, Shard, Store, StoreError,
 };
 use countwheel_durable::{Record, Settings, SettingsVersion, TimerName, Trouble};
-use countwheel_time::ManualClock;
+use countwheel_time::{Clock, ManualClock};
 use parking_lot::Mutex;
 
 use super::watch::Watch;
@@ -107,6 +107,7 @@ pub(super) struct Seam {
     shared: Arc<Shared>,
     /// That of the node.
     store: Arc<dyn Kept>,
+    clock: ManualClock,
     /// Whether it reads many names in one piece.
     in_bulk: bool,
     pub(super) faults: Mutex<Faults>,
@@ -133,10 +134,15 @@ pub(super) struct Faults {
 }
 
 impl Seam {
-    pub(super) fn new(shared: Arc<Shared>, store: Arc<dyn Kept>, in_bulk: bool) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        (store, clock): (Arc<dyn Kept>, ManualClock),
+        in_bulk: bool,
+    ) -> Self {
         Self {
             shared,
             store,
+            clock,
             in_bulk,
             faults: Mutex::default(),
         }
@@ -236,6 +242,7 @@ impl Seam {
         if let Some(watch) = &self.shared.watch
             && !self.faults.lock().is_forgotten
         {
+            watch.clock.set_timestamp(self.clock.timestamp());
             let looked = watch.look(lease, (&*self.store, &*self.shared.store));
             let mut seen = self.shared.seen.lock();
             seen.broken = seen.broken.take().or(looked.err());
@@ -298,6 +305,7 @@ impl Store for Seam {
         let fence = ownership.lease.fence;
         let mut seen = self.shared.seen.lock();
         if let Some(watch) = &self.shared.watch {
+            watch.clock.set_timestamp(self.clock.timestamp());
             let stores = (&*self.store, &*self.shared.store);
             let looked = watch.acquired(&ownership, stores);
             seen.broken = seen.broken.take().or(looked.err());

@@ -13,6 +13,7 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{Revision, Setting, SettingName, SettingsVersion};
 use countwheel_postgres::testing::SimulatedPostgres;
+use countwheel_time::ManualClock;
 use parking_lot::Mutex;
 
 use crate::machine::Kept;
@@ -20,6 +21,8 @@ use crate::random::Random;
 
 pub(super) struct Watch {
     pub(super) server: SimulatedPostgres,
+    /// That of who looks: done timers count until their time by the clock of who counts them.
+    pub(super) clock: ManualClock,
     /// Cleared once everything works.
     pub(super) may_fail: AtomicBool,
     additions: Mutex<Random>,
@@ -66,6 +69,7 @@ impl Watch {
     pub(super) fn new(server: SimulatedPostgres, seed: u64) -> Self {
         Self {
             server,
+            clock: ManualClock::new(),
             may_fail: AtomicBool::new(true),
             additions: Mutex::new(Random::new(seed, "additions to commits")),
             known: Mutex::default(),

@@ -181,14 +181,14 @@ impl Servers {
             Some(mistake) => mistake.planted(&right),
             None => right,
         };
-        let statements = Arc::new(Statements::of(&schema, &planted));
+        let simulated = SimulatedPostgres::new(shards, 1, drop);
+        let statements = Arc::new(Statements::of(&schema, simulated.ring(), &planted));
         let real = (0..SESSIONS).map(|_| {
             let link = crate::store::connect(&made.0)?;
             let session = SqlSession::new(link, Arc::clone(&statements));
             Ok(Box::new(session) as Box<dyn Session>)
         });
         let real = real.collect::<Result<_, PostgresError>>()?;
-        let simulated = SimulatedPostgres::new(shards, 1, drop);
         let mut observers = simulated.observer().sessions(1);
         Ok(Self {
             observer: observers.remove(0),

@@ -16,7 +16,7 @@ use countwheel_time::{Random, Timestamp};
 use crate::bits::Bits;
 use crate::commit::{Held, Turn};
 use crate::hash::NameHash;
-use crate::session::{Entry, Failure, Session};
+use crate::session::{Entry, Failure, Reach, Session};
 
 #[derive(Clone, Debug)]
 pub(super) enum Step {
@@ -37,7 +37,7 @@ pub(super) enum Step {
     },
     LastTurn(Shard),
     Owner(Shard),
-    States {
+    Kinds {
         shard: Shard,
         names: Vec<usize>,
     },
@@ -63,7 +63,8 @@ pub(super) enum Step {
         from: (u64, u64),
         until: u64,
     },
-    Counts(Shard),
+    /// Without what is done and kept until before that time.
+    Counts(Shard, u64),
     Settings(u64),
     NoteLosses {
         shard: Shard,
@@ -326,7 +327,7 @@ impl Draws<'_> {
             },
             18 => Step::LastTurn(shard),
             19 => Step::Owner(shard),
-            20 => Step::States {
+            20 => Step::Kinds {
                 shard,
                 names: self.names(),
             },
@@ -355,7 +356,7 @@ impl Draws<'_> {
                 from: self.position(),
                 until: self.until(),
             },
-            28 => Step::Counts(shard),
+            28 => Step::Counts(shard, self.of(&NUMBERS)),
             29 => Step::Settings(self.of(&[0, 1, 3, 9, u64::MAX])),
             30 => Step::NoteLosses {
                 shard,
@@ -393,7 +394,7 @@ pub(super) fn everything() -> Vec<Step> {
         steps.extend([
             Step::Owner(shard),
             Step::LastTurn(shard),
-            Step::Counts(shard),
+            Step::Counts(shard, 0),
         ]);
         let names = (0..NAMES.len()).collect();
         steps.push(Step::Names {
@@ -644,16 +645,16 @@ impl Asking {
             }
             Step::LastTurn(shard) => Answered::of(session.last_turn(*shard)),
             Step::Owner(shard) => Answered::of(session.owner(*shard)),
-            Step::States { shard, names } => {
-                let states = session.states(*shard, &hashes(names));
-                Answered::of(states.map(sorted))
+            Step::Kinds { shard, names } => {
+                let kinds = session.kinds(*shard, &hashes(names));
+                Answered::of(kinds.map(sorted))
             }
             Step::Prune { shard, seq } => Answered::of(session.prune(*shard, seen.seq(*seq))),
             Step::Names {
                 shard,
                 names,
                 bytes,
-            } => Answered::of(session.names(*shard, &hashes(names), *bytes)),
+            } => Answered::of(session.names(*shard, &hashes(names), Reach::ALL, *bytes)),
             Step::Due {
                 shard,
                 clock,
@@ -673,7 +674,10 @@ impl Asking {
                 let until = Timestamp::from_micros(*until);
                 Answered::of(session.list(*shard, filter, position(*from), until))
             }
-            Step::Counts(shard) => Answered::of(session.counts(*shard).map(sorted)),
+            Step::Counts(shard, from) => {
+                let counts = session.counts(*shard, Timestamp::from_micros(*from));
+                Answered::of(counts.map(sorted))
+            }
             Step::Settings(after) => {
                 let settings = session.settings(SettingsVersion(*after));
                 Answered::of(settings.map(|settings| {
@@ -712,12 +716,12 @@ impl Step {
             | Self::Take { shard, .. }
             | Self::LastTurn(shard)
             | Self::Owner(shard)
-            | Self::States { shard, .. }
+            | Self::Kinds { shard, .. }
             | Self::Prune { shard, .. }
             | Self::Names { shard, .. }
             | Self::Due { shard, .. }
             | Self::List { shard, .. }
-            | Self::Counts(shard)
+            | Self::Counts(shard, _)
             | Self::NoteLosses { shard, .. } => *shard,
             Self::Turn(_) | Self::Again(_) | Self::Settings(_) | Self::Losses | Self::Ping => {
                 Shard::ONLY

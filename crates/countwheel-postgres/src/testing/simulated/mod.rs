@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use countwheel_durable::Shards;
 use countwheel_durable::store::{Fence, Shard};
-use countwheel_time::{Clock, Random};
+use countwheel_time::{Clock, ManualClock, Random};
 use parking_lot::Mutex;
 
 use self::session::SimulatedSession;
@@ -24,6 +24,7 @@ use self::tables::Tables;
 use crate::PostgresStore;
 use crate::bits::Bits;
 use crate::hash::{KEY_BYTES, NameHash};
+use crate::ring::Ring;
 use crate::schema::Cluster;
 use crate::session::Session;
 
@@ -132,6 +133,20 @@ impl SimulatedPostgres {
     /// its next try calls `pass`, which moves the clocks.
     #[must_use]
     pub fn new(shards: Shards, seed: u64, pass: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+        let (longest, clock) = (Duration::from_secs(86_400), ManualClock::new());
+        Self::keeping(shards, seed, longest, Arc::new(clock), pass)
+    }
+
+    /// The same of a cluster that keeps done timers for so long at the most, by the clock of the server.
+    #[must_use]
+    pub fn keeping(
+        shards: Shards,
+        seed: u64,
+        longest: Duration,
+        clock: Arc<dyn Clock>,
+        pass: impl Fn(Duration) + Send + Sync + 'static,
+    ) -> Self {
+        let ring = Ring::of(longest);
         let mut key = [0; KEY_BYTES];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         let mut random = Random::new(seed);
@@ -141,9 +156,10 @@ impl SimulatedPostgres {
                     id: seed,
                     shards,
                     hash: NameHash::new(&key),
+                    ring,
                 },
                 simulated: Mutex::new(Simulated {
-                    tables: Tables::new(shards),
+                    tables: Tables::new(shards, ring, clock),
                     faults: SimulatedFaults::default(),
                     tokens: Random::new(random.draw()),
                     random,
@@ -201,6 +217,10 @@ impl SimulatedPostgres {
         simulated.late.clear();
         simulated.full_for = 0;
         simulated.tables.fail_over(lost)
+    }
+
+    pub(super) fn ring(&self) -> Ring {
+        self.shared.cluster.ring
     }
 
     pub(super) fn sessions(&self, count: usize) -> Vec<Box<dyn Session>> {

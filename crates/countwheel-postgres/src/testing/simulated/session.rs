@@ -15,9 +15,10 @@ use super::{IN_VAIN_MAX, Simulated, SimulatedFaults, SimulatedPostgres};
 use crate::bits::Bits;
 use crate::body;
 use crate::planted::planted;
+use crate::ring::{Ring, Slots};
 use crate::session::{
-    Became, Counted, DueRow, Entry, Failure, LastTurn, ListRows, Made, OwnerRow, RecordRow,
-    Refusal, SavedCounts, Session,
+    Became, Counted, DueRow, Entry, Failure, Kind, LastTurn, ListRows, Made, OwnerRow, Reach,
+    RecordRow, Refusal, SavedCounts, Session,
 };
 
 /// How long a client waits for an answer before it gives the statement up.
@@ -111,6 +112,10 @@ impl SimulatedSession {
             server,
             timeline: 1,
         }
+    }
+
+    fn ring(&self) -> Ring {
+        self.server.shared.cluster.ring
     }
 
     /// The way of the next statement. A connection to a server that is no more ends.
@@ -225,14 +230,9 @@ fn record(row: &TimerRow) -> RecordRow {
     }
 }
 
-fn counted(
-    counts: std::collections::BTreeMap<(&str, i8), u64>,
-) -> Vec<(QueueName, StateKind, u64)> {
-    let counts = counts.into_iter().filter_map(|((queue, state), count)| {
-        let queue = QueueName::from_text(queue).ok()?;
-        Some((queue, body::kind_of(state)?, count))
-    });
-    counts.collect()
+fn kind_of(row: &TimerRow, ring: Ring) -> Option<Kind> {
+    let keep_until = Timestamp::from_micros(row.wake.unwrap_or_default());
+    Some(Kind::of(body::kind_of(row.state)?, keep_until, ring))
 }
 
 const LAST: Bits = Bits([255; 16]);
@@ -240,7 +240,8 @@ const FIRST: Bits = Bits([0; 16]);
 
 impl Session for SimulatedSession {
     fn turn(&mut self, entries: &[Entry<'_, '_>]) -> Result<Made, Failure> {
-        let turns: Result<_, _> = entries.iter().map(TurnOf::of).collect();
+        let ring = self.ring();
+        let turns: Result<_, _> = entries.iter().map(|it| TurnOf::of(it, ring)).collect();
         match self.write(Written::Turns(turns?))? {
             (Done::Turns(shards), unreplicated) => Ok(Made {
                 shards,
@@ -313,13 +314,14 @@ impl Session for SimulatedSession {
         })
     }
 
-    fn states(&mut self, shard: Shard, names: &[Bits]) -> Result<Vec<(Bits, StateKind)>, Failure> {
+    fn kinds(&mut self, shard: Shard, names: &[Bits]) -> Result<Vec<(Bits, Kind)>, Failure> {
+        let ring = self.ring();
         self.read(|tables| {
-            let state = |hash: &Bits| {
-                let row = tables.timer(shard, *hash)?;
-                Some((*hash, body::kind_of(row.state)?))
+            let kind = |hash: &Bits| {
+                let row = tables.timer(shard, *hash, Slots::ALL)?;
+                Some((*hash, kind_of(row, ring)?))
             };
-            names.iter().filter_map(state).collect()
+            names.iter().filter_map(kind).collect()
         })
     }
 
@@ -331,12 +333,17 @@ impl Session for SimulatedSession {
         &mut self,
         shard: Shard,
         names: &[Bits],
+        reach: Reach,
         bytes: usize,
     ) -> Result<Vec<Option<RecordRow>>, Failure> {
         self.read(|tables| {
+            let slots = match tables.owner(shard).token == Some(reach.token) {
+                true => reach.slots,
+                false => Slots::ALL,
+            };
             let mut before = 0;
             let found = names.iter().map_while(|hash| {
-                let row = tables.timer(shard, *hash);
+                let row = tables.timer(shard, *hash, slots);
                 let fits = before <= bytes;
                 before += row.map_or(0, |row| row.payload.len());
                 fits.then(|| row.map(record))
@@ -360,10 +367,10 @@ impl Session for SimulatedSession {
             if first > last {
                 return Vec::new();
             }
-            let entries = tables.wakes.range(first..=last).take(limit);
+            let entries = tables.wakes.range(first..=last);
             let rows = entries.filter_map(|(_, _, at, revision, hash)| {
-                let row = tables.timer(shard, *hash)?;
-                Some(DueRow {
+                let row = tables.row((shard, *hash, None))?;
+                (row.state != body::letter(StateKind::Done)).then(|| DueRow {
                     wake: Wake {
                         at: Timestamp::from_micros(*at),
                         revision: Revision(*revision),
@@ -373,7 +380,7 @@ impl Session for SimulatedSession {
                     key: row.key.clone(),
                 })
             });
-            rows.collect()
+            rows.take(limit).collect()
         })
     }
 
@@ -385,8 +392,23 @@ impl Session for SimulatedSession {
         until: Timestamp,
     ) -> Result<ListRows, Failure> {
         let queue = filter.queue.as_str();
-        let first = (shard, queue.to_owned(), from.0.as_micros(), from.1.0, FIRST);
-        let last = (shard, queue.to_owned(), until.as_micros(), u64::MAX, LAST);
+        let first = (
+            shard,
+            queue.to_owned(),
+            from.0.as_micros(),
+            from.1.0,
+            FIRST,
+            None,
+        );
+        let until = until.as_micros();
+        let last = (
+            shard,
+            queue.to_owned(),
+            until,
+            u64::MAX,
+            LAST,
+            Some(i16::MAX),
+        );
         self.read(|tables| {
             let mut page = ListRows::default();
             if first > last {
@@ -399,14 +421,14 @@ impl Session for SimulatedSession {
                 .take(most.saturating_add(1))
                 .collect();
             if seen.len() > most {
-                let (_, _, due, revision, _) = seen[most - 1];
+                let (_, _, due, revision, ..) = seen[most - 1];
                 page.seen_to = Some((Timestamp::from_micros(*due), Revision(*revision)));
             }
             let state = filter.state.map(body::letter);
             let rows = seen
                 .iter()
                 .take(most)
-                .filter_map(|(.., hash)| tables.timer(shard, *hash));
+                .filter_map(|(.., hash, slot)| tables.row((shard, *hash, *slot)));
             let wanted = rows.filter(|row| {
                 let prefix = filter.prefix.as_deref().unwrap_or_default();
                 state.is_none_or(|state| state == row.state) && row.key.starts_with(prefix)
@@ -424,13 +446,24 @@ impl Session for SimulatedSession {
         })
     }
 
-    fn counts(&mut self, shard: Shard) -> Result<Vec<(QueueName, StateKind, u64)>, Failure> {
+    fn counts(
+        &mut self,
+        shard: Shard,
+        kept_from: Timestamp,
+    ) -> Result<Vec<(QueueName, StateKind, u64)>, Failure> {
         self.read(|tables| {
             let mut counts = std::collections::BTreeMap::new();
             for row in tables.timers(shard, FIRST, LAST) {
-                *counts.entry((row.queue.as_str(), row.state)).or_default() += 1;
+                let is_kept = row.wake.is_some_and(|wake| wake >= kept_from.as_micros());
+                if row.state != body::letter(StateKind::Done) || is_kept {
+                    *counts.entry((row.queue.as_str(), row.state)).or_default() += 1;
+                }
             }
-            counted(counts)
+            let counts = counts.into_iter().filter_map(|((queue, state), count)| {
+                let queue = QueueName::from_text(queue).ok()?;
+                Some((queue, body::kind_of(state)?, count))
+            });
+            counts.collect()
         })
     }
 
@@ -440,14 +473,20 @@ impl Session for SimulatedSession {
         (first, last): (Bits, Bits),
         limit: usize,
     ) -> Result<Counted, Failure> {
+        let ring = self.ring();
         self.read(|tables| {
             let mut counts = std::collections::BTreeMap::new();
             for row in tables.timers(shard, first, last).take(limit) {
-                *counts.entry((row.queue.as_str(), row.state)).or_default() += 1;
+                if let Some(kind) = kind_of(row, ring) {
+                    *counts.entry((row.queue.as_str(), kind)).or_default() += 1;
+                }
             }
+            let counts = counts.into_iter().filter_map(|((queue, kind), count)| {
+                Some((QueueName::from_text(queue).ok()?, kind, count))
+            });
             Counted {
                 seq: tables.last_turn(shard).map_or(0, |(seq, _)| seq),
-                by_state: counted(counts),
+                by_kind: counts.collect(),
             }
         })
     }
@@ -463,6 +502,20 @@ impl Session for SimulatedSession {
 
     fn save_counts(&mut self, counts: &[SavedCounts]) -> Result<(), Failure> {
         self.write(Written::Counts(counts.to_vec())).map(drop)
+    }
+
+    fn forget(&mut self, slice: u64) -> Result<bool, Failure> {
+        let slot = Ring::slot(slice);
+        if self.read(|tables| tables.is_empty(slot))? {
+            return Ok(true);
+        }
+        self.write(Written::Forget(slot))?;
+        self.read(|tables| tables.is_empty(slot))
+    }
+
+    fn forget_outside(&mut self, shards: &[Shard]) -> Result<(), Failure> {
+        let forget = Written::ForgetOutside(shards.to_vec());
+        self.write(forget).map(drop)
     }
 
     fn settings(&mut self, after: SettingsVersion) -> Result<Option<Settings>, Failure> {

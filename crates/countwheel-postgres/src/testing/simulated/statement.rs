@@ -1,10 +1,13 @@
 //! Statements that write, as they are on their way.
 
-use countwheel_durable::Record;
 use countwheel_durable::store::{Fence, Shard};
+use countwheel_durable::{Record, StateKind};
+use countwheel_time::Timestamp;
 
 use crate::bits::Bits;
 use crate::body;
+use crate::planted::planted;
+use crate::ring::Ring;
 use crate::session::{Entry, Failure, SavedCounts};
 
 /// A statement that may be done when nobody waits for it any more.
@@ -22,6 +25,10 @@ pub(super) enum Written {
         seq: i64,
     },
     Counts(Vec<SavedCounts>),
+    /// The table of that slot is emptied.
+    Forget(i16),
+    /// What is done and past leaves `timer`.
+    ForgetOutside(Vec<Shard>),
 }
 
 /// What a statement has of one shard.
@@ -33,10 +40,24 @@ pub(super) struct TurnOf {
     pub(super) put: Vec<(Bits, TimerRow)>,
     pub(super) narrow: Vec<(Bits, TimerRow)>,
     pub(super) removed: Vec<Bits>,
+    /// What goes into the ring.
+    pub(super) done: Vec<DoneRow>,
+    /// What is taken out of it.
+    pub(super) replaced: Vec<Bits>,
     /// In the order of the commit.
     pub(super) settings: Vec<(String, Option<Vec<u8>>)>,
     /// The turn's right was looked at when it was sent: only a mistake does so.
     pub(super) has_passed: bool,
+}
+
+/// A row of the ring.
+#[derive(Clone)]
+pub(super) struct DoneRow {
+    pub(super) hash: Bits,
+    pub(super) slot: i16,
+    /// Whether its payload is that of the row in `timer`.
+    pub(super) is_bare: bool,
+    pub(super) row: TimerRow,
 }
 
 /// A row of a turn, without its key.
@@ -81,7 +102,7 @@ impl TimerRow {
 }
 
 impl TurnOf {
-    pub(super) fn of(entry: &Entry<'_, '_>) -> Result<Self, Failure> {
+    pub(super) fn of(entry: &Entry<'_, '_>, ring: Ring) -> Result<Self, Failure> {
         let after = &entry.after;
         let mut turn = Self {
             shard: entry.shard,
@@ -96,6 +117,8 @@ impl TurnOf {
             put: Vec::new(),
             narrow: Vec::new(),
             removed: Vec::new(),
+            done: Vec::new(),
+            replaced: Vec::new(),
             settings: Vec::new(),
             has_passed: false,
         };
@@ -103,7 +126,27 @@ impl TurnOf {
             return Ok(turn);
         };
         for named in &changed.names {
+            if named.may_be_done() && !planted!(PostgresDoneStays) {
+                turn.replaced.push(named.hash);
+            }
             match named.record {
+                Some(record) if record.state.kind() == StateKind::Done => {
+                    let payload = match named.narrow {
+                        true => &[],
+                        false => record.payload.as_slice(),
+                    };
+                    let row = TimerRow::of(record, payload)?;
+                    let keep_until = Timestamp::from_micros(row.wake.unwrap_or_default());
+                    turn.done.push(DoneRow {
+                        hash: named.hash,
+                        slot: Ring::slot(ring.slice(keep_until)),
+                        is_bare: named.narrow,
+                        row,
+                    });
+                    if !planted!(PostgresDoneTwice) {
+                        turn.removed.push(named.hash);
+                    }
+                }
                 Some(record) if named.narrow => {
                     turn.narrow.push((named.hash, TimerRow::of(record, &[])?));
                 }

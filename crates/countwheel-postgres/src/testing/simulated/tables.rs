@@ -3,23 +3,28 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use countwheel_durable::Shards;
 use countwheel_durable::store::{Fence, Shard};
+use countwheel_durable::{Shards, StateKind};
+use countwheel_time::Clock;
 
 use super::LostOfShard;
 use super::statement::{TimerRow, TurnOf, TurnRow, Written};
 use crate::bits::Bits;
+use crate::body;
 use crate::planted::planted;
+use crate::ring::{Ring, Slots};
 use crate::schema::LEFT_OUT;
 use crate::session::{Refusal, SavedCounts};
 
 /// So many commits can be lost at the most.
 const UNDONE_MAX: usize = 64;
 
+/// A row is in `timer`, or in a table of the ring.
+pub(super) type RowKey = (Shard, Bits, Option<i16>);
 /// An entry of the index of what is due: clock, wake, revision, hash.
 type WakeKey = (Shard, i8, u64, u64, Bits);
-/// An entry of the index of lists: queue, due, revision, hash.
-type ListKey = (Shard, String, u64, u64, Bits);
+/// An entry of the indexes of lists: queue, due, revision, the row.
+type ListKey = (Shard, String, u64, u64, Bits, Option<i16>);
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct ShardRow {
@@ -41,7 +46,9 @@ pub(super) struct SettingRows {
 pub(super) struct Tables {
     shards: BTreeMap<Shard, ShardRow>,
     pub(super) turns: BTreeMap<(Shard, i64), TurnRow>,
-    timers: BTreeMap<(Shard, Bits), Arc<TimerRow>>,
+    timers: BTreeMap<RowKey, Arc<TimerRow>>,
+    ring: Ring,
+    clock: Arc<dyn Clock>,
     pub(super) wakes: BTreeSet<WakeKey>,
     pub(super) lists: BTreeSet<ListKey>,
     pub(super) settings: Arc<SettingRows>,
@@ -65,13 +72,13 @@ enum Undo {
     Turn((Shard, i64), Option<TurnRow>),
     /// A turn with changes was made under the token.
     Made(Bits),
-    Timer((Shard, Bits), Option<Arc<TimerRow>>),
+    Timer(RowKey, Option<Arc<TimerRow>>),
     Settings(Arc<SettingRows>),
     Saved(Shard, Option<SavedCounts>),
 }
 
 impl Tables {
-    pub(super) fn new(shards: Shards) -> Self {
+    pub(super) fn new(shards: Shards, ring: Ring, clock: Arc<dyn Clock>) -> Self {
         let all = || (0..shards.count()).map(Shard);
         let first = TurnRow {
             token: None,
@@ -92,6 +99,8 @@ impl Tables {
             shards: all().map(|shard| (shard, first_owner)).collect(),
             turns: all().map(|shard| ((shard, 0), first)).collect(),
             timers: BTreeMap::new(),
+            ring,
+            clock,
             wakes: BTreeSet::new(),
             lists: BTreeSet::new(),
             settings: Arc::new(settings),
@@ -125,8 +134,54 @@ impl Tables {
         turns.next_back().map(|((_, seq), row)| (*seq, row))
     }
 
-    pub(super) fn timer(&self, shard: Shard, hash: Bits) -> Option<&TimerRow> {
-        self.timers.get(&(shard, hash)).map(|row| &**row)
+    pub(super) fn row(&self, key: RowKey) -> Option<&TimerRow> {
+        self.timers.get(&key).map(|row| &**row)
+    }
+
+    /// What there is under a name: in `timer`, else in one of these tables of the ring.
+    pub(super) fn timer(&self, shard: Shard, hash: Bits, slots: Slots) -> Option<&TimerRow> {
+        let rows = self.timers.range(all_of(shard, hash));
+        let mut rows = rows.filter(|((.., slot), _)| slot.is_none_or(|slot| slots.has(slot)));
+        rows.next().map(|(_, row)| &**row)
+    }
+
+    /// Whether a table of the ring has nothing.
+    pub(super) fn is_empty(&self, slot: i16) -> bool {
+        self.timers.keys().all(|(.., other)| *other != Some(slot))
+    }
+
+    /// Until when a record was kept at the most that nobody keeps any more.
+    fn past(&self) -> u64 {
+        let now = self.clock.timestamp();
+        now.saturating_sub(self.ring.guard()).as_micros()
+    }
+
+    fn forget(&mut self, slot: i16, undo: &mut Vec<Undo>) {
+        let past = self.past();
+        let rows = self.timers.iter().filter(|((.., it), _)| *it == Some(slot));
+        let rows: Vec<_> = rows
+            .map(|(key, row)| (*key, row.wake.is_some_and(|wake| wake > past)))
+            .collect();
+        let is_mixed = rows.iter().any(|(_, is_kept)| *is_kept);
+        for (key, is_kept) in rows {
+            if !is_mixed || !is_kept || planted!(PostgresForgetsKept) {
+                self.set(key, None, undo);
+            }
+        }
+    }
+
+    fn forget_outside(&mut self, shards: &[Shard], undo: &mut Vec<Undo>) {
+        let (past, done) = (self.past(), body::letter(StateKind::Done));
+        let rows = self.timers.iter().filter(|((shard, _, slot), row)| {
+            shards.contains(shard)
+                && slot.is_none()
+                && row.state == done
+                && row.wake.is_some_and(|wake| wake <= past)
+        });
+        let keys: Vec<_> = rows.map(|(key, _)| *key).collect();
+        for key in keys {
+            self.set(key, None, undo);
+        }
     }
 
     /// The rows of a shard with hashes from the first to the last.
@@ -136,7 +191,9 @@ impl Tables {
         first: Bits,
         last: Bits,
     ) -> impl Iterator<Item = &TimerRow> {
-        let rows = self.timers.range((shard, first)..=(shard, last));
+        let rows = self
+            .timers
+            .range((shard, first, None)..=(shard, last, Some(i16::MAX)));
         rows.map(|(_, row)| &**row)
     }
 
@@ -172,6 +229,14 @@ impl Tables {
                 for key in old {
                     undo.push(Undo::Turn(key, self.turns.remove(&key)));
                 }
+                Done::Nothing
+            }
+            Written::Forget(slot) => {
+                self.forget(*slot, &mut undo);
+                Done::Nothing
+            }
+            Written::ForgetOutside(shards) => {
+                self.forget_outside(shards, &mut undo);
                 Done::Nothing
             }
             Written::Counts(counts) => {
@@ -264,10 +329,11 @@ impl Tables {
 
     fn change(&mut self, turn: &TurnOf, undo: &mut Vec<Undo>) {
         for (hash, row) in &turn.put {
-            self.set((turn.shard, *hash), Some(Arc::new(row.clone())), undo);
+            let key = (turn.shard, *hash, None);
+            self.set(key, Some(Arc::new(row.clone())), undo);
         }
         for (hash, row) in &turn.narrow {
-            let key = (turn.shard, *hash);
+            let key = (turn.shard, *hash, None);
             // An update of a row that is not there changes nothing.
             if let Some(before) = self.timers.get(&key) {
                 let row = TimerRow {
@@ -279,19 +345,39 @@ impl Tables {
                 self.set(key, Some(Arc::new(row)), undo);
             }
         }
+        for hash in &turn.replaced {
+            let rows = self.timers.range(all_of(turn.shard, *hash));
+            let keys: Vec<_> = rows.map(|(key, _)| *key).collect();
+            for key in keys.into_iter().filter(|(.., slot)| slot.is_some()) {
+                self.set(key, None, undo);
+            }
+        }
+        for done in &turn.done {
+            let mut row = done.row.clone();
+            if done.is_bare {
+                let Some(before) = self.timers.get(&(turn.shard, done.hash, None)) else {
+                    continue;
+                };
+                if !planted!(PostgresDoneIsBare) {
+                    row.payload.clone_from(&before.payload);
+                }
+            }
+            let key = (turn.shard, done.hash, Some(done.slot));
+            self.set(key, Some(Arc::new(row)), undo);
+        }
         for hash in &turn.removed {
             if !planted!(PostgresKeepsRemoved) {
-                self.set((turn.shard, *hash), None, undo);
+                self.set((turn.shard, *hash, None), None, undo);
             }
         }
     }
 
     /// Writes a row, or removes it, and keeps what it was.
-    fn set(&mut self, key: (Shard, Bits), row: Option<Arc<TimerRow>>, undo: &mut Vec<Undo>) {
+    fn set(&mut self, key: RowKey, row: Option<Arc<TimerRow>>, undo: &mut Vec<Undo>) {
         undo.push(Undo::Timer(key, self.replace(key, row)));
     }
 
-    fn replace(&mut self, key: (Shard, Bits), row: Option<Arc<TimerRow>>) -> Option<Arc<TimerRow>> {
+    fn replace(&mut self, key: RowKey, row: Option<Arc<TimerRow>>) -> Option<Arc<TimerRow>> {
         let before = self.timers.remove(&key);
         if let Some(before) = &before {
             if let Some(wake) = wake_key(key, before) {
@@ -386,10 +472,19 @@ pub(super) enum Done {
     Nothing,
 }
 
-fn wake_key((shard, hash): (Shard, Bits), row: &TimerRow) -> Option<WakeKey> {
+/// All rows of a name.
+fn all_of(shard: Shard, hash: Bits) -> std::ops::RangeInclusive<RowKey> {
+    (shard, hash, None)..=(shard, hash, Some(i16::MAX))
+}
+
+fn wake_key((shard, hash, slot): RowKey, row: &TimerRow) -> Option<WakeKey> {
+    if slot.is_some() {
+        return None;
+    }
     Some((shard, row.clock, row.wake?, row.revision, hash))
 }
 
-fn list_key((shard, hash): (Shard, Bits), row: &TimerRow) -> ListKey {
-    (shard, row.queue.clone(), row.due, row.revision, hash)
+fn list_key((shard, hash, slot): RowKey, row: &TimerRow) -> ListKey {
+    let queue = row.queue.clone();
+    (shard, queue, row.due, row.revision, hash, slot)
 }

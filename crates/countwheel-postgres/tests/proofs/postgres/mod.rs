@@ -3,6 +3,7 @@ mod exchanges;
 mod failover;
 mod histories;
 mod refusals;
+mod ring;
 mod snapshots;
 mod tls;
 mod upgrade;

@@ -16,7 +16,7 @@ type Case = (
     fn(&mut PostgresOptions),
 );
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     (
         "connections",
         &[
@@ -37,6 +37,17 @@ const CASES: [Case; 9] = [
         ],
         |options| {
             options.url = options.url.replace("postgres@", "reader@");
+        },
+    ),
+    (
+        "no right to empty a table",
+        &[
+            "CREATE ROLE keeper LOGIN",
+            "GRANT USAGE ON SCHEMA \"@\" TO keeper",
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"@\" TO keeper",
+        ],
+        |options| {
+            options.url = options.url.replace("postgres@", "keeper@");
         },
     ),
     (
