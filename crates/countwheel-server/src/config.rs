@@ -224,6 +224,9 @@ pub enum Cluster {
         /// Into how many shards the timers are divided, for good: 64 for up to 8 nodes
         #[arg(long, value_name = "N", default_value_t = 64, value_parser = shards)]
         shards: u16,
+        /// How long done timers can be kept at the most, for good
+        #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = keep_done)]
+        keep_done: Duration,
     },
     /// Upgrade the tables of an earlier version; a service that works on them goes on
     Upgrade {

@@ -83,8 +83,13 @@ impl Anew {
 #[must_use]
 pub fn cluster(command: &Cluster) -> ExitCode {
     let done = match command {
-        Cluster::Init { database, shards } => {
-            let options = database.options();
+        Cluster::Init {
+            database,
+            shards,
+            keep_done,
+        } => {
+            let mut options = database.options();
+            options.keep_done = *keep_done;
             let made = Shards::new(*shards).map(|shards| PostgresStore::make(&options, shards));
             made.unwrap_or(Ok(())).map(|()| {
                 format!(

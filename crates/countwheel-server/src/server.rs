@@ -146,7 +146,11 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
     let token = args.token()?;
     let service = Service {
         place: match (&args.store, &args.data) {
-            (Some(url), _) => Place::Database(args.database.options(url.as_str())),
+            (Some(url), _) => {
+                let mut options = args.database.options(url.as_str());
+                options.keep_done = args.keep_done;
+                Place::Database(options)
+            }
             (None, data) => Place::Directory {
                 data: data.clone().unwrap_or_default(),
                 must_exist: args.must_exist,
