@@ -26,10 +26,16 @@ struct Migration {
     steps: &'static [&'static str],
 }
 
-const MIGRATIONS: &[Migration] = &[Migration {
-    to: 2,
-    steps: schema::SECOND,
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        to: 2,
+        steps: schema::SECOND,
+    },
+    Migration {
+        to: 3,
+        steps: schema::RING,
+    },
+];
 
 /// What to do of a migration, and in which order.
 #[derive(Clone, Copy, Debug)]

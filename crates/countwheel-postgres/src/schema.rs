@@ -11,7 +11,7 @@ use crate::number;
 use crate::ring::{Ring, SLOTS};
 
 /// The latest version of the tables that this program knows.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Into how many tables the timers are divided, by shard: so many can be vacuumed at once.
 const PARTITIONS: u16 = 16;
@@ -49,7 +49,8 @@ pub(crate) const SECOND: &[&str] = &[
      ADD COLUMN IF NOT EXISTS min_version int4 NOT NULL DEFAULT 2",
 ];
 
-/// What the tables of the ring are made of, out of tables without them. Each statement can be repeated.
+/// What version 3 has beside version 2: done records are in a ring of tables, where an earlier program does not
+/// look for them.
 pub(crate) const RING: &[&str] = &[
     // A seventh of a day: so that done records can be kept for one, as they were before.
     "ALTER TABLE @meta ADD COLUMN IF NOT EXISTS done_slice int8 NOT NULL DEFAULT 12342857143",
@@ -79,6 +80,7 @@ pub(crate) const RING: &[&str] = &[
     "CREATE TABLE IF NOT EXISTS @done_6 PARTITION OF @done FOR VALUES IN (6)",
     "CREATE TABLE IF NOT EXISTS @done_7 PARTITION OF @done FOR VALUES IN (7)",
     "CREATE TABLE IF NOT EXISTS @done_8 PARTITION OF @done FOR VALUES IN (8)",
+    "UPDATE @meta SET min_version = 3 WHERE min_version < 3",
 ];
 
 /// A number that nobody else's advisory lock has by accident.
