@@ -1,16 +1,18 @@
-//! What a store does by itself, on a connection of its own: it counts large shards, saves counts, and
-//! forgets what is done.
+//! What a store does by itself, on a connection of its own: it reads the fronts of shards, counts large
+//! shards, saves counts, and forgets what is done.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use countwheel_durable::Wake;
 use countwheel_durable::store::Shard;
 use countwheel_time::{Clock, Instant};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bits::Bits;
+use crate::front::Wanted;
 use crate::ring::Ring;
 use crate::session::{Counted, SavedCounts, Session};
 use crate::store::Owned;
@@ -19,7 +21,7 @@ use crate::store::Owned;
 const SAVED_EVERY: Duration = Duration::from_secs(10);
 
 /// The shards that a process has.
-pub(crate) type OwnedShards = Arc<RwLock<HashMap<Shard, Arc<Owned>>>>;
+pub(crate) type OwnedShards = Arc<RwLock<BTreeMap<Shard, Arc<Owned>>>>;
 
 pub(crate) struct Keeper {
     owned: OwnedShards,
@@ -35,12 +37,20 @@ struct Work {
     session: Box<dyn Session>,
     /// A page that was read and is not added yet.
     page: Option<(Arc<Owned>, Counted)>,
+    /// The same of a front.
+    front: Option<FrontPage>,
     /// Under which token and after which turn the counts of a shard were saved last.
     saved: HashMap<Shard, (Bits, i64)>,
     /// When it looks again what is past.
     looks_at: Option<Instant>,
     /// The last slice whose table was seen empty after it.
     emptied: Option<u64>,
+}
+
+struct FrontPage {
+    owned: Arc<Owned>,
+    wanted: Wanted,
+    places: Vec<(Wake, Bits)>,
 }
 
 #[derive(Default)]
@@ -69,6 +79,7 @@ impl Keeper {
             work: Mutex::new(Work {
                 session,
                 page: None,
+                front: None,
                 saved: HashMap::new(),
                 looks_at: None,
                 emptied: None,
@@ -97,7 +108,7 @@ impl Keeper {
 
     fn run(&self) {
         loop {
-            while !self.is_over() && self.step() {}
+            while !self.is_over() && (self.look_ahead() | self.step()) {}
             if self.is_over() {
                 return;
             }
@@ -122,6 +133,8 @@ impl Keeper {
             self.save();
         }
         self.forget();
+        // Turns come before the next step learns it.
+        self.look_ahead();
     }
 
     /// Reads a page of a shard that is not counted, or adds the one that it has read. Says whether there
@@ -130,6 +143,11 @@ impl Keeper {
         let mut work = self.work.lock();
         if let Some((owned, page)) = work.page.take() {
             owned.counts.lock().add_page(page);
+            return true;
+        }
+        if let Some(page) = work.front.take() {
+            let mut fronts = page.owned.fronts.lock();
+            fronts.learn(page.wanted, Some(page.places));
             return true;
         }
         let owned = self.owned.read();
@@ -149,6 +167,40 @@ impl Keeper {
             Err(failure) => {
                 let reason = failure.reason();
                 tracing::debug!(shard = shard.0, reason, "the shard is not counted yet");
+                false
+            }
+        }
+    }
+
+    /// Reads a page of a front of which little is known. Says whether it did.
+    fn look_ahead(&self) -> bool {
+        let mut work = self.work.lock();
+        if work.front.is_some() {
+            return false;
+        }
+        let owned = self.owned.read();
+        let next = owned.iter().find_map(|(shard, owned)| {
+            let wanted = owned.fronts.lock().want()?;
+            Some((*shard, wanted, Arc::clone(owned)))
+        });
+        drop(owned);
+        let Some((shard, wanted, owned)) = next else {
+            return false;
+        };
+        let Wanted { clock, from, limit } = wanted;
+        match work.session.first(shard, clock, from, limit) {
+            Ok(places) => {
+                work.front = Some(FrontPage {
+                    owned,
+                    wanted,
+                    places,
+                });
+                true
+            }
+            Err(failure) => {
+                owned.fronts.lock().learn(wanted, None);
+                let reason = failure.reason();
+                tracing::debug!(shard = shard.0, reason, "the front is not read yet");
                 false
             }
         }

@@ -41,6 +41,7 @@ mod commit;
 pub mod conformance;
 mod counts;
 mod error;
+mod front;
 mod hash;
 mod keeper;
 mod link;

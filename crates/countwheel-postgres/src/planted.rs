@@ -92,6 +92,20 @@ bugs! {
     PostgresForgottenCount,
     /// A commit that replaces a done timer takes it for one that is kept until now.
     PostgresDoneIsNew,
+    /// The low mark of a turn passes over what the turn itself puts before it.
+    PostgresMarkPassesPut,
+    /// Those that a low mark leaves behind are not named beside it.
+    PostgresForgetsNamed,
+    /// A takeover goes on with the low marks that this process has had before.
+    PostgresFrontStays,
+    /// The low marks move although the commit was refused.
+    PostgresFrontOfRefused,
+    /// What turns change of a page of the front while it is read is passed over.
+    PostgresFrontIsOld,
+    /// A front that gives up the last that it knows still ends where it did.
+    PostgresEndStays,
+    /// A read of what is due does not look for those that are named beside the low mark.
+    PostgresReadsPastNamed,
     /// A further page of due timers begins one entry too late.
     PostgresSkipsBorder,
 }

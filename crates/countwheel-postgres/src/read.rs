@@ -6,14 +6,18 @@ use countwheel_durable::store::{
 };
 use countwheel_durable::{QueueName, Record, Revision, TimerName};
 use countwheel_time::Timestamp;
+use parking_lot::Mutex;
 
 use crate::body::{self, Columns};
+use crate::front::{Beginning, Fronts};
 use crate::hash::NameHash;
 use crate::planted::planted;
-use crate::session::{Failure, Reach, RecordRow, Session};
+use crate::session::{Beside, DueRow, Failure, Reach, RecordRow, Session};
 
 /// So many entries of an index one statement reads at the most.
 const AT_ONCE: usize = 1_024;
+/// So often a read begins at a mark that a commit lowers meanwhile, before it begins at the start.
+const MARKS_MAX: usize = 3;
 
 /// What a read that failed says: it can be asked again, unless the server refuses it.
 pub(crate) fn unanswered(failure: Failure) -> StoreError {
@@ -112,6 +116,7 @@ pub(crate) fn due(
     session: &mut dyn Session,
     shard: Shard,
     scan: &DueScan<'_>,
+    fronts: Option<&Mutex<Fronts>>,
 ) -> Result<DuePage, StoreError> {
     let mut page = DueBuilder::new(scan);
     if page.is_full() {
@@ -128,8 +133,7 @@ pub(crate) fn due(
         let Some(from) = behind(after.map(|after| (after.at, after.revision))) else {
             return Ok(page.finish());
         };
-        let rows = session.due(shard, scan.clock, from, scan.until, at_once);
-        let rows = rows.map_err(unanswered)?;
+        let rows = rows_due(session, shard, scan, fronts, from, at_once)?;
         let is_last = rows.len() < at_once;
         let skipped = usize::from(after.is_some() && planted!(PostgresSkipsBorder));
         for row in rows.into_iter().skip(skipped) {
@@ -159,6 +163,36 @@ pub(crate) fn due(
             return Ok(page.finish());
         }
     }
+}
+
+/// At most `limit` rows from a position on. What is known to be gone is passed over.
+fn rows_due(
+    session: &mut dyn Session,
+    shard: Shard,
+    scan: &DueScan<'_>,
+    fronts: Option<&Mutex<Fronts>>,
+    from: (Timestamp, Revision),
+    limit: usize,
+) -> Result<Vec<DueRow>, StoreError> {
+    for _ in 0..MARKS_MAX {
+        let Some(fronts) = fronts else {
+            break;
+        };
+        let Beginning { low, lowered } = fronts.lock().beginning(scan.clock);
+        let mark = (low.mark.at, low.mark.revision);
+        let has_beside = from < mark && !low.named.is_empty() && !planted!(PostgresReadsPastNamed);
+        let names = &low.named;
+        let beside = has_beside.then_some(Beside { names, from });
+        let from = from.max(mark);
+        let rows = session.due(shard, scan.clock, from, beside, scan.until, limit);
+        let rows = rows.map_err(unanswered)?;
+        if fronts.lock().lowered == lowered {
+            return Ok(rows);
+        }
+        // A commit may have put something before the mark, and be seen in part.
+    }
+    let rows = session.due(shard, scan.clock, from, None, scan.until, limit);
+    rows.map_err(unanswered)
 }
 
 pub(crate) fn list(

@@ -47,6 +47,7 @@ pub(crate) const SECOND: &[&str] = &[
     "ALTER TABLE @shard ADD COLUMN IF NOT EXISTS timeline int4",
     "ALTER TABLE @meta ADD COLUMN IF NOT EXISTS settings_timeline int4, \
      ADD COLUMN IF NOT EXISTS min_version int4 NOT NULL DEFAULT 2",
+    "ALTER TABLE @turn ADD COLUMN IF NOT EXISTS lows bytea",
 ];
 
 /// What version 3 has beside version 2: done records are in a ring of tables, where an earlier program does not

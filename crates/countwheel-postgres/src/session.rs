@@ -10,6 +10,7 @@ use countwheel_time::Timestamp;
 
 use crate::bits::Bits;
 use crate::commit::{Held, Turn};
+use crate::front::Lows;
 use crate::ring::{Ring, Slots};
 use crate::snapshots::Holder;
 
@@ -76,13 +77,15 @@ impl Failure {
 }
 
 /// What one statement makes of one shard.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Entry<'a, 'b> {
     pub(crate) shard: Shard,
     /// What is changed. Without it the turn is empty, and takes the place of any other of its number.
     pub(crate) turn: Option<&'a Turn<'b>>,
     /// The turn's row, and under which token it is made.
     pub(crate) after: Held,
+    /// The low marks after it.
+    pub(crate) lows: Lows,
 }
 
 impl Entry<'_, '_> {
@@ -113,13 +116,15 @@ pub(crate) struct Became {
 }
 
 /// The last turn of a shard.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LastTurn {
     pub(crate) seq: i64,
     pub(crate) revision: Revision,
     pub(crate) clock: Option<ClockNote>,
     /// The server's history when it was made, if the row says so.
     pub(crate) timeline: Option<i32>,
+    /// The low marks after it.
+    pub(crate) lows: Lows,
     /// The server's history now.
     pub(crate) timeline_now: i32,
     /// Under which it was made, if it is not the first.
@@ -153,6 +158,14 @@ pub(crate) struct DueRow {
     pub(crate) state: i8,
     pub(crate) queue: String,
     pub(crate) key: String,
+}
+
+/// Timers that are named beside a low mark.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside<'a> {
+    pub(crate) names: &'a [Bits],
+    /// Those from this position on.
+    pub(crate) from: (Timestamp, Revision),
 }
 
 /// A page of a list as the server makes it.
@@ -262,15 +275,33 @@ pub(crate) trait Session: Send {
         bytes: usize,
     ) -> Result<Vec<Option<RecordRow>>, Failure>;
 
-    /// At most `limit` entries from the position `from` on. Nothing that is done is among them.
+    /// At most `limit` entries from the position `from` on, and before it those `beside`. Nothing that is done
+    /// is among them.
     fn due(
         &mut self,
         shard: Shard,
         clock: DueClock,
         from: (Timestamp, Revision),
+        beside: Option<Beside<'_>>,
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<DueRow>, Failure>;
+
+    /// The first that wake by the clock, from the position on, at most so many.
+    fn first(
+        &mut self,
+        shard: Shard,
+        clock: DueClock,
+        from: Wake,
+        limit: usize,
+    ) -> Result<Vec<(Wake, Bits)>, Failure>;
+
+    /// Where those of the names wake that are there and ever wake.
+    fn places(
+        &mut self,
+        shard: Shard,
+        names: &[Bits],
+    ) -> Result<Vec<(Bits, DueClock, Wake)>, Failure>;
 
     /// The page that `filter` asks for, from the position `from` on, up to what is due at `until`.
     fn list(

@@ -16,13 +16,14 @@ use tokio_postgres::types::ToSql;
 use crate::bits::Bits;
 use crate::body;
 use crate::commit::Named;
+use crate::front::Lows;
 use crate::link::{Link, Params, Sql};
 use crate::number;
 use crate::ring::{Ring, SLOTS, Slots};
 use crate::schema::{SchemaName, TIMELINE, left_out};
 use crate::session::{
-    Became, Counted, DueRow, Entry, Failure, Kind, LastTurn, ListRows, Made, OwnerRow, Reach,
-    RecordRow, SavedCounts, Session,
+    Became, Beside, Counted, DueRow, Entry, Failure, Kind, LastTurn, ListRows, Made, OwnerRow,
+    Reach, RecordRow, SavedCounts, Session,
 };
 use crate::snapshots::{self, Holder};
 
@@ -52,6 +53,9 @@ pub(crate) struct Statements {
     prune: Sql,
     names: Sql,
     due: Sql,
+    due_beside: Sql,
+    first: Sql,
+    places: Sql,
     list: Sql,
     counts: Sql,
     count: Sql,
@@ -77,15 +81,15 @@ impl Statements {
         // repeated statement inserts no turn, and so changes nothing.
         let fence = "WITH e AS MATERIALIZED ( \
                SELECT * FROM unnest($1::int2[], $2::uuid[], $3::int8[], $4::int8[], $5::bytea[], \
-                 $6::int4[], $7::int4[]) \
-               AS e(shard, token, seq, last_revision, clock, timeline, writes)), \
+                 $6::int4[], $7::int4[], $29::bytea[]) \
+               AS e(shard, token, seq, last_revision, clock, timeline, writes, lows)), \
              l AS MATERIALIZED ( \
                SELECT e.* FROM e JOIN @shard s ON s.shard = ANY (ARRAY[e.shard]) AND s.token = e.token \
                WHERE EXISTS (SELECT FROM @turn p WHERE p.shard = e.shard AND p.seq = e.seq - 1 \
                  OFFSET 0) \
                ORDER BY s.shard FOR SHARE OF s), \
              f AS MATERIALIZED ( \
-               INSERT INTO @turn (shard, token, seq, last_revision, clock, timeline, writes) \
+               INSERT INTO @turn (shard, token, seq, last_revision, clock, timeline, writes, lows) \
                SELECT * FROM l \
                ON CONFLICT DO NOTHING RETURNING shard), \
              put AS ( \
@@ -119,14 +123,14 @@ impl Statements {
                  payload) \
                SELECT u.shard, u.slot, u.hash, u.revision, u.due, u.keep_until, u.queue, u.key, \
                  u.body, coalesce(u.payload, r.payload) \
-               FROM unnest($29::int2[], $30::int2[], $31::uuid[], $32::int8[], $33::int8[], \
-                 $34::int8[], $35::text[], $36::text[], $37::bytea[], $38::bytea[]) \
+               FROM unnest($30::int2[], $31::int2[], $32::uuid[], $33::int8[], $34::int8[], \
+                 $35::int8[], $36::text[], $37::text[], $38::bytea[], $39::bytea[]) \
                  AS u(shard, slot, hash, revision, due, keep_until, queue, key, body, payload) \
                LEFT JOIN removed r ON r.shard = u.shard AND r.hash = u.hash \
                WHERE u.shard IN (SELECT shard FROM f) \
                AND (u.payload IS NOT NULL OR r.payload IS NOT NULL)), \
              replaced AS ( \
-               DELETE FROM @done d USING unnest($39::int2[], $40::uuid[]) AS u(shard, hash) \
+               DELETE FROM @done d USING unnest($40::int2[], $41::uuid[]) AS u(shard, hash) \
                WHERE u.shard IN (SELECT shard FROM f) \
                  AND d.shard = ANY (ARRAY[u.shard]) AND d.hash = ANY (ARRAY[u.hash])";
         // The last change of a name wins; every change counts.
@@ -134,7 +138,7 @@ impl Statements {
             "), changed AS MATERIALIZED ( \
                SELECT c.place, c.name, c.value, row_number() OVER (ORDER BY c.place) AS nth, \
                lead(c.place) OVER (PARTITION BY c.name ORDER BY c.place) IS NULL AS is_last \
-               FROM unnest($41::int2[], $42::int8[], $43::text[], $44::bytea[]) \
+               FROM unnest($42::int2[], $43::int8[], $44::text[], $45::bytea[]) \
                  AS c(shard, place, name, value) WHERE c.shard IN (SELECT shard FROM f)), \
              m AS MATERIALIZED ( \
                UPDATE @meta SET settings_version = settings_version + {} + n.n, \
@@ -183,7 +187,7 @@ impl Statements {
             last_turn: schema.sql(
                 "last_turn",
                 &format!(
-                    "SELECT seq, last_revision, clock, timeline, {TIMELINE}, token \
+                    "SELECT seq, last_revision, clock, timeline, {TIMELINE}, token, lows \
                      FROM @turn WHERE shard = $1 ORDER BY seq DESC LIMIT 1"
                 ),
             ),
@@ -222,6 +226,32 @@ impl Statements {
                 "SELECT wake, revision, state, queue, key FROM @timer WHERE shard = $1 \
                  AND clock = $2 AND wake IS NOT NULL AND (wake, revision) >= ($3, $4) \
                  AND wake <= $5 AND state <> 'd' ORDER BY wake, revision LIMIT $6",
+            ),
+            due_beside: schema.sql(
+                "due_beside",
+                "(SELECT wake, revision, state, queue, key FROM @timer WHERE shard = $1 \
+                   AND clock = $2 AND wake IS NOT NULL AND (wake, revision) >= ($3, $4) \
+                   AND wake <= $5 AND state <> 'd' ORDER BY wake, revision LIMIT $6) \
+                 UNION ALL \
+                 (SELECT t.wake, t.revision, t.state, t.queue, t.key \
+                   FROM unnest($7::uuid[]) AS n(hash) CROSS JOIN LATERAL ( \
+                     SELECT * FROM @timer t WHERE t.shard = $1 AND t.hash = n.hash LIMIT 1) AS t \
+                   WHERE t.clock = $2 AND (t.wake, t.revision) >= ($8, $9) \
+                   AND (t.wake, t.revision) < ($3, $4) AND t.wake <= $5 AND t.state <> 'd') \
+                 ORDER BY wake, revision LIMIT $6",
+            ),
+            first: schema.sql(
+                "first",
+                "SELECT wake, revision, hash FROM @timer WHERE shard = $1 AND clock = $2 \
+                 AND wake IS NOT NULL AND (wake, revision) >= ($3, $4) AND state <> 'd' \
+                 ORDER BY wake, revision LIMIT $5",
+            ),
+            places: schema.sql(
+                "places",
+                "SELECT t.hash, t.clock, t.wake, t.revision FROM unnest($2::uuid[]) AS n(hash) \
+                 CROSS JOIN LATERAL (SELECT * FROM @timer t \
+                   WHERE t.shard = $1 AND t.hash = n.hash LIMIT 1) AS t \
+                 WHERE t.wake IS NOT NULL AND t.state <> 'd'",
             ),
             // One entry more than may be looked at, and one record more than is wanted: so the page
             // knows whether it is the last.
@@ -445,6 +475,7 @@ impl Session for SqlSession {
                 timeline: row.get(3),
                 timeline_now: row.get(4),
                 token: row.get(5),
+                lows: Lows::of_bytes(row.get(6)),
             }
         }))
     }
@@ -504,10 +535,11 @@ impl Session for SqlSession {
         shard: Shard,
         clock: DueClock,
         from: (Timestamp, Revision),
+        beside: Option<Beside<'_>>,
         until: Timestamp,
         limited: usize,
     ) -> Result<Vec<DueRow>, Failure> {
-        let params: Params<'_> = &[
+        let params: [&(dyn ToSql + Sync); 6] = [
             &shard.0.cast_signed(),
             &body::clock_letter(clock),
             &number::stored(from.0.as_micros()),
@@ -515,19 +547,62 @@ impl Session for SqlSession {
             &number::stored(until.as_micros()),
             &limit(limited),
         ];
-        let rows = Self::ask(&mut self.link, &self.statements.due, params)?;
+        let rows = match beside {
+            None => Self::ask(&mut self.link, &self.statements.due, &params),
+            Some(Beside { names, from }) => {
+                let at = number::stored(from.0.as_micros());
+                let revision = number::stored(from.1.0);
+                let others: [&(dyn ToSql + Sync); 3] = [&names, &at, &revision];
+                let params = [&params[..], &others[..]].concat();
+                Self::ask(&mut self.link, &self.statements.due_beside, &params)
+            }
+        }?;
         let rows = rows.iter();
         Ok(rows
             .map(|row| DueRow {
-                wake: Wake {
-                    at: timestamp(row.get(0)),
-                    revision: revision(row.get(1)),
-                },
+                wake: wake(row.get(0), row.get(1)),
                 state: row.get(2),
                 queue: row.get(3),
                 key: row.get(4),
             })
             .collect())
+    }
+
+    fn first(
+        &mut self,
+        shard: Shard,
+        clock: DueClock,
+        from: Wake,
+        limited: usize,
+    ) -> Result<Vec<(Wake, Bits)>, Failure> {
+        let params: Params<'_> = &[
+            &shard.0.cast_signed(),
+            &body::clock_letter(clock),
+            &number::stored(from.at.as_micros()),
+            &number::stored(from.revision.0),
+            &limit(limited),
+        ];
+        let rows = Self::ask(&mut self.link, &self.statements.first, params)?;
+        let rows = rows.iter();
+        Ok(rows
+            .map(|row| (wake(row.get(0), row.get(1)), row.get(2)))
+            .collect())
+    }
+
+    fn places(
+        &mut self,
+        shard: Shard,
+        names: &[Bits],
+    ) -> Result<Vec<(Bits, DueClock, Wake)>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed(), &names];
+        let rows = Self::ask(&mut self.link, &self.statements.places, params)?;
+        let places = rows.iter().filter_map(|row| {
+            let letter: i8 = row.get(1);
+            let mut clocks = DueClock::ALL.into_iter();
+            let clock = clocks.find(|clock| body::clock_letter(*clock) == letter)?;
+            Some((row.get(0), clock, wake(row.get(2), row.get(3))))
+        });
+        Ok(places.collect())
     }
 
     fn list(
@@ -712,6 +787,13 @@ fn timestamp(column: i64) -> Timestamp {
     Timestamp::from_micros(number::read(column))
 }
 
+fn wake(at: i64, at_revision: i64) -> Wake {
+    Wake {
+        at: timestamp(at),
+        revision: revision(at_revision),
+    }
+}
+
 fn revision(column: i64) -> Revision {
     Revision(number::read(column))
 }
@@ -812,6 +894,7 @@ struct Fences {
     clocks: Vec<Option<Vec<u8>>>,
     timelines: Vec<i32>,
     writes: Vec<i32>,
+    lows: Vec<Option<Vec<u8>>>,
 }
 
 /// What all rows that are written have.
@@ -856,6 +939,7 @@ impl<'a> Batch<'a> {
         fence.clocks.push(clock);
         fence.timelines.push(after.timeline);
         fence.writes.push(entry.writes());
+        fence.lows.push(entry.lows.to_bytes());
         let Some(turn) = entry.turn else {
             return Ok(());
         };
@@ -927,6 +1011,7 @@ impl<'a> Batch<'a> {
             &narrow.bodies,
             &self.removed.0,
             &self.removed.1,
+            &fence.lows,
         ];
         let (done, replaced) = (&self.done, &self.replaced);
         let has_settings = !self.settings.shards.is_empty();

@@ -21,6 +21,7 @@ use tokio_postgres::config::SslMode;
 use crate::bits::Bits;
 use crate::commit::{Held, Turn};
 use crate::counts::Counts;
+use crate::front::{Fronts, Lows, Sizes};
 use crate::hash::NameHash;
 use crate::keeper::{Keeper, KeeperThread, OwnedShards};
 use crate::link::{Link, Route};
@@ -83,6 +84,7 @@ pub struct PostgresStore {
     clock: Arc<dyn Clock>,
     /// So many timers of a shard are counted while it is taken.
     pub(crate) counted_at_once: usize,
+    pub(crate) front_sizes: Sizes,
     /// Draws what cannot be guessed.
     pub(crate) tokens: Tokens,
 }
@@ -97,6 +99,7 @@ pub(crate) struct Owned {
     pub(crate) counts: Mutex<Counts>,
     /// The last turn whose commit was acknowledged, until somebody looks for it; zero before the first.
     told: AtomicI64,
+    pub(crate) fronts: Mutex<Fronts>,
 }
 
 /// A connection that commits.
@@ -303,6 +306,7 @@ impl PostgresStore {
             keeper: Keeper::new(keeper, Arc::clone(&owned), cluster.ring, Arc::clone(&clock)),
             keeper_thread: None,
             counted_at_once: COUNTED_AT_ONCE,
+            front_sizes: Sizes::USUAL,
             node,
             cluster,
             lanes: lanes.into_iter().map(Lane::new).collect(),
@@ -392,7 +396,7 @@ impl PostgresStore {
         shard: Shard,
         token: Bits,
         fence: Fence,
-    ) -> Result<Held, StoreError> {
+    ) -> Result<(Held, Lows), StoreError> {
         let last = session.last_turn(shard).map_err(unanswered)?;
         let last = last.ok_or_else(|| no_such(shard))?;
         // Each promotion since may have forgotten what an owner after the one before had given.
@@ -402,7 +406,7 @@ impl PostgresStore {
             true => 0,
             false => promotions.saturating_mul(LEFT_OUT),
         };
-        Ok(Held {
+        let held = Held {
             token,
             fence,
             seq: last.seq,
@@ -410,7 +414,8 @@ impl PostgresStore {
             revision: Revision(last.revision.0.saturating_add(left_out)),
             clock: last.clock,
             timeline: last.timeline_now,
-        })
+        };
+        Ok((held, last.lows))
     }
 
     /// Takes the shard into this process.
@@ -418,29 +423,52 @@ impl PostgresStore {
         &self,
         session: &mut dyn Session,
         shard: Shard,
-        held: Held,
+        (held, lows): (Held, Lows),
     ) -> Result<Arc<Owned>, StoreError> {
+        let mut fronts = self.fronts(session, shard, &lows)?;
         let mut counts = self.counted(session, shard, &held)?;
         if planted!(PostgresCountsStay)
             && let Some(before) = self.owned.read().get(&shard)
         {
             counts = before.counts.lock().clone();
         }
-        let is_counted = counts.are_exact();
+        if planted!(PostgresFrontStays)
+            && let Some(before) = self.owned.read().get(&shard)
+        {
+            let lows = before.fronts.lock().lows();
+            fronts = self.fronts(session, shard, &lows)?;
+        }
+        let has_work = !counts.are_exact() || fronts.is_low();
         let owned = Arc::new(Owned {
             token: held.token,
             held: Mutex::new(held),
             counts: Mutex::new(counts),
             told: AtomicI64::new(0),
+            fronts: Mutex::new(fronts),
         });
         let before = self.owned.write().insert(shard, Arc::clone(&owned));
-        if !is_counted {
+        if has_work {
             self.keeper.wake();
         }
         if let Some(before) = before {
             self.doubt(shard, before.held.lock().token, &before);
         }
         Ok(owned)
+    }
+
+    /// What is known of the front of a shard after a turn with these marks.
+    fn fronts(
+        &self,
+        session: &mut dyn Session,
+        shard: Shard,
+        lows: &Lows,
+    ) -> Result<Fronts, StoreError> {
+        let named = lows.named();
+        let places = match named.is_empty() {
+            true => Vec::new(),
+            false => session.places(shard, &named).map_err(unanswered)?,
+        };
+        Ok(Fronts::new(lows, &places, self.front_sizes))
     }
 
     /// The counts of a shard: as they were saved after its last turn, or counted anew, as far as that takes
@@ -531,8 +559,8 @@ impl PostgresStore {
                 Err(lost(lease.shard, "this ownership has ended"))
             }
             Some(token) if row.node == Some(self.node) && row.fence == lease.fence => {
-                let held = self.found(session, lease.shard, token, row.fence)?;
-                self.own(session, lease.shard, held)
+                let found = self.found(session, lease.shard, token, row.fence)?;
+                self.own(session, lease.shard, found)
             }
             _ => Err(fenced(lease, row.fence)),
         }
@@ -645,11 +673,22 @@ impl PostgresStore {
             .collect();
         // A later change of a setting is a later one.
         open.sort_by_key(|it| it.wanted.at);
+        for it in &open {
+            it.owned.fronts.lock().begin(&it.wanted.turn);
+        }
         let mut tried = Tried::default();
         self.write(lane, session, &mut open, &mut tried);
         *lane.waits.lock() = None;
+        let mut has_work = false;
         for it in &mut open {
             let shard = it.wanted.lease.shard;
+            if !matches!(it.wanted.result, Some(Ok(()))) && planted!(PostgresFrontOfRefused) {
+                it.owned.fronts.lock().made(&it.wanted.turn);
+            }
+            let mut fronts = it.owned.fronts.lock();
+            fronts.end();
+            has_work |= fronts.is_low();
+            drop(fronts);
             if !matches!(it.wanted.result, Some(Ok(()))) && planted!(PostgresCountsRefused) {
                 it.wanted.made_as = it.held.seq + 1;
                 it.count();
@@ -683,6 +722,9 @@ impl PostgresStore {
             }
         }
         drop(open);
+        if has_work {
+            self.keeper.wake();
+        }
         let mut results = commits.iter().filter_map(|it| it.result.as_ref());
         // A server that has refused an owner answers.
         if results.any(|result| matches!(result, Err(StoreError::Fenced { .. }))) {
@@ -833,6 +875,10 @@ impl PostgresStore {
         } else if became.writes.is_some() {
             // An empty turn took its place: nothing was done.
             it.held.pass();
+            if became.writes != Some(0) {
+                // It is of another process that had this token: nobody knows what it changed.
+                *it.owned.fronts.lock() = Fronts::new(&Lows::default(), &[], self.front_sizes);
+            }
         } else if !became.is_ours {
             it.wanted.result = Some(Err(fenced(lease, became.fence)));
         } else if !became.has_before && planted!(PostgresLossPassed) {
@@ -979,6 +1025,7 @@ impl<'b> Open<'_, 'b> {
             shard: self.wanted.lease.shard,
             turn: Some(&self.wanted.turn),
             after: self.wanted.turn.after(&self.held),
+            lows: self.owned.fronts.lock().lows_after(&self.wanted.turn),
         }
     }
 
@@ -992,6 +1039,7 @@ impl<'b> Open<'_, 'b> {
                 made_by: Some(self.held.token),
                 ..*self.held
             },
+            lows: self.owned.fronts.lock().lows(),
         }
     }
 
@@ -1006,6 +1054,7 @@ impl<'b> Open<'_, 'b> {
     /// The turn is there.
     fn done(&mut self) {
         *self.held = self.wanted.turn.after(&self.held);
+        self.owned.fronts.lock().made(&self.wanted.turn);
         self.wanted.made_as = self.held.seq;
         self.wanted.result = Some(Ok(()));
     }
@@ -1041,6 +1090,7 @@ impl Default for Owned {
             }),
             counts: Mutex::new(Counts::begun(0, None, Ring::of(Duration::ZERO))),
             told: AtomicI64::new(0),
+            fronts: Mutex::new(Fronts::new(&Lows::default(), &[], Sizes::USUAL)),
         }
     }
 }
@@ -1086,8 +1136,9 @@ impl Store for PostgresStore {
         }
         let fence = self.take(session, shard, token)?;
         // A snapshot of its own: it has what the owner before has committed last.
-        let held = self.found(session, shard, token, fence)?;
-        self.own(session, shard, held)?;
+        let found = self.found(session, shard, token, fence)?;
+        let held = found.0;
+        self.own(session, shard, found)?;
         self.look_for_doubted(session);
         Ok(Ownership {
             lease: Lease {
@@ -1162,7 +1213,9 @@ impl Store for PostgresStore {
 
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
         self.may_read(shard)?;
-        read::due(&mut **self.readers.one(), shard, scan)
+        let owned = self.owned.read().get(&shard).cloned();
+        let fronts = owned.as_ref().map(|owned| &owned.fronts);
+        read::due(&mut **self.readers.one(), shard, scan, fronts)
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {

@@ -40,7 +40,7 @@ impl Mistake {
                 LOCK,
                 BEFORE,
                 (
-                    "INSERT INTO @turn (shard, token, seq, last_revision, clock, timeline, writes) \
+                    "INSERT INTO @turn (shard, token, seq, last_revision, clock, timeline, writes, lows) \
                      SELECT * FROM l ON CONFLICT DO NOTHING RETURNING shard",
                     "SELECT shard FROM l",
                 ),

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use countwheel_durable::store::{
-    Before, Change, ClockNote, Fence, Lease, Ownership, Shard, StoreError,
+    Before, Change, ClockNote, DueScan, Fence, Lease, Ownership, Shard, StoreError,
 };
-use countwheel_durable::{Revision, Setting, SettingName, SettingsVersion};
+use countwheel_durable::{DueClock, Revision, Setting, SettingName, SettingsVersion};
 use countwheel_postgres::testing::SimulatedPostgres;
 use countwheel_time::ManualClock;
 use parking_lot::Mutex;
@@ -172,9 +172,37 @@ impl Watch {
     ) -> Result<(), String> {
         self.known.lock().look_at_setting(shard, observer)?;
         match self.server.owner(shard) == fence && !self.known.lock().unaware.contains_key(&shard) {
-            true => same_counts(shard, store, observer),
+            true => {
+                self.look_at_marks(shard, store, observer)?;
+                same_counts(shard, store, observer)
+            }
             false => Ok(()),
         }
+    }
+
+    /// Nothing that lives is before the low marks, and the owner finds all that wakes.
+    fn look_at_marks(
+        &self,
+        shard: Shard,
+        store: &dyn Kept,
+        observer: &dyn Kept,
+    ) -> Result<(), String> {
+        if let Some(name) = self.server.before_mark(shard) {
+            return Err(format!("{name} of {shard:?} is before its low mark"));
+        }
+        for clock in DueClock::ALL {
+            let scan = DueScan::all(clock);
+            match (store.due(shard, &scan), observer.due(shard, &scan)) {
+                (Ok(found), Ok(all)) if found.entries != all.entries => {
+                    return Err(format!(
+                        "of {shard:?} wakes {:?}, and should {:?}",
+                        found.entries, all.entries
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// A shard was taken.
@@ -211,6 +239,7 @@ impl Watch {
         let setting = current_setting(shard, observer)?;
         known.settings.insert(shard, vec![setting]);
         drop(known);
+        self.look_at_marks(shard, store, observer)?;
         same_counts(shard, store, observer)
     }
 

@@ -10,13 +10,15 @@ use countwheel_durable::store::conformance::varied_records;
 use countwheel_durable::store::{Before, Change, ClockNote, Fence, Filter, Shard};
 use countwheel_durable::{
     DueClock, Record, Revision, Setting, SettingName, SettingsVersion, State, StateKind, TimerName,
+    Wake,
 };
 use countwheel_time::{Random, Timestamp};
 
 use crate::bits::Bits;
 use crate::commit::{Held, Turn};
+use crate::front::{Low, Lows};
 use crate::hash::NameHash;
-use crate::session::{Entry, Failure, Reach, Session};
+use crate::session::{Beside, Entry, Failure, Reach, Session};
 
 #[derive(Clone, Debug)]
 pub(super) enum Step {
@@ -54,8 +56,20 @@ pub(super) enum Step {
         shard: Shard,
         clock: DueClock,
         from: (u64, u64),
+        /// Some that are named, from a position on.
+        beside: Option<(Vec<usize>, (u64, u64))>,
         until: u64,
         limit: usize,
+    },
+    First {
+        shard: Shard,
+        clock: DueClock,
+        from: (u64, u64),
+        limit: usize,
+    },
+    Places {
+        shard: Shard,
+        names: Vec<usize>,
     },
     List {
         shard: Shard,
@@ -84,6 +98,7 @@ pub(super) struct Part {
     revision: u64,
     note: Option<u8>,
     timeline: i32,
+    lows: [(bool, u64, Vec<usize>); 2],
     /// None make an empty turn.
     changes: Option<Vec<Changed>>,
 }
@@ -170,6 +185,13 @@ fn name(number: usize) -> TimerName {
 fn bits(number: u8) -> Bits {
     // Both ends as well.
     Bits([number.wrapping_mul(85); 16])
+}
+
+fn wake((at, revision): (u64, u64)) -> Wake {
+    Wake {
+        at: Timestamp::from_micros(at),
+        revision: Revision(revision),
+    }
 }
 
 fn clock_note(number: u8) -> ClockNote {
@@ -283,6 +305,7 @@ impl Draws<'_> {
             revision: self.revision(),
             note: self.one_in(3).then(|| self.small(256)),
             timeline: self.of(&TIMELINES),
+            lows: DueClock::ALL.map(|_| (self.one_in(3), self.of(&NUMBERS), self.names())),
             changes: (count > 0).then_some(changes),
         }
     }
@@ -311,7 +334,7 @@ impl Draws<'_> {
 
     fn step(&mut self) -> Step {
         let shard = self.shard();
-        match self.below(32) {
+        match self.below(34) {
             0..=11 => self.turn(),
             12 | 13 => Step::Again(self.below(3)),
             14 | 15 => Step::Take {
@@ -347,6 +370,7 @@ impl Draws<'_> {
                 shard,
                 clock: self.of(&DueClock::ALL),
                 from: self.position(),
+                beside: self.one_in(2).then(|| (self.names(), self.position())),
                 until: self.until(),
                 limit: self.of(&LIMITS),
             },
@@ -362,6 +386,16 @@ impl Draws<'_> {
                 shard,
                 first: self.of(&[-1, 0, 7]),
                 count: self.of(&[1, 2, 70]),
+            },
+            31 => Step::First {
+                shard,
+                clock: self.of(&DueClock::ALL),
+                from: self.position(),
+                limit: self.of(&LIMITS),
+            },
+            32 => Step::Places {
+                shard,
+                names: self.names(),
             },
             _ => self.of(&[Step::Losses, Step::Ping]),
         }
@@ -407,6 +441,7 @@ pub(super) fn everything() -> Vec<Step> {
                 shard,
                 clock,
                 from: (0, 0),
+                beside: None,
                 until: u64::MAX,
                 limit: usize::MAX,
             });
@@ -474,6 +509,7 @@ impl Seen {
 struct SentPart {
     shard: Shard,
     after: Held,
+    lows: Lows,
     changes: Option<Vec<Change>>,
 }
 
@@ -560,6 +596,18 @@ impl Asking {
                 timeline: part.timeline,
                 made_by: None,
             },
+            lows: Lows::new(DueClock::ALL.map(|clock| {
+                let (is_first, at, names) = &part.lows[clock as usize];
+                let mark = match is_first {
+                    true => Wake::default(),
+                    false => wake((*at, *at)),
+                };
+                let named = names.iter().map(|number| self.hash.of(&name(*number)));
+                Low {
+                    mark,
+                    named: named.collect(),
+                }
+            })),
             changes: changes.map(|all| all.iter().map(|it| self.change(it)).collect()),
         }
     }
@@ -609,6 +657,7 @@ impl Asking {
                 shard: part.shard,
                 turn: turn.as_ref(),
                 after: part.after,
+                lows: part.lows.clone(),
             })
             .collect();
         let mut made = session.turn(&entries);
@@ -659,11 +708,28 @@ impl Asking {
                 shard,
                 clock,
                 from,
+                beside,
                 until,
                 limit,
             } => {
                 let until = Timestamp::from_micros(*until);
-                Answered::of(session.due(*shard, *clock, position(*from), until, *limit))
+                let beside = beside.as_ref();
+                let beside = beside.map(|(names, from)| (hashes(names), position(*from)));
+                let beside = beside
+                    .as_ref()
+                    .map(|(names, from)| Beside { names, from: *from });
+                let from = position(*from);
+                Answered::of(session.due(*shard, *clock, from, beside, until, *limit))
+            }
+            Step::First {
+                shard,
+                clock,
+                from,
+                limit,
+            } => Answered::of(session.first(*shard, *clock, wake(*from), *limit)),
+            Step::Places { shard, names } => {
+                let places = session.places(*shard, &hashes(names));
+                Answered::of(places.map(sorted))
             }
             Step::List {
                 shard,
@@ -720,6 +786,8 @@ impl Step {
             | Self::Prune { shard, .. }
             | Self::Names { shard, .. }
             | Self::Due { shard, .. }
+            | Self::First { shard, .. }
+            | Self::Places { shard, .. }
             | Self::List { shard, .. }
             | Self::Counts(shard, _)
             | Self::NoteLosses { shard, .. } => *shard,

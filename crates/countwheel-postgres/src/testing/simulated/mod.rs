@@ -13,8 +13,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel_durable::Shards;
 use countwheel_durable::store::{Fence, Shard};
+use countwheel_durable::{DueClock, Shards};
 use countwheel_time::{Clock, ManualClock, Random};
 use parking_lot::Mutex;
 
@@ -23,6 +23,7 @@ use self::statement::Written;
 use self::tables::Tables;
 use crate::PostgresStore;
 use crate::bits::Bits;
+use crate::front::Sizes;
 use crate::hash::{KEY_BYTES, NameHash};
 use crate::ring::Ring;
 use crate::schema::Cluster;
@@ -121,6 +122,8 @@ const IN_VAIN_MAX: u64 = 1_000;
 
 /// A world has few timers, and some of its shards are counted while they are at work.
 const COUNTED_AT_ONCE: usize = 3;
+/// Little is known of the front of a shard, and a gap is worth names at once.
+const FRONT: Sizes = Sizes { known: 4, gap: 1 };
 
 impl fmt::Debug for SimulatedPostgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -209,6 +212,17 @@ impl SimulatedPostgres {
         self.shared.simulated.lock().tables.made(shard, fence)
     }
 
+    /// A timer, as queue and key, that wakes before a low mark of the shard's last turn and is not named
+    /// beside it: there must be none.
+    #[must_use]
+    pub fn before_mark(&self, shard: Shard) -> Option<String> {
+        let simulated = self.shared.simulated.lock();
+        let tables = &simulated.tables;
+        let mut clocks = DueClock::ALL.into_iter();
+        let row = clocks.find_map(|clock| tables.before_mark(shard, clock))?;
+        Some(format!("{}/{}", row.queue, row.key))
+    }
+
     /// A standby takes the place of the server. All connections end, and what is late is not done any
     /// more. What the server had warned of is lost, and the last `lost` turns and takings before.
     /// Says of which shards.
@@ -251,6 +265,7 @@ impl PostgresStore {
             resolve_within,
         );
         store.counted_at_once = COUNTED_AT_ONCE;
+        store.front_sizes = FRONT;
         store.tokens = Box::new(move || {
             let tokens = &mut of_server.shared.simulated.lock().tokens;
             let mut token = [0; 16];

@@ -14,11 +14,12 @@ use super::tables::{Done, Tables};
 use super::{IN_VAIN_MAX, Simulated, SimulatedFaults, SimulatedPostgres};
 use crate::bits::Bits;
 use crate::body;
+use crate::front::Lows;
 use crate::planted::planted;
 use crate::ring::{Ring, Slots};
 use crate::session::{
-    Became, Counted, DueRow, Entry, Failure, Kind, LastTurn, ListRows, Made, OwnerRow, Reach,
-    RecordRow, Refusal, SavedCounts, Session,
+    Became, Beside, Counted, DueRow, Entry, Failure, Kind, LastTurn, ListRows, Made, OwnerRow,
+    Reach, RecordRow, Refusal, SavedCounts, Session,
 };
 
 /// How long a client waits for an answer before it gives the statement up.
@@ -218,6 +219,13 @@ fn broken() -> Failure {
     Failure::Broken("the simulated connection broke".to_owned())
 }
 
+fn wake(at: u64, revision: u64) -> Wake {
+    Wake {
+        at: Timestamp::from_micros(at),
+        revision: Revision(revision),
+    }
+}
+
 fn record(row: &TimerRow) -> RecordRow {
     RecordRow {
         queue: row.queue.clone(),
@@ -295,6 +303,7 @@ impl Session for SimulatedSession {
             Some(LastTurn {
                 seq,
                 token: row.token,
+                lows: Lows::of_bytes(row.lows.as_deref()),
                 revision: Revision(row.revision),
                 clock: row.clock,
                 timeline: row.timeline,
@@ -357,6 +366,7 @@ impl Session for SimulatedSession {
         shard: Shard,
         clock: DueClock,
         from: (Timestamp, Revision),
+        beside: Option<Beside<'_>>,
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<DueRow>, Failure> {
@@ -364,23 +374,75 @@ impl Session for SimulatedSession {
         let first = (shard, clock, from.0.as_micros(), from.1.0, FIRST);
         let last = (shard, clock, until.as_micros(), u64::MAX, LAST);
         self.read(|tables| {
-            if first > last {
-                return Vec::new();
-            }
-            let entries = tables.wakes.range(first..=last);
-            let rows = entries.filter_map(|(_, _, at, revision, hash)| {
-                let row = tables.row((shard, *hash, None))?;
-                (row.state != body::letter(StateKind::Done)).then(|| DueRow {
-                    wake: Wake {
-                        at: Timestamp::from_micros(*at),
-                        revision: Revision(*revision),
-                    },
-                    state: row.state,
-                    queue: row.queue.clone(),
-                    key: row.key.clone(),
-                })
+            let named = beside.iter().flat_map(|beside| {
+                let named = move |(at, revision, row): &(u64, u64, &TimerRow)| {
+                    let place = (Timestamp::from_micros(*at), Revision(*revision));
+                    row.clock == clock && beside.from <= place && place < from && *at <= last.2
+                };
+                let places = beside.names.iter().filter_map(|hash| {
+                    let row = tables.row((shard, *hash, None))?;
+                    Some((row.wake?, row.revision, row))
+                });
+                places.filter(named)
             });
-            rows.take(limit).collect()
+            let mut rows: Vec<_> = named.collect();
+            rows.sort_unstable_by_key(|(at, revision, _)| (*at, *revision));
+            if first <= last {
+                let entries = tables.wakes.range(first..=last);
+                rows.extend(entries.filter_map(|(_, _, at, revision, hash)| {
+                    Some((*at, *revision, tables.row((shard, *hash, None))?))
+                }));
+            }
+            let rows = rows.into_iter();
+            let rows = rows.filter(|(.., row)| row.state != body::letter(StateKind::Done));
+            let rows = rows.take(limit);
+            rows.map(|(at, revision, row)| DueRow {
+                wake: wake(at, revision),
+                state: row.state,
+                queue: row.queue.clone(),
+                key: row.key.clone(),
+            })
+            .collect()
+        })
+    }
+
+    fn first(
+        &mut self,
+        shard: Shard,
+        clock: DueClock,
+        from: Wake,
+        limit: usize,
+    ) -> Result<Vec<(Wake, Bits)>, Failure> {
+        let clock = body::clock_letter(clock);
+        let from = (shard, clock, from.at.as_micros(), from.revision.0, FIRST);
+        let last = (shard, clock, u64::MAX, u64::MAX, LAST);
+        self.read(|tables| {
+            let entries = tables.wakes.range(from..=last);
+            let entries = entries.filter(|(.., hash)| {
+                let row = tables.row((shard, *hash, None));
+                row.is_some_and(|row| row.state != body::letter(StateKind::Done))
+            });
+            let places = entries.map(|(_, _, at, revision, hash)| (wake(*at, *revision), *hash));
+            places.take(limit).collect()
+        })
+    }
+
+    fn places(
+        &mut self,
+        shard: Shard,
+        names: &[Bits],
+    ) -> Result<Vec<(Bits, DueClock, Wake)>, Failure> {
+        self.read(|tables| {
+            let place = |hash: &Bits| {
+                let row = tables.row((shard, *hash, None))?;
+                if row.state == body::letter(StateKind::Done) {
+                    return None;
+                }
+                let mut clocks = DueClock::ALL.into_iter();
+                let clock = clocks.find(|clock| body::clock_letter(*clock) == row.clock)?;
+                Some((*hash, clock, wake(row.wake?, row.revision)))
+            };
+            names.iter().filter_map(place).collect()
         })
     }
 

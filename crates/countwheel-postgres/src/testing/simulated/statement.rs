@@ -61,13 +61,14 @@ pub(super) struct DoneRow {
 }
 
 /// A row of a turn, without its key.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct TurnRow {
     pub(super) token: Option<Bits>,
     pub(super) revision: u64,
     pub(super) clock: Option<countwheel_durable::store::ClockNote>,
     pub(super) timeline: Option<i32>,
     pub(super) writes: i32,
+    pub(super) lows: Option<Vec<u8>>,
 }
 
 /// A row of a timer, without its key. One that is written without its payload has none.
@@ -113,6 +114,7 @@ impl TurnOf {
                 clock: after.clock,
                 timeline: Some(after.timeline),
                 writes: entry.writes(),
+                lows: entry.lows.to_bytes(),
             },
             put: Vec::new(),
             narrow: Vec::new(),

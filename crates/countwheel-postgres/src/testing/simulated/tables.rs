@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use countwheel_durable::store::{Fence, Shard};
-use countwheel_durable::{Shards, StateKind};
+use countwheel_durable::{DueClock, Shards, StateKind};
 use countwheel_time::Clock;
 
 use super::LostOfShard;
 use super::statement::{TimerRow, TurnOf, TurnRow, Written};
 use crate::bits::Bits;
 use crate::body;
+use crate::front::{Low, Lows};
 use crate::planted::planted;
 use crate::ring::{Ring, Slots};
 use crate::schema::LEFT_OUT;
@@ -86,6 +87,7 @@ impl Tables {
             clock: None,
             timeline: Some(1),
             writes: 0,
+            lows: None,
         };
         let first_owner = ShardRow {
             timeline: 1,
@@ -97,7 +99,7 @@ impl Tables {
         };
         Self {
             shards: all().map(|shard| (shard, first_owner)).collect(),
-            turns: all().map(|shard| ((shard, 0), first)).collect(),
+            turns: all().map(|shard| ((shard, 0), first.clone())).collect(),
             timers: BTreeMap::new(),
             ring,
             clock,
@@ -206,6 +208,21 @@ impl Tables {
         is_owned && (has_before || planted!(PostgresNoTurnBefore))
     }
 
+    /// What wakes before the low mark of the last turn by the clock, and is not named beside it.
+    pub(super) fn before_mark(&self, shard: Shard, clock: DueClock) -> Option<&TimerRow> {
+        let (_, row) = self.last_turn(shard)?;
+        let lows = Lows::of_bytes(row.lows.as_deref());
+        let Low { mark, named } = lows.by(clock);
+        let letter = body::clock_letter(clock);
+        let first = (shard, letter, 0, 0, Bits([0; 16]));
+        let (at, revision) = (mark.at.as_micros(), mark.revision.0);
+        let behind = (shard, letter, at, revision, Bits([0; 16]));
+        let before = self.wakes.range(first..behind);
+        let mut hashes = before.map(|(.., hash)| hash);
+        let astray = hashes.find(|hash| !named.contains(hash))?;
+        self.row((shard, *astray, None))
+    }
+
     /// Does a statement that writes. Says the shards whose turns it made, or the fence it gave.
     pub(super) fn write(&mut self, written: &Written) -> Result<Done, Refusal> {
         let mut undo = Vec::new();
@@ -286,7 +303,7 @@ impl Tables {
             let is_free = !self.turns.contains_key(&key) || planted!(PostgresReplacesTurn);
             let is_made = self.is_permitted(turn) && is_free;
             if is_made {
-                undo.push(Undo::Turn(key, self.turns.insert(key, turn.row)));
+                undo.push(Undo::Turn(key, self.turns.insert(key, turn.row.clone())));
                 if let Some(token) = turn.row.token.filter(|_| turn.row.writes > 0) {
                     *self.made.entry(token).or_default() += 1;
                     undo.push(Undo::Made(token));
