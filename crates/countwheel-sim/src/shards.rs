@@ -899,13 +899,22 @@ impl Plan {
         let mut draw = Random::new(seed, "server of shards");
         let passing = clocks.clone();
         let shards = Shards::new(self.shards).unwrap_or(Shards::ONE);
-        // The shortest is still so long that no two clocks are half a slice apart.
+        // The shortest is still so long that no two clocks are half a slice apart. Some keep for longer
+        // than the cluster was made for.
         let mut kept = Random::new(seed, "how long done timers are kept");
-        let kept = Duration::from_secs(*kept.pick(&[240, 240, 600, 1_000 * 86_400]));
+        let day = 86_400;
+        let plans = [
+            (240, 240),
+            (240, 600),
+            (600, 600),
+            (1_000 * day, 1_000 * day),
+        ];
+        let (longest, kept) = *kept.pick(&plans);
+        let (longest, kept) = (Duration::from_secs(longest), Duration::from_secs(kept));
         let clock = ManualClock::at(START);
         clocks.add(clock.clone(), 0);
         let server =
-            SimulatedPostgres::keeping(shards, seed, kept, Arc::new(clock), move |pause| {
+            SimulatedPostgres::keeping(shards, seed, longest, Arc::new(clock), move |pause| {
                 passing.pass(u64::try_from(pause.as_micros()).unwrap_or(0));
             });
         (self.unavailable, self.lost) = (0, 0);
