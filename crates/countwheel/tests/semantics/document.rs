@@ -66,7 +66,12 @@ const LIBRARY: [&str; 3] = ["countwheel", "countwheel-patterns", "countwheel-tim
 const PROPERTIES: &str = "crates/countwheel-durable/src/store/conformance.rs";
 
 /// The crates in which mistakes are planted.
-const WITH_MISTAKES: [&str; 3] = ["countwheel-durable", "countwheel-disk", "countwheel-sim"];
+const WITH_MISTAKES: [&str; 4] = [
+    "countwheel-durable",
+    "countwheel-disk",
+    "countwheel-postgres",
+    "countwheel-sim",
+];
 
 /// A reason is longer than this many words.
 const FEW_WORDS: usize = 6;
