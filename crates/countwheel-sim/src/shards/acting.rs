@@ -55,6 +55,7 @@ impl World {
         self.report.turns += 1;
         let owner = &mut self.owners[index];
         owner.leaving = owner.leaving.map(|turns| turns.saturating_sub(1));
+        owner.seam.faults.lock().began = now.time;
         let turn = owner.engine.begin(events);
         let turn = turn.map_err(|error| format!("a turn of {shard:?} does not begin: {error}"))?;
         self.note(
@@ -291,7 +292,9 @@ impl World {
     fn leave(&mut self, index: usize) -> Result<(), String> {
         let was_current = self.is_current(index);
         let is_behind = self.rolled_back[usize::from(self.owners[index].shard.0)];
+        let time = self.time();
         let owner = &mut self.owners[index];
+        owner.seam.faults.lock().began = time;
         let noted = owner.engine.note_clocks();
         let result = match noted {
             // A note is made as well as can be.

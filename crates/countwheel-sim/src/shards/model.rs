@@ -20,8 +20,7 @@ pub(super) struct Now {
     pub(super) time: u64,
     pub(super) wall: Timestamp,
     pub(super) line: Timestamp,
-    /// By how much the openings of the shard may have moved the line, in microseconds, all of them
-    /// together.
+    /// How early the openings of the shard may have made timers, in microseconds, all of them together.
     pub(super) slack: u64,
 }
 
@@ -286,7 +285,8 @@ impl Model {
             let asked = timer.due.saturating_since(timer.since.line);
             let asked = u64::try_from(asked.as_micros()).unwrap_or(u64::MAX);
             let passed = now.time - timer.since.time;
-            let may_differ = now.slack - timer.since.slack + 2 + passed * 2 * RATE_MAX / 1_000_000;
+            let drift = (passed * 2 * RATE_MAX).div_ceil(1_000_000);
+            let may_differ = now.slack - timer.since.slack + 2 + drift;
             if passed + may_differ < asked {
                 return Err(format!(
                     "{name} should wait for {asked} µs and starts after {passed} µs; the clocks \

@@ -64,7 +64,7 @@ impl Clocks {
 pub(super) struct Seen {
     /// Who took each shard last.
     pub(super) fences: BTreeMap<Shard, Fence>,
-    /// The notes of the clocks of each shard, and when each was made.
+    /// The notes of the clocks of each shard, and when each was read.
     notes: BTreeMap<Shard, Vec<(ClockNote, u64)>>,
     /// What a store must never do.
     pub(super) broken: Option<String>,
@@ -127,6 +127,8 @@ pub(super) struct Faults {
     pub(super) struck: bool,
     /// An answer of a commit was lost since that was asked last; whether it was applied.
     pub(super) was_lost: Option<bool>,
+    /// When the turn began whose note of the clocks the next commit has.
+    pub(super) began: u64,
     /// The note of the clocks that was there when the shard was taken.
     pub(super) acquired: Option<ClockNote>,
     /// Under which number it was taken.
@@ -223,7 +225,7 @@ impl Seam {
         if !matches!(committed, Ok(()) | Err(StoreError::Lost { .. })) {
             return committed;
         }
-        let time = self.shared.clocks.time();
+        let time = faults.began;
         for change in changes {
             if let Change::Clock(note) = change {
                 let notes = seen.notes.entry(lease.shard).or_default();
