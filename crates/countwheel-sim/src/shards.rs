@@ -117,6 +117,10 @@ pub struct Report {
     pub boots: u64,
     /// Wall clocks that were set.
     pub clock_steps: u64,
+    /// Machines that slept.
+    pub sleeps: u64,
+    /// Statements that each fault of a server has struck.
+    pub struck: SimulatedFaults,
     /// Standbys that took the place of a server.
     pub failovers: u64,
     /// Shards of which they lost what was acknowledged.
@@ -155,6 +159,8 @@ impl Report {
         self.hand_overs += other.hand_overs;
         self.boots += other.boots;
         self.clock_steps += other.clock_steps;
+        self.sleeps += other.sleeps;
+        self.struck.add(other.struck);
         self.failovers += other.failovers;
         self.rolled_back += other.rolled_back;
         self.reported += other.reported;
@@ -173,8 +179,9 @@ impl fmt::Display for Report {
             "{} seeds: {} turns, {} requests, {} attempts; shards taken {} times, {} of them from an \
              owner that did not know, {} of those within its turn; {} turns fenced, {} refused, {} \
              answers lost, {} leases ended before an attempt, {} owners killed, {} times commits were made \
-             together, {} commits learned of by the next owner; {} hand-overs, {} boots, {} clock steps, {} failovers that lost \
-             commits of {} shards, told to {} owners; {} done, {} removed, {} dead, {} forgotten",
+             together, {} commits learned of by the next owner; {} hand-overs, {} boots, {} clock steps, {} sleeps, \
+             {} failovers that lost commits of {} shards, told to {} owners; {} done, {} removed, {} \
+             dead, {} forgotten",
             self.seeds,
             self.turns,
             self.requests,
@@ -192,6 +199,7 @@ impl fmt::Display for Report {
             self.hand_overs,
             self.boots,
             self.clock_steps,
+            self.sleeps,
             self.failovers,
             self.rolled_back,
             self.reported,
@@ -199,6 +207,24 @@ impl fmt::Display for Report {
             self.removed,
             self.dead,
             self.forgotten,
+        )?;
+        if self.struck == SimulatedFaults::default() {
+            return Ok(());
+        }
+        let struck = self.struck;
+        write!(
+            f,
+            "; statements: {} without a connection, {} not sent, {} answers lost, {} late, {} refused, {} \
+             without room, {} with a warning, {} slow, {} that hung",
+            struck.away,
+            struck.request_lost,
+            struck.answer_lost,
+            struck.late,
+            struck.refused,
+            struck.full,
+            struck.unreplicated,
+            struck.slow,
+            struck.hangs,
         )
     }
 }
@@ -247,6 +273,7 @@ struct Plan {
     hand_overs: u64,
     clock_steps: u64,
     upkeep: u64,
+    sleeps: u64,
     /// Of a server that nodes are connected to.
     failovers: u64,
     lossy: u64,
@@ -339,6 +366,7 @@ impl World {
             hand_overs: *draw.pick(&[0, 3, 10, 40]),
             clock_steps: *draw.pick(&[0, 0, 40]),
             upkeep: *draw.pick(&[0, 10]),
+            sleeps: 0,
             failovers: 0,
             lossy: 0,
             within: Duration::ZERO,
@@ -446,6 +474,7 @@ impl World {
         if let Some(watch) = &self.shared.watch {
             watch.look_at_all()?;
             self.report.reported = watch.reported();
+            self.report.struck = watch.server.struck();
         }
         self.report.trace = self.log.hash;
         Ok(())
@@ -492,6 +521,14 @@ impl World {
                 .clock
                 .set_timestamp(to);
             self.report.clock_steps += 1;
+        }
+        if self.faults.one_in(self.plan.sleeps) {
+            let node = self.faults.below(self.nodes.len() as u64);
+            self.log.note(format!("node {node} sleeps"));
+            let span = self.faults.below(self.plan.horizon + 1);
+            let node = usize::try_from(node).unwrap_or(0);
+            self.shared.clocks.sleep(node, span);
+            self.report.sleeps += 1;
         }
         if self.faults.one_in(self.plan.takes) {
             let shard = self.faults.below(u64::from(self.plan.shards));
@@ -929,6 +966,9 @@ impl Plan {
         faults.refused = *draw.pick(&[0, 10, 80]);
         faults.full = *draw.pick(&[0, 0, 100]);
         faults.unreplicated = *draw.pick(&[0, 3, 20]);
+        faults.slow = *draw.pick(&[0, 0, 5, 60]);
+        faults.hangs = *draw.pick(&[0, 0, 200]);
+        self.sleeps = *draw.pick(&[0, 0, 60]);
         server.set_faults(faults);
         (Watch::new(server, seed), kept)
     }
@@ -980,7 +1020,10 @@ mod tests {
         let early = 3_566 - 2_749;
         assert!(moved(101_930, 101_119) >= 811 + drift);
         assert!(moved(101_930, 101_119) + 2 >= early);
-        assert!(moved(100_000, 101_119) >= 1_119 + drift, "it may be behind as well");
+        assert!(
+            moved(100_000, 101_119) >= 1_119 + drift,
+            "it may be behind as well"
+        );
         assert_eq!(moved(0, 0), 2, "it hides nothing else");
     }
 }

@@ -49,12 +49,24 @@ impl Clocks {
 
     /// Time passes for all, and as each node's clocks have it.
     pub(super) fn pass(&self, micros: u64) {
+        self.pass_asleep(micros, None);
+    }
+
+    /// The same while the machine of a node sleeps.
+    pub(super) fn sleep(&self, node: usize, micros: u64) {
+        self.pass_asleep(micros, Some(node));
+    }
+
+    fn pass_asleep(&self, micros: u64, asleep: Option<usize>) {
         let mut times = self.0.lock();
         times.time += micros;
-        for (clock, rate) in &times.clocks {
+        for (node, (clock, rate)) in times.clocks.iter().enumerate() {
             let nanos = i128::from(micros) * i128::from(1_000_000 + rate) / 1_000;
-            let nanos = u64::try_from(nanos).unwrap_or(0);
-            clock.advance(Duration::from_nanos(nanos));
+            let span = Duration::from_nanos(u64::try_from(nanos).unwrap_or(0));
+            match asleep == Some(node) {
+                true => clock.suspend(span),
+                false => clock.advance(span),
+            }
         }
     }
 }

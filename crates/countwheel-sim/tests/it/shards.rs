@@ -71,6 +71,17 @@ fn everything_happens_on_a_server() {
     assert!(sum.rolled_back > 100, "{sum}");
     assert!(sum.reported > 10, "{sum}");
     assert!(sum.forgotten > 15, "{sum}");
+    assert!(sum.sleeps > 100, "{sum}");
+    let struck = sum.struck;
+    assert!(struck.away > 100, "{sum}");
+    assert!(struck.request_lost > 100, "{sum}");
+    assert!(struck.answer_lost > 100, "{sum}");
+    assert!(struck.late > 100, "{sum}");
+    assert!(struck.refused > 100, "{sum}");
+    assert!(struck.full > 100, "{sum}");
+    assert!(struck.unreplicated > 100, "{sum}");
+    assert!(struck.slow > 100, "{sum}");
+    assert!(struck.hangs > 100, "{sum}");
 }
 
 /// Each of these mistakes is made in turn, and found.

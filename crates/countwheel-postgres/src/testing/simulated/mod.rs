@@ -1,6 +1,9 @@
 //! A PostgreSQL at the level of this store's statements: each is done whole at one moment, or not at
 //! all. What goes wrong is drawn from a seed.
 //!
+//! No statement compares a time that the server's clock shows, so a step of that clock changes nothing,
+//! and there is none here.
+//!
 //! READ COMMITTED needs no more. A statement of a turn locks the rows of its shards before it reads
 //! anything else of them, so the statements of one shard come one after the other.
 
@@ -55,6 +58,32 @@ pub struct SimulatedFaults {
     pub full: u64,
     /// The server warns that the standby may not have the turns.
     pub unreplicated: u64,
+    /// The statement takes a while on its way to the server, or its answer on the way back.
+    pub slow: u64,
+    /// The server does nothing for a while. What it gets meanwhile it does later, if it writes.
+    pub hangs: u64,
+}
+
+impl SimulatedFaults {
+    fn all(&mut self) -> [&mut u64; 9] {
+        [
+            &mut self.away,
+            &mut self.request_lost,
+            &mut self.answer_lost,
+            &mut self.late,
+            &mut self.refused,
+            &mut self.full,
+            &mut self.unreplicated,
+            &mut self.slow,
+            &mut self.hangs,
+        ]
+    }
+
+    /// Adds other numbers of the same.
+    pub fn add(&mut self, mut other: Self) {
+        let sums = self.all().into_iter().zip(other.all());
+        sums.for_each(|(sum, other)| *sum += *other);
+    }
 }
 
 /// What a failover lost of a shard, beyond what the server had warned of.
@@ -111,6 +140,10 @@ struct Simulated {
     late: Vec<(u64, Written)>,
     /// For so many statements there is no room.
     full_for: u64,
+    /// For so many statements it does nothing.
+    hangs_for: u64,
+    /// How many statements each of the faults has struck.
+    struck: SimulatedFaults,
     /// Turns that were found missing.
     losses: BTreeSet<(Shard, i64)>,
     /// Turns that changed nothing since the last pause. A store that asks for ever is stopped.
@@ -168,6 +201,8 @@ impl SimulatedPostgres {
                     random,
                     late: Vec::new(),
                     full_for: 0,
+                    hangs_for: 0,
+                    struck: SimulatedFaults::default(),
                     losses: BTreeSet::new(),
                     in_vain: 0,
                 }),
@@ -187,17 +222,23 @@ impl SimulatedPostgres {
         }
     }
 
-    /// What goes wrong from now on. What is late is done, and a full disk has room again, if nothing
-    /// does.
+    /// What goes wrong from now on. If nothing does, what is late is done, a full disk has room again
+    /// and a server that hangs goes on.
     pub fn set_faults(&self, faults: SimulatedFaults) {
         let mut simulated = self.shared.simulated.lock();
         simulated.faults = faults;
         if faults == SimulatedFaults::default() {
-            simulated.full_for = 0;
+            (simulated.full_for, simulated.hangs_for) = (0, 0);
             for (_, written) in std::mem::take(&mut simulated.late) {
                 simulated.come(&written);
             }
         }
+    }
+
+    /// How many statements each of the faults has struck so far.
+    #[must_use]
+    pub fn struck(&self) -> SimulatedFaults {
+        self.shared.simulated.lock().struck
     }
 
     /// The fence of the owner of a shard; zero before the first.
@@ -229,7 +270,7 @@ impl SimulatedPostgres {
     pub fn fail_over(&self, lost: usize) -> BTreeMap<Shard, LostOfShard> {
         let mut simulated = self.shared.simulated.lock();
         simulated.late.clear();
-        simulated.full_for = 0;
+        (simulated.full_for, simulated.hangs_for) = (0, 0);
         simulated.tables.fail_over(lost)
     }
 

@@ -23,7 +23,10 @@ use crate::session::{
 };
 
 /// How long a client waits for an answer before it gives the statement up.
-const WAITS: Duration = Duration::from_secs(1);
+const WAITS: Duration = Duration::from_secs(WAITS_SECONDS);
+/// Whole ones, as what is slow takes: clocks that drift by whole millionths show whole microseconds then,
+/// and who predicts them needs no allowance.
+const WAITS_SECONDS: u64 = 5;
 
 /// So many losses are said at the most, as by the real statement.
 const LOSSES_MAX: usize = 64;
@@ -51,8 +54,11 @@ impl Simulated {
         times > 0 && self.random.below(times) == 0
     }
 
-    /// Another statement is on its way: what is late may come before it.
+    /// Another statement is on its way: what is late may come before it, unless the server hangs.
     fn go_on(&mut self) {
+        if self.hangs_for > 0 {
+            return;
+        }
         let mut at = 0;
         while at < self.late.len() {
             if self.late[at].0 == 0 {
@@ -70,8 +76,33 @@ impl Simulated {
         let _nobody_hears = self.tables.write(written);
     }
 
+    /// What becomes of the next statement.
     fn way(&mut self, writes: bool) -> Way {
+        let way = self.draw_way(writes);
+        let struck = &mut self.struck;
+        match &way {
+            Way::Done => {}
+            Way::Away => struck.away += 1,
+            Way::RequestLost => struck.request_lost += 1,
+            Way::AnswerLost => struck.answer_lost += 1,
+            Way::Late(_) if self.hangs_for > 0 => struck.hangs += 1,
+            Way::Late(_) => struck.late += 1,
+            Way::Refused(refusal) if refusal.is_full() => struck.full += 1,
+            Way::Refused(_) => struck.refused += 1,
+        }
+        way
+    }
+
+    fn draw_way(&mut self, writes: bool) -> Way {
         let faults = self.faults;
+        if self.hangs_for == 0 && self.one_in(faults.hangs) {
+            self.hangs_for = 2 + self.random.below(12);
+        }
+        if self.hangs_for > 1 {
+            self.hangs_for -= 1;
+            return Way::Late(self.random.below(4));
+        }
+        self.hangs_for = 0;
         if self.one_in(faults.full) {
             self.full_for = 1 + self.random.below(12);
         }
@@ -125,13 +156,24 @@ impl SimulatedSession {
             return Way::Done;
         }
         simulated.go_on();
+        self.delay(simulated);
         let timeline = simulated.tables.timeline;
         let is_old = std::mem::replace(&mut self.timeline, timeline) != timeline;
         let may_fail = simulated.faults != SimulatedFaults::default();
         if is_old && may_fail && simulated.one_in(2) {
+            simulated.struck.request_lost += 1;
             return Way::RequestLost;
         }
         simulated.way(writes)
+    }
+
+    /// A statement, or an answer, is on its way for longer, at times.
+    fn delay(&self, simulated: &mut Simulated) {
+        if !self.server.is_observer && simulated.one_in(simulated.faults.slow) {
+            simulated.struck.slow += 1;
+            let seconds = 1 + simulated.random.below(WAITS_SECONDS / 2);
+            (self.server.shared.pass)(Duration::from_secs(seconds));
+        }
     }
 
     /// A statement that reads.
@@ -140,7 +182,11 @@ impl SimulatedSession {
         let mut simulated = server.shared.simulated.lock();
         let way = self.way(&mut simulated, false);
         match way {
-            Way::Done => Ok(read(&simulated.tables)),
+            Way::Done => {
+                let found = read(&simulated.tables);
+                self.delay(&mut simulated);
+                Ok(found)
+            }
             Way::Away => Err(away()),
             Way::Late(_) => {
                 drop(simulated);
@@ -199,9 +245,11 @@ impl SimulatedSession {
                     let odds = simulated.faults.unreplicated;
                     if !shards.is_empty() && simulated.one_in(odds) {
                         is_warned = true;
+                        simulated.struck.unreplicated += 1;
                         simulated.tables.unreplicated = tail + 1;
                     }
                 }
+                self.delay(&mut simulated);
                 match way {
                     Way::AnswerLost => Err(broken()),
                     _ => Ok((done, is_warned)),
