@@ -58,6 +58,10 @@ bugs! {
     PostgresLossPassed,
     /// A changed timeline at a takeover is passed over.
     PostgresTimelinePassed,
+    /// An owner from before a failover goes on, whatever the failover has forgotten.
+    PostgresPromotionPassed,
+    /// A shard counts as taken although the standby may not have heard of it.
+    PostgresTakingUnproved,
     /// A fence that a failover has forgotten is given again.
     PostgresFenceTwice,
     /// A version of the settings that a failover has forgotten is given again.

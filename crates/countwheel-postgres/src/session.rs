@@ -113,6 +113,16 @@ pub(crate) struct Became {
     pub(crate) writes: Option<i32>,
     /// Whether the turn before is there.
     pub(crate) has_before: bool,
+    /// The server's history now.
+    pub(crate) timeline: i32,
+}
+
+/// A shard was taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) fence: Fence,
+    /// The server warns that a standby may not have it.
+    pub(crate) unreplicated: bool,
 }
 
 /// The last turn of a shard.
@@ -239,7 +249,8 @@ pub(crate) struct SavedCounts {
 /// One connection.
 pub(crate) trait Session: Send {
     /// Makes the turns of several shards, each of them all or none. A shard is not among those made if
-    /// its token is another, if the turn before is not there, or if a turn of its number is.
+    /// its token is another, if the turn before is not there, if a turn of its number is, or if the
+    /// server's history is another.
     fn turn(&mut self, entries: &[Entry<'_, '_>]) -> Result<Made, Failure>;
 
     /// What became of the turn `seq` under `token`; `None` if there is no such shard.
@@ -253,7 +264,7 @@ pub(crate) trait Session: Send {
         after: Fence,
         token: Bits,
         node: Bits,
-    ) -> Result<Option<Fence>, Failure>;
+    ) -> Result<Option<Taken>, Failure>;
 
     fn last_turn(&mut self, shard: Shard) -> Result<Option<LastTurn>, Failure>;
 

@@ -17,13 +17,13 @@ use crate::bits::Bits;
 use crate::body;
 use crate::commit::Named;
 use crate::front::Lows;
-use crate::link::{Link, Params, Sql};
+use crate::link::{Answer, Link, Params, Sql};
 use crate::number;
 use crate::ring::{Ring, SLOTS, Slots};
 use crate::schema::{SchemaName, TIMELINE, left_out};
 use crate::session::{
     Became, Beside, Counted, DueRow, Entry, Failure, Kind, LastTurn, ListRows, Made, OwnerRow,
-    Reach, RecordRow, SavedCounts, Session,
+    Reach, RecordRow, SavedCounts, Session, Taken,
 };
 use crate::snapshots::{self, Holder};
 
@@ -78,7 +78,8 @@ impl Statements {
     pub(crate) fn of(schema: &SchemaName, ring: Ring, planted: &dyn Fn(String) -> String) -> Self {
         // Each shard's row is locked against a new owner while its token is ours and the turn before
         // ours is there; then the turn is inserted, and everything else joins what that gave. A
-        // repeated statement inserts no turn, and so changes nothing.
+        // repeated statement inserts no turn, and so changes nothing. Nor does one in another history of
+        // the server: there the token may be ours again, since the taking after ours is forgotten.
         let fence = "WITH e AS MATERIALIZED ( \
                SELECT * FROM unnest($1::int2[], $2::uuid[], $3::int8[], $4::int8[], $5::bytea[], \
                  $6::int4[], $7::int4[], $29::bytea[]) \
@@ -86,7 +87,7 @@ impl Statements {
              l AS MATERIALIZED ( \
                SELECT e.* FROM e JOIN @shard s ON s.shard = ANY (ARRAY[e.shard]) AND s.token = e.token \
                WHERE EXISTS (SELECT FROM @turn p WHERE p.shard = e.shard AND p.seq = e.seq - 1 \
-                 OFFSET 0) \
+                 OFFSET 0) AND e.timeline = (SELECT @timeline) \
                ORDER BY s.shard FOR SHARE OF s), \
              f AS MATERIALIZED ( \
                INSERT INTO @turn (shard, token, seq, last_revision, clock, timeline, writes, lows) \
@@ -114,7 +115,8 @@ impl Statements {
              removed AS ( \
                DELETE FROM @timer t USING unnest($27::int2[], $28::uuid[]) AS u(shard, hash) \
                WHERE u.shard IN (SELECT shard FROM f) \
-                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash = ANY (ARRAY[u.hash])";
+                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash = ANY (ARRAY[u.hash])"
+            .replace("@timeline", TIMELINE);
         // What becomes done leaves `timer`, and takes its payload along. Of the parts of a statement none
         // sees what another one writes: what is taken out of the ring was there before.
         let done = " RETURNING t.shard, t.hash, t.payload), \
@@ -167,12 +169,13 @@ impl Statements {
             ),
             became: schema.sql(
                 "became",
-                "SELECT s.token = $2, s.fence, \
+                &"SELECT s.token = $2, s.fence, \
                  (SELECT CASE WHEN t.token = $2 THEN t.writes END FROM @turn t \
                    WHERE t.shard = s.shard AND t.seq = $3), \
-                 EXISTS (SELECT FROM @turn t WHERE t.shard = s.shard AND t.seq = $3 - 1) \
+                 EXISTS (SELECT FROM @turn t WHERE t.shard = s.shard AND t.seq = $3 - 1), @timeline \
                  FROM @shard s \
-                 WHERE s.shard = $1",
+                 WHERE s.shard = $1"
+                    .replace("@timeline", TIMELINE),
             ),
             // It waits for the statements that hold the row.
             take: schema.sql(
@@ -411,11 +414,15 @@ impl SqlSession {
     /// Asks again on a new connection if the first was closed meanwhile: for statements that may be
     /// done twice.
     fn ask(link: &mut Link, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Failure> {
-        let mut asked = link.query(sql, params);
-        if asked.as_ref().is_err_and(Failure::is_closed) {
-            asked = link.query(sql, params);
+        Ok(Self::answer(link, sql, params)?.rows)
+    }
+
+    fn answer(link: &mut Link, sql: &Sql, params: Params<'_>) -> Result<Answer, Failure> {
+        let asked = link.query(sql, params);
+        match asked.as_ref().is_err_and(Failure::is_closed) {
+            true => link.query(sql, params),
+            false => asked,
         }
-        Ok(asked?.rows)
     }
 }
 
@@ -447,6 +454,7 @@ impl Session for SqlSession {
             fence: fence(row.get(1)),
             writes: row.get(2),
             has_before: row.get(3),
+            timeline: row.get(4),
         }))
     }
 
@@ -456,11 +464,15 @@ impl Session for SqlSession {
         after: Fence,
         token: Bits,
         node: Bits,
-    ) -> Result<Option<Fence>, Failure> {
+    ) -> Result<Option<Taken>, Failure> {
         let after = after.0.cast_signed();
         let params: Params<'_> = &[&shard.0.cast_signed(), &token, &node, &after];
-        let rows = Self::ask(&mut self.link, &self.statements.take, params)?;
-        Ok(rows.first().map(|row| fence(row.get(0))))
+        let answer = Self::answer(&mut self.link, &self.statements.take, params)?;
+        let unreplicated = answer.warnings.iter().any(may_be_unreplicated);
+        Ok(answer.rows.first().map(|row| Taken {
+            fence: fence(row.get(0)),
+            unreplicated,
+        }))
     }
 
     fn last_turn(&mut self, shard: Shard) -> Result<Option<LastTurn>, Failure> {

@@ -30,7 +30,7 @@ use crate::planted::planted;
 use crate::read::{self, unanswered};
 use crate::ring::Ring;
 use crate::schema::{self, Cluster, FIRST_TIMELINE, LEFT_OUT, SchemaName};
-use crate::session::{Entry, Failure, Kind, Reach, Session};
+use crate::session::{Entry, Failure, Kind, Reach, Session, Taken};
 use crate::snapshots::Snapshots;
 use crate::sql::{SqlSession, Statements};
 use crate::{PostgresError, PostgresOptions, checks, tls};
@@ -77,7 +77,7 @@ pub struct PostgresStore {
     losses: Mutex<BTreeSet<(Shard, i64)>>,
     /// The last acknowledged turns of ownerships that ended, to be looked for.
     doubted: Mutex<Vec<(Shard, Bits, i64)>>,
-    durability: Option<Durability>,
+    pub(crate) durability: Option<Durability>,
     /// Who keeps the server from giving room back.
     snapshots: Snapshots,
     resolve_within: Duration,
@@ -367,26 +367,56 @@ impl PostgresStore {
         self.lanes[self.lane_of(shard)].session.lock()
     }
 
-    /// Takes the shard under `token`, whoever has it.
+    /// Takes the shard under `token`, whoever has it. Says whether the standby may not have the taking.
     fn take(
         &self,
         session: &mut dyn Session,
         shard: Shard,
         token: Bits,
-    ) -> Result<Fence, StoreError> {
+    ) -> Result<Taken, StoreError> {
         for _ in 0..TAKINGS_MAX {
             let row = session.owner(shard).map_err(unanswered)?;
             let row = row.ok_or_else(|| no_such(shard))?;
             if row.token == Some(token) {
-                return Ok(row.fence); // the answer was lost
+                // The answer was lost, and with it a warning if there was one.
+                return Ok(Taken {
+                    fence: row.fence,
+                    unreplicated: true,
+                });
             }
             let taken = session.take(shard, row.fence, token, self.node);
-            if let Some(fence) = taken.map_err(unanswered)? {
-                return Ok(fence);
+            if let Some(taken) = taken.map_err(unanswered)? {
+                return Ok(taken);
             }
         }
         let reason = "others take the shard".to_owned();
         Err(StoreError::Unavailable { reason })
+    }
+
+    /// Commits an empty turn after a taking that the standby may not have: that one proves it. A taking
+    /// that a failover can forget would leave two owners.
+    fn prove(
+        &self,
+        session: &mut dyn Session,
+        shard: Shard,
+        held: &mut Held,
+        lows: &Lows,
+    ) -> Result<(), StoreError> {
+        let made = session.turn(&[empty_after(shard, held, lows.clone())]);
+        let made = made.map_err(unanswered)?;
+        if made.unreplicated || !made.shards.contains(&shard) {
+            return Err(unavailable("the standby may not have the taking"));
+        }
+        held.pass();
+        Ok(())
+    }
+
+    /// Whether a standby that takes the server's place has all that was acknowledged.
+    fn is_kept(&self) -> bool {
+        matches!(
+            self.durability,
+            Some(Durability::Standby | Durability::Managed)
+        )
     }
 
     /// Reads where the shard stands, of which this node has the token.
@@ -892,6 +922,13 @@ impl PostgresStore {
             it.owned.told.store(0, Ordering::Relaxed);
             let reason = format!("the database lost acknowledged commits: turn {turn} is missing");
             it.wanted.result = Some(Err(lost(shard, &reason)));
+        } else if became.timeline != it.held.timeline && self.is_kept() {
+            // It goes on where all is that was acknowledged, takings as well.
+            it.held.timeline = became.timeline;
+        } else if became.timeline != it.held.timeline {
+            // Another owner may have had the shard since, and may be forgotten with what it gave.
+            let reason = "a server that may have lost commits took the place of the other";
+            it.wanted.result = Some(Err(lost(shard, reason)));
         } else if is_late {
             let reason = "the turn is not made";
             it.wanted.result = Some(Err(lost(shard, reason)));
@@ -951,7 +988,13 @@ impl PostgresStore {
                                 it.held.pass();
                                 None
                             }
-                            Ok(Some(became)) if became.is_ours && became.has_before => None,
+                            Ok(Some(became)) if became.is_ours && became.has_before => {
+                                let is_other = became.timeline != it.held.timeline;
+                                if is_other && self.is_kept() {
+                                    it.held.timeline = became.timeline;
+                                }
+                                (is_other && !self.is_kept()).then_some(false)
+                            }
                             Ok(_) => Some(false),
                             Err(_) => None,
                         }
@@ -1031,16 +1074,11 @@ impl<'b> Open<'_, 'b> {
 
     /// A turn that changes nothing, after the last.
     fn empty(&self) -> Entry<'static, 'static> {
-        Entry {
-            shard: self.wanted.lease.shard,
-            turn: None,
-            after: Held {
-                seq: self.held.seq + 1,
-                made_by: Some(self.held.token),
-                ..*self.held
-            },
-            lows: self.owned.fronts.lock().lows(),
-        }
+        empty_after(
+            self.wanted.lease.shard,
+            &self.held,
+            self.owned.fronts.lock().lows(),
+        )
     }
 
     /// Counts what the turn has changed.
@@ -1057,6 +1095,20 @@ impl<'b> Open<'_, 'b> {
         self.owned.fronts.lock().made(&self.wanted.turn);
         self.wanted.made_as = self.held.seq;
         self.wanted.result = Some(Ok(()));
+    }
+}
+
+/// A turn that changes nothing, after the last.
+fn empty_after(shard: Shard, held: &Held, lows: Lows) -> Entry<'static, 'static> {
+    Entry {
+        shard,
+        turn: None,
+        after: Held {
+            seq: held.seq + 1,
+            made_by: Some(held.token),
+            ..*held
+        },
+        lows,
     }
 }
 
@@ -1134,11 +1186,13 @@ impl Store for PostgresStore {
         if planted!(PostgresTokenOfNode) {
             token = self.node;
         }
-        let fence = self.take(session, shard, token)?;
+        let taken = self.take(session, shard, token)?;
         // A snapshot of its own: it has what the owner before has committed last.
-        let found = self.found(session, shard, token, fence)?;
-        let held = found.0;
-        self.own(session, shard, found)?;
+        let (mut held, lows) = self.found(session, shard, token, taken.fence)?;
+        if taken.unreplicated && !planted!(PostgresTakingUnproved) {
+            self.prove(session, shard, &mut held, &lows)?;
+        }
+        self.own(session, shard, (held, lows))?;
         self.look_for_doubted(session);
         Ok(Ownership {
             lease: Lease {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel_durable::store::conformance::{self, Reopen};
-use countwheel_durable::store::{Change, Fence, Lease, Shard, Store, StoreError};
+use countwheel_durable::store::{Change, Durability, Fence, Lease, Shard, Store, StoreError};
 use countwheel_durable::{Revision, Shards, TroubleReason};
 use countwheel_postgres::PostgresStore;
 use countwheel_postgres::testing::{SimulatedFaults, SimulatedPostgres};
@@ -311,6 +311,63 @@ fn a_taking_that_is_lost_gives_no_right_and_its_number_is_not_given_again() {
         Err(StoreError::Fenced { .. })
     ));
     other.commit(again, &given(1)).expect("it is the owner");
+}
+
+/// The taking of the second owner was lost with its commits. By its token the first was the owner again,
+/// and gave the revisions that the second had given.
+#[test]
+fn an_owner_whose_successor_is_forgotten_does_not_go_on() {
+    let tested = Tested::new(Shards::ONE);
+    let first = take(&tested.store);
+    let committed = tested.store.commit(first, &given(1));
+    committed.expect("nothing fails");
+    let other = tested.node(2);
+    let second = take(&other);
+    other.commit(second, &given(2)).expect("it is the owner");
+    assert!(tested.server.fail_over(2)[&Shard::ONLY].taken);
+    assert_eq!(tested.server.owner(Shard::ONLY), first.fence);
+    let over = tested.store.commit(first, &given(2));
+    assert!(matches!(over, Err(StoreError::Lost { .. })), "{over:?}");
+    let fenced = other.commit(second, &given(3));
+    assert!(matches!(fenced, Err(StoreError::Fenced { .. })));
+    assert_eq!(other.troubles().len(), 1, "its commit is lost");
+    let next = tested.store.acquire(Shard::ONLY).expect("nothing fails");
+    assert!(next.last_revision > Revision(2), "{next:?}");
+}
+
+/// Where a standby has all that was acknowledged, takings as well, nobody has to take a shard anew.
+#[test]
+fn an_owner_goes_on_after_a_failover_that_loses_nothing() {
+    let mut tested = Tested::new(Shards::ONE);
+    tested.server.set_durability(Durability::Standby);
+    tested.reopen();
+    let lease = take(&tested.store);
+    for revision in 1..=3 {
+        let committed = tested.store.commit(lease, &given(revision));
+        committed.expect("it is the owner");
+        assert!(tested.server.fail_over(0).is_empty());
+    }
+    assert_eq!(tested.server.turns(Shard::ONLY, lease.fence), 3);
+}
+
+/// A taking that only the server has is forgotten with it: a shard is not taken before the standby has
+/// that, too, also where the warning was in an answer that was lost.
+#[test]
+fn a_shard_is_taken_once_the_standby_knows() {
+    let mut tested = Tested::new(Shards::ONE);
+    tested.server.set_durability(Durability::Standby);
+    tested.reopen();
+    let mut taken = 0;
+    for _ in 0..200 {
+        tested.faults(|faults| (faults.answer_lost, faults.unreplicated) = (3, 3));
+        let ownership = tested.store.acquire(Shard::ONLY);
+        tested.server.fail_over(0);
+        if let Ok(ownership) = ownership {
+            taken += 1;
+            assert_eq!(tested.server.owner(Shard::ONLY), ownership.lease.fence);
+        }
+    }
+    assert!(taken > 20, "{taken}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel_durable::store::{Fence, Shard};
+use countwheel_durable::store::{Durability, Fence, Shard};
 use countwheel_durable::{DueClock, Shards};
 use countwheel_time::{Clock, ManualClock, Random};
 use parking_lot::Mutex;
@@ -144,6 +144,8 @@ struct Simulated {
     hangs_for: u64,
     /// How many statements each of the faults has struck.
     struck: SimulatedFaults,
+    /// What stores that are opened see of it.
+    durability: Option<Durability>,
     /// Turns that were found missing.
     losses: BTreeSet<(Shard, i64)>,
     /// Turns that changed nothing since the last pause. A store that asks for ever is stopped.
@@ -203,6 +205,7 @@ impl SimulatedPostgres {
                     full_for: 0,
                     hangs_for: 0,
                     struck: SimulatedFaults::default(),
+                    durability: None,
                     losses: BTreeSet::new(),
                     in_vain: 0,
                 }),
@@ -235,6 +238,11 @@ impl SimulatedPostgres {
         }
     }
 
+    /// What stores that are opened from now on see of the server: by itself, that nothing is known.
+    pub fn set_durability(&self, durability: Durability) {
+        self.shared.simulated.lock().durability = Some(durability);
+    }
+
     /// How many statements each of the faults has struck so far.
     #[must_use]
     pub fn struck(&self) -> SimulatedFaults {
@@ -265,13 +273,16 @@ impl SimulatedPostgres {
     }
 
     /// A standby takes the place of the server. All connections end, and what is late is not done any
-    /// more. What the server had warned of is lost, and the last `lost` turns and takings before.
-    /// Says of which shards.
+    /// more. What the server had warned of is lost, and the last `lost` turns and takings before, but no
+    /// taking if the server is [said](Self::set_durability) to have a standby. Says of which shards.
     pub fn fail_over(&self, lost: usize) -> BTreeMap<Shard, LostOfShard> {
         let mut simulated = self.shared.simulated.lock();
         simulated.late.clear();
         (simulated.full_for, simulated.hangs_for) = (0, 0);
-        simulated.tables.fail_over(lost)
+        // An owner goes on where the server is believed to lose nothing. If it is wrongly, nobody can
+        // keep it from going on after a taking that is lost.
+        let is_believed = simulated.durability == Some(Durability::Standby);
+        simulated.tables.fail_over(lost, is_believed)
     }
 
     pub(super) fn ring(&self) -> Ring {
@@ -307,6 +318,7 @@ impl PostgresStore {
         );
         store.counted_at_once = COUNTED_AT_ONCE;
         store.front_sizes = FRONT;
+        store.durability = server.shared.simulated.lock().durability;
         store.tokens = Box::new(move || {
             let tokens = &mut of_server.shared.simulated.lock().tokens;
             let mut token = [0; 16];

@@ -19,7 +19,7 @@ use crate::planted::planted;
 use crate::ring::{Ring, Slots};
 use crate::session::{
     Became, Beside, Counted, DueRow, Entry, Failure, Kind, LastTurn, ListRows, Made, OwnerRow,
-    Reach, RecordRow, Refusal, SavedCounts, Session,
+    Reach, RecordRow, Refusal, SavedCounts, Session, Taken,
 };
 
 /// How long a client waits for an answer before it gives the statement up.
@@ -232,6 +232,17 @@ impl SimulatedSession {
                 let tail = simulated.tables.unreplicated;
                 let done = simulated.tables.write(&written).map_err(Failure::Refused)?;
                 let mut is_warned = false;
+                let is_made = match &done {
+                    Done::Turns(shards) => !shards.is_empty(),
+                    Done::Take(fence) => fence.is_some(),
+                    Done::Nothing => false,
+                };
+                let odds = simulated.faults.unreplicated;
+                if is_made && simulated.one_in(odds) {
+                    is_warned = true;
+                    simulated.struck.unreplicated += 1;
+                    simulated.tables.unreplicated = tail + 1;
+                }
                 if let Done::Turns(shards) = &done {
                     simulated.in_vain = if shards.is_empty() {
                         simulated.in_vain + 1
@@ -242,12 +253,6 @@ impl SimulatedSession {
                         simulated.in_vain < IN_VAIN_MAX,
                         "a turn is asked for without an end"
                     );
-                    let odds = simulated.faults.unreplicated;
-                    if !shards.is_empty() && simulated.one_in(odds) {
-                        is_warned = true;
-                        simulated.struck.unreplicated += 1;
-                        simulated.tables.unreplicated = tail + 1;
-                    }
                 }
                 self.delay(&mut simulated);
                 match way {
@@ -318,6 +323,7 @@ impl Session for SimulatedSession {
                     .filter(|row| row.token == Some(token))
                     .map(|row| row.writes),
                 has_before: tables.turns.contains_key(&(shard, seq - 1)),
+                timeline: tables.timeline,
             })
         })
     }
@@ -328,7 +334,7 @@ impl Session for SimulatedSession {
         after: Fence,
         token: Bits,
         node: Bits,
-    ) -> Result<Option<Fence>, Failure> {
+    ) -> Result<Option<Taken>, Failure> {
         let take = Written::Take {
             shard,
             after,
@@ -340,7 +346,10 @@ impl Session for SimulatedSession {
             taken = self.write(take);
         }
         match taken? {
-            (Done::Take(fence), _) => Ok(fence),
+            (Done::Take(fence), unreplicated) => Ok(fence.map(|fence| Taken {
+                fence,
+                unreplicated,
+            })),
             _ => Ok(None),
         }
     }

@@ -199,13 +199,16 @@ impl Tables {
         rows.map(|(_, row)| &**row)
     }
 
-    /// Whether the turn may be made: its token is the shard's, and the turn before it is there.
+    /// Whether the turn may be made: its token is the shard's, the turn before it is there, and the
+    /// server's history is that of its owner.
     pub(super) fn is_permitted(&self, turn: &TurnOf) -> bool {
         let is_owned = self.owner(turn.shard).token == turn.row.token
             || planted!(PostgresNoToken)
             || turn.has_passed;
         let has_before = self.turns.contains_key(&(turn.shard, turn.seq - 1));
-        is_owned && (has_before || planted!(PostgresNoTurnBefore))
+        let is_history =
+            turn.row.timeline == Some(self.timeline) || planted!(PostgresPromotionPassed);
+        is_owned && is_history && (has_before || planted!(PostgresNoTurnBefore))
     }
 
     /// What wakes before the low mark of the last turn by the clock, and is not named beside it.
@@ -436,14 +439,23 @@ impl Tables {
         Some(row.fence)
     }
 
-    /// The standby goes on, without the last commits.
-    pub(super) fn fail_over(&mut self, lost: usize) -> BTreeMap<Shard, LostOfShard> {
+    /// The standby goes on, without the last commits, or without those since the last taking.
+    pub(super) fn fail_over(
+        &mut self,
+        lost: usize,
+        spares_takings: bool,
+    ) -> BTreeMap<Shard, LostOfShard> {
         self.timeline += 1;
         for _ in 0..std::mem::take(&mut self.unreplicated) {
             self.undo_one(&mut BTreeMap::new());
         }
         let mut of = BTreeMap::new();
         for _ in 0..lost {
+            let last = self.undo.back().into_iter().flatten();
+            let is_taking = last.into_iter().any(|row| matches!(row, Undo::Shard(..)));
+            if spares_takings && is_taking {
+                break;
+            }
             self.undo_one(&mut of);
         }
         of
