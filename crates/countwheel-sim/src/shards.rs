@@ -11,7 +11,9 @@
 //! Where the store is a simulated PostgreSQL, each node has connections of its own to it, and what
 //! goes wrong does so there. A failover that loses what was acknowledged is the one exception: the
 //! owner is told so by its next commit, and the model goes back to what is left when the shard is
-//! taken.
+//! taken. An owner from before a taking that is lost is the owner again by its token, and may commit
+//! nothing all the same. Only where the server is wrongly believed to lose nothing is no taking lost:
+//! there that owner would go on, and no promise holds.
 //!
 //! ```
 //! use countwheel_sim::shards::{self, Options};
@@ -30,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use countwheel_durable::store::{Fence, Shard, StoreError};
+use countwheel_durable::store::{Durability, Fence, Shard, StoreError};
 use countwheel_durable::{
     Attempt, Budget, Config, Due, Engine, Precondition, Record, Request, RetryPolicy, SetOptions,
     Shards, Shift, TimerName, Turn,
@@ -277,6 +279,8 @@ struct Plan {
     /// Of a server that nodes are connected to.
     failovers: u64,
     lossy: u64,
+    /// Whether stores believe that a failover loses nothing.
+    believed: bool,
     /// For how long a commit is sent again.
     within: Duration,
 }
@@ -306,8 +310,8 @@ struct Owner {
     running: Vec<(u64, Attempt)>,
     /// It starts nothing any more, and goes after so many turns.
     leaving: Option<u64>,
-    /// Its taking was lost, and another may get its number.
-    is_forgotten: bool,
+    /// How many failovers there had been when it took the shard.
+    failovers: u64,
 }
 
 /// A turn between its halves.
@@ -369,6 +373,7 @@ impl World {
             sleeps: 0,
             failovers: 0,
             lossy: 0,
+            believed: false,
             within: Duration::ZERO,
         };
         let retry = Duration::from_micros(*draw.pick(&[1_000, 100_000, 5_000_000]));
@@ -590,26 +595,20 @@ impl World {
         let lost = watch.server.fail_over(usize::try_from(lost).unwrap_or(0));
         self.log.note(format!("the server fails over: {lost:?}"));
         self.report.failovers += 1;
-        for (shard, lost) in lost {
+        for shard in lost.into_keys() {
             let index = usize::from(shard.0);
             let owner = before[index].unwrap_or_default();
             self.report.rolled_back += 1;
             self.rolled_back[index] = true;
             self.doubts[index] = None;
             watch.lost(shard, owner);
-            if lost.taken {
-                shared.seen.lock().fences.remove(&shard);
-                // Those before would be the owners again: they end. The one whose taking was lost does
-                // not know it, and another may get its number.
-                self.owners
-                    .retain(|it| it.shard != shard || it.fence == owner);
-                for forgotten in self.owners.iter_mut().filter(|it| it.shard == shard) {
-                    forgotten.is_forgotten = true;
-                    let mut faults = forgotten.seam.faults.lock();
-                    (faults.lease_ended, faults.is_forgotten) = (true, true);
-                }
-            }
         }
+    }
+
+    /// Whether another server has taken the place of the one where it took the shard, and may have lost
+    /// commits: then its ownership is over, whether this one has lost any or not.
+    fn is_promoted(&self, index: usize) -> bool {
+        !self.plan.believed && self.owners[index].failovers < self.report.failovers
     }
 
     /// A machine starts anew, after a while.
@@ -645,10 +644,6 @@ impl World {
 
     /// A node takes a shard, whoever has it.
     fn take(&mut self, shard: Shard, node: usize) -> Result<(), String> {
-        // A process that takes a shard anew has let go of the engine whose taking was lost: both may
-        // have one number.
-        self.owners
-            .retain(|it| !it.is_forgotten || (it.node, it.shard) != (node, shard));
         let of_node = &self.nodes[node];
         let seam = Seam::new(
             self.shared.clone(),
@@ -695,7 +690,7 @@ impl World {
             kept: Vec::new(),
             running: Vec::new(),
             leaving: None,
-            is_forgotten: false,
+            failovers: self.report.failovers,
         });
         if let Some(doubt) = self.doubts[usize::from(shard.0)].take()
             && self.is_made(shard, &doubt)
@@ -766,7 +761,8 @@ impl World {
         let noted = noted.ok_or_else(|| format!("nobody noted {note:?} of {shard:?}"))?;
         let passed = i128::from(self.shared.clocks.time() - noted);
         let differ = signed(wall) - signed(note.wall) - passed;
-        if (went - passed).abs() > differ.abs() + 2 {
+        // The clock drifts while the opening waits for the store.
+        if (went - passed).unsigned_abs() > differ.unsigned_abs() + drift(passed) + 2 {
             return Err(format!(
                 "the line of {shard:?} went on by {went} µs in {passed} µs, and the wall clocks \
                  differ by {differ} µs"
@@ -785,14 +781,11 @@ impl World {
             watch.server.set_faults(SimulatedFaults::default());
             watch.may_fail.store(false, Ordering::Relaxed);
         }
-        let rolled_back = &self.rolled_back;
         self.owners.retain(|owner| {
             let mut faults = owner.seam.faults.lock();
             (faults.unavailable, faults.lost) = (None, None);
             let is_current = shared.owner(owner.shard) == Some(owner.fence);
-            // An owner that commits nothing never hears that the server lost commits.
-            let is_behind = rolled_back[usize::from(owner.shard.0)];
-            is_current && !is_behind && !faults.lease_ended && owner.leaving.is_none()
+            is_current && !faults.lease_ended && owner.leaving.is_none()
         });
         // Every receiver answers now: one by one they may take longer than there are rounds.
         let time = self.time();
@@ -810,7 +803,12 @@ impl World {
                     }
                 }
             }
-            if self.model.unended().next().is_none() {
+            // A shard without names has no request that would tell its owner of a loss.
+            let mut shards = self.shards();
+            let is_behind = shards.any(|shard| {
+                self.rolled_back[usize::from(shard.0)] && !self.names_of(shard).is_empty()
+            });
+            if self.model.unended().next().is_none() && !is_behind {
                 for shard in self.shards() {
                     for name in self.names_of(shard) {
                         self.compare(shard, &name)?;
@@ -858,7 +856,7 @@ impl World {
     fn owner_of(&self, shard: Shard) -> Option<usize> {
         let fence = self.shared.owner(shard)?;
         let mut owners = self.owners.iter();
-        owners.position(|it| (it.shard, it.fence) == (shard, fence) && !it.is_forgotten)
+        owners.position(|it| (it.shard, it.fence) == (shard, fence))
     }
 
     /// The time as an owner has it.
@@ -887,6 +885,20 @@ impl World {
         self.log.note(format!(
             "{time} shard {shard}, owner {fence} on node {node}: {what}"
         ));
+    }
+
+    /// Something that a client asks of a shard, and that is not done without a commit.
+    fn draw_set(&mut self, shard: Shard) -> Option<Request> {
+        let names = self.names_of(shard);
+        let name = names.first()?.clone();
+        Some(Request::Set {
+            name,
+            due: Due::In(Duration::ZERO),
+            policy: RetryPolicy::fixed(self.model.retry),
+            payload: Vec::new(),
+            precondition: Precondition::None,
+            options: SetOptions::default(),
+        })
     }
 
     /// Something that a client asks of a shard.
@@ -957,6 +969,11 @@ impl Plan {
         (self.unavailable, self.lost) = (0, 0);
         self.failovers = *draw.pick(&[0, 0, 60, 150]);
         self.lossy = *draw.pick(&[0, 1, 2]);
+        self.believed = self.lossy == 0 || draw.one_in(4);
+        server.set_durability(match self.believed {
+            true => Durability::Standby,
+            false => Durability::OneMachine,
+        });
         self.within = Duration::from_secs(*draw.pick(&[0, 1, 30]));
         let mut faults = SimulatedFaults::default();
         faults.away = *draw.pick(&[0, 0, 50, 300]);
@@ -972,6 +989,11 @@ impl Plan {
         server.set_faults(faults);
         (Watch::new(server, seed), kept)
     }
+}
+
+/// Whether it is the request of an owner that has to hear of a loss: no other has an empty payload.
+fn is_drawn_set(item: &Item) -> bool {
+    matches!(item, Item::Request(_, Request::Set { payload, .. }) if payload.is_empty())
 }
 
 /// A node's connections to a server.
@@ -1002,9 +1024,13 @@ fn signed(timestamp: Timestamp) -> i128 {
 /// before decided deadlines after its note as well, by a boot clock that has drifted since then, and no
 /// note says how far. Both wall times are whole microseconds.
 fn moved(went: i128, passed: i128) -> u64 {
-    let drift = (passed.unsigned_abs() * u128::from(RATE_MAX)).div_ceil(1_000_000);
-    let moved = (went - passed).unsigned_abs() + drift + 2;
+    let moved = (went - passed).unsigned_abs() + drift(passed) + 2;
     u64::try_from(moved).unwrap_or(u64::MAX)
+}
+
+/// By how much a clock drifts from true time at the most.
+fn drift(passed: i128) -> u128 {
+    (passed.unsigned_abs() * u128::from(RATE_MAX)).div_ceil(1_000_000)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use countwheel_durable::{Attempt, Effect, Event, Outcome, Ticket, TimerError, Ve
 
 use super::model::{Doubt, Item, last_of};
 use super::seam::Seam;
-use super::{START, Within, World};
+use super::{START, Within, World, is_drawn_set};
 
 impl World {
     /// The next half of a turn, or the commit between the two.
@@ -40,13 +40,19 @@ impl World {
             });
             items.push(Item::Outcome(name, revision, verdict));
         }
-        let requests = if self.healing {
-            0
-        } else {
-            *self.clients.pick(&[0, 0, 1, 1, 4])
+        // An owner hears by a commit that the server lost others. One that commits nothing does not hear,
+        // and nothing of what was lost is done: the promise begins with the next request.
+        let is_behind = self.rolled_back[usize::from(shard.0)];
+        let requests = match self.healing {
+            true => u64::from(is_behind),
+            false => *self.clients.pick(&[0, 0, 1, 1, 4]),
         };
         for _ in 0..requests {
-            if let Some(request) = self.draw_request(shard, now.wall) {
+            let request = match self.healing {
+                true => self.draw_set(shard),
+                false => self.draw_request(shard, now.wall),
+            };
+            if let Some(request) = request {
                 self.next_ticket += 1;
                 events.push(Event::Request(Ticket(self.next_ticket), request.clone()));
                 items.push(Item::Request(self.next_ticket, request));
@@ -125,11 +131,13 @@ impl World {
         let is_current = self.is_current(index);
         let owner = &self.owners[index];
         let was_lost = owner.seam.faults.lock().was_lost.take();
-        let may_fail = self.may_fail();
+        let is_behind = self.rolled_back[usize::from(owner.shard.0)];
+        let may_fail = self.may_fail() || self.is_promoted(index) || is_behind;
         let is_lost = matches!(committed, Err(StoreError::Lost { .. }));
+        // A process that has taken the shard again goes by that, also where a failover has lost the taking.
         let is_fine = match &committed {
             Ok(()) => true,
-            Err(StoreError::Fenced { .. }) => !is_current,
+            Err(StoreError::Fenced { .. }) => !is_current || is_behind,
             Err(StoreError::Unavailable { .. }) => owner.seam.faults.lock().struck,
             Err(StoreError::Lost { .. }) => was_lost.is_some() || may_fail,
             Err(error) => error.is_full() && owner.seam.faults.lock().struck,
@@ -166,10 +174,13 @@ impl World {
             committed,
         } = within;
         let is_current = self.is_current(index);
-        let is_behind = self.rolled_back[usize::from(self.owners[index].shard.0)];
+        let turn_of = turn.lease();
+        let is_behind = self.rolled_back[usize::from(turn_of.shard.0)];
         let changes = turn.changes().to_vec();
         let committed = committed.unwrap_or(Ok(()));
         let is_committed = committed.is_ok() && !changes.is_empty();
+        // By a failover it may have become the owner again since.
+        let was_fenced = matches!(committed, Err(StoreError::Fenced { .. }));
         let (mut answers, mut starts) = (BTreeMap::new(), Vec::new());
         let owner = &mut self.owners[index];
         let ended = owner
@@ -203,7 +214,7 @@ impl World {
         self.report.fenced += u64::from(!is_current);
         match ended {
             Ok(()) => {}
-            Err(StoreError::Fenced { .. }) if !is_current && answers.is_empty() => {
+            Err(StoreError::Fenced { .. }) if (!is_current || was_fenced) && answers.is_empty() => {
                 self.owners.remove(index);
                 return Ok(());
             }
@@ -218,8 +229,12 @@ impl World {
         if !is_current {
             return Ok(());
         }
+        if is_behind && self.healing && items.iter().any(is_drawn_set) {
+            return Err(format!("{turn_of:?} passes over a loss"));
+        }
         if is_behind {
-            // It answers by what the store has now, and does not know that this is less.
+            // It answers by what it knows, which may be more than there is: what it commits is judged
+            // by the watch, and nothing else of it lasts.
             return Ok(());
         }
         self.report.unavailable += u64::from(struck);
@@ -305,7 +320,7 @@ impl World {
         let struck = std::mem::take(&mut faults.struck);
         let was_lost = faults.was_lost.take().is_some();
         drop(faults);
-        let was_lost = was_lost || self.may_fail();
+        let was_lost = was_lost || self.may_fail() || self.is_promoted(index);
         let is_current = was_current && self.is_current(index) && !is_behind;
         self.note(index, format_args!("hands over: {result:?}"));
         let owner = self.owners.remove(index);

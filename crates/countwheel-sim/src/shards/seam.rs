@@ -133,8 +133,6 @@ pub(super) struct Faults {
     /// Nobody learns what became of the next commit. Whether it is applied.
     pub(super) lost: Option<bool>,
     pub(super) lease_ended: bool,
-    /// The taking was lost, and another may get its number.
-    pub(super) is_forgotten: bool,
     /// A call was not available since that was asked last.
     pub(super) struck: bool,
     /// An answer of a commit was lost since that was asked last; whether it was applied.
@@ -221,11 +219,7 @@ impl Seam {
         let committed = self.heard(committed);
         let mut seen = self.shared.seen.lock();
         if let Some(watch) = &self.shared.watch {
-            let looked = match self.faults.lock().is_forgotten {
-                true if committed.is_ok() => Err(format!("{lease:?} was lost, and may commit")),
-                true => Ok(()),
-                false => watch.committed(lease, changes, &committed),
-            };
+            let looked = watch.committed(lease, changes, &committed);
             seen.broken = seen.broken.take().or(looked.err());
         } else if committed.is_ok() != self.is_owner(&seen, lease) {
             let owner = seen.fences.get(&lease.shard);
@@ -253,9 +247,7 @@ impl Seam {
 
     /// What the store must hold after a commit.
     fn look(&self, lease: Lease) {
-        if let Some(watch) = &self.shared.watch
-            && !self.faults.lock().is_forgotten
-        {
+        if let Some(watch) = &self.shared.watch {
             watch.clock.set_timestamp(self.clock.timestamp());
             let looked = watch.look(lease, (&*self.store, &*self.shared.store));
             let mut seen = self.shared.seen.lock();

@@ -5,7 +5,7 @@
 //! two agree, but for the one commit of an owner that was lost in it. A failover that loses commits is
 //! the exception: the owner whose commits it lost must be told so by its next commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use countwheel_durable::store::{
@@ -32,8 +32,11 @@ pub(super) struct Watch {
 #[derive(Default)]
 struct Known {
     counted: BTreeMap<(Shard, Fence), Counted>,
-    /// The owners that have lost commits and may not know it.
-    unaware: BTreeMap<Shard, Fence>,
+    /// The owners that have lost commits with changes and do not know it.
+    unaware: BTreeSet<(Shard, Fence)>,
+    /// The last owner of each shard of which a failover has lost something. It, and those before, may say
+    /// so: also an empty turn is one.
+    may_say: BTreeMap<Shard, Fence>,
     /// The highest revision that each shard's owners were told of.
     revisions: BTreeMap<Shard, Revision>,
     /// What the last note of the clocks may be, and the shard's setting: one of these.
@@ -135,14 +138,28 @@ impl Watch {
         let mut known = self.known.lock();
         let says_loss = matches!(result, Err(StoreError::Lost { reason, .. })
             if reason.contains("lost acknowledged commits: turn "));
-        if known.unaware.get(&shard) == Some(&fence) {
+        if known.unaware.contains(&(shard, fence)) {
             known.reported += u64::from(says_loss);
-            return match result {
-                Ok(()) => Err(format!("a commit under {lease:?} passes over a loss")),
-                Err(_) => Ok(()),
+            let is_fine = match result {
+                Ok(()) => false,
+                // Who owns the shard is told by the commit itself, unless that is uncertain. An owner
+                // that was replaced is told that alone: on the server, where the store has the loss among
+                // its troubles, or by its own process, which has heard it as a later owner.
+                Err(StoreError::Lost { reason, .. }) => {
+                    says_loss || self.may_fail() || reason == "this ownership has ended"
+                }
+                Err(StoreError::Fenced { current, .. }) => *current != fence,
+                Err(_) => self.may_fail(),
+            };
+            if says_loss {
+                known.unaware.remove(&(shard, fence));
+            }
+            return match is_fine {
+                true => Ok(()),
+                false => Err(format!("{result:?} under {lease:?} passes over a loss")),
             };
         }
-        if says_loss {
+        if says_loss && known.may_say.get(&shard).is_none_or(|last| *last < fence) {
             return Err(format!("nothing was lost, and {lease:?}: {result:?}"));
         }
         let made = self.server.turns(shard, fence);
@@ -171,7 +188,11 @@ impl Watch {
         (store, observer): (&dyn Kept, &dyn Kept),
     ) -> Result<(), String> {
         self.known.lock().look_at_setting(shard, observer)?;
-        match self.server.owner(shard) == fence && !self.known.lock().unaware.contains_key(&shard) {
+        let known = self.known.lock();
+        // The counts of one who does not know of a loss have what is lost.
+        let is_behind = known.may_say.get(&shard).is_some_and(|last| fence <= *last);
+        drop(known);
+        match self.server.owner(shard) == fence && !is_behind {
             true => {
                 self.look_at_marks(shard, store, observer)?;
                 same_counts(shard, store, observer)
@@ -213,7 +234,6 @@ impl Watch {
     ) -> Result<(), String> {
         let Lease { shard, fence } = ownership.lease;
         let mut known = self.known.lock();
-        known.unaware.remove(&shard);
         known.counted.insert((shard, fence), Counted::default());
         let before = known.counted.range_mut((shard, Fence(0))..(shard, fence));
         for ((_, fence), counted) in before {
@@ -252,18 +272,21 @@ impl Watch {
 
     /// A failover lost commits of a shard, whose owner was that one.
     pub(super) fn lost(&self, shard: Shard, owner: Fence) {
-        let mut known = self.known.lock();
+        let known = &mut *self.known.lock();
         let all = (shard, Fence(0))..=(shard, Fence(u64::MAX));
         for ((_, fence), counted) in known.counted.range_mut(all) {
             // What is left is what counts, and nothing is on its way any more.
             let made = self.server.turns(shard, *fence);
+            if counted.told > made {
+                known.unaware.insert((shard, *fence));
+            }
             *counted = Counted {
                 told: made,
                 is_uncertain: false,
                 settled: Some(made),
             };
         }
-        known.unaware.insert(shard, owner);
+        known.may_say.insert(shard, owner);
         known.notes.remove(&shard);
         known.settings.remove(&shard);
     }
