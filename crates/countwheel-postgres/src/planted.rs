@@ -26,7 +26,7 @@ bugs! {
     PostgresNoLock,
     /// The statement writes its turn in place of another of the same number.
     PostgresReplacesTurn,
-    /// The statement does not look for the turn before its own.
+    /// The statement looks neither for the turn before its own nor at the history of the server.
     PostgresNoTurnBefore,
     /// The statement writes the timers whether it inserts its turn or not.
     PostgresNotJoined,

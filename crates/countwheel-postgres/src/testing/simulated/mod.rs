@@ -156,7 +156,7 @@ struct Simulated {
 const IN_VAIN_MAX: u64 = 1_000;
 
 /// A world has few timers, and some of its shards are counted while they are at work.
-const COUNTED_AT_ONCE: usize = 3;
+const COUNTED_AT_ONCE: usize = 1;
 /// Little is known of the front of a shard, and a gap is worth names at once.
 const FRONT: Sizes = Sizes { known: 4, gap: 1 };
 

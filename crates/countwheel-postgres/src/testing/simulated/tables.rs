@@ -206,9 +206,13 @@ impl Tables {
             || planted!(PostgresNoToken)
             || turn.has_passed;
         let has_before = self.turns.contains_key(&(turn.shard, turn.seq - 1));
-        let is_history =
-            turn.row.timeline == Some(self.timeline) || planted!(PostgresPromotionPassed);
-        is_owned && is_history && (has_before || planted!(PostgresNoTurnBefore))
+        // A failover that loses a turn begins another history: each look finds what the other finds, and the
+        // mistake is to have neither.
+        let has_none = planted!(PostgresNoTurnBefore);
+        let is_history = turn.row.timeline == Some(self.timeline)
+            || planted!(PostgresPromotionPassed)
+            || has_none;
+        is_owned && is_history && (has_before || has_none)
     }
 
     /// What wakes before the low mark of the last turn by the clock, and is not named beside it.
