@@ -170,7 +170,8 @@ const NUMBERS: [u64; 9] = [
     u64::MAX,
 ];
 const SEQS: [i64; 5] = [-1, 0, 1, i64::MAX - 1, i64::MAX];
-const TIMELINES: [i32; 4] = [1, 2, i32::MAX, -1];
+/// Turns are made in the first alone.
+const TIMELINES: [i32; 8] = [1, 1, 1, 1, 1, 2, i32::MAX, -1];
 const TOKENS: u64 = 4;
 /// One more than there are.
 const SHARDS: u16 = 4;
