@@ -30,8 +30,10 @@ use countwheel_time::{Delays, Jitter, Preset, RetryPolicy, RetryPolicyError, Ret
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use crate::PolicyError;
+use crate::policy::DELAY_MAX;
 
-/// Writes a policy.
+/// Writes a policy. A schedule that grows without a cap is written with the longest delay that a
+/// timer may have as its cap, and comes back so.
 ///
 /// # Errors
 /// Those of the serializer, and one with the text of a [`PolicyError`] if the form has no room for
@@ -183,11 +185,11 @@ impl<'a> Stored<'a> {
             (None, Delays::List(list), None) => StoredDelays::List(Cow::Borrowed(list)),
             (None, Delays::Fixed(delay), None) => StoredDelays::Fixed(delay),
             (None, Delays::Exponential { first, factor }, cap) => {
-                let cap = cap.unwrap_or(Duration::MAX);
+                let cap = cap.unwrap_or(DELAY_MAX);
                 StoredDelays::Exponential { first, factor, cap }
             }
             (None, Delays::Linear { first, increment }, cap) => {
-                let cap = cap.unwrap_or(Duration::MAX);
+                let cap = cap.unwrap_or(DELAY_MAX);
                 StoredDelays::Linear {
                     first,
                     increment,

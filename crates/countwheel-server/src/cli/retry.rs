@@ -18,7 +18,8 @@ const HEADING: &str = "Retry policy";
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Retry {
     /// dubbo, dubbo-registry, eureka, go-zero, wechat, or 15s,15s,30s, or fixed:5s, or
-    /// linear:3s+5s, or linear:3s..1h+5s, or exp:1s..1h (doubling), or exp:1s..1h*3
+    /// linear:3s+5s, or linear:3s..1h+5s, or exp:1s..1h (doubling), or exp:1s..1h*3; without a cap
+    /// delays grow up to 365 days
     #[arg(long, value_name = "SCHEDULE", value_parser = schedule, help_heading = HEADING)]
     retry: Option<Schedule>,
     /// How much of each delay is left to chance: none, full, equal
@@ -57,6 +58,11 @@ impl Retry {
 }
 
 fn schedule(text: &str) -> Result<Schedule, String> {
+    if let Some((schedule, options)) = text.trim().split_once(' ')
+        && options.contains('=')
+    {
+        return Err(with_flags(schedule, options));
+    }
     if let Some(preset) = Schedule::preset(text) {
         return Ok(preset);
     }
@@ -77,6 +83,26 @@ fn schedule(text: &str) -> Result<Schedule, String> {
     Err(format!(
         "{text:?} is none of {presets}, 15s,15s,30s, fixed:5s, linear:3s+5s, exp:1s..1h, exp:1s..1h*3"
     ))
+}
+
+/// What to write in place of a policy's text with options: each is an argument of its own here.
+fn with_flags(schedule: &str, options: &str) -> String {
+    let mut line = format!("--retry {schedule}");
+    for option in options.split_ascii_whitespace() {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let flag = match name {
+            "attempts" => "--max-attempts",
+            "age" => "--max-age",
+            "jitter" => "--jitter",
+            _ => {
+                return format!(
+                    "{option:?} cannot be asked for here: options are --max-attempts, --max-age and --jitter"
+                );
+            }
+        };
+        line += &format!(" {flag} {value}");
+    }
+    format!("options are arguments of their own: {line}")
 }
 
 fn linear(range: &str) -> Result<Schedule, String> {
@@ -103,14 +129,11 @@ fn exponential(range: &str) -> Result<Schedule, String> {
         }
         None => (range, 2.0),
     };
-    let (first, cap) = range
-        .split_once("..")
-        .ok_or_else(|| format!("{range:?} is no range such as 1s..1h"))?;
-    Ok(Schedule::Exponential {
-        first: duration(first)?,
-        factor,
-        cap: duration(cap)?,
-    })
+    let (first, cap) = match range.split_once("..") {
+        Some((first, cap)) => (duration(first)?, duration(cap)?),
+        None => (duration(range)?, LONGEST_DELAY),
+    };
+    Ok(Schedule::Exponential { first, factor, cap })
 }
 
 fn jitter(text: &str) -> Result<Jitter, String> {
@@ -232,6 +255,8 @@ mod tests {
         assert_eq!(schedule("exp:1s..1h"), exponential(2.0));
         assert_eq!(schedule("exp:1s..1h*3"), exponential(3.0));
         assert_eq!(schedule("exp:1s..1h*1.5"), exponential(1.5));
+        let longest = schedule("exp:1s").unwrap();
+        assert_eq!(longest, schedule("exp:1s..365d*2").unwrap());
     }
 
     #[test]
@@ -267,7 +292,7 @@ mod tests {
             "linear:3s",
             "linear:3s+",
             "linear:..1h+5s",
-            "exp:1s",
+            "exp:",
             "exp:1s..",
             "exp:1s..1h*",
             "exp:1s..1h*x",
@@ -284,6 +309,19 @@ mod tests {
             "{reason}"
         );
         assert!(jitter("some").is_err());
+        assert_eq!(
+            schedule("wechat attempts=3 jitter=full age=1h"),
+            Err(
+                "options are arguments of their own: --retry wechat --max-attempts 3 --jitter full \
+                 --max-age 1h"
+                    .to_owned()
+            )
+        );
+        let cap = schedule("wechat cap=3s").unwrap_err();
+        assert!(
+            cap.starts_with("\"cap=3s\" cannot be asked for here"),
+            "{cap}"
+        );
     }
 
     #[test]
