@@ -1348,8 +1348,10 @@ impl Timers {
         for owned in hub.owned.read().values() {
             owned.noticed.look(says.clone(), now);
             for trouble in owned.noticed.list() {
-                if !all.contains(&trouble) {
-                    all.push(trouble);
+                // The engines have noticed what the store says at different times.
+                match all.iter_mut().find(|known| known.is_same(&trouble)) {
+                    Some(known) => known.first_seen = known.first_seen.min(trouble.first_seen),
+                    None => all.push(trouble),
                 }
             }
         }

@@ -52,7 +52,7 @@ impl Trouble {
     }
 
     /// Whether `other` is about the same place for the same reason.
-    fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         (self.reason, &self.path, &self.detail) == (other.reason, &other.path, &other.detail)
     }
 }
