@@ -9,7 +9,9 @@ use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The version that this code writes, the first byte of every body.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version before it had no checksum.
+const UNSUMMED: u8 = 1;
 
 /// Why the bytes of a row are no record.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +27,8 @@ pub(crate) enum BodyError {
     Trailing(usize),
     #[error("state {column} of a row is not that of its record")]
     State { column: i8 },
+    #[error("a column of a row is not as it was written")]
+    Checksum,
 }
 
 /// In the order in which they are written.
@@ -78,7 +82,33 @@ pub(crate) fn encode(record: &Record) -> Result<Vec<u8>, postcard::Error> {
         attempt: record.attempt,
         attempts: &record.attempts,
     };
-    postcard::to_extend(&written, vec![VERSION])
+    let sum = [VERSION, 0, 0, 0, 0];
+    let mut body = postcard::to_extend(&written, sum.to_vec())?;
+    let (at, to) = (record.revision, record.due);
+    let sum = checksum(&record.name, at, to, &record.payload, &body[SUMMED..]);
+    body[1..SUMMED].copy_from_slice(&sum);
+    Ok(body)
+}
+
+/// Where the content of a body begins: after its version and its checksum.
+const SUMMED: usize = 5;
+
+/// Of all that a row has of a record. What the columns `state`, `wake` and `clock` have is in the
+/// content as well.
+fn checksum(
+    name: &TimerName,
+    revision: Revision,
+    due: Timestamp,
+    payload: &[u8],
+    content: &[u8],
+) -> [u8; 4] {
+    let (queue, key) = (name.queue.as_str().as_bytes(), name.key.as_str().as_bytes());
+    let numbers = [revision.0, due.as_micros()].map(u64::to_le_bytes);
+    let parts: [&[u8]; 6] = [&numbers[0], &numbers[1], queue, b"/", key, content];
+    let sum = parts
+        .iter()
+        .fold(0, |sum, part| crc32c::crc32c_append(sum, part));
+    crc32c::crc32c_append(sum, payload).to_le_bytes()
 }
 
 /// What columns of its own have of a record.
@@ -95,9 +125,19 @@ pub(crate) struct Columns {
 /// No length in the body is trusted: postcard reads from the slice alone.
 pub(crate) fn decode(columns: Columns, body: &[u8]) -> Result<Record, BodyError> {
     let (&version, content) = body.split_first().ok_or(BodyError::Empty)?;
-    if version != VERSION {
-        return Err(BodyError::LaterVersion(version));
-    }
+    let content = match version {
+        UNSUMMED => content,
+        VERSION => {
+            let parts = content.split_at_checked(SUMMED - 1);
+            let (sum, content) = parts.ok_or(BodyError::Empty)?;
+            let (at, to) = (columns.revision, columns.due);
+            if sum != checksum(&columns.name, at, to, &columns.payload, content) {
+                return Err(BodyError::Checksum);
+            }
+            content
+        }
+        later => return Err(BodyError::LaterVersion(later)),
+    };
     let (read, rest) = postcard::take_from_bytes::<Read>(content).map_err(BodyError::Content)?;
     if !rest.is_empty() {
         return Err(BodyError::Trailing(rest.len()));
@@ -187,21 +227,28 @@ mod tests {
             for value in 0..=u8::MAX {
                 let mut changed = body.clone();
                 changed[at] = value;
-                let _no_panic = decode(columns(&record), &changed);
+                let read = decode(columns(&record), &changed);
+                assert_eq!(read.is_ok(), changed == body, "{at} {value}");
             }
         }
         let mut longer = body.clone();
         longer.push(0);
-        let refused = decode(columns(&record), &longer);
-        assert!(matches!(refused, Err(BodyError::Trailing(1))));
+        assert!(decode(columns(&record), &longer).is_err());
         let mut later = body.clone();
         later[0] += 1;
         let refused = decode(columns(&record), &later);
-        assert!(matches!(refused, Err(BodyError::LaterVersion(2))));
-        let other = Columns {
-            state: letter(StateKind::Dead),
-            ..columns(&record)
-        };
-        assert!(matches!(decode(other, &body), Err(BodyError::State { .. })));
+        assert!(matches!(refused, Err(BodyError::LaterVersion(3))));
+        let changes: [fn(&mut Columns); 5] = [
+            |columns| columns.name = TimerName::new("other", "key").unwrap(),
+            |columns| columns.revision.0 += 1,
+            |columns| columns.due = Timestamp::EPOCH,
+            |columns| columns.state = letter(StateKind::Dead),
+            |columns| columns.payload.push(0),
+        ];
+        for change in changes {
+            let mut other = columns(&record);
+            change(&mut other);
+            assert!(decode(other, &body).is_err());
+        }
     }
 }

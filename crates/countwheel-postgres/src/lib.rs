@@ -51,6 +51,7 @@ mod options;
 mod planted;
 mod read;
 mod ring;
+mod rows;
 mod schema;
 mod session;
 mod snapshots;

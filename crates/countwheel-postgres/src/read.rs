@@ -12,7 +12,11 @@ use crate::body::{self, Columns};
 use crate::front::{Beginning, Fronts};
 use crate::hash::NameHash;
 use crate::planted::planted;
+use crate::rows::Misnamed;
 use crate::session::{Beside, DueRow, Failure, Reach, RecordRow, Session};
+
+/// So many characters are shown of what may be anything.
+const SHOWN_MAX: usize = 64;
 
 /// So many entries of an index one statement reads at the most.
 const AT_ONCE: usize = 1_024;
@@ -57,7 +61,11 @@ fn behind(position: Option<(Timestamp, Revision)>) -> Option<(Timestamp, Revisio
 /// The record of a row that was asked for by its name.
 fn record(row: RecordRow, name: &TimerName) -> Result<Record, StoreError> {
     if row.queue != name.queue.as_str() || row.key != name.key.as_str() {
-        let problem = format!("the hash of {name} leads to {}/{}", row.queue, row.key);
+        let found: String = row.key.chars().take(SHOWN_MAX).collect();
+        let problem = format!(
+            "timer {name}: its row has the name {:?}/{found:?}",
+            row.queue
+        );
         return Err(unreadable(&problem));
     }
     let columns = Columns {
@@ -114,6 +122,7 @@ pub(crate) fn get_many(
 
 pub(crate) fn due(
     session: &mut dyn Session,
+    (hash, misnamed): (&NameHash, &Misnamed),
     shard: Shard,
     scan: &DueScan<'_>,
     fronts: Option<&Mutex<Fronts>>,
@@ -145,9 +154,9 @@ pub(crate) fn due(
             if wanted != row.queue {
                 continue;
             }
-            // What is wrong with a record is found when it is read, and that of a name when it is listed.
-            let Ok(name) = name(&row.queue, &row.key) else {
-                tracing::error!(queue = row.queue, key = row.key, "a name cannot be read");
+            // What is wrong with a record is found when it is read by its name.
+            let place = (shard, row.hash);
+            let Some(name) = misnamed.name(hash, place, &row.queue, &row.key) else {
                 continue;
             };
             let entry = DueEntry {

@@ -48,6 +48,14 @@ pub(crate) const SECOND: &[&str] = &[
     "ALTER TABLE @meta ADD COLUMN IF NOT EXISTS settings_timeline int4, \
      ADD COLUMN IF NOT EXISTS min_version int4 NOT NULL DEFAULT 2",
     "ALTER TABLE @turn ADD COLUMN IF NOT EXISTS lows bytea",
+    // What is there was written by a program that kept to it.
+    "ALTER TABLE @timer DROP CONSTRAINT IF EXISTS timer_fits, ADD CONSTRAINT timer_fits CHECK (
+        clock IN ('w', 'b') AND CASE state
+        WHEN 'p' THEN wake IS NOT DISTINCT FROM due
+        WHEN 'r' THEN wake IS NOT DISTINCT FROM due
+        WHEN 'd' THEN wake IS NOT NULL
+        WHEN 'x' THEN wake IS NULL
+        ELSE false END) NOT VALID",
 ];
 
 /// What version 3 has beside version 2: done records are in a ring of tables, where an earlier program does not

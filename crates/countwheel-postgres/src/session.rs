@@ -164,6 +164,7 @@ pub(crate) struct RecordRow {
 /// An entry of what is due.
 #[derive(Clone, Debug)]
 pub(crate) struct DueRow {
+    pub(crate) hash: Bits,
     pub(crate) wake: Wake,
     pub(crate) state: i8,
     pub(crate) queue: String,

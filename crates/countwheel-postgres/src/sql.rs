@@ -103,7 +103,8 @@ impl Statements {
                WHERE u.shard IN (SELECT shard FROM f) \
                ON CONFLICT (shard, hash) DO UPDATE SET revision = excluded.revision, \
                  due = excluded.due, wake = excluded.wake, clock = excluded.clock, \
-                 state = excluded.state, body = excluded.body, payload = excluded.payload), \
+                 state = excluded.state, body = excluded.body, payload = excluded.payload, \
+                 queue = excluded.queue, key = excluded.key), \
              narrow AS ( \
                UPDATE @timer t SET revision = u.revision, due = u.due, wake = u.wake, \
                  clock = u.clock, state = u.state, body = u.body \
@@ -226,17 +227,17 @@ impl Statements {
             ),
             due: schema.sql(
                 "due",
-                "SELECT wake, revision, state, queue, key FROM @timer WHERE shard = $1 \
+                "SELECT wake, revision, state, queue, key, hash FROM @timer WHERE shard = $1 \
                  AND clock = $2 AND wake IS NOT NULL AND (wake, revision) >= ($3, $4) \
                  AND wake <= $5 AND state <> 'd' ORDER BY wake, revision LIMIT $6",
             ),
             due_beside: schema.sql(
                 "due_beside",
-                "(SELECT wake, revision, state, queue, key FROM @timer WHERE shard = $1 \
+                "(SELECT wake, revision, state, queue, key, hash FROM @timer WHERE shard = $1 \
                    AND clock = $2 AND wake IS NOT NULL AND (wake, revision) >= ($3, $4) \
                    AND wake <= $5 AND state <> 'd' ORDER BY wake, revision LIMIT $6) \
                  UNION ALL \
-                 (SELECT t.wake, t.revision, t.state, t.queue, t.key \
+                 (SELECT t.wake, t.revision, t.state, t.queue, t.key, t.hash \
                    FROM unnest($7::uuid[]) AS n(hash) CROSS JOIN LATERAL ( \
                      SELECT * FROM @timer t WHERE t.shard = $1 AND t.hash = n.hash LIMIT 1) AS t \
                    WHERE t.clock = $2 AND (t.wake, t.revision) >= ($8, $9) \
@@ -572,6 +573,7 @@ impl Session for SqlSession {
         let rows = rows.iter();
         Ok(rows
             .map(|row| DueRow {
+                hash: row.get(5),
                 wake: wake(row.get(0), row.get(1)),
                 state: row.get(2),
                 queue: row.get(3),

@@ -29,6 +29,7 @@ use crate::migrate::{self, Planned};
 use crate::planted::planted;
 use crate::read::{self, unanswered};
 use crate::ring::Ring;
+use crate::rows::Misnamed;
 use crate::schema::{self, Cluster, FIRST_TIMELINE, LEFT_OUT, SchemaName};
 use crate::session::{Entry, Failure, Kind, Reach, Session, Taken};
 use crate::snapshots::Snapshots;
@@ -78,6 +79,8 @@ pub struct PostgresStore {
     /// The last acknowledged turns of ownerships that ended, to be looked for.
     doubted: Mutex<Vec<(Shard, Bits, i64)>>,
     pub(crate) durability: Option<Durability>,
+    /// Rows that were come by and have no name of a timer.
+    misnamed: Misnamed,
     /// Who keeps the server from giving room back.
     snapshots: Snapshots,
     resolve_within: Duration,
@@ -320,6 +323,7 @@ impl PostgresStore {
             losses: Mutex::default(),
             doubted: Mutex::default(),
             durability: None,
+            misnamed: Misnamed::default(),
             snapshots: Snapshots::default(),
             resolve_within,
             clock,
@@ -1269,7 +1273,8 @@ impl Store for PostgresStore {
         self.may_read(shard)?;
         let owned = self.owned.read().get(&shard).cloned();
         let fronts = owned.as_ref().map(|owned| &owned.fronts);
-        read::due(&mut **self.readers.one(), shard, scan, fronts)
+        let names = (&self.cluster.hash, &self.misnamed);
+        read::due(&mut **self.readers.one(), names, shard, scan, fronts)
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
@@ -1314,7 +1319,11 @@ impl Store for PostgresStore {
             Trouble::new(TroubleReason::LostCommits, None, detail)
         };
         let losses = losses.iter().map(detail);
-        losses.chain(self.snapshots.trouble()).collect()
+        let others = self.misnamed.troubles().into_iter();
+        losses
+            .chain(self.snapshots.trouble())
+            .chain(others)
+            .collect()
     }
 
     fn stuck(&self, shard: Shard) -> Option<String> {
@@ -1335,6 +1344,7 @@ impl Store for PostgresStore {
         probe.ping().map_err(unanswered)?;
         self.look_for_doubted(&mut **probe);
         self.snapshots.look(&mut **probe, self.clock.now());
+        self.misnamed.look(&mut **probe, &self.cluster.hash);
         if !self.losses.lock().is_empty() {
             // Somebody may have acknowledged them.
             let losses = probe.losses().map_err(unanswered)?;

@@ -432,28 +432,29 @@ impl Session for SimulatedSession {
         let last = (shard, clock, until.as_micros(), u64::MAX, LAST);
         self.read(|tables| {
             let named = beside.iter().flat_map(|beside| {
-                let named = move |(at, revision, row): &(u64, u64, &TimerRow)| {
+                let named = move |(at, revision, _, row): &(u64, u64, Bits, &TimerRow)| {
                     let place = (Timestamp::from_micros(*at), Revision(*revision));
                     row.clock == clock && beside.from <= place && place < from && *at <= last.2
                 };
                 let places = beside.names.iter().filter_map(|hash| {
                     let row = tables.row((shard, *hash, None))?;
-                    Some((row.wake?, row.revision, row))
+                    Some((row.wake?, row.revision, *hash, row))
                 });
                 places.filter(named)
             });
             let mut rows: Vec<_> = named.collect();
-            rows.sort_unstable_by_key(|(at, revision, _)| (*at, *revision));
+            rows.sort_unstable_by_key(|(at, revision, ..)| (*at, *revision));
             if first <= last {
                 let entries = tables.wakes.range(first..=last);
                 rows.extend(entries.filter_map(|(_, _, at, revision, hash)| {
-                    Some((*at, *revision, tables.row((shard, *hash, None))?))
+                    Some((*at, *revision, *hash, tables.row((shard, *hash, None))?))
                 }));
             }
             let rows = rows.into_iter();
             let rows = rows.filter(|(.., row)| row.state != body::letter(StateKind::Done));
             let rows = rows.take(limit);
-            rows.map(|(at, revision, row)| DueRow {
+            rows.map(|(at, revision, hash, row)| DueRow {
+                hash,
                 wake: wake(at, revision),
                 state: row.state,
                 queue: row.queue.clone(),

@@ -4,6 +4,7 @@ mod failover;
 mod histories;
 mod refusals;
 mod ring;
+mod rows;
 mod snapshots;
 mod tls;
 mod upgrade;
