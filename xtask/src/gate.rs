@@ -45,7 +45,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 24] = [
+const STAGES: [Stage; 25] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -196,6 +196,12 @@ const STAGES: [Stage; 24] = [
         what: "the store in a PostgreSQL: every property of a store; connections cut at every byte",
         lane: Lane::Alone,
         work: Work::Own(|| proofs::POSTGRES.stage()),
+    },
+    Stage {
+        name: "database_full",
+        what: "a PostgreSQL without room under the program: sets are refused, and it goes on by itself",
+        lane: Lane::Alone,
+        work: Work::Own(|| proofs::DATABASE_FULL.stage()),
     },
     Stage {
         name: "power",

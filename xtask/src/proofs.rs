@@ -147,6 +147,14 @@ pub(crate) const POSTGRES: Proof = Proof {
     limit_seconds: 360,
 };
 
+/// Apart from the others, which need no root.
+pub(crate) const DATABASE_FULL: Proof = Proof {
+    name: "database_full",
+    needs: &[POSTGRESQL],
+    mounts: true,
+    limit_seconds: 120,
+};
+
 const POSTGRES_18: Proof = Proof {
     needs: &[POSTGRESQL_18],
     ..POSTGRES

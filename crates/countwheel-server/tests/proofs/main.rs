@@ -12,6 +12,7 @@ mod harness;
 mod clock;
 mod crashes;
 mod damage;
+mod database_full;
 mod faults;
 mod january;
 mod kill;

@@ -4,17 +4,18 @@
 //! `COUNTWHEEL_KILLS` says how often, `COUNTWHEEL_SEED` repeats what is asked.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use countwheel_postgres::testing;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::load::{Load, span};
 use crate::harness::process::{Launch, Server, program};
 use crate::harness::receiver::Receiver;
-use crate::harness::{Directory, Random, now_us, seed, setting, turn, wait, wait_until};
+use crate::harness::{Directory, PATIENCE, Random, now_us, seed, setting, turn, wait, wait_until};
 
 /// What is killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,6 +100,110 @@ fn kills_of_the_service_lose_nothing() {
 #[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
 fn crashes_of_the_database_lose_nothing() {
     kill(Victim::Database, "the database and the service", 6);
+}
+
+/// A receiver of one delivery at a time, which it answers when it is told to.
+struct Slow {
+    url: String,
+    arrived: mpsc::Receiver<()>,
+    answer: mpsc::Sender<()>,
+}
+
+impl Slow {
+    fn start() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("it is bound"));
+        let (arrives, arrived) = mpsc::channel();
+        let (answer, answers) = mpsc::channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut stream = BufReader::new(stream);
+                let mut line = String::new();
+                while stream.read_line(&mut line).is_ok_and(|length| length > 2) {
+                    line.clear();
+                }
+                if arrives.send(()).is_err() || answers.recv().is_err() {
+                    return;
+                }
+                let answer = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                let sent = stream.get_mut().write_all(answer.as_bytes());
+                sent.expect("the service waits for it");
+            }
+        });
+        Self {
+            url,
+            arrived,
+            answer,
+        }
+    }
+}
+
+fn put(server: &Server, key: &str, body: &Value) -> (u16, Value) {
+    let path = format!("/v1/queues/default/timers/{key}");
+    let reply = server.caller().ask("PUT", &path, Some(body));
+    let reply = reply.expect("it answers");
+    (reply.status, reply.body["code"].clone())
+}
+
+fn state(server: &Server, key: &str) -> Value {
+    let path = format!("/v1/queues/default/timers/{key}");
+    let reply = server.caller().ask("GET", &path, None).expect("it answers");
+    reply.body["state"].clone()
+}
+
+/// While the database is away an attempt ends, new requests are refused at once, and what was asked
+/// before waits: all of it is as it was said once the database is back.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
+fn what_runs_while_the_database_is_away_ends_and_is_kept() {
+    let _turn = turn();
+    let directory = Directory::new("postgres-away");
+    let mut database = testing::Server::start(&[]).expect("the stage has installed it");
+    let launch = cluster(&database);
+    let server = Server::start_as(&directory.join("data"), launch);
+    let receiver = Slow::start();
+    let target = json!({"url": receiver.url});
+    let at_once = json!({"in": 0, "target": target});
+    assert_eq!(put(&server, "runs", &at_once).0, 201);
+    let arrives = receiver.arrived.recv_timeout(PATIENCE);
+    arrives.expect("it is delivered");
+
+    database.crash();
+    receiver.answer.send(()).expect("it waits");
+    let later = json!({"in": "1h", "target": target});
+    for number in 0..50 {
+        let asked = now_us();
+        let refused = put(&server, &format!("new-{}", number % 3), &later);
+        assert_eq!(refused, (503, json!("unavailable")), "request {number}");
+        assert!(
+            now_us() - asked < 1_500_000,
+            "request {number}: {} us",
+            now_us() - asked
+        );
+        wait(Duration::from_millis(20));
+    }
+    database.go_on().expect("it comes up again");
+    wait_until("the outcome is kept", || state(&server, "runs") == "done");
+    let again = receiver.arrived.try_recv();
+    assert!(again.is_err(), "it was delivered twice");
+    wait_until("sets are taken again", || {
+        put(&server, "new-0", &later).0 < 300
+    });
+
+    database.freeze();
+    let accepted = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| put(&server, "waits", &later));
+        wait(Duration::from_secs(3));
+        let is_waiting = !asking.is_finished();
+        database.thaw();
+        (is_waiting, asking.join().expect("it is answered"))
+    });
+    assert_eq!(
+        accepted,
+        (true, (201, Value::Null)),
+        "it waits, and is done"
+    );
+    assert_eq!(state(&server, "waits"), "pending");
 }
 
 /// The first page as it is.
