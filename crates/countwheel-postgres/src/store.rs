@@ -593,8 +593,10 @@ impl PostgresStore {
                 Err(lost(lease.shard, "this ownership has ended"))
             }
             Some(token) if row.node == Some(self.node) && row.fence == lease.fence => {
-                let found = self.found(session, lease.shard, token, row.fence)?;
-                self.own(session, lease.shard, found)
+                let (mut held, lows) = self.found(session, lease.shard, token, row.fence)?;
+                // What was sent before may still be on its way, and would be taken for the next commit.
+                self.prove(session, lease.shard, &mut held, &lows)?;
+                self.own(session, lease.shard, (held, lows))
             }
             _ => Err(fenced(lease, row.fence)),
         }

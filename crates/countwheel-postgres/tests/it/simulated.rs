@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel_durable::store::conformance::{self, Reopen};
-use countwheel_durable::store::{Change, Durability, Fence, Lease, Shard, Store, StoreError};
-use countwheel_durable::{Revision, Shards, TroubleReason};
+use countwheel_durable::store::{
+    Before, Change, Durability, Fence, Lease, Shard, Store, StoreError,
+};
+use countwheel_durable::{Record, Revision, Shards, TroubleReason};
 use countwheel_postgres::PostgresStore;
 use countwheel_postgres::testing::{SimulatedFaults, SimulatedPostgres};
 use countwheel_time::{Clock, ManualClock};
@@ -59,6 +61,14 @@ fn shards(count: u16) -> Shards {
 /// A change for which nothing is read before.
 fn given(revision: u64) -> [Change; 1] {
     [Change::Given(Revision(revision))]
+}
+
+/// A change for which nothing is read before, whatever is there.
+fn unread(record: Record) -> Change {
+    Change::Put {
+        record: Box::new(record),
+        before: Before::Absent,
+    }
 }
 
 fn take(store: &PostgresStore) -> Lease {
@@ -165,6 +175,46 @@ fn a_failover_that_loses_commits_is_noticed() {
     );
     let ownership = tested.store.acquire(Shard::ONLY).expect("nothing fails");
     assert_eq!(ownership.last_revision, Revision(1 + (1 << 20)));
+}
+
+/// A process ended in a commit, and the next one went on under the same lease. The first commit came late, in
+/// the place of the next one, and was taken for it, since it had as many changes.
+#[test]
+fn a_commit_of_the_process_before_is_not_taken_for_another() {
+    let tested = Tested::new(Shards::ONE);
+    let observer = PostgresStore::on_simulated(
+        &tested.server.observer(),
+        9,
+        Arc::new(tested.clock.clone()),
+        WITHIN,
+    );
+    let (mut told, mut late) = (0, 0);
+    for round in 1..=300 {
+        let [before, after] = [2 * round, 2 * round + 1].map(|revision| {
+            let mut record = conformance::varied_records().swap_remove(0);
+            record.revision = Revision(revision);
+            record
+        });
+        let clock = Arc::new(tested.clock.clone());
+        let ended = PostgresStore::on_simulated(&tested.server, 1, clock, Duration::ZERO);
+        let lease = take(&ended);
+        tested.faults(|faults| faults.late = 1);
+        let given_up = ended.commit(lease, &[unread(before)]);
+        assert!(matches!(given_up, Err(StoreError::Lost { .. })));
+        // What is on its way stays there, and nothing else goes wrong.
+        tested.faults(|faults| faults.refused = u64::MAX);
+        let committed = tested.node(1).commit(lease, &[unread(after.clone())]);
+        if committed.is_ok() {
+            told += 1;
+            let found = observer.get(Shard::ONLY, &after.name);
+            let found = found.expect("nothing fails");
+            assert_eq!(found.map(|found| found.revision), Some(after.revision));
+        } else {
+            late += 1;
+        }
+        tested.faults(|_| {});
+    }
+    assert!(told > 50 && late > 0, "{told} and {late}");
 }
 
 /// How many losses the store says.
