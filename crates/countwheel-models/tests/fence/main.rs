@@ -45,10 +45,12 @@ pub(crate) struct Bounds {
     pub(crate) failovers: u8,
     /// Failovers that lose what was acknowledged.
     pub(crate) losses: u8,
+    /// Processes that are killed and started again, and go on under their leases.
+    pub(crate) restarts: u8,
 }
 
-const fn bounds(
-    [
+const fn bounds(of: [u8; 8]) -> Bounds {
+    let [
         commits,
         takings,
         unanswered,
@@ -56,8 +58,8 @@ const fn bounds(
         warnings,
         failovers,
         losses,
-    ]: [u8; 7],
-) -> Bounds {
+        restarts,
+    ] = of;
     Bounds {
         commits,
         takings,
@@ -66,25 +68,29 @@ const fn bounds(
         warnings,
         failovers,
         losses,
+        restarts,
     }
 }
 
 /// Statements without answers.
-const ANSWERS: Bounds = bounds([3, 2, 2, 0, 0, 0, 0]);
+const ANSWERS: Bounds = bounds([3, 2, 2, 0, 0, 0, 0, 0]);
 /// The same, and refusals.
-const REFUSALS: Bounds = bounds([2, 2, 2, 1, 0, 0, 0]);
+const REFUSALS: Bounds = bounds([2, 2, 2, 1, 0, 0, 0, 0]);
 /// A standby that has everything.
-const STANDBY: Bounds = bounds([2, 2, 1, 0, 1, 1, 0]);
+const STANDBY: Bounds = bounds([2, 2, 1, 0, 1, 1, 0, 0]);
 /// A standby that lags.
-const LOSS: Bounds = bounds([2, 3, 1, 0, 0, 0, 1]);
+const LOSS: Bounds = bounds([2, 3, 1, 0, 0, 0, 1, 0]);
+/// Processes that are killed.
+const RESTARTS: Bounds = bounds([2, 2, 1, 0, 0, 0, 0, 1]);
 
 /// Minutes, and some gigabytes.
-const DEEP: [Bounds; 5] = [
-    bounds([3, 3, 2, 1, 0, 0, 0]),
-    bounds([2, 2, 3, 2, 0, 0, 0]),
-    bounds([2, 2, 2, 1, 1, 1, 0]),
-    bounds([3, 3, 1, 1, 0, 0, 1]),
-    bounds([2, 3, 1, 0, 1, 1, 1]),
+const DEEP: [Bounds; 6] = [
+    bounds([3, 3, 2, 1, 0, 0, 0, 0]),
+    bounds([2, 2, 3, 2, 0, 0, 0, 0]),
+    bounds([2, 2, 2, 1, 1, 1, 0, 0]),
+    bounds([3, 3, 1, 1, 0, 0, 1, 0]),
+    bounds([2, 3, 1, 0, 1, 1, 1, 0]),
+    bounds([2, 2, 1, 1, 1, 1, 0, 2]),
 ];
 
 macro_rules! mistakes {
@@ -135,6 +141,8 @@ mistakes! {
     TimelinePassed is found by a_timeline_that_is_passed_over_is_found in LOSS,
     /// An owner that ends does not look whether the last turn that it was told of is still there.
     EndsUnseen is found by an_owner_that_ends_without_a_look_is_found in LOSS,
+    /// A process that goes on under a lease does not keep out what the one before has sent.
+    AdoptsUnsettled is found by a_lease_that_is_taken_up_unsettled_is_found in RESTARTS,
 }
 
 #[expect(clippy::disallowed_methods, reason = "says how long a search took")]
@@ -185,6 +193,11 @@ fn a_standby_that_has_everything_loses_nothing() {
 #[test]
 fn what_a_standby_that_lags_loses_is_noticed() {
     demand_right(LOSS);
+}
+
+#[test]
+fn a_process_that_is_started_again_goes_on() {
+    demand_right(RESTARTS);
 }
 
 #[test]

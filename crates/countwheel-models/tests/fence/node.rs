@@ -33,11 +33,20 @@ pub(crate) enum Phase {
         token: u8,
         after: u8,
     },
+    /// A process that was started again goes on under a lease: `owner` asks whose the shard is.
+    Adopts {
+        token: u8,
+        fence: u8,
+    },
     /// `found` asks for the last turn.
     AsksLast {
         token: u8,
         fence: u8,
+        is_adopted: bool,
     },
+    /// `settle` sends an empty turn: what the process before has sent may still be on its way.
+    Settles(Held),
+    WaitsSettled(Held),
     Owns(Held),
     Commits(Commit),
 }
@@ -298,6 +307,7 @@ impl Phase {
                     out.push(Next::Goes(Self::AsksLast {
                         token,
                         fence: after,
+                        is_adopted: false,
                     }));
                 } else {
                     out.push(Next::Goes(Self::SendsTake { token, after }));
@@ -307,20 +317,42 @@ impl Phase {
                 server.send(node, Sent::Take { after, token });
                 out.push(Next::Goes(Self::Takes { token, after }));
             }
-            Self::AsksLast { token, fence } => {
+            Self::Adopts { token, fence } => out.push(Next::Goes(match server.owner() {
+                now if now == (fence, token) => Self::AsksLast {
+                    token,
+                    fence,
+                    is_adopted: true,
+                },
+                _ => Self::Out,
+            })),
+            Self::AsksLast {
+                token,
+                fence,
+                is_adopted,
+            } => {
                 let last = server.last_turn();
                 let promotions = match mistake == Some(Mistake::TimelinePassed) {
                     true => 0,
                     false => server.timeline.abs_diff(last.timeline),
                 };
-                out.push(Next::Goes(Self::Owns(Held {
+                let held = Held {
                     token,
                     fence,
                     seq: last.seq,
                     revision: last.revision + promotions * LEFT_OUT,
                     timeline: server.timeline,
                     told: None,
-                })));
+                };
+                let is_unsettled = is_adopted && mistake != Some(Mistake::AdoptsUnsettled);
+                out.push(Next::Goes(match is_unsettled {
+                    true => Self::Settles(held),
+                    false => Self::Owns(held),
+                }));
+            }
+            Self::Settles(held) => {
+                let empty = Commit::new(held, 0).empty();
+                server.send(node, Sent::Turn(empty));
+                out.push(Next::Goes(Self::WaitsSettled(held)));
             }
             Self::Commits(commit) => match commit.at {
                 At::Asks { in_place } => {
@@ -334,7 +366,7 @@ impl Phase {
                 }
                 _ => out.push(commit.send(server, node)),
             },
-            Self::Out | Self::Takes { .. } | Self::Owns(_) => {}
+            Self::Out | Self::Takes { .. } | Self::WaitsSettled(_) | Self::Owns(_) => {}
         }
     }
 
@@ -342,7 +374,18 @@ impl Phase {
     pub(crate) fn hear(self, answer: Answer, mistake: Option<Mistake>, out: &mut Vec<Next>) {
         match (self, answer) {
             (Self::Takes { token, .. }, Answer::Taken(Some(fence))) => {
-                out.push(Next::Goes(Self::AsksLast { token, fence }));
+                out.push(Next::Goes(Self::AsksLast {
+                    token,
+                    fence,
+                    is_adopted: false,
+                }));
+            }
+            (Self::WaitsSettled(held), Answer::Made { is_warned: false }) => {
+                let seq = held.seq + 1;
+                out.push(Next::Goes(Self::Owns(Held { seq, ..held })));
+            }
+            (Self::WaitsSettled(Held { token, fence, .. }), _) => {
+                out.push(Next::Goes(Self::Adopts { token, fence }));
             }
             (Self::Takes { token, .. }, Answer::Taken(None)) => {
                 out.push(Next::Goes(Self::AsksOwner { token }));
@@ -360,7 +403,7 @@ impl Phase {
     /// Whether it waits for an answer.
     pub(crate) fn waits(&self) -> bool {
         match self {
-            Self::Takes { .. } => true,
+            Self::Takes { .. } | Self::WaitsSettled(_) => true,
             Self::Commits(commit) => {
                 matches!(
                     commit.at,

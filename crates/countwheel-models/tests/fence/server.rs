@@ -157,6 +157,13 @@ impl Server {
         flights.position(|flight| flight.node == Some(node))
     }
 
+    /// The client of its statement is gone, if there is one.
+    pub(crate) fn forget(&mut self, node: u8) {
+        if let Some(at) = self.waits(node) {
+            self.flights[at].node = None;
+        }
+    }
+
     /// Whether the statement has to wait for another one.
     pub(crate) fn is_blocked(&self, at: usize, mistake: Option<Mistake>) -> bool {
         let runs = |seq: Option<u8>| {

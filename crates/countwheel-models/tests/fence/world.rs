@@ -109,6 +109,18 @@ impl World {
             }
             _ => {}
         }
+        if let Some(held) = self.nodes[at].held()
+            && self.left.restarts > 0
+        {
+            let mut world = self.clone();
+            world.left.restarts -= 1;
+            let (token, fence) = (held.token, held.fence);
+            world.nodes[at] = Phase::Adopts { token, fence };
+            world.server.forget(node);
+            // With the process goes what it knew.
+            (world.unaware[at], world.unseen[at]) = (false, None);
+            out.push((Step("is killed, and started under its lease", node), world));
+        }
         if let Some((token, seq)) = self.unseen[at] {
             let mut world = self.clone();
             world.unseen[at] = None;
