@@ -84,13 +84,10 @@ const LOSS: Bounds = bounds([2, 3, 1, 0, 0, 0, 1, 0]);
 const RESTARTS: Bounds = bounds([2, 2, 1, 0, 0, 0, 0, 1]);
 
 /// Minutes, and some gigabytes.
-const DEEP: [Bounds; 6] = [
+const DEEP: [Bounds; 3] = [
     bounds([3, 3, 2, 1, 0, 0, 0, 0]),
     bounds([2, 2, 3, 2, 0, 0, 0, 0]),
     bounds([2, 2, 2, 1, 1, 1, 0, 0]),
-    bounds([3, 3, 1, 1, 0, 0, 1, 0]),
-    bounds([2, 3, 1, 0, 1, 1, 1, 0]),
-    bounds([2, 2, 1, 1, 1, 1, 0, 2]),
 ];
 
 macro_rules! mistakes {

@@ -17,6 +17,15 @@ struct Told {
     is_lost: bool,
 }
 
+/// The last told turn of an ownership that ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Unseen {
+    token: u8,
+    seq: u8,
+    /// Something that the ownership was told of is lost.
+    is_lost: bool,
+}
+
 /// All that the future depends on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct World {
@@ -31,9 +40,9 @@ pub(crate) struct World {
     undone: u32,
     /// Nodes that own the shard, and do not know that what they were told of is lost.
     unaware: [bool; NODES as usize],
-    /// The last told turn of an ownership that ended, of which the node has not looked whether it is
-    /// still there.
-    unseen: [Option<(u8, u8)>; NODES as usize],
+    /// Ownerships that ended, and of which the node has not looked whether the last told turn is still
+    /// there.
+    unseen: [Vec<Unseen>; NODES as usize],
     /// A failover made the owner before the last one the owner again.
     is_revived: bool,
     /// What should never be.
@@ -66,7 +75,7 @@ impl World {
             told: Vec::new(),
             undone: 0,
             unaware: [false; NODES as usize],
-            unseen: [None; NODES as usize],
+            unseen: [Vec::new(), Vec::new()],
             is_revived: false,
             wrong: None,
         }
@@ -118,21 +127,19 @@ impl World {
             world.nodes[at] = Phase::Adopts { token, fence };
             world.server.forget(node);
             // With the process goes what it knew.
-            (world.unaware[at], world.unseen[at]) = (false, None);
+            (world.unaware[at], world.unseen[at]) = (false, Vec::new());
             out.push((Step("is killed, and started under its lease", node), world));
         }
-        if let Some((token, seq)) = self.unseen[at] {
+        if !self.unseen[at].is_empty() {
             let mut world = self.clone();
-            world.unseen[at] = None;
-            let is_there = self
-                .server
-                .turn(seq)
-                .is_some_and(|turn| turn.token == token);
-            if is_there && self.unaware[at] {
-                world.wrong = Some("a loss is passed over");
+            for unseen in std::mem::take(&mut world.unseen[at]) {
+                let turn = self.server.turn(unseen.seq);
+                let is_there = turn.is_some_and(|turn| turn.token == unseen.token);
+                if is_there && unseen.is_lost {
+                    world.wrong = Some("a loss is passed over");
+                }
             }
-            world.unaware[at] = false;
-            out.push((Step("looks for its last turn", node), world));
+            out.push((Step("looks for its last turns", node), world));
         }
     }
 
@@ -303,8 +310,10 @@ impl World {
             told.is_lost = true;
             for (at, phase) in self.nodes.iter().enumerate() {
                 let owns = phase.held().is_some_and(|held| held.token == told.token);
-                let unseen = self.unseen[at].is_some_and(|(token, _)| token == told.token);
-                self.unaware[at] |= owns || unseen;
+                self.unaware[at] |= owns;
+                for unseen in &mut self.unseen[at] {
+                    unseen.is_lost |= unseen.token == told.token;
+                }
             }
         }
     }
@@ -379,12 +388,17 @@ impl World {
             Ended::Fenced | Ended::Lost | Ended::LossNoticed => Phase::Out,
         };
         if matches!(ended, Ended::Fenced | Ended::Lost) {
-            if rules.mistake == Some(Mistake::EndsUnseen) {
-                if self.unaware[at] {
-                    self.wrong = Some("a loss is passed over");
+            let is_lost = std::mem::take(&mut self.unaware[at]);
+            match held.told {
+                Some(seq) if rules.mistake != Some(Mistake::EndsUnseen) => {
+                    self.unseen[at].push(Unseen {
+                        token: held.token,
+                        seq,
+                        is_lost,
+                    });
                 }
-            } else if let Some(seq) = held.told {
-                self.unseen[at] = Some((held.token, seq));
+                _ if is_lost => self.wrong = Some("a loss is passed over"),
+                _ => {}
             }
         }
         self.look();
