@@ -2,15 +2,19 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use countwheel_time::{Clock, Instant, SystemClock};
 use parking_lot::Mutex;
 use tokio_postgres::config::Host;
 
 use crate::PostgresOptions;
+
+/// So many pieces are on their way on a connection.
+const KEPT: usize = 1_024;
 
 /// Where a connection is cut, once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,32 +153,56 @@ impl Drop for Proxy {
     }
 }
 
+/// What was read and is not written yet.
+struct Passing {
+    /// When it is.
+    at: Instant,
+    bytes: Vec<u8>,
+    /// The connection is cut behind it.
+    is_last: bool,
+}
+
 fn pass(shared: &Arc<Shared>, caller: &TcpStream) -> io::Result<()> {
     let (host, port) = shared.server.lock().clone();
     let server = TcpStream::connect((host.as_str(), port))?;
     for stream in [caller, &server] {
         stream.set_nodelay(true)?;
     }
+    let clock = SystemClock::new();
     for is_answer in [false, true] {
         let shared = Arc::clone(shared);
         let (mut from, mut to) = match is_answer {
             false => (caller.try_clone()?, server.try_clone()?),
             true => (server.try_clone()?, caller.try_clone()?),
         };
+        // A delay adds to the way of each byte and holds up none that come after it, so what is read is
+        // kept for a thread that writes it in its time.
+        let (keep, kept) = mpsc::sync_channel::<Passing>(KEPT);
+        let ends = [from.try_clone()?, to.try_clone()?];
         thread::Builder::new().spawn(move || {
-            let mut buffer = [0; 16_384];
-            while let Ok(bytes @ 1..) = from.read(&mut buffer) {
-                let (passes, is_cut) = shared.count(bytes, is_answer);
-                let delay = shared.delay_micros.load(Ordering::SeqCst);
-                if delay > 0 {
-                    thread::sleep(Duration::from_micros(delay));
-                }
-                if to.write_all(&buffer[..passes]).is_err() || is_cut {
+            for passing in kept {
+                thread::sleep(passing.at.saturating_since(clock.now()));
+                if to.write_all(&passing.bytes).is_err() || passing.is_last {
                     break;
                 }
             }
-            for stream in [&from, &to] {
+            for stream in ends {
                 let _closed_already = stream.shutdown(Shutdown::Both);
+            }
+        })?;
+        thread::Builder::new().spawn(move || {
+            let mut buffer = [0; 16_384];
+            while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+                let (passes, is_last) = shared.count(bytes, is_answer);
+                let delay = Duration::from_micros(shared.delay_micros.load(Ordering::SeqCst));
+                let passing = Passing {
+                    at: clock.now() + delay,
+                    bytes: buffer[..passes].to_vec(),
+                    is_last,
+                };
+                if keep.send(passing).is_err() || is_last {
+                    break;
+                }
             }
         })?;
     }

@@ -210,6 +210,15 @@ impl Server {
         psql
     }
 
+    /// What it has written to its log.
+    ///
+    /// # Errors
+    /// [`NoServer::System`] if the log cannot be read.
+    pub fn log(&self) -> Result<String, NoServer> {
+        let log = fs::read(self.directory.path().join("log"))?;
+        Ok(String::from_utf8_lossy(&log).into_owned())
+    }
+
     /// Ends it as a crash does, and what it has not written to a file is gone.
     pub fn crash(&mut self) {
         self.end(Signal::QUIT);
