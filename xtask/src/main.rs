@@ -19,6 +19,9 @@ cargo xtask check [STAGE...]   the gate, or some stages of it
 cargo xtask bench [RUN...]     measures against other libraries, 40 minutes; writes the pages
 cargo xtask bench storage [--quick] [--only NAME] [--out FILE]
                                the stores against other embedded stores and a job queue; hours
+cargo xtask bench cluster [--rounds N] [--seconds S] [--only ROW...] [--long] [--json FILE]
+                               the store in a PostgreSQL, beside other job queues on the same server;
+                               half an hour
 cargo xtask bench pending --timers N [--payload BYTES]
                                what N pending timers cost, and how late they fire
 cargo xtask bench build-facts  clean builds with each of those libraries; many minutes
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         ["model-long"] => one(&cargo(
             "run --profile proof -p countwheel-core --example model -- --ops 1e9",
         )),
+        ["bench", "cluster", run @ ..] => cluster(run),
         ["bench", run @ ..] => storage::bench(run).unwrap_or_else(|| benchmark(run)),
         ["instructions"] => instructions::store().exit(),
         ["timers-long"] => one(&sim("timers --seeds 1000 --operations 100000")),
@@ -136,6 +140,14 @@ fn benchmark(run: &[&str]) -> ExitCode {
         bench(&format!("report {results} --out docs/benchmarks.md")),
     ];
     ExitCode::from(u8::from(!steps.iter().all(Cargo::run)))
+}
+
+/// Measures the store in a PostgreSQL, with what `bench-cluster` takes as further arguments.
+fn cluster(run: &[&str]) -> ExitCode {
+    one(&cargo(&format!(
+        "run --profile bench -p countwheel-bench-cluster -- {}",
+        run.join(" ")
+    )))
 }
 
 fn soak(minutes: &str) -> ExitCode {
