@@ -1,13 +1,13 @@
 //! Done records are forgotten by the table, and none before its time.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use countwheel_durable::store::conformance::varied_records;
 use countwheel_durable::store::{Change, Filter, Lease, Shard, Store};
 use countwheel_durable::{Record, Revision, Shards, State, StateKind, TimerName};
 use countwheel_postgres::testing::Server;
 use countwheel_postgres::{PostgresError, PostgresOptions, PostgresStore};
-use countwheel_time::Timestamp;
+use countwheel_time::{Clock, SystemClock, Timestamp};
 
 use super::wait;
 
@@ -72,9 +72,10 @@ impl Tested {
     }
 
     fn eventually(&self, what: &str, is_so: impl Fn() -> bool) {
-        let began = SystemTime::now();
+        let clock = SystemClock::new();
+        let began = clock.now();
         while !is_so() {
-            let waited = began.elapsed().unwrap_or_default();
+            let waited = clock.now().saturating_since(began);
             assert!(waited < AT_LAST, "{what}: {} bytes", self.bytes());
             wait(SLICE / 4);
         }
@@ -82,8 +83,7 @@ impl Tested {
 }
 
 fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Timestamp::EPOCH + since.expect("it is later than 1970")
+    SystemClock::new().timestamp()
 }
 
 fn done(number: u64, kept: Duration) -> Record {
