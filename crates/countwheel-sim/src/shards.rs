@@ -970,6 +970,8 @@ impl Plan {
         self.failovers = *draw.pick(&[0, 0, 60, 150]);
         self.lossy = *draw.pick(&[0, 1, 2]);
         self.believed = self.lossy == 0 || draw.one_in(4);
+        // Some shards are counted while they are at work.
+        server.set_counted_at_once(1);
         server.set_durability(match self.believed {
             true => Durability::Standby,
             false => Durability::OneMachine,

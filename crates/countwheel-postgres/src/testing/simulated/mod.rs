@@ -146,6 +146,8 @@ struct Simulated {
     struck: SimulatedFaults,
     /// What stores that are opened see of it.
     durability: Option<Durability>,
+    /// So many timers of a shard a store counts while it takes it.
+    counted_at_once: usize,
     /// Turns that were found missing.
     losses: BTreeSet<(Shard, i64)>,
     /// Turns that changed nothing since the last pause. A store that asks for ever is stopped.
@@ -155,8 +157,6 @@ struct Simulated {
 /// So many turns in a row that change nothing, without a pause, are an endless loop.
 const IN_VAIN_MAX: u64 = 1_000;
 
-/// A world has few timers, and some of its shards are counted while they are at work.
-const COUNTED_AT_ONCE: usize = 1;
 /// Little is known of the front of a shard, and a gap is worth names at once.
 const FRONT: Sizes = Sizes { known: 4, gap: 1 };
 
@@ -206,6 +206,7 @@ impl SimulatedPostgres {
                     hangs_for: 0,
                     struck: SimulatedFaults::default(),
                     durability: None,
+                    counted_at_once: usize::MAX / 2,
                     losses: BTreeSet::new(),
                     in_vain: 0,
                 }),
@@ -241,6 +242,12 @@ impl SimulatedPostgres {
     /// What stores that are opened from now on see of the server: by itself, that nothing is known.
     pub fn set_durability(&self, durability: Durability) {
         self.shared.simulated.lock().durability = Some(durability);
+    }
+
+    /// Stores that are opened from now on count so many timers of a shard while they take it, and the others
+    /// later.
+    pub fn set_counted_at_once(&self, timers: usize) {
+        self.shared.simulated.lock().counted_at_once = timers;
     }
 
     /// How many statements each of the faults has struck so far.
@@ -316,7 +323,7 @@ impl PostgresStore {
             clock,
             resolve_within,
         );
-        store.counted_at_once = COUNTED_AT_ONCE;
+        store.counted_at_once = server.shared.simulated.lock().counted_at_once;
         store.front_sizes = FRONT;
         store.durability = server.shared.simulated.lock().durability;
         store.tokens = Box::new(move || {
