@@ -108,7 +108,7 @@ impl Engine {
         self.set_all("far", count, Due::In(Duration::from_secs(86_400)))
     }
 
-    /// Has `count` timers live from their set to their outcome.
+    /// Lets `count` timers live from their set to their outcome.
     pub(crate) fn live(&self, kind: Kind, count: u64) -> anyhow::Result<()> {
         let load = self.load(kind);
         let before = self.done();

@@ -87,7 +87,7 @@ pub enum TroubleReason {
     /// The wall clock stands before what an earlier process committed.
     ClockBehindCommits,
     /// A database lost commits that it had acknowledged.
-    LostCommits,
+    TailLost,
     /// Somebody keeps an old snapshot of the database open, so that it gives no room back.
     OldSnapshot,
 }
@@ -102,7 +102,7 @@ impl TroubleReason {
         Self::DiskFull,
         Self::Scrub,
         Self::ClockBehindCommits,
-        Self::LostCommits,
+        Self::TailLost,
         Self::OldSnapshot,
     ];
 
@@ -117,7 +117,7 @@ impl TroubleReason {
             Self::DiskFull => "disk_full",
             Self::Scrub => "scrub",
             Self::ClockBehindCommits => "clock_behind_commits",
-            Self::LostCommits => "lost_commits",
+            Self::TailLost => "tail_lost",
             Self::OldSnapshot => "old_snapshot",
         }
     }

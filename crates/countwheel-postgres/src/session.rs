@@ -212,7 +212,7 @@ impl Kind {
     }
 }
 
-/// Where names are looked for.
+/// Where a read looks for names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
     /// As long as this is the token of the shard, nobody else has put anything into other tables of the

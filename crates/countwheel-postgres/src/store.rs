@@ -647,7 +647,7 @@ impl PostgresStore {
         Ok(before.collect())
     }
 
-    /// Where names of a shard are looked for.
+    /// Where a read looks for names of a shard.
     fn reach_of(&self, shard: Shard) -> Reach {
         let owned = self.owned.read();
         owned.get(&shard).map_or(Reach::ALL, |owned| Reach {
@@ -1318,7 +1318,7 @@ impl Store for PostgresStore {
                 "turn {turn} of shard {} was acknowledged and is missing",
                 shard.0
             );
-            Trouble::new(TroubleReason::LostCommits, None, detail)
+            Trouble::new(TroubleReason::TailLost, None, detail)
         };
         let losses = losses.iter().map(detail);
         let others = self.misnamed.troubles().into_iter();

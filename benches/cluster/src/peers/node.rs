@@ -25,7 +25,7 @@ struct Answer {
     seconds: Vec<f64>,
 }
 
-/// Has the peer do `action` for a while.
+/// Asks the peer to do `action` for a while.
 pub(super) fn ask(
     bench: &Bench,
     peer: Peer,

@@ -222,7 +222,7 @@ fn losses(store: &PostgresStore) -> usize {
     let troubles = store.troubles();
     let losses = troubles.iter().map(|trouble| trouble.reason);
     losses
-        .filter(|reason| *reason == TroubleReason::LostCommits)
+        .filter(|reason| *reason == TroubleReason::TailLost)
         .count()
 }
 

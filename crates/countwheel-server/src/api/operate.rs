@@ -95,7 +95,7 @@ pub(super) async fn readyz(
             Err(Problem::new(Code::Unavailable, reason))
         }
         Health::Running => {
-            let away = |error: StoreError| Problem::new(Code::Unavailable, error.to_string());
+            let away = |error: StoreError| Problem::new(Code::StoreUnavailable, error.to_string());
             app.measure(move |timers| timers.reach().map_err(away))
                 .await?;
             Ok(works(&app, &headers, "ready"))

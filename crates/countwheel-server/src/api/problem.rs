@@ -49,6 +49,7 @@ pub(crate) enum Code {
     Internal,
     Unreadable,
     Unavailable,
+    StoreUnavailable,
     StorageFull,
 }
 
@@ -107,6 +108,11 @@ impl Code {
             Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "Internal error"),
             Self::Unreadable => ("unreadable", S::INTERNAL_SERVER_ERROR, "Unreadable timer"),
             Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "Unavailable"),
+            Self::StoreUnavailable => (
+                "store_unavailable",
+                S::SERVICE_UNAVAILABLE,
+                "Store unavailable",
+            ),
             Self::StorageFull => ("storage_full", S::INSUFFICIENT_STORAGE, "Storage full"),
         }
     }
@@ -196,7 +202,7 @@ impl IntoResponse for Problem {
             HeaderValue::from_static("application/problem+json"),
         );
         match self.code {
-            Code::Overloaded => {
+            Code::Overloaded | Code::StoreUnavailable => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Code::StorageFull => {
@@ -251,6 +257,7 @@ impl From<TimerError> for Problem {
             | TimerError::Cron(_)
             | TimerError::Zone(_) => Code::Unschedulable,
             TimerError::Full => Code::Overloaded,
+            TimerError::Unavailable { .. } => Code::StoreUnavailable,
             TimerError::StorageFull => Code::StorageFull,
             // The engine's own fault is told to the operator, not to the caller.
             TimerError::Store(cause) => return cause.into(),
@@ -277,7 +284,11 @@ impl From<&StoreError> for Problem {
             let detail = "the timer cannot be read: remove it or set it anew";
             return Self::new(Code::Unreadable, detail);
         }
-        Self::new(Code::Unavailable, "the store could not be read")
+        let code = match error {
+            StoreError::Unavailable { .. } => Code::StoreUnavailable,
+            _ => Code::Unavailable,
+        };
+        Self::new(code, "the store could not be read")
     }
 }
 

@@ -174,7 +174,11 @@ fn what_runs_while_the_database_is_away_ends_and_is_kept() {
     for number in 0..50 {
         let asked = now_us();
         let refused = put(&server, &format!("new-{}", number % 3), &later);
-        assert_eq!(refused, (503, json!("unavailable")), "request {number}");
+        assert_eq!(
+            refused,
+            (503, json!("store_unavailable")),
+            "request {number}"
+        );
         assert!(
             now_us() - asked < 1_500_000,
             "request {number}: {} us",
@@ -258,7 +262,7 @@ fn the_first_page_says_what_a_loss_of_the_machine_costs_and_what_was_lost() {
     database.execute(&lose).expect("we may");
     let server = Server::start_as(&directory.join("data"), launch);
     let page = first_page(&server);
-    let lost = "<span class=\"tag bad\">lost_commits</span>";
+    let lost = "<span class=\"tag bad\">tail_lost</span>";
     let names = "turn 7 of shard 3 was acknowledged and is missing";
     assert!(page.contains(lost) && page.contains(names), "{page}");
     let acknowledged = program()
@@ -273,7 +277,7 @@ fn the_first_page_says_what_a_loss_of_the_machine_costs_and_what_was_lost() {
         .status();
     assert!(acknowledged.expect("the program starts").success());
     assert_eq!(self::says(&server, "/readyz"), Some(200));
-    assert!(!first_page(&server).contains("lost_commits"));
+    assert!(!first_page(&server).contains("tail_lost"));
 }
 
 /// A database that answers nothing for longer than an exchange may take: its connections are given up,

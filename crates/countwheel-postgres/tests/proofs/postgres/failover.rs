@@ -177,7 +177,7 @@ fn lossy_failover(scene: &mut Scene) -> Result<(), String> {
     for store in [&scene.store, &other] {
         let troubles = store.troubles();
         let reasons: Vec<_> = troubles.iter().map(|one| one.reason).collect();
-        assert_eq!(reasons, [TroubleReason::LostCommits], "{troubles:?}");
+        assert_eq!(reasons, [TroubleReason::TailLost], "{troubles:?}");
     }
     let count = PostgresStore::acknowledge_losses(&scene.options).expect("it is there");
     assert_eq!(count, 1);

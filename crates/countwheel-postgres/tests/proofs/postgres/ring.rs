@@ -133,7 +133,7 @@ fn done_timers_are_forgotten_by_the_table() {
 fn a_table_with_a_record_that_is_kept_still_is_not_emptied() {
     let tested = Tested::new();
     let far = done(1, 9 * 1_000 * SLICE);
-    let near: Vec<_> = (2..=30).map(|number| done(number, SLICE / 2)).collect();
+    let near: Vec<_> = (2..=30).map(|number| done(number, LONGEST)).collect();
     tested.put([far.clone()]);
     tested.put(near.clone());
     // All in one table, whatever the time is.
