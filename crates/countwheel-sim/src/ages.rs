@@ -23,8 +23,8 @@ use std::time::Duration;
 use countwheel_durable::store::Shard;
 use countwheel_durable::{
     Attempt, Config, CronExpression, Due, Effect, Engine, Event, Moved, Outcome, Precondition,
-    Recurrence, Request, Response, RetryPolicy, Revision, Schedule, Set, SetOptions, Shift, Ticket,
-    TimerName, Verdict, Was, Zone,
+    Recurrence, Request, Response, RetryPolicy, Revision, Schedule, Set, SetOptions, Shift,
+    StateKind, Ticket, TimerName, Verdict, Was, Zone,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -292,7 +292,11 @@ impl Life<'_> {
         }
         self.until(Timestamp::MAX)?;
         let left = self.process()?.1.counts(Shard::ONLY);
-        let left = left.map_err(|error| error.to_string())?;
+        let mut left = left.map_err(|error| error.to_string())?;
+        if self.ages.kind == Kind::Postgres {
+            // The server forgets what is done by a clock of its own.
+            left.retain(|it| it.by_state.iter().sum::<u64>() > it.of(StateKind::Done));
+        }
         if !left.is_empty() || !self.known.is_empty() {
             return Err(format!("{left:?} are left, {} should be", self.known.len()));
         }

@@ -118,7 +118,7 @@ pub(crate) struct Histories {
 #[derive(Args)]
 pub(crate) struct Sabotages {
     /// The most seeds that each may take.
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 1_000)]
     within: u64,
     /// The first seed; `fresh` for one that the clock gives.
     #[arg(long, default_value = "1")]

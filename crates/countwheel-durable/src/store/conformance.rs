@@ -1465,11 +1465,11 @@ fn name(queue: &str, key: &str) -> TimerName {
     TimerName::from_text(queue, key).expect("a name within the rules")
 }
 
-/// Kept for so much longer than until [`FAR`].
+/// Kept for so much longer than until [`FAR`], or until then if that is later: no two come to one.
 fn done(keep_until: u64) -> State {
     State::Done {
         at: micros(keep_until / 2),
-        keep_until: micros(FAR.saturating_add(keep_until)),
+        keep_until: micros(FAR.checked_add(keep_until).unwrap_or(keep_until)),
     }
 }
 

@@ -10,10 +10,10 @@ const HOUR: Duration = Duration::from_secs(3_600);
 #[test]
 fn hours_of_much_go_by() {
     for kind in Kind::ALL {
-        let on_disk = Kind::ON_DISK.contains(&kind);
+        let is_slow = Kind::ON_DISK.contains(&kind) || kind == Kind::Postgres;
         let dense = Ages {
-            span: if on_disk { HOUR / 10 } else { 6 * HOUR },
-            restart: if on_disk { 500 } else { 10_000 },
+            span: if is_slow { HOUR / 10 } else { 6 * HOUR },
+            restart: if is_slow { 500 } else { 10_000 },
             kind,
             ..Ages::dense()
         };
