@@ -108,7 +108,7 @@ bugs! {
     PostgresFrontIsOld,
     /// A front that gives up the last that it knows still ends where it did.
     PostgresEndStays,
-    /// A read of what is due does not look for those that are named beside the low mark.
+    /// A read of due timers does not look for those that are named beside the low mark.
     PostgresReadsPastNamed,
     /// A further page of due timers begins one entry too late.
     PostgresSkipsBorder,
