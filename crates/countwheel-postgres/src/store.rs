@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -105,26 +106,65 @@ pub(crate) struct Owned {
     pub(crate) fronts: Mutex<Fronts>,
 }
 
-/// A connection that commits.
+/// A connection, and since when it waits.
 struct Lane {
     session: Mutex<Box<dyn Session>>,
-    /// Since when a commit waits for the server, and why.
+    /// Since when what is done on it waits for the server, and why.
     waits: Mutex<Option<(Instant, String)>>,
 }
 
 /// The connections that read.
 struct Readers {
-    sessions: Vec<Mutex<Box<dyn Session>>>,
+    lanes: Vec<Lane>,
     next: AtomicUsize,
+}
+
+/// A read, on one of them.
+struct Reading<'a> {
+    session: MutexGuard<'a, Box<dyn Session>>,
+    lane: &'a Lane,
 }
 
 impl Readers {
     /// One that is free, if there is one.
-    fn one(&self) -> MutexGuard<'_, Box<dyn Session>> {
-        let first = self.next.fetch_add(1, Ordering::Relaxed) % self.sessions.len();
-        let (front, back) = self.sessions.split_at(first);
-        let free = back.iter().chain(front).find_map(Mutex::try_lock);
-        free.unwrap_or_else(|| self.sessions[first].lock())
+    fn one(&self, clock: &dyn Clock) -> Reading<'_> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
+        let (front, back) = self.lanes.split_at(first);
+        let mut lanes = back.iter().chain(front);
+        let free = lanes.find_map(|lane| Some((lane.session.try_lock()?, lane)));
+        let (session, lane) = free.unwrap_or_else(|| {
+            let lane = &self.lanes[first];
+            (lane.session.lock(), lane)
+        });
+        lane.begin(clock);
+        Reading { session, lane }
+    }
+
+    /// Why a read would wait now: each of them has read for more than a moment, as where somebody has
+    /// locked a table.
+    fn stuck(&self, clock: &dyn Clock) -> Option<String> {
+        let stuck = self.lanes.iter().map(|lane| lane.stuck(clock));
+        stuck.collect::<Option<Vec<_>>>()?.pop()
+    }
+}
+
+impl Deref for Reading<'_> {
+    type Target = dyn Session;
+
+    fn deref(&self) -> &Self::Target {
+        &**self.session
+    }
+}
+
+impl DerefMut for Reading<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut **self.session
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        *self.lane.waits.lock() = None;
     }
 }
 
@@ -136,7 +176,7 @@ impl Lane {
         }
     }
 
-    /// A commit waits for the server from now on, unless it does already.
+    /// It waits for the server from now on, unless it does already.
     fn begin(&self, clock: &dyn Clock) {
         let mut waits = self.waits.lock();
         waits.get_or_insert_with(|| (clock.now(), "no answer yet".to_owned()));
@@ -148,7 +188,7 @@ impl Lane {
         }
     }
 
-    /// Why its commit has waited for more than a moment.
+    /// Why it has waited for more than a moment.
     fn stuck(&self, clock: &dyn Clock) -> Option<String> {
         let waits = self.waits.lock();
         let (since, reason) = waits.as_ref()?;
@@ -289,7 +329,7 @@ impl PostgresStore {
         let thread = store.keeper.start().map_err(|error| system(&error))?;
         store.keeper_thread = Some(thread);
         store.snapshots = Snapshots::new(options.snapshots_within);
-        let losses = store.readers.one().losses()?;
+        let losses = store.readers.one(&*store.clock).losses()?;
         store.losses.lock().extend(losses);
         Ok(store)
     }
@@ -315,7 +355,7 @@ impl PostgresStore {
             lanes: lanes.into_iter().map(Lane::new).collect(),
             probe: Mutex::new(probe),
             readers: Readers {
-                sessions: readers.into_iter().map(Mutex::new).collect(),
+                lanes: readers.into_iter().map(Lane::new).collect(),
                 next: AtomicUsize::new(0),
             },
             owned,
@@ -333,7 +373,9 @@ impl PostgresStore {
 
     /// Refuses a read where a commit waits for a server that does not answer: the read would wait, too.
     fn may_read(&self, shard: Shard) -> Result<(), StoreError> {
-        match self.lanes[self.lane_of(shard)].stuck(&*self.clock) {
+        let lane = &self.lanes[self.lane_of(shard)];
+        let stuck = lane.stuck(&*self.clock);
+        match stuck.or_else(|| self.readers.stuck(&*self.clock)) {
             Some(reason) => Err(unavailable(&reason)),
             None => Ok(()),
         }
@@ -631,7 +673,7 @@ impl PostgresStore {
         let hashes: Vec<_> = looked.map(|it| it.hash).collect();
         let mut found = HashMap::new();
         if !hashes.is_empty() {
-            let kinds = self.readers.one().kinds(turn.shard, &hashes);
+            let kinds = self.readers.one(&*self.clock).kinds(turn.shard, &hashes);
             found.extend(kinds.map_err(unanswered)?);
         }
         let before = turn.names.iter().map(|named| match named.before {
@@ -1257,7 +1299,12 @@ impl Store for PostgresStore {
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
         self.may_read(shard)?;
         let place = (shard, self.reach_of(shard));
-        read::get(&mut **self.readers.one(), &self.cluster.hash, place, name)
+        read::get(
+            &mut *self.readers.one(&*self.clock),
+            &self.cluster.hash,
+            place,
+            name,
+        )
     }
 
     fn get_many(
@@ -1268,7 +1315,13 @@ impl Store for PostgresStore {
     ) -> Result<Found, StoreError> {
         self.may_read(shard)?;
         let (hash, place) = (&self.cluster.hash, (shard, self.reach_of(shard)));
-        read::get_many(&mut **self.readers.one(), hash, place, names, bytes)
+        read::get_many(
+            &mut *self.readers.one(&*self.clock),
+            hash,
+            place,
+            names,
+            bytes,
+        )
     }
 
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
@@ -1276,17 +1329,27 @@ impl Store for PostgresStore {
         let owned = self.owned.read().get(&shard).cloned();
         let fronts = owned.as_ref().map(|owned| &owned.fronts);
         let names = (&self.cluster.hash, &self.misnamed);
-        read::due(&mut **self.readers.one(), names, shard, scan, fronts)
+        read::due(
+            &mut *self.readers.one(&*self.clock),
+            names,
+            shard,
+            scan,
+            fronts,
+        )
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
         self.may_read(shard)?;
-        read::list(&mut **self.readers.one(), shard, filter)
+        read::list(&mut *self.readers.one(&*self.clock), shard, filter)
     }
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         let Some(owned) = self.owned.read().get(&shard).cloned() else {
-            return read::counts(&mut **self.readers.one(), shard, self.kept_from());
+            return read::counts(
+                &mut *self.readers.one(&*self.clock),
+                shard,
+                self.kept_from(),
+            );
         };
         let counts = owned.counts.lock();
         Ok(counts.queues(self.clock.timestamp()))
@@ -1329,7 +1392,9 @@ impl Store for PostgresStore {
     }
 
     fn stuck(&self, shard: Shard) -> Option<String> {
-        self.lanes[self.lane_of(shard)].stuck(&*self.clock)
+        let lane = &self.lanes[self.lane_of(shard)];
+        let stuck = lane.stuck(&*self.clock);
+        stuck.or_else(|| self.readers.stuck(&*self.clock))
     }
 
     fn reach(&self) -> Result<(), StoreError> {
@@ -1337,7 +1402,7 @@ impl Store for PostgresStore {
             .lanes
             .iter()
             .filter_map(|lane| lane.stuck(&*self.clock));
-        if let Some(reason) = stuck.next() {
+        if let Some(reason) = stuck.next().or_else(|| self.readers.stuck(&*self.clock)) {
             return Err(unavailable(&reason));
         }
         let Some(mut probe) = self.probe.try_lock_for(PROBE_WITHIN) else {
@@ -1360,7 +1425,10 @@ impl Store for PostgresStore {
     }
 
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-        self.readers.one().settings(after).map_err(unanswered)
+        self.readers
+            .one(&*self.clock)
+            .settings(after)
+            .map_err(unanswered)
     }
 }
 

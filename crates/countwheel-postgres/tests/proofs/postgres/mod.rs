@@ -2,6 +2,7 @@ mod conformance;
 mod exchanges;
 mod failover;
 mod histories;
+mod locks;
 mod refusals;
 mod ring;
 mod rows;
