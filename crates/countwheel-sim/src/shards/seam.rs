@@ -319,8 +319,7 @@ impl Store for Seam {
         let mut seen = self.shared.seen.lock();
         if let Some(watch) = &self.shared.watch {
             watch.clock.set_timestamp(self.clock.timestamp());
-            let stores = (&*self.store, &*self.shared.store);
-            let looked = watch.acquired(&ownership, stores);
+            let looked = watch.acquired(&ownership, &*self.shared.store);
             seen.broken = seen.broken.take().or(looked.err());
         }
         if seen
@@ -330,6 +329,8 @@ impl Store for Seam {
         {
             seen.broken = Some(format!("{fence:?} of {shard:?} is given again"));
         }
+        drop(seen);
+        self.look(ownership.lease);
         let mut faults = self.faults.lock();
         (faults.acquired, faults.fence) = (ownership.clock, fence);
         Ok(ownership)
