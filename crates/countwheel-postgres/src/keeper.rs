@@ -150,12 +150,7 @@ impl Keeper {
             fronts.learn(page.wanted, Some(page.places));
             return true;
         }
-        let owned = self.owned.read();
-        let next = owned.iter().find_map(|(shard, owned)| {
-            let page = owned.counts.lock().next_page()?;
-            Some((*shard, page, Arc::clone(owned)))
-        });
-        drop(owned);
+        let next = self.first_of(|owned| owned.counts.lock().next_page());
         let Some((shard, page, owned)) = next else {
             return false;
         };
@@ -178,12 +173,7 @@ impl Keeper {
         if work.front.is_some() {
             return false;
         }
-        let owned = self.owned.read();
-        let next = owned.iter().find_map(|(shard, owned)| {
-            let wanted = owned.fronts.lock().want()?;
-            Some((*shard, wanted, Arc::clone(owned)))
-        });
-        drop(owned);
+        let next = self.first_of(|owned| owned.fronts.lock().want());
         let Some((shard, wanted, owned)) = next else {
             return false;
         };
@@ -204,6 +194,13 @@ impl Keeper {
                 false
             }
         }
+    }
+
+    /// The first shard of which something is `wanted`.
+    fn first_of<T>(&self, wanted: impl Fn(&Owned) -> Option<T>) -> Option<(Shard, T, Arc<Owned>)> {
+        let owned = self.owned.read();
+        let mut all = owned.iter();
+        all.find_map(|(shard, owned)| Some((*shard, wanted(owned)?, Arc::clone(owned))))
     }
 
     /// Saves the counts that have changed.
@@ -235,9 +232,7 @@ impl Keeper {
             }
         }
     }
-}
 
-impl Keeper {
     /// Forgets what is done and past, if it is time to look.
     fn forget(&self) {
         let mut work = self.work.lock();

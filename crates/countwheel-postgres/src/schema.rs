@@ -17,8 +17,7 @@ pub(crate) const VERSION: u32 = 3;
 const PARTITIONS: u16 = 16;
 
 /// The server's history: the first half of the name of the file that it writes now.
-pub(crate) const TIMELINE: &str =
-    "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int4";
+const TIMELINE: &str = "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int4";
 
 /// How far numbers that are given go on for each time that the server may have forgotten some.
 pub(crate) const LEFT_OUT: u64 = 1 << 20;
@@ -26,7 +25,7 @@ pub(crate) const LEFT_OUT: u64 = 1 << 20;
 /// How far a number goes on that was given last in the history of that column: each promotion since may have
 /// forgotten what was given after the one before.
 pub(crate) fn left_out(timeline: &str) -> String {
-    format!("{LEFT_OUT} * abs({TIMELINE} - coalesce({timeline}, {FIRST_TIMELINE}))")
+    format!("{LEFT_OUT} * abs(@timeline - coalesce({timeline}, {FIRST_TIMELINE}))")
 }
 
 /// The history that every server begins with.
@@ -118,8 +117,10 @@ impl SchemaName {
         &self.0
     }
 
-    /// A statement in which `@` stands for the schema and a dot.
+    /// A statement in which `@timeline` stands for the server's history now, and any other `@` for the schema
+    /// and a dot.
     pub(crate) fn sql(&self, name: &'static str, text: &str) -> Sql {
+        let text = text.replace("@timeline", TIMELINE);
         let text = text.replace('@', &format!("\"{}\".", self.0));
         Sql { name, text }
     }
@@ -201,10 +202,10 @@ CREATE INDEX timer_wakes ON @timer (shard, clock, wake, revision) WHERE wake IS 
 CREATE INDEX timer_lists ON @timer (shard, queue, due, revision);
 {second};
 INSERT INTO @meta (schema_version, cluster_id, shards, name_key, settings_version, settings_timeline)
-    VALUES ({VERSION}, {id}, {count}, '\x{hex}', {zero}, {TIMELINE});
-INSERT INTO @shard (shard, fence, timeline) SELECT shard, 0, {TIMELINE} FROM generate_series(0, {last}) AS shard;
+    VALUES ({VERSION}, {id}, {count}, '\x{hex}', {zero}, @timeline);
+INSERT INTO @shard (shard, fence, timeline) SELECT shard, 0, @timeline FROM generate_series(0, {last}) AS shard;
 INSERT INTO @turn (seq, last_revision, shard, timeline)
-    SELECT 0, {zero}, shard, {TIMELINE} FROM generate_series(0, {last}) AS shard;
+    SELECT 0, {zero}, shard, @timeline FROM generate_series(0, {last}) AS shard;
 "#,
         name = schema.as_str(),
         second = SECOND.join(";\n"),

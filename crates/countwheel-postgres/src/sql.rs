@@ -20,7 +20,7 @@ use crate::front::Lows;
 use crate::link::{Answer, Link, Params, Sql};
 use crate::number;
 use crate::ring::{Ring, SLOTS, Slots};
-use crate::schema::{SchemaName, TIMELINE, left_out};
+use crate::schema::{SchemaName, left_out};
 use crate::session::{
     Became, Beside, Counted, DueRow, Entry, Failure, Kind, LastTurn, ListRows, Made, OwnerRow,
     Reach, RecordRow, SavedCounts, Session, Taken,
@@ -116,8 +116,7 @@ impl Statements {
              removed AS ( \
                DELETE FROM @timer t USING unnest($27::int2[], $28::uuid[]) AS u(shard, hash) \
                WHERE u.shard IN (SELECT shard FROM f) \
-                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash = ANY (ARRAY[u.hash])"
-            .replace("@timeline", TIMELINE);
+                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash = ANY (ARRAY[u.hash])";
         // What becomes done leaves `timer`, and takes its payload along. Of the parts of a statement none
         // sees what another one writes: what is taken out of the ring was there before.
         let done = " RETURNING t.shard, t.hash, t.payload), \
@@ -145,7 +144,7 @@ impl Statements {
                  AS c(shard, place, name, value) WHERE c.shard IN (SELECT shard FROM f)), \
              m AS MATERIALIZED ( \
                UPDATE @meta SET settings_version = settings_version + {} + n.n, \
-                 settings_timeline = {TIMELINE} \
+                 settings_timeline = @timeline \
                FROM (SELECT count(*) AS n FROM changed) AS n WHERE n.n > 0 \
                RETURNING settings_version - n.n AS before), \
              set AS ( \
@@ -170,30 +169,26 @@ impl Statements {
             ),
             became: schema.sql(
                 "became",
-                &"SELECT s.token = $2, s.fence, \
+                "SELECT s.token = $2, s.fence, \
                  (SELECT CASE WHEN t.token = $2 THEN t.writes END FROM @turn t \
                    WHERE t.shard = s.shard AND t.seq = $3), \
                  EXISTS (SELECT FROM @turn t WHERE t.shard = s.shard AND t.seq = $3 - 1), @timeline \
-                 FROM @shard s \
-                 WHERE s.shard = $1"
-                    .replace("@timeline", TIMELINE),
+                 FROM @shard s WHERE s.shard = $1",
             ),
             // It waits for the statements that hold the row.
             take: schema.sql(
                 "take",
                 &format!(
                     "UPDATE @shard SET fence = fence + {} + 1, token = $2, owner = $3, \
-                     timeline = {TIMELINE}, since = clock_timestamp() \
+                     timeline = @timeline, since = clock_timestamp() \
                      WHERE shard = $1 AND fence = $4 RETURNING fence",
                     left_out("timeline"),
                 ),
             ),
             last_turn: schema.sql(
                 "last_turn",
-                &format!(
-                    "SELECT seq, last_revision, clock, timeline, {TIMELINE}, token, lows \
-                     FROM @turn WHERE shard = $1 ORDER BY seq DESC LIMIT 1"
-                ),
+                "SELECT seq, last_revision, clock, timeline, @timeline, token, lows \
+                 FROM @turn WHERE shard = $1 ORDER BY seq DESC LIMIT 1",
             ),
             owner: schema.sql(
                 "owner",

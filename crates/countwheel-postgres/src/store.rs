@@ -1,5 +1,6 @@
 //! The store: who owns what in this process, and how a commit becomes certain.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -46,6 +47,8 @@ const PRUNED_EVERY: i64 = 1_000;
 const TURNS_KEPT: i64 = 64;
 /// So often a shard is tried to be taken while others take it.
 const TAKINGS_MAX: u32 = 8;
+/// Why what waits is stuck, before the server says more.
+const NOT_YET: &str = "no answer yet";
 /// A commit that waits for longer is stuck.
 const MOMENT: Duration = Duration::from_secs(1);
 /// How long the server may take to say that it is there.
@@ -110,7 +113,7 @@ pub(crate) struct Owned {
 struct Lane {
     session: Mutex<Box<dyn Session>>,
     /// Since when what is done on it waits for the server, and why.
-    waits: Mutex<Option<(Instant, String)>>,
+    waits: Mutex<Option<(Instant, Cow<'static, str>)>>,
 }
 
 /// The connections that read.
@@ -179,12 +182,12 @@ impl Lane {
     /// It waits for the server from now on, unless it does already.
     fn begin(&self, clock: &dyn Clock) {
         let mut waits = self.waits.lock();
-        waits.get_or_insert_with(|| (clock.now(), "no answer yet".to_owned()));
+        waits.get_or_insert_with(|| (clock.now(), Cow::Borrowed(NOT_YET)));
     }
 
     fn note(&self, reason: String) {
         if let Some((_, why)) = &mut *self.waits.lock() {
-            *why = reason;
+            *why = Cow::Owned(reason);
         }
     }
 
@@ -192,7 +195,7 @@ impl Lane {
     fn stuck(&self, clock: &dyn Clock) -> Option<String> {
         let waits = self.waits.lock();
         let (since, reason) = waits.as_ref()?;
-        (clock.now().saturating_since(*since) > MOMENT).then(|| reason.clone())
+        (clock.now().saturating_since(*since) > MOMENT).then(|| reason.to_string())
     }
 }
 
@@ -329,7 +332,7 @@ impl PostgresStore {
         let thread = store.keeper.start().map_err(|error| system(&error))?;
         store.keeper_thread = Some(thread);
         store.snapshots = Snapshots::new(options.snapshots_within);
-        let losses = store.readers.one(&*store.clock).losses()?;
+        let losses = store.reader().losses()?;
         store.losses.lock().extend(losses);
         Ok(store)
     }
@@ -369,6 +372,10 @@ impl PostgresStore {
             clock,
             tokens: Box::new(Bits::random),
         }
+    }
+
+    fn reader(&self) -> Reading<'_> {
+        self.readers.one(&*self.clock)
     }
 
     /// Refuses a read where a commit waits for a server that does not answer: the read would wait, too.
@@ -465,6 +472,17 @@ impl PostgresStore {
         )
     }
 
+    /// Goes on in the history of the server that there is now, if it may: where all is that was acknowledged,
+    /// takings as well. Elsewhere another owner may have had the shard since, and may be forgotten with what
+    /// it gave.
+    fn goes_on(&self, held: &mut Held, timeline: i32) -> bool {
+        let goes_on = timeline == held.timeline || self.is_kept();
+        if goes_on {
+            held.timeline = timeline;
+        }
+        goes_on
+    }
+
     /// Reads where the shard stands, of which this node has the token.
     fn found(
         &self,
@@ -527,7 +545,7 @@ impl PostgresStore {
             self.keeper.wake();
         }
         if let Some(before) = before {
-            self.doubt(shard, before.held.lock().token, &before);
+            self.doubt(shard, &before);
         }
         Ok(owned)
     }
@@ -582,10 +600,10 @@ impl PostgresStore {
 
     /// An ownership ends. A failover may have lost what it acknowledged and made somebody else the owner,
     /// before the next commit could notice.
-    fn doubt(&self, shard: Shard, token: Bits, owned: &Owned) {
+    fn doubt(&self, shard: Shard, owned: &Owned) {
         let told = owned.told.swap(0, Ordering::Relaxed);
         if told > 0 {
-            self.doubted.lock().push((shard, token, told));
+            self.doubted.lock().push((shard, owned.token, told));
         }
     }
 
@@ -673,7 +691,7 @@ impl PostgresStore {
         let hashes: Vec<_> = looked.map(|it| it.hash).collect();
         let mut found = HashMap::new();
         if !hashes.is_empty() {
-            let kinds = self.readers.one(&*self.clock).kinds(turn.shard, &hashes);
+            let kinds = self.reader().kinds(turn.shard, &hashes);
             found.extend(kinds.map_err(unanswered)?);
         }
         let before = turn.names.iter().map(|named| match named.before {
@@ -724,10 +742,9 @@ impl PostgresStore {
                 Ok((it, before)) => {
                     wanted.before = before;
                     if wanted.turn.is_empty() {
-                        let token = it.held.lock().token;
-                        let owns = self.still_owns(session, wanted.lease, token);
+                        let owns = self.still_owns(session, wanted.lease, it.token);
                         if matches!(owns, Err(StoreError::Fenced { .. })) {
-                            self.doubt(wanted.lease.shard, token, &it);
+                            self.doubt(wanted.lease.shard, &it);
                         }
                         wanted.result = Some(owns);
                     }
@@ -787,7 +804,7 @@ impl PostgresStore {
                     let last = ended.entry(shard).or_insert(fence);
                     *last = fence.max(*last);
                     drop(ended);
-                    self.doubt(shard, it.held.token, it.owned);
+                    self.doubt(shard, it.owned);
                     let mut all = self.owned.write();
                     if all
                         .get(&shard)
@@ -970,11 +987,10 @@ impl PostgresStore {
             it.owned.told.store(0, Ordering::Relaxed);
             let reason = format!("the database lost acknowledged commits: turn {turn} is missing");
             it.wanted.result = Some(Err(lost(shard, &reason)));
-        } else if became.timeline != it.held.timeline && self.is_kept() {
-            // It goes on where all is that was acknowledged, takings as well.
-            it.held.timeline = became.timeline;
         } else if became.timeline != it.held.timeline {
-            // Another owner may have had the shard since, and may be forgotten with what it gave.
+            if self.goes_on(&mut it.held, became.timeline) {
+                return false;
+            }
             let reason = "a server that may have lost commits took the place of the other";
             it.wanted.result = Some(Err(lost(shard, reason)));
         } else if is_late {
@@ -1037,11 +1053,8 @@ impl PostgresStore {
                                 None
                             }
                             Ok(Some(became)) if became.is_ours && became.has_before => {
-                                let is_other = became.timeline != it.held.timeline;
-                                if is_other && self.is_kept() {
-                                    it.held.timeline = became.timeline;
-                                }
-                                (is_other && !self.is_kept()).then_some(false)
+                                let goes_on = self.goes_on(&mut it.held, became.timeline);
+                                (!goes_on).then_some(false)
                             }
                             Ok(_) => Some(false),
                             Err(_) => None,
@@ -1299,12 +1312,7 @@ impl Store for PostgresStore {
     fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
         self.may_read(shard)?;
         let place = (shard, self.reach_of(shard));
-        read::get(
-            &mut *self.readers.one(&*self.clock),
-            &self.cluster.hash,
-            place,
-            name,
-        )
+        read::get(&mut *self.reader(), &self.cluster.hash, place, name)
     }
 
     fn get_many(
@@ -1315,13 +1323,7 @@ impl Store for PostgresStore {
     ) -> Result<Found, StoreError> {
         self.may_read(shard)?;
         let (hash, place) = (&self.cluster.hash, (shard, self.reach_of(shard)));
-        read::get_many(
-            &mut *self.readers.one(&*self.clock),
-            hash,
-            place,
-            names,
-            bytes,
-        )
+        read::get_many(&mut *self.reader(), hash, place, names, bytes)
     }
 
     fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
@@ -1329,27 +1331,17 @@ impl Store for PostgresStore {
         let owned = self.owned.read().get(&shard).cloned();
         let fronts = owned.as_ref().map(|owned| &owned.fronts);
         let names = (&self.cluster.hash, &self.misnamed);
-        read::due(
-            &mut *self.readers.one(&*self.clock),
-            names,
-            shard,
-            scan,
-            fronts,
-        )
+        read::due(&mut *self.reader(), names, shard, scan, fronts)
     }
 
     fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
         self.may_read(shard)?;
-        read::list(&mut *self.readers.one(&*self.clock), shard, filter)
+        read::list(&mut *self.reader(), shard, filter)
     }
 
     fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
         let Some(owned) = self.owned.read().get(&shard).cloned() else {
-            return read::counts(
-                &mut *self.readers.one(&*self.clock),
-                shard,
-                self.kept_from(),
-            );
+            return read::counts(&mut *self.reader(), shard, self.kept_from());
         };
         let counts = owned.counts.lock();
         Ok(counts.queues(self.clock.timestamp()))
@@ -1406,7 +1398,7 @@ impl Store for PostgresStore {
             return Err(unavailable(&reason));
         }
         let Some(mut probe) = self.probe.try_lock_for(PROBE_WITHIN) else {
-            return Err(unavailable("no answer yet"));
+            return Err(unavailable(NOT_YET));
         };
         probe.ping().map_err(unanswered)?;
         self.look_for_doubted(&mut **probe);
@@ -1425,10 +1417,7 @@ impl Store for PostgresStore {
     }
 
     fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
-        self.readers
-            .one(&*self.clock)
-            .settings(after)
-            .map_err(unanswered)
+        self.reader().settings(after).map_err(unanswered)
     }
 }
 
