@@ -1,6 +1,7 @@
 //! The rows of the table.
 
 mod growth;
+mod history;
 mod late;
 mod merging;
 mod pinned;
@@ -39,6 +40,8 @@ pub(crate) enum Row {
     Wal,
     /// The rate and the pages of what is due under a pinned snapshot.
     Pinned,
+    /// What tables full of done timers cost.
+    History,
     /// How much larger tables and indexes get by lives.
     Growth,
     /// The same beside other job queues.
@@ -46,7 +49,7 @@ pub(crate) enum Row {
 }
 
 impl Row {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Sets,
         Self::Lives,
         Self::Merging,
@@ -55,13 +58,17 @@ impl Row {
         Self::Late,
         Self::Wal,
         Self::Pinned,
+        Self::History,
         Self::Growth,
         Self::Peers,
     ];
 
     /// Whether it is measured in each round. The others take long, or have rounds of their own.
     pub(crate) fn is_of_rounds(self) -> bool {
-        !matches!(self, Self::Pinned | Self::Growth | Self::Peers)
+        !matches!(
+            self,
+            Self::Pinned | Self::History | Self::Growth | Self::Peers
+        )
     }
 
     pub(crate) fn measure(self, bench: &mut Bench) -> anyhow::Result<()> {
@@ -74,6 +81,7 @@ impl Row {
             Self::Late => late::measure(bench),
             Self::Wal => wal::measure(bench),
             Self::Pinned => pinned::measure(bench),
+            Self::History => history::measure(bench),
             Self::Growth => growth::measure(bench),
             Self::Peers => peers::measure(bench),
         }

@@ -79,7 +79,7 @@ pub(crate) fn full_rate(bench: &Bench) -> anyhow::Result<f64> {
     }
 }
 
-fn made(bench: &Bench) -> anyhow::Result<PostgresOptions> {
+pub(crate) fn made(bench: &Bench) -> anyhow::Result<PostgresOptions> {
     let options = bench.server.fresh();
     ours::make(&options, SHARDS)?;
     Ok(options)
