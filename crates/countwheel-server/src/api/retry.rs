@@ -186,7 +186,7 @@ fn linear(field: &Field<'_>) -> Result<Schedule, Problem> {
     })
 }
 
-/// The cap of a linear schedule that names none: the longest delay that timers keep.
+/// The cap of a schedule that grows and names none: the longest delay that timers keep.
 pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(365 * 86_400);
 
 fn exponential(field: &Field<'_>) -> Result<Schedule, Problem> {

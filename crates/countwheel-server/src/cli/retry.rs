@@ -105,14 +105,19 @@ fn with_flags(schedule: &str, options: &str) -> String {
     format!("options are arguments of their own: {line}")
 }
 
+/// The first delay of a schedule that grows, and its cap.
+fn growing(range: &str) -> Result<(Duration, Duration), String> {
+    Ok(match range.split_once("..") {
+        Some((first, cap)) => (duration(first)?, duration(cap)?),
+        None => (duration(range)?, LONGEST_DELAY),
+    })
+}
+
 fn linear(range: &str) -> Result<Schedule, String> {
     let (range, increment) = range
         .split_once('+')
         .ok_or_else(|| format!("{range:?} has no increment as in 3s+5s"))?;
-    let (first, cap) = match range.split_once("..") {
-        Some((first, cap)) => (duration(first)?, duration(cap)?),
-        None => (duration(range)?, LONGEST_DELAY),
-    };
+    let (first, cap) = growing(range)?;
     Ok(Schedule::Linear {
         first,
         increment: duration(increment)?,
@@ -129,10 +134,7 @@ fn exponential(range: &str) -> Result<Schedule, String> {
         }
         None => (range, 2.0),
     };
-    let (first, cap) = match range.split_once("..") {
-        Some((first, cap)) => (duration(first)?, duration(cap)?),
-        None => (duration(range)?, LONGEST_DELAY),
-    };
+    let (first, cap) = growing(range)?;
     Ok(Schedule::Exponential { first, factor, cap })
 }
 
