@@ -1,0 +1,13 @@
+//! The nodes of a Countwheel cluster.
+//!
+//! Each shard has one owner at a time. The registry, in the database of the store, says who; leases end by
+//! the clock of that database, and the database refuses the commits of everybody else.
+
+mod registry;
+
+pub use registry::{Holding, Member, Node, NodeId, Registry, RegistryError, View};
+
+/// The example of the crate's README is compiled as well.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
