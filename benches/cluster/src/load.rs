@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -58,6 +58,8 @@ struct Fired {
 struct Answers {
     answered: AtomicU64,
     refused: AtomicU64,
+    /// Why the first was.
+    why: OnceLock<String>,
 }
 
 /// Callers at work.
@@ -287,7 +289,11 @@ impl Load {
             caller.join().map_err(|_| anyhow!("a caller panicked"))?;
         }
         let refused = self.answers.refused.load(Ordering::Relaxed);
-        ensure!(refused == 0, "{refused} requests were refused or lost");
+        let why = self.answers.why.get().map_or("no answer", String::as_str);
+        ensure!(
+            refused == 0,
+            "{refused} requests were refused or lost: {why}"
+        );
         Ok(())
     }
 }
@@ -351,9 +357,12 @@ impl Caller {
             let (send, answers, kind) = (send.clone(), Arc::clone(&self.answers), self.kind);
             self.timers
                 .submit(request(name, Due::In(due)), move |answer| {
-                    let counter = match answer {
+                    let counter = match &answer {
                         Ok(_) => &answers.answered,
-                        Err(_) => &answers.refused,
+                        Err(error) => {
+                            answers.why.get_or_init(|| error.to_string());
+                            &answers.refused
+                        }
                     };
                     counter.fetch_add(1, Ordering::Relaxed);
                     if kind == Kind::Sets || answer.is_err() {

@@ -32,7 +32,7 @@ use rows::Row;
 use samples::{Goal, Samples};
 use sql::Connection;
 
-/// What the server has set. All that is measured runs with the same.
+/// What the server has set, beside what is asked for. All that is measured runs with the same.
 const SETTINGS: [&str; 8] = [
     "shared_buffers=1GB",
     "max_wal_size=4GB",
@@ -67,6 +67,9 @@ struct Arguments {
     /// How many timers pend beside the peers, as in `1e5,1e6`, if not as many as said above.
     #[arg(long, value_delimiter = ',', value_parser = whole_number)]
     pending: Vec<u64>,
+    /// Another setting of the server, as in `autovacuum_naptime=5s`; may be repeated.
+    #[arg(long = "setting", value_name = "NAME=VALUE")]
+    settings: Vec<String>,
     /// Where the server keeps its data meanwhile.
     #[arg(long, default_value = "target/cluster")]
     directory: PathBuf,
@@ -89,6 +92,11 @@ impl Arguments {
         }
     }
 
+    fn settings(&self) -> Vec<&str> {
+        let others = self.settings.iter().map(String::as_str);
+        SETTINGS.into_iter().chain(others).collect()
+    }
+
     fn has(&self, row: Row) -> bool {
         self.only.is_empty() || self.only.contains(&row)
     }
@@ -105,10 +113,10 @@ struct Bench {
 
 /// Where the figures are from.
 #[derive(Serialize)]
-struct Machine {
+struct Machine<'a> {
     processors: usize,
     server: String,
-    settings: &'static [&'static str],
+    settings: Vec<&'a str>,
     directory: PathBuf,
     /// Blocks of 8 KiB that are written and synced in a second, one after the other.
     syncs_per_second: [f64; 2],
@@ -121,7 +129,7 @@ fn main() -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&arguments.directory)?;
     let directory = arguments.directory.canonicalize()?;
     place::check(&directory)?;
-    let server = Server::start_in(&directory, &SETTINGS)?;
+    let server = Server::start_in(&directory, &arguments.settings())?;
     let before = place::sync_rate(&directory, Duration::from_secs(1))?;
     println!("the disk syncs {before:.0} blocks of 8 KiB a second, one after the other");
     let mut bench = Bench {
@@ -152,7 +160,7 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!bench.samples.are_whole())))
 }
 
-fn write(path: &Path, machine: &Machine, samples: &Samples) -> anyhow::Result<()> {
+fn write(path: &Path, machine: &Machine<'_>, samples: &Samples) -> anyhow::Result<()> {
     let all = serde_json::json!({ "machine": machine, "samples": samples });
     std::fs::write(path, serde_json::to_vec_pretty(&all)?)
         .with_context(|| path.display().to_string())
@@ -218,14 +226,14 @@ impl Bench {
         Connection::open(&self.server.url())
     }
 
-    fn machine(&self, syncs_per_second: [f64; 2]) -> anyhow::Result<Machine> {
+    fn machine(&self, syncs_per_second: [f64; 2]) -> anyhow::Result<Machine<'_>> {
         let version = self
             .connect()?
             .text("SELECT 'PostgreSQL ' || current_setting('server_version')")?;
         Ok(Machine {
             processors: thread::available_parallelism()?.get(),
             server: version,
-            settings: &SETTINGS,
+            settings: self.arguments.settings(),
             directory: self.directory.clone(),
             syncs_per_second,
             seconds: self.arguments.seconds,
