@@ -22,7 +22,7 @@ use crate::session::{Failure, NO_ANSWER, Refusal};
 
 /// What every session of this store has set. Plans are made once: the arrays of a statement differ in
 /// length from turn to turn, and the index of names is right for every length.
-const SESSION: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
+pub(crate) const SESSION: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
                        SET jit = off; SET client_min_messages = warning; \
                        SET idle_in_transaction_session_timeout = '10s'";
 
@@ -213,14 +213,26 @@ impl Link {
     /// Runs statements without parameters, in one transaction of their own if they do not
     /// say otherwise.
     pub(crate) fn execute(&mut self, text: &str, within: Duration) -> Result<(), Failure> {
+        let (limit, usual) = (limited_to(within), limited_to(self.within));
+        self.batch(&format!("{limit}; {text}; {usual}"), within)
+    }
+
+    /// Runs a statement that no transaction may have.
+    pub(crate) fn execute_alone(&mut self, text: &str, within: Duration) -> Result<(), Failure> {
+        self.batch(&limited_to(within), self.within)?;
+        let done = self.batch(text, within);
+        // A connection that ended has no limits any more, and its successor has the usual one.
+        self.batch(&limited_to(self.within), self.within)?;
+        done
+    }
+
+    fn batch(&mut self, text: &str, within: Duration) -> Result<(), Failure> {
         self.connect()?;
         let Some(live) = &self.live else {
             return Err(Failure::Away("not connected".to_owned()));
         };
         let done = block_on(self.runtime.as_ref(), async {
-            let (limit, usual) = (limited_to(within), limited_to(self.within));
-            let text = format!("{limit}; {text}; {usual}");
-            let done = timeout(within, live.client.batch_execute(&text)).await;
+            let done = timeout(within, live.client.batch_execute(text)).await;
             done.map_err(|_| Failure::Broken(NO_ANSWER.to_owned()))?
                 .map_err(|error| sent(&error))
         });

@@ -73,8 +73,9 @@ impl Statements {
     /// The statements, with what `planted` makes of those that write.
     ///
     /// A plan is made once, perhaps while the tables are empty, and has to be right when they are large:
-    /// every row of them is found by the index of its key. `LATERAL .. LIMIT 1`, `OFFSET 0` and
-    /// `= ANY (ARRAY[..])` leave the planner no other way, such as a hash join with all rows of a shard.
+    /// every row of them is found by the index of its key. `LATERAL .. LIMIT 1`, `OFFSET 0`, `= ANY (ARRAY[..])`
+    /// and `>= .. AND <=` leave the planner no other way, such as a hash join with all rows of a shard. Of the
+    /// second column of an index it may leave out `= ANY`, and read all rows of a shard; a range it keeps.
     pub(crate) fn of(schema: &SchemaName, ring: Ring, planted: &dyn Fn(String) -> String) -> Self {
         // Each shard's row is locked against a new owner while its token is ours and the turn before
         // ours is there; then the turn is inserted, and everything else joins what that gave. A
@@ -112,11 +113,11 @@ impl Statements {
                  $24::\"char\"[], $25::\"char\"[], $26::bytea[]) \
                  AS u(shard, hash, revision, due, wake, clock, state, body) \
                WHERE u.shard IN (SELECT shard FROM f) \
-                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash = ANY (ARRAY[u.hash])), \
+                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash >= u.hash AND t.hash <= u.hash), \
              removed AS ( \
                DELETE FROM @timer t USING unnest($27::int2[], $28::uuid[]) AS u(shard, hash) \
                WHERE u.shard IN (SELECT shard FROM f) \
-                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash = ANY (ARRAY[u.hash])";
+                 AND t.shard = ANY (ARRAY[u.shard]) AND t.hash >= u.hash AND t.hash <= u.hash";
         // What becomes done leaves `timer`, and takes its payload along. Of the parts of a statement none
         // sees what another one writes: what is taken out of the ring was there before.
         let done = " RETURNING t.shard, t.hash, t.payload), \
@@ -134,7 +135,7 @@ impl Statements {
              replaced AS ( \
                DELETE FROM @done d USING unnest($40::int2[], $41::uuid[]) AS u(shard, hash) \
                WHERE u.shard IN (SELECT shard FROM f) \
-                 AND d.shard = ANY (ARRAY[u.shard]) AND d.hash = ANY (ARRAY[u.hash])";
+                 AND d.shard = ANY (ARRAY[u.shard]) AND d.hash >= u.hash AND d.hash <= u.hash";
         // The last change of a name wins; every change counts.
         let settings = format!(
             "), changed AS MATERIALIZED ( \
@@ -260,10 +261,10 @@ impl Statements {
                    SELECT due, revision, hash, slot, state, key, octet_length(payload) AS bytes, \
                    row_number() OVER (ORDER BY due, revision) AS place FROM ( \
                      SELECT due, revision, hash, NULL::int2 AS slot, state, key, payload \
-                     FROM @timer WHERE shard = $1 AND queue = $2 \
+                     FROM @timer WHERE shard = $1 AND queue = $2 AND queue >= '' \
                      AND (due, revision) >= ($3, $4) AND due <= $5 \
                      UNION ALL SELECT due, revision, hash, slot, 'd'::\"char\", key, payload \
-                     FROM @done WHERE shard = $1 AND queue = $2 \
+                     FROM @done WHERE shard = $1 AND queue = $2 AND queue >= '' \
                      AND (due, revision) >= ($3, $4) AND due <= $5) AS both_of_them \
                    ORDER BY due, revision LIMIT $6), \
                  wanted AS MATERIALIZED ( \
@@ -357,6 +358,23 @@ impl Statements {
 }
 
 impl Statements {
+    /// Those that find timers by their keys.
+    #[cfg(feature = "testing")]
+    pub(crate) fn texts(self) -> Vec<(&'static str, String)> {
+        let all = [
+            self.turn,
+            self.turn_with_done,
+            self.turn_with_settings,
+            self.kinds,
+            self.names,
+            self.due,
+            self.first,
+            self.places,
+            self.list,
+        ];
+        all.into_iter().map(|sql| (sql.name, sql.text)).collect()
+    }
+
     /// Whether the table of a slot has anything.
     fn has_any(&self, slot: i16) -> String {
         let text = format!("SELECT EXISTS (SELECT FROM @done_{slot})");

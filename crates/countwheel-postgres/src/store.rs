@@ -279,6 +279,19 @@ impl PostgresStore {
         Self::open_planted(options, &|right| mistake.planted(&right))
     }
 
+    /// The texts of the statements that find rows by their keys, by what they are called.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    #[cfg(feature = "testing")]
+    pub fn statements(
+        options: &PostgresOptions,
+    ) -> Result<Vec<(&'static str, String)>, PostgresError> {
+        let (schema, route) = parsed(options)?;
+        let ring = schema::find(&mut link(&route, options)?, &schema)?.ring;
+        Ok(Statements::of(&schema, ring, &|right| right).texts())
+    }
+
     fn open_planted(
         options: &PostgresOptions,
         planted: &dyn Fn(String) -> String,

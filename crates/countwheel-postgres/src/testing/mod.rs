@@ -13,3 +13,6 @@ mod simulated;
 pub use histories::{SameAnswers, different_answers, same_answers};
 pub use server::{NoServer, Server};
 pub use simulated::{LostOfShard, SimulatedFaults, SimulatedPostgres};
+
+/// What every session of the store has set, as SQL.
+pub const SESSION: &str = crate::link::SESSION;
