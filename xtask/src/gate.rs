@@ -4,8 +4,9 @@
 //! what that build made. Stages that measure no time and load one core each run two at a time.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -36,6 +37,7 @@ enum Lane {
 enum Work {
     Calls(fn() -> Vec<Call>),
     Own(fn() -> Outcome),
+    Proof(&'static proofs::Proof),
 }
 
 /// One program that a stage runs.
@@ -186,52 +188,52 @@ const STAGES: [Stage; 25] = [
         work: Work::Calls(|| vec![Call::Cargo(proofs::Build::Dev.test("crashes"))]),
     },
     Stage {
-        name: "pages",
-        what: "the pages for the operator in a browser: figures, widths, themes, axe-core; pictures in target/pages",
-        lane: Lane::Alone,
-        work: Work::Own(|| proofs::PAGES.stage()),
-    },
-    Stage {
         name: "postgres",
         what: "the store in a PostgreSQL: every property of a store; connections cut at every byte",
-        lane: Lane::Alone,
-        work: Work::Own(|| proofs::POSTGRES.stage()),
+        lane: Lane::First,
+        work: Work::Proof(&proofs::POSTGRES),
     },
     Stage {
         name: "database_full",
         what: "a PostgreSQL without room under the program: sets are refused, and it goes on by itself",
-        lane: Lane::Alone,
-        work: Work::Own(|| proofs::DATABASE_FULL.stage()),
+        lane: Lane::Second,
+        work: Work::Proof(&proofs::DATABASE_FULL),
     },
     Stage {
         name: "power",
         what: "40 cuts of its power under load; a disk that ignores syncs is found",
-        lane: Lane::Alone,
-        work: Work::Own(|| proofs::POWER.stage()),
+        lane: Lane::Second,
+        work: Work::Proof(&proofs::POWER),
     },
     Stage {
         name: "faults",
         what: "its calls to the system fail, its disk is full, its disk turns read-only",
-        lane: Lane::Alone,
-        work: Work::Own(|| proofs::FAULTS.stage()),
+        lane: Lane::Second,
+        work: Work::Proof(&proofs::FAULTS),
     },
     Stage {
         name: "damage",
         what: "bits of its files are flipped while it delivers",
+        lane: Lane::Second,
+        work: Work::Proof(&proofs::DAMAGE),
+    },
+    Stage {
+        name: "pages",
+        what: "the pages for the operator in a browser: figures, widths, themes, axe-core; pictures in target/pages",
         lane: Lane::Alone,
-        work: Work::Own(|| proofs::DAMAGE.stage()),
+        work: Work::Proof(&proofs::PAGES),
     },
     Stage {
         name: "soak",
         what: "half of its peak for a while; everything is drained to zero",
         lane: Lane::Alone,
-        work: Work::Own(|| proofs::SOAK.stage()),
+        work: Work::Proof(&proofs::SOAK),
     },
     Stage {
         name: "clock",
         what: "its wall clock is set, and it is stopped and continued",
         lane: Lane::Alone,
-        work: Work::Own(|| proofs::CLOCK.stage()),
+        work: Work::Proof(&proofs::CLOCK),
     },
 ];
 
@@ -338,6 +340,7 @@ impl Stage {
     fn run(&self, beside: bool) -> Outcome {
         match self.work {
             Work::Own(run) => run(),
+            Work::Proof(proof) => proof.stage(beside),
             Work::Calls(calls) => {
                 let calls = calls();
                 let needs_build = calls.iter().any(|call| matches!(call, Call::Built(..)));
@@ -379,20 +382,10 @@ impl Call {
         }
     }
 
-    /// Whether it succeeded. Its output is shown as it comes, or at its end if others run beside.
+    /// Whether it succeeded.
     fn run(&self, beside: bool) -> bool {
         let line = self.line();
-        let succeeded = if beside {
-            self.command().output().map(|output| {
-                let said = [output.stdout, output.stderr].concat();
-                println!("$ {line}\n{}", String::from_utf8_lossy(&said).trim_end());
-                output.status
-            })
-        } else {
-            println!("$ {line}");
-            self.command().status()
-        };
-        match succeeded {
+        match status(&mut self.command(), &line, beside) {
             Ok(status) => status.success(),
             Err(error) => {
                 eprintln!("{line} does not start: {error}");
@@ -400,6 +393,18 @@ impl Call {
             }
         }
     }
+}
+
+/// Runs a command. Its output is shown as it comes, or at its end if others run beside.
+pub(crate) fn status(command: &mut Command, line: &str, beside: bool) -> io::Result<ExitStatus> {
+    if !beside {
+        println!("$ {line}");
+        return command.status();
+    }
+    let output = command.output()?;
+    let said = [output.stdout, output.stderr].concat();
+    println!("$ {line}\n{}", String::from_utf8_lossy(&said).trim_end());
+    Ok(output.status)
 }
 
 /// Builds what the stages run, once.

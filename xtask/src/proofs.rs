@@ -6,9 +6,10 @@
 //! they started, and takes away what they mounted.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::{Mutex, PoisonError};
 
-use crate::{Cargo, Outcome, cargo};
+use crate::{Cargo, Outcome, cargo, gate};
 
 /// As long as a proof may take that is a command.
 const DAY: u32 = 86_400;
@@ -166,10 +167,10 @@ pub(crate) fn postgres(version: &str) -> ExitCode {
     let programs = std::path::absolute(programs_18()).unwrap_or_default();
     let programs = programs.to_string_lossy();
     let outcome = match version {
-        "15" => POSTGRES.run(Build::Dev, &[], DAY),
+        "15" => POSTGRES.run(Build::Dev, &[], DAY, false),
         "18" => {
             let settings = [("COUNTWHEEL_POSTGRES_PROGRAMS", &*programs)];
-            POSTGRES_18.run(Build::Dev, &settings, DAY)
+            POSTGRES_18.run(Build::Dev, &settings, DAY, false)
         }
         _ => Outcome::NotRun(format!("there is no version {version} here: 15 or 18")),
     };
@@ -207,17 +208,23 @@ impl Build {
 }
 
 impl Proof {
-    /// The stage of the gate.
-    pub(crate) fn stage(&self) -> Outcome {
-        self.run(Build::Dev, &[], self.limit_seconds)
+    /// The stage of the gate. What it prints comes in one piece if others run beside.
+    pub(crate) fn stage(&self, beside: bool) -> Outcome {
+        self.run(Build::Dev, &[], self.limit_seconds, beside)
     }
 
     /// The command: the same with other settings, for as long as it takes.
     pub(crate) fn long(&self, settings: &[(&str, &str)]) -> ExitCode {
-        self.run(Build::Proof, settings, DAY).exit()
+        self.run(Build::Proof, settings, DAY, false).exit()
     }
 
-    fn run(&self, build: Build, settings: &[(&str, &str)], limit_seconds: u32) -> Outcome {
+    fn run(
+        &self,
+        build: Build,
+        settings: &[(&str, &str)],
+        limit_seconds: u32,
+        beside: bool,
+    ) -> Outcome {
         if let Some(missing) = self.missing() {
             return Outcome::NotRun(missing);
         }
@@ -247,11 +254,12 @@ impl Proof {
             };
         }
         command.envs(settings.iter().copied());
-        println!("$ {test}");
-        let ended = command.status();
+        let ended = gate::status(&mut command, &test.to_string(), beside);
+        if ended.as_ref().is_ok_and(ExitStatus::success) {
+            return Outcome::Passed;
+        }
         self.clean();
         match ended {
-            Ok(status) if status.success() => Outcome::Passed,
             // Killed by itself is what `timeout` says with this signal.
             Ok(status) if status.code().is_none() || status.code() == Some(137) => {
                 Outcome::Failed(format!("killed, or not done in {limit_seconds} s"))
@@ -292,6 +300,9 @@ impl Proof {
         if self.mounts && !answers("unshare", "--version") {
             return Some("unshare is not installed".to_owned());
         }
+        // Two packages are not installed at a time.
+        static INSTALLING: Mutex<()> = Mutex::new(());
+        let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
         let absent = self.needs.iter().find(|need| {
             let install = || (need.install)(need.package);
             !((need.is_there)() || install() && (need.is_there)())
