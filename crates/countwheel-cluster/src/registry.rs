@@ -92,7 +92,8 @@ pub enum RegistryError {
         /// Where the other one is.
         api: String,
     },
-    /// This node has not joined, or was removed after its lease had ended: it can join again.
+    /// This node has not joined, has left, or was removed after its lease had ended. Unless it has left, it can
+    /// join again.
     #[error("the cluster does not know this node any more")]
     NotJoined,
     /// There is no node of that name.
@@ -159,7 +160,8 @@ pub trait Registry: Send + Sync {
     /// [`RegistryError::NoSuchNode`], [`RegistryError::NoSuchShard`]; [`RegistryError::Unavailable`].
     fn want(&self, shard: Option<Shard>, node: Option<&str>) -> Result<(), RegistryError>;
 
-    /// Lets go of all shards of this node and removes its row.
+    /// Lets go of all shards of this node and removes its row. Whatever the answer, that may come to be from then
+    /// on, and nothing is renewed: a node that is to join again draws another [`NodeId`].
     ///
     /// # Errors
     /// [`RegistryError::Unavailable`].
