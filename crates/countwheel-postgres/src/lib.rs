@@ -50,6 +50,7 @@ mod number;
 mod options;
 mod planted;
 mod read;
+mod registry;
 mod ring;
 mod rows;
 mod schema;
@@ -67,6 +68,7 @@ pub use error::PostgresError;
 pub use options::PostgresOptions;
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};
+pub use registry::PostgresRegistry;
 pub use store::PostgresStore;
 
 /// How long one step of an opening may take.

@@ -47,6 +47,8 @@ pub(crate) struct Link {
     runtime: Option<Runtime>,
     route: Route,
     within: Duration,
+    /// How long a statement waits for a lock, if not for as long as it may last.
+    lock_within: Option<Duration>,
     live: Option<Live>,
 }
 
@@ -72,8 +74,20 @@ impl Link {
             runtime: Some(runtime),
             route,
             within,
+            lock_within: None,
             live: None,
         })
+    }
+
+    /// The same, where a statement waits for a lock for so long at the most.
+    pub(crate) fn with_lock_within(mut self, within: Duration) -> Self {
+        self.lock_within = Some(within);
+        self
+    }
+
+    /// Another link by the same route.
+    pub(crate) fn another(&self) -> std::io::Result<Self> {
+        Self::new(self.route.clone(), self.within)
     }
 
     /// Whether a connection is open. What came from the server since the last exchange is read first.
@@ -140,7 +154,10 @@ impl Link {
                     }
                 }
             }));
-            let session = format!("{SESSION}; {}", limited_to(self.within));
+            let mut session = format!("{SESSION}; {}", limited_to(self.within));
+            if let Some(within) = self.lock_within {
+                session += &format!("; SET lock_timeout = '{}ms'", within.as_millis());
+            }
             match timeout(self.within, client.batch_execute(&session)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(Unopened::Driver(error)),

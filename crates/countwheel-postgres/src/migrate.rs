@@ -44,6 +44,11 @@ const MIGRATIONS: &[Migration] = &[
         indexes: schema::QUEUES,
         steps: schema::LISTS,
     },
+    Migration {
+        to: 5,
+        indexes: &[],
+        steps: schema::NODES,
+    },
 ];
 
 /// What to do of a migration, and in which order.

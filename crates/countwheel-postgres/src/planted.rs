@@ -112,6 +112,49 @@ bugs! {
     PostgresReadsPastNamed,
     /// A further page of due timers begins one entry too late.
     PostgresSkipsBorder,
+    /// A renewal that comes after the end of the lease is believed without a look at the tokens.
+    PostgresLateIsBelieved,
+    /// A lease is counted from the answer.
+    PostgresLeaseFromAnswer,
+    /// A lease is counted by a clock that stands while the machine sleeps.
+    PostgresLeaseAwake,
+    /// An attempt leaves although the lease is over.
+    PostgresLeaseNotLookedAt,
+    /// A node that joins again keeps what it had.
+    PostgresRejoinKeeps,
+    /// A shard is taken although the lease was over meanwhile.
+    PostgresTermPassed,
+    /// A takeover does not look at the lease of the owner.
+    PostgresTakesLiving,
+    /// A takeover does not lock the row of the owner: its lease may be renewed after the look at it.
+    PostgresOwnerUnlocked,
+    /// A shard that is given away keeps its token.
+    PostgresGivenKeepsToken,
+    /// A giving that is sent again and refused counts as not done, although the first sending had no answer.
+    PostgresGivenByHalf,
+    /// A node that leaves keeps the tokens of its shards.
+    PostgresLeftKeepsTokens,
+    /// A node that was told to leave renews its lease, and its leaving comes late.
+    PostgresGoesOnAfterLeaving,
+}
+
+#[cfg(feature = "planted-bugs")]
+impl PlantedBug {
+    /// Those with leases of nodes, which [`leases`](crate::testing::leases) has to find.
+    pub const OF_LEASES: &[Self] = &[
+        Self::PostgresLateIsBelieved,
+        Self::PostgresLeaseFromAnswer,
+        Self::PostgresLeaseAwake,
+        Self::PostgresLeaseNotLookedAt,
+        Self::PostgresRejoinKeeps,
+        Self::PostgresTermPassed,
+        Self::PostgresTakesLiving,
+        Self::PostgresOwnerUnlocked,
+        Self::PostgresGivenKeepsToken,
+        Self::PostgresGivenByHalf,
+        Self::PostgresLeftKeepsTokens,
+        Self::PostgresGoesOnAfterLeaving,
+    ];
 }
 
 #[cfg(feature = "planted-bugs")]

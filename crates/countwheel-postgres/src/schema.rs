@@ -11,7 +11,7 @@ use crate::number;
 use crate::ring::{Ring, SLOTS};
 
 /// The latest version of the tables that this program knows.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// Into how many tables the timers are divided, by shard: so many can be vacuumed at once.
 const PARTITIONS: u16 = 16;
@@ -121,6 +121,32 @@ pub(crate) const LISTS: &[&str] = &[
     "DROP INDEX IF EXISTS @done_lists",
 ];
 
+/// What version 5 has beside version 4: nodes with leases, a wish of the operator for each shard, and what
+/// decides in which shard a timer is. A program of version 4 may go on: it knows no leases, but its tokens are
+/// as good.
+pub(crate) const NODES: &[&str] = &[
+    // Its rows are few and change twice a second: free space on their page keeps all changes there.
+    "CREATE TABLE IF NOT EXISTS @node (
+        node uuid PRIMARY KEY,
+        name text COLLATE \"C\" NOT NULL UNIQUE,
+        api text NOT NULL,
+        peers text,
+        weight int4 NOT NULL,
+        version text NOT NULL,
+        zones text NOT NULL,
+        expires timestamptz NOT NULL,
+        draining bool NOT NULL DEFAULT false,
+        joined timestamptz NOT NULL DEFAULT clock_timestamp()
+    ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)",
+    "ALTER TABLE @shard ADD COLUMN IF NOT EXISTS wanted text COLLATE \"C\"",
+    "ALTER TABLE @meta ADD COLUMN IF NOT EXISTS routing int4 NOT NULL DEFAULT 1",
+];
+
+/// Of a cluster made before version 5: the whole key decides in which shard a timer is.
+pub(crate) const BY_KEY: i32 = 1;
+/// Of any other: a part of the key in braces decides alone, if there is one. No earlier program looks for it.
+pub(crate) const BY_TAG: i32 = 2;
+
 /// A number that nobody else's advisory lock has by accident.
 pub(crate) const LOCK: i64 = 0x636f_756e_7477_6865;
 
@@ -163,6 +189,8 @@ pub(crate) struct Cluster {
     pub(crate) shards: Shards,
     pub(crate) hash: NameHash,
     pub(crate) ring: Ring,
+    /// What decides in which shard a timer is: [`BY_KEY`] or [`BY_TAG`].
+    pub(crate) routing: i32,
 }
 
 /// The tables of version 1. One transaction makes them all: an end of it in the middle leaves none.
@@ -247,8 +275,11 @@ INSERT INTO @turn (seq, last_revision, shard, timeline)
     for Index { table, name, of } in QUEUES {
         text += &format!("CREATE INDEX {table}_{name} ON @{table} {of};\n");
     }
-    text += &LISTS.join(";\n");
-    text += &format!(";\nUPDATE @meta SET done_slice = {};\n", ring.micros());
+    text += &[LISTS, NODES].concat().join(";\n");
+    text += &format!(
+        ";\nUPDATE @meta SET done_slice = {}, routing = {BY_TAG}, min_version = 5;\n",
+        ring.micros(),
+    );
     let partitions = PARTITIONS.min(shards.count());
     for partition in 0..partitions {
         let held: Vec<_> = (partition..shards.count())
@@ -361,7 +392,7 @@ pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, Post
     }
     let cluster = schema.sql(
         "cluster",
-        "SELECT cluster_id, shards, name_key, done_slice FROM @meta",
+        "SELECT cluster_id, shards, name_key, done_slice, routing FROM @meta",
     );
     let rows = link.query(&cluster, &[])?.rows;
     let row = rows.first().ok_or_else(|| damaged("meta is empty"))?;
@@ -370,11 +401,16 @@ pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, Post
     let shards = shards.ok_or_else(|| damaged("the number of shards"))?;
     let key: &[u8] = row.get(2);
     let key = key.try_into().map_err(|_| damaged("the key of names"))?;
+    let routing = row.get(4);
+    if !matches!(routing, BY_KEY | BY_TAG) {
+        return Err(damaged("what decides in which shard a timer is"));
+    }
     let cluster = Cluster {
         id: number::read(row.get(0)),
         shards,
         hash: NameHash::new(key),
         ring: Ring::of_slices(row.get::<_, i64>(3).cast_unsigned()),
+        routing,
     };
     let whole = schema.sql(
         "whole",
@@ -416,7 +452,7 @@ pub(crate) fn check_rights(link: &mut Link, schema: &SchemaName) -> Result<(), P
             .to_owned(),
     };
     let tables = [
-        "meta", "shard", "turn", "setting", "loss", "counts", "timer", "done",
+        "meta", "shard", "node", "turn", "setting", "loss", "counts", "timer", "done",
     ];
     let slots = (0..SLOTS).map(|slot| format!("done_{slot}"));
     let tables = tables.into_iter().map(str::to_owned).chain(slots);

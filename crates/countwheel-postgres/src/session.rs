@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use countwheel_cluster::{Node, NodeId, View};
 use countwheel_durable::store::{ClockNote, Fence, Filter, Shard};
 use countwheel_durable::{
     DueClock, QueueName, Record, Revision, Settings, SettingsVersion, State, StateKind, Wake,
@@ -66,6 +67,11 @@ impl Failure {
     /// Whether another connection may have an answer at once.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self, Self::Broken(reason) if reason != NO_ANSWER)
+    }
+
+    /// The same of a statement that was sent before, without an answer: that may be done whatever became of this.
+    pub(crate) fn again(self) -> Self {
+        Self::Broken(self.reason())
     }
 
     pub(crate) fn reason(&self) -> String {
@@ -247,6 +253,45 @@ pub(crate) struct SavedCounts {
     pub(crate) counts: Vec<u8>,
 }
 
+/// What the tables say of nodes and owners.
+#[derive(Clone, Debug)]
+pub(crate) struct Registered {
+    /// Whether the node that asks has a row.
+    pub(crate) is_joined: bool,
+    pub(crate) view: View,
+    /// The token of each shard, in the order of the view.
+    pub(crate) tokens: Vec<Option<Bits>>,
+    /// The server warns that a standby may not have what was written.
+    pub(crate) unreplicated: bool,
+}
+
+/// What became of a taking that looks at the lease of the owner.
+#[derive(Clone, Debug)]
+pub(crate) enum TakenOver {
+    Taken(Taken),
+    /// The shard has another fence or another owner than was read.
+    Moved,
+    /// The lease of its owner, a node of that name, is not over.
+    Held(String),
+}
+
+/// What became of a giving.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Given {
+    /// Whether the shard is given now. If not, it was not of who gives it.
+    pub(crate) is_given: bool,
+    /// The server warns that a standby may not have it.
+    pub(crate) unreplicated: bool,
+}
+
+/// What became of a wish.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wished {
+    Noted,
+    NoSuchNode,
+    NoSuchShard,
+}
+
 /// One connection.
 pub(crate) trait Session: Send {
     /// Makes the turns of several shards, each of them all or none. A shard is not among those made if
@@ -266,6 +311,53 @@ pub(crate) trait Session: Send {
         token: Bits,
         node: Bits,
     ) -> Result<Option<Taken>, Failure>;
+
+    /// The same for a node, if the shard has no owner, if its owner is this node or one without a row, or if
+    /// its owner's lease has been over for [`MARGIN`](crate::registry::MARGIN) by the server's clock. The
+    /// owner cannot renew its lease meanwhile. It waits for the turns that are under way for a second.
+    fn take_over(
+        &mut self,
+        shard: Shard,
+        after: Fence,
+        token: Bits,
+        node: NodeId,
+    ) -> Result<TakenOver, Failure>;
+
+    /// Ends the sessions that hold the row of a shard for longer than a takeover waits. Says how many.
+    fn end_blockers(&mut self, shard: Shard) -> Result<usize, Failure> {
+        let _nobody_holds_it = shard;
+        Ok(0)
+    }
+
+    /// Writes a node down with a lease of so many microseconds, in place of one of its name whose lease is
+    /// over. Does nothing if that is not over. Nodes whose leases have been over for
+    /// [an hour](crate::registry::GONE_AFTER) and that have no shards are removed.
+    fn join(&mut self, node: &Node, lease: i64) -> Result<Registered, Failure>;
+
+    /// Lets the node's lease last so many microseconds from now, if it has a row, and reads everything: what
+    /// others wrote while this waited may not be in it.
+    fn renew(&mut self, node: NodeId, lease: i64) -> Result<Registered, Failure>;
+
+    /// Reads everything.
+    fn view(&mut self, node: NodeId) -> Result<Registered, Failure>;
+
+    /// Gives a shard that was taken under that fence to another node, or to nobody, and takes its token away,
+    /// if it has that token. It waits for the turns that are under way.
+    fn give(
+        &mut self,
+        shard: Shard,
+        of: (Fence, Bits),
+        to: Option<NodeId>,
+    ) -> Result<Given, Failure>;
+
+    /// Removes the row of a node, and the owner and the token of each of its shards.
+    fn leave(&mut self, node: NodeId) -> Result<(), Failure>;
+
+    /// Says whether there is a node of that name.
+    fn mark_draining(&mut self, name: &str, is_draining: bool) -> Result<bool, Failure>;
+
+    /// Writes down which node is to have a shard, or each of them.
+    fn want(&mut self, shard: Option<Shard>, node: Option<&str>) -> Result<Wished, Failure>;
 
     fn last_turn(&mut self, shard: Shard) -> Result<Option<LastTurn>, Failure>;
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use countwheel_cluster::{Holding, Member, Node, NodeId, View};
 use countwheel_durable::store::{ClockNote, Fence, Filter, Shard};
 use countwheel_durable::{
     DueClock, QueueName, Record, Revision, SettingName, SettingValue, Settings, SettingsVersion,
@@ -19,11 +20,13 @@ use crate::commit::Named;
 use crate::front::Lows;
 use crate::link::{Answer, Link, Params, Sql};
 use crate::number;
+use crate::planted::planted;
+use crate::registry::{self, GONE_AFTER, MARGIN};
 use crate::ring::{Ring, SLOTS, Slots};
 use crate::schema::{SchemaName, left_out};
 use crate::session::{
-    Became, Beside, Counted, DueRow, Entry, Failure, Kind, LastTurn, ListRows, Made, OwnerRow,
-    Reach, RecordRow, SavedCounts, Session, Taken,
+    Became, Beside, Counted, DueRow, Entry, Failure, Given, Kind, LastTurn, ListRows, Made,
+    OwnerRow, Reach, RecordRow, Registered, SavedCounts, Session, Taken, TakenOver, Wished,
 };
 use crate::snapshots::{self, Holder};
 
@@ -47,6 +50,16 @@ pub(crate) struct Statements {
     turn_with_settings: Sql,
     became: Sql,
     take: Sql,
+    take_over: Sql,
+    locks: Sql,
+    end_blockers: Sql,
+    join: Sql,
+    renew: Sql,
+    view: Sql,
+    give: Sql,
+    leave: Sql,
+    mark_draining: Sql,
+    want: Sql,
     last_turn: Sql,
     owner: Sql,
     kinds: Sql,
@@ -185,6 +198,136 @@ impl Statements {
                      WHERE shard = $1 AND fence = $4 RETURNING fence",
                     left_out("timeline"),
                 ),
+            ),
+            // The row of the owner is locked before the clock is read: a renewal comes before, and is seen,
+            // or after, and finds the shard taken. Who gives the shard away leaves its fence as it is, so
+            // the owner is compared as well.
+            take_over: schema.sql(
+                "take_over",
+                &format!(
+                    "WITH s AS MATERIALIZED ( \
+                       SELECT r.owner FROM (SELECT set_config('lock_timeout', '{lock_within}', true) \
+                         AS is_set OFFSET 0) AS c JOIN @shard r ON c.is_set IS NOT NULL \
+                       WHERE r.shard = $1 AND r.fence = $4), \
+                     o AS MATERIALIZED ( \
+                       SELECT n.name, n.expires FROM @node n \
+                       WHERE n.node = (SELECT owner FROM s) AND n.node <> $3 {for_update}), \
+                     living AS MATERIALIZED ( \
+                       SELECT name FROM o WHERE expires >= clock_timestamp() - {margin}), \
+                     t AS ( \
+                       UPDATE @shard SET fence = fence + {} + 1, token = $2, owner = $3, \
+                         timeline = @timeline, since = clock_timestamp() \
+                       WHERE shard = $1 AND fence = $4 \
+                         AND owner IS NOT DISTINCT FROM (SELECT owner FROM s) \
+                         {is_over} RETURNING fence) \
+                     SELECT (SELECT fence FROM t), (SELECT name FROM living)",
+                    left_out("timeline"),
+                    lock_within = TAKEOVER_WITHIN.as_millis(),
+                    margin = interval(MARGIN),
+                    for_update = unless(planted!(PostgresOwnerUnlocked), "FOR UPDATE"),
+                    is_over = unless(
+                        planted!(PostgresTakesLiving),
+                        "AND NOT EXISTS (SELECT FROM living)"
+                    ),
+                ),
+            ),
+            locks: schema.sql(
+                "locks",
+                &format!(
+                    "SELECT FROM (SELECT set_config('lock_timeout', '{}', true) AS is_set OFFSET 0) AS c \
+                     JOIN @shard r ON c.is_set IS NOT NULL WHERE r.shard = $1 FOR UPDATE OF r",
+                    TAKEOVER_WITHIN.as_millis()
+                ),
+            ),
+            end_blockers: schema.sql(
+                "end_blockers",
+                "SELECT pg_terminate_backend(pid) \
+                 FROM unnest(pg_blocking_pids($1)) AS pid WHERE pid <> 0",
+            ),
+            join: schema.sql(
+                "join",
+                &format!(
+                    "WITH me AS ( \
+                       INSERT INTO @node AS n (node, name, api, peers, weight, version, zones, expires) \
+                       VALUES ($1, $2, $3, $4, $5, $6, $7, \
+                         clock_timestamp() + $8::int8 * interval '1 microsecond') \
+                       ON CONFLICT (name) DO UPDATE SET node = excluded.node, api = excluded.api, \
+                         peers = excluded.peers, weight = excluded.weight, \
+                         version = excluded.version, zones = excluded.zones, \
+                         expires = excluded.expires, joined = excluded.joined, \
+                         draining = n.draining AND n.node = excluded.node \
+                       WHERE n.node = excluded.node OR n.expires < clock_timestamp() - {margin} \
+                       RETURNING n.*), \
+                     gone AS ( \
+                       DELETE FROM @node WHERE node = ANY (ARRAY( \
+                         SELECT n.node FROM @node n WHERE EXISTS (SELECT FROM me) AND n.name <> $2 \
+                         AND n.expires < clock_timestamp() - {gone_after} \
+                         AND NOT EXISTS (SELECT FROM @shard s WHERE s.owner = n.node) \
+                         FOR UPDATE SKIP LOCKED)) RETURNING node), \
+                     nodes AS MATERIALIZED ( \
+                       SELECT n.* FROM @node n \
+                       WHERE NOT EXISTS (SELECT FROM gone g WHERE g.node = n.node) \
+                       AND NOT EXISTS (SELECT FROM me m WHERE m.name = n.name) \
+                       UNION ALL SELECT * FROM me), {}",
+                    seen("EXISTS (SELECT FROM me)"),
+                    margin = interval(MARGIN),
+                    gone_after = interval(GONE_AFTER),
+                ),
+            ),
+            renew: schema.sql(
+                "renew",
+                &format!(
+                    "WITH me AS ( \
+                       UPDATE @node SET expires = clock_timestamp() \
+                         + $2::int8 * interval '1 microsecond' WHERE node = $1 RETURNING *), \
+                     nodes AS MATERIALIZED ( \
+                       SELECT n.* FROM @node n \
+                       WHERE NOT EXISTS (SELECT FROM me m WHERE m.node = n.node) \
+                       UNION ALL SELECT * FROM me), {}",
+                    seen("EXISTS (SELECT FROM me)"),
+                ),
+            ),
+            view: schema.sql(
+                "view",
+                &format!(
+                    "WITH nodes AS MATERIALIZED (SELECT * FROM @node), {}",
+                    seen("EXISTS (SELECT FROM nodes n WHERE n.node = $1)"),
+                ),
+            ),
+            // One that is sent again finds what it has done before.
+            give: schema.sql(
+                "give",
+                "WITH g AS (UPDATE @shard SET owner = $4, token = NULL, since = clock_timestamp() \
+                   WHERE shard = $1 AND fence = $2 AND token = $3 RETURNING shard) \
+                 SELECT EXISTS (SELECT FROM g) OR EXISTS (SELECT FROM @shard WHERE shard = $1 \
+                   AND fence = $2 AND token IS NULL AND owner IS NOT DISTINCT FROM $4)",
+            ),
+            // The node before its shards, and these in order: as takeovers and commits lock them.
+            leave: schema.sql(
+                "leave",
+                "WITH me AS (DELETE FROM @node WHERE node = $1 RETURNING node), \
+                 mine AS MATERIALIZED ( \
+                   SELECT s.shard FROM @shard s WHERE s.owner = (SELECT node FROM me) \
+                   ORDER BY s.shard FOR UPDATE), \
+                 freed AS ( \
+                   UPDATE @shard s SET owner = NULL, token = NULL, since = clock_timestamp() \
+                   FROM mine m WHERE s.shard = m.shard AND s.owner = $1 RETURNING s.shard) \
+                 SELECT count(*) FROM freed",
+            ),
+            mark_draining: schema.sql(
+                "mark_draining",
+                "UPDATE @node SET draining = $2 WHERE name = $1 RETURNING name",
+            ),
+            want: schema.sql(
+                "want",
+                "WITH n AS MATERIALIZED ( \
+                   SELECT $2::text IS NULL OR EXISTS (SELECT FROM @node WHERE name = $2) AS is_there), \
+                 w AS MATERIALIZED ( \
+                   SELECT s.shard FROM @shard s WHERE (SELECT is_there FROM n) \
+                   AND ($1::int2 IS NULL OR s.shard = $1) AND s.wanted IS DISTINCT FROM $2 \
+                   ORDER BY s.shard FOR UPDATE), \
+                 u AS (UPDATE @shard s SET wanted = $2 FROM w WHERE s.shard = w.shard) \
+                 SELECT is_there, $1 IS NULL OR EXISTS (SELECT FROM @shard WHERE shard = $1) FROM n",
             ),
             last_turn: schema.sql(
                 "last_turn",
@@ -405,6 +548,93 @@ impl Statements {
     }
 }
 
+/// How long a takeover waits for the turns that are under way.
+const TAKEOVER_WITHIN: Duration = Duration::from_secs(1);
+/// After so long those are looked for for whom it waits still.
+const BLOCKED_AFTER: Duration = Duration::from_millis(500);
+
+/// A part of a statement, which a mistake leaves out.
+fn unless(is_planted: bool, part: &str) -> &str {
+    match is_planted {
+        true => "",
+        false => part,
+    }
+}
+
+fn interval(span: Duration) -> String {
+    format!("interval '{} microseconds'", span.as_micros())
+}
+
+/// The end of a statement that reads all nodes, from `nodes`, and all shards. An owner without a row is none.
+fn seen(is_joined: &str) -> String {
+    let micros = |column: &str| format!("(extract(epoch FROM {column}) * 1000000)::int8");
+    format!(
+        "c AS MATERIALIZED (SELECT {now} AS now, {is_joined} AS is_joined) \
+         SELECT c.now, c.is_joined, v.* FROM c CROSS JOIN ( \
+           SELECT s.shard, n.node, s.fence, s.token, {since} AS at, s.wanted AS name, \
+             NULL AS api, NULL AS peers, NULL::int4 AS weight, NULL AS version, NULL AS zones, \
+             NULL::bool AS draining \
+           FROM @shard s LEFT JOIN nodes n ON n.node = s.owner \
+           UNION ALL SELECT NULL, n.node, NULL, NULL, {expires}, n.name, n.api, n.peers, n.weight, \
+             n.version, n.zones, n.draining FROM nodes n) AS v",
+        now = micros("clock_timestamp()"),
+        since = micros("s.since"),
+        expires = micros("n.expires"),
+    )
+}
+
+/// What such a statement says.
+fn registered(answer: &Answer) -> Registered {
+    let at = |row: &Row, column| {
+        let micros = row.get::<_, Option<i64>>(column).unwrap_or(0);
+        Timestamp::from_micros(u64::try_from(micros).unwrap_or(0))
+    };
+    let text = |row: &Row, column| row.get::<_, Option<String>>(column).unwrap_or_default();
+    let id = |row: &Row| row.get::<_, Option<Bits>>(3).map(registry::id);
+    let mut members = Vec::new();
+    let mut holdings = Vec::new();
+    for row in &answer.rows {
+        let Some(shard) = row.get::<_, Option<i16>>(2) else {
+            members.extend(id(row).map(|id| Member {
+                node: Node {
+                    id,
+                    name: text(row, 7),
+                    api: text(row, 8),
+                    peers: row.get(9),
+                    weight: u16::try_from(row.get::<_, i32>(10)).unwrap_or(u16::MAX),
+                    version: text(row, 11),
+                    zones: text(row, 12),
+                },
+                expires: at(row, 6),
+                is_draining: row.get(13),
+            }));
+            continue;
+        };
+        let holding = Holding {
+            shard: Shard(shard.cast_unsigned()),
+            owner: id(row),
+            fence: fence(row.get(4)),
+            since: at(row, 6),
+            wanted: row.get(7),
+        };
+        holdings.push((holding, row.get::<_, Option<Bits>>(5)));
+    }
+    members.sort_by(|one, other| one.node.name.cmp(&other.node.name));
+    holdings.sort_by_key(|(holding, _)| holding.shard);
+    let (holdings, tokens) = holdings.into_iter().unzip();
+    let first = answer.rows.first();
+    Registered {
+        is_joined: first.is_some_and(|row| row.get(1)),
+        view: View {
+            now: first.map_or(Timestamp::EPOCH, |row| at(row, 0)),
+            members,
+            holdings,
+        },
+        tokens,
+        unreplicated: answer.warnings.iter().any(may_be_unreplicated),
+    }
+}
+
 /// Until when a record was kept at the most that nobody keeps any more, by the server's clock.
 fn past(ring: Ring) -> String {
     let guard = ring.guard().as_micros();
@@ -487,6 +717,128 @@ impl Session for SqlSession {
             fence: fence(row.get(0)),
             unreplicated,
         }))
+    }
+
+    fn take_over(
+        &mut self,
+        shard: Shard,
+        after: Fence,
+        token: Bits,
+        node: NodeId,
+    ) -> Result<TakenOver, Failure> {
+        let (after, node) = (after.0.cast_signed(), registry::bits(node));
+        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &node, &after];
+        let answer = Self::answer(&mut self.link, &self.statements.take_over, params)?;
+        let unreplicated = answer.warnings.iter().any(may_be_unreplicated);
+        let row = answer.rows.first();
+        let taken = row.and_then(|row| row.get::<_, Option<i64>>(0));
+        let living = row.and_then(|row| row.get::<_, Option<String>>(1));
+        Ok(match (taken, living) {
+            (Some(number), _) => TakenOver::Taken(Taken {
+                fence: fence(number),
+                unreplicated,
+            }),
+            (None, Some(name)) => TakenOver::Held(name),
+            (None, None) => TakenOver::Moved,
+        })
+    }
+
+    fn end_blockers(&mut self, shard: Shard) -> Result<usize, Failure> {
+        let ask = Sql {
+            name: "backend",
+            text: "SELECT pg_backend_pid()".to_owned(),
+        };
+        let rows = Self::ask(&mut self.link, &ask, &[])?;
+        let waiting: i32 = rows.first().map_or(0, |row| row.get(0));
+        let other = self.link.another();
+        let mut other = other.map_err(|error| Failure::Away(error.to_string()))?;
+        other.connect()?;
+        let (locks, end) = (&self.statements.locks, &self.statements.end_blockers);
+        std::thread::scope(|scope| {
+            let ending = scope.spawn(move || {
+                other.pause(BLOCKED_AFTER);
+                let ended = other.query(end, &[&waiting])?;
+                let ended = ended.rows.iter().filter(|row| row.get(0));
+                Ok(ended.count())
+            });
+            let waits = self.link.query(locks, &[&shard.0.cast_signed()]);
+            let ended = ending.join();
+            let ended = ended.unwrap_or_else(|_| Err(Failure::Away("a panic".to_owned())))?;
+            waits.map(|_| ended)
+        })
+    }
+
+    fn join(&mut self, node: &Node, lease: i64) -> Result<Registered, Failure> {
+        let (id, weight) = (registry::bits(node.id), i32::from(node.weight));
+        let params: Params<'_> = &[
+            &id,
+            &node.name,
+            &node.api,
+            &node.peers,
+            &weight,
+            &node.version,
+            &node.zones,
+            &lease,
+        ];
+        let answer = Self::answer(&mut self.link, &self.statements.join, params)?;
+        Ok(registered(&answer))
+    }
+
+    fn renew(&mut self, node: NodeId, lease: i64) -> Result<Registered, Failure> {
+        let params: Params<'_> = &[&registry::bits(node), &lease];
+        let answer = Self::answer(&mut self.link, &self.statements.renew, params)?;
+        Ok(registered(&answer))
+    }
+
+    fn view(&mut self, node: NodeId) -> Result<Registered, Failure> {
+        let params: Params<'_> = &[&registry::bits(node)];
+        let answer = Self::answer(&mut self.link, &self.statements.view, params)?;
+        Ok(registered(&answer))
+    }
+
+    fn give(
+        &mut self,
+        shard: Shard,
+        (number, token): (Fence, Bits),
+        to: Option<NodeId>,
+    ) -> Result<Given, Failure> {
+        let (number, to) = (number.0.cast_signed(), to.map(registry::bits));
+        let params: Params<'_> = &[&shard.0.cast_signed(), &number, &token, &to];
+        let give = &self.statements.give;
+        let answer = match self.link.query(give, params) {
+            Err(failure) if failure.is_closed() => {
+                let again = self.link.query(give, params);
+                again.map_err(Failure::again)
+            }
+            given => given,
+        }?;
+        Ok(Given {
+            is_given: answer.rows.first().is_some_and(|row| row.get(0)),
+            unreplicated: answer.warnings.iter().any(may_be_unreplicated),
+        })
+    }
+
+    fn leave(&mut self, node: NodeId) -> Result<(), Failure> {
+        let params: Params<'_> = &[&registry::bits(node)];
+        Self::ask(&mut self.link, &self.statements.leave, params).map(drop)
+    }
+
+    fn mark_draining(&mut self, name: &str, is_draining: bool) -> Result<bool, Failure> {
+        let params: Params<'_> = &[&name, &is_draining];
+        let rows = Self::ask(&mut self.link, &self.statements.mark_draining, params)?;
+        Ok(!rows.is_empty())
+    }
+
+    fn want(&mut self, shard: Option<Shard>, node: Option<&str>) -> Result<Wished, Failure> {
+        let shard = shard.map(|shard| shard.0.cast_signed());
+        let params: Params<'_> = &[&shard, &node];
+        let rows = Self::ask(&mut self.link, &self.statements.want, params)?;
+        let found = rows.first().map(|row| (row.get(0), row.get(1)));
+        Ok(match found {
+            Some((true, true)) => Wished::Noted,
+            Some((true, false)) => Wished::NoSuchShard,
+            _ => Wished::NoSuchNode,
+        })
     }
 
     fn last_turn(&mut self, shard: Shard) -> Result<Option<LastTurn>, Failure> {

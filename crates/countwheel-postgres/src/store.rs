@@ -5,9 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use countwheel_cluster::NodeId;
 use countwheel_durable::store::{
     Before, Change, Commit, DuePage, DueScan, Durability, Fence, Filter, Found, Lease, Ownership,
     Page, QueueCounts, Shard, Store, StoreError,
@@ -30,10 +31,11 @@ use crate::link::{Link, Route};
 use crate::migrate::{self, Planned};
 use crate::planted::planted;
 use crate::read::{self, unanswered};
+use crate::registry::{self, Ended, IS_OVER, PostgresRegistry, Standing, Term};
 use crate::ring::Ring;
 use crate::rows::Misnamed;
 use crate::schema::{self, Cluster, FIRST_TIMELINE, LEFT_OUT, SchemaName};
-use crate::session::{Entry, Failure, Kind, Reach, Session, Taken};
+use crate::session::{Entry, Failure, Kind, Reach, Session, Taken, TakenOver};
 use crate::snapshots::Snapshots;
 use crate::sql::{SqlSession, Statements};
 use crate::{PostgresError, PostgresOptions, checks, tls};
@@ -47,6 +49,8 @@ const PRUNED_EVERY: i64 = 1_000;
 const TURNS_KEPT: i64 = 64;
 /// So often a shard is tried to be taken while others take it.
 const TAKINGS_MAX: u32 = 8;
+/// So often in a row a taking waits in vain for who holds the row of the shard, until that session is ended.
+const BLOCKED_MAX: u32 = 3;
 /// Why what waits is stuck, before the server says more.
 const NOT_YET: &str = "no answer yet";
 /// A commit that waits for longer is stuck.
@@ -76,12 +80,13 @@ pub struct PostgresStore {
     keeper: Arc<Keeper>,
     /// None if the keeper works between commits.
     keeper_thread: Option<KeeperThread>,
-    /// Up to which fence the ownerships of this process have ended.
-    ended: Mutex<HashMap<Shard, Fence>>,
+    ended: Arc<Ended>,
     /// Turns that were acknowledged and are missing.
     losses: Mutex<BTreeSet<(Shard, i64)>>,
-    /// The last acknowledged turns of ownerships that ended, to be looked for.
-    doubted: Mutex<Vec<(Shard, Bits, i64)>>,
+    standing: Arc<Standing>,
+    registry: PostgresRegistry,
+    /// How often in a row a taking of a shard has waited in vain for a lock.
+    blocked: Mutex<HashMap<Shard, u32>>,
     pub(crate) durability: Option<Durability>,
     /// Rows that were come by and have no name of a timer.
     misnamed: Misnamed,
@@ -100,12 +105,15 @@ type Tokens = Box<dyn Fn() -> Result<Bits, getrandom::Error> + Send + Sync>;
 
 /// A shard of this process.
 pub(crate) struct Owned {
-    token: Bits,
+    pub(crate) token: Bits,
+    pub(crate) fence: Fence,
+    /// It is being given away.
+    pub(crate) is_given: AtomicBool,
     /// Held during a commit.
     held: Mutex<Held>,
     pub(crate) counts: Mutex<Counts>,
     /// The last turn whose commit was acknowledged, until somebody looks for it; zero before the first.
-    told: AtomicI64,
+    pub(crate) told: AtomicI64,
     pub(crate) fronts: Mutex<Fronts>,
 }
 
@@ -318,6 +326,11 @@ impl PostgresStore {
         let another = |within| Link::new(route.clone(), within).map_err(|error| system(&error));
         let mut probe = another(options.exchange_within.min(PROBE_WITHIN / 2))?;
         let mut keeper = another(options.exchange_within)?;
+        let about_nodes = || {
+            let link = another(options.exchange_within.min(registry::EXCHANGE_WITHIN))?;
+            Ok::<_, PostgresError>(link.with_lock_within(registry::LOCK_WITHIN))
+        };
+        let (beats, commands) = (about_nodes()?, about_nodes()?);
         // Before a shard is taken: who takes one and cannot go on has ended the owner before.
         for link in lanes
             .iter_mut()
@@ -337,7 +350,7 @@ impl PostgresStore {
         };
         let lanes = lanes.into_iter().map(session).collect();
         let readers = readers.into_iter().map(session).collect();
-        let others = [session(probe), session(keeper)];
+        let others = [probe, keeper, beats, commands].map(session);
         let clock = Arc::new(SystemClock::new());
         let within = options.resolve_within;
         let mut store = Self::on(cluster, node, lanes, readers, others, clock, within);
@@ -356,13 +369,21 @@ impl PostgresStore {
         node: Bits,
         lanes: Vec<Box<dyn Session>>,
         readers: Vec<Box<dyn Session>>,
-        [probe, keeper]: [Box<dyn Session>; 2],
+        [probe, keeper, beats, commands]: [Box<dyn Session>; 4],
         clock: Arc<dyn Clock>,
         resolve_within: Duration,
     ) -> Self {
-        let owned = OwnedShards::default();
+        let (owned, ended) = (OwnedShards::default(), Arc::<Ended>::default());
+        let keeper = Keeper::new(keeper, Arc::clone(&owned), cluster.ring, Arc::clone(&clock));
+        let standing = Arc::new(Standing::new(Arc::clone(&clock)));
         Self {
-            keeper: Keeper::new(keeper, Arc::clone(&owned), cluster.ring, Arc::clone(&clock)),
+            registry: PostgresRegistry::new(
+                Arc::clone(&standing),
+                (Arc::clone(&owned), Arc::clone(&ended)),
+                Arc::clone(&keeper),
+                [beats, commands],
+            ),
+            keeper,
             keeper_thread: None,
             counted_at_once: COUNTED_AT_ONCE,
             front_sizes: Sizes::USUAL,
@@ -375,9 +396,10 @@ impl PostgresStore {
                 next: AtomicUsize::new(0),
             },
             owned,
-            ended: Mutex::default(),
+            ended,
             losses: Mutex::default(),
-            doubted: Mutex::default(),
+            standing,
+            blocked: Mutex::default(),
             durability: None,
             misnamed: Misnamed::default(),
             snapshots: Snapshots::default(),
@@ -425,6 +447,20 @@ impl PostgresStore {
         self.cluster.shards
     }
 
+    /// Whether a part of a key in braces decides alone in which shard its timer is. In a cluster that was made
+    /// before there were nodes, the whole key does.
+    #[must_use]
+    pub fn routes_by_tag(&self) -> bool {
+        self.cluster.routing == schema::BY_TAG
+    }
+
+    /// Where the nodes of the cluster are written down. Until this process
+    /// [joins](countwheel_cluster::Registry::join) them, it takes shards from whoever has them.
+    #[must_use]
+    pub fn registry(&self) -> PostgresRegistry {
+        self.registry.clone()
+    }
+
     fn lane_of(&self, shard: Shard) -> usize {
         usize::from(shard.0) % self.lanes.len()
     }
@@ -457,6 +493,93 @@ impl PostgresStore {
         }
         let reason = "others take the shard".to_owned();
         Err(StoreError::Unavailable { reason })
+    }
+
+    /// In which term of this node's lease shards are taken; `None` if it has not joined.
+    fn lease_term(&self) -> Result<Option<Term>, StoreError> {
+        match self.standing.term() {
+            None if self.standing.has_joined() => Err(unavailable(IS_OVER)),
+            term => Ok(term),
+        }
+    }
+
+    /// Ends this process's ownership of a shard, if it has one.
+    fn end(&self, shard: Shard) {
+        let owned = self.owned.read().get(&shard).cloned();
+        if let Some(owned) = owned {
+            self.ended.end(&self.owned, shard, &owned);
+        }
+    }
+
+    /// Takes the shard for a node, if it is free or its owner's lease is over.
+    fn take_over(
+        &self,
+        session: &mut dyn Session,
+        shard: Shard,
+        token: Bits,
+        node: NodeId,
+    ) -> Result<Taken, StoreError> {
+        for _ in 0..TAKINGS_MAX {
+            let row = session.owner(shard).map_err(unanswered)?;
+            let row = row.ok_or_else(|| no_such(shard))?;
+            if row.token == Some(token) {
+                return Ok(Taken {
+                    fence: row.fence,
+                    unreplicated: true,
+                });
+            }
+            match session.take_over(shard, row.fence, token, node) {
+                Ok(TakenOver::Taken(taken)) => {
+                    self.blocked.lock().remove(&shard);
+                    return Ok(taken);
+                }
+                Ok(TakenOver::Moved) => {}
+                Ok(TakenOver::Held(owner)) => {
+                    let number = shard.0;
+                    let reason =
+                        format!("shard {number} is of node {owner}, whose lease is not over");
+                    return Err(StoreError::Unavailable { reason });
+                }
+                Err(Failure::Refused(refusal)) if refusal.has_no_lock() => {
+                    self.end_blockers(session, shard)?;
+                }
+                Err(failure) => return Err(unanswered(failure)),
+            }
+        }
+        Err(unavailable("others take the shard"))
+    }
+
+    /// Somebody holds the row of a shard for longer than a taking waits. A session that hangs does not let go
+    /// of it by itself, so it is ended.
+    fn end_blockers(&self, session: &mut dyn Session, shard: Shard) -> Result<(), StoreError> {
+        let mut blocked = self.blocked.lock();
+        let times = blocked.entry(shard).or_default();
+        *times += 1;
+        if *times < BLOCKED_MAX {
+            return Err(unavailable("somebody holds the row of the shard"));
+        }
+        blocked.remove(&shard);
+        drop(blocked);
+        let number = shard.0;
+        match session.end_blockers(shard) {
+            Ok(ended) => {
+                tracing::warn!(
+                    shard = number,
+                    ended,
+                    "ended the sessions that held the shard"
+                );
+                Ok(())
+            }
+            Err(failure) => {
+                let reason = failure.reason();
+                tracing::warn!(
+                    shard = number,
+                    reason,
+                    "who holds the shard cannot be ended"
+                );
+                Err(unavailable(&reason))
+            }
+        }
     }
 
     /// Commits an empty turn after a taking that the standby may not have: that one proves it. A taking
@@ -548,6 +671,8 @@ impl PostgresStore {
         let has_work = !counts.are_exact() || fronts.is_low();
         let owned = Arc::new(Owned {
             token: held.token,
+            fence: held.fence,
+            is_given: AtomicBool::new(false),
             held: Mutex::new(held),
             counts: Mutex::new(counts),
             told: AtomicI64::new(0),
@@ -558,7 +683,7 @@ impl PostgresStore {
             self.keeper.wake();
         }
         if let Some(before) = before {
-            self.doubt(shard, &before);
+            self.ended.doubt(shard, &before);
         }
         Ok(owned)
     }
@@ -611,23 +736,14 @@ impl PostgresStore {
         )
     }
 
-    /// An ownership ends. A failover may have lost what it acknowledged and made somebody else the owner,
-    /// before the next commit could notice.
-    fn doubt(&self, shard: Shard, owned: &Owned) {
-        let told = owned.told.swap(0, Ordering::Relaxed);
-        if told > 0 {
-            self.doubted.lock().push((shard, owned.token, told));
-        }
-    }
-
     /// Looks for what is doubted. Where no answer comes, the next time is as good.
     fn look_for_doubted(&self, session: &mut dyn Session) {
-        let doubted = std::mem::take(&mut *self.doubted.lock());
+        let doubted = std::mem::take(&mut *self.ended.doubted.lock());
         for (shard, token, turn) in doubted {
             match is_missing(session, shard, token, turn) {
                 Ok(true) => self.lose(session, shard, turn),
                 Ok(false) => {}
-                Err(_) => self.doubted.lock().push((shard, token, turn)),
+                Err(_) => self.ended.doubted.lock().push((shard, token, turn)),
             }
         }
     }
@@ -650,10 +766,9 @@ impl PostgresStore {
     fn owner(&self, session: &mut dyn Session, lease: Lease) -> Result<Arc<Owned>, StoreError> {
         let known = self.owned.read().get(&lease.shard).cloned();
         if let Some(owned) = known {
-            let current = owned.held.lock().fence;
-            return match current == lease.fence {
+            return match owned.fence == lease.fence {
                 true => Ok(owned),
-                false => Err(fenced(lease, current)),
+                false => Err(fenced(lease, owned.fence)),
             };
         }
         // Of the time before this store was opened, under the same number of a node.
@@ -662,7 +777,7 @@ impl PostgresStore {
             return Err(fenced(lease, Fence(0)));
         };
         match row.token {
-            Some(_) if row.fence == lease.fence && self.has_ended(lease) => {
+            Some(_) if row.fence == lease.fence && self.ended.has(lease) => {
                 Err(lost(lease.shard, "this ownership has ended"))
             }
             Some(token) if row.node == Some(self.node) && row.fence == lease.fence => {
@@ -673,13 +788,6 @@ impl PostgresStore {
             }
             _ => Err(fenced(lease, row.fence)),
         }
-    }
-
-    /// Whether a commit under the lease has said that it is over.
-    fn has_ended(&self, lease: Lease) -> bool {
-        let ended = self.ended.lock();
-        let last = ended.get(&lease.shard);
-        last.is_some_and(|last| lease.fence <= *last)
     }
 
     /// Whether nobody has taken the shard since.
@@ -757,7 +865,7 @@ impl PostgresStore {
                     if wanted.turn.is_empty() {
                         let owns = self.still_owns(session, wanted.lease, it.token);
                         if matches!(owns, Err(StoreError::Fenced { .. })) {
-                            self.doubt(wanted.lease.shard, &it);
+                            self.ended.doubt(wanted.lease.shard, &it);
                         }
                         wanted.result = Some(owns);
                     }
@@ -812,19 +920,7 @@ impl PostgresStore {
                     }
                 }
                 Some(Err(StoreError::Fenced { .. } | StoreError::Lost { .. })) => {
-                    let fence = it.wanted.lease.fence;
-                    let mut ended = self.ended.lock();
-                    let last = ended.entry(shard).or_insert(fence);
-                    *last = fence.max(*last);
-                    drop(ended);
-                    self.doubt(shard, it.owned);
-                    let mut all = self.owned.write();
-                    if all
-                        .get(&shard)
-                        .is_some_and(|now| Arc::ptr_eq(now, it.owned))
-                    {
-                        all.remove(&shard);
-                    }
+                    self.ended.end(&self.owned, shard, it.owned);
                 }
                 Some(Err(_)) | None => {}
             }
@@ -1205,6 +1301,8 @@ impl Default for Owned {
     fn default() -> Self {
         Self {
             token: Bits([0; 16]),
+            fence: Fence(0),
+            is_given: AtomicBool::new(false),
             held: Mutex::new(Held {
                 token: Bits([0; 16]),
                 fence: Fence(0),
@@ -1260,13 +1358,26 @@ impl Store for PostgresStore {
         if planted!(PostgresTokenOfNode) {
             token = self.node;
         }
-        let taken = self.take(session, shard, token)?;
+        let term = self.lease_term()?;
+        let taken = match term {
+            Some(term) => {
+                // Whatever becomes of the taking, nothing starts under what was before it.
+                self.end(shard);
+                self.take_over(session, shard, token, term.node)
+            }
+            None => self.take(session, shard, token),
+        }?;
         // A snapshot of its own: it has what the owner before has committed last.
         let (mut held, lows) = self.found(session, shard, token, taken.fence)?;
         if taken.unreplicated && !planted!(PostgresTakingUnproved) {
             self.prove(session, shard, &mut held, &lows)?;
         }
-        self.own(session, shard, (held, lows))?;
+        let owned = self.own(session, shard, (held, lows))?;
+        if term.is_some_and(|term| !self.standing.goes_on(term)) {
+            // Another node may have taken it before the lease was renewed.
+            self.ended.end(&self.owned, shard, &owned);
+            return Err(unavailable("the lease of this node ended meanwhile"));
+        }
         self.look_for_doubted(session);
         Ok(Ownership {
             lease: Lease {
@@ -1396,7 +1507,21 @@ impl Store for PostgresStore {
             .collect()
     }
 
+    fn may_start(&self, lease: Lease) -> bool {
+        if !self.standing.has_joined() {
+            return true;
+        }
+        let owned = self.owned.read();
+        let owns = owned.get(&lease.shard).is_some_and(|owned| {
+            owned.fence == lease.fence && !owned.is_given.load(Ordering::SeqCst)
+        });
+        owns && (self.standing.is_believed() || planted!(PostgresLeaseNotLookedAt))
+    }
+
     fn stuck(&self, shard: Shard) -> Option<String> {
+        if !self.standing.is_believed() {
+            return Some(IS_OVER.to_owned());
+        }
         let lane = &self.lanes[self.lane_of(shard)];
         let stuck = lane.stuck(&*self.clock);
         stuck.or_else(|| self.readers.stuck(&*self.clock))

@@ -7,10 +7,12 @@
 )]
 
 mod histories;
+mod leases;
 mod server;
 mod simulated;
 
 pub use histories::{SameAnswers, different_answers, same_answers};
+pub use leases::{Leases, leases};
 pub use server::{NoServer, Server};
 pub use simulated::{LostOfShard, SimulatedFaults, SimulatedPostgres};
 

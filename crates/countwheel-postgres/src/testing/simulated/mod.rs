@@ -1,8 +1,8 @@
 //! A PostgreSQL at the level of this store's statements: each is done whole at one moment, or not at
 //! all. What goes wrong is drawn from a seed.
 //!
-//! No statement compares a time that the server's clock shows, so a step of that clock changes nothing,
-//! and there is none here.
+//! Of what is here, only the leases of nodes are compared with the server's clock, and that clock never
+//! steps.
 //!
 //! READ COMMITTED needs no more. A statement of a turn locks the rows of its shards before it reads
 //! anything else of them, so the statements of one shard come one after the other.
@@ -29,7 +29,7 @@ use crate::bits::Bits;
 use crate::front::Sizes;
 use crate::hash::{KEY_BYTES, NameHash};
 use crate::ring::Ring;
-use crate::schema::Cluster;
+use crate::schema::{BY_TAG, Cluster};
 use crate::session::Session;
 
 /// How often something goes wrong: once in so many statements, and never where there is a zero.
@@ -195,6 +195,7 @@ impl SimulatedPostgres {
                     shards,
                     hash: NameHash::new(&key),
                     ring,
+                    routing: BY_TAG,
                 },
                 simulated: Mutex::new(Simulated {
                     tables: Tables::new(shards, ring, clock),
@@ -262,6 +263,15 @@ impl SimulatedPostgres {
         self.shared.simulated.lock().tables.owner(shard).fence
     }
 
+    /// Whether the owner of that number may still commit: nobody has taken the shard since, and it was not let
+    /// go.
+    #[must_use]
+    pub fn is_held(&self, shard: Shard, fence: Fence) -> bool {
+        let simulated = self.shared.simulated.lock();
+        let row = simulated.tables.owner(shard);
+        row.fence == fence && row.token.is_some()
+    }
+
     /// How many turns with changes there are that the last owner of that number has made.
     #[must_use]
     pub fn turns(&self, shard: Shard, fence: Fence) -> u64 {
@@ -319,7 +329,7 @@ impl PostgresStore {
             Bits(node.to_be_bytes()),
             server.sessions(2),
             server.sessions(2),
-            [session(), session()],
+            [session(), session(), session(), session()],
             clock,
             resolve_within,
         );

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use countwheel_cluster::{Node, NodeId};
 use countwheel_durable::store::{Fence, Filter, Shard};
 use countwheel_durable::{
     DueClock, QueueName, Revision, SettingName, SettingValue, Settings, SettingsVersion, StateKind,
@@ -18,8 +19,9 @@ use crate::front::Lows;
 use crate::planted::planted;
 use crate::ring::{Ring, Slots};
 use crate::session::{
-    Became, Beside, Counted, DueRow, Entry, Failure, Kind, LastTurn, ListRows, Made, OwnerRow,
-    Reach, RecordRow, Refusal, SavedCounts, Session, Taken,
+    Became, Beside, Counted, DueRow, Entry, Failure, Given, Kind, LastTurn, ListRows, Made,
+    OwnerRow, Reach, RecordRow, Refusal, Registered, SavedCounts, Session, Taken, TakenOver,
+    Wished,
 };
 
 /// How long a client waits for an answer before it gives the statement up.
@@ -215,12 +217,21 @@ impl SimulatedSession {
             Way::Away => Err(away()),
             Way::RequestLost => Err(broken()),
             Way::Late(before) => {
-                if let Written::Turns(turns) = &mut written
-                    && planted!(PostgresNoLock)
-                {
-                    for turn in turns {
-                        turn.has_passed = simulated.tables.is_permitted(turn);
+                match &mut written {
+                    Written::Turns(turns) if planted!(PostgresNoLock) => {
+                        for turn in turns {
+                            turn.has_passed = simulated.tables.is_permitted(turn);
+                        }
                     }
+                    Written::TakeOver {
+                        shard,
+                        node,
+                        looked,
+                        ..
+                    } if planted!(PostgresOwnerUnlocked) => {
+                        *looked = simulated.tables.look_at_owner(*shard, *node).ok();
+                    }
+                    _ => {}
                 }
                 simulated.late.push((before, written));
                 drop(simulated);
@@ -235,7 +246,10 @@ impl SimulatedSession {
                 let is_made = match &done {
                     Done::Turns(shards) => !shards.is_empty(),
                     Done::Take(fence) => fence.is_some(),
-                    Done::Nothing => false,
+                    Done::TakeOver(taken) => matches!(taken, Ok(Some(_))),
+                    Done::Registered(seen) => seen.is_joined,
+                    Done::Given(is_given) => *is_given,
+                    Done::Marked(_) | Done::Wished(_) | Done::Nothing => false,
                 };
                 let odds = simulated.faults.unreplicated;
                 if is_made && simulated.one_in(odds) {
@@ -260,6 +274,26 @@ impl SimulatedSession {
                     _ => Ok((done, is_warned)),
                 }
             }
+        }
+    }
+}
+
+impl SimulatedSession {
+    /// The same as the real session does it: what may be done twice is asked again.
+    fn write_again(&mut self, written: Written) -> Result<(Done, bool), Failure> {
+        match self.write(written.clone()) {
+            Err(Failure::Broken(_)) => self.write(written),
+            done => done,
+        }
+    }
+
+    fn register(&mut self, written: Written) -> Result<Registered, Failure> {
+        match self.write_again(written)? {
+            (Done::Registered(seen), unreplicated) => Ok(Registered {
+                unreplicated,
+                ..*seen
+            }),
+            _ => Err(away()),
         }
     }
 }
@@ -341,16 +375,87 @@ impl Session for SimulatedSession {
             token,
             node,
         };
-        let mut taken = self.write(take.clone());
-        if matches!(taken, Err(Failure::Broken(_))) {
-            taken = self.write(take);
-        }
-        match taken? {
+        match self.write_again(take)? {
             (Done::Take(fence), unreplicated) => Ok(fence.map(|fence| Taken {
                 fence,
                 unreplicated,
             })),
             _ => Ok(None),
+        }
+    }
+
+    fn take_over(
+        &mut self,
+        shard: Shard,
+        after: Fence,
+        token: Bits,
+        node: NodeId,
+    ) -> Result<TakenOver, Failure> {
+        let take = Written::TakeOver {
+            shard,
+            after,
+            token,
+            node,
+            looked: None,
+        };
+        Ok(match self.write_again(take)? {
+            (Done::TakeOver(Ok(Some(fence))), unreplicated) => TakenOver::Taken(Taken {
+                fence,
+                unreplicated,
+            }),
+            (Done::TakeOver(Err(name)), _) => TakenOver::Held(name),
+            _ => TakenOver::Moved,
+        })
+    }
+
+    fn join(&mut self, node: &Node, lease: i64) -> Result<Registered, Failure> {
+        let node = node.clone();
+        self.register(Written::Join { node, lease })
+    }
+
+    fn renew(&mut self, node: NodeId, lease: i64) -> Result<Registered, Failure> {
+        self.register(Written::Renew { node, lease })
+    }
+
+    fn view(&mut self, node: NodeId) -> Result<Registered, Failure> {
+        self.read(|tables| tables.registered(tables.member(node).is_some()))
+    }
+
+    fn give(
+        &mut self,
+        shard: Shard,
+        of: (Fence, Bits),
+        to: Option<NodeId>,
+    ) -> Result<Given, Failure> {
+        let give = Written::Give { shard, of, to };
+        let (done, unreplicated) = match self.write(give.clone()) {
+            Err(Failure::Broken(_)) => match planted!(PostgresGivenByHalf) {
+                true => self.write(give),
+                false => self.write(give).map_err(Failure::again),
+            },
+            given => given,
+        }?;
+        Ok(Given {
+            is_given: matches!(done, Done::Given(true)),
+            unreplicated,
+        })
+    }
+
+    fn leave(&mut self, node: NodeId) -> Result<(), Failure> {
+        self.write_again(Written::Leave(node)).map(drop)
+    }
+
+    fn mark_draining(&mut self, name: &str, is_draining: bool) -> Result<bool, Failure> {
+        let name = name.to_owned();
+        let (done, _) = self.write_again(Written::MarkDraining { name, is_draining })?;
+        Ok(matches!(done, Done::Marked(true)))
+    }
+
+    fn want(&mut self, shard: Option<Shard>, node: Option<&str>) -> Result<Wished, Failure> {
+        let node = node.map(str::to_owned);
+        match self.write_again(Written::Want { shard, node })? {
+            (Done::Wished(wished), _) => Ok(wished),
+            _ => Err(away()),
         }
     }
 

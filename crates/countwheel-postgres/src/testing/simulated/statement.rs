@@ -1,5 +1,6 @@
 //! Statements that write, as they are on their way.
 
+use countwheel_cluster::{Node, NodeId};
 use countwheel_durable::store::{Fence, Shard};
 use countwheel_durable::{Record, StateKind};
 use countwheel_time::Timestamp;
@@ -19,6 +20,36 @@ pub(super) enum Written {
         after: Fence,
         token: Bits,
         node: Bits,
+    },
+    TakeOver {
+        shard: Shard,
+        after: Fence,
+        token: Bits,
+        node: NodeId,
+        /// Whose lease was found to be over when it was sent: only a mistake looks so early.
+        looked: Option<Option<NodeId>>,
+    },
+    Join {
+        node: Node,
+        lease: i64,
+    },
+    Renew {
+        node: NodeId,
+        lease: i64,
+    },
+    Give {
+        shard: Shard,
+        of: (Fence, Bits),
+        to: Option<NodeId>,
+    },
+    Leave(NodeId),
+    MarkDraining {
+        name: String,
+        is_draining: bool,
+    },
+    Want {
+        shard: Option<Shard>,
+        node: Option<String>,
     },
     Prune {
         shard: Shard,

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
+use countwheel_cluster::{Holding, Member, Node, NodeId, View};
 use countwheel_durable::store::{Fence, Shard};
 use countwheel_durable::{DueClock, Shards, StateKind};
-use countwheel_time::Clock;
+use countwheel_time::{Clock, Timestamp};
 
 use super::LostOfShard;
 use super::statement::{TimerRow, TurnOf, TurnRow, Written};
@@ -13,9 +15,10 @@ use crate::bits::Bits;
 use crate::body;
 use crate::front::{Low, Lows};
 use crate::planted::planted;
+use crate::registry::{self, GONE_AFTER, MARGIN};
 use crate::ring::{Ring, Slots};
 use crate::schema::LEFT_OUT;
-use crate::session::{Refusal, SavedCounts};
+use crate::session::{Refusal, Registered, SavedCounts, Wished};
 
 /// So many commits can be lost at the most.
 const UNDONE_MAX: usize = 64;
@@ -34,6 +37,7 @@ pub(super) struct ShardRow {
     pub(super) node: Option<Bits>,
     /// In which history the fence was given.
     timeline: i32,
+    since: Timestamp,
 }
 
 #[derive(Clone, Default)]
@@ -46,6 +50,9 @@ pub(super) struct SettingRows {
 
 pub(super) struct Tables {
     shards: BTreeMap<Shard, ShardRow>,
+    /// By name.
+    nodes: BTreeMap<String, Member>,
+    wanted: BTreeMap<Shard, String>,
     pub(super) turns: BTreeMap<(Shard, i64), TurnRow>,
     timers: BTreeMap<RowKey, Arc<TimerRow>>,
     ring: Ring,
@@ -70,6 +77,8 @@ pub(super) struct Tables {
 /// A row as it was before a commit.
 enum Undo {
     Shard(Shard, ShardRow),
+    Node(String, Option<Member>),
+    Wanted(Shard, Option<String>),
     Turn((Shard, i64), Option<TurnRow>),
     /// A turn with changes was made under the token.
     Made(Bits),
@@ -99,6 +108,8 @@ impl Tables {
         };
         Self {
             shards: all().map(|shard| (shard, first_owner)).collect(),
+            nodes: BTreeMap::new(),
+            wanted: BTreeMap::new(),
             turns: all().map(|shard| ((shard, 0), first.clone())).collect(),
             timers: BTreeMap::new(),
             ring,
@@ -244,6 +255,41 @@ impl Tables {
                 true => Done::Take(self.take(*shard, *token, *node, &mut undo)),
                 false => Done::Take(None),
             },
+            Written::TakeOver {
+                shard,
+                after,
+                token,
+                node,
+                looked,
+            } => self.take_over((*shard, *after), *token, *node, *looked, &mut undo),
+            Written::Join { node, lease } => {
+                let is_joined = self.join(node, *lease, &mut undo);
+                Done::Registered(Box::new(self.registered(is_joined)))
+            }
+            Written::Renew { node, lease } => {
+                let member = self.member(*node).cloned();
+                if let Some(mut member) = member.clone() {
+                    member.expires = self.lease(*lease);
+                    self.set_node(&member.node.name.clone(), Some(member), &mut undo);
+                }
+                Done::Registered(Box::new(self.registered(member.is_some())))
+            }
+            Written::Give { shard, of, to } => self.give(*shard, *of, *to, &mut undo),
+            Written::Leave(node) => {
+                self.leave(*node, &mut undo);
+                Done::Nothing
+            }
+            Written::MarkDraining { name, is_draining } => {
+                let member = self.nodes.get(name).cloned();
+                if let Some(mut member) = member.clone() {
+                    member.is_draining = *is_draining;
+                    self.set_node(name, Some(member), &mut undo);
+                }
+                Done::Marked(member.is_some())
+            }
+            Written::Want { shard, node } => {
+                Done::Wished(self.want(*shard, node.as_deref(), &mut undo))
+            }
             Written::Prune { shard, seq } => {
                 let old: Vec<_> = self
                     .turns
@@ -437,10 +483,186 @@ impl Tables {
             token: Some(token),
             node: Some(node),
             timeline: self.timeline,
+            since: self.clock.timestamp(),
         };
         let other = self.tokens.insert((shard, row.fence), token);
         assert!(other.is_none(), "a fence of {shard:?} is given twice");
         Some(row.fence)
+    }
+
+    pub(super) fn member(&self, node: NodeId) -> Option<&Member> {
+        self.nodes.values().find(|member| member.node.id == node)
+    }
+
+    fn set_node(&mut self, name: &str, member: Option<Member>, undo: &mut Vec<Undo>) {
+        let before = match member {
+            Some(member) => self.nodes.insert(name.to_owned(), member),
+            None => self.nodes.remove(name),
+        };
+        undo.push(Undo::Node(name.to_owned(), before));
+    }
+
+    /// When a lease ends that lasts so many microseconds from now, or ended so many before.
+    fn lease(&self, lease: i64) -> Timestamp {
+        let now = self.clock.timestamp().as_micros();
+        Timestamp::from_micros(now.saturating_add_signed(lease))
+    }
+
+    /// Whether the lease has been over for so long.
+    fn is_over(&self, member: &Member, since: Duration) -> bool {
+        member.expires < self.clock.timestamp().saturating_sub(since)
+    }
+
+    /// The owner of a shard, if its lease is over, and else its name: none if nobody has to be asked.
+    pub(super) fn look_at_owner(
+        &self,
+        shard: Shard,
+        node: NodeId,
+    ) -> Result<Option<NodeId>, String> {
+        let owner = self.owner(shard).node.map(registry::id);
+        let member = owner.filter(|owner| *owner != node);
+        match member.and_then(|owner| self.member(owner)) {
+            Some(member) if !self.is_over(member, MARGIN) && !planted!(PostgresTakesLiving) => {
+                Err(member.node.name.clone())
+            }
+            _ => Ok(owner),
+        }
+    }
+
+    fn take_over(
+        &mut self,
+        (shard, after): (Shard, Fence),
+        token: Bits,
+        node: NodeId,
+        looked: Option<Option<NodeId>>,
+        undo: &mut Vec<Undo>,
+    ) -> Done {
+        let row = self.owner(shard);
+        if row.fence != after {
+            return Done::TakeOver(Ok(None));
+        }
+        match looked {
+            Some(owner) if row.node.map(registry::id) != owner => Done::TakeOver(Ok(None)),
+            Some(_) => Done::TakeOver(Ok(self.take(shard, token, registry::bits(node), undo))),
+            None => match self.look_at_owner(shard, node) {
+                Ok(_) => Done::TakeOver(Ok(self.take(shard, token, registry::bits(node), undo))),
+                Err(name) => Done::TakeOver(Err(name)),
+            },
+        }
+    }
+
+    fn join(&mut self, node: &Node, lease: i64, undo: &mut Vec<Undo>) -> bool {
+        let before = self.nodes.get(&node.name);
+        let is_same = before.is_some_and(|before| before.node.id == node.id);
+        if before.is_some_and(|before| !is_same && !self.is_over(before, MARGIN)) {
+            return false;
+        }
+        let member = Member {
+            node: node.clone(),
+            expires: self.lease(lease),
+            is_draining: is_same && before.is_some_and(|before| before.is_draining),
+        };
+        let owners: BTreeSet<_> = self.shards.values().filter_map(|row| row.node).collect();
+        let gone = self.nodes.values().filter(|other| {
+            other.node.name != node.name
+                && self.is_over(other, GONE_AFTER)
+                && !owners.contains(&registry::bits(other.node.id))
+        });
+        let gone: Vec<_> = gone.map(|other| other.node.name.clone()).collect();
+        self.set_node(&node.name, Some(member), undo);
+        for name in gone {
+            self.set_node(&name, None, undo);
+        }
+        true
+    }
+
+    /// Everything, for a node that has joined or has not.
+    pub(super) fn registered(&self, is_joined: bool) -> Registered {
+        let holdings = self.shards.iter().map(|(shard, row)| Holding {
+            shard: *shard,
+            owner: row
+                .node
+                .map(registry::id)
+                .filter(|owner| self.member(*owner).is_some()),
+            fence: row.fence,
+            since: row.since,
+            wanted: self.wanted.get(shard).cloned(),
+        });
+        Registered {
+            is_joined,
+            view: View {
+                now: self.clock.timestamp(),
+                members: self.nodes.values().cloned().collect(),
+                holdings: holdings.collect(),
+            },
+            tokens: self.shards.values().map(|row| row.token).collect(),
+            unreplicated: false,
+        }
+    }
+
+    fn give(
+        &mut self,
+        shard: Shard,
+        (fence, token): (Fence, Bits),
+        to: Option<NodeId>,
+        undo: &mut Vec<Undo>,
+    ) -> Done {
+        let to = to.map(registry::bits);
+        let row = self.owner(shard);
+        let is_ours = (row.fence, row.token) == (fence, Some(token));
+        if is_ours {
+            self.let_go(shard, to, planted!(PostgresGivenKeepsToken), undo);
+        }
+        let was_given = (row.fence, row.token, row.node) == (fence, None, to);
+        Done::Given(self.shards.contains_key(&shard) && (is_ours || was_given))
+    }
+
+    fn let_go(&mut self, shard: Shard, to: Option<Bits>, keeps_token: bool, undo: &mut Vec<Undo>) {
+        let since = self.clock.timestamp();
+        if let Some(row) = self.shards.get_mut(&shard) {
+            undo.push(Undo::Shard(shard, *row));
+            *row = ShardRow {
+                node: to,
+                token: row.token.filter(|_| keeps_token),
+                since,
+                ..*row
+            };
+        }
+    }
+
+    fn leave(&mut self, node: NodeId, undo: &mut Vec<Undo>) {
+        let Some(member) = self.member(node) else {
+            return;
+        };
+        let name = member.node.name.clone();
+        self.set_node(&name, None, undo);
+        let is_its = |row: &ShardRow| row.node == Some(registry::bits(node));
+        let shards = self.shards.iter().filter(|(_, row)| is_its(row));
+        let shards: Vec<_> = shards.map(|(shard, _)| *shard).collect();
+        for shard in shards {
+            self.let_go(shard, None, planted!(PostgresLeftKeepsTokens), undo);
+        }
+    }
+
+    fn want(&mut self, shard: Option<Shard>, node: Option<&str>, undo: &mut Vec<Undo>) -> Wished {
+        if node.is_some_and(|node| !self.nodes.contains_key(node)) {
+            return Wished::NoSuchNode;
+        }
+        if shard.is_some_and(|shard| !self.shards.contains_key(&shard)) {
+            return Wished::NoSuchShard;
+        }
+        let all: Vec<_> = self.shards.keys().copied().collect();
+        for each in all
+            .into_iter()
+            .filter(|each| shard.is_none_or(|it| it == *each))
+        {
+            let before = match node {
+                Some(node) => self.wanted.insert(each, node.to_owned()),
+                None => self.wanted.remove(&each),
+            };
+            undo.push(Undo::Wanted(each, before));
+        }
+        Wished::Noted
     }
 
     /// The standby goes on, without the last commits, or without those since the last taking.
@@ -473,6 +695,10 @@ impl Tables {
                     self.shards.insert(shard, row);
                     of.entry(shard).or_default().taken = true;
                 }
+                Undo::Node(name, Some(member)) => drop(self.nodes.insert(name, member)),
+                Undo::Node(name, None) => drop(self.nodes.remove(&name)),
+                Undo::Wanted(shard, Some(name)) => drop(self.wanted.insert(shard, name)),
+                Undo::Wanted(shard, None) => drop(self.wanted.remove(&shard)),
                 // A turn that is there again was pruned.
                 Undo::Turn(key, Some(row)) => drop(self.turns.insert(key, row)),
                 Undo::Turn(key, None) => {
@@ -502,6 +728,13 @@ fn left_out(then: i32, now: i32) -> u64 {
 pub(super) enum Done {
     Turns(Vec<Shard>),
     Take(Option<Fence>),
+    /// The fence; none if the shard has moved; the name of its owner if that one has a lease.
+    TakeOver(Result<Option<Fence>, String>),
+    Registered(Box<Registered>),
+    Given(bool),
+    /// Whether there was such a node.
+    Marked(bool),
+    Wished(Wished),
     Nothing,
 }
 
