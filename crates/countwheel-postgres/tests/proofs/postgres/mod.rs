@@ -3,6 +3,7 @@ mod exchanges;
 mod failover;
 mod histories;
 mod locks;
+mod nodes;
 mod plans;
 mod refusals;
 mod ring;
