@@ -25,7 +25,7 @@ struct Process {
     registry: PostgresRegistry,
 }
 
-fn node(id: u128, name: &str) -> Node {
+pub(super) fn node(id: u128, name: &str) -> Node {
     Node {
         id: NodeId(id),
         name: name.to_owned(),

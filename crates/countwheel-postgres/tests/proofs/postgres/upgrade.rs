@@ -4,25 +4,42 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use countwheel_cluster::Registry;
 use countwheel_durable::store::{Filter, Store};
-use countwheel_durable::{QueueName, Record, StateKind, TimerName};
+use countwheel_durable::{QueueName, Record, Shards, StateKind, TimerName};
 use countwheel_postgres::conformance::{Cut, Proxy};
 use countwheel_postgres::testing::Server;
 use countwheel_postgres::{PostgresError, PostgresOptions, PostgresStore};
 
+use super::nodes::node;
 use super::{Pinned, wait};
+
+/// So many steps lead from these tables of version 3 to version 4.
+const TO_4: usize = 31;
+const LEASE: Duration = Duration::from_secs(60);
 
 /// The tables of version 1 as that version of the program left them, with eleven timers.
 const VERSION_1: &str = "tests/proofs/postgres/version_1.sql";
+/// The same of version 3.
+const VERSION_3: &str = "tests/proofs/postgres/version_3.sql";
 
 fn version_1(server: &Server) -> PostgresOptions {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(VERSION_1);
+    tables(server, VERSION_1, "version_one")
+}
+
+/// The same of version 3.
+fn version_3(server: &Server) -> PostgresOptions {
+    tables(server, VERSION_3, "version_three")
+}
+
+fn tables(server: &Server, dumped: &str, schema: &str) -> PostgresOptions {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(dumped);
     let tables = std::fs::read_to_string(path).expect("it is in the tree");
-    let drop = "DROP SCHEMA IF EXISTS version_one CASCADE";
-    server.execute(drop).expect("the server is there");
-    server.execute(&tables).expect("version 1 was dumped so");
+    let drop = format!("DROP SCHEMA IF EXISTS {schema} CASCADE");
+    server.execute(&drop).expect("the server is there");
+    server.execute(&tables).expect("it was dumped so");
     let mut options = server.fresh();
-    options.schema = "version_one".to_owned();
+    options.schema = schema.to_owned();
     options
 }
 
@@ -193,4 +210,54 @@ fn an_index_is_made_while_timers_are_set_and_again_if_it_was_interrupted() {
     });
     assert_eq!(lists(&server), LISTS);
     is_whole(&options);
+}
+
+/// The version of the tables, and the earliest program that may use them.
+fn versions(server: &Server, options: &PostgresOptions) -> String {
+    let schema = &options.schema;
+    let text = format!("SELECT schema_version, min_version FROM {schema}.meta");
+    let versions = server.execute(&text).expect("the server is there");
+    versions.trim().to_owned()
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
+fn a_cluster_of_before_gets_nodes_and_keeps_its_routing() {
+    let server = Server::start(&[]).expect("the stage has installed it");
+    let at_4 = |steps: usize| {
+        let options = version_3(&server);
+        let upgraded = PostgresStore::upgrade_until(&options, steps, false);
+        (options, upgraded)
+    };
+    let (options, _) = at_4(TO_4);
+    assert_eq!(versions(&server, &options), "4|3");
+    let mut interrupted = 0;
+    loop {
+        let (options, upgraded) = at_4(TO_4 + interrupted);
+        if upgraded.is_ok() {
+            break;
+        }
+        assert!(is_earlier(&options), "after {interrupted} steps");
+        let upgraded = PostgresStore::upgrade(&options).expect("it goes on");
+        assert_eq!(upgraded, (4, 5));
+        // A program of version 4 may go on: the tokens are the same, and so is the shard of each timer.
+        assert_eq!(versions(&server, &options), "5|3");
+        is_whole(&options);
+        let store = PostgresStore::open(&options).expect("it was upgraded");
+        assert!(!store.routes_by_tag());
+        let registry = store.registry();
+        let joined = registry.join(&node(1, "one"), LEASE).expect("it is there");
+        assert_eq!(joined.members.len(), 1);
+        for shard in store.shards().all() {
+            store.acquire(shard).expect("its owner has no lease");
+        }
+        interrupted += 1;
+    }
+    assert!(interrupted > 3, "{interrupted} steps");
+
+    let fresh = server.fresh();
+    PostgresStore::make(&fresh, Shards::ONE).expect("a fresh schema");
+    assert_eq!(versions(&server, &fresh), "5|5");
+    let store = PostgresStore::open(&fresh).expect("there is a cluster");
+    assert!(store.routes_by_tag());
 }
