@@ -131,6 +131,13 @@ impl Budget {
         true
     }
 
+    /// Takes it for what has waited before, whether there is room or not.
+    pub(crate) fn waits_longer(&self, requests: usize, bytes: usize) {
+        let mut state = self.0.state.lock();
+        state.requests += requests;
+        state.bytes += bytes;
+    }
+
     /// Gives that back.
     pub(crate) fn waits_no_longer(&self, requests: usize, bytes: usize) {
         let mut state = self.0.state.lock();

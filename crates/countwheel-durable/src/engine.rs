@@ -574,6 +574,11 @@ impl Engine {
         self.deferred.len()
     }
 
+    /// Takes back the events that no turn has taken: nothing of them was done.
+    pub(crate) fn take_deferred(&mut self) -> impl Iterator<Item = Event> + use<> {
+        mem::take(&mut self.deferred).into_iter()
+    }
+
     /// The note of the clocks that is due now, with a commit or by itself.
     fn note(&self, now: Now, has_changes: bool) -> Option<ClockNote> {
         let waits = || store::has_room(&*self.store) && self.scheduler.wait(now).is_some();

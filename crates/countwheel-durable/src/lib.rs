@@ -101,6 +101,7 @@ mod clocks;
 mod config;
 mod draft;
 mod drain;
+mod elsewhere;
 mod engine;
 mod gather;
 mod handler;
@@ -140,6 +141,7 @@ pub use countwheel_time::{
     RetrySettings, Share, SystemClock, Timestamp,
 };
 pub use drain::{DrainMode, Drains};
+pub use elsewhere::{Asked, Elsewhere};
 pub use engine::{Effect, Engine, Turn};
 pub use handler::{Attempt, Completion, Handler, Inline, Outcome, Run, Verdict, inline, pooled};
 pub use handlers::Handlers;

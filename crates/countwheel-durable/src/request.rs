@@ -463,14 +463,21 @@ pub enum TimerError {
         /// The shard.
         shard: Shard,
     },
+    /// The shard of the timer has no owner now, or its owner refuses. Nothing was done; ask again.
+    #[error("shard {} of the timer is not available", shard.0)]
+    ShardUnavailable {
+        /// The shard.
+        shard: Shard,
+    },
     /// A batch is about timers of more than one shard. Nothing was done.
     #[error("a batch is about timers of one shard")]
     SeveralShards,
     /// The scheduler has stopped or is stopping. Nothing was done.
     #[error("the scheduler has stopped")]
     Closed,
-    /// The store failed. Whether the request took effect is not known.
-    #[error("the store failed, the outcome of the request is not known: {0}")]
+    /// The store failed, or the owner of the timer's shard did not answer. Whether the request took effect
+    /// is not known.
+    #[error("the outcome of the request is not known: {0}")]
     Unknown(String),
     /// The timer cannot be read: what the store holds of it is damaged. Nothing was done, and no attempt
     /// of it starts. A removal without a precondition takes it away, and a set without one makes

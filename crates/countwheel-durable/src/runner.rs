@@ -13,6 +13,7 @@ use countwheel_time::{Clock, Timestamp};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::backlog::ByQueue;
+use crate::elsewhere::{Asked, Held, Waiter, What};
 use crate::engine::SeenSettings;
 use crate::gather::Gather;
 use crate::handler::Origin;
@@ -23,16 +24,13 @@ use crate::timers::Loss;
 use crate::together::Together;
 use crate::trouble::Noticed;
 use crate::{
-    Attempt, BatchError, Budget, Completion, Effect, Engine, Event, Handler, Health, Outcome,
-    Request, Response, Revision, Settings, Stats, Ticket, TimerError,
+    Attempt, Budget, Completion, Effect, Engine, Event, Handler, Health, Outcome, Revision,
+    Settings, Stats, Ticket, TimerError,
 };
 
 /// The longest wait while anything is pending: a deadline is a wall time and the wait is
 /// not, so a wall clock that was set forward costs at most this much.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-
-pub(crate) type Answer = Box<dyn FnOnce(Result<Response, TimerError>) + Send>;
-pub(crate) type BatchAnswer = Box<dyn FnOnce(Result<Vec<Response>, BatchError>) + Send>;
 
 /// One shard's engine, as everybody but its thread sees it.
 pub(crate) struct Owned {
@@ -83,6 +81,8 @@ pub(crate) struct Mailbox {
 
 pub(crate) struct Inbox {
     asked: VecDeque<Asked>,
+    /// What is asked for while the shard is given away, if it is kept.
+    held: Option<Held>,
     /// How many requests those are.
     requests: usize,
     /// The payload of those.
@@ -99,64 +99,6 @@ pub(crate) struct Inbox {
     left: Option<Arc<Mutex<InFlight>>>,
     /// Why the store takes no more commits, if it said so by itself.
     store_failure: Option<String>,
-}
-
-/// What somebody asked for, and who waits for the answer.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are one request, and a box would be an allocation for each"
-)]
-pub(crate) enum Asked {
-    One(Request, Answer),
-    Batch(Vec<Request>, BatchAnswer),
-}
-
-/// Who waits for an answer.
-enum Waiter {
-    One(Answer),
-    Batch(BatchAnswer),
-}
-
-impl Waiter {
-    /// Answers that nothing came of it.
-    fn refuse(self, error: TimerError) {
-        shielded("an answer's receiver", || match self {
-            Self::One(answer) => answer(Err(error)),
-            Self::Batch(answer) => answer(Err(BatchError { index: None, error })),
-        });
-    }
-}
-
-impl Asked {
-    pub(crate) fn requests(&self) -> &[Request] {
-        match self {
-            Self::One(request, _) => std::slice::from_ref(request),
-            Self::Batch(requests, _) => requests,
-        }
-    }
-
-    /// How many requests it counts as: an empty batch takes its turn as well.
-    pub(crate) fn count(&self) -> usize {
-        self.requests().len().max(1)
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.requests().iter().map(payload_bytes).sum()
-    }
-
-    fn into_waiter(self) -> Waiter {
-        match self {
-            Self::One(_, answer) => Waiter::One(answer),
-            Self::Batch(_, answer) => Waiter::Batch(answer),
-        }
-    }
-}
-
-impl Asked {
-    /// Answers that nothing came of it.
-    pub(crate) fn refuse(self, error: TimerError) {
-        self.into_waiter().refuse(error);
-    }
 }
 
 impl Inbox {
@@ -177,6 +119,7 @@ impl Owned {
         let mailbox = Arc::new(Mailbox {
             inbox: Mutex::new(Inbox {
                 asked: VecDeque::new(),
+                held: None,
                 requests: 0,
                 bytes: 0,
                 is_asleep: false,
@@ -233,13 +176,27 @@ impl Owned {
 
     /// Hands in what somebody asks for, or gives it back with the reason.
     pub(crate) fn take_in(&self, asked: Asked) -> Result<(), Box<(Asked, TimerError)>> {
+        self.take_in_or_hold(asked, false)
+    }
+
+    /// The same; what comes while the shard is given away is kept for later, if that is wanted.
+    pub(crate) fn take_in_or_hold(
+        &self,
+        asked: Asked,
+        holds: bool,
+    ) -> Result<(), Box<(Asked, TimerError)>> {
         let (requests, bytes) = (asked.count(), asked.bytes());
         let mut inbox = self.mailbox.inbox.lock();
-        if inbox.health != Health::Running {
+        let is_kept = holds && inbox.held.is_some();
+        if inbox.health != Health::Running && !is_kept {
             return Err(Box::new((asked, TimerError::Closed)));
         }
         if !self.budget.let_wait(requests, bytes) {
             return Err(Box::new((asked, TimerError::Full)));
+        }
+        if let Some(held) = &mut inbox.held {
+            held.asked.push_back(asked);
+            return Ok(());
         }
         inbox.requests += requests;
         inbox.bytes += bytes;
@@ -266,12 +223,23 @@ impl Owned {
 
     /// Tells it to stop. Does not wait.
     pub(crate) fn tell_to_stop(&self, grace: Duration) {
+        self.tell_to_stop_and_hold(grace, None);
+    }
+
+    /// The same, and keeps what is asked for from here on in `held`, if there is one.
+    pub(crate) fn tell_to_stop_and_hold(&self, grace: Duration, held: Option<Held>) {
         let mut inbox = self.mailbox.inbox.lock();
         if inbox.health == Health::Running {
             inbox.health = Health::Stopping;
             inbox.grace = grace;
+            inbox.held = held;
         }
         self.mailbox.wake(inbox);
+    }
+
+    /// The next of what is kept. Once there is none, nothing is kept any more.
+    pub(crate) fn next_held(&self) -> Option<Asked> {
+        self.mailbox.next_held(&self.budget)
     }
 
     /// Waits for the end of the thread. Says how many attempts were left running.
@@ -309,6 +277,16 @@ impl Mailbox {
         self.wake(inbox);
     }
 
+    fn next_held(&self, budget: &Budget) -> Option<Asked> {
+        let mut inbox = self.inbox.lock();
+        let asked = inbox.held.as_mut()?.asked.pop_front();
+        match &asked {
+            Some(asked) => budget.waits_no_longer(asked.count(), asked.bytes()),
+            None => inbox.held = None,
+        }
+        asked
+    }
+
     /// Wakes the thread if it sleeps: to wake one that does not costs as much.
     fn wake(&self, mut inbox: MutexGuard<'_, Inbox>) {
         let was_asleep = std::mem::take(&mut inbox.is_asleep);
@@ -316,14 +294,6 @@ impl Mailbox {
         if was_asleep {
             self.arrived.notify_one();
         }
-    }
-}
-
-fn payload_bytes(request: &Request) -> usize {
-    match request {
-        Request::Set { payload, .. } => payload.len(),
-        Request::Configure { value, .. } => value.as_ref().map_or(0, Vec::len),
-        _ => 0,
     }
 }
 
@@ -471,16 +441,11 @@ impl Runner {
             inbox.requests -= requests;
             inbox.bytes -= asked.bytes();
             let ticket = Ticket(self.first_ticket + self.waiting.len() as u64);
-            let (event, waiter) = match asked {
-                Asked::One(request, answer) => {
-                    (Event::Request(ticket, request), Waiter::One(answer))
-                }
-                Asked::Batch(requests, answer) => {
-                    (Event::Batch(ticket, requests), Waiter::Batch(answer))
-                }
-            };
-            self.waiting.push(Some(waiter));
-            events.push(event);
+            events.push(match asked.what {
+                What::One(request) => Event::Request(ticket, request),
+                What::Batch(requests) => Event::Batch(ticket, requests),
+            });
+            self.waiting.push(Some(asked.waiter));
         }
         let (requests, bytes) = (before - inbox.requests, bytes_before - inbox.bytes);
         drop(inbox);
@@ -535,13 +500,13 @@ impl Runner {
         let (turn, committed) = common.together.commit(engine.begin(events)?);
         let result = engine.end(turn, committed, &mut |effect| match effect {
             Effect::Answer(ticket, answer) => {
-                if let Some(Waiter::One(waiter)) = waiter(ticket) {
-                    shielded("an answer's receiver", || waiter(answer));
+                if let Some(waiter) = waiter(ticket) {
+                    waiter.answer(answer);
                 }
             }
             Effect::BatchAnswer(ticket, answer) => {
-                if let Some(Waiter::Batch(waiter)) = waiter(ticket) {
-                    shielded("an answer's receiver", || waiter(answer));
+                if let Some(waiter) = waiter(ticket) {
+                    waiter.answer_batch(answer);
                 }
             }
             Effect::Start(attempt) => start(common, attempt, mailbox),
@@ -553,30 +518,44 @@ impl Runner {
 
     /// Leaves nobody waiting, whichever way the thread ended.
     fn end(&mut self, result: Result<(), Ended>) {
-        let asked = {
-            let mut inbox = self.mailbox.inbox.lock();
-            inbox.health = match &result {
-                Ok(()) => Health::Stopped,
-                Err(Ended::Lost(loss)) => Health::Lost(loss.to_string()),
-                Err(Ended::Failed(reason)) => Health::Failed(reason.clone()),
-            };
-            if result.is_err() {
-                inbox.left_running = self.engine.stats().in_flight;
-            }
-            let (requests, bytes) = (inbox.requests, inbox.bytes);
-            (inbox.requests, inbox.bytes) = (0, 0);
-            self.common.budget.waits_no_longer(requests, bytes);
-            std::mem::take(&mut inbox.asked)
+        let hub = self.common.origin.0.upgrade();
+        let is_lost = matches!(result, Err(Ended::Lost(_)));
+        let until_end = hub.as_ref().filter(|_| is_lost);
+        let until_end = until_end.and_then(|hub| hub.hold(true));
+        let not_done = self.not_done();
+        let mut inbox = self.mailbox.inbox.lock();
+        inbox.health = match &result {
+            Ok(()) => Health::Stopped,
+            Err(Ended::Lost(loss)) => Health::Lost(loss.to_string()),
+            Err(Ended::Failed(reason)) => Health::Failed(reason.clone()),
         };
+        if result.is_err() {
+            inbox.left_running = self.engine.stats().in_flight;
+        }
+        (inbox.requests, inbox.bytes) = (0, 0);
+        let mut asked: VecDeque<_> = not_done.into();
+        asked.append(&mut inbox.asked);
+        if inbox.held.is_none() {
+            inbox.held = until_end;
+        }
+        let mut sends_on = false;
+        if let Some(held) = &mut inbox.held {
+            asked.append(&mut held.asked);
+            held.asked = std::mem::take(&mut asked);
+            sends_on = held.until_end;
+        }
+        drop(inbox);
         if result.is_err() {
             self.leave();
         }
         for asked in asked {
-            asked.into_waiter().refuse(TimerError::Closed);
+            self.common
+                .budget
+                .waits_no_longer(asked.count(), asked.bytes());
+            asked.refuse(TimerError::Closed);
         }
         let failure = result.err();
         for waiter in std::mem::take(&mut self.waiting).into_iter().flatten() {
-            // After a good end it is what was deferred, and was not done.
             waiter.refuse(match &failure {
                 Some(Ended::Lost(loss)) => TimerError::Unknown(loss.to_string()),
                 Some(Ended::Failed(reason)) => TimerError::Unknown(reason.clone()),
@@ -586,6 +565,34 @@ impl Runner {
         if let Some(ended) = failure {
             (self.common.failed)(self.shard, &ended);
         }
+        while sends_on && let Some(asked) = self.mailbox.next_held(&self.common.budget) {
+            match &hub {
+                Some(hub) => hub.send_on(self.shard, asked),
+                None => asked.refuse(TimerError::Closed),
+            }
+        }
+    }
+
+    /// What the engine was given and has not begun with.
+    fn not_done(&mut self) -> Vec<Asked> {
+        let mut not_done = Vec::new();
+        for event in self.engine.take_deferred() {
+            let (ticket, what) = match event {
+                Event::Request(ticket, request) => (ticket, What::One(request)),
+                Event::Batch(ticket, requests) => (ticket, What::Batch(requests)),
+                Event::Outcome { .. } => continue,
+            };
+            let place = usize::try_from(ticket.0 - self.first_ticket).ok();
+            let waiter = place.and_then(|place| self.waiting.get_mut(place)?.take());
+            if let Some(waiter) = waiter {
+                not_done.push(Asked { what, waiter });
+            }
+        }
+        let count = not_done.iter().map(Asked::count).sum();
+        let bytes = not_done.iter().map(Asked::bytes).sum();
+        // They wait again, where there may be no room by now.
+        self.common.budget.waits_longer(count, bytes);
+        not_done
     }
 }
 

@@ -11,9 +11,10 @@ use std::time::Duration;
 use countwheel_time::{By, Clock};
 use parking_lot::{Mutex, RwLock};
 
+use crate::elsewhere::Held;
 use crate::handler::Origin;
 use crate::pool::Pool;
-use crate::runner::{Asked, Common, Ended, Owned, is_handling, is_own_thread, shielded};
+use crate::runner::{Common, Ended, Owned, is_handling, is_own_thread, shielded};
 use crate::store::{
     Cursor, Durability, Filter, OnDisk, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard,
     Snapshot, Store, StoreError, Summary, no_snapshots,
@@ -22,9 +23,9 @@ use crate::store::{
 use crate::together::Together;
 use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
 use crate::{
-    BatchError, Budget, Config, DrainMode, Drains, Due, Engine, Handler, Moved, Overview,
-    Precondition, QueueName, QueueOverview, Record, Request, Response, RetryPolicy, Set, Settings,
-    Shards, Shift, State, StateKind, Stats, TimerError, Trouble, Was, Zone,
+    Asked, BatchError, Budget, Config, DrainMode, Drains, Due, Elsewhere, Engine, Handler, Moved,
+    Overview, Precondition, QueueName, QueueOverview, Record, Request, Response, RetryPolicy, Set,
+    Settings, Shards, Shift, State, StateKind, Stats, TimerError, Trouble, Was, Zone,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -139,6 +140,8 @@ pub(crate) struct Hub {
     ends: Arc<Mutex<Ends>>,
     /// Where async code reads the store.
     readers: OnceLock<Pool>,
+    /// Where requests go that are about shards of others.
+    elsewhere: RwLock<Option<Arc<dyn Elsewhere>>>,
 }
 
 /// How many threads read the store for async code.
@@ -285,6 +288,7 @@ impl Timers {
             taking: Mutex::default(),
             ends,
             readers: OnceLock::new(),
+            elsewhere: RwLock::default(),
         });
         if let Some(disk) = hub.store.on_disk() {
             let hub: Weak<Hub> = Arc::downgrade(&hub);
@@ -369,20 +373,39 @@ impl Timers {
     /// Of a shard that is not owned nothing is ended. From a scheduler's own thread and from a handler
     /// it does not wait.
     pub fn hand_over(&self, shard: Shard, grace: Duration) -> usize {
-        let Some(owned) = self.hub.owned.read().get(&shard).cloned() else {
-            return 0;
-        };
-        owned.tell_to_stop(grace);
-        if self.hub.must_not_wait() {
-            return 0;
+        self.hand_over_and(shard, grace, |left| left).unwrap_or(0)
+    }
+
+    /// The same, and calls `give` with how many attempts were left, for who writes down meanwhile who the
+    /// next owner is: what is asked for about the shard is kept until `give` has returned, and goes
+    /// [elsewhere](Self::on_elsewhere) then, or to the scheduler of this process if it has taken the shard
+    /// again by then.
+    ///
+    /// `None`, without a call of `give`, of a shard that is not owned, and where `hand_over` does not wait.
+    pub fn hand_over_and<T>(
+        &self,
+        shard: Shard,
+        grace: Duration,
+        give: impl FnOnce(usize) -> T,
+    ) -> Option<T> {
+        let hub = &*self.hub;
+        let owned = hub.owned.read().get(&shard).cloned()?;
+        let waits = !hub.must_not_wait();
+        owned.tell_to_stop_and_hold(grace, hub.hold(!waits));
+        if !waits {
+            return None;
         }
         let left = owned.wait();
-        let mut all = self.hub.owned.write();
+        // Held until then, also if `give` panics.
+        let _sends_on = SendsOn(hub, shard, &owned);
+        let given = give(left);
+        let mut all = hub.owned.write();
         if all.get(&shard).is_some_and(|it| Arc::ptr_eq(it, &owned)) {
             all.remove(&shard);
-            self.hub.count(&owned);
+            hub.count(&owned);
         }
-        left
+        drop(all);
+        Some(given)
     }
 
     /// The shards that this process has taken and not handed over, and how each is.
@@ -406,16 +429,36 @@ impl Timers {
         self.hub.ends.lock().on_lost.push(Arc::new(f));
     }
 
+    /// From now on, what is asked for about shards that are not owned here goes there, and is answered
+    /// from there. What is about a shard that is being handed over waits for the end of that. Without
+    /// it, and after [`stop`](Self::stop), such requests are refused with [`TimerError::NotOwned`].
+    ///
+    /// Whether it is done is for the other side to say: see [`Elsewhere`]. A `Timers` that `elsewhere`
+    /// holds keeps these running until they are stopped.
+    pub fn on_elsewhere(&self, elsewhere: Arc<dyn Elsewhere>) {
+        let before = self.hub.elsewhere.write().replace(elsewhere);
+        drop(before);
+    }
+
     /// Hands in a request and returns at once. `answer` is called exactly once: from the
     /// scheduler's thread after what the request changed is durable, or right here with
-    /// [`TimerError::Full`] or [`TimerError::Closed`] if it was not taken. It must not
-    /// block.
+    /// [`TimerError::Full`] or [`TimerError::Closed`] if it was not taken; from any thread if the
+    /// request went [elsewhere](Self::on_elsewhere). It must not block.
     pub fn submit(
         &self,
         request: Request,
         answer: impl FnOnce(Result<Response, TimerError>) + Send + 'static,
     ) {
-        self.take_in(Asked::One(request, Box::new(answer)));
+        self.take_in(Asked::one(request, answer));
+    }
+
+    /// The same, but never elsewhere: refused with [`TimerError::NotOwned`] if the shard is not owned here.
+    pub fn submit_here(
+        &self,
+        request: Request,
+        answer: impl FnOnce(Result<Response, TimerError>) + Send + 'static,
+    ) {
+        self.take_in(Asked::one(request, answer).here());
     }
 
     /// Hands in requests that shall be done all together or not at all, in order and in one
@@ -467,33 +510,40 @@ impl Timers {
         requests: Vec<Request>,
         answer: impl FnOnce(Result<Vec<Response>, BatchError>) + Send + 'static,
     ) {
-        self.take_in(Asked::Batch(requests, Box::new(answer)));
+        self.take_in(Asked::batch(requests, answer));
+    }
+
+    /// The same, but never elsewhere: refused with [`TimerError::NotOwned`] if the shard is not owned here.
+    pub fn submit_batch_here(
+        &self,
+        requests: Vec<Request>,
+        answer: impl FnOnce(Result<Vec<Response>, BatchError>) + Send + 'static,
+    ) {
+        self.take_in(Asked::batch(requests, answer).here());
+    }
+
+    /// Hands in what somebody asked for elsewhere, and answers it here: as [`submit_here`](Self::submit_here)
+    /// and [`submit_batch_here`](Self::submit_batch_here). A change of settings is made by the scheduler of
+    /// `shard`.
+    pub fn ask_here(&self, shard: Shard, asked: Asked) {
+        self.take_in_at(Some(shard), asked.here());
     }
 
     fn take_in(&self, asked: Asked) {
+        self.take_in_at(None, asked);
+    }
+
+    /// Requests that are about no timer are for the scheduler `of`, or for any.
+    fn take_in_at(&self, of: Option<Shard>, asked: Asked) {
         let hub = &*self.hub;
         let (requests, limit) = (asked.count(), hub.common.max_batch);
         if requests > limit {
             asked.refuse(TimerError::BatchTooLarge { requests, limit });
             return;
         }
-        let shard = match hub.shard_of(asked.requests()) {
-            Ok(shard) => shard,
-            Err(error) => return asked.refuse(error),
-        };
-        let owned = hub.owned.read().get(&shard).cloned();
-        let Some(owned) = owned else {
-            return asked.refuse(TimerError::NotOwned { shard });
-        };
-        if let Some(reason) = hub.store.stuck(shard) {
-            return asked.refuse(TimerError::Unavailable { reason });
-        }
-        if let Err(refused) = owned.take_in(asked) {
-            let (asked, error) = *refused;
-            asked.refuse(match error {
-                TimerError::Closed if hub.is_lost(&owned) => TimerError::NotOwned { shard },
-                error => error,
-            });
+        match hub.shard_of(asked.requests(), of) {
+            Ok(shard) => hub.route(shard, asked, true),
+            Err(error) => asked.refuse(error),
         }
     }
 
@@ -1001,7 +1051,7 @@ impl Timers {
             let answer = move |answer: Result<Response, TimerError>| {
                 send.send(answer.map(drop)).unwrap_or_default();
             };
-            match owned.take_in(Asked::One(request, Box::new(answer))) {
+            match owned.take_in(Asked::one(request, answer)) {
                 Ok(()) => asked += 1,
                 Err(refused) => return Err(refused.1),
             }
@@ -1470,6 +1520,18 @@ impl Drop for StopOnDrop {
     }
 }
 
+/// Hands on what was kept of a shard that was given away.
+struct SendsOn<'a>(&'a Hub, Shard, &'a Owned);
+
+impl Drop for SendsOn<'_> {
+    fn drop(&mut self) {
+        let Self(hub, shard, owned) = self;
+        while let Some(asked) = owned.next_held() {
+            hub.send_on(*shard, asked);
+        }
+    }
+}
+
 impl Hub {
     /// Keeps what a scheduler has counted that is gone.
     fn count(&self, owned: &Owned) {
@@ -1482,24 +1544,77 @@ impl Hub {
     }
 
     /// The one shard that all of these are about. Settings are of all shards: they go with the timers
-    /// beside them, or to any shard that is owned.
-    fn shard_of(&self, requests: &[Request]) -> Result<Shard, TimerError> {
+    /// beside them, or to shard `of`, or to any that is owned.
+    fn shard_of(&self, requests: &[Request], of: Option<Shard>) -> Result<Shard, TimerError> {
         if self.shards == Shards::ONE {
             return Ok(Shard::ONLY);
         }
         let names = requests.iter().filter_map(Request::name);
         let mut shards = names.map(|name| self.shards.of(name));
         let Some(first) = shards.next() else {
-            let owned = self.owned.read();
-            let works = |owned: &&Arc<Owned>| owned.health() == Health::Running;
-            let running = owned.iter().find(|(_, owned)| works(owned));
-            return Ok(running.map_or(Shard::ONLY, |(shard, _)| *shard));
+            return Ok(of.unwrap_or_else(|| self.any_owned()));
         };
         if shards.all(|shard| shard == first) {
             Ok(first)
         } else {
             Err(TimerError::SeveralShards)
         }
+    }
+
+    /// A shard that is owned, if there is one.
+    fn any_owned(&self) -> Shard {
+        let owned = self.owned.read();
+        let works = |owned: &&Arc<Owned>| owned.health() == Health::Running;
+        let running = owned.iter().find(|(_, owned)| works(owned));
+        running.map_or(Shard::ONLY, |(shard, _)| *shard)
+    }
+
+    /// Hands it to the scheduler of the shard, or to who knows the owner. What is about a shard that is
+    /// given away meanwhile is kept, if it may be.
+    fn route(&self, shard: Shard, asked: Asked, holds: bool) {
+        let owned = self.owned.read().get(&shard).cloned();
+        let Some(owned) = owned else {
+            return self.ask_elsewhere(shard, asked);
+        };
+        if let Some(reason) = self.store.stuck(shard)
+            && (owned.health() == Health::Running || !self.has_elsewhere())
+        {
+            return asked.refuse(TimerError::Unavailable { reason });
+        }
+        if let Err(refused) = owned.take_in_or_hold(asked, holds) {
+            match *refused {
+                (asked, TimerError::Closed) if self.is_lost(&owned) => {
+                    self.ask_elsewhere(shard, asked);
+                }
+                (asked, error) => asked.refuse(error),
+            }
+        }
+    }
+
+    /// Hands on what was kept.
+    pub(crate) fn send_on(&self, shard: Shard, asked: Asked) {
+        self.route(shard, asked, false);
+    }
+
+    fn ask_elsewhere(&self, shard: Shard, asked: Asked) {
+        let elsewhere = self.elsewhere.read().clone();
+        match elsewhere.filter(|_| asked.goes_on()) {
+            Some(elsewhere) => shielded("the way elsewhere", || elsewhere.ask(shard, asked)),
+            None => asked.refuse(TimerError::NotOwned { shard }),
+        }
+    }
+
+    fn has_elsewhere(&self) -> bool {
+        self.elsewhere.read().is_some()
+    }
+
+    /// Where what is asked for about a shard that is given away is kept, if it goes on afterwards.
+    pub(crate) fn hold(&self, until_end: bool) -> Option<Held> {
+        let holds = self.has_elsewhere() && !self.ends.lock().is_stopping;
+        holds.then(|| Held {
+            until_end,
+            ..Held::default()
+        })
     }
 
     /// Whether a shard of several is not owned any more, while these timers go on.
@@ -1536,8 +1651,13 @@ impl Hub {
         });
         let left = left.sum();
         if waits {
+            for (shard, owned) in self.owned.read().clone() {
+                drop(SendsOn(self, shard, &owned));
+            }
             self.store.stopped();
         }
+        let elsewhere = self.elsewhere.write().take();
+        drop(elsewhere);
         left
     }
 }

@@ -8,6 +8,7 @@ mod callbacks;
 mod clocks;
 mod crash_loops;
 mod drain;
+mod elsewhere;
 mod engine;
 mod full_disk;
 mod halves;
