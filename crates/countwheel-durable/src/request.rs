@@ -469,9 +469,15 @@ pub enum TimerError {
         /// The shard.
         shard: Shard,
     },
-    /// A batch is about timers of more than one shard. Nothing was done.
-    #[error("a batch is about timers of one shard")]
-    SeveralShards,
+    /// A batch is about timers of more than one shard. Nothing was done. See
+    /// [`Shards::by_tag`](crate::Shards::by_tag) for how to keep together what belongs together.
+    #[error("a batch is about timers of one shard, and {first} and {other} are in two")]
+    SeveralShards {
+        /// The first timer that the batch names.
+        first: TimerName,
+        /// The first that is in another shard.
+        other: TimerName,
+    },
     /// The scheduler has stopped or is stopping. Nothing was done.
     #[error("the scheduler has stopped")]
     Closed,

@@ -465,7 +465,8 @@ impl Timers {
     /// commit. Returns at once; `answer` is called as that of [`Timers::submit`].
     ///
     /// If one of them is refused, nothing of the batch is done, and the answer says which. A
-    /// batch has at most [`Config::max_batch`] requests, all about timers of one shard.
+    /// batch has at most [`Config::max_batch`] requests, all about timers of one shard: see
+    /// [`Shards::by_tag`].
     ///
     /// ```
     /// use std::sync::{Arc, mpsc};
@@ -1549,15 +1550,17 @@ impl Hub {
         if self.shards == Shards::ONE {
             return Ok(Shard::ONLY);
         }
-        let names = requests.iter().filter_map(Request::name);
-        let mut shards = names.map(|name| self.shards.of(name));
-        let Some(first) = shards.next() else {
+        let mut names = requests.iter().filter_map(Request::name);
+        let Some(first) = names.next() else {
             return Ok(of.unwrap_or_else(|| self.any_owned()));
         };
-        if shards.all(|shard| shard == first) {
-            Ok(first)
-        } else {
-            Err(TimerError::SeveralShards)
+        let shard = self.shards.of(first);
+        match names.find(|name| self.shards.of(name) != shard) {
+            None => Ok(shard),
+            Some(other) => Err(TimerError::SeveralShards {
+                first: first.clone(),
+                other: other.clone(),
+            }),
         }
     }
 

@@ -137,15 +137,39 @@ fn a_batch_is_about_one_shard() {
         timers.submit_batch(batch, move |answer| send.send(answer).unwrap());
         answer.recv().unwrap()
     };
-    let refused = ask(vec![same[0].clone(), other[0].clone()]);
+    let all = [&same[0], &same[1], &other[0], &same[2], &other[1]];
+    let refused = ask(all.map(Clone::clone).into());
     let several = BatchError {
         index: None,
-        error: TimerError::SeveralShards,
+        error: TimerError::SeveralShards {
+            first: same[0].clone(),
+            other: other[0].clone(),
+        },
     };
     assert_eq!(refused.unwrap_err().to_string(), several.to_string());
     assert!(timers.get(&same[0]).unwrap().is_none());
     let count = same.len();
     assert_eq!(ask(same).unwrap().len(), count);
+}
+
+#[test]
+fn a_batch_over_queues_is_about_one_tag() {
+    let clock = Arc::new(SystemClock::new());
+    let (store, shards) = (MemoryStore::new(7), SHARDS.by_tag());
+    let (all, config) = (shards.all(), Config::default());
+    let timers = Timers::open_divided(store.clone(), shards, all, idle, clock, config).unwrap();
+    for order in 0..50 {
+        let (send, answer) = mpsc::channel();
+        let names = [
+            TimerName::new("orders", format!("{{{order}}}")).unwrap(),
+            TimerName::new("reminders", format!("{{{order}}}/first")).unwrap(),
+            TimerName::new("reminders", format!("{{{order}}}/second")).unwrap(),
+        ];
+        let batch = names.iter().map(|name| set(name.clone(), HOUR)).collect();
+        timers.submit_batch(batch, move |answer| send.send(answer).unwrap());
+        assert_eq!(answer.recv().unwrap().unwrap().len(), 3);
+        assert!(names.iter().all(|name| timers.get(name).unwrap().is_some()));
+    }
 }
 
 #[test]
