@@ -45,6 +45,7 @@ pub(crate) enum Code {
     Unschedulable,
     InvalidRetry,
     InvalidTarget,
+    BatchSpansShards,
     Overloaded,
     Internal,
     Unreadable,
@@ -104,6 +105,11 @@ impl Code {
                 "Invalid retry policy",
             ),
             Self::InvalidTarget => ("invalid_target", S::UNPROCESSABLE_ENTITY, "Invalid target"),
+            Self::BatchSpansShards => (
+                "batch_spans_shards",
+                S::UNPROCESSABLE_ENTITY,
+                "Batch spans shards",
+            ),
             Self::Overloaded => ("overloaded", S::TOO_MANY_REQUESTS, "Overloaded"),
             Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "Internal error"),
             Self::Unreadable => ("unreadable", S::INTERNAL_SERVER_ERROR, "Unreadable timer"),
@@ -256,6 +262,7 @@ impl From<TimerError> for Problem {
             | TimerError::Recurrence(_)
             | TimerError::Cron(_)
             | TimerError::Zone(_) => Code::Unschedulable,
+            TimerError::SeveralShards { .. } => Code::BatchSpansShards,
             TimerError::Full => Code::Overloaded,
             TimerError::Unavailable { .. } => Code::StoreUnavailable,
             TimerError::StorageFull => Code::StorageFull,

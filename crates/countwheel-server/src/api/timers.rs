@@ -776,6 +776,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_batch_over_two_shards_is_told_which_keys_are_in_them() {
+        let name = |key| countwheel_durable::TimerName::new("orders", key).unwrap();
+        let (first, other) = (name("{a}1"), name("{b}1"));
+        let problem = Problem::from(TimerError::SeveralShards { first, other });
+        let (status, _, detail) = problem.parts();
+        assert_eq!(
+            (status.as_u16(), problem.code()),
+            (422, "batch_spans_shards")
+        );
+        assert!(detail.contains("orders/{a}1 and orders/{b}1"), "{detail}");
+    }
+
+    #[test]
     fn a_cursor_reads_back_and_nothing_else_does() {
         for shard in [0, 1, 63, u16::MAX].map(Shard) {
             let position = Position {
