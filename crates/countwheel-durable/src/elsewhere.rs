@@ -1,10 +1,10 @@
 //! Requests about shards that others own: what somebody asks for, and the seam to where it goes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use crate::runner::shielded;
-use crate::store::Shard;
+use crate::store::{QueueCounts, Shard};
 use crate::{BatchError, Request, Response, TimerError};
 
 /// Where requests go that are about a shard that this process does not own. See
@@ -50,6 +50,24 @@ pub trait Elsewhere: Send + Sync {
     ///
     /// Called on the thread of whoever asks, which may be a scheduler's: it must not block.
     fn ask(&self, shard: Shard, asked: Asked);
+
+    /// How many timers there are in these shards, as their owners [know](crate::Timers::counts_here), as far
+    /// as they say so in time: the others are left out. Blocks for no longer than a read of the store. By
+    /// default nobody is asked.
+    fn counts(&self, shards: &[Shard]) -> BTreeMap<Shard, Counted> {
+        let _nobody_is_asked = shards;
+        BTreeMap::new()
+    }
+}
+
+/// How many timers each queue has in each state. See [`Timers::counted`](crate::Timers::counted).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    /// Queues in order of name, none that is empty.
+    pub queues: Vec<QueueCounts>,
+    /// Whether that is every timer, as of now: not while large shards of a database are being counted, and
+    /// not where the owner of a shard does not answer.
+    pub exact: bool,
 }
 
 /// What somebody asked for, and who waits for the answer: one request, or several that are done all

@@ -141,7 +141,7 @@ pub use countwheel_time::{
     RetrySettings, Share, SystemClock, Timestamp,
 };
 pub use drain::{DrainMode, Drains};
-pub use elsewhere::{Asked, Elsewhere};
+pub use elsewhere::{Asked, Counted, Elsewhere};
 pub use engine::{Effect, Engine, Turn};
 pub use handler::{Attempt, Completion, Handler, Inline, Outcome, Run, Verdict, inline, pooled};
 pub use handlers::Handlers;

@@ -174,13 +174,9 @@ impl Owned {
         }))
     }
 
-    /// Hands in what somebody asks for, or gives it back with the reason.
-    pub(crate) fn take_in(&self, asked: Asked) -> Result<(), Box<(Asked, TimerError)>> {
-        self.take_in_or_hold(asked, false)
-    }
-
-    /// The same; what comes while the shard is given away is kept for later, if that is wanted.
-    pub(crate) fn take_in_or_hold(
+    /// Hands in what somebody asks for, or gives it back with the reason. What comes while the shard is
+    /// given away is kept for later, if that is wanted.
+    pub(crate) fn take_in(
         &self,
         asked: Asked,
         holds: bool,

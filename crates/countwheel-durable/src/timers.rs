@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -23,9 +23,10 @@ use crate::store::{
 use crate::together::Together;
 use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
 use crate::{
-    Asked, BatchError, Budget, Config, DrainMode, Drains, Due, Elsewhere, Engine, Handler, Moved,
-    Overview, Precondition, QueueName, QueueOverview, Record, Request, Response, RetryPolicy, Set,
-    Settings, Shards, Shift, State, StateKind, Stats, TimerError, Trouble, Was, Zone,
+    Asked, BatchError, Budget, Config, Counted, DrainMode, Drains, Due, Elsewhere, Engine, Handler,
+    Moved, Overview, Precondition, QueueName, QueueOverview, Record, Request, Response,
+    RetryPolicy, Set, Settings, SettingsVersion, Shards, Shift, State, StateKind, Stats,
+    TimerError, TimerName, Trouble, Was, Zone,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -142,6 +143,8 @@ pub(crate) struct Hub {
     readers: OnceLock<Pool>,
     /// Where requests go that are about shards of others.
     elsewhere: RwLock<Option<Arc<dyn Elsewhere>>>,
+    /// Whether the last counts had every timer.
+    counts_were_exact: AtomicBool,
 }
 
 /// How many threads read the store for async code.
@@ -289,6 +292,7 @@ impl Timers {
             ends,
             readers: OnceLock::new(),
             elsewhere: RwLock::default(),
+            counts_were_exact: AtomicBool::new(true),
         });
         if let Some(disk) = hub.store.on_disk() {
             let hub: Weak<Hub> = Arc::downgrade(&hub);
@@ -843,7 +847,7 @@ impl Timers {
     pub fn get(&self, name: impl ToTimerName) -> Result<Option<Record>, TimerError> {
         let name = verbs::named(name)?;
         let hub = &*self.hub;
-        let found = hub.store.get(hub.shards.of(&name), &name)?;
+        let found = hub.find(&name)?;
         let wall = hub.common.clock.timestamp();
         Ok(found.filter(|record| !record.is_over(wall)))
     }
@@ -904,7 +908,7 @@ impl Timers {
 
     /// All settings: those that were there at the opening, with what was acknowledged since, and with
     /// what owners of other shards have changed, as of half a second before the last turn. Reads no
-    /// store.
+    /// store, unless no shard is owned here and the others are asked [elsewhere](Self::on_elsewhere).
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -937,7 +941,8 @@ impl Timers {
         let owned = self.hub.owned.read();
         let known = owned.values().map(|owned| owned.settings());
         let newest = known.max_by_key(|settings| settings.version());
-        newest.unwrap_or_default()
+        drop(owned);
+        newest.unwrap_or_else(|| self.hub.settings_of_others())
     }
 
     /// Drains a queue, or all of them (`None`): its sets are refused with [`TimerError::Draining`] until
@@ -950,7 +955,8 @@ impl Timers {
     /// again until it hands back nothing; timers that cannot be read are left then. An attempt that runs
     /// may still arrive. The answer is the only copy of what it hands back.
     ///
-    /// Owners of other shards in other processes see a drain within half a second, at their next turn.
+    /// The owners of other shards are told [elsewhere](Self::on_elsewhere). One who is not, or does not
+    /// answer, sees the drain within half a second, at its next turn.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -1033,38 +1039,49 @@ impl Timers {
         })
     }
 
-    /// Tells every shard: each of them has committed when this returns.
+    /// Tells every shard: each that is owned here has committed when this returns, and so has each of
+    /// others whose owner answers. The others see it within half a second, and their next owners at once.
     fn configure_drain(
         &self,
         queue: Option<&QueueName>,
         mode: Option<DrainMode>,
     ) -> Result<(), TimerError> {
-        if is_own_thread(self.hub.common.id) {
+        let hub = &*self.hub;
+        if is_own_thread(hub.common.id) {
             return Err(TimerError::OwnThread);
         }
         let request = Request::drain(queue, mode)?;
-        let owned: Vec<_> = self.hub.owned.read().values().cloned().collect();
         let (send, receive) = std::sync::mpsc::channel();
-        let mut asked = 0;
-        for owned in owned.iter().filter(|it| it.health() == Health::Running) {
-            let send = send.clone();
-            let request = request.clone();
-            let answer = move |answer: Result<Response, TimerError>| {
-                send.send(answer.map(drop)).unwrap_or_default();
-            };
-            match owned.take_in(Asked::one(request, answer)) {
-                Ok(()) => asked += 1,
-                Err(refused) => return Err(refused.1),
+        let asks_others = hub.has_elsewhere();
+        for shard in hub.shards.all() {
+            let is_ours = hub.is_owned(shard);
+            if is_ours || asks_others {
+                let send = send.clone();
+                let answer = move |answer: Result<Response, TimerError>| {
+                    send.send((is_ours, answer.map(drop))).unwrap_or_default();
+                };
+                hub.route(shard, Asked::one(request.clone(), answer), true);
             }
         }
-        if asked == 0 {
-            return Err(TimerError::Closed);
-        }
         drop(send);
-        for _ in 0..asked {
-            receive.recv().unwrap_or(Err(TimerError::Closed))?;
+        let (mut is_done, mut failure) = (false, None);
+        for (is_ours, answer) in receive {
+            match answer {
+                Ok(()) => is_done = true,
+                // It was given away meanwhile, and its next owner reads the settings.
+                Err(
+                    error @ (TimerError::NotOwned { .. } | TimerError::ShardUnavailable { .. }),
+                ) => {
+                    failure = Some(error);
+                }
+                Err(error) if is_ours => return Err(error),
+                Err(error) => failure = Some(error),
+            }
         }
-        Ok(())
+        match is_done {
+            true => Ok(()),
+            false => Err(failure.unwrap_or(TimerError::Closed)),
+        }
     }
 
     /// Removes as many timers as one call takes out, and hands them back.
@@ -1137,6 +1154,11 @@ impl Timers {
                 Err(
                     TimerError::Changed { .. } | TimerError::NotFound | TimerError::Gone { .. },
                 ) => {}
+                // Whether it is removed shows where it was.
+                Err(error @ TimerError::Unknown(_)) => match self.hub.find(&record.name) {
+                    Ok(None) => removed.push(record),
+                    Ok(Some(_)) | Err(_) => failure = Some(error),
+                },
                 Err(error) => failure = Some(error),
             }
         }
@@ -1147,20 +1169,67 @@ impl Timers {
         }
     }
 
-    /// How many timers each queue has in each state. Reads the store; blocks.
+    /// How many timers each queue has in each state: see [`counted`](Self::counted). Reads the store; blocks.
     ///
     /// # Errors
     /// If the store could not be read.
     pub fn counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
-        let mut sums = Vec::new();
-        for shard in self.hub.shards.all() {
-            sums.extend(self.hub.store.counts(shard)?);
+        Ok(self.counted()?.queues)
+    }
+
+    /// The same, and whether that is every timer. Those of shards of others are asked for
+    /// [elsewhere](Self::on_elsewhere); where nobody answers, they are as the owner saved them last.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel_time::SystemClock;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Attempt, Config, Counted, Outcome, Timers};
+    /// # let handler = |_: &Attempt| Outcome::done();
+    /// # let clock = Arc::new(SystemClock::new());
+    /// let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// assert_eq!(timers.counted()?, Counted { queues: vec![], exact: true });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn counted(&self) -> Result<Counted, StoreError> {
+        let hub = &*self.hub;
+        let (ours, others): (Vec<_>, Vec<_>) =
+            hub.shards.all().partition(|it| hub.counts_itself(*it));
+        let (mut queues, mut exact) = (Vec::new(), true);
+        for shard in ours {
+            exact &= hub.store.counts_are_exact(shard);
+            queues.extend(hub.store.counts(shard)?);
         }
-        Ok(QueueCounts::summed(sums))
+        for counted in hub.counts_of_others(&others)? {
+            exact &= counted.exact;
+            queues.extend(counted.queues);
+        }
+        hub.counts_were_exact.store(exact, Ordering::Relaxed);
+        let queues = QueueCounts::summed(queues);
+        Ok(Counted { queues, exact })
+    }
+
+    /// The counts of those of the shards that are owned here, for who asks elsewhere.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn counts_here(&self, shards: &[Shard]) -> Result<BTreeMap<Shard, Counted>, StoreError> {
+        let hub = &*self.hub;
+        let ours = shards.iter().filter(|shard| hub.is_owned(**shard));
+        let counted = ours.map(|shard| {
+            let exact = hub.store.counts_are_exact(*shard);
+            let queues = hub.store.counts(*shard)?;
+            Ok((*shard, Counted { queues, exact }))
+        });
+        counted.collect()
     }
 
     /// Whether [`counts`](Self::counts) and [`overview`](Self::overview) have every timer: a store in a
-    /// database may still count the timers of large shards for a while after it was opened.
+    /// database may still count the timers of large shards for a while after it was opened. Of shards of
+    /// others it is as it was when they were last counted.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -1175,8 +1244,11 @@ impl Timers {
     /// ```
     #[must_use]
     pub fn counts_are_exact(&self) -> bool {
-        let mut shards = self.hub.shards.all();
-        shards.all(|shard| self.hub.store.counts_are_exact(shard))
+        let hub = &*self.hub;
+        let all_ours = hub.counts_all();
+        let mut ours = hub.shards.all().filter(|shard| hub.counts_itself(*shard));
+        ours.all(|shard| hub.store.counts_are_exact(shard))
+            && (all_ours || hub.counts_were_exact.load(Ordering::Relaxed))
     }
 
     /// The same of at most `limit` queues whose names come after `after`. There are more if the page is
@@ -1189,6 +1261,11 @@ impl Timers {
         after: Option<&QueueName>,
         limit: usize,
     ) -> Result<Vec<QueueCounts>, StoreError> {
+        if !self.hub.counts_all() {
+            let behind = |counts: &QueueCounts| after.is_none_or(|after| counts.queue > *after);
+            let counts = self.counts()?.into_iter();
+            return Ok(counts.filter(behind).take(limit).collect());
+        }
         let mut sums = Vec::new();
         // Nothing is known of a shard behind the last queue of a full page.
         let mut end: Option<QueueName> = None;
@@ -1211,7 +1288,8 @@ impl Timers {
     /// queues: those of which most is overdue come first, then those with the most dead timers, then the
     /// others in order of name.
     ///
-    /// Everything is a count that commits keep: neither the timers nor the queues are looked through.
+    /// Everything is a count that commits keep: neither the timers nor the queues are looked through. What is
+    /// overdue is that of the shards that are owned here.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -1285,6 +1363,13 @@ impl Timers {
             queue: queue.clone(),
             by_state: [0; 4],
         };
+        if !hub.counts_all() {
+            let all = self.counts()?;
+            let found = all.iter().filter(|it| it.queue == *queue);
+            found.for_each(|found| counts.add(found));
+            let overdue = hub.overdue_of(queue);
+            return Ok(QueueOverview { counts, overdue });
+        }
         for shard in hub.shards.all() {
             let found = hub.store.summary(shard, std::slice::from_ref(queue), 1)?;
             for found in found.queues.iter().filter(|it| it.queue == *queue) {
@@ -1564,6 +1649,24 @@ impl Hub {
         }
     }
 
+    /// The timer of that name, as the store has it.
+    fn find(&self, name: &TimerName) -> Result<Option<Record>, StoreError> {
+        self.store.get(self.shards.of(name), name)
+    }
+
+    /// The settings of a process that owns nothing, and knows others who do.
+    fn settings_of_others(&self) -> Arc<Settings> {
+        if !self.has_elsewhere() {
+            return Arc::default();
+        }
+        let found = self.store.settings(SettingsVersion::default());
+        let found = found.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the settings cannot be read");
+            None
+        });
+        found.map_or_else(Arc::default, Arc::new)
+    }
+
     /// A shard that is owned, if there is one.
     fn any_owned(&self) -> Shard {
         let owned = self.owned.read();
@@ -1584,7 +1687,7 @@ impl Hub {
         {
             return asked.refuse(TimerError::Unavailable { reason });
         }
-        if let Err(refused) = owned.take_in_or_hold(asked, holds) {
+        if let Err(refused) = owned.take_in(asked, holds) {
             match *refused {
                 (asked, TimerError::Closed) if self.is_lost(&owned) => {
                     self.ask_elsewhere(shard, asked);
@@ -1605,6 +1708,45 @@ impl Hub {
             Some(elsewhere) => shielded("the way elsewhere", || elsewhere.ask(shard, asked)),
             None => asked.refuse(TimerError::NotOwned { shard }),
         }
+    }
+
+    /// Whether this process owns the shard, and it works.
+    fn is_owned(&self, shard: Shard) -> bool {
+        let owned = self.owned.read();
+        owned
+            .get(&shard)
+            .is_some_and(|it| it.health() == Health::Running)
+    }
+
+    /// Whether the counts of the shard are the store's: nobody else is asked for them.
+    fn counts_itself(&self, shard: Shard) -> bool {
+        !self.has_elsewhere() || self.is_owned(shard)
+    }
+
+    fn counts_all(&self) -> bool {
+        self.shards.all().all(|shard| self.counts_itself(shard))
+    }
+
+    /// The counts of shards of others: from their owners, or else as they were saved last.
+    fn counts_of_others(&self, shards: &[Shard]) -> Result<Vec<Counted>, StoreError> {
+        let elsewhere = self.elsewhere.read().clone();
+        let asks = elsewhere.filter(|_| !shards.is_empty());
+        let mut told = asks.map_or_else(BTreeMap::new, |elsewhere| elsewhere.counts(shards));
+        let mut counted = Vec::with_capacity(shards.len());
+        for shard in shards {
+            if let Some(told) = told.remove(shard) {
+                counted.push(told);
+                continue;
+            }
+            let saved = self.store.saved_counts(*shard)?;
+            let exact = saved.is_none() && self.store.counts_are_exact(*shard);
+            let queues = match saved {
+                Some(saved) => saved,
+                None => self.store.counts(*shard)?,
+            };
+            counted.push(Counted { queues, exact });
+        }
+        Ok(counted)
     }
 
     fn has_elsewhere(&self) -> bool {

@@ -14,6 +14,7 @@ mod full_disk;
 mod halves;
 mod handlers;
 mod memory;
+mod nodes;
 mod overdue;
 mod recurring;
 mod runner;
