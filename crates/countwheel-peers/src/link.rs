@@ -1,0 +1,229 @@
+//! The connection to one peer: called when something waits, and again when it breaks.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use countwheel_time::Random;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::CloseReason;
+use crate::forwarder::{Inner, Peer};
+use crate::frame::{self, FRAME_MAX, Writing};
+use crate::hello::{HELLO_BYTES, Hello, SPOKEN, Standing};
+
+/// How long a connection may take to come to be.
+pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+/// How long nothing is sent before a frame asks whether the other side is there.
+const ASK_AFTER: Duration = Duration::from_secs(1);
+/// How long nothing may come.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Between two calls: grows, with a part left to chance, so that peers do not call together.
+const CALL_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+const BROKEN: &str = "the connection to the owner of the shard broke before it had answered";
+
+/// What frames go over.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Why there is no connection.
+pub(crate) struct Refused {
+    pub(crate) reason: CloseReason,
+    pub(crate) what: String,
+}
+
+impl Refused {
+    pub(crate) fn new(reason: CloseReason, what: impl fmt::Display) -> Self {
+        let what = format!("{what}");
+        Self { reason, what }
+    }
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        Self::new(reason_of(&error), error)
+    }
+}
+
+impl From<frame::FrameError> for Refused {
+    fn from(error: frame::FrameError) -> Self {
+        match error {
+            frame::FrameError::Ended(error) => error.into(),
+            error => Self::new(error.reason(), error),
+        }
+    }
+}
+
+/// What TLS says against the other side comes as an error of the stream.
+pub(crate) fn reason_of(error: &io::Error) -> CloseReason {
+    let source = error.get_ref();
+    match source.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>) {
+        true => CloseReason::Certificate,
+        false => CloseReason::Ended,
+    }
+}
+
+/// Calls the peer whenever something waits for it, until it is forgotten.
+pub(crate) async fn run(inner: Arc<Inner>, peer: Arc<Peer>) {
+    let mut random = Random::unseeded();
+    let mut pause = CALL_AGAIN.0;
+    loop {
+        while !peer.outbox.lock().has_waiting() {
+            if peer.is_forgotten.load(Ordering::Acquire) {
+                return;
+            }
+            peer.wake.notified().await;
+        }
+        let called = tokio::time::timeout(CONNECT_WITHIN, connect(&inner, &peer)).await;
+        let called = called.unwrap_or_else(|_| {
+            let what = "no connection in time";
+            Err(Refused::new(CloseReason::Silent, what))
+        });
+        let refused = match called {
+            Ok(stream) => {
+                pause = CALL_AGAIN.0;
+                peer.is_connected.store(true, Ordering::Relaxed);
+                let refused = talk(&inner, &peer, stream).await;
+                peer.is_connected.store(false, Ordering::Relaxed);
+                // What was sent has no answer any more.
+                let sent = peer.outbox.lock().broken();
+                sent.into_iter().for_each(|job| inner.unknown(job, BROKEN));
+                refused
+            }
+            Err(refused) => refused,
+        };
+        if peer.is_forgotten.load(Ordering::Acquire) {
+            return;
+        }
+        inner.counts.close(refused.reason);
+        tracing::warn!(
+            peer = %peer.address,
+            reason = %refused.reason,
+            what = refused.what,
+            "there is no connection to a node"
+        );
+        tokio::time::sleep(pause / 2 + random.micros_up_to(pause / 2)).await;
+        pause = (pause * 2).min(CALL_AGAIN.1);
+    }
+}
+
+async fn connect(inner: &Inner, peer: &Peer) -> Result<Box<dyn Stream>, Refused> {
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host(&peer.address).await?.collect();
+    if inner.config.tls.is_none()
+        && let Some(far) = addresses.iter().find(|to| !to.ip().is_loopback())
+    {
+        let what = format!("{far} is not on loopback, and there is no TLS");
+        return Err(Refused::new(CloseReason::NotLoopback, what));
+    }
+    let stream = TcpStream::connect(&addresses[..]).await?;
+    // A frame is complete: it leaves at once. If that fails, it is only slower.
+    stream.set_nodelay(true).unwrap_or_default();
+    let mut stream: Box<dyn Stream> = match &inner.config.tls {
+        None => Box::new(stream),
+        Some(tls) => {
+            let host = peer.address.rsplit_once(':').map_or("", |(host, _)| host);
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let name = ServerName::try_from(host.to_owned())
+                .map_err(|error| Refused::new(CloseReason::Certificate, error))?;
+            let connector = TlsConnector::from(Arc::clone(&tls.client));
+            Box::new(connector.connect(name, stream).await?)
+        }
+    };
+    let hello = Hello {
+        standing: Standing::Welcome,
+        versions: SPOKEN,
+        cluster: inner.config.cluster,
+        from: inner.config.me,
+        to: peer.id,
+    };
+    frame::write(&mut stream, &hello.write()).await?;
+    let reply = Hello::read(&frame::read(&mut stream, HELLO_BYTES).await?)?;
+    match reply.standing {
+        Standing::Version => {
+            let (ours, theirs) = (SPOKEN, reply.versions);
+            let what = format!(
+                "it speaks versions {} to {} of the protocol, this node {} to {}",
+                theirs.from, theirs.to, ours.from, ours.to
+            );
+            Err(Refused::new(CloseReason::Version, what))
+        }
+        Standing::Cluster => {
+            let what = "it is a node of another cluster";
+            Err(Refused::new(CloseReason::Cluster, what))
+        }
+        Standing::Welcome if reply.cluster == hello.cluster && reply.from == peer.id => Ok(stream),
+        Standing::Node | Standing::Welcome => {
+            let what = "another node, or another start of it, is there";
+            Err(Refused::new(CloseReason::Node, what))
+        }
+    }
+}
+
+/// Sends what waits and takes the answers, until either ends.
+async fn talk(inner: &Arc<Inner>, peer: &Peer, stream: Box<dyn Stream>) -> Refused {
+    let (reading, writing) = tokio::io::split(stream);
+    let ended = tokio::select! {
+        ended = take_answers(inner, peer, reading) => ended,
+        ended = send_asks(inner, peer, writing) => ended.map_err(Refused::from),
+    };
+    ended.err().unwrap_or_else(|| {
+        let what = "nothing was asked for long";
+        Refused::new(CloseReason::Ended, what)
+    })
+}
+
+async fn send_asks(
+    inner: &Inner,
+    peer: &Peer,
+    mut to: WriteHalf<Box<dyn Stream>>,
+) -> io::Result<()> {
+    loop {
+        let map = inner.owners.version();
+        let gathered = peer.outbox.lock().gather(inner.clock.now(), map);
+        if let Some((frame, asks)) = gathered {
+            inner.counts.frames_sent.add(1);
+            inner.counts.asked.add(asks);
+            frame::write(&mut to, &frame).await?;
+            continue;
+        }
+        if peer.is_forgotten.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let woken = tokio::time::timeout(ASK_AFTER, peer.wake.notified()).await;
+        if woken.is_err() {
+            frame::write(&mut to, &Writing::asks().finish()).await?;
+        }
+    }
+}
+
+async fn take_answers(
+    inner: &Arc<Inner>,
+    peer: &Peer,
+    from: ReadHalf<Box<dyn Stream>>,
+) -> Result<(), Refused> {
+    let mut from = BufReader::new(from);
+    loop {
+        let frame = tokio::time::timeout(SILENCE, frame::read(&mut from, FRAME_MAX)).await;
+        let frame = frame.map_err(|_| Refused::new(CloseReason::Silent, "no sign of life"))??;
+        let answers = frame::read_answers(&frame)?;
+        if !answers.is_empty() {
+            inner.counts.frames_received.add(1);
+        }
+        for answer in answers {
+            let job = peer.outbox.lock().answered(answer.id);
+            match (job, answer.body.answer()) {
+                (Some(job), Some(answer)) => job.answer(answer),
+                (Some(job), None) => inner.hold(job),
+                (None, _) => inner.counts.late.add(1),
+            }
+        }
+    }
+}
