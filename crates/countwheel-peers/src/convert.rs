@@ -304,7 +304,8 @@ impl<'a> WirePolicy<'a> {
         };
         Ok(Self {
             delays,
-            cap: settings.cap,
+            // A preset with another cap is none.
+            cap: settings.cap.filter(|_| settings.preset.is_none()),
             jitter,
             max_attempts: settings.max_attempts,
             max_age: settings.max_age,
@@ -539,10 +540,10 @@ impl<'a> WireError<'a> {
             TimerError::Unreadable { name, source } => Self::Unreadable {
                 queue: name.queue.as_str().into(),
                 key: name.key.as_str().into(),
-                problem: reason(source),
+                problem: reason(&source.finding().1),
             },
             TimerError::Store(error) => Self::Store {
-                reason: reason(error),
+                reason: reason(&error.finding().1),
             },
             TimerError::Setting(error) => Self::of_setting(error),
             TimerError::Policy(error) => Self::of_policy(error),

@@ -71,6 +71,8 @@ mod link;
 mod outbox;
 mod planted;
 mod server;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod wire;
 

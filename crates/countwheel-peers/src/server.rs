@@ -159,14 +159,14 @@ struct Connection {
 }
 
 /// An answer on its way out, with the room that its question took.
-struct Leaving {
+pub(crate) struct Leaving {
     bytes: Vec<u8>,
     responses: usize,
     rooms: Vec<Arc<OwnedSemaphorePermit>>,
 }
 
 /// What says that this node is here: an empty frame, once however often it was asked for.
-enum Going {
+pub(crate) enum Going {
     Answer(Leaving),
     Here,
 }
@@ -182,14 +182,7 @@ impl Connection {
         let (stream, from) = opened?;
         let (reading, writing) = tokio::io::split(stream);
         let (going, leaving) = mpsc::unbounded_channel();
-        let asked = Asked {
-            inner: Arc::clone(&self.inner),
-            from,
-            going,
-            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
-            bytes: Arc::new(Semaphore::new(BYTES_MAX as usize)),
-            says_here: Arc::new(AtomicBool::new(false)),
-        };
+        let asked = Asked::new(Arc::clone(&self.inner), from, going);
         let says_here = Arc::clone(&asked.says_here);
         let mut writing = std::pin::pin!(send_answers(&self.inner, leaving, says_here, writing));
         let ended = tokio::select! {
@@ -241,7 +234,7 @@ async fn open(inner: &Inner, stream: TcpStream) -> Result<(Box<dyn Stream>, Node
 }
 
 /// What one other node asks.
-struct Asked {
+pub(crate) struct Asked {
     inner: Arc<Inner>,
     from: NodeId,
     going: mpsc::UnboundedSender<Going>,
@@ -252,6 +245,21 @@ struct Asked {
 }
 
 impl Asked {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        from: NodeId,
+        going: mpsc::UnboundedSender<Going>,
+    ) -> Self {
+        Self {
+            inner,
+            from,
+            going,
+            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            bytes: Arc::new(Semaphore::new(BYTES_MAX as usize)),
+            says_here: Arc::new(AtomicBool::new(false)),
+        }
+    }
+
     async fn take_asks(&self, from: ReadHalf<Box<dyn Stream>>) -> Result<(), Refused> {
         let mut from = BufReader::new(from);
         loop {
@@ -279,7 +287,7 @@ impl Asked {
         }
     }
 
-    fn take(&self, ask: Ask, room: Vec<Arc<OwnedSemaphorePermit>>) {
+    pub(crate) fn take(&self, ask: Ask, room: Vec<Arc<OwnedSemaphorePermit>>) {
         let inner = &self.inner;
         inner.counts.answered.add(1);
         let (head, what) = (ask.head, ask.what);

@@ -1,0 +1,351 @@
+//! What is written comes back, is written as it always was, and anything else is refused.
+
+use std::time::Duration;
+
+use countwheel_cluster::NodeId;
+use countwheel_durable::{
+    Due, Precondition, Request, Response, RetryPolicy, SetOptions, TimerError, TimerName, Was,
+};
+use countwheel_time::Random;
+
+use super::samples;
+use crate::frame::{self, Encoded, FRAME_MAX, FrameError, Writing};
+use crate::hello::{HELLO_BYTES, Hello, SPOKEN, Standing, Versions};
+use crate::wire::{AskHead, REQUESTS_MAX, WireAnswer, WireBody};
+
+fn head(id: u64, what: &Encoded) -> AskHead {
+    AskHead {
+        id,
+        shard: 63,
+        map: 300,
+        left_ms: 15_000,
+        hops: 1,
+        is_batch: what.is_batch,
+        requests: what.requests,
+    }
+}
+
+fn frame_of(asked: &[(Vec<Request>, bool)]) -> Vec<u8> {
+    let mut frame = Writing::asks();
+    for (id, (requests, is_batch)) in (1..).zip(asked) {
+        let what = Encoded::of(requests, *is_batch).unwrap();
+        frame.ask(&head(id, &what), what.bytes());
+    }
+    frame.finish()
+}
+
+fn frame_of_answers(random: &mut Random) -> Vec<u8> {
+    let mut frame = Writing::answers();
+    for id in 0..random.below(9) {
+        let answer = samples::answer(random);
+        let body = WireBody::of(&answer);
+        frame.answer(&frame::answer(&WireAnswer { id, map: 3, body }));
+    }
+    frame.finish()
+}
+
+fn draw_asked(random: &mut Random) -> Vec<(Vec<Request>, bool)> {
+    let asks = 0..random.below(9);
+    let asked = asks.map(|_| match random.below(3) {
+        0 => {
+            let requests = 0..random.below(9);
+            (requests.map(|_| samples::request(random)).collect(), true)
+        }
+        _ => (vec![samples::request(random)], false),
+    });
+    asked.collect()
+}
+
+#[test]
+fn what_is_asked_comes_over_as_it_is() {
+    let random = &mut Random::new(1);
+    for _ in 0..3_000 {
+        let asked = draw_asked(random);
+        let read = frame::read_asks(frame_of(&asked)).unwrap();
+        assert_eq!(read.len(), asked.len());
+        for (ask, (requests, is_batch)) in read.iter().zip(&asked) {
+            let wire = ask.what.wire().unwrap().into_iter();
+            let found: Vec<_> = wire.map(|one| one.request().unwrap()).collect();
+            assert_eq!((&found, ask.what.is_batch), (requests, *is_batch));
+        }
+    }
+}
+
+#[test]
+fn what_is_answered_comes_over_as_it_is() {
+    let random = &mut Random::new(2);
+    for _ in 0..3_000 {
+        let answer = samples::answer(random);
+        let body = WireBody::of(&answer);
+        let bytes = frame::answer(&WireAnswer {
+            id: 7,
+            map: 3,
+            body,
+        });
+        let mut frame = Writing::answers();
+        frame.answer(&bytes);
+        let frame = frame.finish();
+        let read = frame::read_answers(&frame).unwrap().remove(0);
+        assert_eq!((read.id, read.map), (7, 3));
+        let read = read.body.answer().expect("it is no refusal of the shard");
+        assert_eq!(format!("{read:?}"), format!("{answer:?}"));
+    }
+}
+
+#[test]
+fn what_no_owner_has_done_is_said_to_be_so() {
+    let shard = countwheel_durable::store::Shard(3);
+    for error in [
+        TimerError::NotOwned { shard },
+        TimerError::ShardUnavailable { shard },
+        TimerError::Closed,
+    ] {
+        let answer = Err(countwheel_durable::BatchError { index: None, error });
+        assert!(WireBody::of(&answer).answer().is_none());
+    }
+    assert!(WireBody::Expired.answer().is_none());
+}
+
+#[test]
+fn a_policy_that_no_record_keeps_is_refused_before_it_is_sent() {
+    let request = Request::Set {
+        name: TimerName::new("orders", "a").unwrap(),
+        due: Due::In(Duration::ZERO),
+        policy: RetryPolicy::wechat().cap(Duration::from_secs(1)),
+        payload: Vec::new(),
+        precondition: Precondition::None,
+        options: SetOptions::default(),
+    };
+    let fire = Request::Fire {
+        name: TimerName::new("orders", "a").unwrap(),
+    };
+    let refused = Encoded::of(&[fire, request], true);
+    assert!(matches!(refused, Err((1, TimerError::Policy(_)))));
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whoever changes one of these has changed the protocol: nodes of two versions talk to each other.
+#[test]
+fn bytes_are_those_of_version_1() {
+    let name = || TimerName::from_text("tenant-7/orders", "42").unwrap();
+    let set = Request::Set {
+        name: name(),
+        due: Due::In(Duration::from_millis(1_500)),
+        policy: RetryPolicy::fixed(Duration::from_secs(3))
+            .max_attempts(5)
+            .unwrap(),
+        payload: b"close it".to_vec(),
+        precondition: Precondition::Absent,
+        options: SetOptions::default(),
+    };
+    let remove = Request::Remove {
+        name: name(),
+        precondition: Precondition::None,
+        only_pending: true,
+    };
+    let asked = [
+        (vec![set], false),
+        (vec![remove, Request::Fire { name: name() }], true),
+    ];
+    assert_eq!(hex(&frame_of(&asked)), GOLDEN_ASKS);
+
+    let mut frame = Writing::answers();
+    let due = countwheel_time::Timestamp::from_micros(1_700_000_000_000_000);
+    for (id, answer) in [
+        (1, Ok(vec![Response::Removed(Was::Pending { due })])),
+        (
+            2,
+            Err(countwheel_durable::BatchError {
+                index: Some(4),
+                error: TimerError::NotFound,
+            }),
+        ),
+    ] {
+        let body = WireBody::of(&answer);
+        frame.answer(&frame::answer(&WireAnswer { id, map: 300, body }));
+    }
+    assert_eq!(hex(&frame.finish()), GOLDEN_ANSWERS);
+
+    // Which number each error has: one in the middle would move those behind it.
+    let mut written = Vec::new();
+    for answer in samples::errors() {
+        let answer = Err(countwheel_durable::BatchError {
+            index: None,
+            error: answer,
+        });
+        let body = WireBody::of(&answer);
+        written.push(
+            frame::answer(&WireAnswer {
+                id: 0,
+                map: 0,
+                body,
+            })[4],
+        );
+    }
+    assert_eq!(hex(&written), GOLDEN_ERRORS);
+
+    let hello = Hello {
+        standing: Standing::Cluster,
+        versions: Versions { from: 1, to: 2 },
+        cluster: 0x0102_0304_0506_0708,
+        from: NodeId(0xa0),
+        to: NodeId(u128::MAX - 1),
+    };
+    assert_eq!(hex(&hello.write()), GOLDEN_HELLO);
+    assert_eq!(Hello::read(&hello.write()).unwrap(), hello);
+}
+
+const GOLDEN_ASKS: &str = "01013fac029875010001000f74656e616e742d372f6f7264657273023432010180cab5ee01020300000001050008636c6f7365206974010000023fac029875010102020f74656e616e742d372f6f72646572730234320001030f74656e616e742d372f6f7264657273023432";
+const GOLDEN_ANSWERS: &str = "0201ac020001028080f9c0c1c4820302ac0201010400";
+const GOLDEN_ERRORS: &str =
+    "000102030405050505060708090a0b0c0d0e101112131415161718191a1b1c1d1e1f20";
+const GOLDEN_HELLO: &str = "4357505202000100020102030405060708000000000000000000000000000000a0fffffffffffffffffffffffffffffffe";
+
+/// The same of every form that there is, as one number: FNV-1a over what is drawn.
+#[test]
+fn all_bytes_are_those_of_version_1() {
+    let random = &mut Random::new(4);
+    let mut sum = 0xcbf2_9ce4_8422_2325_u64;
+    for _ in 0..2_000 {
+        for byte in frame_of(&draw_asked(random)) {
+            sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        for byte in frame_of_answers(random) {
+            sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    assert_eq!(sum, GOLDEN_SUM, "{sum:#x}");
+}
+
+const GOLDEN_SUM: u64 = 0xad16ec5818a304f5;
+
+/// Bytes of no program and bytes that were damaged: an error or something else, and never more than the
+/// limits say.
+#[test]
+fn any_bytes_are_read_or_refused() {
+    let random = &mut Random::new(3);
+    for round in 0..20_000 {
+        let mut bytes = match round % 3 {
+            0 => (0..random.below(200))
+                .map(|_| samples::byte(random))
+                .collect(),
+            1 => frame_of(&draw_asked(random)),
+            _ => frame_of_answers(random),
+        };
+        for _ in 0..random.below(4) {
+            let place = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+            match random.below(3) {
+                0 => bytes.truncate(place),
+                1 if place < bytes.len() => bytes[place] = samples::byte(random),
+                _ => bytes.insert(place, 0xff),
+            }
+        }
+        if let Ok(answers) = frame::read_answers(&bytes) {
+            for answer in answers {
+                drop(answer.body.answer());
+            }
+        }
+        drop(Hello::read(&bytes));
+        if let Ok(asks) = frame::read_asks(bytes) {
+            for ask in asks {
+                let wire = ask.what.wire().expect("it was looked through");
+                assert_eq!(wire.len(), ask.what.requests as usize);
+                wire.into_iter().for_each(|one| drop(one.request()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_frame_of_few_bytes_does_not_stand_for_more_than_it_may() {
+    let nothing = Encoded::of(&[], true).unwrap();
+    let mut frame = Writing::asks();
+    for _ in 0..=REQUESTS_MAX {
+        frame.ask(&head(1, &nothing), &[]);
+    }
+    let frame = frame.finish();
+    assert!(frame.len() < FRAME_MAX);
+    let refused = frame::read_asks(frame);
+    assert!(matches!(refused, Err(FrameError::Malformed { .. })));
+
+    // A list of more items than there are bytes for.
+    let claims = [2, 7, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f];
+    let refused = frame::read_answers(&claims);
+    assert!(matches!(refused, Err(FrameError::Malformed { .. })));
+    // One with bytes for them: removed, dead, and that again and again.
+    let mut removed = vec![2, 7, 0, 0, 0xff, 0xff, 0xff, 0x03];
+    removed.resize(8 + 8_388_607, 4);
+    let refused = frame::read_answers(&removed);
+    assert!(matches!(refused, Err(FrameError::Malformed { .. })));
+}
+
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(future)
+}
+
+#[test]
+fn a_frame_has_at_most_its_limit() {
+    the_length_of_a_frame_is_not_believed();
+}
+
+pub(super) fn the_length_of_a_frame_is_not_believed() {
+    let read = |bytes: &[u8], limit| block_on(frame::read(&mut &*bytes, limit));
+    let mut fits = vec![0, 0, 0, 5];
+    fits.extend(b"fives");
+    assert_eq!(read(&fits, 5).unwrap(), b"fives");
+    assert!(matches!(
+        read(&fits, 4),
+        Err(FrameError::TooLong { bytes: 5 })
+    ));
+    assert!(matches!(read(&fits[..8], 5), Err(FrameError::Ended(_))));
+    assert!(matches!(
+        read(&[0xff; 4], FRAME_MAX),
+        Err(FrameError::TooLong { .. })
+    ));
+}
+
+#[test]
+fn a_frame_that_is_written_is_read() {
+    let mut written = Vec::new();
+    block_on(frame::write(&mut written, &[7; 200_000])).unwrap();
+    let read = block_on(frame::read(&mut &*written, FRAME_MAX));
+    assert_eq!(read.unwrap(), [7; 200_000]);
+}
+
+#[test]
+fn who_does_not_belong_here_is_told_why() {
+    a_stranger_is_not_welcome();
+}
+
+pub(super) fn a_stranger_is_not_welcome() {
+    let (me, other) = (NodeId(1), NodeId(2));
+    let hello = Hello {
+        standing: Standing::Welcome,
+        versions: SPOKEN,
+        cluster: 7,
+        from: other,
+        to: me,
+    };
+    assert_eq!(hello.judged_by(7, me), Standing::Welcome);
+    assert_eq!(hello.judged_by(8, me), Standing::Cluster);
+    assert_eq!(hello.judged_by(7, NodeId(3)), Standing::Node);
+    let later = Hello {
+        versions: Versions { from: 2, to: 3 },
+        ..hello
+    };
+    assert_eq!(later.judged_by(7, me), Standing::Version);
+    assert!(Hello::read(&hello.write()[..HELLO_BYTES - 1]).is_err());
+}
+
+#[test]
+fn two_versions_speak_the_latest_that_both_know() {
+    let versions = |from, to| Versions { from, to };
+    assert_eq!(versions(1, 2).common(versions(2, 3)), Some(2));
+    assert_eq!(versions(1, 3).common(versions(1, 2)), Some(2));
+    assert_eq!(versions(1, 1).common(versions(2, 3)), None);
+    assert_eq!(versions(3, 4).common(versions(1, 2)), None);
+}
