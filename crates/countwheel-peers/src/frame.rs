@@ -17,6 +17,8 @@ pub(crate) const FRAME_MAX: usize = 8 << 20;
 /// What begins a frame of questions, and one of answers.
 const ASKS: u8 = 1;
 const ANSWERS: u8 = 2;
+/// A frame by which a receiver asks for no more questions: it answers those that were sent.
+pub(crate) const GOODBYE: &[u8] = &[3];
 /// The longest question without its requests, or the longest answer without its responses.
 pub(crate) const HEAD_MAX: usize = 64;
 /// So much is read at a time: a length that lies costs no more.

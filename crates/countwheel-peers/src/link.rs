@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use countwheel_time::Random;
@@ -170,12 +170,13 @@ async fn connect(inner: &Inner, peer: &Peer) -> Result<Box<dyn Stream>, Refused>
 /// Sends what waits and takes the answers, until either ends.
 async fn talk(inner: &Arc<Inner>, peer: &Peer, stream: Box<dyn Stream>) -> Refused {
     let (reading, writing) = tokio::io::split(stream);
+    let is_leaving = AtomicBool::new(false);
     let ended = tokio::select! {
-        ended = take_answers(inner, peer, reading) => ended,
-        ended = send_asks(inner, peer, writing) => ended.map_err(Refused::from),
+        ended = take_answers(inner, peer, &is_leaving, reading) => ended,
+        ended = send_asks(inner, peer, &is_leaving, writing) => ended.map_err(Refused::from),
     };
     ended.err().unwrap_or_else(|| {
-        let what = "nothing was asked for long";
+        let what = "it stops, or nothing was asked of it for long";
         Refused::new(CloseReason::Ended, what)
     })
 }
@@ -183,11 +184,19 @@ async fn talk(inner: &Arc<Inner>, peer: &Peer, stream: Box<dyn Stream>) -> Refus
 async fn send_asks(
     inner: &Inner,
     peer: &Peer,
+    is_leaving: &AtomicBool,
     mut to: WriteHalf<Box<dyn Stream>>,
 ) -> io::Result<()> {
     loop {
+        let is_leaving = is_leaving.load(Ordering::Acquire);
+        if is_leaving && !peer.outbox.lock().has_sent() {
+            return Ok(());
+        }
         let map = inner.owners.version();
-        let gathered = peer.outbox.lock().gather(inner.clock.now(), map);
+        let gathered = match is_leaving {
+            true => None,
+            false => peer.outbox.lock().gather(inner.clock.now(), map),
+        };
         if let Some((frame, asks)) = gathered {
             inner.counts.frames_sent.add(1);
             inner.counts.asked.add(asks);
@@ -207,12 +216,18 @@ async fn send_asks(
 async fn take_answers(
     inner: &Arc<Inner>,
     peer: &Peer,
+    is_leaving: &AtomicBool,
     from: ReadHalf<Box<dyn Stream>>,
 ) -> Result<(), Refused> {
     let mut from = BufReader::new(from);
     loop {
         let frame = tokio::time::timeout(SILENCE, frame::read(&mut from, FRAME_MAX)).await;
         let frame = frame.map_err(|_| Refused::new(CloseReason::Silent, "no sign of life"))??;
+        if frame == frame::GOODBYE {
+            is_leaving.store(true, Ordering::Release);
+            peer.wake.notify_one();
+            continue;
+        }
         let answers = frame::read_answers(&frame)?;
         if !answers.is_empty() {
             inner.counts.frames_received.add(1);
@@ -224,6 +239,10 @@ async fn take_answers(
                 (Some(job), None) => inner.hold(job),
                 (None, _) => inner.counts.late.add(1),
             }
+        }
+        if is_leaving.load(Ordering::Acquire) {
+            // It may have been the last one.
+            peer.wake.notify_one();
         }
     }
 }

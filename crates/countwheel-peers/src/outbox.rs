@@ -160,6 +160,10 @@ impl Outbox {
         !self.waiting.is_empty()
     }
 
+    pub(crate) fn has_sent(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
     /// What waits, in one frame of bounded length, and how many questions those are. From here on it
     /// counts as sent. What has come to its deadline stays for [`overdue`](Self::overdue).
     pub(crate) fn gather(&mut self, now: Instant, map: u64) -> Option<(Vec<u8>, usize)> {

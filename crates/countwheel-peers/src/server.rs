@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as blocking;
@@ -165,10 +166,12 @@ pub(crate) struct Leaving {
     rooms: Vec<Arc<OwnedSemaphorePermit>>,
 }
 
-/// What says that this node is here: an empty frame, once however often it was asked for.
+/// What goes out: also an empty frame that says that this node is here, once however often it was asked.
 pub(crate) enum Going {
     Answer(Leaving),
     Here,
+    /// No more questions, please.
+    Goodbye,
 }
 
 impl Connection {
@@ -184,18 +187,23 @@ impl Connection {
         let (going, leaving) = mpsc::unbounded_channel();
         let asked = Asked::new(Arc::clone(&self.inner), from, going);
         let says_here = Arc::clone(&asked.says_here);
-        let mut writing = std::pin::pin!(send_answers(&self.inner, leaving, says_here, writing));
-        let ended = tokio::select! {
-            ended = asked.take_asks(reading) => ended,
-            ended = &mut writing => ended,
-            () = told(&mut self.stopped) => Ok(()),
-        };
-        if ended.is_ok() {
-            // It stops: those that were asked answer first. The channel ends with the last of them.
-            drop(asked);
-            drop(tokio::time::timeout(LAST_ANSWERS, writing).await);
+        let mut writing = pin!(send_answers(&self.inner, leaving, says_here, writing));
+        let mut taking = pin!(asked.take_asks(reading));
+        tokio::select! {
+            ended = &mut taking => return ended,
+            ended = &mut writing => return ended,
+            () = told(&mut self.stopped) => {}
         }
-        ended
+        // The caller sends no more, and closes when it has its answers.
+        asked.going.send(Going::Goodbye).unwrap_or_default();
+        let last = async {
+            tokio::select! {
+                ended = &mut taking => ended,
+                ended = &mut writing => ended,
+            }
+        };
+        let ended = tokio::time::timeout(LAST_ANSWERS, last).await;
+        ended.unwrap_or(Ok(()))
     }
 }
 
@@ -393,10 +401,12 @@ async fn send_answers(
 ) -> Result<(), Refused> {
     while let Some(first) = leaving.recv().await {
         let (mut frame, mut responses, mut rooms) = (Writing::answers(), 0, Vec::new());
+        let mut is_goodbye = false;
         let mut next = Some(first);
         while let Some(going) = next.take() {
             match going {
                 Going::Here => says_here.store(false, Ordering::Release),
+                Going::Goodbye => is_goodbye = true,
                 Going::Answer(leaving) => {
                     frame.answer(&leaving.bytes);
                     responses += leaving.responses;
@@ -412,6 +422,9 @@ async fn send_answers(
         }
         frame::write(&mut to, &frame.finish()).await?;
         drop(rooms);
+        if is_goodbye {
+            frame::write(&mut to, frame::GOODBYE).await?;
+        }
     }
     Ok(())
 }

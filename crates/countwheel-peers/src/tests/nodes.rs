@@ -293,6 +293,37 @@ fn a_stopped_server_lets_the_last_answers_leave() {
     assert!(PeerServer::start(owner.server.address(), &node.forwarder).is_ok());
 }
 
+/// What a hand-over before a restart is like.
+#[test]
+fn an_owner_that_stops_in_good_order_leaves_nothing_unknown() {
+    let first = Node::new(2, removed);
+    let second = Node::new(3, removed);
+    let node = Node::new(1, refuses);
+    node.believes(&first);
+    std::thread::scope(|scope| {
+        let (send, answers) = channel();
+        let forwarder = &node.forwarder;
+        scope.spawn(move || {
+            for number in 0..20_000 {
+                let (asked, answer) = asked(&number.to_string());
+                forwarder.ask(SHARD, asked);
+                send.send(answer).unwrap();
+            }
+        });
+        for (number, answer) in answers.iter().enumerate() {
+            if number == 2_000 {
+                first.server.stop();
+                node.believes(&second);
+            }
+            assert!(answer.recv_timeout(PATIENCE).unwrap().is_ok());
+        }
+    });
+    let counts = node.forwarder.counts();
+    assert_eq!((counts.unknown, counts.unavailable), (0, 0));
+    assert!(second.forwarder.counts().answered > 0);
+    assert!(first.forwarder.counts().answered >= 2_000);
+}
+
 #[test]
 fn without_tls_there_is_only_loopback() {
     let node = Node::new(1, refuses);
