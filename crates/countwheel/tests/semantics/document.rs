@@ -28,9 +28,10 @@ const PATTERNS: [&str; 12] = [
 ];
 
 /// The groups of the durable promises, numbered in the same way.
-const DURABLE: [&str; 26] = [
+const DURABLE: [&str; 27] = [
     "NEV", "ACK", "UNK", "DLV", "ORD", "RMV", "REV", "RET", "DED", "REC", "FAR", "SUS", "FUL",
-    "DMG", "DIR", "SNP", "SHD", "PGS", "CNF", "DRN", "LIM", "LST", "LAT", "HND", "WBH", "HTP",
+    "DMG", "DIR", "SNP", "SHD", "PGS", "FWD", "CNF", "DRN", "LIM", "LST", "LAT", "HND", "WBH",
+    "HTP",
 ];
 
 /// No fewer promises are in that document.
@@ -66,9 +67,10 @@ const LIBRARY: [&str; 3] = ["countwheel", "countwheel-patterns", "countwheel-tim
 const PROPERTIES: &str = "crates/countwheel-durable/src/store/conformance.rs";
 
 /// The crates in which mistakes are planted.
-const WITH_MISTAKES: [&str; 4] = [
+const WITH_MISTAKES: [&str; 5] = [
     "countwheel-durable",
     "countwheel-disk",
+    "countwheel-peers",
     "countwheel-postgres",
     "countwheel-sim",
 ];
