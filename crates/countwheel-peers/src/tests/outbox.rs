@@ -1,4 +1,4 @@
-//! An outbox against a list of what has become of each question.
+//! An outbox against a list that predicts the answer to each question.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
