@@ -58,6 +58,9 @@ pub struct PeersConfig {
     pub answer_within: Duration,
     /// How long to wait before a question that was refused is sent again. Default 50 ms.
     pub retry_after: Duration,
+    /// How long a peer may send nothing, or take nothing of what is sent; of one that asks this node, twice
+    /// as long. Five times within it each says that it is there. Default 5 s.
+    pub silence: Duration,
     /// How many requests may wait for one peer, sent or not. Default 16,384.
     pub max_waiting: usize,
     /// How long they may be together, as they are written. Default 64 MiB.
@@ -76,6 +79,7 @@ impl PeersConfig {
             tls: None,
             answer_within: Duration::from_secs(15),
             retry_after: Duration::from_millis(50),
+            silence: Duration::from_secs(5),
             max_waiting: 16_384,
             max_waiting_bytes: 64 << 20,
             max_connections: 256,

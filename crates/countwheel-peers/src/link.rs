@@ -20,10 +20,8 @@ use crate::hello::{HELLO_BYTES, Hello, SPOKEN, Standing};
 
 /// How long a connection may take to come to be.
 pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(3);
-/// How long nothing is sent before a frame asks whether the other side is there.
-const ASK_AFTER: Duration = Duration::from_secs(1);
-/// How long nothing may come.
-const SILENCE: Duration = Duration::from_secs(5);
+/// How often within the longest silence a frame asks whether the other side is there.
+const SIGNS: u32 = 5;
 /// Between two calls: grows, with a part left to chance, so that peers do not call together.
 const CALL_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -60,6 +58,25 @@ impl From<frame::FrameError> for Refused {
             error => Self::new(error.reason(), error),
         }
     }
+}
+
+/// Reads the next frame, which comes within that time.
+pub(crate) async fn read(
+    from: &mut (impl AsyncRead + Unpin),
+    within: Duration,
+) -> Result<Vec<u8>, Refused> {
+    let frame = tokio::time::timeout(within, frame::read(from, FRAME_MAX)).await;
+    Ok(frame.map_err(|_| Refused::new(CloseReason::Silent, "no sign of life"))??)
+}
+
+/// Writes a frame, which the other side takes within that time.
+pub(crate) async fn write(
+    to: &mut (impl AsyncWrite + Unpin),
+    frame: &[u8],
+    within: Duration,
+) -> Result<(), Refused> {
+    let written = tokio::time::timeout(within, frame::write(to, frame)).await;
+    Ok(written.map_err(|_| Refused::new(CloseReason::Silent, "it reads nothing"))??)
 }
 
 /// What TLS says against the other side comes as an error of the stream.
@@ -173,7 +190,7 @@ async fn talk(inner: &Arc<Inner>, peer: &Peer, stream: Box<dyn Stream>) -> Refus
     let is_leaving = AtomicBool::new(false);
     let ended = tokio::select! {
         ended = take_answers(inner, peer, &is_leaving, reading) => ended,
-        ended = send_asks(inner, peer, &is_leaving, writing) => ended.map_err(Refused::from),
+        ended = send_asks(inner, peer, &is_leaving, writing) => ended,
     };
     ended.err().unwrap_or_else(|| {
         let what = "it stops, or nothing was asked of it for long";
@@ -186,7 +203,7 @@ async fn send_asks(
     peer: &Peer,
     is_leaving: &AtomicBool,
     mut to: WriteHalf<Box<dyn Stream>>,
-) -> io::Result<()> {
+) -> Result<(), Refused> {
     loop {
         let is_leaving = is_leaving.load(Ordering::Acquire);
         if is_leaving && !peer.outbox.lock().has_sent() {
@@ -200,15 +217,17 @@ async fn send_asks(
         if let Some((frame, asks)) = gathered {
             inner.counts.frames_sent.add(1);
             inner.counts.asked.add(asks);
-            frame::write(&mut to, &frame).await?;
+            write(&mut to, &frame, inner.config.silence).await?;
             continue;
         }
         if peer.is_forgotten.load(Ordering::Acquire) {
             return Ok(());
         }
-        let woken = tokio::time::timeout(ASK_AFTER, peer.wake.notified()).await;
+        let sign = inner.config.silence / SIGNS;
+        let woken = tokio::time::timeout(sign, peer.wake.notified()).await;
         if woken.is_err() {
-            frame::write(&mut to, &Writing::asks().finish()).await?;
+            let frame = Writing::asks().finish();
+            write(&mut to, &frame, inner.config.silence).await?;
         }
     }
 }
@@ -221,8 +240,7 @@ async fn take_answers(
 ) -> Result<(), Refused> {
     let mut from = BufReader::new(from);
     loop {
-        let frame = tokio::time::timeout(SILENCE, frame::read(&mut from, FRAME_MAX)).await;
-        let frame = frame.map_err(|_| Refused::new(CloseReason::Silent, "no sign of life"))??;
+        let frame = read(&mut from, inner.config.silence).await?;
         if frame == frame::GOODBYE {
             is_leaving.store(true, Ordering::Release);
             peer.wake.notify_one();

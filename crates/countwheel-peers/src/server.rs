@@ -12,7 +12,7 @@ use countwheel_cluster::NodeId;
 use countwheel_durable::store::Shard;
 use countwheel_durable::{BatchError, Response};
 use parking_lot::Mutex;
-use tokio::io::{BufReader, ReadHalf, WriteHalf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
@@ -21,18 +21,19 @@ use crate::convert::is_elsewhere;
 use crate::forwarder::{HOPS_MAX, Inner, to_ask};
 use crate::frame::{self, Ask, Encoded, FRAME_MAX, Writing};
 use crate::hello::{HELLO_BYTES, Hello, SPOKEN, Standing};
-use crate::link::{CONNECT_WITHIN, Refused, Stream};
+use crate::link::{self, CONNECT_WITHIN, Refused, Stream};
 use crate::planted::planted;
 use crate::wire::{REQUESTS_MAX, WireAnswer, WireBody, WireError};
 use crate::{CloseReason, Forwarder, PeersError};
 
-/// How long nothing may come: who calls says each second that it is there.
-const SILENCE: Duration = Duration::from_secs(10);
 /// How long the frames of one connection may be together whose questions are not answered yet.
 const BYTES_MAX: u32 = 128 << 20;
 /// A frame takes the answers that are there until it is so long, or has so many responses.
 const GATHER_BYTES: usize = 1 << 20;
 const GATHER_RESPONSES: usize = 4_096;
+/// How much is read of who has no certificate of ours, and for how long.
+const LINGER_BYTES: u64 = 64 << 10;
+const LINGER: Duration = Duration::from_millis(500);
 /// How long answers may take to leave when it stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
@@ -213,7 +214,13 @@ async fn open(inner: &Inner, stream: TcpStream) -> Result<(Box<dyn Stream>, Node
         None => Box::new(stream),
         Some(tls) => {
             let acceptor = TlsAcceptor::from(Arc::clone(&tls.server));
-            Box::new(acceptor.accept(stream).await?)
+            match acceptor.accept(stream).into_fallible().await {
+                Ok(stream) => Box::new(stream),
+                Err((error, stream)) => {
+                    linger(stream).await;
+                    return Err(error.into());
+                }
+            }
         }
     };
     let hello = Hello::read(&frame::read(&mut stream, HELLO_BYTES).await?)?;
@@ -239,6 +246,17 @@ async fn open(inner: &Inner, stream: TcpStream) -> Result<(Box<dyn Stream>, Node
         Standing::Node => Refused::new(CloseReason::Node, "it calls another start of a node"),
     };
     Err(refused)
+}
+
+/// Lets the caller read why: what it has sent and nobody reads would take that away from it.
+async fn linger(mut stream: TcpStream) {
+    let rest = async {
+        stream.shutdown().await?;
+        let mut rest = stream.take(LINGER_BYTES);
+        tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
+    };
+    // If it does not come to an end, the caller knows less.
+    drop(tokio::time::timeout(LINGER, rest).await);
 }
 
 /// What one other node asks.
@@ -271,9 +289,7 @@ impl Asked {
     async fn take_asks(&self, from: ReadHalf<Box<dyn Stream>>) -> Result<(), Refused> {
         let mut from = BufReader::new(from);
         loop {
-            let frame = tokio::time::timeout(SILENCE, frame::read(&mut from, FRAME_MAX)).await;
-            let frame =
-                frame.map_err(|_| Refused::new(CloseReason::Silent, "no sign of life"))??;
+            let frame = link::read(&mut from, 2 * self.inner.config.silence).await?;
             let bytes = u32::try_from(frame.len()).unwrap_or(BYTES_MAX);
             let asks = frame::read_asks(frame)?;
             if asks.is_empty() {
@@ -420,10 +436,11 @@ async fn send_answers(
         if responses > 0 {
             inner.counts.frames_sent.add(1);
         }
-        frame::write(&mut to, &frame.finish()).await?;
+        let within = 2 * inner.config.silence;
+        link::write(&mut to, &frame.finish(), within).await?;
         drop(rooms);
         if is_goodbye {
-            frame::write(&mut to, frame::GOODBYE).await?;
+            link::write(&mut to, frame::GOODBYE, within).await?;
         }
     }
     Ok(())

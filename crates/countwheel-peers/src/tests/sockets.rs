@@ -67,14 +67,17 @@ fn accept(listener: &TcpListener) -> TcpStream {
 
 /// A node that asks whoever listens there.
 fn asker(answer_within: Duration) -> (Arc<Forwarder>, TcpListener) {
+    asker_of(PeersConfig {
+        answer_within,
+        ..PeersConfig::new(7, NodeId(1))
+    })
+}
+
+fn asker_of(config: PeersConfig) -> (Arc<Forwarder>, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let map = Arc::new(Map::default());
     let address = listener.local_addr().unwrap().to_string();
     map.give(SHARD, Some((OWNER, &address)));
-    let config = PeersConfig {
-        answer_within,
-        ..PeersConfig::new(7, NodeId(1))
-    };
     let here = Answers(|_, asked: Asked| asked.refuse(TimerError::NotOwned { shard: SHARD }));
     let clock = Arc::new(SystemClock::new());
     let forwarder = Forwarder::start(config, map, Arc::new(here), clock).unwrap();
@@ -181,11 +184,15 @@ fn answers_that_are_none_close_the_connection() {
 
 #[test]
 fn who_says_nothing_is_given_up() {
-    let (forwarder, listener) = asker(PATIENCE);
+    let config = PeersConfig {
+        silence: Duration::from_millis(300),
+        ..PeersConfig::new(7, NodeId(1))
+    };
+    let (forwarder, listener) = asker_of(config);
     let (asked, answer) = asked("a");
     forwarder.ask(SHARD, asked);
     let mut stream = accept(&listener);
-    read_asks(&mut stream).unwrap();
+    assert_eq!(read_asks(&mut stream).unwrap().len(), 1);
     // It is asked whether it is there, and does not say so.
     let unknown = answer.recv_timeout(PATIENCE).unwrap();
     assert!(
@@ -199,6 +206,35 @@ fn who_says_nothing_is_given_up() {
         frame::read_asks(read(&mut stream).unwrap()).unwrap().len(),
         0
     );
+}
+
+#[test]
+fn who_reads_no_answers_is_given_up() {
+    let config = PeersConfig {
+        silence: Duration::from_millis(200),
+        ..PeersConfig::new(7, OWNER)
+    };
+    let long = "x".repeat(900);
+    let here = Answers(move |_, asked: Asked| {
+        let reason = long.clone();
+        asked.refuse(TimerError::Unavailable { reason });
+    });
+    let owner = Node::of(config, here);
+    let mut stream = call(&owner, &hello(NodeId(1), OWNER));
+    read(&mut stream).unwrap();
+    let what = Encoded::of(&[fire("a")], false).unwrap();
+    let mut frame = Writing::asks();
+    for id in 0..1_000 {
+        frame.ask(&head(id, 60_000, 1, &what), what.bytes());
+    }
+    let frame = frame.finish();
+    let length = u32::try_from(frame.len()).unwrap().to_be_bytes();
+    let frame = [&length, &frame[..]].concat();
+    // It asks and asks, and so is not silent.
+    while stream.write_all(&frame).is_ok() {}
+    until("a close", || {
+        owner.forwarder.counts().closed(CloseReason::Silent) == 1
+    });
 }
 
 /// A node whose timers remove everything.
