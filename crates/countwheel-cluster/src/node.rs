@@ -1,0 +1,668 @@
+//! What drives a node: looks at the registry, takes shards and gives them away.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use countwheel_durable::store::Shard;
+use countwheel_durable::{Health, Loss, Timers};
+use countwheel_time::locks::{lock, whole};
+use countwheel_time::{Clock, Instant, Random, Timestamp};
+
+use crate::{
+    Action, ClusterClock, Control, Looked, Member, Node, NodeConfig, NodeId, Offset, Reason,
+    Registry, RegistryError, Standing, View, Why,
+};
+
+/// So many of the last events are kept.
+const EVENTS: usize = 100;
+
+/// What happened to a shard or to the node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub enum Happening {
+    /// The node has joined.
+    Joined,
+    /// It took a shard.
+    Takeover,
+    /// It gave a shard to another node.
+    HandOver,
+    /// It let go of a shard.
+    LetGo,
+    /// A shard was not its own any more.
+    Lost,
+    /// Something was not done.
+    Refusal,
+}
+
+impl Happening {
+    /// In a word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Joined => "joined",
+            Self::Takeover => "takeover",
+            Self::HandOver => "hand_over",
+            Self::LetGo => "let_go",
+            Self::Lost => "lost",
+            Self::Refusal => "refusal",
+        }
+    }
+}
+
+/// What happened to a shard or to this node, for people. See [`NodeHandle::events`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NodeEvent {
+    /// When, by the clock of the registry.
+    pub at: Timestamp,
+    /// What.
+    pub what: Happening,
+    /// Which shard, if it is about one.
+    pub shard: Option<Shard>,
+    /// The name of the node that had the shard; its id if it is gone.
+    pub from: Option<String>,
+    /// The name of the node that has it now, or was to have it.
+    pub to: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+/// What a node has counted since it was started.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct NodeCounts {
+    /// Shards that it took, by why it could.
+    pub takeovers: BTreeMap<Why, u64>,
+    /// Shards that it gave to others, by why.
+    pub hand_overs: BTreeMap<Reason, u64>,
+    /// How long all hand-overs took together, from the last start of the shard to its next owner's right.
+    pub handing_over: Duration,
+    /// Shards that were not its own any more.
+    pub lost: u64,
+    /// What was not done.
+    pub refusals: u64,
+    /// Looks at the registry that failed.
+    pub missed: u64,
+}
+
+/// Makes a process a node. See [`start`](Self::start).
+#[derive(Debug)]
+pub struct NodeRunner;
+
+/// A node that runs. Dropped, it looks at the registry no more, and its lease runs out.
+pub struct NodeHandle {
+    driver: Arc<Driver>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl NodeRunner {
+    /// Joins, and takes and gives shards from then on, until [`stop`](NodeHandle::stop). The clock is
+    /// the one that `timers` have: each look is a sample for it.
+    ///
+    /// # Errors
+    /// Those of [`Registry::join`].
+    pub fn start(
+        timers: Timers,
+        registry: Arc<dyn Registry>,
+        clock: Arc<ClusterClock>,
+        node: Node,
+        config: NodeConfig,
+    ) -> Result<NodeHandle, RegistryError> {
+        let givers = config.at_once;
+        let driver = Driver::join(timers, registry, clock, node, config)?;
+        let handle = NodeHandle {
+            driver: Arc::clone(&driver),
+            threads: Mutex::default(),
+        };
+        handle.spawn("countwheel-node", Driver::look_on);
+        handle.spawn("countwheel-takes", |driver| driver.work_on(Lane::Takes));
+        for _ in 0..givers {
+            handle.spawn("countwheel-gives", |driver| driver.work_on(Lane::Gives));
+        }
+        Ok(handle)
+    }
+}
+
+impl NodeHandle {
+    fn spawn(&self, name: &str, run: impl FnOnce(&Driver) + Send + 'static) {
+        let driver = Arc::clone(&self.driver);
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        match thread.spawn(move || run(&driver)) {
+            Ok(thread) => lock(&self.threads).push(thread),
+            // Without it the lease runs out, and others go on.
+            Err(error) => self
+                .driver
+                .note(Happening::Refusal, None, error.to_string()),
+        }
+    }
+
+    /// The id under which it has joined: another one after it had to join again.
+    #[must_use]
+    pub fn me(&self) -> NodeId {
+        self.driver.state().control.me()
+    }
+
+    /// What the registry had at the last look, and what this node did since then.
+    #[must_use]
+    pub fn view(&self) -> Arc<View> {
+        Arc::clone(&self.driver.state().view)
+    }
+
+    /// The owner of each shard that has one.
+    #[must_use]
+    pub fn map(&self) -> BTreeMap<Shard, NodeId> {
+        let view = self.view();
+        let owned = view.holdings.iter();
+        owned
+            .filter_map(|holding| Some((holding.shard, holding.owner?)))
+            .collect()
+    }
+
+    /// The owner of a shard, whether its lease goes on or not. `None` also if that has left.
+    #[must_use]
+    pub fn owner(&self, shard: Shard) -> Option<Member> {
+        let view = self.view();
+        let holding = view.holdings.iter().find(|it| it.shard == shard)?;
+        let mut members = view.members.iter();
+        let owner = members.find(|member| Some(member.node.id) == holding.owner);
+        owner.cloned()
+    }
+
+    /// Where each shard is to be, as of this view.
+    #[must_use]
+    pub fn placed(&self, view: &View) -> BTreeMap<Shard, NodeId> {
+        self.driver.state().control.placed(view)
+    }
+
+    /// The last 100 events, the latest first.
+    #[must_use]
+    pub fn events(&self) -> Vec<NodeEvent> {
+        self.driver.state().events.iter().rev().cloned().collect()
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn counts(&self) -> NodeCounts {
+        self.driver.state().counts.clone()
+    }
+
+    /// Whether the lease is believed: if not, no attempt leaves, and no request is done.
+    #[must_use]
+    pub fn is_lease_believed(&self) -> bool {
+        let now = self.driver.clock.boot();
+        self.driver.state().control.believes(now)
+    }
+
+    /// How far the clock of this machine is from that of the registry.
+    #[must_use]
+    pub fn offset(&self) -> Offset {
+        self.driver.clock.offset()
+    }
+
+    /// Hands all shards over, stops the timers and leaves, within `grace`. What could not be handed over
+    /// by then is free for others to take. Says how many attempts were left running.
+    pub fn stop(&self, grace: Duration) -> usize {
+        let driver = &*self.driver;
+        let until = driver.clock.boot() + grace;
+        driver.leave(until);
+        driver.wait_for_hand_overs(until);
+        driver.end();
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            thread.join().unwrap_or_default();
+        }
+        driver.finish(until)
+    }
+}
+
+impl fmt::Debug for NodeHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeHandle")
+            .field("me", &self.me())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for NodeHandle {
+    fn drop(&mut self) {
+        self.driver.end();
+    }
+}
+
+/// Which thread does it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lane {
+    Takes,
+    Gives,
+}
+
+impl Lane {
+    fn of(action: Action) -> Self {
+        match action {
+            Action::HandOver { .. } => Self::Gives,
+            _ => Self::Takes,
+        }
+    }
+}
+
+/// What the threads of a node share. None of it needs a thread of its own.
+struct Driver {
+    timers: Timers,
+    registry: Arc<dyn Registry>,
+    clock: Arc<ClusterClock>,
+    config: NodeConfig,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    control: Control,
+    node: Node,
+    ids: Random,
+    view: Arc<View>,
+    events: VecDeque<NodeEvent>,
+    counts: NodeCounts,
+    actions: VecDeque<Action>,
+    /// Until when a node that leaves hands over.
+    until: Option<Instant>,
+    is_over: bool,
+}
+
+impl Driver {
+    fn join(
+        timers: Timers,
+        registry: Arc<dyn Registry>,
+        clock: Arc<ClusterClock>,
+        node: Node,
+        config: NodeConfig,
+    ) -> Result<Arc<Self>, RegistryError> {
+        let sent = clock.boot();
+        let view = registry.join(&node, config.ttl)?;
+        let came = clock.boot();
+        let halves = (node.id.0 >> 64, node.id.0 & u128::from(u64::MAX));
+        let half = |half: u128| u64::try_from(half).unwrap_or_default();
+        let mut ids = Random::new(half(halves.0) ^ half(halves.1));
+        let control = Control::new(node.id, config.clone(), ids.draw());
+        let driver = Arc::new(Self {
+            timers,
+            registry,
+            clock,
+            config,
+            state: Mutex::new(State {
+                control,
+                node,
+                ids,
+                view: Arc::new(view.clone()),
+                events: VecDeque::new(),
+                counts: NodeCounts::default(),
+                actions: VecDeque::new(),
+                until: None,
+                is_over: false,
+            }),
+            changed: Condvar::new(),
+        });
+        let told = Arc::downgrade(&driver);
+        driver.timers.on_lost(move |shard, loss| {
+            if let Some(driver) = told.upgrade() {
+                driver.lost(shard, loss);
+            }
+        });
+        driver.joined(sent, came, view);
+        Ok(driver)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn joined(&self, sent: Instant, came: Instant, view: View) {
+        self.clock.sample(sent, came, view.now);
+        let here = self.here();
+        let mut state = self.state();
+        let (me, renewed) = (state.node.id, true);
+        let looked = Looked {
+            sent,
+            came,
+            renewed,
+        };
+        let actions = state.control.joined(me, looked, &view, &here);
+        state.saw(sent, view);
+        state.actions.extend(actions);
+        drop(state);
+        self.note(Happening::Joined, None, "the node has joined".to_owned());
+        self.changed.notify_all();
+    }
+
+    /// How the shards of this process stand.
+    fn here(&self) -> BTreeMap<Shard, Standing> {
+        let standing = |health| match health {
+            Health::Running => Standing::Works,
+            Health::Stopping => Standing::Stops,
+            Health::Stopped | Health::Lost(_) | Health::Failed(_) => Standing::Ended,
+        };
+        let owned = self.timers.owned().into_iter();
+        owned
+            .map(|(shard, health)| (shard, standing(health)))
+            .collect()
+    }
+
+    /// Looks until the end.
+    fn look_on(&self) {
+        loop {
+            let mut state = self.state();
+            loop {
+                if state.is_over {
+                    return;
+                }
+                let wait = state.control.next_look() - self.clock.boot();
+                if wait.is_zero() {
+                    break;
+                }
+                // The boot clock counts while the machine sleeps, and this does not.
+                let wait = wait.min(self.config.look);
+                state = whole(self.changed.wait_timeout(state, wait)).0;
+            }
+            drop(state);
+            self.look();
+        }
+    }
+
+    /// Looks once.
+    fn look(&self) {
+        let sent = self.clock.boot();
+        let renewed = self.state().control.renews(sent);
+        let looked = self.registry.look(renewed);
+        let came = self.clock.boot();
+        let actions = match looked {
+            Ok(view) => {
+                self.clock.sample(sent, came, view.now);
+                let here = self.here();
+                let mut state = self.state();
+                let looked = Looked {
+                    sent,
+                    came,
+                    renewed,
+                };
+                let actions = state.control.seen(looked, &view, &here);
+                state.saw(sent, view);
+                actions
+            }
+            Err(error) => {
+                let mut state = self.state();
+                state.counts.missed += 1;
+                state.control.missed(came, &error)
+            }
+        };
+        if actions.contains(&Action::Rejoin) {
+            return self.rejoin();
+        }
+        self.state().actions.extend(actions);
+        self.changed.notify_all();
+    }
+
+    /// Joins again, as another start.
+    fn rejoin(&self) {
+        let mut state = self.state();
+        if state.until.is_some() {
+            return;
+        }
+        let id = u128::from(state.ids.draw()) << 64 | u128::from(state.ids.draw());
+        let node = Node {
+            id: NodeId(id),
+            ..state.node.clone()
+        };
+        drop(state);
+        let sent = self.clock.boot();
+        match self.registry.join(&node, self.config.ttl) {
+            Ok(view) => {
+                let came = self.clock.boot();
+                self.state().node = node;
+                self.joined(sent, came, view);
+            }
+            Err(error) => {
+                let now = self.clock.boot();
+                self.state().control.missed(now, &error);
+                self.note(Happening::Refusal, None, error.to_string());
+            }
+        }
+    }
+
+    /// Does what is to be done until the end.
+    fn work_on(&self, lane: Lane) {
+        loop {
+            let mut state = self.state();
+            let action = loop {
+                if state.is_over {
+                    return;
+                }
+                if let Some(action) = state.next(lane) {
+                    break action;
+                }
+                state = whole(self.changed.wait(state));
+            };
+            drop(state);
+            self.act(action);
+        }
+    }
+
+    fn act(&self, action: Action) {
+        let Some(shard) = action.shard() else { return };
+        let is_done = match action {
+            Action::Take { shard, why } => self.take(shard, why),
+            Action::HandOver { shard, to, reason } => self.hand_over(shard, to, reason),
+            Action::LetGo { shard } => self.let_go(shard),
+            Action::End { shard } => {
+                self.timers.hand_over(shard, Duration::ZERO);
+                true
+            }
+            Action::Rejoin => false,
+        };
+        let now = self.clock.boot();
+        self.state().control.ended(now, shard, is_done);
+        self.changed.notify_all();
+    }
+
+    fn take(&self, shard: Shard, why: Why) -> bool {
+        match self.timers.take(shard) {
+            Ok(()) => {
+                let mut state = self.state();
+                let from = state.owner_name(shard);
+                let me = state.control.me();
+                state.now_owns(shard, Some(me));
+                *state.counts.takeovers.entry(why).or_default() += 1;
+                let event = NodeEvent {
+                    to: Some(state.node.name.clone()),
+                    from,
+                    ..self.event(Happening::Takeover, Some(shard), why.as_str().to_owned())
+                };
+                state.push(event);
+                true
+            }
+            Err(error) => {
+                self.note(Happening::Refusal, Some(shard), error.to_string());
+                false
+            }
+        }
+    }
+
+    fn hand_over(&self, shard: Shard, to: NodeId, reason: Reason) -> bool {
+        let began = self.clock.boot();
+        let until = self.state().until;
+        let grace = until.map_or(self.config.grace, |until| until - began);
+        self.timers.hand_over(shard, grace.min(self.config.grace));
+        let to = self.state().who_lives(to);
+        let given = self.registry.give(shard, to);
+        let took = self.clock.boot() - began;
+        match given {
+            Ok(true) => {
+                let mut state = self.state();
+                state.now_owns(shard, to);
+                *state.counts.hand_overs.entry(reason).or_default() += 1;
+                state.counts.handing_over += took;
+                let event = NodeEvent {
+                    from: Some(state.node.name.clone()),
+                    to: to.map(|to| state.name_of(to)),
+                    ..self.event(Happening::HandOver, Some(shard), reason.as_str().to_owned())
+                };
+                state.push(event);
+                true
+            }
+            Ok(false) => {
+                self.note(Happening::Lost, Some(shard), "another has it".to_owned());
+                false
+            }
+            Err(error) => {
+                self.note(Happening::Refusal, Some(shard), error.to_string());
+                false
+            }
+        }
+    }
+
+    fn let_go(&self, shard: Shard) -> bool {
+        self.timers.hand_over(shard, Duration::ZERO);
+        match self.registry.give(shard, None) {
+            Ok(is_given) => {
+                let reason = "it cannot be taken here".to_owned();
+                self.state().now_owns(shard, None);
+                self.note(Happening::LetGo, Some(shard), reason);
+                is_given
+            }
+            Err(error) => {
+                self.note(Happening::Refusal, Some(shard), error.to_string());
+                false
+            }
+        }
+    }
+
+    /// A scheduler has ended: its store says that the shard is not this node's.
+    fn lost(&self, shard: Shard, loss: &Loss) {
+        self.note(Happening::Lost, Some(shard), loss.to_string());
+    }
+
+    fn event(&self, what: Happening, shard: Option<Shard>, reason: String) -> NodeEvent {
+        NodeEvent {
+            at: self.clock.timestamp(),
+            what,
+            shard,
+            from: None,
+            to: None,
+            reason,
+        }
+    }
+
+    fn note(&self, what: Happening, shard: Option<Shard>, reason: String) {
+        let event = self.event(what, shard, reason);
+        self.state().push(event);
+    }
+
+    /// From now on everything is given away.
+    fn leave(&self, until: Instant) {
+        let mut state = self.state();
+        state.control.leave();
+        state.until = Some(until);
+        let name = state.node.name.clone();
+        drop(state);
+        if let Err(error) = self.registry.mark_draining(&name, true) {
+            // The others learn of it when they are given the shards.
+            self.note(Happening::Refusal, None, error.to_string());
+        }
+        self.changed.notify_all();
+    }
+
+    fn wait_for_hand_overs(&self, until: Instant) {
+        let mut state = self.state();
+        while state.control.has_to_give() && !state.is_over {
+            let left = until - self.clock.boot();
+            if left.is_zero() {
+                break;
+            }
+            let wait = left.min(self.config.look);
+            state = whole(self.changed.wait_timeout(state, wait)).0;
+        }
+    }
+
+    fn end(&self) {
+        self.state().is_over = true;
+        self.changed.notify_all();
+    }
+
+    /// Stops what is left and leaves.
+    fn finish(&self, until: Instant) -> usize {
+        let left = self.timers.stop(until - self.clock.boot());
+        if let Err(error) = self.registry.leave() {
+            // The lease runs out.
+            self.note(Happening::Refusal, None, error.to_string());
+        }
+        left
+    }
+}
+
+impl State {
+    /// The next that this thread is to do.
+    fn next(&mut self, lane: Lane) -> Option<Action> {
+        let mut actions = self.actions.iter();
+        let at = actions.position(|action| Lane::of(*action) == lane)?;
+        self.actions.remove(at)
+    }
+
+    /// Keeps what a look showed, but not of shards with which something was done since it was sent.
+    fn saw(&mut self, sent: Instant, mut view: View) {
+        for (new, known) in view.holdings.iter_mut().zip(&self.view.holdings) {
+            if new.shard == known.shard && self.control.is_outdated(new.shard, sent) {
+                new.clone_from(known);
+            }
+        }
+        self.view = Arc::new(view);
+    }
+
+    fn now_owns(&mut self, shard: Shard, owner: Option<NodeId>) {
+        let view = Arc::make_mut(&mut self.view);
+        let mut holdings = view.holdings.iter_mut();
+        if let Some(holding) = holdings.find(|holding| holding.shard == shard) {
+            holding.owner = owner;
+        }
+    }
+
+    fn owner_name(&self, shard: Shard) -> Option<String> {
+        let mut holdings = self.view.holdings.iter();
+        let owner = holdings.find(|it| it.shard == shard)?.owner?;
+        Some(self.name_of(owner))
+    }
+
+    fn name_of(&self, id: NodeId) -> String {
+        let mut members = self.view.members.iter();
+        let member = members.find(|member| member.node.id == id);
+        member.map_or_else(|| id.to_string(), |member| member.node.name.clone())
+    }
+
+    /// That node, if its lease goes on. A shard that nobody was given is free for the next.
+    fn who_lives(&self, id: NodeId) -> Option<NodeId> {
+        let mut members = self.view.members.iter();
+        let lives = members.any(|it| it.node.id == id && it.expires > self.view.now);
+        lives.then_some(id)
+    }
+
+    fn push(&mut self, event: NodeEvent) {
+        match event.what {
+            Happening::Lost => self.counts.lost += 1,
+            Happening::Refusal => self.counts.refusals += 1,
+            _ => {}
+        }
+        // What fails again for the same reason is one event.
+        let mut latest = self.events.iter().rev();
+        let latest = latest.find(|before| before.shard == event.shard);
+        let is_again = latest.is_some_and(|before| {
+            event.what == Happening::Refusal
+                && (before.what, &before.reason) == (event.what, &event.reason)
+        });
+        if is_again {
+            return;
+        }
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+}
