@@ -666,3 +666,6 @@ impl State {
         self.events.push_back(event);
     }
 }
+
+#[cfg(test)]
+mod tests;
