@@ -491,14 +491,23 @@ impl Driver {
         let began = self.clock.boot();
         let until = self.state().until;
         let grace = until.map_or(self.config.grace, |until| until - began);
-        self.timers.hand_over(shard, grace.min(self.config.grace));
-        let to = self.state().who_lives(to);
-        let given = self.registry.give(shard, to);
+        let grace = grace.min(self.config.grace);
+        // What is asked for about the shard waits until its next owner is known.
+        let given = self.timers.hand_over_and(shard, grace, |_| {
+            let to = self.state().who_lives(to);
+            let given = self.registry.give(shard, to);
+            if given == Ok(true) {
+                self.state().now_owns(shard, to);
+            }
+            (to, given)
+        });
+        let Some((to, given)) = given else {
+            return false;
+        };
         let took = self.clock.boot() - began;
         match given {
             Ok(true) => {
                 let mut state = self.state();
-                state.now_owns(shard, to);
                 *state.counts.hand_overs.entry(reason).or_default() += 1;
                 state.counts.handing_over += took;
                 let event = NodeEvent {
