@@ -17,6 +17,8 @@ const LEFT_AT_LEAST: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(100);
 /// After so many attempts in vain a node lets go of a shard that is its own.
 const TRIES: u32 = 3;
+/// For how long a node that let go of a shard leaves it to others.
+const OTHERS_FIRST: Duration = Duration::from_secs(10);
 /// The longest pause between two attempts to take the same shard.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -426,10 +428,10 @@ impl Control {
                 let pause = pause * (1 << known.failures.min(6));
                 known.pause = Some(now + pause.min(PAUSE_MAX));
             }
+            // What could not be let go is tried again sooner.
             Some(Action::LetGo { .. }) => {
-                let rest = self.config.rest;
-                let known = self.known(shard);
-                (known.failures, known.pause) = (0, Some(now + rest));
+                let pause = if is_done { OTHERS_FIRST } else { PAUSE_MAX };
+                (known.failures, known.pause) = (0, Some(now + pause));
             }
             _ => {}
         }

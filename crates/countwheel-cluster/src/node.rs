@@ -532,12 +532,13 @@ impl Driver {
     fn let_go(&self, shard: Shard) -> bool {
         self.timers.hand_over(shard, Duration::ZERO);
         match self.registry.give(shard, None) {
-            Ok(is_given) => {
-                let reason = "it cannot be taken here".to_owned();
+            Ok(true) => {
                 self.state().now_owns(shard, None);
+                let reason = "it cannot be taken here".to_owned();
                 self.note(Happening::LetGo, Some(shard), reason);
-                is_given
+                true
             }
+            Ok(false) => false,
             Err(error) => {
                 self.note(Happening::Refusal, Some(shard), error.to_string());
                 false

@@ -6,7 +6,8 @@
 //! no timer is early; accepted = done + removed + dead + pending, as sets; no attempt starts after
 //! an accepted remove; every acknowledged change survives a crash. [`world::run`] runs a seed,
 //! [`year::run`] a year of real departures, [`ages::run`] a day at full load and a hundred years,
-//! [`shards::run`] nodes that take the shards of one store from each other.
+//! [`shards::run`] nodes that take the shards of one store from each other, [`nodes::run`] nodes that find
+//! each other in a registry and share them.
 //!
 //! The window of the durable engine is sorted maps by queue, and no wheel: the far end of it is given
 //! up when memory is used up, time goes back when the wall clock does, and the entries of a queue are
@@ -28,6 +29,7 @@ mod failure;
 pub mod idle;
 pub mod machine;
 pub mod model;
+pub mod nodes;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 mod random;

@@ -144,6 +144,8 @@ enum Command {
     /// Let nodes take the shards of one store from each other, between the halves of their turns and
     /// with clocks of their own, and see that nothing is lost, early or handed out twice.
     Shards(prove::Shards),
+    /// Run worlds of nodes that find each other in a registry and share the shards of one store.
+    Nodes(prove::Nodes),
     /// Put data directories together of copies of different times, and see that each is complete
     /// when it is opened, or refused and unchanged.
     Copies(prove::Copies),
@@ -287,6 +289,7 @@ fn main() -> ExitCode {
         Command::Bytes(bytes) => bytes.run(),
         Command::Rot(rots) => rots.run(),
         Command::Shards(shards) => shards.run(),
+        Command::Nodes(nodes) => nodes.run(),
         Command::Copies(copies) => copies.run(),
         Command::Histories(histories) => histories.run(),
         Command::Sabotage(sabotages) => sabotages.run(),

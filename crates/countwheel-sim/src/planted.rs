@@ -3,18 +3,21 @@
 use std::fmt;
 use std::panic::catch_unwind;
 
+use countwheel_cluster::PlantedBug as InNodes;
 use countwheel_disk::PlantedBug as InDisk;
 use countwheel_durable::PlantedBug as InEngine;
 use countwheel_postgres::PlantedBug as InPostgres;
 
 use crate::machine::{Kind, Machine};
+use crate::nodes;
 use crate::panic_text;
 use crate::rot;
 use crate::shards;
 use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, removed, scrub, starts};
 use crate::world::{self, Options};
 
-/// A mistake of the product: of the engine, of the store on a disk or of the store in a PostgreSQL.
+/// A mistake of the product: of the engine, of the store on a disk, of the store in a PostgreSQL, or of
+/// the nodes of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PlantedBug {
     /// Of the engine. The store on a disk makes the one of the same name with it.
@@ -23,6 +26,8 @@ pub enum PlantedBug {
     Disk(InDisk),
     /// Of the store in a PostgreSQL.
     Postgres(InPostgres),
+    /// Of the nodes of a cluster.
+    Nodes(InNodes),
 }
 
 impl PlantedBug {
@@ -32,7 +37,8 @@ impl PlantedBug {
         let of_disk = InDisk::ALL.iter().copied().map(Self::Disk);
         let is_new = |bug: &Self| Self::named_in(InEngine::ALL, &bug.name()).is_none();
         let of_postgres = InPostgres::ALL.iter().copied().map(Self::Postgres);
-        of_engine.chain(of_disk.filter(is_new)).chain(of_postgres)
+        let of_engine = of_engine.chain(of_disk.filter(is_new));
+        of_engine.chain(of_postgres).chain(IN_NODES)
     }
 
     /// The one of that name.
@@ -57,6 +63,7 @@ impl fmt::Debug for PlantedBug {
             Self::Engine(bug) => bug.fmt(f),
             Self::Disk(bug) => bug.fmt(f),
             Self::Postgres(bug) => bug.fmt(f),
+            Self::Nodes(bug) => bug.fmt(f),
         }
     }
 }
@@ -67,6 +74,7 @@ pub fn plant(bug: Option<PlantedBug>) {
     countwheel_durable::plant(PlantedBug::named_in(InEngine::ALL, &name));
     countwheel_disk::plant(PlantedBug::named_in(InDisk::ALL, &name));
     countwheel_postgres::plant(PlantedBug::named_in(InPostgres::ALL, &name));
+    countwheel_cluster::plant(PlantedBug::named_in(InNodes::ALL, &name));
 }
 
 /// Those that show only where something cannot be read.
@@ -98,6 +106,9 @@ const IN_SHARDS: [PlantedBug; 7] = [
     PlantedBug::Disk(InDisk::LogTogetherUnfenced),
 ];
 
+/// Those of the nodes that a world of nodes finds. The sentences of their crate find all of them.
+const IN_NODES: [PlantedBug; 1] = [PlantedBug::Nodes(InNodes::NodesTakeUnsteady)];
+
 /// Those that have to be found there beside their own stage, and on which store.
 pub const ALSO_IN_SHARDS: [(PlantedBug, Option<Kind>); 4] = [
     (PlantedBug::Engine(InEngine::LineStartsAtWall), None),
@@ -128,7 +139,8 @@ impl Drop for Planted {
 
 /// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it is flushed, a
 /// start that has to be refused, files that are taken away while a store is open, files of two times, a store that is made, files made of changed
-/// recipes, damaged files and their repair, shards that change hands, or everything together.
+/// recipes, damaged files and their repair, shards that change hands, nodes that share them, or everything
+/// together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
     let name = format!("{bug:?}");
@@ -158,6 +170,9 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     }
     if IN_ROT.contains(&bug) {
         return "rot";
+    }
+    if matches!(bug, PlantedBug::Nodes(_)) {
+        return "nodes";
     }
     if IN_SHARDS.contains(&bug) || matches!(bug, PlantedBug::Postgres(_)) {
         return "shards";
@@ -197,6 +212,7 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
         "makings" => makings::run(seed).err(),
         "scrub" => scrub::run(seed).err(),
         "shards" => find_in_shards(bug, seed, kind_of(bug)),
+        "nodes" => find_in_nodes(bug, seed),
         _ => {
             let options = Options {
                 planted_bug: Some(bug),
@@ -225,4 +241,14 @@ pub fn find_in_shards(bug: PlantedBug, seed: u64, kind: Option<Kind>) -> Option<
     shards::run(seed, &options)
         .err()
         .map(|failure| failure.what)
+}
+
+/// Runs one seed of a world of nodes with the bug. What is wrong, if that is seen.
+#[must_use]
+pub fn find_in_nodes(bug: PlantedBug, seed: u64) -> Option<String> {
+    let options = nodes::Options {
+        planted_bug: Some(bug),
+        ..nodes::Options::default()
+    };
+    nodes::run(seed, &options).err().map(|failure| failure.what)
 }

@@ -12,7 +12,7 @@ use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
 use countwheel_sim::stores::{Tally, bytes, calls, copies, histories};
 use countwheel_sim::world::{self, Options};
-use countwheel_sim::{Failure, Random, panic_text, rot, shards};
+use countwheel_sim::{Failure, Random, nodes, panic_text, rot, shards};
 use countwheel_time::{Clock, SystemClock};
 use parking_lot::Mutex;
 
@@ -84,6 +84,23 @@ pub(crate) struct Shards {
     /// The store, by name, if it is not drawn.
     #[arg(long)]
     store: Option<String>,
+}
+
+/// What `sim nodes` takes.
+#[derive(Args)]
+pub(crate) struct Nodes {
+    /// How many seeds.
+    #[arg(long, default_value_t = 300)]
+    seeds: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+    /// For how many seconds each before everything works.
+    #[arg(long, default_value_t = 90)]
+    seconds: u64,
+    /// How many of the last things that happened to show if one fails.
+    #[arg(long, default_value_t = 60)]
+    log: usize,
 }
 
 /// What `sim copies` takes.
@@ -271,6 +288,35 @@ impl Rots {
         let sum = Mutex::new(rot::Report::default());
         let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
             let report = rot::run(seed)?;
+            sum.lock().add(&report);
+            Ok(())
+        });
+        failure.map_or(Ok(()), Err)?;
+        let took = clock.now().saturating_since(start);
+        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
+    }
+}
+
+impl Nodes {
+    pub(crate) fn run(&self) -> ExitCode {
+        let first = match first(&self.first_seed) {
+            Ok(first) => first,
+            Err(code) => return code,
+        };
+        let options = nodes::Options {
+            seconds: self.seconds,
+            log: self.log,
+            ..nodes::Options::default()
+        };
+        report(self.prove(first, &options), "nodes")
+    }
+
+    fn prove(&self, first: u64, options: &nodes::Options) -> Result<String, Box<Failure>> {
+        let clock = SystemClock::new();
+        let start = clock.now();
+        let sum = Mutex::new(nodes::Report::default());
+        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
+            let report = nodes::run(seed, options)?;
             sum.lock().add(&report);
             Ok(())
         });

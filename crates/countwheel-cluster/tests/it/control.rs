@@ -327,6 +327,21 @@ pub(crate) fn what_cannot_be_taken_is_let_go() {
     assert_eq!(all, [take, take, take, Action::LetGo { shard: Shard(0) }]);
 }
 
+/// The registry says no: it is tried again.
+pub(crate) fn what_cannot_be_let_go_is_tried_again() {
+    let mut paper = Paper::new(2, &[Some(1), Some(2)]);
+    paper.here.clear();
+    let mut tries = 0;
+    for _ in 0..200 {
+        for action in paper.look() {
+            tries += u64::from(matches!(action, Action::Take { .. }));
+            paper.ended(Shard(0), false);
+        }
+        paper.pass(LOOK);
+    }
+    assert!(tries > 9, "{tries}");
+}
+
 /// Nobody else could have it.
 pub(crate) fn the_only_node_lets_go_of_nothing() {
     let mut paper = Paper::new(1, &[Some(1)]);
@@ -456,6 +471,7 @@ pub(crate) mod sentences {
         a_look_from_before_says_nothing,
         what_ended_by_itself_is_taken_again,
         what_cannot_be_taken_is_let_go,
+        what_cannot_be_let_go_is_tried_again,
         the_only_node_lets_go_of_nothing,
         who_was_removed_joins_again_and_waits,
         joining_again_is_a_gap,
