@@ -17,7 +17,7 @@ use crate::pool::Pool;
 use crate::runner::{Common, Ended, Owned, is_handling, is_own_thread, shielded};
 use crate::store::{
     Cursor, Durability, Filter, OnDisk, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard,
-    Snapshot, Store, StoreError, Summary, no_snapshots,
+    Snapshot, Store, StoreError, Summary, Totals, no_snapshots,
 };
 
 use crate::together::Together;
@@ -1438,6 +1438,35 @@ impl Timers {
         all.chain(counted)
             .reduce(|sum, other| sum.with(&other))
             .unwrap_or_default()
+    }
+
+    /// The same of one shard; `None` if this process does not work on it.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel_durable::{Attempt, Config, Outcome, SystemClock, Timers};
+    /// # use countwheel_durable::store::{MemoryStore, Shard};
+    /// # let (store, clock) = (MemoryStore::new(1), Arc::new(SystemClock::new()));
+    /// # let handler = |_: &Attempt| Outcome::done();
+    /// let timers = Timers::open(store, handler, clock, Config::default())?;
+    /// assert_eq!(timers.stats_of(Shard::ONLY).map(|stats| stats.set), Some(0));
+    /// assert!(timers.stats_of(Shard(1)).is_none());
+    /// assert_eq!(timers.totals_of(Shard::ONLY)?.queues, 0);
+    /// # Ok::<(), countwheel_durable::store::StoreError>(())
+    /// ```
+    #[must_use]
+    pub fn stats_of(&self, shard: Shard) -> Option<Stats> {
+        let owned = self.hub.owned.read();
+        let owned = owned.get(&shard)?;
+        Some(owned.mailbox.stats.lock().clone())
+    }
+
+    /// How many timers one shard has in each state, whoever owns it. Reads the store; blocks.
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn totals_of(&self, shard: Shard) -> Result<Totals, StoreError> {
+        Ok(self.hub.store.summary(shard, &[], 0)?.totals)
     }
 
     /// Whether the store can be reached now. One on this machine always can; one in a database is asked

@@ -90,11 +90,13 @@ pub enum TroubleReason {
     TailLost,
     /// Somebody keeps an old snapshot of the database open, so that it gives no room back.
     OldSnapshot,
+    /// The clock of this machine and that of the database differ.
+    ClockOffset,
 }
 
 impl TroubleReason {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::UnreadableRecord,
         Self::UnreadableIndex,
         Self::RunLeftAlone,
@@ -104,6 +106,7 @@ impl TroubleReason {
         Self::ClockBehindCommits,
         Self::TailLost,
         Self::OldSnapshot,
+        Self::ClockOffset,
     ];
 
     /// The reason as a metric's label has it.
@@ -119,6 +122,7 @@ impl TroubleReason {
             Self::ClockBehindCommits => "clock_behind_commits",
             Self::TailLost => "tail_lost",
             Self::OldSnapshot => "old_snapshot",
+            Self::ClockOffset => "clock_offset",
         }
     }
 }
