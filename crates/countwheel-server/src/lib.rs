@@ -9,6 +9,7 @@ mod bodies;
 pub mod callers;
 pub mod cli;
 pub mod client;
+mod cluster;
 pub mod config;
 mod dashboard;
 pub mod deliver;

@@ -1,5 +1,7 @@
 //! The metrics for Prometheus. `docs/metrics.md` explains each of them.
 
+mod node;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
+pub(crate) use self::node::NodeFigures;
 use crate::VERSION;
 use crate::places::Figures;
 use crate::pool::Phases;
@@ -77,24 +80,42 @@ pub(crate) struct RequestLabels {
     pub(crate) status: u16,
 }
 
-/// All metrics as text, with the wall clock at `wall`. Without an `overview` of
-/// [`QUEUES_MAX`] queues, the store could not be read.
+/// What was seen for the metrics beside the timers' own numbers.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// The wall clock.
+    pub(crate) wall: Timestamp,
+    /// Of [`QUEUES_MAX`] queues; `None` if the store could not be read.
+    pub(crate) overview: Option<Overview>,
+    pub(crate) troubles: Vec<Trouble>,
+    pub(crate) scrub: Arc<Progress>,
+    pub(crate) callers: Callers,
+    /// Of a node of a cluster.
+    pub(crate) node: Option<NodeFigures>,
+}
+
+/// All metrics as text.
 pub(crate) fn text(
     timers: &Timers,
-    wall: Timestamp,
-    overview: Option<Overview>,
+    seen: Seen,
     requests: &Requests,
-    scrub: Arc<Progress>,
-    callers: Callers,
     form: Form,
 ) -> Result<String, fmt::Error> {
+    let Seen {
+        wall,
+        overview,
+        troubles,
+        scrub,
+        callers,
+        node,
+    } = seen;
     let mut registry = Registry::with_prefix("countwheel");
     registry.register("http_requests", "HTTP requests answered", requests.clone());
     registry.register_collector(Box::new(Engine {
         stats: timers.stats(),
         wall,
         healthy: timers.health() == Health::Running,
-        troubles: timers.troubles(),
+        troubles,
         is_reachable: timers.reach().is_ok(),
         is_counted: timers.counts_are_exact(),
         durability: timers.durability(),
@@ -103,6 +124,9 @@ pub(crate) fn text(
         callers,
         overview: overview.unwrap_or_default(),
     }));
+    if let Some(node) = node {
+        registry.register_collector(Box::new(node));
+    }
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(match form {

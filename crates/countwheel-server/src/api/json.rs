@@ -201,6 +201,13 @@ impl<'a> Field<'a> {
         }
     }
 
+    pub(crate) fn truth(&self) -> Result<bool, Problem> {
+        match self.kind() {
+            Kind::Bool => Ok(self.raw == "true"),
+            _ => Err(self.malformed("must be true or false")),
+        }
+    }
+
     pub(crate) fn elements(&self) -> Result<Vec<Field<'a>>, Problem> {
         let Kind::Array = self.kind() else {
             return Err(self.malformed("must be an array"));
@@ -242,13 +249,14 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 40] = [
+const KNOWN_NAMES: [&str; 42] = [
     "at",
     "body",
     "by",
     "cap",
     "content_type",
     "cron",
+    "dry_run",
     "every",
     "every_after",
     "exponential",
@@ -268,6 +276,7 @@ const KNOWN_NAMES: [&str; 40] = [
     "missed",
     "mode",
     "name",
+    "node",
     "op",
     "overlap",
     "preset",

@@ -1,5 +1,6 @@
 //! The HTTP API. Its contract is `docs/api.md`.
 
+mod cluster;
 mod drain;
 pub(crate) mod json;
 mod operate;
@@ -29,7 +30,7 @@ use axum::http::{
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use countwheel_durable::{self as durable, TimerError, Timers};
+use countwheel_durable::{self as durable, TimerError, Timers, Trouble};
 use countwheel_time::Clock;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -40,6 +41,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use self::problem::{Code, Problem};
 use self::snapshots::Snapshots;
 use crate::bodies::Bodies;
+use crate::cluster::Cluster;
 use crate::dashboard;
 use crate::echo::{self, Echo};
 use crate::framing::{Fault, HEAD_MAX_BYTES, HEADERS_MAX};
@@ -112,6 +114,8 @@ pub struct App {
     /// The memory for bodies.
     pub(crate) bodies: Arc<Bodies>,
     snapshots: Option<Snapshots>,
+    /// On a database, the nodes.
+    cluster: Option<Arc<Cluster>>,
     pub(crate) targets: Targets,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
@@ -179,6 +183,7 @@ impl App {
             metrics: Arc::new(Semaphore::new(METRICS_MAX)),
             bodies: Bodies::new(BODY_BYTES),
             snapshots: None,
+            cluster: None,
             targets: Targets::public(),
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
@@ -191,6 +196,28 @@ impl App {
     pub fn with_snapshots(mut self, directory: Option<PathBuf>) -> Self {
         self.snapshots = directory.map(Snapshots::new);
         self
+    }
+
+    /// The same API, of a node of a cluster.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "no service joins a cluster yet")
+    )]
+    #[must_use]
+    pub(crate) fn with_cluster(mut self, cluster: Option<Arc<Cluster>>) -> Self {
+        self.cluster = cluster;
+        self
+    }
+
+    /// What cannot be read or done, while everything else goes on.
+    pub(crate) fn troubles(&self) -> Vec<Trouble> {
+        let own = self.cluster().and_then(|cluster| cluster.trouble());
+        self.timers.troubles().into_iter().chain(own).collect()
+    }
+
+    /// The nodes, if this process is one.
+    pub(crate) fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.cluster.as_ref()
     }
 
     /// The same API, which takes timers for `targets`. Without it, those are
@@ -331,6 +358,13 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/queues/{queue}", post(drain::of_queue))
         .route("/v1/queues/{queue}/timers", get(timers::list))
         .route("/v1/queues/{queue}/timers/{key}", timer)
+        .route("/v1/cluster", get(cluster::glance))
+        .route("/v1/cluster/nodes", get(cluster::nodes))
+        .route("/v1/cluster/nodes/{name}/drain", post(cluster::drain))
+        .route("/v1/cluster/nodes/{name}/undrain", post(cluster::undrain))
+        .route("/v1/cluster/shards", get(cluster::shards))
+        .route("/v1/cluster/shards/{shard}/move", post(cluster::shift))
+        .route("/v1/cluster/rebalance", post(cluster::rebalance))
         .route("/v1/simulate", post(simulate::simulate))
         .route("/v1/snapshots", post(snapshots::make));
     if app.dev {

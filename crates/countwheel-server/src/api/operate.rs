@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::problem::{Code, Problem};
 use super::{App, answer};
-use crate::metrics::{self, Form};
+use crate::metrics::{self, Form, NodeFigures};
 use crate::time::format_time;
 
 #[derive(Serialize)]
@@ -51,7 +51,7 @@ impl Degraded {
 
 /// The answer of one that works: `well`, unless something is degraded.
 fn works(app: &App, headers: &HeaderMap, well: &'static str) -> Response {
-    let troubles = app.timers.troubles();
+    let troubles = app.troubles();
     let with_names = app.admits(headers);
     let degraded = troubles.iter();
     let mut degraded: Vec<_> = degraded.map(|one| Degraded::of(one, with_names)).collect();
@@ -95,6 +95,10 @@ pub(super) async fn readyz(
             Err(Problem::new(Code::Unavailable, reason))
         }
         Health::Running => {
+            if app.cluster().is_some_and(|cluster| !cluster.is_ready()) {
+                let detail = "this node has yet to take its shards";
+                return Err(Problem::new(Code::Unavailable, detail));
+            }
             let away = |error: StoreError| Problem::new(Code::StoreUnavailable, error.to_string());
             app.measure(move |timers| timers.reach().map_err(away))
                 .await?;
@@ -113,10 +117,20 @@ pub(super) async fn metrics(
     let scrub = app.scrub();
     let callers = app.callers();
     let wall = app.clock.timestamp();
+    let (cluster, troubles) = (app.cluster().cloned(), app.troubles());
     app.measure(move |timers| {
         // Without the store there are still the numbers of the process.
         let overview = timers.overview(metrics::QUEUES_MAX).ok();
-        let text = metrics::text(timers, wall, overview, &http, scrub, callers, form)
+        let node = cluster.map(|cluster| NodeFigures::of(&cluster, timers));
+        let seen = metrics::Seen {
+            wall,
+            overview,
+            troubles,
+            scrub,
+            callers,
+            node,
+        };
+        let text = metrics::text(timers, seen, &http, form)
             .map_err(|_| Problem::new(Code::Internal, "the metrics could not be written"))?;
         let content_type = HeaderValue::from_static(form.content_type());
         Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())

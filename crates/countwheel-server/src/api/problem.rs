@@ -51,7 +51,13 @@ pub(crate) enum Code {
     Unreadable,
     Unavailable,
     StoreUnavailable,
+    ShardUnavailable,
+    Unknown,
     StorageFull,
+    NoCluster,
+    UnknownNode,
+    NodeDraining,
+    LastNode,
 }
 
 impl Code {
@@ -119,7 +125,17 @@ impl Code {
                 S::SERVICE_UNAVAILABLE,
                 "Store unavailable",
             ),
+            Self::ShardUnavailable => (
+                "shard_unavailable",
+                S::SERVICE_UNAVAILABLE,
+                "Shard unavailable",
+            ),
+            Self::Unknown => ("unknown", S::SERVICE_UNAVAILABLE, "Outcome unknown"),
             Self::StorageFull => ("storage_full", S::INSUFFICIENT_STORAGE, "Storage full"),
+            Self::NoCluster => ("no_cluster", S::NOT_FOUND, "No cluster"),
+            Self::UnknownNode => ("unknown_node", S::NOT_FOUND, "Unknown node"),
+            Self::NodeDraining => ("node_draining", S::CONFLICT, "Node is drained"),
+            Self::LastNode => ("last_node", S::CONFLICT, "Last node"),
         }
     }
 }
@@ -208,7 +224,7 @@ impl IntoResponse for Problem {
             HeaderValue::from_static("application/problem+json"),
         );
         match self.code {
-            Code::Overloaded | Code::StoreUnavailable => {
+            Code::Overloaded | Code::StoreUnavailable | Code::ShardUnavailable => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Code::StorageFull => {
@@ -265,16 +281,18 @@ impl From<TimerError> for Problem {
             TimerError::SeveralShards { .. } => Code::BatchSpansShards,
             TimerError::Full => Code::Overloaded,
             TimerError::Unavailable { .. } => Code::StoreUnavailable,
+            TimerError::NotOwned { .. } => Code::ShardUnavailable,
             TimerError::StorageFull => Code::StorageFull,
             // The engine's own fault is told to the operator, not to the caller.
             TimerError::Store(cause) => return cause.into(),
             // The engine has logged which file it is.
             TimerError::Unreadable { .. } => Code::Unreadable,
             TimerError::Unknown(cause) => {
-                tracing::error!(%cause, "the store failed during a request");
+                tracing::error!(%cause, "the outcome of a request is not known");
                 return Self::new(
-                    Code::Unavailable,
-                    "the store failed; the outcome of the request is not known",
+                    Code::Unknown,
+                    "no answer came in time: what was asked is done whole or not at all. GET shows \
+                     which; a set of the same timer may be repeated",
                 );
             }
             TimerError::Name(cause) => return cause.clone().into(),
@@ -308,5 +326,74 @@ impl From<NameError> for Problem {
             _ => Code::InvalidKey,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const ALL: [Code; 34] = [
+        Code::Malformed,
+        Code::InvalidKey,
+        Code::InvalidQueue,
+        Code::Unauthorized,
+        Code::Forbidden,
+        Code::NotFound,
+        Code::MethodNotAllowed,
+        Code::Timeout,
+        Code::Conflict,
+        Code::Draining,
+        Code::Gone,
+        Code::RevisionMismatch,
+        Code::Exists,
+        Code::TooLarge,
+        Code::UriTooLong,
+        Code::HeadTooLarge,
+        Code::NotImplemented,
+        Code::UnsupportedMediaType,
+        Code::ExpectationFailed,
+        Code::Unschedulable,
+        Code::InvalidRetry,
+        Code::InvalidTarget,
+        Code::Overloaded,
+        Code::Internal,
+        Code::Unreadable,
+        Code::Unavailable,
+        Code::StoreUnavailable,
+        Code::ShardUnavailable,
+        Code::Unknown,
+        Code::StorageFull,
+        Code::NoCluster,
+        Code::UnknownNode,
+        Code::NodeDraining,
+        Code::LastNode,
+    ];
+
+    /// The rows `| status | `code`, … | when |` of the contract.
+    fn written() -> BTreeSet<(u16, String)> {
+        let text = include_str!("../../../../docs/api.md");
+        let (_, errors) = text.split_once("\n## Errors\n").expect("it is there");
+        let (errors, _) = errors.split_once("\n## ").expect("more follows");
+        let mut rows = BTreeSet::new();
+        for line in errors.lines().filter(|line| line.starts_with("| ")) {
+            let cells: Vec<_> = line.split(" | ").collect();
+            let Ok(status) = cells[0].trim_start_matches("| ").parse() else {
+                continue;
+            };
+            let codes = cells[1].split(", ").map(|code| code.trim_matches('`'));
+            rows.extend(codes.map(|code| (status, code.to_owned())));
+        }
+        rows
+    }
+
+    /// A code that only one of the two has is a caller that nobody told.
+    #[test]
+    fn the_contract_has_every_code_with_its_status() {
+        let parts = ALL.map(Code::parts);
+        let codes = parts.map(|(code, status, _)| (status.as_u16(), code.to_owned()));
+        assert_eq!(BTreeSet::from(codes), written());
     }
 }

@@ -97,6 +97,11 @@ fn segment(uri: &Uri, index: usize) -> &str {
     uri.path().split('/').nth(index).unwrap_or_default()
 }
 
+/// The same, decoded; `None` if it is not UTF-8.
+pub(crate) fn text_segment(uri: &Uri, index: usize) -> Option<Cow<'_, str>> {
+    decode(segment(uri, index))
+}
+
 fn key(encoded: &str) -> Result<Key, Problem> {
     let key =
         decode(encoded).ok_or_else(|| Problem::new(Code::InvalidKey, "the key is not UTF-8"))?;

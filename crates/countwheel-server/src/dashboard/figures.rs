@@ -32,13 +32,17 @@ pub(super) struct Figures {
 
 impl Figures {
     /// Takes all figures, as of `now`. Blocks.
-    pub(super) fn take(timers: &Timers, now: Timestamp) -> Result<Self, Problem> {
+    pub(super) fn take(
+        timers: &Timers,
+        troubles: Vec<Trouble>,
+        now: Timestamp,
+    ) -> Result<Self, Problem> {
         let overview = timers.overview(QUEUES_SHOWN);
         let overview = overview.map_err(|error| Problem::from(&error))?;
         Ok(Self {
             now,
             health: timers.health(),
-            troubles: timers.troubles(),
+            troubles,
             durability: timers.durability(),
             stats: timers.stats(),
             overdue: overview.overdue,

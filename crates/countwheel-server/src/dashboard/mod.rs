@@ -4,6 +4,7 @@
 //! [`figures`] has the data of the first page, [`text`] writes figures and foreign text, and each
 //! other module is a page. The markup is in `templates/`.
 
+mod cluster;
 mod dead;
 mod figures;
 mod now;
@@ -39,6 +40,7 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
 pub(crate) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/", get(now::show))
+        .route("/cluster", get(cluster::show))
         .route("/dead", get(dead::show))
         .route("/queue", get(queue::show))
         .route("/timer", get(timer::show))
@@ -74,6 +76,8 @@ struct Frame {
     needs_token: bool,
     /// Whether the figures are taken anew every few seconds.
     is_live: bool,
+    /// Whether this process is a node of a cluster.
+    has_cluster: bool,
 }
 
 impl Frame {
@@ -85,6 +89,7 @@ impl Frame {
             now: When::of(now, now),
             needs_token: app.needs_token(),
             is_live: false,
+            has_cluster: app.cluster().is_some(),
         }
     }
 }

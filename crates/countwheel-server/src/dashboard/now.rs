@@ -31,8 +31,9 @@ async fn page(app: &App, uri: &Uri) -> Result<Now, Problem> {
     frame.is_live = true;
     // The page asks for no token, so where one is needed it names no timer.
     let with_names = !app.needs_token();
+    let troubles = app.troubles();
     app.read(move |timers| {
-        let figures = Figures::take(timers, now)?;
+        let figures = Figures::take(timers, troubles, now)?;
         let letters = if with_names && figures.totals.of(StateKind::Dead) > 0 {
             dead::find(timers, None, DEAD_SHOWN)?.letters(now)
         } else {

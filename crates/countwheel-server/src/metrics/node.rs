@@ -1,0 +1,144 @@
+//! The metrics of a node of a cluster.
+
+use std::fmt;
+use std::time::Duration;
+
+use countwheel_durable::Timers;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::cluster::seen::{Seen, ShardState};
+use crate::cluster::{Cluster, Counted, Offset};
+
+/// What a node says of itself and of the shards, at one moment.
+#[derive(Debug)]
+pub(crate) struct NodeFigures {
+    seen: Seen,
+    counted: Counted,
+    offset: Offset,
+    lease_left: Duration,
+}
+
+impl NodeFigures {
+    pub(crate) fn of(cluster: &Cluster, timers: &Timers) -> Self {
+        let seen = cluster.seen(timers);
+        Self {
+            lease_left: seen.lease_left(),
+            counted: cluster.counted(),
+            offset: cluster.clock_offset(),
+            seen,
+        }
+    }
+
+    /// How many shards this process works on.
+    fn owned(&self) -> usize {
+        let here = self.seen.view.holdings.iter();
+        let here = here.filter(|holding| holding.owner == Some(self.seen.me));
+        here.filter(|holding| self.seen.state_of_shard(holding) == ShardState::Owned)
+            .count()
+    }
+}
+
+impl Collector for NodeFigures {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let counted = &self.counted;
+        for (name, help, value) in [
+            (
+                "handovers",
+                "Shards that this node gave to others",
+                counted.handovers,
+            ),
+            (
+                "fenced",
+                "Times another node was found to be the owner of a shard of this one",
+                counted.fenced,
+            ),
+        ] {
+            let counter = ConstCounter::new(value);
+            let metric = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
+            counter.encode(metric)?;
+        }
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let help = "Shards that this node took, by why it could";
+        let mut takeovers = encoder.encode_descriptor("takeovers", help, None, kind)?;
+        for (reason, count) in &counted.takeovers {
+            let counter = ConstCounter::new(*count);
+            counter.encode(takeovers.encode_family(&[("reason", *reason)])?)?;
+        }
+        let owned = u32::try_from(self.owned()).unwrap_or(u32::MAX);
+        for (name, help, value) in [
+            (
+                "shards_owned",
+                "Shards on which this node works",
+                f64::from(owned),
+            ),
+            (
+                "lease_remaining_seconds",
+                "How long the lease of this node goes on",
+                self.lease_left.as_secs_f64(),
+            ),
+            (
+                "clock_offset_seconds",
+                "How far the clock of this machine is ahead of that of the database",
+                self.offset.seconds(),
+            ),
+        ] {
+            let gauge = ConstGauge::new(value);
+            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(metric)?;
+        }
+        let kind = ConstGauge::new(0_i64).metric_type();
+        let help = "How each shard stands as this node sees it: 1 of its state";
+        let mut states = encoder.encode_descriptor("shard_state", help, None, kind)?;
+        for holding in &self.seen.view.holdings {
+            let shard = holding.shard.0.to_string();
+            let state = self.seen.state_of_shard(holding).as_str();
+            let labels = [("shard", shard.as_str()), ("state", state)];
+            ConstGauge::new(1_i64).encode(states.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::cluster::seen::tests::seen;
+
+    #[test]
+    fn a_node_has_no_series_by_shard_but_one_gauge() {
+        let mut registry = Registry::with_prefix("countwheel");
+        registry.register_collector(Box::new(NodeFigures {
+            lease_left: seen().lease_left(),
+            counted: Counted {
+                takeovers: [("free", 20), ("expired", 2)].into(),
+                handovers: 3,
+                fenced: 1,
+            },
+            offset: Offset { micros: -260_500 },
+            seen: seen(),
+        }));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("it fits");
+        for line in [
+            "countwheel_shards_owned 1.0",
+            "countwheel_lease_remaining_seconds 4.821",
+            "countwheel_clock_offset_seconds -0.2605",
+            "countwheel_takeovers_total{reason=\"expired\"} 2",
+            "countwheel_takeovers_total{reason=\"free\"} 20",
+            "countwheel_handovers_total 3",
+            "countwheel_fenced_total 1",
+            "countwheel_shard_state{shard=\"1\",state=\"taking\"} 1",
+            "countwheel_shard_state{shard=\"4\",state=\"free\"} 1",
+        ] {
+            let mut lines = text.lines();
+            assert!(lines.any(|written| written == line), "{line}\n{text}");
+        }
+        let by_shard = text.lines().filter(|line| line.contains("shard=\""));
+        assert_eq!(by_shard.count(), seen().view.holdings.len());
+    }
+}
