@@ -1,5 +1,7 @@
 //! A small client of our own HTTP API, in the words of the durable crate.
 
+mod cluster;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -22,6 +24,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+pub use self::cluster::{
+    ClusterDatabase, ClusterEvent, ClusterGlance, ClusterNode, ClusterNodes, ClusterShard,
+    ClusterShards, NodeCounts, NodeMarked, PlannedMove, Rebalanced, ShardCounts, ShardMoved,
+};
 use crate::api::{recurrence, retry, simulate};
 use crate::time::{format_time, parse_time};
 

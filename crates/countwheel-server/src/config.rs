@@ -19,6 +19,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::api::{BODY_BYTES, Token};
 use crate::callers::Proxies;
+use crate::cli;
 use crate::flow::Flow;
 use crate::guard::Targets;
 use crate::places::Limits;
@@ -213,9 +214,20 @@ impl DatabaseUse {
     }
 }
 
-/// `countwheel cluster`: what is done to a cluster's database.
+/// `countwheel cluster`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Cluster {
+    /// What is done to a cluster's database.
+    #[command(flatten)]
+    Tables(Tables),
+    /// What is asked of its nodes.
+    #[command(flatten)]
+    Nodes(cli::cluster::Cluster),
+}
+
+/// What is done to a cluster's database.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Tables {
     /// Make the tables of a cluster in a schema that has none
     Init {
         /// Where

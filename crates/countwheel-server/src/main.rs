@@ -24,7 +24,7 @@ enum Command {
     Serve(Serve),
     /// Make an empty store in a data directory that has none
     Init(Init),
-    /// Make, upgrade or acknowledge what a cluster has in a PostgreSQL
+    /// Make and upgrade the tables of a cluster in a PostgreSQL, and see to its nodes
     #[command(subcommand)]
     Cluster(Cluster),
     /// Check whether a PostgreSQL holds the store, in schemas of its own
@@ -60,7 +60,8 @@ fn main() -> ExitCode {
             args.log.start();
             maintain::init(&args)
         }
-        Command::Cluster(args) => maintain::cluster(&args),
+        Command::Cluster(Cluster::Nodes(command)) => cli::run(cli::Command::Cluster(command)),
+        Command::Cluster(Cluster::Tables(args)) => maintain::cluster(&args),
         Command::Conformance { database } => maintain::conformance(&database),
         Command::Check(args) => {
             args.log.start();

@@ -17,7 +17,7 @@ use countwheel_durable::store::{DiskError, StoreError};
 use countwheel_postgres::{PostgresStore, conformance};
 use serde_json::{Value, json};
 
-use crate::config::{Cluster, Database, Init, Log};
+use crate::config::{Database, Init, Log, Tables};
 
 const DAMAGED: u8 = 1;
 const FAILED: u8 = 2;
@@ -81,9 +81,9 @@ impl Anew {
 
 /// Runs a command on a cluster's database to its end.
 #[must_use]
-pub fn cluster(command: &Cluster) -> ExitCode {
+pub fn cluster(command: &Tables) -> ExitCode {
     let done = match command {
-        Cluster::Init {
+        Tables::Init {
             database,
             shards,
             keep_done,
@@ -98,7 +98,7 @@ pub fn cluster(command: &Cluster) -> ExitCode {
                 )
             })
         }
-        Cluster::Upgrade { database } => {
+        Tables::Upgrade { database } => {
             let options = database.options();
             PostgresStore::upgrade(&options).map(|(from, to)| {
                 let schema = &options.schema;
@@ -108,7 +108,7 @@ pub fn cluster(command: &Cluster) -> ExitCode {
                 }
             })
         }
-        Cluster::AcknowledgeLoss { database } => {
+        Tables::AcknowledgeLoss { database } => {
             let count = PostgresStore::acknowledge_losses(&database.options());
             count.map(|count| format!("{count} lost turns are acknowledged"))
         }

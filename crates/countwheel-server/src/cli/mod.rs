@@ -4,6 +4,7 @@
 //! no such timer; 3 the server cannot be reached; 124 a `watch` ran out of time.
 
 mod arguments;
+pub mod cluster;
 mod connection;
 mod drain;
 mod fire;
@@ -66,6 +67,9 @@ pub enum Command {
     Snapshot(snapshot::Snapshot),
     /// Replay a trace of set, move and remove, one JSON object a line, at any speed
     Replay(replay::ReplayFile),
+    /// Of `countwheel cluster`, what is asked of a node
+    #[command(skip)]
+    Cluster(cluster::Cluster),
 }
 
 /// Runs a command on the process's own output, and says how it went.
@@ -129,6 +133,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Simulate(simulate) => simulate.run(terminal),
         Command::Snapshot(snapshot) => snapshot.run(terminal).await,
         Command::Replay(replay) => replay.run(terminal).await,
+        Command::Cluster(cluster) => cluster.run(terminal).await,
     };
     match result {
         Ok(exit) => exit,

@@ -17,7 +17,7 @@ fn command(arguments: &[&str]) -> tokio::process::Command {
     command
 }
 
-async fn run(stub: &Stub, arguments: &[&str]) -> Output {
+pub(crate) async fn run(stub: &Stub, arguments: &[&str]) -> Output {
     let mut command = command(arguments);
     let output = command.env("COUNTWHEEL_SERVER", &stub.url).output();
     output.await.unwrap()
@@ -36,7 +36,7 @@ async fn run_with(stub: &Stub, arguments: &[&str], input: &str) -> Output {
 }
 
 /// Standard output, standard error and the exit code.
-fn told(output: &Output) -> (String, String, Option<i32>) {
+pub(crate) fn told(output: &Output) -> (String, String, Option<i32>) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (
         text(&output.stdout),

@@ -65,6 +65,8 @@ pub(crate) struct Inner {
     pub(crate) last_body: String,
     /// Whether there is no echo.
     pub(crate) no_echo: bool,
+    /// What is answered about a cluster, by path; nothing if it is none.
+    pub(crate) cluster: BTreeMap<&'static str, Value>,
     pub(crate) under_way: HashMap<String, usize>,
     pub(crate) most_under_way: usize,
     pub(crate) most_of_one_key: usize,
@@ -158,6 +160,9 @@ impl Stub {
         if path == "/echo" && self.inner().no_echo {
             return Ok(answer(404, &problem("no_route", "there is nothing here")));
         }
+        if path.starts_with("/v1/cluster") {
+            return Ok(self.of_cluster(&method, &path));
+        }
         let Some(key) = key else {
             return Ok(answer(200, &self.other(&path)));
         };
@@ -183,6 +188,15 @@ impl Stub {
         match fault {
             Fault::Overloaded => Ok(answer(429, &problem("overloaded", "too many"))),
             _ => Err(io::Error::other("dropped")),
+        }
+    }
+
+    fn of_cluster(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        let mut inner = self.inner();
+        inner.requests.push(format!("{method} {path}"));
+        match inner.cluster.get(path) {
+            Some(json) => answer(200, json),
+            None => answer(404, &problem("no_cluster", "this service is no node")),
         }
     }
 
