@@ -3,12 +3,14 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::uri::Authority;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use countwheel_disk::DiskOptions;
 use countwheel_durable::Config;
@@ -212,6 +214,182 @@ impl DatabaseUse {
         options.ca.clone_from(&self.store_ca);
         options
     }
+}
+
+/// This process as a node of a cluster: how it is called, and where others reach it.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Node of a cluster")]
+pub struct NodeUse {
+    /// How this node is called, unlike all others; host name and port unless given
+    #[arg(long, value_name = "NAME", requires = "store", value_parser = node_name)]
+    pub node_name: Option<String>,
+    /// Where callers and other nodes reach this one; the address of --listen unless given
+    #[arg(long, value_name = "HOST:PORT", requires = "store", value_parser = host_and_port)]
+    pub advertise: Option<HostPort>,
+    /// How long after its last sign of life a node loses its shards, from 2s to 60s
+    #[arg(long, value_name = "DURATION", default_value = "5s", requires = "store", value_parser = lease_ttl)]
+    pub lease_ttl: Duration,
+    /// How long running deliveries of a shard may take to end before another node has it
+    #[arg(long, value_name = "DURATION", default_value = "10s", requires = "store", value_parser = grace)]
+    pub hand_over_grace: Duration,
+    /// Where to listen for other nodes; port 0 takes any free one. Beyond this machine only with
+    /// --peer-cert, --peer-key and --peer-ca
+    #[arg(long, value_name = "ADDRESS", requires = "store", value_parser = listen)]
+    pub peer_listen: Option<SocketAddr>,
+    /// The certificate (PEM) that this node shows to other nodes
+    #[arg(long, value_name = "FILE", requires_all = ["peer_listen", "peer_key", "peer_ca"])]
+    pub peer_cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["peer_listen", "peer_cert", "peer_ca"])]
+    pub peer_key: Option<PathBuf>,
+    /// Certificates (PEM) that those of all nodes have to come from
+    #[arg(long, value_name = "FILE", requires_all = ["peer_listen", "peer_cert", "peer_key"])]
+    pub peer_ca: Option<PathBuf>,
+}
+
+/// The files with which nodes know each other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerFiles {
+    /// The certificate of this node.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// What the certificates of all nodes come from.
+    pub ca: PathBuf,
+}
+
+impl NodeUse {
+    /// The files with which nodes know each other, if they are given: all three or none.
+    #[must_use]
+    pub fn peer_files(&self) -> Option<PeerFiles> {
+        let file = |path: &Option<PathBuf>| path.clone();
+        Some(PeerFiles {
+            cert: file(&self.peer_cert)?,
+            key: file(&self.peer_key)?,
+            ca: file(&self.peer_ca)?,
+        })
+    }
+
+    /// Where other nodes are listened for: where it is said, else on loopback if callers are there as
+    /// well, else nowhere.
+    ///
+    /// # Errors
+    /// [`StartError::OpenPeers`] if other machines could say anything there.
+    pub fn peers(&self, callers: SocketAddr) -> Result<Option<SocketAddr>, StartError> {
+        let here = callers.ip().is_loopback();
+        let Some(listen) = self.peer_listen else {
+            return Ok(here.then_some(SocketAddr::new(callers.ip(), 0)));
+        };
+        if listen.ip().is_loopback() || self.peer_files().is_some() {
+            return Ok(Some(listen));
+        }
+        Err(StartError::OpenPeers { listen })
+    }
+
+    /// How this node is called that listens there.
+    #[must_use]
+    pub fn name(&self, listens: SocketAddr) -> String {
+        let named = self.node_name.clone();
+        named.unwrap_or_else(|| default_name(&host_name(), listens.port()))
+    }
+
+    /// Where callers reach this node that listens there.
+    #[must_use]
+    pub fn advertised(&self, listens: SocketAddr) -> HostPort {
+        let given = self.advertise.clone();
+        given.unwrap_or_else(|| HostPort::of(listens, &host_name()))
+    }
+
+    /// Where other nodes reach this one that listens for them there: by the host that it says.
+    #[must_use]
+    pub fn advertised_peers(&self, listens: SocketAddr) -> HostPort {
+        match &self.advertise {
+            Some(advertised) => HostPort {
+                host: advertised.host.clone(),
+                port: listens.port(),
+            },
+            None => HostPort::of(listens, &host_name()),
+        }
+    }
+}
+
+/// A host by its name or its address, and a port.
+///
+/// ```
+/// use countwheel_server::config::HostPort;
+///
+/// let at: HostPort = "db-2.example:7070".parse()?;
+/// assert_eq!((at.host.as_str(), at.port), ("db-2.example", 7070));
+/// assert_eq!("[::1]:7070".parse::<HostPort>()?.to_string(), "[::1]:7070");
+/// assert!("http://a:7070".parse::<HostPort>().is_err());
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostPort {
+    /// The host, as a URL has it: an address of IPv6 in brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl HostPort {
+    /// An address; `host` stands for one that means all of the machine's.
+    fn of(address: SocketAddr, host: &str) -> Self {
+        let port = address.port();
+        let host = match address.ip() {
+            ip if ip.is_unspecified() => host.to_owned(),
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        Self { host, port }
+    }
+}
+
+impl FromStr for HostPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "where a node is reached is such as timers-2.example:7070".to_owned();
+        let authority = text.parse::<Authority>().map_err(|_| wrong())?;
+        let port = authority.port_u16().filter(|port| *port > 0);
+        let is_bare = !text.contains('@') && !authority.host().is_empty();
+        let port = port.filter(|_| is_bare).ok_or_else(wrong)?;
+        let host = authority.host().to_owned();
+        Ok(Self { host, port })
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// How long the name of a node may be.
+const NODE_NAME_MAX: usize = 63;
+
+/// Whether a node may be called so.
+#[must_use]
+pub(crate) fn is_node_name(text: &str) -> bool {
+    (1..=NODE_NAME_MAX).contains(&text.len()) && text.chars().all(is_of_node_name)
+}
+
+fn is_of_node_name(character: char) -> bool {
+    character.is_ascii_alphanumeric() || "._-:".contains(character)
+}
+
+/// The name of a node that was given none.
+fn default_name(host: &str, port: u16) -> String {
+    let port = format!(":{port}");
+    let host = host.chars().take(NODE_NAME_MAX - port.len());
+    let host = host.map(|one| if is_of_node_name(one) { one } else { '-' });
+    host.chain(port.chars()).collect()
+}
+
+/// How this machine calls itself.
+fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
 }
 
 /// `countwheel cluster`.
@@ -566,6 +744,26 @@ fn scrub_interval(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn node_name(text: &str) -> Result<String, String> {
+    if is_node_name(text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "a node's name has 1 to {NODE_NAME_MAX} ASCII letters, digits and . _ - :"
+    ))
+}
+
+fn host_and_port(text: &str) -> Result<HostPort, String> {
+    text.parse()
+}
+
+fn lease_ttl(text: &str) -> Result<Duration, String> {
+    const ALLOWED: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(60);
+    parse_duration(text)
+        .filter(|ttl| ALLOWED.contains(ttl))
+        .ok_or_else(|| "a lease lasts from 2s to 60s".to_owned())
+}
+
 fn grace(text: &str) -> Result<Duration, String> {
     bounded(text, Duration::from_secs(3_600))
 }
@@ -577,4 +775,110 @@ fn bounded(text: &str, most: Duration) -> Result<Duration, String> {
             let most = crate::time::format_duration(most);
             format!("a duration is such as 30s or 1h 30m, at most {most}")
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser, Debug)]
+    struct Line {
+        #[arg(long)]
+        store: Option<String>,
+        #[command(flatten)]
+        node: NodeUse,
+    }
+
+    fn line(arguments: &[&str]) -> Result<NodeUse, String> {
+        let store = ["countwheel", "--store", "postgres://db/timers"];
+        let line = Line::try_parse_from(store.iter().chain(arguments));
+        line.map(|line| line.node)
+            .map_err(|error| error.to_string())
+    }
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn the_options_of_a_node_have_bounds() {
+        let longest = "n".repeat(NODE_NAME_MAX);
+        for good in [
+            &["--node-name", "db-2.example:7070"][..],
+            &["--node-name", &longest],
+            &["--lease-ttl", "2s"],
+            &["--lease-ttl", "60s"],
+            &["--advertise", "[::1]:7070"],
+        ] {
+            assert!(line(good).is_ok(), "{good:?}");
+        }
+        let too_long = "n".repeat(NODE_NAME_MAX + 1);
+        for bad in [
+            &["--node-name", ""][..],
+            &["--node-name", "a b"],
+            &["--node-name", "größe"],
+            &["--node-name", &too_long],
+            &["--lease-ttl", "1999ms"],
+            &["--lease-ttl", "61s"],
+            &["--advertise", "a"],
+            &["--advertise", "a:0"],
+            &["--advertise", "user@a:7070"],
+            &["--advertise", "http://a:7070"],
+            &[
+                "--peer-listen",
+                "127.0.0.1:0",
+                "--peer-cert",
+                "c",
+                "--peer-key",
+                "k",
+            ],
+            &["--peer-cert", "c", "--peer-key", "k", "--peer-ca", "a"],
+        ] {
+            assert!(line(bad).is_err(), "{bad:?}");
+        }
+        let alone = Line::try_parse_from(["countwheel", "--node-name", "a"]);
+        assert!(alone.is_err(), "a node is on a database");
+    }
+
+    #[test]
+    fn nodes_are_listened_for_beyond_loopback_only_with_certificates() {
+        let peers = |arguments: &[&str], callers| line(arguments).map(|it| it.peers(at(callers)));
+        let open = ["--peer-listen", "0.0.0.0:7071"];
+        assert!(matches!(
+            peers(&open, "127.0.0.1:7070"),
+            Ok(Err(StartError::OpenPeers { .. }))
+        ));
+        let files = ["--peer-cert", "c", "--peer-key", "k", "--peer-ca", "a"];
+        let known = [&open[..], &files].concat();
+        let Ok(Ok(Some(listen))) = peers(&known, "0.0.0.0:7070") else {
+            panic!("it is allowed");
+        };
+        assert_eq!(listen, at("0.0.0.0:7071"));
+        assert!(matches!(peers(&[], "0.0.0.0:7070"), Ok(Ok(None))));
+        let Ok(Ok(Some(listen))) = peers(&[], "127.0.0.1:7070") else {
+            panic!("they find each other on one machine");
+        };
+        assert_eq!(listen, at("127.0.0.1:0"));
+    }
+
+    #[test]
+    fn a_node_is_reached_where_it_says() {
+        let node = line(&["--advertise", "a.example:80", "--node-name", "a"]).expect("it is right");
+        let listens = at("0.0.0.0:7071");
+        assert_eq!(node.name(listens), "a");
+        assert_eq!(node.advertised(listens).to_string(), "a.example:80");
+        assert_eq!(node.advertised_peers(listens).to_string(), "a.example:7071");
+        let silent = line(&[]).expect("it is right");
+        let listens = at("[2001:db8::1]:7070");
+        assert_eq!(silent.advertised(listens).to_string(), "[2001:db8::1]:7070");
+        assert!(
+            is_node_name(&silent.name(listens)),
+            "{}",
+            silent.name(listens)
+        );
+        let long = default_name(&"h_ö".repeat(40), 65_535);
+        assert!(is_node_name(&long) && long.ends_with(":65535"), "{long}");
+    }
 }

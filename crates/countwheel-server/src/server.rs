@@ -78,6 +78,15 @@ pub enum StartError {
         /// The file.
         path: PathBuf,
     },
+    /// Other machines could say anything to this node.
+    #[error(
+        "{listen} can be reached from other machines: give --peer-cert, --peer-key and --peer-ca, or \
+         listen for other nodes on loopback"
+    )]
+    OpenPeers {
+        /// Where it should listen for other nodes.
+        listen: SocketAddr,
+    },
     /// What was given as a token is none.
     #[error("{origin} holds no token: one is printable ASCII without spaces")]
     Token {
@@ -133,7 +142,10 @@ impl StartError {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            Self::OpenToAll { .. } | Self::WeakToken { .. } | Self::TokenForAll { .. }
+            Self::OpenToAll { .. }
+                | Self::WeakToken { .. }
+                | Self::TokenForAll { .. }
+                | Self::OpenPeers { .. }
         )
     }
 }
