@@ -78,6 +78,9 @@ pub struct Serve {
     /// How the database is used
     #[command(flatten)]
     pub database: DatabaseUse,
+    /// This process as a node
+    #[command(flatten)]
+    pub node: NodeUse,
     /// Where to listen; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", value_parser = listen)]
     pub listen: SocketAddr,

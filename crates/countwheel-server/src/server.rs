@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use countwheel_cluster::{ClusterClock, Node, NodeConfig, NodeId, RegistryError};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{Durability, OnDisk, OpenFiles, Store, StoreError};
 use countwheel_durable::{Config, Health, Loss, StateKind, Timers};
-use countwheel_postgres::{PostgresError, PostgresOptions, PostgresStore};
+use countwheel_postgres::{PostgresError, PostgresOptions, PostgresRegistry, PostgresStore};
 use countwheel_time::{Clock, Instant, SystemClock};
 use rustix::fs::Access;
 use tokio::net::TcpListener;
@@ -25,8 +26,9 @@ use tokio::task::JoinSet;
 use crate::VERSION;
 use crate::accept;
 use crate::api::{App, Token, router};
+use crate::cluster::joined::{self, Joining};
 use crate::config::TOKEN_BITS;
-use crate::config::{Dev, Front, Serve};
+use crate::config::{Dev, Front, NodeUse, Serve};
 use crate::deliver::HttpHandler;
 use crate::descriptors::{self, Budget, TooLow};
 use crate::guard::Targets;
@@ -125,6 +127,9 @@ pub enum StartError {
     /// The database cannot be used.
     #[error(transparent)]
     Database(#[from] PostgresError),
+    /// This process cannot be a node of the cluster.
+    #[error(transparent)]
+    Cluster(#[from] RegistryError),
     /// The system refused something else.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -161,7 +166,7 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
             (Some(url), _) => {
                 let mut options = args.database.options(url.as_str());
                 options.keep_done = args.keep_done;
-                Place::Database(options)
+                Place::Database(options, Box::new(args.node.clone()))
             }
             (None, data) => Place::Directory {
                 data: data.clone().unwrap_or_default(),
@@ -223,7 +228,7 @@ enum Place {
         must_exist: bool,
         disk: DiskOptions,
     },
-    Database(PostgresOptions),
+    Database(PostgresOptions, Box<NodeUse>),
 }
 
 impl Place {
@@ -231,7 +236,7 @@ impl Place {
     fn files(&self) -> OpenFiles {
         match self {
             Self::Directory { data, .. } => descriptors::of_store(data),
-            Self::Database(options) => OpenFiles {
+            Self::Database(options, _) => OpenFiles {
                 // A connection, and what its thread waits with.
                 open: 0,
                 ahead: 4 * (options.lanes + options.readers),
@@ -249,7 +254,9 @@ impl Place {
             Self::Directory { data, disk, .. } => {
                 Opened::Directory(Box::new(DiskStore::open(&data, random()?, disk)?))
             }
-            Self::Database(options) => Opened::Database(Box::new(PostgresStore::open(&options)?)),
+            Self::Database(options, node) => {
+                Opened::Database(Box::new(PostgresStore::open(&options)?), *node)
+            }
         })
     }
 }
@@ -259,7 +266,7 @@ impl fmt::Display for Place {
         match self {
             Self::Directory { data, .. } => data.display().fmt(f),
             // The URL may have a password.
-            Self::Database(options) => write!(f, "schema {} of a PostgreSQL", options.schema),
+            Self::Database(options, _) => write!(f, "schema {} of a PostgreSQL", options.schema),
         }
     }
 }
@@ -267,14 +274,14 @@ impl fmt::Display for Place {
 /// A store, open.
 enum Opened {
     Directory(Box<DiskStore>),
-    Database(Box<PostgresStore>),
+    Database(Box<PostgresStore>, NodeUse),
 }
 
 impl Opened {
     fn files(&self) -> OpenFiles {
         match self {
             Self::Directory(store) => store.open_files(),
-            Self::Database(_) => OpenFiles::default(),
+            Self::Database(..) => OpenFiles::default(),
         }
     }
 
@@ -283,29 +290,69 @@ impl Opened {
         match self {
             Self::Directory(store) if store.was_made() => "store=made".to_owned(),
             Self::Directory(_) => "store=opened".to_owned(),
-            Self::Database(store) => {
-                let (shards, durability) = (store.shards().count(), store.durability());
+            Self::Database(store, _) => {
+                let durability = store.durability();
                 let durability = durability.map_or("unknown", Durability::as_str);
-                format!("store=postgres shards={shards} durability={durability}")
+                format!("store=postgres durability={durability}")
             }
         }
     }
 
-    /// Starts the schedulers.
+    /// The clock of the timers: nodes share that of the database.
+    fn clock(&self, machine: &Arc<dyn Clock>) -> Timekeeper {
+        match self {
+            Self::Directory(_) => Timekeeper::Machine(Arc::clone(machine)),
+            Self::Database(..) => {
+                Timekeeper::Cluster(Arc::new(ClusterClock::new(Arc::clone(machine))))
+            }
+        }
+    }
+
+    /// Starts the schedulers: of a directory all, of a database those of the shards that this node will take.
     fn timers(
         self,
         handler: HttpHandler,
         clock: Arc<dyn Clock>,
         config: Config,
-    ) -> Result<Timers, StoreError> {
+    ) -> Result<(Timers, Option<(PostgresRegistry, NodeUse)>), StoreError> {
         match self {
-            Self::Directory(store) => Timers::open(*store, handler, clock, config),
-            Self::Database(store) => {
-                let shards = store.shards();
-                Timers::open_divided(*store, shards, shards.all(), handler, clock, config)
+            Self::Directory(store) => Ok((Timers::open(*store, handler, clock, config)?, None)),
+            Self::Database(store, node) => {
+                let (shards, registry) = (store.shards(), store.registry());
+                let timers = Timers::open_divided(*store, shards, None, handler, clock, config)?;
+                Ok((timers, Some((registry, node))))
             }
         }
     }
+}
+
+/// What tells the time.
+enum Timekeeper {
+    Machine(Arc<dyn Clock>),
+    Cluster(Arc<ClusterClock>),
+}
+
+impl Timekeeper {
+    fn clock(&self) -> Arc<dyn Clock> {
+        match self {
+            Self::Machine(clock) => Arc::clone(clock),
+            Self::Cluster(clock) => Arc::<ClusterClock>::clone(clock),
+        }
+    }
+}
+
+/// What this process says of itself as a node that listens there.
+fn node(node: &NodeUse, listens: SocketAddr) -> Result<Node, StartError> {
+    let half = || random().map(u128::from);
+    Ok(Node {
+        id: NodeId(half()? << 64 | half()?),
+        name: node.name(listens),
+        api: format!("http://{}", node.advertised(listens)),
+        peers: None,
+        weight: 100,
+        version: VERSION.to_owned(),
+        zones: joined::zones(),
+    })
 }
 
 /// How long to wait before a lost shard is taken again, if that fails.
@@ -356,16 +403,20 @@ struct Service {
 
 impl Service {
     fn run(self) -> Result<ExitCode, StartError> {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let began = clock.now();
+        let machine: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let began = machine.now();
         let runtime = Runtime::new()?;
-        let result = runtime.block_on(self.run_on(&clock, began));
+        let result = runtime.block_on(self.run_on(&machine, began));
         // A name that is still being resolved holds up nobody.
         runtime.shutdown_timeout(Duration::from_millis(100));
         result
     }
 
-    async fn run_on(self, clock: &Arc<dyn Clock>, began: Instant) -> Result<ExitCode, StartError> {
+    async fn run_on(
+        self,
+        machine: &Arc<dyn Clock>,
+        began: Instant,
+    ) -> Result<ExitCode, StartError> {
         let mut signals = Signals::listen()?;
         // Before the store is touched: a port that is taken is the likeliest mistake.
         let listener = accept::listen(self.listen).map_err(|source| StartError::Listen {
@@ -389,12 +440,14 @@ impl Service {
         let data = self.place.to_string();
         let store = self.place.open()?;
         let (origin, files) = (store.origin(), store.files());
+        let timekeeper = store.clock(machine);
+        let clock = timekeeper.clock();
         let callers = self.front.limits();
         let budget = set_aside(limit, files, self.limits.max_in_flight, callers.connections)?;
         let handler = HttpHandler::with(
             Handle::current(),
             self.targets.clone(),
-            Arc::clone(clock),
+            Arc::clone(&clock),
             budget.lookups,
             budget.kept(),
         );
@@ -403,10 +456,31 @@ impl Service {
             max_in_flight: budget.attempts,
             ..self.limits.clone()
         };
-        let timers = store.timers(handler, Arc::clone(clock), limits)?;
+        let (timers, joining) = store.timers(handler, Arc::clone(&clock), limits)?;
+        let joined = match (joining, &timekeeper) {
+            (Some((registry, options)), Timekeeper::Cluster(clock)) => {
+                let joining = Joining {
+                    node: node(&options, address)?,
+                    config: NodeConfig {
+                        ttl: options.lease_ttl,
+                        grace: options.hand_over_grace,
+                        ..NodeConfig::default()
+                    },
+                    registry,
+                    clock: Arc::clone(clock),
+                };
+                tokio::select! {
+                    joined = joining.join(&timers) => Some(Arc::new(joined?)),
+                    _ = signals.next() => return Ok(ExitCode::SUCCESS),
+                }
+            }
+            _ => None,
+        };
 
         let (failed, mut failure) = mpsc::unbounded_channel();
-        retake(&timers, &failed);
+        if joined.is_none() {
+            retake(&timers, &failed);
+        }
         timers.on_failure(move |reason| {
             // Nobody listens any more if the service has stopped.
             failed.send(reason.to_owned()).unwrap_or_default();
@@ -414,10 +488,11 @@ impl Service {
         let with_token = self.token.is_some();
         let app = App::new(
             timers.clone(),
-            Arc::clone(clock),
+            Arc::clone(&clock),
             self.token.clone(),
             self.dev.is_some(),
         );
+        let app = app.with_cluster(joined.as_ref().map(|joined| Arc::clone(&joined.cluster)));
         let (allowed, may_snapshot) = (self.targets.to_string(), self.snapshots.is_some());
         let places = Places::new(budget.callers(files), callers);
         let app = app.with_connections(phases, Arc::clone(&places));
@@ -430,7 +505,7 @@ impl Service {
             let progress = app.scrub();
             upkeep.spawn(scrub::run(
                 timers.clone(),
-                Arc::clone(clock),
+                Arc::clone(&clock),
                 pace,
                 progress,
             ));
@@ -448,6 +523,13 @@ impl Service {
             stopped,
         ));
 
+        let mut asked = None;
+        if let Some(joined) = &joined {
+            tokio::select! {
+                () = joined.settle(&timers) => {}
+                (name, _) = signals.next() => asked = Some(name),
+            }
+        }
         let totals = timers.overview(0)?.totals;
         let pending = totals.of(StateKind::Pending) + totals.of(StateKind::Delivering);
         tracing::info!(
@@ -459,18 +541,26 @@ impl Service {
             snapshots = may_snapshot,
             "started"
         );
-        let took = clock.now().saturating_since(began).as_millis();
+        let took = machine.now().saturating_since(began).as_millis();
         if self.dev.is_some() {
             say(&banner(address, took, with_token));
         } else {
+            let node = joined.as_ref().map(|joined| {
+                let shards = timers.owned().len();
+                format!(" node={} shards={shards}", joined.cluster.name())
+            });
+            let node = node.unwrap_or_default();
             say(&format!(
-                "ready http://{address} pending={pending} opened_in_ms={took} {origin}"
+                "ready http://{address}{node} pending={pending} opened_in_ms={took} {origin}"
             ));
         }
 
-        let cause = tokio::select! {
-            (name, _) = signals.next() => Cause::Signal(name),
-            Some(reason) = failure.recv() => Cause::StoreFailed(reason),
+        let cause = match asked {
+            Some(name) => Cause::Signal(name),
+            None => tokio::select! {
+                (name, _) = signals.next() => Cause::Signal(name),
+                Some(reason) = failure.recv() => Cause::StoreFailed(reason),
+            },
         };
         let temporary = self.dev.as_ref().map(|data| data.0.clone());
         tokio::spawn(async move {
@@ -489,7 +579,10 @@ impl Service {
         }
         let grace = self.grace;
         let stopping = timers.clone();
-        let stopped = tokio::task::spawn_blocking(move || stopping.stop(grace));
+        let stopped = tokio::task::spawn_blocking(move || match joined {
+            Some(joined) => joined.stop(grace),
+            None => stopping.stop(grace),
+        });
         // A commit waits for a database that is away, for as long as that may be.
         let running = tokio::time::timeout(grace + STOP_AT_LAST, stopped).await;
         let Ok(running) = running else {

@@ -199,10 +199,6 @@ impl App {
     }
 
     /// The same API, of a node of a cluster.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "no service joins a cluster yet")
-    )]
     #[must_use]
     pub(crate) fn with_cluster(mut self, cluster: Option<Arc<Cluster>>) -> Self {
         self.cluster = cluster;

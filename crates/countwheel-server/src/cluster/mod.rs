@@ -1,5 +1,6 @@
 //! This process as a node of a cluster: what it sees of the others, and what an operator asks of all.
 
+pub(crate) mod joined;
 pub(crate) mod seen;
 pub(crate) mod wish;
 
@@ -40,6 +41,16 @@ pub(crate) struct Offset {
     pub(crate) micros: i64,
 }
 
+impl From<countwheel_cluster::Offset> for Offset {
+    fn from(offset: countwheel_cluster::Offset) -> Self {
+        let micros = i64::try_from(offset.size().as_micros()).unwrap_or(i64::MAX);
+        let is_behind = matches!(offset, countwheel_cluster::Offset::Behind(_));
+        Self {
+            micros: if is_behind { -micros } else { micros },
+        }
+    }
+}
+
 impl Offset {
     /// In seconds.
     pub(crate) fn seconds(self) -> f64 {
@@ -70,6 +81,8 @@ pub(crate) struct Counted {
 
 /// What makes this process a node: looks at the registry, takes shards and gives them away.
 pub(crate) trait Driver: Send + Sync {
+    /// Under which id this node has joined last.
+    fn me(&self) -> NodeId;
     /// What the registry had at the last look.
     fn view(&self) -> View;
     /// The clock of the registry now, or a moment before.
@@ -85,7 +98,6 @@ pub(crate) trait Driver: Send + Sync {
 
 /// This process as a node.
 pub(crate) struct Cluster {
-    me: NodeId,
     name: String,
     registry: Arc<dyn Registry>,
     driver: Arc<dyn Driver>,
@@ -93,23 +105,17 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "no service joins a cluster yet")
-    )]
-    pub(crate) fn new(
-        me: NodeId,
-        name: String,
-        registry: Arc<dyn Registry>,
-        driver: Arc<dyn Driver>,
-    ) -> Self {
+    pub(crate) fn new(name: String, registry: Arc<dyn Registry>, driver: Arc<dyn Driver>) -> Self {
         Self {
-            me,
             name,
             registry,
             driver,
             is_ready: AtomicBool::new(false),
         }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Whether this node has had its shards, or has seen that others have them.
@@ -118,10 +124,6 @@ impl Cluster {
     }
 
     /// From now on it is ready, also while shards change hands.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "no service joins a cluster yet")
-    )]
     pub(crate) fn say_ready(&self) {
         self.is_ready.store(true, Ordering::Relaxed);
     }
@@ -144,7 +146,7 @@ impl Cluster {
 
     fn seen_in(&self, view: View, timers: &Timers) -> Seen {
         Seen {
-            me: self.me,
+            me: self.driver.me(),
             name: self.name.clone(),
             now: self.driver.now().max(view.now),
             view,
@@ -274,6 +276,10 @@ pub(crate) mod tests {
     }
 
     impl Driver for Still {
+        fn me(&self) -> NodeId {
+            seen().me
+        }
+
         fn view(&self) -> View {
             self.view.lock().clone()
         }
@@ -306,7 +312,7 @@ pub(crate) mod tests {
         let seen = seen();
         let registry: Arc<dyn Registry> = Arc::<Still>::clone(&still);
         let driver: Arc<dyn Driver> = Arc::<Still>::clone(&still);
-        let cluster = Cluster::new(seen.me, seen.name, registry, driver);
+        let cluster = Cluster::new(seen.name, registry, driver);
         (still, Arc::new(cluster))
     }
 
