@@ -447,6 +447,12 @@ impl PostgresStore {
         self.cluster.shards
     }
 
+    /// The number that was drawn when the cluster was made.
+    #[must_use]
+    pub fn cluster_id(&self) -> u64 {
+        self.cluster.id
+    }
+
     /// Whether a part of a key in braces decides alone in which shard its timer is. In a cluster that was made
     /// before there were nodes, the whole key does.
     #[must_use]

