@@ -21,6 +21,7 @@ use crate::store::{
 };
 
 use crate::together::Together;
+use crate::trouble::Noticed;
 use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
 use crate::{
     Asked, BatchError, Budget, Config, Counted, DrainMode, Drains, Due, Elsewhere, Engine, Handler,
@@ -145,6 +146,8 @@ pub(crate) struct Hub {
     elsewhere: RwLock<Option<Arc<dyn Elsewhere>>>,
     /// Whether the last counts had every timer.
     counts_were_exact: AtomicBool,
+    /// What the store says, also where no shard is owned.
+    noticed: Noticed,
 }
 
 /// How many threads read the store for async code.
@@ -293,6 +296,7 @@ impl Timers {
             readers: OnceLock::new(),
             elsewhere: RwLock::default(),
             counts_were_exact: AtomicBool::new(true),
+            noticed: Noticed::default(),
         });
         if let Some(disk) = hub.store.on_disk() {
             let hub: Weak<Hub> = Arc::downgrade(&hub);
@@ -1510,9 +1514,12 @@ impl Timers {
         let hub = &*self.hub;
         let (says, now) = (hub.store.troubles(), hub.common.clock.timestamp());
         let mut all: Vec<Trouble> = Vec::new();
-        for owned in hub.owned.read().values() {
-            owned.noticed.look(says.clone(), now);
-            for trouble in owned.noticed.list() {
+        let owned = hub.owned.read();
+        // A process that owns no shard says what its store says, too.
+        let noticed = owned.values().map(|owned| &*owned.noticed);
+        for noticed in noticed.chain([&hub.noticed]) {
+            noticed.look(says.clone(), now);
+            for trouble in noticed.list() {
                 // The engines have noticed what the store says at different times.
                 match all.iter_mut().find(|known| known.is_same(&trouble)) {
                     Some(known) => known.first_seen = known.first_seen.min(trouble.first_seen),

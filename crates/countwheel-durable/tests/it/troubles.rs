@@ -2,13 +2,14 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use countwheel_disk::simulated::Disk;
 use countwheel_disk::{LogOptions, LogStore, MemorySorted};
 use countwheel_durable::store::{
     Change, DiskError, DuePage, DueScan, MemoryStore, Shard, Store, StoreError,
 };
-use countwheel_durable::{Config, Engine, Revision, TroubleReason};
+use countwheel_durable::{Config, Engine, Revision, Shards, Timers, TroubleReason, inline};
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
 use crate::support::forward::forward;
@@ -40,6 +41,23 @@ fn a_full_disk_is_a_trouble_before_the_first_commit_is_refused() {
     disk.set_capacity(None);
     assert!(log.prepare().unwrap());
     assert_eq!(reasons(), []);
+}
+
+/// A node without shards was healthy, whatever its store said.
+#[test]
+fn a_process_that_owns_no_shard_says_what_its_store_says() {
+    let disk = Disk::default();
+    let log = LogStore::open(MemorySorted::default(), disk.files("log"), 7, options()).unwrap();
+    disk.set_capacity(Some(disk.used() + 100));
+    assert!(log.prepare().is_err());
+    let (clock, shards) = (ManualClock::new(), Shards::new(8).unwrap());
+    let (handler, shared) = (inline(|_| ()), Arc::new(clock.clone()));
+    let config = Config::default();
+    let timers = Timers::open_divided(log, shards, None, handler, shared, config).unwrap();
+    let first = timers.troubles();
+    assert_eq!(first.len(), 1);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(timers.troubles(), first, "with the time of its beginning");
 }
 
 /// A store that is found, and of which nothing can be read.
