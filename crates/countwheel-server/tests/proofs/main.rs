@@ -16,6 +16,7 @@ mod database_full;
 mod faults;
 mod january;
 mod kill;
+mod nodes;
 mod pages;
 mod postgres;
 mod power;

@@ -72,6 +72,11 @@ impl Load {
         })
     }
 
+    /// How many requests were refused so far.
+    pub(crate) fn refused(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.refused).sum()
+    }
+
     /// Kills the server after so long under load, and starts it again.
     pub(crate) fn kill_after(&mut self, server: &mut Server, load: Duration) {
         self.until(server, |server| {
@@ -250,8 +255,10 @@ struct Worker {
 /// What came of a request.
 enum Said {
     Answer(Reply),
-    /// Nothing, or that the outcome is not known.
+    /// Nothing, or that the outcome is not known since the server ends.
     Nothing,
+    /// That another node did not say what came of it.
+    Unknown,
     /// That nothing was done, for lack of something or for good.
     Refused {
         for_good: bool,
@@ -301,7 +308,7 @@ impl Worker {
                 self.note(key, sent_us, what);
             }
             match said {
-                Said::Answer(_) => {}
+                Said::Answer(_) | Said::Unknown => {}
                 Said::Refused { for_good: false } => {
                     self.refused += 1;
                     pause();
@@ -326,8 +333,11 @@ impl Worker {
                 self.unread += 1;
                 Said::Refused { for_good: false }
             }
-            // A database that is away has done nothing.
-            503 if is_away(&reply.body["detail"]) => Said::Refused { for_good: false },
+            // A database that is away has done nothing, and neither has a node that is.
+            503 if is_away(&reply.body["detail"]) || reply.body["code"] == "shard_unavailable" => {
+                Said::Refused { for_good: false }
+            }
+            503 if reply.body["code"] == "unknown" => Said::Unknown,
             503 => {
                 let health = caller.ask("GET", "/healthz", None);
                 let detail = reply.body["detail"].as_str().unwrap_or_default();

@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use countwheel_disk::unchanged::Tree;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::caller::Caller;
 use super::{PATIENCE, Random, micros, now_us, pause, temporary};
@@ -140,6 +141,11 @@ impl Server {
     /// What it has written to standard error since it was started last.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let process = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        kill_process(process.expect("a process"), signal).expect("it is ours");
     }
 
     pub(crate) fn pid(&self) -> u32 {
