@@ -143,9 +143,9 @@ pub(crate) const NODES: &[&str] = &[
 ];
 
 /// Of a cluster made before version 5: the whole key decides in which shard a timer is.
-pub(crate) const BY_KEY: i32 = 1;
+const BY_KEY: i32 = 1;
 /// Of any other: a part of the key in braces decides alone, if there is one. No earlier program looks for it.
-pub(crate) const BY_TAG: i32 = 2;
+const BY_TAG: i32 = 2;
 
 /// A number that nobody else's advisory lock has by accident.
 pub(crate) const LOCK: i64 = 0x636f_756e_7477_6865;
@@ -189,8 +189,6 @@ pub(crate) struct Cluster {
     pub(crate) shards: Shards,
     pub(crate) hash: NameHash,
     pub(crate) ring: Ring,
-    /// What decides in which shard a timer is: [`BY_KEY`] or [`BY_TAG`].
-    pub(crate) routing: i32,
 }
 
 /// The tables of version 1. One transaction makes them all: an end of it in the middle leaves none.
@@ -401,16 +399,16 @@ pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, Post
     let shards = shards.ok_or_else(|| damaged("the number of shards"))?;
     let key: &[u8] = row.get(2);
     let key = key.try_into().map_err(|_| damaged("the key of names"))?;
-    let routing = row.get(4);
-    if !matches!(routing, BY_KEY | BY_TAG) {
-        return Err(damaged("what decides in which shard a timer is"));
-    }
+    let shards = match row.get(4) {
+        BY_KEY => shards,
+        BY_TAG => shards.by_tag(),
+        _ => return Err(damaged("what decides in which shard a timer is")),
+    };
     let cluster = Cluster {
         id: number::read(row.get(0)),
         shards,
         hash: NameHash::new(key),
         ring: Ring::of_slices(row.get::<_, i64>(3).cast_unsigned()),
-        routing,
     };
     let whole = schema.sql(
         "whole",

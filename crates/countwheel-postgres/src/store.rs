@@ -453,13 +453,6 @@ impl PostgresStore {
         self.cluster.id
     }
 
-    /// Whether a part of a key in braces decides alone in which shard its timer is. In a cluster that was made
-    /// before there were nodes, the whole key does.
-    #[must_use]
-    pub fn routes_by_tag(&self) -> bool {
-        self.cluster.routing == schema::BY_TAG
-    }
-
     /// Where the nodes of the cluster are written down. Until this process
     /// [joins](countwheel_cluster::Registry::join) them, it takes shards from whoever has them.
     #[must_use]

@@ -29,7 +29,7 @@ use crate::bits::Bits;
 use crate::front::Sizes;
 use crate::hash::{KEY_BYTES, NameHash};
 use crate::ring::Ring;
-use crate::schema::{BY_TAG, Cluster};
+use crate::schema::Cluster;
 use crate::session::Session;
 
 /// How often something goes wrong: once in so many statements, and never where there is a zero.
@@ -195,7 +195,6 @@ impl SimulatedPostgres {
                     shards,
                     hash: NameHash::new(&key),
                     ring,
-                    routing: BY_TAG,
                 },
                 simulated: Mutex::new(Simulated {
                     tables: Tables::new(shards, ring, clock),

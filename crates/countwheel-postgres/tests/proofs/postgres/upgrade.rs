@@ -244,7 +244,7 @@ fn a_cluster_of_before_gets_nodes_and_keeps_its_routing() {
         assert_eq!(versions(&server, &options), "5|3");
         is_whole(&options);
         let store = PostgresStore::open(&options).expect("it was upgraded");
-        assert!(!store.routes_by_tag());
+        assert!(!store.shards().is_by_tag());
         let registry = store.registry();
         let joined = registry.join(&node(1, "one"), LEASE).expect("it is there");
         assert_eq!(joined.members.len(), 1);
@@ -259,5 +259,5 @@ fn a_cluster_of_before_gets_nodes_and_keeps_its_routing() {
     PostgresStore::make(&fresh, Shards::ONE).expect("a fresh schema");
     assert_eq!(versions(&server, &fresh), "5|5");
     let store = PostgresStore::open(&fresh).expect("there is a cluster");
-    assert!(store.routes_by_tag());
+    assert!(store.shards().is_by_tag());
 }
