@@ -16,6 +16,12 @@ pub trait Owners: Send + Sync {
 
     /// Another number whenever any owner has changed.
     fn version(&self) -> u64;
+
+    /// Under which id this node has joined last, if not under [that](PeersConfig::me) which it was started
+    /// with: one whose lease was over for long has to join again.
+    fn me(&self) -> Option<NodeId> {
+        None
+    }
 }
 
 /// Where questions are answered that are about shards of this node.
@@ -49,7 +55,7 @@ impl Here for Timers {
 pub struct PeersConfig {
     /// The cluster, as its store has it: nodes of another are refused.
     pub cluster: u64,
-    /// This start of this node.
+    /// This start of this node, until [`Owners::me`] says another.
     pub me: NodeId,
     /// `None`: other nodes are called, and listened to, on loopback only.
     pub tls: Option<PeerTls>,

@@ -131,7 +131,7 @@ impl Elsewhere for Forwarder {
 impl fmt::Debug for Forwarder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Forwarder")
-            .field("me", &self.inner.config.me)
+            .field("me", &self.inner.me())
             .finish_non_exhaustive()
     }
 }
@@ -152,6 +152,11 @@ fn may_send_on(hops: u8) -> bool {
 }
 
 impl Inner {
+    /// Under which id this node has joined.
+    pub(crate) fn me(&self) -> NodeId {
+        self.owners.me().unwrap_or(self.config.me)
+    }
+
     pub(crate) fn new(
         config: PeersConfig,
         owners: Arc<dyn Owners>,
@@ -222,7 +227,7 @@ impl Inner {
             return tell(None);
         }
         match self.owners.owner(shard) {
-            Some((owner, address)) if owner != self.config.me && owner != from => {
+            Some((owner, address)) if owner != self.me() && owner != from => {
                 let now = self.clock.now();
                 let job = Job {
                     shard,
@@ -241,7 +246,7 @@ impl Inner {
     /// Hands a question to the peer that owns its shard.
     fn dispatch(self: &Arc<Self>, job: Job) {
         match self.owners.owner(job.shard) {
-            Some((owner, address)) if owner != self.config.me => self.push(owner, address, job),
+            Some((owner, address)) if owner != self.me() => self.push(owner, address, job),
             _ => self.hold(job),
         }
     }
@@ -366,7 +371,7 @@ impl Inner {
 
     fn try_again(self: &Arc<Self>, job: Job) {
         match (self.owners.owner(job.shard), job) {
-            (Some((owner, _)), job) if owner == self.config.me => self.ask_here(job),
+            (Some((owner, _)), job) if owner == self.me() => self.ask_here(job),
             (Some((owner, address)), job) => self.push(owner, address, job),
             (None, job) => self.hold(job),
         }

@@ -158,7 +158,7 @@ async fn connect(inner: &Inner, peer: &Peer) -> Result<Box<dyn Stream>, Refused>
         standing: Standing::Welcome,
         versions: SPOKEN,
         cluster: inner.config.cluster,
-        from: inner.config.me,
+        from: inner.me(),
         to: peer.id,
     };
     frame::write(&mut stream, &hello.write()).await?;

@@ -224,12 +224,12 @@ async fn open(inner: &Inner, stream: TcpStream) -> Result<(Box<dyn Stream>, Node
         }
     };
     let hello = Hello::read(&frame::read(&mut stream, HELLO_BYTES).await?)?;
-    let standing = hello.judged_by(inner.config.cluster, inner.config.me);
+    let standing = hello.judged_by(inner.config.cluster, inner.me());
     let reply = Hello {
         standing,
         versions: SPOKEN,
         cluster: inner.config.cluster,
-        from: inner.config.me,
+        from: inner.me(),
         to: hello.from,
     };
     frame::write(&mut stream, &reply.write()).await?;

@@ -489,8 +489,9 @@ impl Service {
                 let reached = server.as_ref().map(PeerServer::address);
                 node.peers = reached.map(|at| options.advertised_peers(at).to_string());
                 timers.on_elsewhere(Arc::<Forwarder>::clone(&forwarder));
-                peers = Some((forwarder, server));
+                peers = Some((Arc::clone(&forwarder), server));
                 let joining = Joining {
+                    forwarder,
                     node,
                     map,
                     config: NodeConfig {

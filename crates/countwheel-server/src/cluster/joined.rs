@@ -12,7 +12,7 @@ use countwheel_cluster::{
 };
 use countwheel_durable::store::Shard;
 use countwheel_durable::{Health, Timers};
-use countwheel_peers::Owners;
+use countwheel_peers::{Forwarder, Owners};
 use countwheel_postgres::PostgresRegistry;
 use countwheel_time::{Clock, Timestamp};
 
@@ -48,10 +48,15 @@ impl Owners for Map {
         }
         hasher.finish()
     }
+
+    fn me(&self) -> Option<NodeId> {
+        Some(self.0.get()?.me())
+    }
 }
 
 /// What a process needs to become a node.
 pub(crate) struct Joining {
+    pub(crate) forwarder: Arc<Forwarder>,
     pub(crate) node: Node,
     pub(crate) config: NodeConfig,
     pub(crate) registry: PostgresRegistry,
@@ -92,6 +97,7 @@ impl Joining {
         let driver = Arc::new(Running {
             handle: Arc::clone(&handle),
             clock: self.clock,
+            forwarder: self.forwarder,
         });
         let registry = Arc::new(self.registry);
         let cluster = Cluster::new(self.node.name, registry, driver);
@@ -167,6 +173,7 @@ impl Joined {
 struct Running {
     handle: Arc<NodeHandle>,
     clock: Arc<ClusterClock>,
+    forwarder: Arc<Forwarder>,
 }
 
 impl Driver for Running {
@@ -199,6 +206,7 @@ impl Driver for Running {
                 .collect(),
             handovers: counts.hand_overs.values().sum(),
             fenced: counts.lost,
+            peers: self.forwarder.counts(),
         }
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use countwheel_cluster::{NodeId, Registry, View};
 use countwheel_durable::store::Shard;
 use countwheel_durable::{StateKind, Timers, Trouble, TroubleReason};
+use countwheel_peers::PeerCounts;
 use countwheel_time::Timestamp;
 
 use self::seen::{Seen, ShardLine};
@@ -77,6 +78,8 @@ pub(crate) struct Counted {
     pub(crate) handovers: u64,
     /// Shards of which another node was found to be the owner.
     pub(crate) fenced: u64,
+    /// What went to other nodes and came from them.
+    pub(crate) peers: PeerCounts,
 }
 
 /// What makes this process a node: looks at the registry, takes shards and gives them away.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use countwheel_durable::Timers;
+use countwheel_peers::CloseReason;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -55,6 +56,31 @@ impl Collector for NodeFigures {
                 "Times another node was found to be the owner of a shard of this one",
                 counted.fenced,
             ),
+            (
+                "peer_asked",
+                "Questions that this node sent to the owner of their shard",
+                counted.peers.asked,
+            ),
+            (
+                "peer_answered",
+                "Questions of other nodes that came to this one",
+                counted.peers.answered,
+            ),
+            (
+                "peer_held",
+                "Times a question was held since nobody who owns its shard took it",
+                counted.peers.held,
+            ),
+            (
+                "peer_unavailable",
+                "Questions that ended undone, since no owner of their shard took them",
+                counted.peers.unavailable,
+            ),
+            (
+                "peer_unknown",
+                "Questions that were sent and had no answer in time",
+                counted.peers.unknown,
+            ),
         ] {
             let counter = ConstCounter::new(value);
             let metric = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
@@ -67,12 +93,28 @@ impl Collector for NodeFigures {
             let counter = ConstCounter::new(*count);
             counter.encode(takeovers.encode_family(&[("reason", *reason)])?)?;
         }
-        let owned = u32::try_from(self.owned()).unwrap_or(u32::MAX);
+        let help = "Connections between nodes that were closed or did not come to be, by why";
+        let mut closed = encoder.encode_descriptor("peer_closed", help, None, kind)?;
+        for reason in CloseReason::ALL {
+            let counter = ConstCounter::new(counted.peers.closed(reason));
+            counter.encode(closed.encode_family(&[("reason", reason.as_str())])?)?;
+        }
+        let figure = |count: u64| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
         for (name, help, value) in [
             (
                 "shards_owned",
                 "Shards on which this node works",
-                f64::from(owned),
+                figure(self.owned() as u64),
+            ),
+            (
+                "peer_connected",
+                "Nodes to which this one has a connection",
+                figure(counted.peers.connected),
+            ),
+            (
+                "peer_waiting",
+                "Requests that wait for another node now",
+                figure(counted.peers.waiting),
             ),
             (
                 "lease_remaining_seconds",
@@ -104,6 +146,7 @@ impl Collector for NodeFigures {
 
 #[cfg(test)]
 mod tests {
+    use countwheel_peers::PeerCounts;
     use prometheus_client::registry::Registry;
 
     use super::*;
@@ -118,6 +161,7 @@ mod tests {
                 takeovers: [("free", 20), ("expired", 2)].into(),
                 handovers: 3,
                 fenced: 1,
+                peers: PeerCounts::default(),
             },
             offset: Offset { micros: -260_500 },
             seen: seen(),
@@ -132,6 +176,8 @@ mod tests {
             "countwheel_takeovers_total{reason=\"free\"} 20",
             "countwheel_handovers_total 3",
             "countwheel_fenced_total 1",
+            "countwheel_peer_asked_total 0",
+            "countwheel_peer_closed_total{reason=\"version\"} 0",
             "countwheel_shard_state{shard=\"1\",state=\"taking\"} 1",
             "countwheel_shard_state{shard=\"4\",state=\"free\"} 1",
         ] {
