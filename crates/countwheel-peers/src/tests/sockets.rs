@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use countwheel_cluster::NodeId;
 use countwheel_durable::{Asked, Elsewhere, Response, SystemClock, TimerError, Was};
 
-use super::holding::{Answers, Map, asked, fire};
+use super::holding::{Answer, Answers, Map, asked, fire};
 use super::nodes::{Node, PATIENCE, SHARD, until};
 use crate::frame::{self, Ask, Encoded, FRAME_MAX, Writing};
 use crate::hello::{Hello, SPOKEN, Standing, Versions};
@@ -402,4 +403,109 @@ fn more_connections_than_may_be_are_closed() {
     // The place is given back a moment later.
     let again = || thread::scope(|_| read(&mut call(&owner, &hello(NodeId(1), OWNER))).is_some());
     until("another connection", again);
+}
+
+/// Passes bytes on to `owner`. Of the first connection only so many there and so many back; then it ends.
+fn proxy(owner: std::net::SocketAddr, there: usize, back: usize) -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listening = listener.try_clone().unwrap();
+    thread::spawn(move || {
+        let mut limits = Some((there, back));
+        for caller in listening.incoming() {
+            let (Ok(caller), Ok(called)) = (caller, TcpStream::connect(owner)) else {
+                return;
+            };
+            let (there, back) = limits.take().unwrap_or((usize::MAX, usize::MAX));
+            for (mut from, mut to, bytes) in [
+                (
+                    caller.try_clone().unwrap(),
+                    called.try_clone().unwrap(),
+                    there,
+                ),
+                (called, caller, back),
+            ] {
+                thread::spawn(move || {
+                    let mut passing = (&mut from).take(bytes as u64);
+                    drop(std::io::copy(&mut passing, &mut to));
+                    for end in [from, to] {
+                        drop(end.shutdown(std::net::Shutdown::Both));
+                    }
+                });
+            }
+        }
+    });
+    listener
+}
+
+/// What becomes of a question whose connection is cut there: how often it was done, and the answer.
+fn cut(there: usize, back: usize) -> (usize, Answer) {
+    let done = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&done);
+    let here = Answers(move |_, asked: Asked| {
+        if asked.requests() == [fire("a")] {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        asked.answer(Ok(vec![Response::Removed(Was::Dead)]));
+    });
+    let owner = Node::of(PeersConfig::new(7, OWNER), here);
+    let between = proxy(owner.server.address(), there, back);
+    let node = Node::of(
+        PeersConfig::new(7, NodeId(1)),
+        Answers(|_, asked: Asked| asked.refuse(TimerError::NotOwned { shard: SHARD })),
+    );
+    let address = between.local_addr().unwrap().to_string();
+    node.map.give(SHARD, Some((OWNER, &address)));
+    let (asked, answer) = asked("a");
+    node.forwarder.ask(SHARD, asked);
+    let answer = answer.recv_timeout(PATIENCE).unwrap();
+    // Others over the same way get through, at the latest on the next connection.
+    until("another answer", || {
+        let (after, answered) = super::holding::asked("b");
+        node.forwarder.ask(SHARD, after);
+        answered.recv_timeout(PATIENCE).unwrap().is_ok()
+    });
+    (done.load(Ordering::SeqCst), answer)
+}
+
+#[test]
+fn a_question_whose_way_is_cut_is_done_once_or_not_at_all() {
+    // A hello has 53 bytes with its length, this question 31 and its answer 10.
+    let there = (0..100).step_by(3).map(|bytes| (bytes, usize::MAX));
+    let back = (0..75).step_by(3).map(|bytes| (usize::MAX, bytes));
+    let cuts: Vec<_> = there.chain(back).collect();
+    let results: Vec<_> = thread::scope(|scope| {
+        let parts: Vec<_> = cuts
+            .chunks(cuts.len().div_ceil(4))
+            .map(|part| {
+                scope.spawn(move || {
+                    let part = part.iter();
+                    part.map(|&(there, back)| (there, back, cut(there, back)))
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().unwrap())
+            .collect()
+    });
+    let (mut known, mut unknown) = (0, 0);
+    for (there, back, (done, answer)) in results {
+        match answer {
+            Ok(_) => {
+                assert_eq!(done, 1, "cut after {there} and {back}");
+                known += 1;
+            }
+            Err(TimerError::Unknown(_)) => {
+                assert!(done <= 1, "cut after {there} and {back}");
+                assert!(
+                    there > 53 || back > 53,
+                    "nothing was sent before the hello came back"
+                );
+                unknown += 1;
+            }
+            other => panic!("cut after {there} and {back}: {other:?}"),
+        }
+    }
+    assert!(known > 30 && unknown > 10, "{known} and {unknown}");
 }
