@@ -1,16 +1,19 @@
 //! Requests about shards of others: two owners of one store, each of which knows the other.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use countwheel_durable::store::{MemoryStore, Shard, Store};
+use countwheel_durable::store::{MemoryStore, QueueCounts, Shard, Store, StoreError};
 use countwheel_durable::{
-    Asked, Attempt, BatchError, Completion, Config, Due, Elsewhere, Handler, Outcome, Precondition,
-    Request, Response, RetryPolicy, SetOptions, SettingName, SettingPrecondition, Shards,
-    TimerError, TimerName, Timers, inline,
+    Asked, Attempt, BatchError, Completion, Config, Counted, DrainMode, Due, Elsewhere, Handler,
+    Outcome, Precondition, Request, Response, RetryPolicy, SetOptions, SettingName,
+    SettingPrecondition, Shards, StateKind, TimerError, TimerName, Timers, inline,
 };
 use countwheel_time::SystemClock;
+
+use crate::support::forward::forward;
 
 const SHARDS: Shards = match Shards::new(8) {
     Some(shards) => shards,
@@ -358,4 +361,128 @@ fn whoever_asks_is_answered_whatever_the_other_side_does() {
     }
     let batch = ask_all(&timers, vec![set(name("a"))]).recv_timeout(PATIENCE);
     assert!(matches!(batch, Ok(Err(BatchError { index: None, .. }))));
+}
+
+#[test]
+fn what_a_handed_over_shard_had_not_begun_is_done_once_by_the_next_owner() {
+    let store = MemoryStore::new(7);
+    let config = Config {
+        max_batch: 16,
+        max_batch_bytes: 4, // one payload, and the rest is deferred
+        ..Config::default()
+    };
+    let mut sent_on = 0;
+    for round in 0..20_u16 {
+        let one = open(&store, [1], inline(|_| ()), config.clone());
+        let other = open(&store, [], inline(|_| ()), config.clone());
+        let (peer, told) = peer(&other);
+        one.on_elsewhere(peer);
+        let names = names_of(Shard(1)).skip(usize::from(round) * 100).take(100);
+        let answers: Vec<_> = names.map(|name| ask(&one, set(name))).collect();
+        one.hand_over_and(Shard(1), Duration::ZERO, |_| other.take(Shard(1)).unwrap());
+        for answer in answers {
+            // A second time it would be there already.
+            answer.recv_timeout(PATIENCE).unwrap().unwrap();
+        }
+        sent_on += told.try_iter().count();
+    }
+    assert!(sent_on > 0);
+    assert_eq!(
+        store.counts(Shard(1)).unwrap()[0].of(StateKind::Pending),
+        2_000
+    );
+}
+
+/// A store that counts the shards of others anew only if it must.
+struct Saving(MemoryStore);
+
+impl Store for Saving {
+    forward!(0: acquire, commit, get, due, list, counts, settings);
+
+    fn saved_counts(&self, _: Shard) -> Result<Option<Vec<QueueCounts>>, StoreError> {
+        Ok(Some(Vec::new()))
+    }
+}
+
+#[test]
+fn counts_of_others_are_asked_for_or_as_they_were_saved() {
+    struct Silent;
+    impl Elsewhere for Silent {
+        fn ask(&self, _: Shard, _: Asked) {}
+    }
+    struct Counting(Timers);
+    impl Elsewhere for Counting {
+        fn ask(&self, _: Shard, _: Asked) {}
+
+        fn counts(&self, shards: &[Shard]) -> BTreeMap<Shard, Counted> {
+            self.0.counts_here(shards).unwrap()
+        }
+    }
+    let store = MemoryStore::new(7);
+    let owned = |owned: std::ops::Range<u16>| {
+        let clock = Arc::new(SystemClock::new());
+        let (owned, config) = (owned.map(Shard), Config::default());
+        let store = Saving(store.clone());
+        Timers::open_divided(store, SHARDS, owned, inline(|_| ()), clock, config).unwrap()
+    };
+    let (one, other) = (owned(0..4), owned(4..8));
+    for timers in [&one, &other] {
+        for i in 0..100 {
+            drop(timers.call(set(name(format!("{i}")))));
+        }
+    }
+    let ours = (0..100).filter(|i| SHARDS.of(&name(format!("{i}"))).0 < 4);
+    let ours = u64::try_from(ours.count()).unwrap();
+    let pending = |timers: &Timers| {
+        let Counted { queues, exact } = timers.counted().unwrap();
+        assert_eq!(timers.counts_are_exact(), exact);
+        assert_eq!(timers.counts_after(None, 5).unwrap(), queues);
+        (queues[0].of(StateKind::Pending), exact)
+    };
+    // As it is without others: the store counts.
+    assert_eq!(pending(&one), (100, true));
+    one.on_elsewhere(Arc::new(Silent));
+    assert_eq!(pending(&one), (ours, false));
+    one.on_elsewhere(Arc::new(Counting(other.clone())));
+    assert_eq!(pending(&one), (100, true));
+    other.hand_over(Shard(6), Duration::ZERO);
+    assert!(!one.counted().unwrap().exact);
+    one.stop(Duration::ZERO);
+}
+
+#[test]
+fn a_drain_whose_answers_are_lost_hands_back_what_is_gone() {
+    /// Does what is asked for, and forgets to say so of removals.
+    struct Forgetful(Timers);
+    impl Elsewhere for Forgetful {
+        fn ask(&self, shard: Shard, asked: Asked) {
+            let request = asked.requests()[0].clone();
+            let is_removal = matches!(request, Request::Remove { .. });
+            let done = move |answer: Result<Response, TimerError>| {
+                if !is_removal {
+                    let refused = |error| BatchError { index: None, error };
+                    asked.answer(answer.map(|one| vec![one]).map_err(refused));
+                }
+            };
+            self.0.ask_here(shard, Asked::one(request, done));
+        }
+    }
+    let store = MemoryStore::new(7);
+    let none = open(&store, [], inline(|_| ()), Config::default());
+    let all = open(&store, 0..8, inline(|_| ()), Config::default());
+    for i in 0..50 {
+        all.call(set(name(format!("{i}")))).unwrap();
+    }
+    none.on_elsewhere(Arc::new(Forgetful(all.clone())));
+    let drained = none.drain("orders", DrainMode::Remove).unwrap();
+    assert_eq!((drained.removed.len(), drained.left.is_empty()), (50, true));
+    // Who owns nothing knows of it, too, and all the owners do.
+    let orders = &name("1").queue;
+    for timers in [&none, &all] {
+        assert_eq!(timers.drains().of(orders), Some(DrainMode::Remove));
+    }
+    for i in 0..50 {
+        let refused = all.call(set(name(format!("{i}"))));
+        assert!(matches!(refused, Err(TimerError::Draining { .. })));
+    }
 }
