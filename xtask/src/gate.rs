@@ -47,7 +47,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 25] = [
+const STAGES: [Stage; 26] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -192,6 +192,12 @@ const STAGES: [Stage; 25] = [
         what: "the store in a PostgreSQL: every property of a store; connections cut at every byte",
         lane: Lane::First,
         work: Work::Proof(&proofs::POSTGRES),
+    },
+    Stage {
+        name: "nodes",
+        what: "three nodes on a PostgreSQL: each dies, stops and sleeps under load, and the database hangs",
+        lane: Lane::Second,
+        work: Work::Proof(&proofs::NODES),
     },
     Stage {
         name: "database_full",

@@ -45,6 +45,7 @@ cargo xtask damage             a bit flipped in each region of each file while i
 cargo xtask soak [--minutes N] half of peak for N minutes, 100 if not said
 cargo xtask postgres [--version N]
                                the stage postgres on PostgreSQL 15 or 18, 18 if not said; 4 minutes
+cargo xtask nodes-long         72 troubles of three nodes, and 50 deaths timed; 25 minutes
 cargo xtask clock-long         100 random scenarios of clocks that are set, about 6 minutes
 
 Stages, in order:";
@@ -117,6 +118,9 @@ fn main() -> ExitCode {
         ["soak", "--minutes", minutes] => soak(minutes),
         ["postgres"] => proofs::postgres("18"),
         ["postgres", "--version", version] => proofs::postgres(version),
+        ["nodes-long"] => {
+            proofs::NODES.long(&[("COUNTWHEEL_TROUBLES", "72"), ("COUNTWHEEL_DEATHS", "50")])
+        }
         ["clock-long"] => proofs::CLOCK.long(&[("COUNTWHEEL_CLOCKS", "100")]),
         _ => {
             println!("{HELP}");

@@ -148,6 +148,14 @@ pub(crate) const POSTGRES: Proof = Proof {
     limit_seconds: 360,
 };
 
+/// Three nodes on one.
+pub(crate) const NODES: Proof = Proof {
+    name: "nodes",
+    needs: &[POSTGRESQL],
+    mounts: false,
+    limit_seconds: 240,
+};
+
 /// Apart from the others, which need no root.
 pub(crate) const DATABASE_FULL: Proof = Proof {
     name: "database_full",

@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 use crate::VERSION;
 use crate::accept;
 use crate::api::{App, Token, router};
+use crate::cluster::Cluster;
 use crate::cluster::joined::{self, Joining, Map};
 use crate::config::TOKEN_BITS;
 use crate::config::{Dev, Front, NodeUse, Serve};
@@ -544,7 +545,8 @@ impl Service {
             ));
         }
         if timers.durability().is_some() {
-            upkeep.spawn(keep_looking(timers.clone()));
+            let cluster = joined.as_ref().map(|joined| Arc::clone(&joined.cluster));
+            upkeep.spawn(keep_looking(timers.clone(), cluster));
         }
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
@@ -710,7 +712,8 @@ fn set_aside(
 
 /// Looks at the database, so that the log says what is wrong with it though nobody asks whether the
 /// service is ready.
-async fn keep_looking(timers: Timers) {
+async fn keep_looking(timers: Timers, cluster: Option<Arc<Cluster>>) {
+    let mut was_off = false;
     loop {
         tokio::time::sleep(DATABASE_EVERY).await;
         let looking = timers.clone();
@@ -718,6 +721,11 @@ async fn keep_looking(timers: Timers) {
         if let Ok(Err(error)) = looked {
             tracing::debug!(%error, "the database cannot be reached");
         }
+        let trouble = cluster.as_ref().and_then(|cluster| cluster.trouble());
+        if let Some(trouble) = trouble.as_ref().filter(|_| !was_off) {
+            tracing::warn!("{trouble}");
+        }
+        was_off = trouble.is_some();
     }
 }
 

@@ -281,7 +281,9 @@ impl From<TimerError> for Problem {
             TimerError::SeveralShards { .. } => Code::BatchSpansShards,
             TimerError::Full => Code::Overloaded,
             TimerError::Unavailable { .. } => Code::StoreUnavailable,
-            TimerError::NotOwned { .. } => Code::ShardUnavailable,
+            TimerError::NotOwned { .. } | TimerError::ShardUnavailable { .. } => {
+                Code::ShardUnavailable
+            }
             TimerError::StorageFull => Code::StorageFull,
             // The engine's own fault is told to the operator, not to the caller.
             TimerError::Store(cause) => return cause.into(),

@@ -158,7 +158,7 @@ mod tests {
         registry.register_collector(Box::new(NodeFigures {
             lease_left: seen().lease_left(),
             counted: Counted {
-                takeovers: [("free", 20), ("expired", 2)].into(),
+                takeovers: [("free", 20), ("overdue", 2)].into(),
                 handovers: 3,
                 fenced: 1,
                 peers: PeerCounts::default(),
@@ -172,7 +172,7 @@ mod tests {
             "countwheel_shards_owned 1.0",
             "countwheel_lease_remaining_seconds 4.821",
             "countwheel_clock_offset_seconds -0.2605",
-            "countwheel_takeovers_total{reason=\"expired\"} 2",
+            "countwheel_takeovers_total{reason=\"overdue\"} 2",
             "countwheel_takeovers_total{reason=\"free\"} 20",
             "countwheel_handovers_total 3",
             "countwheel_fenced_total 1",

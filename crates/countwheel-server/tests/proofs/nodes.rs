@@ -1,7 +1,8 @@
 //! Three nodes on one PostgreSQL: each of them is killed, stopped and drained under load, and the database
 //! hangs. What was acknowledged is not lost, nothing is early, and what comes twice says so.
 //!
-//! `COUNTWHEEL_CELLS` says how many troubles, `COUNTWHEEL_SEED` repeats what is asked.
+//! `COUNTWHEEL_TROUBLES` says how many, `COUNTWHEEL_DEATHS` how many deaths are timed, `COUNTWHEEL_SEED` repeats
+//! what is asked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use countwheel_postgres::testing;
 use rustix::process::Signal;
 
+use crate::harness::figures::{self, Spans};
 use crate::harness::load::Load;
 use crate::harness::process::{Launch, Server, program};
 use crate::harness::receiver::Receiver;
@@ -166,7 +168,7 @@ impl Trouble {
 fn three_nodes_lose_nothing_whatever_happens_to_one() {
     const UNDER_LOAD: Duration = Duration::from_millis(500);
     let _turn = turn();
-    let cells = setting("COUNTWHEEL_CELLS", || 4);
+    let cells = setting("COUNTWHEEL_TROUBLES", || 4);
     let mut random = Random::new(seed());
     let receiver = Receiver::start();
     let start = now_us();
@@ -191,4 +193,38 @@ fn three_nodes_lose_nothing_whatever_happens_to_one() {
     let settled = load.settle(&asked, &receiver);
     let title = format!("{cells} troubles of three nodes under load");
     settled.demand_innocence(&title, &asked, took_us);
+}
+
+/// From the kill of a node until all its shards work elsewhere.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn the_shards_of_a_node_that_died_work_elsewhere_soon() {
+    let _turn = turn();
+    let deaths = setting("COUNTWHEEL_DEATHS", || 3);
+    let (mut nodes, asked) = Nodes::start(3);
+    let mut took = Vec::new();
+    for _ in 0..deaths {
+        // One that has just been started takes nothing before its lease was renewed for as long as it lasts.
+        wait(TTL + Duration::from_millis(500));
+        let victim = nodes.busiest(&asked);
+        let gone = name(&nodes.others[victim]);
+        assert!(owners(&asked)[&gone].len() >= 16, "it has some to lose");
+        let died = now_us();
+        nodes.others[victim].kill();
+        wait_until("the others have its shards", || {
+            let owners = owners(&asked);
+            owners.keys().all(|owner| owner.contains(':')) && !owners.contains_key(&gone)
+        });
+        took.push(now_us() - died);
+        nodes.others[victim].restart();
+    }
+    let spans = Spans::new(took.iter().copied());
+    let most = took.iter().max().copied().unwrap_or(0);
+    let rows = [
+        ("deaths", deaths.to_string()),
+        ("until all is taken", spans.typical()),
+    ];
+    figures::print("deaths of a node of three, with leases of 2 s", &rows);
+    // The lease and a quarter of a second, and what a machine takes that others use.
+    assert!((1_500_000..6_000_000).contains(&most), "{took:?} us");
 }
