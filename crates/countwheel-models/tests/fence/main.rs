@@ -20,6 +20,7 @@
 //! COUNTWHEEL_MODELS=deep cargo test -p countwheel-models --release --test fence -- --nocapture
 //! ```
 
+mod leases;
 mod node;
 mod search;
 mod server;
@@ -27,8 +28,8 @@ mod world;
 
 use std::time::Instant as Stopwatch;
 
-use search::{Found, search};
-use world::Rules;
+use search::{Found, State, search};
+use world::{Rules, World};
 
 /// How much may happen at the most.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -142,12 +143,17 @@ mistakes! {
     AdoptsUnsettled is found by a_lease_that_is_taken_up_unsettled_is_found in RESTARTS,
 }
 
-#[expect(clippy::disallowed_methods, reason = "says how long a search took")]
 fn searched(bounds: Bounds, rules: Rules) -> Found {
+    let of = format!("{bounds:?}, {:?}", rules.mistake);
+    searched_of(World::new(bounds), &rules, &of)
+}
+
+#[expect(clippy::disallowed_methods, reason = "says how long a search took")]
+pub(crate) fn searched_of<S: State>(first: S, rules: &S::Rules, of: &str) -> Found {
     let began = Stopwatch::now();
-    let found = search(bounds, &rules);
+    let found = search(first, rules);
     let (states, took) = (found.states, began.elapsed());
-    println!("{bounds:?}, {:?}: {states} states, {took:?}", rules.mistake);
+    println!("{of}: {states} states, {took:?}");
     if let Some(wrong) = &found.wrong {
         println!("{}:", wrong.what);
         for step in &wrong.way {

@@ -3,8 +3,21 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::Bounds;
-use crate::world::{Rules, Step, World};
+/// What happened, and to whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step(pub(crate) &'static str, pub(crate) u8);
+
+/// A model in one state.
+pub(crate) trait State: Hash + Sized {
+    /// What it is to keep to.
+    type Rules;
+
+    /// Everything that may happen next.
+    fn next(&self, rules: &Self::Rules, out: &mut Vec<(Step, Self)>);
+
+    /// What should never be.
+    fn wrong(&self) -> Option<&'static str>;
+}
 
 /// What a search came to.
 pub(crate) struct Found {
@@ -20,14 +33,13 @@ pub(crate) struct Wrong {
 
 /// A state is known by 64 bits of its hash: of `n` states, some two are taken for one with a probability
 /// of about n² / 2^65.
-fn print(world: &World) -> u64 {
+fn print(world: &impl State) -> u64 {
     let mut hasher = DefaultHasher::new();
     world.hash(&mut hasher);
     hasher.finish()
 }
 
-pub(crate) fn search(bounds: Bounds, rules: &Rules) -> Found {
-    let first = World::new(bounds);
+pub(crate) fn search<S: State>(first: S, rules: &S::Rules) -> Found {
     let mut known = HashSet::from([print(&first)]);
     // How each state was reached: from which, and by what.
     let mut ways: Vec<(usize, Step)> = vec![(0, Step("", 0))];
@@ -41,7 +53,7 @@ pub(crate) fn search(bounds: Bounds, rules: &Rules) -> Found {
             }
             ways.push((from, step));
             let at = ways.len() - 1;
-            if let Some(what) = world.wrong {
+            if let Some(what) = world.wrong() {
                 let way = way(&ways, at);
                 return Found {
                     states: known.len(),

@@ -1,6 +1,7 @@
 //! Two nodes and a database, what may happen next, and what must never.
 
 use crate::node::{Commit, Ended, Held, Next, Phase};
+use crate::search::{State, Step};
 use crate::server::{Answer, Done, Flight, Sent, Server};
 use crate::{Bounds, Mistake};
 
@@ -46,12 +47,8 @@ pub(crate) struct World {
     /// A failover made the owner before the last one the owner again.
     is_revived: bool,
     /// What should never be.
-    pub(crate) wrong: Option<&'static str>,
+    wrong: Option<&'static str>,
 }
-
-/// What happened, and to whom.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Step(pub(crate) &'static str, pub(crate) u8);
 
 /// The rules of a search.
 #[derive(Clone, Copy, Default)]
@@ -63,6 +60,28 @@ pub(crate) struct Rules {
 }
 
 type Out<'a> = &'a mut Vec<(Step, World)>;
+
+impl State for World {
+    type Rules = Rules;
+
+    fn next(&self, rules: &Rules, out: Out<'_>) {
+        for node in 0..NODES {
+            self.calls(node, out);
+            self.goes(node, rules, out);
+            self.hears_nothing(node, rules, out);
+        }
+        for at in 0..self.server.flights.len() {
+            if !self.server.is_blocked(at, rules.mistake) {
+                self.serves(at, rules, out);
+            }
+        }
+        self.fails_over(out);
+    }
+
+    fn wrong(&self) -> Option<&'static str> {
+        self.wrong
+    }
+}
 
 impl World {
     pub(crate) fn new(bounds: Bounds) -> Self {
@@ -79,21 +98,6 @@ impl World {
             is_revived: false,
             wrong: None,
         }
-    }
-
-    /// Everything that may happen next.
-    pub(crate) fn next(&self, rules: &Rules, out: Out<'_>) {
-        for node in 0..NODES {
-            self.calls(node, out);
-            self.goes(node, rules, out);
-            self.hears_nothing(node, rules, out);
-        }
-        for at in 0..self.server.flights.len() {
-            if !self.server.is_blocked(at, rules.mistake) {
-                self.serves(at, rules, out);
-            }
-        }
-        self.fails_over(out);
     }
 
     /// Somebody asks the node for something.
