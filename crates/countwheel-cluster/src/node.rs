@@ -423,8 +423,14 @@ impl Driver {
             }
             Err(error) => {
                 let now = self.clock.boot();
-                self.state().control.missed(now, &error);
+                // Nothing is its own any more.
+                let ends = self.here().into_keys().map(|shard| Action::End { shard });
+                let mut state = self.state();
+                state.control.missed(now, &error);
+                state.actions.extend(ends);
+                drop(state);
                 self.note(Happening::Refusal, None, error.to_string());
+                self.changed.notify_all();
             }
         }
     }
@@ -574,7 +580,10 @@ impl Driver {
         state.until = Some(until);
         let name = state.node.name.clone();
         drop(state);
-        if let Err(error) = self.registry.mark_draining(&name, true) {
+        // Another process may have the name by now.
+        let looked = self.registry.look(false);
+        let marked = looked.and_then(|_| self.registry.mark_draining(&name, true));
+        if let Err(error) = marked {
             // The others learn of it when they are given the shards.
             self.note(Happening::Refusal, None, error.to_string());
         }

@@ -550,7 +550,7 @@ impl Statements {
 
 /// How long a takeover waits for the turns that are under way.
 const TAKEOVER_WITHIN: Duration = Duration::from_secs(1);
-/// After so long those are looked for for whom it waits still.
+/// After so long it asks who holds the lock.
 const BLOCKED_AFTER: Duration = Duration::from_millis(500);
 
 /// A part of a statement, which a mistake leaves out.

@@ -107,7 +107,16 @@ const IN_SHARDS: [PlantedBug; 7] = [
 ];
 
 /// Those of the nodes that a world of nodes finds. The sentences of their crate find all of them.
-const IN_NODES: [PlantedBug; 1] = [PlantedBug::Nodes(InNodes::NodesTakeUnsteady)];
+const IN_NODES: [PlantedBug; 8] = [
+    PlantedBug::Nodes(InNodes::NodesTakeUnsteady),
+    PlantedBug::Nodes(InNodes::NodesGapUnseen),
+    PlantedBug::Nodes(InNodes::NodesStepUnseen),
+    PlantedBug::Nodes(InNodes::NodesHandOverAll),
+    PlantedBug::Nodes(InNodes::NodesMoveAgain),
+    PlantedBug::Nodes(InNodes::NodesGiveToDraining),
+    PlantedBug::Nodes(InNodes::NodesClockFromAsking),
+    PlantedBug::Nodes(InNodes::NodesClockKeepsStep),
+];
 
 /// Those that have to be found there beside their own stage, and on which store.
 pub const ALSO_IN_SHARDS: [(PlantedBug, Option<Kind>); 4] = [

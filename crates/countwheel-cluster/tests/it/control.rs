@@ -309,7 +309,7 @@ pub(crate) fn what_cannot_be_taken_is_let_go() {
     let mut paper = Paper::new(2, &[Some(1), Some(2)]);
     paper.here.clear();
     let mut all = Vec::new();
-    for _ in 0..100 {
+    for _ in 0..50 {
         for action in paper.look() {
             all.push(action);
             let is_taken = matches!(action, Action::Take { .. });

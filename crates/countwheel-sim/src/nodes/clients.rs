@@ -125,9 +125,8 @@ impl World {
             let left = self.attempts.range((number, 0)..=(number, u32::MAX)).next();
             let is_fine = match state {
                 Some(StateKind::Done) => left.is_some(),
-                None => !timer.is_acknowledged,
-                // Nobody waited for it.
-                Some(_) => !timer.is_acknowledged,
+                // Nobody waited for one that was not acknowledged.
+                _ => !timer.is_acknowledged,
             };
             if !is_fine {
                 return Err(format!(

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use countwheel_cluster::{
-    Action, ClusterClock, Control, Looked, Node, NodeId, Registry, Standing, View, Why,
+    Action, ClusterClock, Control, Looked, Node, NodeId, Reason, Registry, Standing, View, Why,
 };
 use countwheel_durable::store::{Fence, Shard, Store, StoreError};
 use countwheel_durable::{
     Attempt, Budget, Effect, Engine, Event, Outcome, Request, Ticket, Turn, Verdict,
 };
+use countwheel_postgres::testing::SimulatedPostgres;
 use countwheel_postgres::{PostgresRegistry, PostgresStore};
 use countwheel_time::Clock;
 
@@ -32,6 +33,8 @@ pub(super) struct Process {
 pub(super) struct Owner {
     pub(super) shard: Shard,
     fence: Fence,
+    /// When it came here from another node.
+    came: Option<u64>,
     engine: Engine,
     pub(super) asked: Vec<(usize, Ticket, Request)>,
     within: Option<Within>,
@@ -57,6 +60,11 @@ struct Giving {
 impl Owner {
     pub(super) fn is_of(&self, shard: Shard, fence: Fence) -> bool {
         (self.shard, self.fence) == (shard, fence)
+    }
+
+    /// Whether nobody has taken the shard since.
+    pub(super) fn is_current(&self, server: &SimulatedPostgres) -> bool {
+        server.owner(self.shard) == self.fence && server.is_held(self.shard, self.fence)
     }
 
     pub(super) fn works(&self) -> bool {
@@ -168,7 +176,7 @@ impl World {
     /// What a process does. Says whether it goes on.
     fn steps(&mut self, machine: usize, process: &mut Process) -> Result<bool, String> {
         if process.clock.boot() >= process.control.next_look() {
-            self.look(machine, process);
+            self.look(machine, process)?;
         }
         for _ in 0..2 {
             if let Some(action) = process.actions.pop_front() {
@@ -200,7 +208,7 @@ impl World {
         Ok(true)
     }
 
-    fn look(&mut self, machine: usize, process: &mut Process) {
+    fn look(&mut self, machine: usize, process: &mut Process) -> Result<(), String> {
         let sent = process.clock.boot();
         let renewed = process.control.renews(sent);
         let looked = process.registry.look(renewed);
@@ -229,8 +237,12 @@ impl World {
         }
         match actions.contains(&Action::Rejoin) {
             true => self.rejoin(machine, process),
-            false => process.actions.extend(actions),
+            false => {
+                look_at_targets(&process.view, &actions)?;
+                process.actions.extend(actions);
+            }
         }
+        Ok(())
     }
 
     fn rejoin(&mut self, machine: usize, process: &mut Process) {
@@ -265,6 +277,8 @@ impl World {
             }
             Err(error) => {
                 process.control.missed(came, &error);
+                // Nothing is its own any more.
+                process.owners.clear();
             }
         }
     }
@@ -275,8 +289,9 @@ impl World {
         };
         let is_done = match action {
             Action::Take { shard, why } => self.take(machine, process, shard, why)?,
-            Action::HandOver { shard, to, .. } => {
+            Action::HandOver { shard, to, reason } => {
                 if let Some(index) = process.owner_of(shard) {
+                    self.look_at_hand_over(machine, process, index, reason)?;
                     let grace = u64::try_from(self.plan.config.grace.as_micros()).unwrap_or(0);
                     let until = self.time() + grace;
                     let until = process.leaves_until.map_or(until, |end| end.min(until));
@@ -335,6 +350,7 @@ impl World {
         process.owners.push(Owner {
             shard,
             fence,
+            came: (why != Why::Free).then_some(self.moved),
             engine,
             asked: Vec::new(),
             within: None,
@@ -364,6 +380,33 @@ impl World {
                 owner.name
             )),
             _ => Ok(()),
+        }
+    }
+
+    /// A shard that came a moment ago stays, and few are handed over at the same time.
+    fn look_at_hand_over(
+        &self,
+        machine: usize,
+        process: &Process,
+        index: usize,
+        reason: Reason,
+    ) -> Result<(), String> {
+        let shard = process.owners[index].shard;
+        let giving = process.owners.iter().filter(|owner| !owner.works());
+        if giving.count() >= self.plan.config.at_once {
+            return Err(format!(
+                "node {machine} hands {shard:?} over beside too many others"
+            ));
+        }
+        let rest = u64::try_from(self.plan.config.rest.as_micros()).unwrap_or(0);
+        let since = process.owners[index].came;
+        // Its clock may be too fast.
+        let rests = since.is_some_and(|since| self.time() < since + rest - rest / 1_000);
+        match reason >= Reason::Wanted && rests {
+            true => Err(format!(
+                "node {machine} hands {shard:?} over, which has just come"
+            )),
+            false => Ok(()),
         }
     }
 
@@ -501,4 +544,17 @@ impl Owner {
             self.engine.abandon().unwrap_or_default();
         }
     }
+}
+
+/// Nobody who drains is given anything.
+fn look_at_targets(view: &View, actions: &[Action]) -> Result<(), String> {
+    for action in actions {
+        if let Action::HandOver { to, .. } = action {
+            let mut members = view.members.iter();
+            if members.any(|it| it.node.id == *to && it.is_draining) {
+                return Err(format!("{action:?} is to a node that drains"));
+            }
+        }
+    }
+    Ok(())
 }

@@ -62,13 +62,14 @@ impl World {
             ));
             self.show_clock();
             self.server_clock.set_timestamp(to);
-            self.back_until = time + self.ttl();
+            (self.back_until, self.troubled) = (time + self.ttl(), time);
             self.show_clock();
             self.report.clock_steps += 1;
         }
         if self.faults.one_in(self.plan.failovers) {
             self.note("the server fails over");
             self.server.fail_over(0);
+            self.troubled = time;
             self.report.failovers += 1;
         }
         if self.faults.one_in(self.plan.drains) {
@@ -120,8 +121,10 @@ impl World {
             process.leaves_until = Some(until);
             process.control.leave();
             it.unwell = time;
-            // The others learn of it by the shards that they are given, if this fails.
-            let marked = process.registry.mark_draining(&it.name, true);
+            // Another process may have the name by now. The others learn of it by the shards that they are
+            // given, if this fails.
+            let looked = process.registry.look(false);
+            let marked = looked.and_then(|_| process.registry.mark_draining(&it.name, true));
             marked.unwrap_or_default();
             self.report.left += 1;
             self.note(format_args!("node {machine} leaves"));

@@ -4,6 +4,7 @@
 
 mod ages;
 mod copies;
+mod nodes;
 mod rot;
 mod seeds;
 mod shards;
