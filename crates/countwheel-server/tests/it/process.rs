@@ -351,7 +351,10 @@ fn a_store_that_fails_ends_the_service_with_its_own_code() {
         match client.try_json("PUT", &path(number), &body) {
             Some(answer) if answer.status == 201 => acknowledged.push(number),
             Some(answer) => {
-                assert_eq!(answer.problem(), (503, "unavailable".into()));
+                // The one that the log failed under may be in it.
+                let (status, code) = answer.problem();
+                assert_eq!(status, 503);
+                assert!(["unavailable", "unknown"].contains(&&*code), "{code}");
                 break;
             }
             None => break,

@@ -173,7 +173,7 @@ fn three_nodes_lose_nothing_whatever_happens_to_one() {
     let receiver = Receiver::start();
     let start = now_us();
     let (mut nodes, mut asked) = Nodes::start(3);
-    let mut load = Load::new(&receiver.url, &mut random);
+    let mut load = Load::of_a_node(&receiver.url, &mut random);
     for (cell, trouble) in (0..cells).zip(TROUBLES.into_iter().cycle()) {
         let victim = nodes.busiest(&asked);
         println!("cell {cell}: {} {trouble:?}", name(&nodes.others[victim]));

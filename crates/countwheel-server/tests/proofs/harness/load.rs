@@ -41,6 +41,15 @@ impl Load {
         }
     }
 
+    /// The same, for a node of a cluster: it is well if another one does not say what came of something.
+    pub(crate) fn of_a_node(target: &str, random: &mut Random) -> Self {
+        let mut load = Self::new(target, random);
+        for worker in &mut load.workers {
+            worker.asks_a_node = true;
+        }
+        load
+    }
+
     /// Looks at what was asked for before, then asks for more, until `trouble` has happened
     /// and the server is gone.
     pub(crate) fn until<T>(
@@ -250,6 +259,7 @@ struct Worker {
     refused: u64,
     unread: u64,
     health: Vec<Option<u16>>,
+    asks_a_node: bool,
 }
 
 /// What came of a request.
@@ -276,6 +286,7 @@ impl Worker {
             refused: 0,
             unread: 0,
             health: Vec::new(),
+            asks_a_node: false,
         }
     }
 
@@ -337,7 +348,7 @@ impl Worker {
             503 if is_away(&reply.body["detail"]) || reply.body["code"] == "shard_unavailable" => {
                 Said::Refused { for_good: false }
             }
-            503 if reply.body["code"] == "unknown" => Said::Unknown,
+            503 if self.asks_a_node && reply.body["code"] == "unknown" => Said::Unknown,
             503 => {
                 let health = caller.ask("GET", "/healthz", None);
                 let detail = reply.body["detail"].as_str().unwrap_or_default();
@@ -350,7 +361,7 @@ impl Worker {
                     }
                     self.health.push(status);
                 }
-                if detail.contains("not known") {
+                if reply.body["code"] == "unknown" {
                     Said::Nothing
                 } else {
                     Said::Refused { for_good: true }
