@@ -42,6 +42,10 @@ pub struct Dev {
     /// Where to listen; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", value_parser = listen)]
     pub listen: SocketAddr,
+    /// How many nodes of a cluster, with ports that follow each other; from 2 on they share a
+    /// PostgreSQL that is made for them, and has to be installed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
+    pub nodes: u16,
     /// What callers must show; needed to listen beyond this machine
     #[arg(long, env = "COUNTWHEEL_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
@@ -130,6 +134,9 @@ pub struct Serve {
     /// How long running deliveries may take to end at shutdown
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = grace)]
     pub shutdown_grace: Duration,
+    /// A node of `dev --nodes`: with a receiver, and ends when its standard input does
+    #[arg(long, hide = true, requires = "store")]
+    pub dev_node: bool,
     /// What is logged, and how
     #[command(flatten)]
     pub log: Log,
@@ -834,6 +841,31 @@ mod tests {
         }
         let alone = Line::try_parse_from(["countwheel", "--node-name", "a"]);
         assert!(alone.is_err(), "a node is on a database");
+    }
+
+    #[test]
+    fn a_trial_has_one_to_eight_nodes() {
+        #[derive(Parser, Debug)]
+        struct Trial {
+            #[command(flatten)]
+            dev: Dev,
+        }
+        let nodes = |arguments: &[&str]| {
+            let trial = Trial::try_parse_from([&["countwheel"], arguments].concat());
+            trial.ok().map(|trial| trial.dev.nodes)
+        };
+        assert_eq!(nodes(&[]), Some(1));
+        for (text, expected) in [
+            ("0", None),
+            ("1", Some(1)),
+            ("2", Some(2)),
+            ("8", Some(8)),
+            ("9", None),
+            ("", None),
+            ("three", None),
+        ] {
+            assert_eq!(nodes(&["--nodes", text]), expected, "{text:?}");
+        }
     }
 
     #[test]

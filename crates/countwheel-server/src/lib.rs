@@ -25,6 +25,7 @@ mod leftover;
 pub mod maintain;
 pub mod memory;
 mod metrics;
+mod nodes;
 mod places;
 mod pool;
 mod resolver;

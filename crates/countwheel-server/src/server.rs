@@ -34,6 +34,7 @@ use crate::config::{Dev, Front, NodeUse, Serve};
 use crate::deliver::HttpHandler;
 use crate::descriptors::{self, Budget, TooLow};
 use crate::guard::Targets;
+use crate::nodes;
 use crate::places::{Limits, Places};
 use crate::scrub::{self, Pace};
 use crate::shutdown::{Cause, Signals};
@@ -135,6 +136,33 @@ pub enum StartError {
     /// Other nodes cannot be listened to.
     #[error(transparent)]
     Peers(#[from] PeersError),
+    /// The nodes of a trial have no ports.
+    #[error("there are no {nodes} ports from {listen} on: choose another address with --listen")]
+    Ports {
+        /// Where the first should listen.
+        listen: SocketAddr,
+        /// How many there should be.
+        nodes: u16,
+    },
+    /// There is no database for the nodes of a trial.
+    #[error(
+        "--nodes needs the programs of PostgreSQL 15 or later, and none are installed: install the \
+         package postgresql (Debian: postgresql-15 or later)"
+    )]
+    NoPostgres,
+    /// The database of a trial has nobody to run as.
+    #[error(
+        "PostgreSQL does not run as root, and there is no user postgres: start as another user"
+    )]
+    NoUser,
+    /// A program that a trial needs failed.
+    #[error("{what}: {said}")]
+    Program {
+        /// Which.
+        what: String,
+        /// What it said.
+        said: String,
+    },
     /// The system refused something else.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -156,6 +184,7 @@ impl StartError {
                 | Self::WeakToken { .. }
                 | Self::TokenForAll { .. }
                 | Self::OpenPeers { .. }
+                | Self::Ports { .. }
         )
     }
 }
@@ -187,8 +216,12 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
         grace: args.shutdown_grace,
         scrub: args.scrub(),
         snapshots: args.snapshot_dir.clone(),
+        echo: args.dev_node,
         dev: None,
     };
+    if args.dev_node {
+        nodes::end_with_input();
+    }
     service.run()
 }
 
@@ -197,11 +230,14 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
 /// # Errors
 /// [`StartError`] if it could not start.
 pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
+    if args.nodes > 1 {
+        return nodes::run(args);
+    }
     let token = args.token()?;
     let data = TemporaryDirectory::new()?;
     let service = Service {
         place: Place::Directory {
-            data: data.0.join("data"),
+            data: data.path().join("data"),
             must_exist: false,
             disk: args.disk(),
         },
@@ -216,12 +252,13 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
         grace: DEV_GRACE,
         scrub: None,
         snapshots: None,
+        echo: true,
         dev: Some(data),
     };
     service.run()
 }
 
-fn random() -> Result<u64, StartError> {
+pub(crate) fn random() -> Result<u64, StartError> {
     getrandom::u64().map_err(|error| io::Error::other(error).into())
 }
 
@@ -410,6 +447,8 @@ struct Service {
     scrub: Option<Pace>,
     /// Where snapshots go.
     snapshots: Option<PathBuf>,
+    /// Whether there is a receiver to try timers with.
+    echo: bool,
     /// In `dev`, the directory to remove at the end.
     dev: Option<TemporaryDirectory>,
 }
@@ -524,7 +563,7 @@ impl Service {
             timers.clone(),
             Arc::clone(&clock),
             self.token.clone(),
-            self.dev.is_some(),
+            self.echo,
         );
         let app = app.with_cluster(joined.as_ref().map(|joined| Arc::clone(&joined.cluster)));
         let (allowed, may_snapshot) = (self.targets.to_string(), self.snapshots.is_some());
@@ -756,15 +795,18 @@ pub async fn accept(
     accept::accept(listener, router, places, Arc::default(), stopped).await;
 }
 
+/// How whoever started this starts the program.
+pub(crate) fn program() -> &'static str {
+    // Through cargo, there is no `countwheel` on the path.
+    match std::env::var_os("CARGO") {
+        Some(_) => "cargo run --release --",
+        None => "countwheel",
+    }
+}
+
 /// What `dev` says when it is ready.
 fn banner(address: SocketAddr, took_ms: u128, with_token: bool) -> String {
-    // Whoever started this through cargo has no `countwheel` on the path.
-    let through_cargo = std::env::var_os("CARGO").is_some();
-    let program = if through_cargo {
-        "cargo run --release --"
-    } else {
-        "countwheel"
-    };
+    let program = program();
     let server = if address.port() == 7070 && address.ip().is_loopback() {
         String::new()
     } else {
@@ -785,7 +827,7 @@ fn banner(address: SocketAddr, took_ms: u128, with_token: bool) -> String {
 }
 
 /// Prints for whoever started us. That nobody reads it is no reason to fail.
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}")
         .and_then(|()| out.flush())
@@ -793,10 +835,14 @@ fn say(text: &str) {
 }
 
 /// A directory of our own, removed when dropped.
-struct TemporaryDirectory(PathBuf);
+pub(crate) struct TemporaryDirectory(PathBuf);
 
 impl TemporaryDirectory {
-    fn new() -> Result<Self, StartError> {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn new() -> Result<Self, StartError> {
         let path = std::env::temp_dir().join(format!("countwheel-dev-{:016x}", random()?));
         DirBuilder::new()
             .mode(0o700)

@@ -446,3 +446,23 @@ fn a_fence_grows_with_each_start() {
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
     assert!(revisions.is_sorted_by(|a, b| a < b), "{revisions:?}");
 }
+
+#[test]
+fn nodes_to_try_out_need_ports_that_are_there_and_free() {
+    let dev = |arguments: &[&str]| {
+        let mut command = program();
+        command.arg("dev").args(arguments).output().unwrap()
+    };
+    let beyond = ["--nodes", "3", "--listen", "127.0.0.1:65534"];
+    refused(
+        &dev(&beyond),
+        2,
+        "there are no 3 ports from 127.0.0.1:65534 on",
+    );
+    refused(&dev(&["--nodes", "9"]), 2, "9 is not in 1..=8");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let before = taken.local_addr().unwrap().port() - 1;
+    let listen = format!("127.0.0.1:{before}");
+    let output = dev(&["--nodes", "2", "--listen", &listen]);
+    refused(&output, 1, "choose another address with --listen");
+}

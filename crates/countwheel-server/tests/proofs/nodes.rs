@@ -3,13 +3,23 @@
 //!
 //! `COUNTWHEEL_TROUBLES` says how many, `COUNTWHEEL_DEATHS` how many deaths are timed, `COUNTWHEEL_SEED` repeats
 //! what is asked.
+//!
+//! The same on a small scale for the nodes of `dev --nodes`, of which nothing is left.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use countwheel_postgres::testing;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
+use crate::harness::caller::Caller;
 use crate::harness::figures::{self, Spans};
 use crate::harness::load::Load;
 use crate::harness::process::{Launch, Server, program};
@@ -227,4 +237,137 @@ fn the_shards_of_a_node_that_died_work_elsewhere_soon() {
     figures::print("deaths of a node of three, with leases of 2 s", &rows);
     // The lease and a quarter of a second, and what a machine takes that others use.
     assert!((1_500_000..6_000_000).contains(&most), "{took:?} us");
+}
+
+/// `countwheel dev --nodes`, and what it says of itself.
+struct Trial {
+    child: Child,
+    directory: Directory,
+    /// Where each node is, and the number of its process.
+    nodes: Vec<(SocketAddr, i32)>,
+}
+
+impl Trial {
+    fn start(nodes: usize) -> Self {
+        let directory = Directory::new("trial");
+        // The database's user has to be able to remove its directory there, as in /tmp.
+        let anybody = Permissions::from_mode(0o1777);
+        std::fs::set_permissions(directory.join(""), anybody).expect("it is ours");
+        let child = program()
+            .args(["dev", "--listen", "127.0.0.1:0", "--nodes"])
+            .arg(nodes.to_string())
+            .env("TMPDIR", directory.join(""))
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = child.expect("the program starts");
+        let printed = child.stdout.take().expect("it is piped");
+        let lines = BufReader::new(printed).lines().map_while(Result::ok);
+        let banner: Vec<String> = lines
+            .take_while(|line| !line.starts_with("then kill"))
+            .collect();
+        let found = banner.iter().filter_map(|line| {
+            let (_, rest) = line.strip_prefix("node ")?.split_once("http://")?;
+            let (address, pid) = rest.split_once("/    pid ")?;
+            Some((address.parse().ok()?, pid.parse().ok()?))
+        });
+        let found: Vec<_> = found.collect();
+        assert_eq!(found.len(), nodes, "{banner:?}");
+        Self {
+            child,
+            directory,
+            nodes: found,
+        }
+    }
+
+    fn caller(&self, node: usize) -> Caller {
+        Caller::connect(self.nodes[node].0).expect("it listens")
+    }
+
+    fn set(&self, node: usize, key: &str, millis: u64, receiver: &Receiver) {
+        let body = json!({ "in": millis, "target": { "url": receiver.url } });
+        let path = format!("/v1/queues/default/timers/{key}");
+        let reply = self.caller(node).ask("PUT", &path, Some(&body));
+        let reply = reply.expect("it answers");
+        assert!(reply.status < 300, "{}: {}", reply.status, reply.body);
+    }
+
+    /// The processes that have to do with its directory or are its own: nodes, database, keeper.
+    fn processes(&self) -> Vec<(i32, String)> {
+        let place = self.directory.join("").display().to_string();
+        let all = std::fs::read_dir("/proc").expect("there is one").flatten();
+        let numbers = all.filter_map(|it| it.file_name().to_str()?.parse::<i32>().ok());
+        let named = numbers.filter_map(|number| {
+            let line = std::fs::read(format!("/proc/{number}/cmdline")).ok()?;
+            Some((number, String::from_utf8_lossy(&line).replace('\0', " ")))
+        });
+        let is_node = |number| self.nodes.iter().any(|(_, node)| *node == number);
+        // One that has ended and is not waited for has no command line.
+        let named = named.filter(|(_, line)| !line.is_empty());
+        named
+            .filter(|(number, line)| line.contains(&place) || is_node(*number))
+            .collect()
+    }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        let all = std::fs::read_dir(self.directory.join("")).expect("it is there");
+        all.flatten().map(|it| it.path()).collect()
+    }
+
+    /// Nobody is left, and no file.
+    fn demand_nothing_left(&self) {
+        wait_until("all processes have ended", || self.processes().is_empty());
+        wait_until("all files are removed", || self.directories().is_empty());
+    }
+
+    fn signal(pid: i32, signal: Signal) {
+        kill_process(Pid::from_raw(pid).expect("a process"), signal).expect("it is ours");
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a process")
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.child.kill().unwrap_or_default();
+        self.child.wait().map(drop).unwrap_or_default();
+    }
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn nodes_to_try_out_take_over_and_leave_nothing_behind() {
+    let _turn = turn();
+    let receiver = Receiver::start();
+    let mut trial = Trial::start(3);
+    // Nodes, database and keeper: what is counted at the end is seen while it runs.
+    assert!(trial.processes().len() >= 5, "{:?}", trial.processes());
+    assert_eq!(trial.directories().len(), 1);
+    trial.set(0, "first", 200, &receiver);
+    wait_until("the first is delivered", || receiver.count() == 1);
+    // Some of these are of the node that dies.
+    let keys: Vec<String> = (0..24).map(|n| format!("then-{n}")).collect();
+    for key in &keys {
+        trial.set(2, key, 3_000, &receiver);
+    }
+    Trial::signal(trial.nodes[1].1, Signal::KILL);
+    wait_until("the others fire", || receiver.count() > keys.len() as u64);
+    let seen = trial.caller(0).ask("GET", "/v1/cluster/nodes", None);
+    assert_eq!(seen.expect("it answers").status, 200);
+    Trial::signal(trial.pid(), Signal::TERM);
+    let status = trial.child.wait().expect("it is ours");
+    assert_eq!(status.code(), Some(0));
+    trial.demand_nothing_left();
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn nodes_to_try_out_end_when_what_started_them_is_killed() {
+    let _turn = turn();
+    let mut trial = Trial::start(2);
+    assert!(trial.processes().len() >= 4, "{:?}", trial.processes());
+    trial.child.kill().expect("it is ours");
+    trial.child.wait().expect("it is ours");
+    trial.demand_nothing_left();
 }
