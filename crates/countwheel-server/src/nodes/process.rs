@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// A process in a group of its own: what is typed at the terminal does not reach it. It is ended when
 /// this is dropped.
@@ -35,12 +35,12 @@ impl Process {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Sends it a signal, unless it was seen to have ended.
+    /// Sends it, and what it has started in its group, a signal.
     pub(super) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
             // It may have ended meanwhile; its number is not given away before it is waited for.
-            let _gone_already = kill_process(pid, signal);
+            let _gone_already = kill_process_group(pid, signal);
         }
     }
 }

@@ -123,7 +123,11 @@ fn demand_without(asked: &Server, node: &Server) {
 
 /// Which node has which shards, as one of them sees it.
 fn owners(asked: &Server) -> BTreeMap<String, Vec<u64>> {
-    let reply = asked.caller().ask("GET", "/v1/cluster/shards", None);
+    owners_by(&mut asked.caller())
+}
+
+fn owners_by(caller: &mut Caller) -> BTreeMap<String, Vec<u64>> {
+    let reply = caller.ask("GET", "/v1/cluster/shards", None);
     let body = reply.expect("it answers").body;
     let mut owners: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for shard in body["shards"].as_array().expect("a list") {
@@ -344,6 +348,8 @@ fn nodes_to_try_out_take_over_and_leave_nothing_behind() {
     // Nodes, database and keeper: what is counted at the end is seen while it runs.
     assert!(trial.processes().len() >= 5, "{:?}", trial.processes());
     assert_eq!(trial.directories().len(), 1);
+    let owners = owners_by(&mut trial.caller(0));
+    assert!(owners.contains_key("b"), "{owners:?}");
     trial.set(0, "first", 200, &receiver);
     wait_until("the first is delivered", || receiver.count() == 1);
     // Some of these are of the node that dies.
@@ -353,8 +359,9 @@ fn nodes_to_try_out_take_over_and_leave_nothing_behind() {
     }
     Trial::signal(trial.nodes[1].1, Signal::KILL);
     wait_until("the others fire", || receiver.count() > keys.len() as u64);
-    let seen = trial.caller(0).ask("GET", "/v1/cluster/nodes", None);
-    assert_eq!(seen.expect("it answers").status, 200);
+    wait_until("the others have its shards", || {
+        owners_by(&mut trial.caller(0)).keys().eq(["a", "c"])
+    });
     Trial::signal(trial.pid(), Signal::TERM);
     let status = trial.child.wait().expect("it is ours");
     assert_eq!(status.code(), Some(0));
