@@ -431,6 +431,9 @@ pub(crate) trait Session: Send {
     /// The counts that were saved after the last turn of the shard, if they were.
     fn saved_counts(&mut self, shard: Shard) -> Result<Option<Vec<u8>>, Failure>;
 
+    /// The same as they were saved last, whatever turns came since.
+    fn last_saved_counts(&mut self, shard: Shard) -> Result<Option<Vec<u8>>, Failure>;
+
     /// Saves counts, each if its turn is there.
     fn save_counts(&mut self, counts: &[SavedCounts]) -> Result<(), Failure>;
 

@@ -73,6 +73,7 @@ pub(crate) struct Statements {
     counts: Sql,
     count: Sql,
     saved_counts: Sql,
+    last_saved_counts: Sql,
     save_counts: Sql,
     forget_outside: Sql,
     settings_version: Sql,
@@ -458,6 +459,10 @@ impl Statements {
                 "SELECT c.counts FROM @counts c JOIN @turn t USING (shard, seq, token) \
                  WHERE shard = $1 AND NOT EXISTS ( \
                    SELECT FROM @turn l WHERE l.shard = $1 AND l.seq > c.seq)",
+            ),
+            last_saved_counts: schema.sql(
+                "last_saved_counts",
+                "SELECT counts FROM @counts WHERE shard = $1",
             ),
             save_counts: schema.sql(
                 "save_counts",
@@ -1068,6 +1073,12 @@ impl Session for SqlSession {
     fn saved_counts(&mut self, shard: Shard) -> Result<Option<Vec<u8>>, Failure> {
         let params: Params<'_> = &[&shard.0.cast_signed()];
         let rows = Self::ask(&mut self.link, &self.statements.saved_counts, params)?;
+        Ok(rows.first().map(|row| row.get(0)))
+    }
+
+    fn last_saved_counts(&mut self, shard: Shard) -> Result<Option<Vec<u8>>, Failure> {
+        let params: Params<'_> = &[&shard.0.cast_signed()];
+        let rows = Self::ask(&mut self.link, &self.statements.last_saved_counts, params)?;
         Ok(rows.first().map(|row| row.get(0)))
     }
 

@@ -1477,6 +1477,15 @@ impl Store for PostgresStore {
             .is_none_or(|owned| owned.counts.lock().are_exact())
     }
 
+    fn saved_counts(&self, shard: Shard) -> Result<Option<Vec<QueueCounts>>, StoreError> {
+        if self.owned.read().contains_key(&shard) {
+            return Ok(None);
+        }
+        let saved = self.reader().last_saved_counts(shard).map_err(unanswered)?;
+        let counts = saved.and_then(|bytes| Counts::of_bytes(&bytes, 0, None, self.cluster.ring));
+        Ok(counts.map(|counts| counts.queues(self.clock.timestamp())))
+    }
+
     /// What is counted is saved for the next owner, if the server answers.
     fn stopped(&self) {
         let mut lanes = self.lanes.iter();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel_durable::store::conformance::{self, Reopen};
+use countwheel_durable::store::conformance::{self, Reopen, varied_records};
 use countwheel_durable::store::{
     Before, Change, Durability, Fence, Lease, Shard, Store, StoreError,
 };
@@ -191,7 +191,7 @@ fn a_commit_of_the_process_before_is_not_taken_for_another() {
     let (mut told, mut late) = (0, 0);
     for round in 1..=300 {
         let [before, after] = [2 * round, 2 * round + 1].map(|revision| {
-            let mut record = conformance::varied_records().swap_remove(0);
+            let mut record = varied_records().swap_remove(0);
             record.revision = Revision(revision);
             record
         });
@@ -496,4 +496,33 @@ fn a_full_server_says_so_and_has_room_again() {
         .store
         .commit(lease, &given(2))
         .expect("there is room again");
+}
+
+#[test]
+fn what_an_owner_counts_is_known_to_others_as_it_saved_it_last() {
+    let tested = Tested::new(Shards::ONE);
+    let lease = take(&tested.store);
+    let other = tested.node(2);
+    let saved = || other.saved_counts(Shard::ONLY).expect("nothing fails");
+    let counts = || tested.store.counts(Shard::ONLY).expect("it is owned");
+    assert_eq!(saved(), None);
+    let (mut last, mut fresh, mut old) = (None, 0, 0);
+    for record in varied_records() {
+        tested.faults(|faults| faults.refused = 3);
+        let done = tested.store.commit(lease, &[unread(record)]);
+        tested.faults(|_| {});
+        let (now, found) = (counts(), saved());
+        if found.as_ref() == Some(&now) {
+            fresh += usize::from(done.is_ok());
+            last = found;
+        } else {
+            // The saving was refused: they are what they were.
+            assert_eq!(found, last);
+            old += usize::from(found.is_some());
+        }
+    }
+    assert!(fresh > 0 && old > 0, "{fresh} and {old}");
+    // What the owner has is at hand.
+    let own = tested.store.saved_counts(Shard::ONLY);
+    assert_eq!(own.expect("nothing fails"), None);
 }

@@ -725,6 +725,13 @@ impl Session for SimulatedSession {
         })
     }
 
+    fn last_saved_counts(&mut self, shard: Shard) -> Result<Option<Vec<u8>>, Failure> {
+        self.read(|tables| {
+            let saved = tables.saved.get(&shard);
+            saved.map(|saved| saved.counts.clone())
+        })
+    }
+
     fn save_counts(&mut self, counts: &[SavedCounts]) -> Result<(), Failure> {
         self.write(Written::Counts(counts.to_vec())).map(drop)
     }
