@@ -1,10 +1,11 @@
 //! What both sides are told, and the seams to what they know nothing of.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use countwheel_cluster::NodeId;
 use countwheel_durable::store::Shard;
-use countwheel_durable::{Asked, Timers};
+use countwheel_durable::{Asked, Counted, Timers};
 
 use crate::PeerTls;
 
@@ -30,11 +31,22 @@ pub trait Here: Send + Sync {
     /// [`NotOwned`](countwheel_durable::TimerError::NotOwned) if the shard is not owned here. Must not
     /// block.
     fn ask(&self, shard: Shard, asked: Asked);
+
+    /// How many timers there are in those of the shards that are owned here and can be read. May block. By
+    /// default nothing is counted.
+    fn counts(&self, shards: &[Shard]) -> BTreeMap<Shard, Counted> {
+        let _nothing_is_counted = shards;
+        BTreeMap::new()
+    }
 }
 
 impl Here for Timers {
     fn ask(&self, shard: Shard, asked: Asked) {
         self.ask_here(shard, asked);
+    }
+
+    fn counts(&self, shards: &[Shard]) -> BTreeMap<Shard, Counted> {
+        self.counts_here(shards).unwrap_or_default()
     }
 }
 

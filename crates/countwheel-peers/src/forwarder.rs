@@ -1,19 +1,21 @@
 //! Questions on their way out: to whom, how often, until when.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use countwheel_cluster::NodeId;
 use countwheel_durable::store::Shard;
-use countwheel_durable::{Asked, BatchError, Elsewhere, Request, Response, TimerError};
+use countwheel_durable::{Asked, BatchError, Counted, Elsewhere, Request, Response, TimerError};
 use countwheel_time::{Clock, Instant};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
 
+use crate::census::{self, COUNTED_WITHIN, Census};
 use crate::convert::is_elsewhere;
 use crate::counts::Counts;
 use crate::frame::{Encoded, FRAME_MAX, HEAD_MAX};
@@ -51,6 +53,8 @@ pub(crate) struct Inner {
     held: Mutex<Held>,
     /// The version of the map at the last look.
     seen: AtomicU64,
+    /// The number of the next question for counts.
+    next_census: AtomicU64,
     /// Something waits.
     waits: Notify,
     is_stopped: AtomicBool,
@@ -61,6 +65,7 @@ pub(crate) struct Peer {
     pub(crate) id: NodeId,
     pub(crate) address: String,
     pub(crate) outbox: Mutex<Outbox>,
+    pub(crate) census: Mutex<Census>,
     /// Something waits, or it is forgotten.
     pub(crate) wake: Notify,
     pub(crate) is_connected: AtomicBool,
@@ -126,6 +131,12 @@ impl Elsewhere for Forwarder {
     fn ask(&self, shard: Shard, asked: Asked) {
         self.inner.ask(shard, asked);
     }
+
+    /// Waits up to a second for the owners, which are asked at the same time; not to be called on the
+    /// forwarder's own thread.
+    fn counts(&self, shards: &[Shard]) -> BTreeMap<Shard, Counted> {
+        self.inner.count(shards)
+    }
 }
 
 impl fmt::Debug for Forwarder {
@@ -174,6 +185,7 @@ impl Inner {
             peers: Mutex::default(),
             held: Mutex::default(),
             seen: AtomicU64::new(0),
+            next_census: AtomicU64::new(1),
             waits: Notify::new(),
             is_stopped: AtomicBool::new(false),
         })
@@ -243,6 +255,45 @@ impl Inner {
         }
     }
 
+    /// Asks the owners of these shards how many timers there are.
+    pub(crate) fn count(self: &Arc<Self>, shards: &[Shard]) -> BTreeMap<Shard, Counted> {
+        let mut peers: BTreeMap<NodeId, (String, Vec<Shard>)> = BTreeMap::new();
+        for shard in shards {
+            if let Some((owner, address)) = self.owners.owner(*shard)
+                && owner != self.me()
+            {
+                let of_peer = peers.entry(owner).or_insert((address, Vec::new()));
+                of_peer.1.push(*shard);
+            }
+        }
+        let (tell, told) = channel();
+        let mut asked = HashMap::with_capacity(peers.len());
+        for (owner, (address, shards)) in peers {
+            let peer = self.peer(owner, address);
+            let id = self.next_census.fetch_add(1, Ordering::Relaxed);
+            peer.census.lock().ask(id, shards.clone(), tell.clone());
+            peer.wake.notify_one();
+            asked.insert(id, (peer, shards));
+        }
+        // Of those whose connection breaks, and of all when this stops, nobody holds it any more.
+        drop(tell);
+        if self.is_stopped.load(Ordering::Acquire) {
+            self.stop();
+        }
+        let deadline = self.clock.now() + COUNTED_WITHIN;
+        let left = || deadline.saturating_since(self.clock.now());
+        let mut counted = BTreeMap::new();
+        while let Ok((id, told)) = told.recv_timeout(left()) {
+            if let Some((_, shards)) = asked.get(&id) {
+                census::add(&mut counted, shards, told);
+            }
+        }
+        for (id, (peer, _)) in asked {
+            peer.census.lock().forget(id);
+        }
+        counted
+    }
+
     /// Hands a question to the peer that owns its shard.
     fn dispatch(self: &Arc<Self>, job: Job) {
         match self.owners.owner(job.shard) {
@@ -287,6 +338,7 @@ impl Inner {
             id,
             address,
             outbox: Mutex::new(Outbox::new(limits)),
+            census: Mutex::default(),
             wake: Notify::new(),
             is_connected: AtomicBool::new(false),
             is_forgotten: AtomicBool::new(false),
@@ -414,7 +466,7 @@ impl Inner {
         let mut peers = self.peers.lock();
         // Under its lock: what is pushed after that sees it.
         let outbox = peer.outbox.lock();
-        if outbox.is_empty() {
+        if outbox.is_empty() && peer.census.lock().is_empty() {
             peer.is_forgotten.store(true, Ordering::Release);
             peers.remove(&peer.id);
             peer.wake.notify_one();
@@ -447,6 +499,7 @@ impl Inner {
             .into_iter()
             .for_each(|(_, job)| self.not_done(job));
         for peer in self.all() {
+            peer.census.lock().clear();
             let (waited, sent) = {
                 let mut outbox = peer.outbox.lock();
                 (outbox.take_back(|_| false), outbox.broken())

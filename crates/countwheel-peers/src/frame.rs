@@ -1,16 +1,20 @@
 //! Frames: a length of four bytes (big-endian), then so many bytes, which are questions or answers one
 //! after another. A frame of none of either asks whether the other side is there, or says so.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use countwheel_durable::Request;
+use countwheel_durable::store::Shard;
+use countwheel_durable::{Counted, Request};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::CloseReason;
 use crate::planted::planted;
-use crate::wire::{AskHead, REQUESTS_MAX, WireAnswer, WireRequest};
+use crate::wire::{
+    AskCounts, AskHead, QUEUES_MAX, REQUESTS_MAX, WireAnswer, WireCounted, WireCounts, WireRequest,
+};
 
 /// The longest frame, without its length.
 pub(crate) const FRAME_MAX: usize = 8 << 20;
@@ -19,6 +23,9 @@ const ASKS: u8 = 1;
 const ANSWERS: u8 = 2;
 /// A frame by which a receiver asks for no more questions: it answers those that were sent.
 pub(crate) const GOODBYE: &[u8] = &[3];
+/// What begins a frame that asks for counts, and one that has them.
+const ASKS_COUNTS: u8 = 4;
+const COUNTS: u8 = 5;
 /// The longest question without its requests, or the longest answer without its responses.
 pub(crate) const HEAD_MAX: usize = 64;
 /// So much is read at a time: a length that lies costs no more.
@@ -255,4 +262,51 @@ pub(crate) fn read_answers(frame: &[u8]) -> Result<Vec<WireAnswer<'_>>, FrameErr
         answers.push(answer);
     }
     Ok(answers)
+}
+
+/// The frame that asks for counts.
+pub(crate) fn ask_counts(ask: &AskCounts) -> Vec<u8> {
+    let mut frame = vec![ASKS_COUNTS];
+    append(&mut frame, ask);
+    frame
+}
+
+/// What a frame asks to be counted; `None` if it is a frame of something else.
+pub(crate) fn read_ask_counts(frame: &[u8]) -> Result<Option<AskCounts>, FrameError> {
+    let Some((&ASKS_COUNTS, rest)) = frame.split_first() else {
+        return Ok(None);
+    };
+    match take(rest, "a question for counts")? {
+        (ask, []) => Ok(Some(ask)),
+        _ => malformed("more than a question for counts"),
+    }
+}
+
+/// The frame of counts. Shards that it has no room for are left out, as if they were not owned here.
+pub(crate) fn counts(id: u64, counted: &BTreeMap<Shard, Counted>) -> Vec<u8> {
+    let mut room = FRAME_MAX - HEAD_MAX;
+    let mut shards = Vec::with_capacity(counted.len());
+    for (shard, counted) in counted {
+        let wire = WireCounted::of(*shard, counted);
+        let mut bytes = Vec::new();
+        append(&mut bytes, &wire);
+        if bytes.len() <= room && wire.queues.len() <= QUEUES_MAX {
+            room -= bytes.len();
+            shards.push(wire);
+        }
+    }
+    let mut frame = vec![COUNTS];
+    append(&mut frame, &WireCounts { id, shards });
+    frame
+}
+
+/// The counts of a frame; `None` if it is a frame of something else.
+pub(crate) fn read_counts(frame: &[u8]) -> Result<Option<WireCounts<'_>>, FrameError> {
+    let Some((&COUNTS, rest)) = frame.split_first() else {
+        return Ok(None);
+    };
+    match take(rest, "counts")? {
+        (counts, []) => Ok(Some(counts)),
+        _ => malformed("more than counts"),
+    }
 }

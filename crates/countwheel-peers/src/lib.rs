@@ -60,6 +60,7 @@
 //! [`ShardUnavailable`]: countwheel_durable::TimerError::ShardUnavailable
 //! [`Unknown`]: countwheel_durable::TimerError::Unknown
 
+mod census;
 mod config;
 mod convert;
 mod counts;

@@ -93,7 +93,7 @@ pub(crate) async fn run(inner: Arc<Inner>, peer: Arc<Peer>) {
     let mut random = Random::unseeded();
     let mut pause = CALL_AGAIN.0;
     loop {
-        while !peer.outbox.lock().has_waiting() {
+        while !peer.has_waiting() {
             if peer.is_forgotten.load(Ordering::Acquire) {
                 return;
             }
@@ -111,6 +111,7 @@ pub(crate) async fn run(inner: Arc<Inner>, peer: Arc<Peer>) {
                 let refused = talk(&inner, &peer, stream).await;
                 peer.is_connected.store(false, Ordering::Relaxed);
                 // What was sent has no answer any more.
+                peer.census.lock().broken();
                 let sent = peer.outbox.lock().broken();
                 sent.into_iter().for_each(|job| inner.unknown(job, BROKEN));
                 refused
@@ -129,6 +130,12 @@ pub(crate) async fn run(inner: Arc<Inner>, peer: Arc<Peer>) {
         );
         tokio::time::sleep(pause / 2 + random.micros_up_to(pause / 2)).await;
         pause = (pause * 2).min(CALL_AGAIN.1);
+    }
+}
+
+impl Peer {
+    fn has_waiting(&self) -> bool {
+        self.outbox.lock().has_waiting() || self.census.lock().has_waiting()
     }
 }
 
@@ -209,6 +216,15 @@ async fn send_asks(
         if is_leaving && !peer.outbox.lock().has_sent() {
             return Ok(());
         }
+        let counts = match is_leaving {
+            true => None,
+            false => peer.census.lock().next(),
+        };
+        if let Some(frame) = counts {
+            inner.counts.frames_sent.add(1);
+            write(&mut to, &frame, inner.config.silence).await?;
+            continue;
+        }
         let map = inner.owners.version();
         let gathered = match is_leaving {
             true => None,
@@ -244,6 +260,13 @@ async fn take_answers(
         if frame == frame::GOODBYE {
             is_leaving.store(true, Ordering::Release);
             peer.wake.notify_one();
+            continue;
+        }
+        if let Some(counts) = frame::read_counts(&frame)? {
+            inner.counts.frames_received.add(1);
+            if !peer.census.lock().answered(&counts) {
+                inner.counts.late.add(1);
+            }
             continue;
         }
         let answers = frame::read_answers(&frame)?;

@@ -42,6 +42,10 @@ bugs! {
     PeersWaitingUnbounded,
     /// The room of an answered request is not given back.
     PeersRoomLeaks,
+    /// What a peer says of shards that it was not asked for is counted.
+    PeersCountsUnasked,
+    /// What its owner does not count counts as no timers.
+    PeersUncountedIsNone,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -23,7 +23,7 @@ use crate::frame::{self, Ask, Encoded, FRAME_MAX, Writing};
 use crate::hello::{HELLO_BYTES, Hello, SPOKEN, Standing};
 use crate::link::{self, CONNECT_WITHIN, Refused, Stream};
 use crate::planted::planted;
-use crate::wire::{REQUESTS_MAX, WireAnswer, WireBody, WireError};
+use crate::wire::{AskCounts, REQUESTS_MAX, WireAnswer, WireBody, WireError};
 use crate::{CloseReason, Forwarder, PeersError};
 
 /// How long the frames of one connection may be together whose questions are not answered yet.
@@ -170,6 +170,8 @@ pub(crate) struct Leaving {
 /// What goes out: also an empty frame that says that this node is here, once however often it was asked.
 pub(crate) enum Going {
     Answer(Leaving),
+    /// A frame of its own.
+    Counts(Leaving),
     Here,
     /// No more questions, please.
     Goodbye,
@@ -291,6 +293,13 @@ impl Asked {
         loop {
             let frame = link::read(&mut from, 2 * self.inner.config.silence).await?;
             let bytes = u32::try_from(frame.len()).unwrap_or(BYTES_MAX);
+            if let Some(ask) = frame::read_ask_counts(&frame)? {
+                self.inner.counts.frames_received.add(1);
+                let shards = u32::try_from(ask.shards.len()).unwrap_or(u32::MAX);
+                let room = room(&self.requests, shards.max(1)).await?;
+                self.count(ask, room);
+                continue;
+            }
             let asks = frame::read_asks(frame)?;
             if asks.is_empty() {
                 if !self.says_here.swap(true, Ordering::AcqRel) {
@@ -309,6 +318,21 @@ impl Asked {
                 self.take(ask, rooms);
             }
         }
+    }
+
+    /// Counts on a thread that may block.
+    fn count(&self, ask: AskCounts, room: Arc<OwnedSemaphorePermit>) {
+        let (here, going) = (Arc::clone(&self.inner.here), self.going.clone());
+        self.inner.handle.spawn_blocking(move || {
+            let shards: Vec<_> = ask.shards.into_iter().map(Shard).collect();
+            let leaving = Leaving {
+                bytes: frame::counts(ask.id, &here.counts(&shards)),
+                responses: 1,
+                rooms: vec![room],
+            };
+            // Nobody takes it if the connection is gone.
+            going.send(Going::Counts(leaving)).unwrap_or_default();
+        });
     }
 
     pub(crate) fn take(&self, ask: Ask, room: Vec<Arc<OwnedSemaphorePermit>>) {
@@ -417,19 +441,20 @@ async fn send_answers(
 ) -> Result<(), Refused> {
     while let Some(first) = leaving.recv().await {
         let (mut frame, mut responses, mut rooms) = (Writing::answers(), 0, Vec::new());
-        let mut is_goodbye = false;
+        let (mut is_goodbye, mut counts) = (false, None);
         let mut next = Some(first);
         while let Some(going) = next.take() {
             match going {
                 Going::Here => says_here.store(false, Ordering::Release),
                 Going::Goodbye => is_goodbye = true,
+                Going::Counts(leaving) => counts = Some(leaving),
                 Going::Answer(leaving) => {
                     frame.answer(&leaving.bytes);
                     responses += leaving.responses;
                     rooms.push(leaving.rooms);
                 }
             }
-            if frame.len() < GATHER_BYTES && responses < GATHER_RESPONSES {
+            if counts.is_none() && frame.len() < GATHER_BYTES && responses < GATHER_RESPONSES {
                 next = leaving.try_recv().ok();
             }
         }
@@ -439,6 +464,10 @@ async fn send_answers(
         let within = 2 * inner.config.silence;
         link::write(&mut to, &frame.finish(), within).await?;
         drop(rooms);
+        if let Some(counts) = counts {
+            inner.counts.frames_sent.add(1);
+            link::write(&mut to, &counts.bytes, within).await?;
+        }
         if is_goodbye {
             link::write(&mut to, frame::GOODBYE, within).await?;
         }

@@ -13,6 +13,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// How many requests, or responses, one frame may have, and so may one batch.
 pub(crate) const REQUESTS_MAX: usize = 65_536;
+/// How many shards one can ask to be counted: more than a store has.
+const SHARDS_MAX: usize = 1_024;
+/// How many queues one shard of an answer may have.
+pub(crate) const QUEUES_MAX: usize = 65_536;
 /// How many delays a retry policy may have.
 const DELAYS_MAX: usize = 1_000;
 
@@ -327,6 +331,38 @@ pub(crate) enum WireError<'a> {
     Other {
         reason: Cow<'a, str>,
     },
+}
+
+/// How many timers are there in these shards?
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct AskCounts {
+    /// The number of the question, which its answer has as well.
+    pub(crate) id: u64,
+    #[serde(deserialize_with = "at_most::<_, _, SHARDS_MAX>")]
+    pub(crate) shards: Vec<u16>,
+}
+
+/// So many: of shards that are owned there, and of no others.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WireCounts<'a> {
+    pub(crate) id: u64,
+    #[serde(borrow, deserialize_with = "at_most::<_, _, SHARDS_MAX>")]
+    pub(crate) shards: Vec<WireCounted<'a>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WireCounted<'a> {
+    pub(crate) shard: u16,
+    pub(crate) is_exact: bool,
+    #[serde(borrow, deserialize_with = "at_most::<_, _, QUEUES_MAX>")]
+    pub(crate) queues: Vec<WireQueue<'a>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WireQueue<'a> {
+    pub(crate) queue: &'a str,
+    /// Pending, delivering, done, dead.
+    pub(crate) by_state: [u64; 4],
 }
 
 /// A list that takes no more memory than `MAX` of its items.

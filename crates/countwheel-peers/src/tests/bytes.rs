@@ -1,17 +1,20 @@
 //! What is written comes back, is written as it always was, and anything else is refused.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use countwheel_cluster::NodeId;
+use countwheel_durable::store::{QueueCounts, Shard};
 use countwheel_durable::{
-    Due, Precondition, Request, Response, RetryPolicy, SetOptions, TimerError, TimerName, Was,
+    Counted, Due, Precondition, QueueName, Request, Response, RetryPolicy, SetOptions, TimerError,
+    TimerName, Was,
 };
 use countwheel_time::Random;
 
 use super::samples;
 use crate::frame::{self, Encoded, FRAME_MAX, FrameError, Writing};
 use crate::hello::{HELLO_BYTES, Hello, SPOKEN, Standing, Versions};
-use crate::wire::{AskHead, REQUESTS_MAX, WireAnswer, WireBody};
+use crate::wire::{AskCounts, AskHead, REQUESTS_MAX, WireAnswer, WireBody, WireCounted};
 
 fn head(id: u64, what: &Encoded) -> AskHead {
     AskHead {
@@ -94,7 +97,7 @@ fn what_is_answered_comes_over_as_it_is() {
 
 #[test]
 fn what_no_owner_has_done_is_said_to_be_so() {
-    let shard = countwheel_durable::store::Shard(3);
+    let shard = Shard(3);
     for error in [
         TimerError::NotOwned { shard },
         TimerError::ShardUnavailable { shard },
@@ -198,6 +201,83 @@ fn bytes_are_those_of_version_1() {
     assert_eq!(Hello::read(&hello.write()).unwrap(), hello);
 }
 
+/// The same of what asks for counts, and of counts.
+#[test]
+fn counts_are_written_as_version_1_writes_them() {
+    let asked = AskCounts {
+        id: 300,
+        shards: vec![0, 63, 1_023],
+    };
+    let frame = frame::ask_counts(&asked);
+    assert_eq!(hex(&frame), GOLDEN_ASK_COUNTS);
+    assert_eq!(frame::read_ask_counts(&frame).unwrap(), Some(asked));
+    let counted = draw_counts();
+    let frame = frame::counts(300, &counted);
+    assert_eq!(hex(&frame), GOLDEN_COUNTS);
+    let read = frame::read_counts(&frame)
+        .unwrap()
+        .expect("it is of counts");
+    let shards = read.shards.iter().filter_map(WireCounted::counted);
+    assert_eq!((read.id, shards.collect()), (300, counted));
+    for other in [&[][..], &[1], &[2], frame::GOODBYE] {
+        assert_eq!(frame::read_ask_counts(other).unwrap(), None);
+        assert_eq!(frame::read_counts(other).unwrap(), None);
+    }
+}
+
+fn draw_counts() -> BTreeMap<Shard, Counted> {
+    let queue = |queue, by_state| {
+        let queue = QueueName::from_text(queue).unwrap();
+        QueueCounts { queue, by_state }
+    };
+    let queues = vec![
+        queue("orders", [1, 0, 300, 0]),
+        queue("t-7/q", [0, 2, 0, 5]),
+    ];
+    let (none, exact) = (Vec::new(), true);
+    let all = [
+        (Shard(0), Counted { queues, exact }),
+        (
+            Shard(1_023),
+            Counted {
+                queues: none,
+                exact: false,
+            },
+        ),
+    ];
+    all.into()
+}
+
+#[test]
+fn counts_that_a_frame_has_no_room_for_are_left_out() {
+    let many = |count: usize| {
+        let names = (0..count).map(|at| format!("{at:0>100}"));
+        let queues = names.map(|name| QueueCounts {
+            queue: QueueName::from_text(name).unwrap(),
+            by_state: [1; 4],
+        });
+        Counted {
+            queues: queues.collect(),
+            exact: true,
+        }
+    };
+    let counted: BTreeMap<_, _> = [
+        (Shard(0), many(50_000)),
+        (Shard(1), many(50_000)),
+        (Shard(2), many(1)),
+    ]
+    .into();
+    let frame = frame::counts(1, &counted);
+    assert!(frame.len() <= FRAME_MAX, "{}", frame.len());
+    let read = frame::read_counts(&frame)
+        .unwrap()
+        .expect("it is of counts");
+    let shards: Vec<_> = read.shards.iter().map(|shard| shard.shard).collect();
+    assert_eq!(shards, [0, 2]);
+}
+
+const GOLDEN_ASK_COUNTS: &str = "04ac0203003fff07";
+const GOLDEN_COUNTS: &str = "05ac0202000102066f72646572730100ac020005742d372f7100020005ff070000";
 const GOLDEN_ASKS: &str = "01013fac029875010001000f74656e616e742d372f6f7264657273023432010180cab5ee01020300000001050008636c6f7365206974010000023fac029875010102020f74656e616e742d372f6f72646572730234320001030f74656e616e742d372f6f7264657273023432";
 const GOLDEN_ANSWERS: &str = "0201ac020001028080f9c0c1c4820302ac0201010400";
 const GOLDEN_ERRORS: &str =
@@ -228,11 +308,16 @@ const GOLDEN_SUM: u64 = 0xad16ec5818a304f5;
 fn any_bytes_are_read_or_refused() {
     let random = &mut Random::new(3);
     for round in 0..20_000 {
-        let mut bytes = match round % 3 {
+        let mut bytes = match round % 5 {
             0 => (0..random.below(200))
                 .map(|_| samples::byte(random))
                 .collect(),
             1 => frame_of(&draw_asked(random)),
+            2 => frame::counts(random.draw(), &draw_counts()),
+            3 => frame::ask_counts(&AskCounts {
+                id: random.draw(),
+                shards: vec![7; 30],
+            }),
             _ => frame_of_answers(random),
         };
         for _ in 0..random.below(4) {
@@ -248,6 +333,12 @@ fn any_bytes_are_read_or_refused() {
                 drop(answer.body.answer());
             }
         }
+        if let Ok(Some(counts)) = frame::read_counts(&bytes) {
+            for shard in counts.shards {
+                drop(shard.counted());
+            }
+        }
+        drop(frame::read_ask_counts(&bytes));
         drop(Hello::read(&bytes));
         if let Ok(asks) = frame::read_asks(bytes) {
             for ask in asks {

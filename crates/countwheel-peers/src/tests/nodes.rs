@@ -1,5 +1,6 @@
 //! Nodes that talk over loopback.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +10,10 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use countwheel_cluster::NodeId;
-use countwheel_durable::store::{MemoryStore, Shard};
+use countwheel_durable::store::{MemoryStore, QueueCounts, Shard};
 use countwheel_durable::{
-    Asked, BatchError, Config, Elsewhere, Precondition, Request, Response, Shards, SystemClock,
-    TimerError, Timers, Was, inline,
+    Asked, BatchError, Config, Counted, Elsewhere, Precondition, QueueName, Request, Response,
+    Shards, StateKind, SystemClock, TimerError, Timers, Was, inline,
 };
 
 use super::holding::{Answers, Map, asked};
@@ -511,4 +512,113 @@ fn files_that_do_not_go_together_are_refused() {
     assert!(matches!(refused, Err(PeersError::File { path, .. }) if path == key));
     let refused = PeerTls::from_files(&pem, &key, &key);
     assert!(matches!(refused, Err(PeersError::File { path, .. }) if path == key));
+}
+
+/// Counts what it is told to, of whatever shards it is asked.
+struct Counts(Vec<(Shard, Counted)>);
+
+impl Here for Counts {
+    fn ask(&self, shard: Shard, asked: Asked) {
+        asked.refuse(TimerError::NotOwned { shard });
+    }
+
+    fn counts(&self, _: &[Shard]) -> BTreeMap<Shard, Counted> {
+        self.0.iter().cloned().collect()
+    }
+}
+
+fn counted(pending: u64) -> Counted {
+    let queue = QueueName::new("orders").unwrap();
+    let by_state = [pending, 1, 2, 3];
+    let exact = pending.is_multiple_of(2);
+    Counted {
+        queues: vec![QueueCounts { queue, by_state }],
+        exact,
+    }
+}
+
+fn counts_of(node: &Node, shards: &[Shard]) -> BTreeMap<Shard, Counted> {
+    Elsewhere::counts(&*node.forwarder, shards)
+}
+
+#[test]
+fn the_owners_of_shards_are_asked_for_counts() {
+    each_owner_counts_its_own();
+}
+
+pub(super) fn each_owner_counts_its_own() {
+    let shards: Vec<_> = (0..6).map(Shard).collect();
+    let of = |id, counts| Node::of(PeersConfig::new(7, NodeId(id)), Counts(counts));
+    // It says what it was not asked for, and not what it was: the shard 1 is not its own any more.
+    let one = of(2, vec![(shards[0], counted(7)), (shards[4], counted(50))]);
+    let other = of(3, vec![(shards[2], counted(8)), (shards[0], counted(60))]);
+    let node = Node::new(1, refuses);
+    assert!(counts_of(&node, &shards).is_empty());
+    for (shard, owner) in [(0, &one), (1, &one), (2, &other), (3, &node)] {
+        let address = owner.server.address().to_string();
+        let owner = (owner.id, address.as_str());
+        node.map.give(shards[shard], Some(owner));
+    }
+    let found = counts_of(&node, &shards);
+    let own = [(shards[0], counted(7)), (shards[2], counted(8))];
+    assert_eq!(found, own.into());
+    // One frame each.
+    assert_eq!(node.forwarder.counts().frames_sent, 2);
+    assert_eq!(node.forwarder.counts().frames_received, 2);
+}
+
+#[test]
+fn who_does_not_count_in_time_is_left_out() {
+    let owner = Node::of(
+        PeersConfig::new(7, NodeId(2)),
+        Counts(vec![(SHARD, counted(4))]),
+    );
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    let node = Node::new(1, refuses);
+    node.believes(&owner);
+    node.map.give(Shard(4), Some((NodeId(4), &silent)));
+    node.map.give(Shard(5), Some((NodeId(5), "127.0.0.1:1")));
+    let found = counts_of(&node, &[SHARD, Shard(4), Shard(5)]);
+    assert_eq!(found, [(SHARD, counted(4))].into());
+    node.forwarder.stop();
+    assert!(counts_of(&node, &[SHARD]).is_empty());
+}
+
+#[test]
+fn timers_count_what_other_nodes_have() {
+    let (store, shards) = (MemoryStore::new(7), Shards::new(8).unwrap());
+    let open = |owned: std::ops::Range<u16>| {
+        let (clock, config) = (Arc::new(SystemClock::new()), Config::default());
+        let owned: Vec<_> = owned.map(Shard).collect();
+        Timers::open_divided(store.clone(), shards, owned, inline(|_| ()), clock, config).unwrap()
+    };
+    let timers = [open(0..4), open(4..8)];
+    let [one, other] = [1_u16, 2].map(|id| {
+        let here = timers[usize::from(id) - 1].clone();
+        Node::of(PeersConfig::new(7, NodeId(id.into())), here)
+    });
+    for number in 0..8 {
+        let owner = if number < 4 { &one } else { &other };
+        let address = owner.server.address().to_string();
+        for node in [&one, &other] {
+            let owner = (owner.id, address.as_str());
+            node.map.give(Shard(number), Some(owner));
+        }
+    }
+    for (timers, node) in timers.iter().zip([&one, &other]) {
+        timers.on_elsewhere(Arc::<Forwarder>::clone(&node.forwarder));
+    }
+    for order in 0..100_u64 {
+        let due = Duration::from_secs(60);
+        timers[0].set(("unpaid", order), due, "close it").unwrap();
+    }
+    for (timers, node) in timers.iter().zip([&one, &other]) {
+        let before = node.forwarder.counts().frames_received;
+        let counted = timers.counted().unwrap();
+        let pending = counted.queues.iter().map(|it| it.of(StateKind::Pending));
+        assert_eq!((pending.sum::<u64>(), counted.exact), (100, true));
+        // The store is in memory, and would have known as well.
+        assert!(node.forwarder.counts().frames_received > before);
+    }
 }

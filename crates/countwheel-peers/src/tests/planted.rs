@@ -18,6 +18,9 @@ fn check_of(bug: PlantedBug) -> fn() {
         PlantedBug::PeersNoCertificateNeeded => nodes::who_has_no_certificate_of_ours_is_closed,
         PlantedBug::PeersFrameUnchecked => bytes::the_length_of_a_frame_is_not_believed,
         PlantedBug::PeersClusterUnchecked => bytes::a_stranger_is_not_welcome,
+        PlantedBug::PeersCountsUnasked | PlantedBug::PeersUncountedIsNone => {
+            nodes::each_owner_counts_its_own
+        }
         PlantedBug::PeersExpiredIsDone => sockets::what_has_expired_is_not_done,
     }
 }
