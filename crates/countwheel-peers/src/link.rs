@@ -112,8 +112,11 @@ pub(crate) async fn run(inner: Arc<Inner>, peer: Arc<Peer>) {
                 peer.is_connected.store(false, Ordering::Relaxed);
                 // What was sent has no answer any more.
                 peer.census.lock().broken();
-                let sent = peer.outbox.lock().broken();
-                sent.into_iter().for_each(|job| inner.unknown(job, BROKEN));
+                // A silent peer may do it yet, when it goes on: that is unknown at the deadline.
+                if refused.reason != CloseReason::Silent {
+                    let sent = peer.outbox.lock().broken();
+                    sent.into_iter().for_each(|job| inner.unknown(job, BROKEN));
+                }
                 refused
             }
             Err(refused) => refused,

@@ -290,8 +290,16 @@ impl Asked {
 
     async fn take_asks(&self, from: ReadHalf<Box<dyn Stream>>) -> Result<(), Refused> {
         let mut from = BufReader::new(from);
+        let mut before = self.inner.clock.boot();
         loop {
             let frame = link::read(&mut from, 2 * self.inner.config.silence).await?;
+            // A sign of life comes each second. After a pause of this process it is not known how old a
+            // frame is, and whether anybody waits for it still.
+            let now = self.inner.clock.boot();
+            if now - before > self.inner.config.silence {
+                return Err(Refused::new(CloseReason::Silent, "this node was stopped"));
+            }
+            before = now;
             let bytes = u32::try_from(frame.len()).unwrap_or(BYTES_MAX);
             if let Some(ask) = frame::read_ask_counts(&frame)? {
                 self.inner.counts.frames_received.add(1);
