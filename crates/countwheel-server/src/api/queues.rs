@@ -35,11 +35,9 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
     }
     Query::of(&uri, &[])?;
     app.read(|timers| {
-        // Before the counts: those of a moment ago are not said to be exact.
-        let is_exact = timers.counts_are_exact();
-        let counts = timers.counts().map_err(|error| Problem::from(&error))?;
+        let counted = timers.counted().map_err(|error| Problem::from(&error))?;
         let drains = timers.drains();
-        let queues = counts.into_iter().map(|counts| QueueBody {
+        let queues = counted.queues.into_iter().map(|counts| QueueBody {
             queue: counts.queue.to_string(),
             pending: counts.of(StateKind::Pending),
             delivering: counts.of(StateKind::Delivering),
@@ -65,7 +63,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         }
         let body = Answer {
             queues,
-            exact: (!is_exact).then_some(false),
+            exact: (!counted.exact).then_some(false),
             drain: drains.all().map(DrainBody::from),
         };
         Ok(answer(StatusCode::OK, &body))
