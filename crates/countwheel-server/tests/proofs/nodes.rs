@@ -6,7 +6,7 @@
 //!
 //! The same on a small scale for the nodes of `dev --nodes`, of which nothing is left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use countwheel_postgres::testing;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::harness::caller::Caller;
+use crate::harness::caller::{Caller, Reply};
 use crate::harness::figures::{self, Spans};
 use crate::harness::load::Load;
 use crate::harness::process::{Launch, Server, program};
@@ -377,4 +377,110 @@ fn nodes_to_try_out_end_when_what_started_them_is_killed() {
     trial.child.kill().expect("it is ours");
     trial.child.wait().expect("it is ours");
     trial.demand_nothing_left();
+}
+
+/// How many timers of the default queue wait, by what a node says of all queues and in its metrics, and
+/// whether it says that these are all.
+fn waiting(node: &Server) -> (u64, bool) {
+    let body = asked(node, "GET", "/v1/queues", None).body;
+    let queues = body["queues"].as_array().expect("a list");
+    let of_queue = queues.iter().find(|queue| queue["queue"] == "default");
+    let pending = of_queue.map_or(0, |queue| queue["pending"].as_u64().expect("a number"));
+    let metrics = asked(node, "GET", "/metrics", None).body;
+    let metrics = metrics.as_str().expect("a text");
+    let counted = format!("countwheel_timers{{queue=\"default\",state=\"pending\"}} {pending}\n");
+    assert!(pending == 0 || metrics.contains(&counted), "{metrics}");
+    let is_exact = metrics.contains("\ncountwheel_counts_exact 1\n");
+    (pending, is_exact && body["exact"].is_null())
+}
+
+/// On a connection of its own: one of which nothing comes for long is closed.
+fn asked(node: &Server, method: &str, path: &str, body: Option<&Value>) -> Reply {
+    let reply = node.caller().ask(method, path, body);
+    reply.expect("it answers")
+}
+
+fn of_timer(number: usize) -> String {
+    format!("/v1/queues/default/timers/order-{number}")
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn three_nodes_answer_as_one() {
+    const TIMERS: usize = 3_000;
+    let _turn = turn();
+    let (nodes, first) = Nodes::start(3);
+    let all = || std::iter::once(&first).chain(&nodes.others);
+    let later = json!({"in": "1h", "target": {"url": "http://127.0.0.1:1/"}});
+    let set_all = |node: &Server, from: usize| {
+        for number in (from..TIMERS).step_by(12) {
+            let set = asked(node, "PUT", &of_timer(number), Some(&later));
+            assert_eq!(set.status, 201, "{}", set.body);
+        }
+    };
+    std::thread::scope(|scope| {
+        for (from, node) in all().cycle().take(12).enumerate() {
+            let set_all = &set_all;
+            scope.spawn(move || set_all(node, from));
+        }
+    });
+    let asks: Vec<_> = all().collect();
+    for node in &asks {
+        assert_eq!(waiting(node), (TIMERS as u64, true));
+        let keys: BTreeSet<_> = node
+            .caller()
+            .all()
+            .into_iter()
+            .map(|(key, _)| key)
+            .collect();
+        assert_eq!(keys.len(), TIMERS);
+    }
+
+    // Half of them, each through another node than it was set by.
+    for number in (0..TIMERS).step_by(2) {
+        let node = asks[(number + 1) % 3];
+        let removed = asked(node, "DELETE", &of_timer(number), None);
+        assert_eq!(removed.status, 200, "{}", removed.body);
+    }
+    let left = TIMERS / 2;
+    for node in &asks {
+        assert_eq!(waiting(node), (left as u64, true));
+        assert_eq!(node.caller().all().len(), left);
+    }
+
+    // One node is told to drain, and all do.
+    let drain = |mode| json!({ "mode": mode });
+    let path = "/v1/queues/default:drain";
+    let held = asked(asks[1], "POST", path, Some(&drain("hold")));
+    assert_eq!(held.body["left"]["pending"], left, "{}", held.body);
+    for node in &asks {
+        for number in 0..100 {
+            let set = asked(node, "PUT", &of_timer(number), Some(&later));
+            assert_eq!((set.status, &set.body["code"]), (409, &json!("draining")));
+        }
+    }
+    let mut removed = BTreeSet::new();
+    loop {
+        let page = asked(asks[2], "POST", path, Some(&drain("remove")));
+        let items = page.body["removed"].as_array().expect("a list");
+        let keys = items.iter().map(|timer| timer["key"].to_string());
+        let before = removed.len();
+        removed.extend(keys);
+        assert_eq!(removed.len(), before + items.len(), "none comes twice");
+        if items.is_empty() {
+            assert_eq!(page.body["left"]["pending"], 0);
+            break;
+        }
+    }
+    assert_eq!(removed.len(), left);
+    for node in &asks {
+        assert_eq!(waiting(node), (0, true));
+        assert!(node.caller().all().is_empty());
+    }
+    let resumed = asked(asks[0], "POST", "/v1/queues/default:resume", None);
+    assert_eq!(resumed.status, 200, "{}", resumed.body);
+    for (number, node) in asks.iter().enumerate() {
+        let set = asked(node, "PUT", &of_timer(number), Some(&later));
+        assert_eq!(set.status, 201, "{}", set.body);
+    }
 }

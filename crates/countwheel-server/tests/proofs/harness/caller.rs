@@ -13,7 +13,7 @@ pub(crate) struct Caller {
     stream: BufReader<TcpStream>,
 }
 
-/// A status and a body of JSON.
+/// A status and a body of JSON, or what it is as a text.
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) body: Value,
@@ -61,7 +61,11 @@ impl Caller {
             body.extend_from_slice(&chunk[..length]);
             is_chunked = length > 0;
         }
-        let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let text = || match body.is_empty() {
+            true => Value::Null,
+            false => String::from_utf8_lossy(&body).into(),
+        };
+        let body = serde_json::from_slice(&body).unwrap_or_else(|_| text());
         Some(Reply { status, body })
     }
 
