@@ -121,6 +121,7 @@ fn replay(name: &str, before: &str, kills_us: &[u64]) -> Run {
         arrivals: receiver.arrivals(),
         settled_us,
         apart_us: APART_US,
+        behind_us: 0,
         kills_us: server.outages.iter().map(|(killed, _)| *killed).collect(),
         shards: None,
     };

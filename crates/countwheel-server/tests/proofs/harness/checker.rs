@@ -29,6 +29,9 @@ pub(crate) struct Evidence {
     pub(crate) apart_us: u64,
     /// When the server was killed.
     pub(crate) kills_us: Vec<u64>,
+    /// How far the clock of the server may be behind that of its machine: the clock of a cluster is, by the time
+    /// for which answers of the database were under way.
+    pub(crate) behind_us: u64,
     /// Into how many shards the store is divided, each of which gives revisions for itself; none if it
     /// is not.
     pub(crate) shards: Option<Shards>,
@@ -313,6 +316,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Verdict {
     let mut trial = Trial {
         apart_us: evidence.apart_us,
         kills_us: evidence.kills_us.clone(),
+        behind_us: evidence.behind_us,
         ..Trial::default()
     };
     let shards = evidence.shards.unwrap_or(Shards::ONE);
@@ -333,6 +337,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Verdict {
 struct Trial {
     apart_us: u64,
     kills_us: Vec<u64>,
+    behind_us: u64,
     verdict: Verdict,
     lives: Vec<Life>,
     /// That of the timer which is followed.
@@ -345,12 +350,13 @@ impl Trial {
     fn follow(&mut self, key: &str, history: &[Event]) {
         let mut current: Option<usize> = None;
         let mut doubts = Vec::new();
-        let apart_us = self.apart_us;
+        let (apart_us, behind_us) = (self.apart_us, self.behind_us);
         for event in history {
+            let sent_us = event.sent_us - behind_us.min(event.sent_us);
             let window = |asked: Asked| match asked {
-                Asked::At(at) => (at.max(event.sent_us), at.max(event.answered_us)),
+                Asked::At(at) => (at.max(sent_us), at.max(event.answered_us)),
                 Asked::In(span) => (
-                    event.sent_us + span - apart_us.min(span),
+                    sent_us + span - apart_us.min(span),
                     event.answered_us + span + apart_us,
                 ),
             };
@@ -877,6 +883,7 @@ mod tests {
             settled_us: SETTLED,
             apart_us,
             kills_us: Vec::new(),
+            behind_us: 0,
             shards: None,
         };
         let verdict = judge(&evidence);
@@ -913,6 +920,7 @@ mod tests {
             settled_us: SETTLED,
             apart_us: 0,
             kills_us: Vec::new(),
+            behind_us: 0,
             shards: None,
         };
         let verdict = judge(&evidence);
@@ -1075,6 +1083,7 @@ mod tests {
                 .into(),
                 settled_us: SETTLED,
                 kills_us: (0..kills).map(|kill| first_us + kill).collect(),
+                behind_us: 0,
                 shards: None,
                 ..Evidence::default()
             };

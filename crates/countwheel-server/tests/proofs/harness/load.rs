@@ -140,6 +140,11 @@ impl Load {
             settled_us,
             apart_us: APART_US,
             kills_us: server.outages.iter().map(|(killed, _)| *killed).collect(),
+            behind_us: if server.launch.database.is_some() {
+                APART_US
+            } else {
+                0
+            },
             shards: server
                 .launch
                 .database
