@@ -209,7 +209,7 @@ const STAGES: [Stage; 26] = [
     Stage {
         name: "power",
         what: "40 cuts of its power under load; a disk that ignores syncs is found",
-        lane: Lane::Second,
+        lane: Lane::First,
         work: Work::Proof(&proofs::POWER),
     },
     Stage {

@@ -407,7 +407,7 @@ fn of_timer(number: usize) -> String {
 #[test]
 #[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
 fn three_nodes_answer_as_one() {
-    const TIMERS: usize = 3_000;
+    const TIMERS: usize = 900;
     let _turn = turn();
     let (nodes, first) = Nodes::start(3);
     let all = || std::iter::once(&first).chain(&nodes.others);
