@@ -36,7 +36,10 @@ impl PlantedBug {
         let of_engine = InEngine::ALL.iter().copied().map(Self::Engine);
         let of_disk = InDisk::ALL.iter().copied().map(Self::Disk);
         let is_new = |bug: &Self| Self::named_in(InEngine::ALL, &bug.name()).is_none();
-        let of_postgres = InPostgres::ALL.iter().copied().map(Self::Postgres);
+        // The worlds of leases find theirs, in the crate of that store.
+        let of_postgres = InPostgres::ALL.iter().copied();
+        let of_postgres = of_postgres.filter(|bug| !InPostgres::OF_LEASES.contains(bug));
+        let of_postgres = of_postgres.map(Self::Postgres);
         let of_engine = of_engine.chain(of_disk.filter(is_new));
         of_engine.chain(of_postgres).chain(IN_NODES)
     }

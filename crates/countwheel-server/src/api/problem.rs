@@ -337,7 +337,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Code; 34] = [
+    const ALL: [Code; 35] = [
         Code::Malformed,
         Code::InvalidKey,
         Code::InvalidQueue,
@@ -360,6 +360,7 @@ mod tests {
         Code::Unschedulable,
         Code::InvalidRetry,
         Code::InvalidTarget,
+        Code::BatchSpansShards,
         Code::Overloaded,
         Code::Internal,
         Code::Unreadable,
