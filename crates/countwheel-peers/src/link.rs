@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use countwheel_time::Random;
-use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -17,6 +16,7 @@ use crate::CloseReason;
 use crate::forwarder::{Inner, Peer};
 use crate::frame::{self, FRAME_MAX, Writing};
 use crate::hello::{HELLO_BYTES, Hello, SPOKEN, Standing};
+use crate::tls::server_name;
 
 /// How long a connection may take to come to be.
 pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(3);
@@ -157,9 +157,8 @@ async fn connect(inner: &Inner, peer: &Peer) -> Result<Box<dyn Stream>, Refused>
         None => Box::new(stream),
         Some(tls) => {
             let host = peer.address.rsplit_once(':').map_or("", |(host, _)| host);
-            let host = host.trim_start_matches('[').trim_end_matches(']');
-            let name = ServerName::try_from(host.to_owned())
-                .map_err(|error| Refused::new(CloseReason::Certificate, error))?;
+            let name =
+                server_name(host).map_err(|error| Refused::new(CloseReason::Certificate, error))?;
             let connector = TlsConnector::from(Arc::clone(&tls.client));
             Box::new(connector.connect(name, stream).await?)
         }

@@ -3,9 +3,13 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use countwheel_time::Timestamp;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -22,11 +26,19 @@ use crate::planted::planted;
 /// let none = Path::new("/nowhere.pem");
 /// let refused = PeerTls::from_files(none, none, none);
 /// assert!(matches!(refused, Err(PeersError::File { path, .. }) if path == none));
+///
+/// /// What a start asks of it: see [`demand_good_for`](PeerTls::demand_good_for).
+/// fn start(tls: &PeerTls) -> Result<(), PeersError> {
+///     tls.demand_good_for("a.example", countwheel_time::Timestamp::from_micros(1_800_000_000_000_000))
+/// }
 /// ```
 #[derive(Clone)]
 pub struct PeerTls {
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) client: Arc<ClientConfig>,
+    chain: Vec<CertificateDer<'static>>,
+    /// Judges the certificates of others, and that of this node as they will.
+    judge: Arc<WebPkiServerVerifier>,
 }
 
 impl PeerTls {
@@ -60,16 +72,44 @@ impl PeerTls {
             false => server.with_client_cert_verifier(callers),
         };
         let server = server.with_single_cert(chain.clone(), key_of.clone_key());
+        let judge =
+            WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+        let judge = judge.build().map_err(|error| refused(&error))?;
         let client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| refused(&error))?
             .with_root_certificates(roots)
-            .with_client_auth_cert(chain, key_of);
+            .with_client_auth_cert(chain.clone(), key_of);
         Ok(Self {
+            chain,
+            judge,
             server: Arc::new(server.map_err(|error| refused(&error))?),
             client: Arc::new(client.map_err(|error| refused(&error))?),
         })
     }
+
+    /// Whether others that call `host` will take the certificate of this node for that of the host, at that time
+    /// of the wall clock. A node that nobody can reach takes shards all the same.
+    ///
+    /// # Errors
+    /// [`PeersError::Certificate`] if it is not of the authority, names another host, or is not valid then.
+    pub fn demand_good_for(&self, host: &str, now: Timestamp) -> Result<(), PeersError> {
+        let refused = |problem: String| PeersError::Certificate { problem };
+        let name = server_name(host).map_err(|error| refused(format!("{host}: {error}")))?;
+        let now = UnixTime::since_unix_epoch(Duration::from_micros(now.as_micros()));
+        let judged =
+            self.judge
+                .verify_server_cert(&self.chain[0], &self.chain[1..], &name, &[], now);
+        judged
+            .map(drop)
+            .map_err(|error| refused(format!("for {host}, as others call it: {error}")))
+    }
+}
+
+/// The name of a host as a URL has it.
+pub(crate) fn server_name(host: &str) -> Result<ServerName<'static>, InvalidDnsNameError> {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    ServerName::try_from(host.to_owned())
 }
 
 impl fmt::Debug for PeerTls {

@@ -515,8 +515,9 @@ impl Service {
             (Some((registry, options)), Timekeeper::Cluster(clock)) => {
                 let map = Arc::new(Map::default());
                 let mut node = node(&options, address)?;
+                let tls = options.tls()?;
                 let config = PeersConfig {
-                    tls: options.tls()?,
+                    tls: tls.clone(),
                     ..PeersConfig::new(cluster, node.id)
                 };
                 let here = Arc::new(timers.clone());
@@ -527,7 +528,11 @@ impl Service {
                     .map(|at| PeerServer::start(at, &forwarder))
                     .transpose()?;
                 let reached = server.as_ref().map(PeerServer::address);
-                node.peers = reached.map(|at| options.advertised_peers(at).to_string());
+                let reached = reached.map(|at| options.advertised_peers(at));
+                if let (Some(tls), Some(reached)) = (&tls, &reached) {
+                    tls.demand_good_for(&reached.host, machine.timestamp())?;
+                }
+                node.peers = reached.map(|reached| reached.to_string());
                 timers.on_elsewhere(Arc::<Forwarder>::clone(&forwarder));
                 peers = Some((Arc::clone(&forwarder), server));
                 let joining = Joining {

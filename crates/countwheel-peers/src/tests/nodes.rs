@@ -514,6 +514,34 @@ fn files_that_do_not_go_together_are_refused() {
     assert!(matches!(refused, Err(PeersError::File { path, .. }) if path == key));
 }
 
+/// A node started with what its peers refuse, and took shards that nobody could ask for.
+#[test]
+fn a_node_knows_whether_others_will_take_its_certificate() {
+    use countwheel_time::Clock;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let directory = tempfile::tempdir().unwrap();
+    let ours = Authority::new(directory.path(), "ours");
+    let other = Authority::new(directory.path(), "other");
+    // Certificates begin with the second in which they are made.
+    let soon = SystemClock::new().timestamp() + HOUR;
+    let good = ours.node(&ours);
+    good.demand_good_for("127.0.0.1", soon).unwrap();
+    // It knows the authority of the others, and is not of it.
+    let stranger = other.node(&ours);
+    for (tls, host, at, problem) in [
+        (&good, "127.0.0.2", soon, "127.0.0.2"),
+        (&good, "a.example", soon, "a.example"),
+        (&good, "not a host", soon, "not a host"),
+        (&good, "127.0.0.1", soon + HOUR * 72, "expired"),
+        (&stranger, "127.0.0.1", soon, "UnknownIssuer"),
+    ] {
+        let refused = tls.demand_good_for(host, at);
+        let said = refused.unwrap_err().to_string();
+        assert!(said.contains(problem), "{problem}: {said}");
+    }
+}
+
 /// Counts what it is told to, of whatever shards it is asked.
 struct Counts(Vec<(Shard, Counted)>);
 
