@@ -889,7 +889,8 @@ pub struct Page<P = Position> {
 }
 
 impl Page<Cursor> {
-    /// One page of at most `limit` records of a page of each shard, whose records come in order.
+    /// One page of at most `limit` records of a page of each shard, whose records come in order. It ends where a
+    /// page of one shard would.
     pub(crate) fn merged(pages: Vec<(Shard, Page)>, limit: usize) -> Self {
         let unreadable = pages.iter().map(|(_, page)| page.unreadable).sum();
         let at = |shard, position| Cursor { position, shard };
@@ -905,6 +906,13 @@ impl Page<Cursor> {
             .filter(|(cursor, _)| next.is_none_or(|next| *cursor <= next))
             .collect();
         records.sort_by_key(|(cursor, _)| *cursor);
+        let mut bytes = 0;
+        let fits = records.iter().take_while(|(_, record)| {
+            let is_within = bytes < Filter::PAGE_MAX_BYTES;
+            bytes += record.payload.len();
+            is_within
+        });
+        let limit = fits.take(limit).count();
         if records.len() > limit {
             records.truncate(limit);
             next = records.last().map(|(cursor, _)| *cursor).or(next);

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use countwheel_durable::store::{Filter, MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Attempt, BatchError, Budget, Completion, Config, Due, Effect, Engine, Event, Handler, Health,
-    Loss, Outcome, Precondition, QueueName, Request, Response, RetryPolicy, SetOptions, Shards,
-    State, StateKind, Ticket, TimerError, TimerName, Timers,
+    Attempt, BatchError, Budget, Completion, Config, DrainMode, Due, Effect, Engine, Event,
+    Handler, Health, Loss, Outcome, Precondition, QueueName, Request, Response, RetryPolicy,
+    SetOptions, Shards, State, StateKind, Ticket, TimerError, TimerName, Timers, inline,
 };
 use countwheel_time::{Clock, ManualClock, SystemClock, Timestamp};
 
@@ -551,4 +551,37 @@ fn schedulers_share_the_rate_of_the_backlog() {
         seconds = passed;
     }
     assert!((12..=17).contains(&seconds), "{seconds}");
+}
+
+/// Each shard gave a page of 8 MiB, and a call of a drain took out all of them.
+#[test]
+fn a_page_of_several_shards_is_no_longer_than_one_of_a_shard() {
+    const BYTES: usize = 1 << 20;
+    const TIMERS: usize = 20;
+    let store = MemoryStore::new(7);
+    let timers = open(&store, inline(|_| ()), Config::default());
+    for number in 0..TIMERS {
+        let name = name(format!("{number}"));
+        let far = Duration::from_secs(3_600);
+        timers.set(name, far, vec![0; BYTES]).unwrap();
+    }
+    let filter = Filter::queue(QueueName::new("orders").unwrap());
+    let (mut after, mut seen) = (None, BTreeSet::new());
+    loop {
+        let page = timers.page(&filter, after).unwrap();
+        assert!(page.records.len() * BYTES <= Filter::PAGE_MAX_BYTES);
+        seen.extend(page.records.into_iter().map(|record| record.name));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), TIMERS, "each is on one page");
+    let mut removed = 0;
+    while removed < TIMERS {
+        let drained = timers.drain("orders", DrainMode::Remove).unwrap().removed;
+        assert!((1..=Filter::PAGE_MAX_BYTES / BYTES).contains(&drained.len()));
+        removed += drained.len();
+    }
+    timers.stop(Duration::ZERO);
 }
