@@ -337,7 +337,11 @@ pub(super) async fn shift(
     const SHARD: usize = 4; // /v1/cluster/shards/{shard}/move
     Query::of(request.uri(), &[])?;
     precondition(request.headers(), Honoured::Nothing)?;
-    let shard = text_segment(request.uri(), SHARD).and_then(|text| text.parse().ok());
+    let shard = text_segment(request.uri(), SHARD).and_then(|text| {
+        let shard = text.parse::<u16>().ok()?;
+        // One shard has one path.
+        (shard.to_string() == text).then_some(shard)
+    });
     let shard = Shard(shard.ok_or_else(no_such_shard)?);
     let body = json_body(&app, request).await?;
     let mut object = Field::root(json::parse(&body)?).object()?;

@@ -147,7 +147,9 @@ impl Cluster {
         Ok(self.seen_in(view, timers))
     }
 
-    fn seen_in(&self, view: View, timers: &Timers) -> Seen {
+    fn seen_in(&self, mut view: View, timers: &Timers) -> Seen {
+        let of_tables = std::mem::take(&mut view.holdings);
+        view.holdings = seen::all_shards(of_tables, timers.shards());
         Seen {
             me: self.driver.me(),
             name: self.name.clone(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use countwheel_cluster::{Holding, Member, NodeId, View};
 use countwheel_durable::store::{Fence, Shard};
-use countwheel_durable::{Health, Stats};
+use countwheel_durable::{Health, Shards, Stats};
 use countwheel_time::Timestamp;
 
 /// How a node stands.
@@ -89,6 +89,21 @@ pub(crate) struct ShardLine {
     pub(crate) stats: Option<Stats>,
     /// How many timers wait or are delivered, if it was asked.
     pub(crate) pending: Option<u64>,
+}
+
+/// The shards that the tables have, and those that they should have: who deletes a row leaves a shard without an
+/// owner, and that has to be seen.
+pub(crate) fn all_shards(of_tables: Vec<Holding>, shards: Shards) -> Vec<Holding> {
+    let free = |shard| Holding {
+        shard,
+        owner: None,
+        fence: Fence(0),
+        since: Timestamp::EPOCH,
+        wanted: None,
+    };
+    let mut all: BTreeMap<_, _> = shards.all().map(|shard| (shard, free(shard))).collect();
+    all.extend(of_tables.into_iter().map(|it| (it.shard, it)));
+    all.into_values().collect()
 }
 
 /// Everything that is known at one moment.
@@ -256,6 +271,22 @@ pub(crate) mod tests {
             now: NOW,
             here: [(Shard(0), Health::Running), (Shard(6), Health::Stopping)].into(),
         }
+    }
+
+    /// Somebody deleted the row of a shard, and nothing said so.
+    #[test]
+    fn a_shard_without_a_row_is_free() {
+        let shards = Shards::new(8).expect("from 1 to 1024");
+        let mut holdings = all_shards(Vec::new(), shards);
+        assert_eq!(holdings.len(), 8);
+        for holding in &mut holdings {
+            holding.owner = Some(NodeId(1));
+        }
+        let gone = holdings.remove(3);
+        let all = all_shards(holdings, shards);
+        let free: Vec<_> = all.iter().filter(|it| it.owner.is_none()).collect();
+        assert_eq!(free.len(), 1);
+        assert_eq!((free[0].shard, all[3].shard), (gone.shard, gone.shard));
     }
 
     #[test]
