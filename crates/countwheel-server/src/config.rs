@@ -232,29 +232,29 @@ impl DatabaseUse {
 #[command(next_help_heading = "Node of a cluster")]
 pub struct NodeUse {
     /// How this node is called, unlike all others; host name and port unless given
-    #[arg(long, value_name = "NAME", requires = "store", value_parser = node_name)]
+    #[arg(long, value_name = "NAME", requires = "store", conflicts_with = "data", value_parser = node_name)]
     pub node_name: Option<String>,
     /// Where callers and other nodes reach this one; the address of --listen unless given
-    #[arg(long, value_name = "HOST:PORT", requires = "store", value_parser = host_and_port)]
+    #[arg(long, value_name = "HOST:PORT", requires = "store", conflicts_with = "data", value_parser = host_and_port)]
     pub advertise: Option<HostPort>,
     /// How long after its last sign of life a node loses its shards, from 2s to 60s
-    #[arg(long, value_name = "DURATION", default_value = "5s", requires = "store", value_parser = lease_ttl)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", requires = "store", conflicts_with = "data", value_parser = lease_ttl)]
     pub lease_ttl: Duration,
     /// How long running deliveries of a shard may take to end before another node has it
-    #[arg(long, value_name = "DURATION", default_value = "10s", requires = "store", value_parser = grace)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", requires = "store", conflicts_with = "data", value_parser = grace)]
     pub hand_over_grace: Duration,
     /// Where to listen for other nodes; port 0 takes any free one. Beyond this machine only with
     /// --peer-cert, --peer-key and --peer-ca
-    #[arg(long, value_name = "ADDRESS", requires = "store", value_parser = listen)]
+    #[arg(long, value_name = "ADDRESS", requires = "store", conflicts_with = "data", value_parser = listen)]
     pub peer_listen: Option<SocketAddr>,
     /// The certificate (PEM) that this node shows to other nodes
-    #[arg(long, value_name = "FILE", requires_all = ["peer_listen", "peer_key", "peer_ca"])]
+    #[arg(long, value_name = "FILE", requires_all = ["peer_listen", "peer_key", "peer_ca"], conflicts_with = "data")]
     pub peer_cert: Option<PathBuf>,
     /// Its key (PEM)
-    #[arg(long, value_name = "FILE", requires_all = ["peer_listen", "peer_cert", "peer_ca"])]
+    #[arg(long, value_name = "FILE", requires_all = ["peer_listen", "peer_cert", "peer_ca"], conflicts_with = "data")]
     pub peer_key: Option<PathBuf>,
     /// Certificates (PEM) that those of all nodes have to come from
-    #[arg(long, value_name = "FILE", requires_all = ["peer_listen", "peer_cert", "peer_key"])]
+    #[arg(long, value_name = "FILE", requires_all = ["peer_listen", "peer_cert", "peer_key"], conflicts_with = "data")]
     pub peer_ca: Option<PathBuf>,
 }
 
@@ -529,6 +529,8 @@ impl Log {
         // For as long as the process lives.
         let flow: &Flow = Box::leak(Box::new(Flow::new(Arc::new(SystemClock::new()), say)));
         let builder = tracing_subscriber::fmt()
+            // Other crates in a build may turn colours on, and what escapes them is no help in a file.
+            .with_ansi(false)
             .with_max_level(self.log_level)
             .with_writer(|| Showing::line(flow.line(std::io::stderr())));
         let started = match self.log_format {
@@ -786,6 +788,8 @@ mod tests {
 
     #[derive(Parser, Debug)]
     struct Line {
+        #[arg(long, conflicts_with = "store")]
+        data: Option<String>,
         #[arg(long)]
         store: Option<String>,
         #[command(flatten)]
@@ -841,6 +845,15 @@ mod tests {
         }
         let alone = Line::try_parse_from(["countwheel", "--node-name", "a"]);
         assert!(alone.is_err(), "a node is on a database");
+        for option in [
+            "--node-name=a",
+            "--lease-ttl=5s",
+            "--advertise=a:1",
+            "--peer-listen=[::1]:0",
+        ] {
+            let line = Line::try_parse_from(["countwheel", "--data", "d", option]);
+            assert!(line.is_err(), "{option} means nothing for a directory");
+        }
     }
 
     #[test]
