@@ -257,6 +257,9 @@ impl Inner {
 
     /// Asks the owners of these shards how many timers there are.
     pub(crate) fn count(self: &Arc<Self>, shards: &[Shard]) -> BTreeMap<Shard, Counted> {
+        if self.is_stopped.load(Ordering::Acquire) {
+            return BTreeMap::new();
+        }
         let mut peers: BTreeMap<NodeId, (String, Vec<Shard>)> = BTreeMap::new();
         for shard in shards {
             if let Some((owner, address)) = self.owners.owner(*shard)
