@@ -11,14 +11,14 @@ use crate::frame;
 use crate::planted::planted;
 use crate::wire::{AskCounts, WireCounted, WireCounts, WireQueue};
 
-/// How long who asks waits for all of them together.
+/// The limit of time for the counts of all owners together.
 pub(crate) const COUNTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a peer says, with the number of the question.
 pub(crate) type Told = (u64, BTreeMap<Shard, Counted>);
 
-/// What one peer is asked to count. A question is there until it is answered, the connection breaks, or
-/// who asks waits no more.
+/// What one peer is asked to count. A question stays until its answer comes, the connection breaks, or the
+/// asker gives the question up.
 #[derive(Default)]
 pub(crate) struct Census(BTreeMap<u64, Question>);
 

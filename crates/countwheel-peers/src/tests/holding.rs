@@ -299,7 +299,7 @@ pub(super) fn what_came_over_two_hops_goes_no_further() {
     let second = send_on(1);
     assert_eq!(world.waiting(), 1);
     assert!(second.try_recv().is_err());
-    // Who asks has time left to ask somebody else.
+    // The asker has time left for another node.
     world.later(5_000);
     assert_eq!(second.try_recv(), Ok(false));
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::harness::caller::{self, text, time};
@@ -109,9 +109,9 @@ impl World {
                 self.set.push((now_us(), seconds * 1_000_000));
             }
             Step::Stop(millis) => {
-                self.signal(Signal::STOP);
+                self.server.signal(Signal::STOP);
                 wait(Duration::from_millis(millis));
-                self.signal(Signal::CONT);
+                self.server.signal(Signal::CONT);
             }
             Step::Restart => {
                 self.server.kill();
@@ -123,13 +123,6 @@ impl World {
                 self.server.restart();
             }
         }
-    }
-
-    fn signal(&self, signal: Signal) {
-        let process = i32::try_from(self.server.pid())
-            .ok()
-            .and_then(Pid::from_raw);
-        kill_process(process.unwrap(), signal).unwrap();
     }
 
     fn set_timer(&mut self, random: &mut Random) {
