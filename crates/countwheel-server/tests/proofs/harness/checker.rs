@@ -352,6 +352,8 @@ impl Trial {
         let mut doubts = Vec::new();
         let (apart_us, behind_us) = (self.apart_us, self.behind_us);
         for event in history {
+            let is_look = matches!(event.what, What::Look(_));
+            assert!(doubts.is_empty() || is_look, "{key}: asked before a look");
             let sent_us = event.sent_us - behind_us.min(event.sent_us);
             let window = |asked: Asked| match asked {
                 Asked::At(at) => (at.max(sent_us), at.max(event.answered_us)),
@@ -927,6 +929,16 @@ mod tests {
         verdict.demand_innocence();
         assert_eq!(verdict.duplicates, 1);
         assert_eq!(verdict.removes_while_delivering, 1);
+    }
+
+    /// Of which timer the move is cannot be known.
+    #[test]
+    #[should_panic(expected = "asked before a look")]
+    fn what_is_asked_of_a_key_in_doubt_cannot_be_judged() {
+        faults(
+            vec![set(1), set_with(Answer::Unknown), moved(2, DUE)],
+            vec![],
+        );
     }
 
     #[test]

@@ -261,6 +261,8 @@ struct Worker {
     histories: BTreeMap<String, Vec<Event>>,
     /// The keys asked for since the last look.
     touched: BTreeSet<String>,
+    /// Those of them of which nobody said what came of it: nothing more is asked before the look that decides.
+    in_doubt: BTreeSet<String>,
     refused: u64,
     unread: u64,
     health: Vec<Option<u16>>,
@@ -288,6 +290,7 @@ impl Worker {
             random: Random::new(random.between(0, u64::MAX)),
             histories: BTreeMap::new(),
             touched: BTreeSet::new(),
+            in_doubt: BTreeSet::new(),
             refused: 0,
             unread: 0,
             health: Vec::new(),
@@ -303,6 +306,7 @@ impl Worker {
                 return false;
             };
             self.touched.remove(&key);
+            self.in_doubt.remove(&key);
             self.note(key, sent_us, What::Look(sight));
         }
         true
@@ -312,6 +316,9 @@ impl Worker {
     fn work(&mut self, caller: &mut Caller) {
         loop {
             let key = format!("{}-{}", self.name, self.random.between(0, KEYS));
+            if self.in_doubt.contains(&key) {
+                continue;
+            }
             let sent_us = now_us();
             let (said, what) = match self.random.between(0, 100) {
                 0..55 => self.set(caller, &key),
@@ -321,10 +328,13 @@ impl Worker {
             self.touched.insert(key.clone());
             // A refusal is no event: the next look has to find what was there before.
             if !matches!(said, Said::Refused { .. }) {
-                self.note(key, sent_us, what);
+                self.note(key.clone(), sent_us, what);
             }
             match said {
-                Said::Answer(_) | Said::Unknown => {}
+                Said::Answer(_) => {}
+                Said::Unknown => {
+                    self.in_doubt.insert(key);
+                }
                 Said::Refused { for_good: false } => {
                     self.refused += 1;
                     pause();
