@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -75,9 +76,10 @@ impl Load {
             }
             drop(looking);
             looked.recv().unwrap_err();
-            let result = trouble(server);
+            // Who asks goes on for as long as the server answers, also where the trouble has found a fault.
+            let result = panic::catch_unwind(AssertUnwindSafe(|| trouble(server)));
             server.kill();
-            result
+            result.unwrap_or_else(|fault| panic::resume_unwind(fault))
         })
     }
 
