@@ -10,6 +10,7 @@ mod exits;
 mod floods;
 mod framing;
 mod leftover;
+mod limits;
 mod maintenance;
 mod noise;
 mod process;

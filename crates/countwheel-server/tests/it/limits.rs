@@ -1,0 +1,277 @@
+//! `docs/limits.md` against the program: what is at a limit is taken, and what is beyond it is refused
+//! with the answer that the page names.
+
+use std::collections::BTreeMap;
+
+use crate::support::{Answer, Client, Directory, Server, output_of_refusal, program};
+
+const PAGE: &str = include_str!("../../../../docs/limits.md");
+
+/// Rows that other tests hold: these take time, or a receiver.
+const ELSEWHERE: [&str; 6] = [
+    "time for a body to arrive",
+    "time for a head to come, or for an answer to be read",
+    "trailers of a request",
+    "extension of a chunk",
+    "payloads on a page of a list",
+    "timers that one drain hands back",
+];
+
+/// The cells of the rows of a section.
+fn rows(heading: &str) -> Vec<Vec<&'static str>> {
+    let section = PAGE.lines().skip_while(|line| *line != heading).skip(1);
+    let section = section.take_while(|line| !line.starts_with("## "));
+    let rows = section.filter(|line| line.starts_with("| ")).skip(1);
+    let cells = |row: &'static str| row.trim_matches('|').split(" | ").map(str::trim).collect();
+    rows.map(cells).collect()
+}
+
+/// The amounts that a cell names, in bytes, milliseconds or as they are.
+fn amounts(cell: &str) -> Vec<u64> {
+    let words: Vec<&str> = cell
+        .split([' ', ';'])
+        .map(|it| it.trim_end_matches(','))
+        .collect();
+    let number = |word: &str| word.replace(',', "").parse::<u64>().ok();
+    let found = words.iter().enumerate().filter_map(|(at, word)| {
+        let times = match words.get(at + 1).copied() {
+            Some("KiB") => 1 << 10,
+            Some("MiB") => 1 << 20,
+            Some("s") => 1_000,
+            Some("min") => 60_000,
+            Some("days") => 86_400_000,
+            _ => 1,
+        };
+        Some(number(word)? * times)
+    });
+    found.collect()
+}
+
+fn long(amount: u64) -> String {
+    "x".repeat(usize::try_from(amount).unwrap())
+}
+
+/// Sends what has so much of what the row is about.
+fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
+    const TIMER: &str = "/v1/queues/q/timers/k";
+    let path = |path: &str| path.to_owned();
+    let set = |rest: &str| format!(r#"{{"in":"1h","target":{{"url":"http://x/"}}{rest}}}"#);
+    let target = |target: &str| format!(r#"{{"in":"1h","target":{{{target}}}}}"#);
+    let headers = |count: u64, value: &str| {
+        let all = (0..count).map(|at| format!(r#""x-{at}":"{value}""#));
+        target(&format!(
+            r#""url":"http://x/","headers":{{{}}}"#,
+            all.collect::<Vec<_>>().join(",")
+        ))
+    };
+    let (path, body) = match limit {
+        "length of a queue" => (format!("/v1/queues/{}/timers/k", long(amount)), set("")),
+        "length of a key" => (format!("/v1/queues/q/timers/{}", long(amount)), set("")),
+        "time ahead of a deadline" => (
+            path(TIMER),
+            format!(r#"{{"in":{amount},"target":{{"url":"http://x/"}}}}"#),
+        ),
+        "body of a request" => {
+            let rest = usize::try_from(amount).unwrap() - set(r#","body":"""#).len();
+            (
+                path(TIMER),
+                set(&format!(r#","body":"{}""#, "x".repeat(rest))),
+            )
+        }
+        "depth of a body's JSON" => {
+            // The body of the request is a level of its own.
+            let depth = usize::try_from(amount).unwrap() - 1;
+            let nested = format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+            (path(TIMER), set(&format!(r#","body":{nested}"#)))
+        }
+        "path and query" => {
+            let path = format!("{TIMER}?");
+            let rest = long(amount - path.len() as u64);
+            return client.get(&format!("{path}{rest}"));
+        }
+        "head of a request" => {
+            let head = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: \r\n\r\n";
+            let rest = long(amount - head.len() as u64);
+            let head = head.replace("x: ", &format!("x: {rest}"));
+            return client.exchange(head.as_bytes(), false).unwrap();
+        }
+        "headers of a request" => {
+            // One of them is the host, which the client adds, and one the length.
+            let names: Vec<String> = (0..amount - 2).map(|at| format!("x-{at}")).collect();
+            let headers: Vec<_> = names.iter().map(|name| (&**name, "1")).collect();
+            return client.send("GET", "/healthz", &headers, b"");
+        }
+        "`target.url`" => {
+            let rest = long(amount - "http://x/".len() as u64);
+            (path(TIMER), target(&format!(r#""url":"http://x/{rest}""#)))
+        }
+        "`target.headers`" => (path(TIMER), headers(amount, "1")),
+        "`target.headers`, in all" => {
+            let name = "x-0".len() as u64;
+            (path(TIMER), headers(1, &long(amount - name)))
+        }
+        "`target.timeout`" => (
+            path(TIMER),
+            target(&format!(r#""url":"http://x/","timeout":{amount}"#)),
+        ),
+        "delays of a `schedule`" => {
+            let delays = vec!["1"; usize::try_from(amount).unwrap()].join(",");
+            (
+                path(TIMER),
+                set(&format!(r#","retry":{{"schedule":[{delays}]}}"#)),
+            )
+        }
+        "delay of a retry" => (
+            path(TIMER),
+            set(&format!(r#","retry":{{"fixed":{amount}}}"#)),
+        ),
+        "`max_attempts`" => (
+            path(TIMER),
+            set(&format!(
+                r#","retry":{{"fixed":1,"max_attempts":{amount}}}"#
+            )),
+        ),
+        "`max_age`" => (
+            path(TIMER),
+            set(&format!(r#","retry":{{"fixed":1,"max_age":{amount}}}"#)),
+        ),
+        "`every`, `every_after`" => {
+            let body = format!(r#"{{"every":{amount},"target":{{"url":"http://x/"}}}}"#);
+            let other = body.replace("every", "every_after");
+            let answer = client.json("PUT", TIMER, &other);
+            if answer.status >= 300 {
+                return answer;
+            }
+            (path(TIMER), body)
+        }
+        "`repeats`" => (
+            path(TIMER),
+            set(&format!(r#","every":"1h","repeats":{amount}"#)),
+        ),
+        "timers on a page of a list" => {
+            return client.get(&format!("/v1/queues/q/timers?limit={amount}"));
+        }
+        "attempts of a simulation" => {
+            let body = format!(r#"{{"retry":{{"fixed":1}},"limit":{amount}}}"#);
+            return client.json("POST", "/v1/simulate", &body);
+        }
+        other => panic!("a row that no test holds: {other}"),
+    };
+    client.json("PUT", &path, &body)
+}
+
+#[test]
+fn each_limit_of_a_request_is_where_the_page_says() {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0.join("data"));
+    let mut client = server.client();
+    let mut held = 0;
+    for row in rows("## Of a request") {
+        let [limit, is, beyond] = row[..] else {
+            panic!("{row:?}");
+        };
+        if ELSEWHERE.contains(&limit) {
+            continue;
+        }
+        let (status, code) = beyond.split_once(' ').unwrap();
+        let code = code.trim_matches('`');
+        let found = amounts(is);
+        // From and to, or one for each half of the name, or the most.
+        let (from, most) = match (is.contains(" to "), &found[..]) {
+            (true, [from, to]) => (Some(*from), vec![(limit, *to)]),
+            (false, [most]) => (None, vec![(limit, *most)]),
+            (false, [most, in_all]) => {
+                assert_eq!(limit, "`target.headers`");
+                (
+                    None,
+                    vec![(limit, *most), ("`target.headers`, in all", *in_all)],
+                )
+            }
+            other => panic!("{limit}: {other:?}"),
+        };
+        let mut try_out = |limit: &str, amount: u64, is_taken: bool| {
+            let answer = ask(&mut client, limit, amount);
+            let text = String::from_utf8_lossy(&answer.body);
+            if is_taken {
+                let refused = text.contains(&format!(r#""code":"{code}""#));
+                assert!(
+                    !refused && answer.status < 500,
+                    "{limit} of {amount}: {text}"
+                );
+            } else {
+                assert_eq!(
+                    answer.status.to_string(),
+                    status,
+                    "{limit} of {amount}: {text}"
+                );
+                assert!(text.contains(code), "{limit} of {amount}: {text}");
+            }
+            held += 1;
+        };
+        if let Some(from) = from {
+            try_out(limit, from, true);
+            try_out(limit, from - 1, false);
+        }
+        for (limit, most) in most {
+            try_out(limit, most, true);
+            try_out(limit, most + 1, false);
+        }
+    }
+    assert!(held > 40, "{held}");
+}
+
+/// What the program says of its flags.
+fn flags() -> BTreeMap<String, String> {
+    let help = program().args(["serve", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let mut flags = BTreeMap::new();
+    let mut last = None;
+    for line in help.lines().map(str::trim) {
+        if let Some(at) = line.find("--").filter(|_| line.starts_with('-')) {
+            let mut words = line[at..].split(' ');
+            let name = words.next().unwrap().to_owned();
+            let takes = words.next().unwrap_or_default().to_owned();
+            last = ["<N>", "<MIB>", "<DURATION>"]
+                .contains(&&*takes)
+                .then_some(name);
+        }
+        if let (Some(name), Some(at)) = (&last, line.find("[default: ")) {
+            let default = line[at..].trim_start_matches("[default: ");
+            flags.insert(name.clone(), default.trim_end_matches(']').to_owned());
+        }
+    }
+    flags
+}
+
+#[test]
+fn each_flag_has_the_range_and_the_default_of_the_page() {
+    let rows = rows("## What the operator sets");
+    let unquoted = |cell: &'static str| cell.trim_matches('`');
+    let said: BTreeMap<String, String> = rows
+        .iter()
+        .map(|row| (unquoted(row[0]).to_owned(), unquoted(row[3]).to_owned()))
+        .collect();
+    assert_eq!(said, flags());
+    let is_right = |flag: &str, value: &str| {
+        // No store can be there, so it ends also where the value is right.
+        let mut command = program();
+        let place = match flag {
+            "--lease-ttl" | "--hand-over-grace" => ["--store", "no-url"],
+            _ => ["--data", "/dev/null"],
+        };
+        command.arg("serve").args(place).args([flag, value]);
+        let ended = output_of_refusal(command).expect("it ends");
+        ended.status.code() == Some(1)
+    };
+    for row in rows {
+        let [flag, from, to] = [row[0], row[1], row[2]].map(unquoted);
+        assert!(is_right(flag, from) && is_right(flag, to), "{row:?}");
+        let (digits, unit) = to.split_at(to.find(char::is_alphabetic).unwrap_or(to.len()));
+        let more = digits.parse::<u64>().unwrap() + 1;
+        assert!(!is_right(flag, &format!("{more}{unit}")), "{row:?}");
+        let (digits, unit) = from.split_at(from.find(char::is_alphabetic).unwrap_or(from.len()));
+        if let Some(less) = digits.parse::<u64>().unwrap().checked_sub(1) {
+            assert!(!is_right(flag, &format!("{less}{unit}")), "{row:?}");
+        }
+    }
+}
