@@ -84,11 +84,13 @@ fn a_disk_that_ignores_syncs_is_noticed() {
     assert!((1..100).any(|seed| world::run(seed, &options).is_err()));
 }
 
-/// Each of these bugs of the product is planted in turn and must be found.
+/// Each of these bugs of the product is planted in turn and must be found. Those of three stages are
+/// found by the tests of these: `nodes.rs`, `rot.rs` and `shards.rs`.
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn every_planted_bug_is_found() {
-    let all: Vec<_> = planted::PlantedBug::all().collect();
+    let is_here = |bug: &_| !["nodes", "rot", "shards"].contains(&planted::stage(*bug));
+    let all: Vec<_> = planted::PlantedBug::all().filter(is_here).collect();
     let next = std::sync::atomic::AtomicUsize::new(0);
     let look = || {
         let taken = || next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
