@@ -8,12 +8,12 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::{
-    Cargo, Outcome, cargo, instructions, is_ci, list as files, proofs, prose, root, stem, target,
-    tests,
+    Cargo, Outcome, cargo, instructions, is_ci, list as files, programs, proofs, prose, root, stem,
+    target, tests,
 };
 
 /// One stage of the gate.
@@ -84,7 +84,7 @@ const STAGES: [Stage; 26] = [
         name: "build",
         what: "all that the stages run, assertions on",
         lane: Lane::Alone,
-        work: Work::Own(build),
+        work: Work::Own(programs::stage),
     },
     Stage {
         name: "test",
@@ -174,19 +174,19 @@ const STAGES: [Stage; 26] = [
         name: "january",
         what: "a month of departures through the real server, killed ten times",
         lane: Lane::Second,
-        work: Work::Calls(|| vec![Call::Cargo(proofs::Build::Dev.test("january"))]),
+        work: Work::Proof(&proofs::JANUARY),
     },
     Stage {
         name: "kill",
         what: "200 kills of the real server under load",
         lane: Lane::Second,
-        work: Work::Calls(|| vec![Call::Cargo(proofs::Build::Dev.test("kill"))]),
+        work: Work::Proof(&proofs::KILL),
     },
     Stage {
         name: "crashes",
         what: "60 kills in a row, and deliveries that end the server: no other timer is dead",
         lane: Lane::Second,
-        work: Work::Calls(|| vec![Call::Cargo(proofs::Build::Dev.test("crashes"))]),
+        work: Work::Proof(&proofs::CRASHES),
     },
     Stage {
         name: "postgres",
@@ -279,7 +279,7 @@ pub(crate) fn check(names: &[&str]) -> ExitCode {
         }
         // What is built for stages that are not run would be minutes for nothing.
         if report.failures.load(Ordering::SeqCst) == 0 {
-            let building = build();
+            let building = programs::stage();
             if !matches!(building, Outcome::Passed) {
                 report.end("build", start, building);
             }
@@ -351,8 +351,8 @@ impl Stage {
             Work::Calls(calls) => {
                 let calls = calls();
                 let needs_build = calls.iter().any(|call| matches!(call, Call::Built(..)));
-                if needs_build && !matches!(build(), Outcome::Passed) {
-                    return Outcome::Failed("it does not build".to_owned());
+                if needs_build && let failed @ Outcome::Failed(_) = programs::stage() {
+                    return failed;
                 }
                 let failed = calls.iter().find(|call| !call.run(beside));
                 failed.map_or(Outcome::Passed, |call| Outcome::Failed(call.line()))
@@ -414,23 +414,11 @@ pub(crate) fn status(command: &mut Command, line: &str, beside: bool) -> io::Res
     Ok(output.status)
 }
 
-/// Builds what the stages run, once.
-fn build() -> Outcome {
-    static DONE: OnceLock<bool> = OnceLock::new();
-    // With the tests, and with all features, as the tests are: cargo would else choose other
-    // features for the dependencies and build them all again.
-    if *DONE.get_or_init(|| cargo("test --workspace --all-features --no-run").run()) {
-        Outcome::Passed
-    } else {
-        Outcome::Failed("it does not build".to_owned())
-    }
-}
-
 /// Runs every example of every crate, some at a time: most wait more than they reckon. Those
 /// that are commands of a stage are left to it.
 fn examples() -> Outcome {
     const AT_A_TIME: usize = 4;
-    if let failed @ Outcome::Failed(_) = build() {
+    if let failed @ Outcome::Failed(_) = programs::stage() {
         return failed;
     }
     let sources = files(Path::new("crates"))

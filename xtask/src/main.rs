@@ -6,6 +6,7 @@
 mod fuzz;
 mod gate;
 mod instructions;
+mod programs;
 mod proofs;
 mod prose;
 mod storage;
@@ -13,6 +14,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
 
 const HELP: &str = "\
 cargo xtask check [STAGE...]   the gate, or some stages of it
@@ -98,11 +100,7 @@ fn main() -> ExitCode {
         ["copies"] => one(&sim("copies --mixes 2000 --seed fresh")),
         ["fuzz"] => fuzz::run("10"),
         ["fuzz", "--minutes", minutes] => fuzz::run(minutes),
-        ["kill-long"] => {
-            let mut kill = proofs::Build::Proof.test("kill");
-            kill.environment = Some(("COUNTWHEEL_KILLS", "1000"));
-            one(&kill)
-        }
+        ["kill-long"] => proofs::KILL.long(&[("COUNTWHEEL_KILLS", "1000")]),
         ["crashes"] => proofs::CRASHES.long(&[
             ("COUNTWHEEL_CRASHES", "6000"),
             ("COUNTWHEEL_KILLERS", "3"),
@@ -226,6 +224,9 @@ fn sim(arguments: &str) -> Cargo {
 /// Whether a package of Debian's could be installed. Only root can, and a machine without
 /// Debian's packages has no such command.
 pub(crate) fn install(package: &str) -> bool {
+    // Two are not installed at a time.
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let install = format!("install --yes --no-install-recommends {package}");
     ["update", &install].iter().all(|arguments| {
         let apt = Command::new("apt-get").args(arguments.split(' ')).output();

