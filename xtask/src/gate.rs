@@ -1,7 +1,9 @@
 //! The stages of the gate, and how they run.
 //!
 //! Everything is built once, in the `dev` profile and with all features, and every stage runs
-//! what that build made. Stages that measure no time and load one core each run two at a time.
+//! what that build made. Stages that measure no time run beside each other, in three lanes: what asks a
+//! PostgreSQL, what asks the real program, and what computes. The last one takes the time that the others
+//! leave: its priority is lower.
 
 use std::ffi::OsString;
 use std::io;
@@ -29,9 +31,14 @@ struct Stage {
 enum Lane {
     /// Nothing.
     Alone,
-    /// The stages of the other one, in its own turn.
-    First,
-    Second,
+    /// The stages of the other lanes, in its own turn.
+    Database,
+    Server,
+    Computing,
+}
+
+impl Lane {
+    const BESIDE: [Self; 3] = [Self::Database, Self::Server, Self::Computing];
 }
 
 enum Work {
@@ -93,26 +100,10 @@ const STAGES: [Stage; 26] = [
         work: Work::Own(tests::run),
     },
     Stage {
-        name: "doc",
-        what: "the documents build without a warning",
-        lane: Lane::Alone,
-        work: Work::Calls(|| {
-            let mut doc = cargo("doc --workspace --no-deps --all-features");
-            doc.environment = Some(("RUSTDOCFLAGS", "-D warnings"));
-            vec![Call::Cargo(doc)]
-        }),
-    },
-    Stage {
         name: "examples",
         what: "every example runs",
         lane: Lane::Alone,
         work: Work::Own(examples),
-    },
-    Stage {
-        name: "instructions",
-        what: "no operation of the wheels takes 5 % more instructions than stored",
-        lane: Lane::Alone,
-        work: Work::Own(instructions::compare),
     },
     Stage {
         name: "timers",
@@ -128,21 +119,63 @@ const STAGES: [Stage; 26] = [
         }),
     },
     Stage {
-        name: "model",
-        what: "the wheels agree with a sorted map over 5e7 operations",
-        lane: Lane::First,
-        work: Work::Calls(|| vec![Call::built("examples/model", "--ops 5e7")]),
+        name: "postgres",
+        what: "the store in a PostgreSQL: every property of a store; connections cut at every byte",
+        lane: Lane::Database,
+        work: Work::Proof(&proofs::POSTGRES),
     },
     Stage {
-        name: "sim",
-        what: "fixed and fresh seeds of the simulation",
-        lane: Lane::First,
-        work: Work::Calls(|| vec![sim("seeds 1 300"), sim("seeds fresh 200")]),
+        name: "database_full",
+        what: "a PostgreSQL without room under the program: sets are refused, and it goes on by itself",
+        lane: Lane::Database,
+        work: Work::Proof(&proofs::DATABASE_FULL),
+    },
+    Stage {
+        name: "nodes",
+        what: "three nodes on a PostgreSQL: each dies, stops and sleeps under load, and the database hangs",
+        lane: Lane::Server,
+        work: Work::Proof(&proofs::NODES),
+    },
+    Stage {
+        name: "january",
+        what: "a month of departures through the real server, killed ten times",
+        lane: Lane::Server,
+        work: Work::Proof(&proofs::JANUARY),
+    },
+    Stage {
+        name: "kill",
+        what: "200 kills of the real server under load",
+        lane: Lane::Server,
+        work: Work::Proof(&proofs::KILL),
+    },
+    Stage {
+        name: "crashes",
+        what: "60 kills in a row, and deliveries that end the server: no other timer is dead",
+        lane: Lane::Server,
+        work: Work::Proof(&proofs::CRASHES),
+    },
+    Stage {
+        name: "power",
+        what: "40 cuts of its power under load; a disk that ignores syncs is found",
+        lane: Lane::Server,
+        work: Work::Proof(&proofs::POWER),
+    },
+    Stage {
+        name: "faults",
+        what: "its calls to the system fail, its disk is full, its disk turns read-only",
+        lane: Lane::Server,
+        work: Work::Proof(&proofs::FAULTS),
+    },
+    Stage {
+        name: "damage",
+        what: "bits of its files are flipped while it delivers",
+        lane: Lane::Server,
+        work: Work::Proof(&proofs::DAMAGE),
     },
     Stage {
         name: "stores",
         what: "calls that fail, unknown bytes, copies of two times, mistakes that must be found, a real disk beside",
-        lane: Lane::First,
+        lane: Lane::Computing,
         work: Work::Calls(|| {
             vec![
                 sim("calls --store tables --seeds 0"),
@@ -159,70 +192,44 @@ const STAGES: [Stage; 26] = [
         }),
     },
     Stage {
-        name: "year",
-        what: "a year of departures under the simulated clock",
-        lane: Lane::First,
-        work: Work::Calls(|| vec![sim("year examples-data/flights-2013.csv.gz")]),
+        name: "sim",
+        what: "fixed and fresh seeds of the simulation",
+        lane: Lane::Computing,
+        work: Work::Calls(|| vec![sim("seeds 1 300"), sim("seeds fresh 200")]),
+    },
+    Stage {
+        name: "doc",
+        what: "the documents build without a warning",
+        lane: Lane::Computing,
+        work: Work::Calls(|| {
+            let mut doc = cargo("doc --workspace --no-deps --all-features");
+            doc.environment = Some(("RUSTDOCFLAGS", "-D warnings"));
+            vec![Call::Cargo(doc)]
+        }),
     },
     Stage {
         name: "ages",
         what: "a day at full load and a hundred years under the simulated clock",
-        lane: Lane::First,
+        lane: Lane::Computing,
         work: Work::Calls(|| vec![sim("ages")]),
     },
     Stage {
-        name: "january",
-        what: "a month of departures through the real server, killed ten times",
-        lane: Lane::Second,
-        work: Work::Proof(&proofs::JANUARY),
+        name: "instructions",
+        what: "no operation of the wheels takes 5 % more instructions than stored",
+        lane: Lane::Computing,
+        work: Work::Own(instructions::compare),
     },
     Stage {
-        name: "kill",
-        what: "200 kills of the real server under load",
-        lane: Lane::Second,
-        work: Work::Proof(&proofs::KILL),
+        name: "model",
+        what: "the wheels agree with a sorted map over 5e7 operations",
+        lane: Lane::Computing,
+        work: Work::Calls(|| vec![Call::built("examples/model", "--ops 5e7")]),
     },
     Stage {
-        name: "crashes",
-        what: "60 kills in a row, and deliveries that end the server: no other timer is dead",
-        lane: Lane::Second,
-        work: Work::Proof(&proofs::CRASHES),
-    },
-    Stage {
-        name: "postgres",
-        what: "the store in a PostgreSQL: every property of a store; connections cut at every byte",
-        lane: Lane::First,
-        work: Work::Proof(&proofs::POSTGRES),
-    },
-    Stage {
-        name: "nodes",
-        what: "three nodes on a PostgreSQL: each dies, stops and sleeps under load, and the database hangs",
-        lane: Lane::Second,
-        work: Work::Proof(&proofs::NODES),
-    },
-    Stage {
-        name: "database_full",
-        what: "a PostgreSQL without room under the program: sets are refused, and it goes on by itself",
-        lane: Lane::Second,
-        work: Work::Proof(&proofs::DATABASE_FULL),
-    },
-    Stage {
-        name: "power",
-        what: "40 cuts of its power under load; a disk that ignores syncs is found",
-        lane: Lane::First,
-        work: Work::Proof(&proofs::POWER),
-    },
-    Stage {
-        name: "faults",
-        what: "its calls to the system fail, its disk is full, its disk turns read-only",
-        lane: Lane::Second,
-        work: Work::Proof(&proofs::FAULTS),
-    },
-    Stage {
-        name: "damage",
-        what: "bits of its files are flipped while it delivers",
-        lane: Lane::Second,
-        work: Work::Proof(&proofs::DAMAGE),
+        name: "year",
+        what: "a year of departures under the simulated clock",
+        lane: Lane::Computing,
+        work: Work::Calls(|| vec![sim("year examples-data/flights-2013.csv.gz")]),
     },
     Stage {
         name: "pages",
@@ -264,16 +271,11 @@ pub(crate) fn check(names: &[&str]) -> ExitCode {
     let stages: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
     let report = Report::default();
     let start = now();
-    for group in stages.chunk_by(|one, next| {
-        (one.lane == Lane::Alone) == (next.lane == Lane::Alone) && one.lane != Lane::Alone
-    }) {
-        let of = |lane| {
-            group
-                .iter()
-                .copied()
-                .filter(move |stage| stage.lane == lane)
-        };
-        if of(Lane::First).next().is_none() || of(Lane::Second).next().is_none() {
+    for group in stages.chunk_by(|one, next| one.lane != Lane::Alone && next.lane != Lane::Alone) {
+        let of = |lane| group.iter().copied().filter(move |it| it.lane == lane);
+        let lanes = Lane::BESIDE.into_iter();
+        let lanes: Vec<Lane> = lanes.filter(|lane| of(*lane).next().is_some()).collect();
+        if lanes.len() < 2 {
             report.run_all(group.iter().copied(), false);
             continue;
         }
@@ -285,8 +287,10 @@ pub(crate) fn check(names: &[&str]) -> ExitCode {
             }
         }
         std::thread::scope(|scope| {
-            scope.spawn(|| report.run_all(of(Lane::First), true));
-            report.run_all(of(Lane::Second), true);
+            for lane in lanes {
+                let (report, stages) = (&report, of(lane));
+                scope.spawn(move || report.run_all(stages, true));
+            }
         });
     }
     println!("\n=== the gate, {} s", start.elapsed().as_secs());
@@ -378,21 +382,23 @@ impl Call {
         }
     }
 
-    fn command(&self) -> Command {
-        match self {
+    /// Those beside it wait for the clock and for each other, and have a processor when they need it.
+    fn command(&self, beside: bool) -> Command {
+        let command = match self {
             Self::Cargo(cargo) => cargo.command(),
             Self::Built(program, arguments) => {
                 let mut command = Command::new(target().join("debug").join(program));
                 command.args(arguments);
                 command
             }
-        }
+        };
+        if beside { behind(&command) } else { command }
     }
 
     /// Whether it succeeded.
     fn run(&self, beside: bool) -> bool {
         let line = self.line();
-        match status(&mut self.command(), &line, beside) {
+        match status(&mut self.command(beside), &line, beside) {
             Ok(status) => status.success(),
             Err(error) => {
                 eprintln!("{line} does not start: {error}");
@@ -400,6 +406,21 @@ impl Call {
             }
         }
     }
+}
+
+/// The same command at a lower priority.
+fn behind(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.arg("-n10")
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    nice
 }
 
 /// Runs a command. Its output is shown as it comes, or at its end if others run beside.
