@@ -18,8 +18,8 @@ use crate::rows::Row;
 use crate::samples::Goal;
 use crate::{Bench, place, wait};
 
-/// What a pending job takes on the disk at the most, with its copy.
-const BYTES_A_JOB: u64 = 4_000;
+/// A pending job takes less on the disk, in the mean over all that are loaded, with the copy of one and the log.
+const BYTES_A_JOB: u64 = 1_400;
 /// A job of a database is due so much later than the one before.
 const FAR: &str = "now() + interval '1 day' + n * interval '1 ms'";
 
@@ -103,6 +103,18 @@ impl Peer {
         loaded.run("VACUUM (ANALYZE)")
     }
 
+    /// The same; and how many bytes of the disk each of them takes, with its share of the indexes.
+    fn load(self, bench: &Bench, pending: u64) -> anyhow::Result<f64> {
+        self.prepare(bench, pending)?;
+        let all = bench.connect()?.number(&format!(
+            "SELECT (pg_database_size('{}') - pg_database_size('template1'))::float8",
+            self.database(pending)
+        ))?;
+        #[expect(clippy::cast_precision_loss, reason = "a mean")]
+        let jobs = pending as f64;
+        Ok(all / jobs)
+    }
+
     /// Inserts so many jobs, with the payload that all have.
     fn filling(self, pending: u64) -> Option<String> {
         let json = format!("'{{\"p\":\"{}\"}}'", "x".repeat(ours::PAYLOAD_BYTES - 8));
@@ -153,11 +165,17 @@ pub(crate) fn measure(bench: &mut Bench) -> anyhow::Result<()> {
             continue;
         }
         for peer in Peer::ALL {
-            println!("{pending} pending: loading {}", peer.name());
-            if let Err(error) = peer.prepare(bench, pending) {
-                let name = peer.name();
-                let what = format!("{name} with {pending} pending: {error:#}");
-                bench.samples.not_run(what);
+            let name = peer.name();
+            println!("{pending} pending: loading {name}");
+            match peer.load(bench, pending) {
+                Ok(bytes) => {
+                    let what = format!("{pending} pending, bytes of the disk each: {name}");
+                    bench.add(Row::Peers, what, Goal::None, bytes);
+                }
+                Err(error) => {
+                    let what = format!("{name} with {pending} pending: {error:#}");
+                    bench.samples.not_run(what);
+                }
             }
         }
         for round in 1..=bench.arguments.rounds {
