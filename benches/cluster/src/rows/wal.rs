@@ -52,6 +52,11 @@ pub(crate) fn measure(bench: &mut Bench) -> anyhow::Result<()> {
             Goal::None,
             images,
         );
+        if !keep_done.is_zero() {
+            let bytes = of_done(&admin, &options)?;
+            let what = "bytes of a done timer, with its indexes";
+            bench.add(row, what, Goal::None, bytes);
+        }
         if keep_done.is_zero() {
             let (share, claims) = heap_only(bench, &admin, &options)?;
             bench.add(row, "% of claims heap-only", Goal::AtLeast(80.0), share);
@@ -75,6 +80,16 @@ fn log(admin: &Connection, from: &str, column: &str) -> anyhow::Result<f64> {
         "SELECT sum({column})::float8 FROM \
          pg_get_wal_stats('{from}', pg_current_wal_flush_lsn())"
     ))
+}
+
+fn of_done(admin: &Connection, options: &PostgresOptions) -> anyhow::Result<f64> {
+    let schema = &options.schema;
+    let bytes = admin.number(&format!(
+        "SELECT sum(pg_total_relation_size(inhrelid))::float8 FROM pg_inherits \
+         WHERE inhparent = '{schema}.done'::regclass"
+    ))?;
+    let count = admin.number(&format!("SELECT count(*)::float8 FROM {schema}.done"))?;
+    Ok(bytes / count)
 }
 
 /// How many claims in a hundred changed no index, and how many updates each insert had. Sessions tell
