@@ -20,7 +20,7 @@ use crate::{rate, wait};
 
 const CALLERS: usize = 4;
 /// How many answers each caller leaves open.
-const AHEAD: usize = 1_000;
+pub(crate) const AHEAD: usize = 1_000;
 /// How many timers of each caller are due and not handed over, in the load of lives.
 const DUE_AHEAD: usize = 2_500;
 /// Nothing takes longer, or the load has failed.
@@ -383,7 +383,7 @@ impl Caller {
     }
 }
 
-fn request(name: TimerName, due: Due) -> Request {
+pub(crate) fn request(name: TimerName, due: Due) -> Request {
     Request::Set {
         name,
         due,

@@ -9,6 +9,8 @@
 //! The server is its own, on the disk below `--directory`, and goes with its data at the end.
 
 mod load;
+mod node;
+mod nodes;
 mod one_by_one;
 mod ours;
 mod peers;
@@ -23,7 +25,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use countwheel_postgres::testing::Server;
 use countwheel_time::{Clock as _, SystemClock};
 use serde::Serialize;
@@ -47,7 +49,10 @@ const SETTINGS: [&str; 8] = [
 
 /// Measures the store in a PostgreSQL, beside other job queues on the same server.
 #[derive(Parser)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    program: Option<Program>,
     /// How many rounds; the rows take turns in each.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -76,6 +81,13 @@ struct Arguments {
     /// Where to write all samples.
     #[arg(long)]
     json: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Program {
+    /// One node of a cluster; the benchmark starts it
+    #[command(hide = true)]
+    Node(node::Options),
 }
 
 impl Arguments {
@@ -126,6 +138,9 @@ struct Machine<'a> {
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
+    if let Some(Program::Node(options)) = &arguments.program {
+        match node::run(options)? {}
+    }
     std::fs::create_dir_all(&arguments.directory)?;
     let directory = arguments.directory.canonicalize()?;
     place::check(&directory)?;

@@ -4,6 +4,7 @@ mod growth;
 mod history;
 mod late;
 mod merging;
+mod nodes;
 mod pinned;
 mod prefetch;
 mod rates;
@@ -44,12 +45,18 @@ pub(crate) enum Row {
     History,
     /// How much larger tables and indexes get by lives.
     Growth,
-    /// The same beside other job queues.
+    /// Two and four nodes, beside one.
+    Nodes,
+    /// The same where the attempts that a node runs at a time are the limit.
+    Slots,
+    /// Sets that go to the owner's own node, and through another.
+    Forwarding,
+    /// Sets and lives beside other job queues.
     Peers,
 }
 
 impl Row {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Sets,
         Self::Lives,
         Self::Merging,
@@ -60,6 +67,9 @@ impl Row {
         Self::Pinned,
         Self::History,
         Self::Growth,
+        Self::Nodes,
+        Self::Slots,
+        Self::Forwarding,
         Self::Peers,
     ];
 
@@ -83,6 +93,9 @@ impl Row {
             Self::Pinned => pinned::measure(bench),
             Self::History => history::measure(bench),
             Self::Growth => growth::measure(bench),
+            Self::Nodes => nodes::shared(bench),
+            Self::Slots => nodes::slots(bench),
+            Self::Forwarding => nodes::forwarding(bench),
             Self::Peers => peers::measure(bench),
         }
     }
