@@ -15,6 +15,7 @@ mod one_by_one;
 mod ours;
 mod peers;
 mod place;
+mod processor;
 mod rows;
 mod samples;
 mod sql;
@@ -235,6 +236,16 @@ impl Bench {
         let admin = self.connect()?;
         admin.run(&format!("ALTER SYSTEM SET {setting}"))?;
         admin.run("SELECT pg_reload_conf()")
+    }
+
+    /// The process that started all others of the server.
+    fn postmaster(&self) -> anyhow::Result<u32> {
+        let data = self
+            .connect()?
+            .text("SELECT current_setting('data_directory')")?;
+        let file = std::fs::read_to_string(Path::new(&data).join("postmaster.pid"))?;
+        let first = file.lines().next().context("the server has no process")?;
+        Ok(first.trim().parse()?)
     }
 
     fn connect(&self) -> anyhow::Result<Connection> {

@@ -12,7 +12,7 @@ use countwheel_time::{Clock as _, SystemClock};
 
 use crate::node::{Kind, Names, Said, Told, Work};
 use crate::ours::SHARDS;
-use crate::{rate, wait};
+use crate::{Bench, processor, rate, wait};
 
 /// Callers of all nodes together.
 const CALLERS: usize = 4;
@@ -35,6 +35,8 @@ pub(crate) struct Setup {
 #[derive(Clone, Copy)]
 pub(crate) struct Done {
     pub(crate) per_second: f64,
+    /// In a second of a processor, of all nodes and the server: who else uses the machine changes it little.
+    pub(crate) per_processor_second: f64,
     /// Of the sets that their callers had asked for until then, those that went to another node.
     pub(crate) forwarded: f64,
 }
@@ -42,6 +44,7 @@ pub(crate) struct Done {
 pub(crate) struct Nodes {
     processes: Vec<Process>,
     ahead: u64,
+    postmaster: u32,
     clock: SystemClock,
 }
 
@@ -63,14 +66,15 @@ struct Sum {
 impl Nodes {
     /// Starts them, and waits until each has its share of the shards.
     pub(crate) fn start(
-        url: &str,
+        bench: &Bench,
         options: &PostgresOptions,
         setup: Setup,
     ) -> anyhow::Result<Self> {
+        let url = bench.server.url();
         let program = std::env::current_exe()?;
         let processes = (0..setup.nodes).map(|number| {
             let mut child = Command::new(&program)
-                .args(["node", "--url", url, "--schema", &options.schema])
+                .args(["node", "--url", &url, "--schema", &options.schema])
                 .args(["--name", &format!("n{number}")])
                 .args(["--max-in-flight", &setup.max_in_flight.to_string()])
                 .args(["--takes", &setup.receivers_take.as_millis().to_string()])
@@ -93,7 +97,8 @@ impl Nodes {
         let mut nodes = Self {
             processes: processes.collect::<Result<_, _>>()?,
             ahead: setup.ahead,
-            clock: SystemClock::new(),
+            postmaster: bench.postmaster()?,
+            clock: bench.clock,
         };
         nodes.settle()?;
         Ok(nodes)
@@ -131,21 +136,32 @@ impl Nodes {
             callers,
         }))?;
         self.go_on(span / 2)?;
-        let before = self.sum()?;
+        let (before, used_before) = (self.sum()?, self.used()?);
         let began = self.clock.now();
         self.go_on(span)?;
-        let after = self.sum()?;
+        let (after, used_after) = (self.sum()?, self.used()?);
         let took = self.clock.now().saturating_since(began);
         self.tell(&Told::Rest)?;
         ensure!(after.set > before.set, "nothing was set");
+        let count = match kind {
+            Kind::Sets => after.set - before.set,
+            Kind::Lives => after.done - before.done,
+        };
         let all = rate(after.asked_for, Duration::from_secs(1));
         Ok(Done {
-            per_second: match kind {
-                Kind::Sets => rate(after.set - before.set, took),
-                Kind::Lives => rate(after.done - before.done, took),
-            },
+            per_second: rate(count, took),
+            per_processor_second: rate(count, used_after.saturating_sub(used_before)),
             forwarded: rate(after.sent, Duration::from_secs(1)) / all,
         })
+    }
+
+    /// What the server and all nodes have used of the processors.
+    fn used(&self) -> anyhow::Result<Duration> {
+        let mut all = processor::used_with_children(self.postmaster)?;
+        for process in &self.processes {
+            all += processor::used(process.child.id())?;
+        }
+        Ok(all)
     }
 
     /// Lets the callers work, and keeps as many lives under way as there may be.

@@ -52,18 +52,29 @@ fn beside_one(
     setup: impl Fn(usize) -> Setup,
     goals: [Goal; 2],
 ) -> anyhow::Result<()> {
-    let one = measured(bench, setup(1), kind, Names::Any)?.per_second;
-    bench.add(row, format!("{name}/s, 1 node"), Goal::None, one);
+    let one = measured(bench, setup(1), kind, Names::Any)?;
+    add(bench, row, &format!("{name}, 1 node"), one);
     for (nodes, goal) in [2, 4].into_iter().zip(goals) {
         let done = measured(bench, setup(nodes), kind, Names::Any)?;
-        let rate = done.per_second;
-        bench.add(row, format!("{name}/s, {nodes} nodes"), Goal::None, rate);
-        let what = format!("{name}: {nodes} nodes of 1");
-        bench.add(row, what, goal, rate / one);
-        let what = format!("{name}: share forwarded, {nodes} nodes");
-        bench.add(row, what, Goal::None, done.forwarded);
+        add(bench, row, &format!("{name}, {nodes} nodes"), done);
+        let ratio = done.per_second / one.per_second;
+        bench.add(row, format!("{name}: {nodes} nodes of 1"), goal, ratio);
+        let ratio = done.per_processor_second / one.per_processor_second;
+        let what = format!("{name}: {nodes} nodes of 1, for the same processor time");
+        bench.add(row, what, Goal::None, ratio);
     }
     Ok(())
+}
+
+fn add(bench: &mut Bench, row: Row, what: &str, done: Done) {
+    let (a_second, of_processor) = (done.per_second, done.per_processor_second);
+    bench.add(row, format!("{what}: a second"), Goal::None, a_second);
+    let of = format!("{what}: a second of a processor");
+    bench.add(row, of, Goal::None, of_processor);
+    if done.forwarded > 0.0 {
+        let share = format!("{what}: share forwarded");
+        bench.add(row, share, Goal::None, done.forwarded);
+    }
 }
 
 /// Sets at two nodes, each asked about its own shards, and about those of the other.
@@ -77,21 +88,18 @@ pub(crate) fn forwarding(bench: &mut Bench) -> anyhow::Result<()> {
     let own = measured(bench, setup, Kind::Sets, Names::Own)?;
     let others = measured(bench, setup, Kind::Sets, Names::Others)?;
     let row = Row::Forwarding;
-    for (what, done) in [
-        ("by the owner's own node", own),
-        ("through the other node", others),
-    ] {
-        bench.add(row, format!("sets/s {what}"), Goal::None, done.per_second);
-        let what = format!("share forwarded {what}");
-        bench.add(row, what, Goal::None, done.forwarded);
-    }
+    add(bench, row, "sets, by the owner's own node", own);
+    add(bench, row, "sets, through the other node", others);
     let ratio = others.per_second / own.per_second;
-    bench.add(row, "through the other of own", Goal::None, ratio);
+    bench.add(row, "through the other, of own", Goal::None, ratio);
+    let ratio = others.per_processor_second / own.per_processor_second;
+    let what = "through the other, of own, for the same processor time";
+    bench.add(row, what, Goal::None, ratio);
     Ok(())
 }
 
 fn measured(bench: &Bench, setup: Setup, kind: Kind, names: Names) -> anyhow::Result<Done> {
     let options = made(bench)?;
-    let mut nodes = Nodes::start(&bench.server.url(), &options, setup)?;
+    let mut nodes = Nodes::start(bench, &options, setup)?;
     nodes.rate(kind, names, bench.span())
 }
