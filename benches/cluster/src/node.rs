@@ -30,7 +30,7 @@ use crate::wait;
 /// How often it says what it has counted.
 const SAID_EVERY: Duration = Duration::from_millis(20);
 /// How long a caller that may set nothing more waits until it looks again.
-const LOOKED_EVERY: Duration = Duration::from_millis(1);
+const LOOKED_EVERY: Duration = Duration::from_millis(5);
 /// From the set of a timer that is to live until it is due.
 const DUE_AFTER: Duration = Duration::from_millis(100);
 
