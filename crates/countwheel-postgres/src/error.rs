@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use countwheel_time::Timestamp;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
@@ -155,6 +156,16 @@ pub enum PostgresError {
         wanted: Duration,
         /// For how long the cluster can keep them.
         longest: Duration,
+    },
+    /// A node works on the tables that are to be made ready after a restore, or may go on to.
+    #[error(
+        "node {node} lives: its lease ends at {ends}. Stop all nodes, and try again after that"
+    )]
+    NodeLives {
+        /// The node, of several that whose lease ends last.
+        node: String,
+        /// When its lease ends, by the clock of the database.
+        ends: Timestamp,
     },
     /// What the tables say of the cluster cannot be read.
     #[error("schema {schema} is damaged: {problem}")]

@@ -51,6 +51,7 @@ mod options;
 mod planted;
 mod read;
 mod registry;
+mod restored;
 mod ring;
 mod rows;
 mod schema;
@@ -69,6 +70,7 @@ pub use options::PostgresOptions;
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};
 pub use registry::PostgresRegistry;
+pub use restored::Restored;
 pub use store::PostgresStore;
 
 /// How long one step of an opening may take.

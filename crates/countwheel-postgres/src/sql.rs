@@ -566,7 +566,7 @@ fn unless(is_planted: bool, part: &str) -> &str {
     }
 }
 
-fn interval(span: Duration) -> String {
+pub(crate) fn interval(span: Duration) -> String {
     format!("interval '{} microseconds'", span.as_micros())
 }
 

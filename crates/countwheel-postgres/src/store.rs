@@ -32,6 +32,7 @@ use crate::migrate::{self, Planned};
 use crate::planted::planted;
 use crate::read::{self, unanswered};
 use crate::registry::{self, Ended, IS_OVER, PostgresRegistry, Standing, Term};
+use crate::restored::{self, Restored};
 use crate::ring::Ring;
 use crate::rows::Misnamed;
 use crate::schema::{self, Cluster, FIRST_TIMELINE, LEFT_OUT, SchemaName};
@@ -439,6 +440,18 @@ impl PostgresStore {
         let rows = link.query(&forget, &[])?.rows;
         let count = rows.first().map_or(0, |row| row.get::<_, i64>(0));
         Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    /// Makes the tables ready that were restored from a backup, while no node works on them: all shards are free,
+    /// and their revisions, ids and fences go on far above what was given after the backup. Attempts that ran at its
+    /// time are made again under the next number. It may be done twice.
+    ///
+    /// # Errors
+    /// [`PostgresError::NodeLives`] if the lease of a node is not over; [`PostgresError::EarlierSchema`] and
+    /// [`PostgresError::LaterSchema`] if the tables are of another version; any other if the database cannot be used.
+    pub fn restored(options: &PostgresOptions) -> Result<Restored, PostgresError> {
+        let (schema, route) = parsed(options)?;
+        restored::restored(link(&route, options)?, &schema, options)
     }
 
     /// Into how many shards the cluster is divided.

@@ -418,18 +418,37 @@ pub enum Tables {
         /// How long done timers can be kept at the most, for good
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = keep_done)]
         keep_done: Duration,
+        /// Print JSON, on one line
+        #[arg(long)]
+        json: bool,
     },
     /// Upgrade the tables of an earlier version; a service that works on them goes on
     Upgrade {
         /// Where
         #[command(flatten)]
         database: Database,
+        /// Print JSON, on one line
+        #[arg(long)]
+        json: bool,
     },
     /// Acknowledge that the database lost commits: the health of the service is well again
     AcknowledgeLoss {
         /// Where
         #[command(flatten)]
         database: Database,
+        /// Print JSON, on one line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make tables ready that were restored from a backup, while no node lives: what was given after the
+    /// backup is not given again
+    Restored {
+        /// Where
+        #[command(flatten)]
+        database: Database,
+        /// Print JSON, on one line
+        #[arg(long)]
+        json: bool,
     },
 }
 

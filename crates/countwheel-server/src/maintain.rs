@@ -14,7 +14,7 @@ use clap::Args;
 use countwheel_disk::{AtRisk, CheckReport, DiskOptions, DiskStore, Loss, Problem};
 use countwheel_durable::Shards;
 use countwheel_durable::store::{DiskError, StoreError};
-use countwheel_postgres::{PostgresStore, conformance};
+use countwheel_postgres::{PostgresError, PostgresStore, conformance};
 use serde_json::{Value, json};
 
 use crate::config::{Database, Init, Log, Tables};
@@ -82,40 +82,9 @@ impl Anew {
 /// Runs a command on a cluster's database to its end.
 #[must_use]
 pub fn cluster(command: &Tables) -> ExitCode {
-    let done = match command {
-        Tables::Init {
-            database,
-            shards,
-            keep_done,
-        } => {
-            let mut options = database.options();
-            options.keep_done = *keep_done;
-            let made = Shards::new(*shards).map(|shards| PostgresStore::make(&options, shards));
-            made.unwrap_or(Ok(())).map(|()| {
-                format!(
-                    "made a cluster of {shards} shards in schema {}",
-                    options.schema
-                )
-            })
-        }
-        Tables::Upgrade { database } => {
-            let options = database.options();
-            PostgresStore::upgrade(&options).map(|(from, to)| {
-                let schema = &options.schema;
-                match from == to {
-                    true => format!("schema {schema} has version {to} already"),
-                    false => format!("schema {schema} had version {from}, and has version {to}"),
-                }
-            })
-        }
-        Tables::AcknowledgeLoss { database } => {
-            let count = PostgresStore::acknowledge_losses(&database.options());
-            count.map(|count| format!("{count} lost turns are acknowledged"))
-        }
-    };
-    match done {
+    match done_to_tables(command) {
         Ok(done) => {
-            println!("{done}");
+            print(&done);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -123,6 +92,69 @@ pub fn cluster(command: &Tables) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Does it, and says what was done.
+fn done_to_tables(command: &Tables) -> Result<String, PostgresError> {
+    let say =
+        |as_json: bool, json: Value, text: String| if as_json { json.to_string() } else { text };
+    Ok(match command {
+        Tables::Init {
+            database,
+            shards,
+            keep_done,
+            json,
+        } => {
+            let mut options = database.options();
+            options.keep_done = *keep_done;
+            let made = Shards::new(*shards).map(|shards| PostgresStore::make(&options, shards));
+            made.unwrap_or(Ok(()))?;
+            let schema = &options.schema;
+            say(
+                *json,
+                json!({"schema": schema, "shards": shards}),
+                format!("made a cluster of {shards} shards in schema {schema}"),
+            )
+        }
+        Tables::Upgrade { database, json } => {
+            let options = database.options();
+            let (from, to) = PostgresStore::upgrade(&options)?;
+            let schema = &options.schema;
+            let text = match from == to {
+                true => format!("schema {schema} has version {to} already"),
+                false => format!("schema {schema} had version {from}, and has version {to}"),
+            };
+            say(
+                *json,
+                json!({"schema": schema, "from": from, "to": to}),
+                text,
+            )
+        }
+        Tables::AcknowledgeLoss { database, json } => {
+            let count = PostgresStore::acknowledge_losses(&database.options())?;
+            say(
+                *json,
+                json!({"acknowledged": count}),
+                format!("{count} lost turns are acknowledged"),
+            )
+        }
+        Tables::Restored { database, json } => {
+            let options = database.options();
+            let restored = PostgresStore::restored(&options)?;
+            let schema = &options.schema;
+            let (shards, nodes) = (restored.shards, restored.nodes);
+            let (revisions, fences) = (restored.revisions, restored.fences);
+            let text = format!(
+                "schema {schema}: {shards} shards are free, {nodes} nodes are gone; revisions go on {revisions} \
+                 higher, fences {fences}"
+            );
+            let value = json!({
+                "schema": schema, "shards": shards, "nodes_gone": nodes,
+                "revisions_ahead": revisions, "fences_ahead": fences,
+            });
+            say(*json, value, text)
+        }
+    })
 }
 
 /// Runs `countwheel conformance` to its end: 1 if a sentence does not hold, or if the server cannot be

@@ -6,6 +6,7 @@ mod locks;
 mod nodes;
 mod plans;
 mod refusals;
+mod restored;
 mod ring;
 mod rows;
 mod snapshots;
