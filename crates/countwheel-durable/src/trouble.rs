@@ -92,11 +92,13 @@ pub enum TroubleReason {
     OldSnapshot,
     /// The clock of this machine and that of the database differ.
     ClockOffset,
+    /// The certificate that a node shows to others was changed and cannot be used.
+    PeerCertificate,
 }
 
 impl TroubleReason {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::UnreadableRecord,
         Self::UnreadableIndex,
         Self::RunLeftAlone,
@@ -107,6 +109,7 @@ impl TroubleReason {
         Self::TailLost,
         Self::OldSnapshot,
         Self::ClockOffset,
+        Self::PeerCertificate,
     ];
 
     /// The reason as a metric's label has it.
@@ -123,6 +126,7 @@ impl TroubleReason {
             Self::TailLost => "tail_lost",
             Self::OldSnapshot => "old_snapshot",
             Self::ClockOffset => "clock_offset",
+            Self::PeerCertificate => "peer_certificate",
         }
     }
 }

@@ -159,7 +159,7 @@ async fn connect(inner: &Inner, peer: &Peer) -> Result<Box<dyn Stream>, Refused>
             let host = peer.address.rsplit_once(':').map_or("", |(host, _)| host);
             let name =
                 server_name(host).map_err(|error| Refused::new(CloseReason::Certificate, error))?;
-            let connector = TlsConnector::from(Arc::clone(&tls.client));
+            let connector = TlsConnector::from(tls.client());
             Box::new(connector.connect(name, stream).await?)
         }
     };

@@ -215,7 +215,7 @@ async fn open(inner: &Inner, stream: TcpStream) -> Result<(Box<dyn Stream>, Node
     let mut stream: Box<dyn Stream> = match &inner.config.tls {
         None => Box::new(stream),
         Some(tls) => {
-            let acceptor = TlsAcceptor::from(Arc::clone(&tls.server));
+            let acceptor = TlsAcceptor::from(tls.server());
             match acceptor.accept(stream).into_fallible().await {
                 Ok(stream) => Box::new(stream),
                 Err((error, stream)) => {

@@ -1,11 +1,13 @@
 //! Both sides show a certificate of the cluster's own authority.
 
 use std::fmt;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel_time::Timestamp;
+use parking_lot::{Mutex, RwLock};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject;
@@ -17,7 +19,8 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use crate::PeersError;
 use crate::planted::planted;
 
-/// The certificate of this node, and the authority that the certificates of all nodes come from.
+/// The certificate of this node, and the authority that the certificates of all nodes come from. They are read again
+/// when their files change: see [`look`](Self::look). Clones are the same.
 ///
 /// ```
 /// use std::path::Path;
@@ -33,9 +36,34 @@ use crate::planted::planted;
 /// }
 /// ```
 #[derive(Clone)]
-pub struct PeerTls {
-    pub(crate) server: Arc<ServerConfig>,
-    pub(crate) client: Arc<ClientConfig>,
+pub struct PeerTls(Arc<Shared>);
+
+struct Shared {
+    files: Files,
+    /// What connections begin with.
+    current: RwLock<Arc<Certificates>>,
+    /// The files as they were when they were read last, and what was wrong with them.
+    seen: Mutex<Seen>,
+}
+
+struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    ca: PathBuf,
+}
+
+struct Seen {
+    stamps: [Stamp; 3],
+    problem: Option<String>,
+}
+
+/// What tells that a file is another one: when it was changed, how long it is, and its number.
+type Stamp = Option<(i64, i64, u64, u64)>;
+
+/// What was read.
+struct Certificates {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
     chain: Vec<CertificateDer<'static>>,
     /// Judges the certificates of others, and that of this node as they will.
     judge: Arc<WebPkiServerVerifier>,
@@ -49,6 +77,128 @@ impl PeerTls {
     /// # Errors
     /// [`PeersError::File`]; [`PeersError::Certificate`] if they do not go together.
     pub fn from_files(certificate: &Path, key: &Path, ca: &Path) -> Result<Self, PeersError> {
+        let files = Files {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            ca: ca.to_owned(),
+        };
+        // Before they are read: a change meanwhile is seen the next time.
+        let stamps = files.stamps();
+        let read = Certificates::read(&files)?;
+        Ok(Self(Arc::new(Shared {
+            files,
+            current: RwLock::new(Arc::new(read)),
+            seen: Mutex::new(Seen {
+                stamps,
+                problem: None,
+            }),
+        })))
+    }
+
+    /// Reads the files again if one of them has changed. What is read is shown on connections that begin from
+    /// then on, if others that call `host` will take it at that time of the wall clock. Otherwise all stays as it
+    /// was, and the [problem](Self::problem) is said until the files are good.
+    ///
+    /// Says whether there is something new. It reads three files.
+    pub fn look(&self, host: &str, now: Timestamp) -> bool {
+        let shared = &*self.0;
+        let stamps = shared.files.stamps();
+        let mut seen = shared.seen.lock();
+        // What is bad may become good without another change: a certificate begins, a key is late.
+        if seen.stamps == stamps && seen.problem.is_none() {
+            return false;
+        }
+        seen.stamps = stamps;
+        let read = Certificates::read(&shared.files);
+        let good = read.and_then(|read| read.good_for(host, now).map(|()| read));
+        match good {
+            Ok(read) => {
+                seen.problem = None;
+                *shared.current.write() = Arc::new(read);
+                tracing::info!(host, "nodes are shown another certificate from now on");
+                true
+            }
+            Err(error) => {
+                let problem = Some(error.to_string());
+                if seen.problem != problem {
+                    tracing::error!(problem, "the certificate for nodes stays as it was");
+                }
+                seen.problem = problem;
+                false
+            }
+        }
+    }
+
+    /// Why the files are not what is shown, if they were changed and cannot be used.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.0.seen.lock().problem.clone()
+    }
+
+    /// Whether others that call `host` will take the certificate of this node for that of the host, at that time
+    /// of the wall clock. A node that nobody can reach takes shards all the same.
+    ///
+    /// # Errors
+    /// [`PeersError::Certificate`] if it is not of the authority, names another host, or is not valid then.
+    pub fn demand_good_for(&self, host: &str, now: Timestamp) -> Result<(), PeersError> {
+        self.current().good_for(host, now)
+    }
+
+    /// For how long from `now` on others that call `host` will take the certificate, to the second: until it or one
+    /// between it and the authority ends. At most a hundred years; nothing if they do not take it now.
+    #[must_use]
+    pub fn good_for_another(&self, host: &str, now: Timestamp) -> Duration {
+        const MOST: u64 = 100 * 365 * 86_400;
+        let current = self.current();
+        let is_good = |seconds| {
+            let then = now + Duration::from_secs(seconds);
+            current.good_for(host, then).is_ok()
+        };
+        if !is_good(0) {
+            return Duration::ZERO;
+        }
+        let (mut good, mut bad) = (0, MOST);
+        while bad - good > 1 {
+            let middle = good + (bad - good) / 2;
+            match is_good(middle) {
+                true => good = middle,
+                false => bad = middle,
+            }
+        }
+        Duration::from_secs(good)
+    }
+
+    fn current(&self) -> Arc<Certificates> {
+        Arc::clone(&self.0.current.read())
+    }
+
+    /// For a connection that comes.
+    pub(crate) fn server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current().server)
+    }
+
+    /// For a connection that is made.
+    pub(crate) fn client(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.current().client)
+    }
+}
+
+impl Files {
+    fn stamps(&self) -> [Stamp; 3] {
+        [&self.certificate, &self.key, &self.ca].map(|path| {
+            let found = path.metadata().ok()?;
+            Some((found.mtime(), found.mtime_nsec(), found.len(), found.ino()))
+        })
+    }
+}
+
+impl Certificates {
+    fn read(files: &Files) -> Result<Self, PeersError> {
+        let Files {
+            certificate,
+            key,
+            ca,
+        } = files;
         let chain = certificates(certificate)?;
         let key_of = PrivateKeyDer::from_pem_file(key).map_err(|error| file(key, &error))?;
         let mut roots = RootCertStore::empty();
@@ -88,12 +238,7 @@ impl PeerTls {
         })
     }
 
-    /// Whether others that call `host` will take the certificate of this node for that of the host, at that time
-    /// of the wall clock. A node that nobody can reach takes shards all the same.
-    ///
-    /// # Errors
-    /// [`PeersError::Certificate`] if it is not of the authority, names another host, or is not valid then.
-    pub fn demand_good_for(&self, host: &str, now: Timestamp) -> Result<(), PeersError> {
+    fn good_for(&self, host: &str, now: Timestamp) -> Result<(), PeersError> {
         let refused = |problem: String| PeersError::Certificate { problem };
         let name = server_name(host).map_err(|error| refused(format!("{host}: {error}")))?;
         let now = UnixTime::since_unix_epoch(Duration::from_micros(now.as_micros()));

@@ -514,6 +514,71 @@ fn files_that_do_not_go_together_are_refused() {
     assert!(matches!(refused, Err(PeersError::File { path, .. }) if path == key));
 }
 
+/// Certificates end, and a node had to be started again for each new one.
+#[test]
+fn a_certificate_is_read_again_when_its_file_changes_and_stays_if_it_is_bad() {
+    use countwheel_time::Clock;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let directory = tempfile::tempdir().unwrap();
+    let ours = Authority::new(directory.path(), "ours");
+    let later = Authority::new(directory.path(), "later");
+    let both = directory.path().join("both.pem");
+    let authorities = [&ours, &later].map(|it| fs::read(it.path("pem")).unwrap());
+    fs::write(&both, authorities.concat()).unwrap();
+    ours.node(&ours);
+    let (pem, key) = (ours.path("node.pem"), ours.path("node.key"));
+    let tls = PeerTls::from_files(&pem, &key, &both).unwrap();
+    let with = |id, tls: PeerTls, here: fn(Shard, Asked)| {
+        let config = PeersConfig {
+            tls: Some(tls),
+            answer_within: Duration::from_millis(500),
+            ..PeersConfig::new(7, NodeId(id))
+        };
+        Node::of(config, Answers(here))
+    };
+    let owner = with(2, tls.clone(), removed);
+    // Who believes the later authority alone takes the certificate once it is of that one.
+    let caller = later.node(&later);
+    let is_answered = |id| {
+        let node = with(id, caller.clone(), refuses);
+        node.believes(&owner);
+        let (asked, answer) = asked("a");
+        node.forwarder.ask(SHARD, asked);
+        answer.recv_timeout(PATIENCE).unwrap().is_ok()
+    };
+    let soon = SystemClock::new().timestamp() + HOUR;
+    let look = || tls.look("127.0.0.1", soon);
+    assert!(!look() && !is_answered(3));
+
+    // The certificate is there before its key.
+    fs::copy(later.path("node.pem"), &pem).unwrap();
+    assert!(!look());
+    let problem = tls.problem().expect("they do not go together");
+    assert!(!problem.contains('\n'), "{problem}");
+    assert!(!is_answered(4));
+    fs::copy(later.path("node.key"), &key).unwrap();
+    assert!(look() && !look());
+    assert_eq!(tls.problem(), None);
+    assert!(is_answered(5));
+    let left = tls.good_for_another("127.0.0.1", soon);
+    assert!((46 * HOUR..48 * HOUR).contains(&left), "{left:?}");
+
+    // What is bad, gone, or is not taken by others, is not shown.
+    fs::write(&pem, "nothing").unwrap();
+    assert!(!look() && tls.problem().is_some());
+    fs::remove_file(&pem).unwrap();
+    assert!(!look() && tls.problem().is_some());
+    fs::copy(later.path("node.pem"), &pem).unwrap();
+    assert!(!tls.look("other.example", soon));
+    let problem = tls.problem().expect("it names another host");
+    assert!(problem.contains("other.example"), "{problem}");
+    assert!(is_answered(6));
+    assert!(look() && tls.problem().is_none());
+    let later = soon + 72 * HOUR;
+    assert_eq!(tls.good_for_another("127.0.0.1", later), Duration::ZERO);
+}
+
 /// A node started with what its peers refuse, and took shards that nobody could ask for.
 #[test]
 fn a_node_knows_whether_others_will_take_its_certificate() {
