@@ -55,6 +55,7 @@ mod restored;
 mod ring;
 mod rows;
 mod schema;
+mod server;
 mod session;
 mod snapshots;
 mod sql;
@@ -71,6 +72,7 @@ pub use options::PostgresOptions;
 pub use planted::{PlantedBug, plant};
 pub use registry::PostgresRegistry;
 pub use restored::Restored;
+pub use server::PostgresServer;
 pub use store::PostgresStore;
 
 /// How long one step of an opening may take.

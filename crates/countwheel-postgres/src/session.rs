@@ -13,6 +13,7 @@ use crate::bits::Bits;
 use crate::commit::{Held, Turn};
 use crate::front::Lows;
 use crate::ring::{Ring, Slots};
+use crate::server::About;
 use crate::snapshots::Holder;
 
 /// Why a statement has no answer.
@@ -461,6 +462,11 @@ pub(crate) trait Session: Send {
     /// whose age is not said.
     fn snapshots(&mut self) -> Result<Vec<Holder>, Failure> {
         Ok(Vec::new())
+    }
+
+    /// What the server says of itself.
+    fn about(&mut self) -> Result<About, Failure> {
+        Ok(About::default())
     }
 
     /// Waits before the next try.

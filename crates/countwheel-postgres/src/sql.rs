@@ -24,6 +24,7 @@ use crate::planted::planted;
 use crate::registry::{self, GONE_AFTER, MARGIN};
 use crate::ring::{Ring, SLOTS, Slots};
 use crate::schema::{SchemaName, left_out};
+use crate::server::{self, About};
 use crate::session::{
     Became, Beside, Counted, DueRow, Entry, Failure, Given, Kind, LastTurn, ListRows, Made,
     OwnerRow, Reach, RecordRow, Registered, SavedCounts, Session, Taken, TakenOver, Wished,
@@ -81,6 +82,7 @@ pub(crate) struct Statements {
     note_loss: Sql,
     losses: Sql,
     snapshots: Sql,
+    about: Sql,
 }
 
 impl Statements {
@@ -496,6 +498,7 @@ impl Statements {
                 "SELECT shard, turn FROM @loss ORDER BY shard, turn LIMIT 64",
             ),
             snapshots: schema.sql("snapshots", snapshots::HOLDERS),
+            about: schema.sql("about", server::ABOUT),
             settings: schema.sql(
                 "settings",
                 "SELECT m.settings_version, s.name, s.version, s.value \
@@ -1148,6 +1151,11 @@ impl Session for SqlSession {
     fn snapshots(&mut self) -> Result<Vec<Holder>, Failure> {
         let rows = Self::ask(&mut self.link, &self.statements.snapshots, &[])?;
         Ok(rows.iter().map(Holder::of).collect())
+    }
+
+    fn about(&mut self) -> Result<About, Failure> {
+        let rows = Self::ask(&mut self.link, &self.statements.about, &[])?;
+        Ok(rows.first().map(About::of).unwrap_or_default())
     }
 
     fn ping(&mut self) -> Result<(), Failure> {

@@ -19,7 +19,7 @@ use countwheel_durable::{
 };
 use countwheel_time::{Clock, Instant, SystemClock, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 use crate::bits::Bits;
 use crate::commit::{Held, Turn};
@@ -36,6 +36,7 @@ use crate::restored::{self, Restored};
 use crate::ring::Ring;
 use crate::rows::Misnamed;
 use crate::schema::{self, Cluster, FIRST_TIMELINE, LEFT_OUT, SchemaName};
+use crate::server::PostgresServer;
 use crate::session::{Entry, Failure, Kind, Reach, Session, Taken, TakenOver};
 use crate::snapshots::Snapshots;
 use crate::sql::{SqlSession, Statements};
@@ -93,6 +94,7 @@ pub struct PostgresStore {
     misnamed: Misnamed,
     /// Who keeps the server from giving room back.
     snapshots: Snapshots,
+    server: PostgresServer,
     resolve_within: Duration,
     clock: Arc<dyn Clock>,
     /// So many timers of a shard are counted while it is taken.
@@ -359,6 +361,7 @@ impl PostgresStore {
         let thread = store.keeper.start().map_err(|error| system(&error))?;
         store.keeper_thread = Some(thread);
         store.snapshots = Snapshots::new(options.snapshots_within);
+        store.server.look(&mut *store.reader(), store.clock.now());
         let losses = store.reader().losses()?;
         store.losses.lock().extend(losses);
         Ok(store)
@@ -404,6 +407,7 @@ impl PostgresStore {
             durability: None,
             misnamed: Misnamed::default(),
             snapshots: Snapshots::default(),
+            server: PostgresServer::default(),
             resolve_within,
             clock,
             tokens: Box::new(Bits::random),
@@ -464,6 +468,12 @@ impl PostgresStore {
     #[must_use]
     pub fn cluster_id(&self) -> u64 {
         self.cluster.id
+    }
+
+    /// The server that has the tables.
+    #[must_use]
+    pub fn server(&self) -> PostgresServer {
+        self.server.clone()
     }
 
     /// Where the nodes of the cluster are written down. Until this process
@@ -1562,6 +1572,7 @@ impl Store for PostgresStore {
         probe.ping().map_err(unanswered)?;
         self.look_for_doubted(&mut **probe);
         self.snapshots.look(&mut **probe, self.clock.now());
+        self.server.look(&mut **probe, self.clock.now());
         self.misnamed.look(&mut **probe, &self.cluster.hash);
         if !self.losses.lock().is_empty() {
             // Somebody may have acknowledged them.
@@ -1643,6 +1654,15 @@ fn parsed(options: &PostgresOptions) -> Result<(SchemaName, Route), PostgresErro
         (None, _) => {}
     }
     config.connect_timeout(options.exchange_within);
+    let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(u32::MAX);
+    if hosts > 1 {
+        // One that does not answer leaves time for the others, within the shortest exchange.
+        let shortest = options.exchange_within.min(registry::EXCHANGE_WITHIN);
+        config.connect_timeout(shortest / hosts);
+        if config.get_target_session_attrs() == TargetSessionAttrs::Any {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+    }
     #[cfg(feature = "conformance")]
     if let Some(port) = options.through {
         config = through(&config, port);
@@ -1692,4 +1712,31 @@ pub(crate) fn connect(options: &PostgresOptions) -> Result<Link, PostgresError> 
 
 fn link(route: &Route, options: &PostgresOptions) -> Result<Link, PostgresError> {
     Link::new(route.clone(), options.exchange_within).map_err(|error| system(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_hosts_the_one_that_takes_writes_is_meant() {
+        let config = |url: &str| {
+            let (_, route) = parsed(&PostgresOptions::new(url)).expect("it is a URL");
+            route.config
+        };
+        for url in [
+            "postgres://timers:secret@db1:5432,db2:5433,db3/timers",
+            "postgres://timers@db1,db2,db3/timers?target_session_attrs=read-write",
+            "host=db1,db2,db3 user=timers dbname=timers",
+        ] {
+            let config = config(url);
+            assert_eq!(config.get_hosts().len(), 3, "{url}");
+            let wanted = config.get_target_session_attrs();
+            assert_eq!(wanted, TargetSessionAttrs::ReadWrite, "{url}");
+            assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(1)));
+        }
+        let one = config("postgres://timers@db1/timers");
+        assert_eq!(one.get_target_session_attrs(), TargetSessionAttrs::Any);
+        assert_eq!(one.get_connect_timeout(), Some(&Duration::from_secs(10)));
+    }
 }

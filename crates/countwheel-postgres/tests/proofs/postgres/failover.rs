@@ -97,6 +97,14 @@ fn a_synchronous_standby_loses_nothing() {
             }
         });
         assert!(seen, "it waits for a standby");
+        // Of two hosts the one that takes writes is meant, and it names the other.
+        let mut both = scene.options.clone();
+        let [first, second] = [standby.port(), scene.primary.port()];
+        both.url = format!("postgres://postgres@127.0.0.1:{first},127.0.0.1:{second}/postgres");
+        let store = PostgresStore::open(&both).expect("one of them takes writes");
+        let names = store.server().standbys().expect("we may see them");
+        assert_eq!(names, ["walreceiver"]);
+        drop(store);
         // An owner goes on after the failover if there was a standby when its store was opened.
         scene.store = PostgresStore::open(&scene.options).expect("there is a cluster");
         let lease = scene.store.acquire(Shard::ONLY).expect("it is free").lease;
