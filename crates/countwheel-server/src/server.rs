@@ -16,7 +16,9 @@ use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{Durability, OnDisk, OpenFiles, Store, StoreError};
 use countwheel_durable::{Config, Health, Loss, StateKind, Timers};
 use countwheel_peers::{Forwarder, PeerServer, PeersConfig, PeersError};
-use countwheel_postgres::{PostgresError, PostgresOptions, PostgresRegistry, PostgresStore};
+use countwheel_postgres::{
+    PostgresError, PostgresOptions, PostgresRegistry, PostgresServer, PostgresStore,
+};
 use countwheel_time::{Clock, Instant, SystemClock};
 use rustix::fs::Access;
 use tokio::net::TcpListener;
@@ -28,6 +30,7 @@ use crate::VERSION;
 use crate::accept;
 use crate::api::{App, Token, router};
 use crate::cluster::Cluster;
+use crate::cluster::certificate::Certificate;
 use crate::cluster::joined::{self, Joining, Map};
 use crate::config::TOKEN_BITS;
 use crate::config::{Dev, Front, NodeUse, Serve};
@@ -335,8 +338,18 @@ impl Opened {
             Self::Database(store, _) => {
                 let durability = store.durability();
                 let durability = durability.map_or("unknown", Durability::as_str);
-                format!("store=postgres durability={durability}")
+                let server = store.server();
+                let (name, sync) = (server.name(), sync(server.standbys()));
+                format!("store={name} sync={sync} durability={durability}")
             }
+        }
+    }
+
+    /// What says more of the database.
+    fn server(&self) -> Option<PostgresServer> {
+        match self {
+            Self::Directory(_) => None,
+            Self::Database(store, _) => Some(store.server()),
         }
     }
 
@@ -374,6 +387,19 @@ impl Opened {
             }
         }
     }
+}
+
+/// The names of standbys as one word.
+fn sync(standbys: Option<Vec<String>>) -> String {
+    let Some(standbys) = standbys else {
+        return "unknown".to_owned();
+    };
+    if standbys.is_empty() {
+        return "none".to_owned();
+    }
+    let of_name = |one: char| one.is_ascii_alphanumeric() || "._-:".contains(one);
+    let word = |name: &String| name.replace(|one| !of_name(one), "-");
+    standbys.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
 /// What tells the time.
@@ -493,7 +519,7 @@ impl Service {
         let store = self.place.open()?;
         let (origin, files) = (store.origin(), store.files());
         let timekeeper = store.clock(machine);
-        let cluster = store.cluster();
+        let (cluster, database) = (store.cluster(), store.server());
         let clock = timekeeper.clock();
         let callers = self.front.limits();
         let budget = set_aside(limit, files, self.limits.max_in_flight, callers.connections)?;
@@ -529,9 +555,14 @@ impl Service {
                     .transpose()?;
                 let reached = server.as_ref().map(PeerServer::address);
                 let reached = reached.map(|at| options.advertised_peers(at));
-                if let (Some(tls), Some(reached)) = (&tls, &reached) {
-                    tls.demand_good_for(&reached.host, machine.timestamp())?;
-                }
+                let certificate = match (tls, &reached) {
+                    (Some(tls), Some(reached)) => {
+                        let now = machine.timestamp();
+                        tls.demand_good_for(&reached.host, now)?;
+                        Some(Certificate::new(tls, reached.host.clone(), now))
+                    }
+                    _ => None,
+                };
                 node.peers = reached.map(|reached| reached.to_string());
                 timers.on_elsewhere(Arc::<Forwarder>::clone(&forwarder));
                 peers = Some((Arc::clone(&forwarder), server));
@@ -546,6 +577,8 @@ impl Service {
                     },
                     registry,
                     clock: Arc::clone(clock),
+                    certificate,
+                    database,
                 };
                 tokio::select! {
                     joined = joining.join(&timers) => Some(Arc::new(joined?)),
@@ -590,7 +623,7 @@ impl Service {
         }
         if timers.durability().is_some() {
             let cluster = joined.as_ref().map(|joined| Arc::clone(&joined.cluster));
-            upkeep.spawn(keep_looking(timers.clone(), cluster));
+            upkeep.spawn(keep_looking(timers.clone(), cluster, Arc::clone(machine)));
         }
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
@@ -629,8 +662,14 @@ impl Service {
                 format!(" node={} shards={shards}", joined.cluster.name())
             });
             let node = node.unwrap_or_default();
+            // A node says first where its timers are.
+            let opened = format!("opened_in_ms={took}");
+            let rest = match joined {
+                Some(_) => format!("{origin} {opened}"),
+                None => format!("{opened} {origin}"),
+            };
             say(&format!(
-                "ready http://{address}{node} pending={pending} opened_in_ms={took} {origin}"
+                "ready http://{address}{node} pending={pending} {rest}"
             ));
         }
 
@@ -755,17 +794,25 @@ fn set_aside(
 }
 
 /// Looks at the database, so that the log says what is wrong with it though nobody asks whether the
-/// service is ready.
-async fn keep_looking(timers: Timers, cluster: Option<Arc<Cluster>>) {
+/// service is ready, and at the certificate that is shown to other nodes.
+async fn keep_looking(timers: Timers, cluster: Option<Arc<Cluster>>, machine: Arc<dyn Clock>) {
     let mut was_off = false;
     loop {
         tokio::time::sleep(DATABASE_EVERY).await;
         let looking = timers.clone();
-        let looked = tokio::task::spawn_blocking(move || looking.reach()).await;
+        let (here, now) = (cluster.clone(), machine.timestamp());
+        let looked = tokio::task::spawn_blocking(move || {
+            let certificate = here.as_ref().and_then(|cluster| cluster.certificate());
+            if let Some(certificate) = certificate {
+                certificate.look(now);
+            }
+            looking.reach()
+        });
+        let looked = looked.await;
         if let Ok(Err(error)) = looked {
             tracing::debug!(%error, "the database cannot be reached");
         }
-        let trouble = cluster.as_ref().and_then(|cluster| cluster.trouble());
+        let trouble = cluster.as_ref().and_then(|cluster| cluster.wrong_clock());
         if let Some(trouble) = trouble.as_ref().filter(|_| !was_off) {
             tracing::warn!("{trouble}");
         }
@@ -869,5 +916,23 @@ impl Drop for TemporaryDirectory {
 fn remove(path: &Path) {
     if let Err(error) = std::fs::remove_dir_all(path) {
         tracing::warn!(%error, path = %path.display(), "the temporary data was not removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standbys_are_one_word() {
+        let names = |names: &[&str]| Some(names.iter().map(|&it| it.to_owned()).collect());
+        for (standbys, word) in [
+            (None, "unknown"),
+            (names(&[]), "none"),
+            (names(&["standby1"]), "standby1"),
+            (names(&["a b=1\n", "walreceiver"]), "a-b-1-,walreceiver"),
+        ] {
+            assert_eq!(sync(standbys), word);
+        }
     }
 }

@@ -9,6 +9,7 @@ use axum::response::Response;
 use countwheel_cluster::RegistryError;
 use countwheel_durable::Timers;
 use countwheel_durable::store::{Durability, Shard};
+use countwheel_postgres::PostgresServer;
 use serde::Serialize;
 
 use super::json::{self, Field, Kind};
@@ -52,6 +53,8 @@ struct ShardCounts {
 #[derive(Serialize, Default)]
 struct Database {
     reachable: bool,
+    server: Option<String>,
+    sync: Option<Vec<String>>,
     durability: Option<&'static str>,
     oldest_snapshot_ms: Option<u64>,
 }
@@ -205,7 +208,7 @@ pub(super) async fn glance(State(app): State<Arc<App>>, uri: Uri) -> Result<Resp
     app.read(move |timers| {
         let seen = cluster.seen(timers);
         let glance = Glance {
-            database: Database::of(timers),
+            database: Database::of(timers, cluster.database()),
             ..glance_of(&seen, cluster.clock_offset(), &cluster.events())
         };
         Ok(answer(StatusCode::OK, &glance))
@@ -215,9 +218,11 @@ pub(super) async fn glance(State(app): State<Arc<App>>, uri: Uri) -> Result<Resp
 
 impl Database {
     /// Asks it whether it is there. Blocks.
-    fn of(timers: &Timers) -> Self {
+    fn of(timers: &Timers, server: Option<&PostgresServer>) -> Self {
         Self {
             reachable: timers.reach().is_ok(),
+            server: server.map(PostgresServer::name),
+            sync: server.and_then(PostgresServer::standbys),
             durability: timers.durability().map(Durability::as_str),
             oldest_snapshot_ms: timers.oldest_snapshot().map(millis),
         }
@@ -520,6 +525,8 @@ mod tests {
         Glance {
             database: Database {
                 reachable: true,
+                server: Some("postgres-15".to_owned()),
+                sync: Some(vec!["standby1".to_owned()]),
                 durability: Some("standby"),
                 oldest_snapshot_ms: Some(0),
             },

@@ -207,7 +207,8 @@ impl App {
 
     /// What cannot be read or done, while everything else goes on.
     pub(crate) fn troubles(&self) -> Vec<Trouble> {
-        let own = self.cluster().and_then(|cluster| cluster.trouble());
+        let own = self.cluster().map(|cluster| cluster.troubles());
+        let own = own.into_iter().flatten();
         self.timers.troubles().into_iter().chain(own).collect()
     }
 

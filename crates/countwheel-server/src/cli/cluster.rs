@@ -144,14 +144,20 @@ fn status(cluster: &ClusterGlance, terminal: &mut Terminal<'_>) -> Result<(), Fa
     let reachable = if database.reachable {
         "answers"
     } else {
-        "away"
+        "is away"
     };
     let durability = database.durability.as_deref().unwrap_or("unknown");
     let snapshot = database.oldest_snapshot_ms.filter(|age| *age > 0);
     let snapshot = snapshot.map_or_else(|| NONE.to_owned(), millis);
+    let server = database.server.as_deref().unwrap_or("it");
+    let sync = match &database.sync {
+        None => "unknown".to_owned(),
+        Some(standbys) if standbys.is_empty() => "none".to_owned(),
+        Some(standbys) => standbys.join(" "),
+    };
     writeln!(
         out,
-        "database  {reachable}, durability {durability}, oldest snapshot {snapshot}"
+        "database  {server} {reachable}, durability {durability}, standby {sync}, oldest snapshot {snapshot}"
     )?;
     if cluster.events.is_empty() {
         return Ok(());

@@ -151,6 +151,12 @@ impl ShardCounts {
 pub struct ClusterDatabase {
     /// Whether it answers.
     pub reachable: bool,
+    /// What it is, such as `postgres-15`.
+    #[serde(default)]
+    pub server: Option<String>,
+    /// The synchronous standbys that are connected, if they may be seen.
+    #[serde(default)]
+    pub sync: Option<Vec<String>>,
     /// What a loss of its machine would cost.
     #[serde(default)]
     pub durability: Option<String>,

@@ -13,9 +13,10 @@ use countwheel_cluster::{
 use countwheel_durable::store::Shard;
 use countwheel_durable::{Health, Timers};
 use countwheel_peers::{Forwarder, Owners};
-use countwheel_postgres::PostgresRegistry;
+use countwheel_postgres::{PostgresRegistry, PostgresServer};
 use countwheel_time::{Clock, Timestamp};
 
+use super::certificate::Certificate;
 use super::{Cluster, Counted, Driver, EventLine, Offset};
 
 /// How often it is looked at whether a name is free, and whether the shards are there.
@@ -62,6 +63,8 @@ pub(crate) struct Joining {
     pub(crate) registry: PostgresRegistry,
     pub(crate) clock: Arc<ClusterClock>,
     pub(crate) map: Arc<Map>,
+    pub(crate) certificate: Option<Certificate>,
+    pub(crate) database: Option<PostgresServer>,
 }
 
 /// A process that is a node.
@@ -101,6 +104,8 @@ impl Joining {
         });
         let registry = Arc::new(self.registry);
         let cluster = Cluster::new(self.node.name, registry, driver);
+        let cluster = cluster.with_certificate(self.certificate);
+        let cluster = cluster.with_database(self.database);
         Ok(Joined {
             cluster: Arc::new(cluster),
             handle,

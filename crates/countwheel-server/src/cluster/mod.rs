@@ -1,5 +1,6 @@
 //! This process as a node of a cluster: what it sees of the others, and what an operator asks of all.
 
+pub(crate) mod certificate;
 pub(crate) mod joined;
 pub(crate) mod seen;
 pub(crate) mod wish;
@@ -14,8 +15,10 @@ use countwheel_cluster::{NodeId, Registry, View};
 use countwheel_durable::store::Shard;
 use countwheel_durable::{StateKind, Timers, Trouble, TroubleReason};
 use countwheel_peers::PeerCounts;
+use countwheel_postgres::PostgresServer;
 use countwheel_time::Timestamp;
 
+use self::certificate::Certificate;
 use self::seen::{Seen, ShardLine};
 use self::wish::{Move, Refusal};
 
@@ -104,6 +107,8 @@ pub(crate) struct Cluster {
     name: String,
     registry: Arc<dyn Registry>,
     driver: Arc<dyn Driver>,
+    certificate: Option<Certificate>,
+    database: Option<PostgresServer>,
     is_ready: AtomicBool,
 }
 
@@ -113,8 +118,32 @@ impl Cluster {
             name,
             registry,
             driver,
+            certificate: None,
+            database: None,
             is_ready: AtomicBool::new(false),
         }
+    }
+
+    /// The same with what it shows to other nodes.
+    pub(crate) fn with_certificate(mut self, certificate: Option<Certificate>) -> Self {
+        self.certificate = certificate;
+        self
+    }
+
+    /// The same with what the database says of itself.
+    pub(crate) fn with_database(mut self, database: Option<PostgresServer>) -> Self {
+        self.database = database;
+        self
+    }
+
+    /// The database, as it was seen last.
+    pub(crate) fn database(&self) -> Option<&PostgresServer> {
+        self.database.as_ref()
+    }
+
+    /// What it shows to other nodes, if it shows something.
+    pub(crate) fn certificate(&self) -> Option<&Certificate> {
+        self.certificate.as_ref()
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -190,7 +219,14 @@ impl Cluster {
     }
 
     /// What is wrong with this node, while everything goes on.
-    pub(crate) fn trouble(&self) -> Option<Trouble> {
+    pub(crate) fn troubles(&self) -> Vec<Trouble> {
+        let certificate = self.certificate.as_ref();
+        let certificate = certificate.and_then(Certificate::trouble);
+        self.wrong_clock().into_iter().chain(certificate).collect()
+    }
+
+    /// The clock of this machine, if it or that of the database is wrong.
+    pub(crate) fn wrong_clock(&self) -> Option<Trouble> {
         let offset = self.clock_offset();
         offset.is_wrong().then(|| {
             let detail = format!(
@@ -331,9 +367,9 @@ pub(crate) mod tests {
             (-300_000, true),
         ] {
             *still.offset.lock() = Offset { micros };
-            assert_eq!(cluster.trouble().is_some(), is_trouble, "{micros}");
+            assert_eq!(!cluster.troubles().is_empty(), is_trouble, "{micros}");
         }
-        let trouble = cluster.trouble().map(|it| it.to_string());
+        let trouble = cluster.troubles().pop().map(|it| it.to_string());
         let expected =
             "clock_offset: the clock of this machine differs from that of the database by -300 ms";
         assert_eq!(trouble.as_deref(), Some(expected));

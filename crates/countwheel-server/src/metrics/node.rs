@@ -10,6 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use crate::cluster::certificate::Certificate;
 use crate::cluster::seen::{Seen, ShardState};
 use crate::cluster::{Cluster, Counted, Offset};
 
@@ -20,6 +21,8 @@ pub(crate) struct NodeFigures {
     counted: Counted,
     offset: Offset,
     lease_left: Duration,
+    /// How long others will take the certificate of this node, if it has one.
+    certificate_left: Option<Duration>,
 }
 
 impl NodeFigures {
@@ -29,6 +32,7 @@ impl NodeFigures {
             lease_left: seen.lease_left(),
             counted: cluster.counted(),
             offset: cluster.clock_offset(),
+            certificate_left: cluster.certificate().map(Certificate::left),
             seen,
         }
     }
@@ -131,6 +135,15 @@ impl Collector for NodeFigures {
             let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
             gauge.encode(metric)?;
         }
+        if let Some(left) = self.certificate_left {
+            let gauge = ConstGauge::new(left.as_secs_f64());
+            let (name, help) = (
+                "peer_certificate_expires_seconds",
+                "How long other nodes will take the certificate of this one",
+            );
+            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(metric)?;
+        }
         let kind = ConstGauge::new(0_i64).metric_type();
         let help = "How each shard stands as this node sees it: 1 of its state";
         let mut states = encoder.encode_descriptor("shard_state", help, None, kind)?;
@@ -164,6 +177,7 @@ mod tests {
                 peers: PeerCounts::default(),
             },
             offset: Offset { micros: -260_500 },
+            certificate_left: Some(Duration::from_secs(172_800)),
             seen: seen(),
         }));
         let mut text = String::new();
@@ -172,6 +186,7 @@ mod tests {
             "countwheel_shards_owned 1.0",
             "countwheel_lease_remaining_seconds 4.821",
             "countwheel_clock_offset_seconds -0.2605",
+            "countwheel_peer_certificate_expires_seconds 172800.0",
             "countwheel_takeovers_total{reason=\"overdue\"} 2",
             "countwheel_takeovers_total{reason=\"free\"} 20",
             "countwheel_handovers_total 3",

@@ -13,7 +13,8 @@ fn glance() -> Value {
     json!({"node": "a", "as_of": AS_OF, "nodes": {"live": 2, "draining": 1, "over": 0},
         "shards": {"owned": 62, "taking": 1, "handing_over": 0, "overdue": 0, "free": 1},
         "lease_left_ms": 4821, "clock_offset_ms": -3,
-        "database": {"reachable": true, "durability": "standby", "oldest_snapshot_ms": 90_000},
+        "database": {"reachable": true, "server": "postgres-15", "sync": ["standby1"],
+            "durability": "standby", "oldest_snapshot_ms": 90_000},
         "events": [event]})
 }
 
@@ -31,7 +32,7 @@ async fn a_cluster_at_a_glance() {
 node      a, lease 4.8 s, clock -3 ms
 nodes     2 live, 1 draining, 0 over
 shards    62 of 64 owned, 1 taking, 0 handing over, 0 overdue, 1 free
-database  answers, durability standby, oldest snapshot 1 min 30 s
+database  postgres-15 answers, durability standby, standby standby1, oldest snapshot 1 min 30 s
 
 AT                       EVENT     SHARD  DETAIL
 2026-03-01 12:00:01.250  takeover      3  the lease of c was over
