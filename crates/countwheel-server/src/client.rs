@@ -230,6 +230,38 @@ impl Client {
             .await
     }
 
+    /// Asks for one page of a queue's timers that are in a state, each with its body as a text.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn list_with_bodies(
+        &self,
+        queue: &str,
+        state: StateKind,
+        after: Option<&str>,
+    ) -> Result<Answer<Page>, ClientError> {
+        let queue = escape(queue);
+        let mut path = format!("/v1/queues/{queue}/timers?bodies=text&limit=1000&state={state}");
+        if let Some(after) = after {
+            path.push_str(&format!("&after={}", escape(after)));
+        }
+        self.send(Method::GET, &path, None, Precondition::None)
+            .await
+    }
+
+    /// Sets a timer as these fields of a set say, byte for byte.
+    pub(crate) async fn set_as_said(
+        &self,
+        queue: &str,
+        key: &str,
+        fields: String,
+        precondition: Precondition,
+    ) -> Result<Answer<TimerSet>, ClientError> {
+        let path = timer_path(queue, key, "");
+        self.send_text(Method::PUT, &path, Some(fields), precondition)
+            .await
+    }
+
     /// Makes a pending timer due now.
     ///
     /// # Errors

@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 42] = [
+const KNOWN_NAMES: [&str; 45] = [
     "at",
     "body",
     "by",
@@ -257,6 +257,7 @@ const KNOWN_NAMES: [&str; 42] = [
     "content_type",
     "cron",
     "dry_run",
+    "end",
     "every",
     "every_after",
     "exponential",
@@ -286,9 +287,11 @@ const KNOWN_NAMES: [&str; 42] = [
     "schedule",
     "skip_if_older_than",
     "start",
+    "state",
     "t",
     "target",
     "timeout",
+    "timers",
     "until",
     "url",
     "zone",

@@ -17,7 +17,7 @@ use hyper::body::{Bytes, Frame};
 
 use super::App;
 use super::problem::{Code, Problem};
-use super::timers::{TimerBody, cursor};
+use super::timers::{TimerBody, WholeTimer, cursor};
 
 /// How many timers are read at a time.
 const PIECE: usize = 32;
@@ -28,8 +28,10 @@ pub(super) async fn answer(
     app: Arc<App>,
     filter: Filter,
     after: Option<Cursor>,
+    with_bodies: bool,
 ) -> Result<Response, Problem> {
-    let (text, rest) = Rest::of(filter, after).piece(&app).await?;
+    let rest = Rest::of(filter, after, with_bodies);
+    let (text, rest) = rest.piece(&app).await?;
     let body = match rest {
         None => Body::from(text),
         Some(rest) => Body::new(Pieces {
@@ -46,6 +48,7 @@ struct Rest {
     /// Asks for so many as the page still may have.
     filter: Filter,
     after: Option<Cursor>,
+    with_bodies: bool,
     is_begun: bool,
     payload_bytes: usize,
     unreadable: usize,
@@ -55,10 +58,11 @@ type Piece = Result<(Vec<u8>, Option<Rest>), Problem>;
 type Reading = Pin<Box<dyn Future<Output = (Piece, Arc<App>)> + Send>>;
 
 impl Rest {
-    fn of(filter: Filter, after: Option<Cursor>) -> Self {
+    fn of(filter: Filter, after: Option<Cursor>, with_bodies: bool) -> Self {
         Self {
             filter,
             after,
+            with_bodies,
             is_begun: false,
             payload_bytes: 0,
             unreadable: 0,
@@ -115,7 +119,10 @@ impl Rest {
             }
             self.is_begun = true;
             self.payload_bytes += record.payload.len();
-            serde_json::to_writer(&mut text, &TimerBody::of(record))?;
+            match self.with_bodies {
+                true => serde_json::to_writer(&mut text, &WholeTimer::of(record))?,
+                false => serde_json::to_writer(&mut text, &TimerBody::of(record))?,
+            }
         }
         self.unreadable += page.unreadable;
         Ok(text)

@@ -555,6 +555,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         "due_before",
         "limit",
         "after",
+        "bodies",
     ];
     let query = Query::of(&uri, &known)?;
     let a_time = "a time in RFC 3339 with an offset, from 1970 to 9999";
@@ -577,7 +578,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         scan_limit: Filter::SCAN_LIMIT,
     };
     let after = query.read("after", "the cursor of the page before", read_cursor)?;
-    pages::answer(app, filter, after).await
+    let bodies = query.read("bodies", "text", |bodies| (bodies == "text").then_some(()))?;
+    pages::answer(app, filter, after, bodies.is_some()).await
 }
 
 pub(crate) fn cursor(cursor: Cursor) -> String {
@@ -665,6 +667,27 @@ struct AttemptBody {
     result: Option<durable::AttemptResult>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
+}
+
+/// A timer with its body as it is delivered.
+#[derive(Serialize)]
+pub(super) struct WholeTimer {
+    #[serde(flatten)]
+    timer: TimerBody,
+    /// `None` if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+}
+
+impl WholeTimer {
+    pub(super) fn of(record: &Record) -> Self {
+        let job = Job::decode(&record.payload).ok();
+        let job = job.filter(|job| job.content_type.is_some());
+        Self {
+            timer: TimerBody::of(record),
+            body: job.and_then(|job| String::from_utf8(job.body).ok()),
+        }
+    }
 }
 
 impl TimerBody {

@@ -2,10 +2,10 @@
 
 use crate::client::{Client, ClientError};
 
-/// Which server, which queue, which form.
+/// Which server.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
-pub(crate) struct Connection {
+pub(crate) struct Service {
     /// The server's URL
     #[arg(
         long,
@@ -22,6 +22,21 @@ pub(crate) struct Connection {
         hide_env_values = true
     )]
     pub(crate) token: Option<String>,
+}
+
+impl Service {
+    pub(crate) fn client(&self) -> Result<Client, ClientError> {
+        let token = self.token.as_deref().filter(|token| !token.is_empty());
+        Client::new(&self.server, token)
+    }
+}
+
+/// Which server, which queue, which form.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct Connection {
+    #[command(flatten)]
+    service: Service,
     /// The queue
     #[arg(long, value_name = "QUEUE", default_value = "default")]
     pub(crate) queue: String,
@@ -32,7 +47,6 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn client(&self) -> Result<Client, ClientError> {
-        let token = self.token.as_deref().filter(|token| !token.is_empty());
-        Client::new(&self.server, token)
+        self.service.client()
     }
 }

@@ -23,6 +23,7 @@ mod simulate;
 mod snapshot;
 mod table;
 mod text;
+pub mod transfer;
 mod watch;
 
 use std::io::{self, Write};
@@ -35,6 +36,8 @@ use rustix::fs::OFlags;
 use crate::client::ClientError;
 use crate::shown::Showing;
 use crate::trace::TraceError;
+
+use self::transfer::LineError;
 
 /// What to do with the timers of a server.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -67,6 +70,10 @@ pub enum Command {
     Snapshot(snapshot::Snapshot),
     /// Replay a trace of set, move and remove, one JSON object a line, at any speed
     Replay(replay::ReplayFile),
+    /// Write timers as lines of JSON: those that wait, are delivered or are dead, with their bodies
+    Export(transfer::Export),
+    /// Set the timers that `export` has written
+    Import(transfer::Import),
     /// Of `countwheel cluster`, what is asked of a node
     #[command(skip)]
     Cluster(cluster::Cluster),
@@ -133,6 +140,8 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Simulate(simulate) => simulate.run(terminal),
         Command::Snapshot(snapshot) => snapshot.run(terminal).await,
         Command::Replay(replay) => replay.run(terminal).await,
+        Command::Export(export) => export.run(terminal).await,
+        Command::Import(import) => import.run(terminal).await,
         Command::Cluster(cluster) => cluster.run(terminal).await,
     };
     match result {
@@ -195,6 +204,19 @@ enum Failure {
     Client(#[from] ClientError),
     #[error("{path}: {source}")]
     Trace { path: String, source: TraceError },
+    #[error("{path}: {source}; {}", imported(*set))]
+    Line {
+        path: String,
+        source: LineError,
+        set: u64,
+    },
+    #[error("{path}: line {line}: {source}; {}", imported(*set))]
+    Import {
+        path: String,
+        line: u64,
+        source: ClientError,
+        set: u64,
+    },
     #[error("{path}: {}", reason(source))]
     File { path: String, source: io::Error },
     #[error("cannot write: {source}; at least {lost} timers that were removed are lost")]
@@ -206,6 +228,15 @@ enum Failure {
     NoOutput,
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
+}
+
+/// How many timers of an import are there, if it stops.
+fn imported(set: u64) -> String {
+    match set {
+        0 => "nothing was imported".to_owned(),
+        1 => "1 timer was imported".to_owned(),
+        _ => format!("{set} timers were imported"),
+    }
 }
 
 /// What is wrong with a file, without the number that the system has for it.
@@ -220,19 +251,24 @@ fn reason(error: &io::Error) -> String {
 impl Failure {
     fn exit(&self) -> Exit {
         match self {
-            Self::Usage(_)
-            | Self::Trace { .. }
-            | Self::File { .. }
-            | Self::Client(ClientError::Address { .. } | ClientError::Token) => Exit::NotFound,
-            Self::Client(ClientError::Refused(problem)) => match problem.status {
-                404 => Exit::NotFound,
-                500.. => Exit::Unreachable,
-                _ => Exit::Refused,
-            },
-            Self::Client(error) if error.is_outage() => Exit::Unreachable,
-            Self::Client(_) | Self::Output(_) | Self::Removed { .. } | Self::NoOutput => {
-                Exit::Refused
+            Self::Usage(_) | Self::Trace { .. } | Self::Line { .. } | Self::File { .. } => {
+                Exit::NotFound
             }
+            Self::Client(error) | Self::Import { source: error, .. } => exit_of(error),
+            Self::Output(_) | Self::Removed { .. } | Self::NoOutput => Exit::Refused,
         }
+    }
+}
+
+fn exit_of(error: &ClientError) -> Exit {
+    match error {
+        ClientError::Address { .. } | ClientError::Token => Exit::NotFound,
+        ClientError::Refused(problem) => match problem.status {
+            404 => Exit::NotFound,
+            500.. => Exit::Unreachable,
+            _ => Exit::Refused,
+        },
+        error if error.is_outage() => Exit::Unreachable,
+        _ => Exit::Refused,
     }
 }

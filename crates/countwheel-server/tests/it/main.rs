@@ -18,4 +18,5 @@ mod refusals;
 mod routes;
 mod sentences;
 mod support;
+mod transfer;
 mod unread;

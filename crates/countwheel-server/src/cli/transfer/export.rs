@@ -1,0 +1,171 @@
+//! `countwheel export`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use countwheel_durable::StateKind;
+use countwheel_time::{Clock, Instant};
+
+use super::line;
+use crate::cli::connection::Service;
+use crate::cli::{Exit, Failure, Terminal, text};
+use crate::client::{Client, ClientError};
+
+/// So often progress is told.
+pub(super) const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// `countwheel export`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Export {
+    /// Only this queue; may be given more than once
+    #[arg(long = "queue", value_name = "QUEUE")]
+    queues: Vec<String>,
+    /// Also timers that are done
+    #[arg(long)]
+    done: bool,
+    /// The file to write, in place of standard output
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    service: Service,
+}
+
+/// What was written, and when that was told last.
+struct Written {
+    timers: u64,
+    unreadable: u64,
+    not_settable: u64,
+    told: Instant,
+}
+
+impl Export {
+    pub(in crate::cli) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
+        let client = self.service.client()?;
+        let queues = match self.queues.is_empty() {
+            false => self.queues.clone(),
+            true => {
+                let all = client.queues().await?.value.queues;
+                all.into_iter().map(|it| it.queue).collect()
+            }
+        };
+        let mut written = Written {
+            timers: 0,
+            unreadable: 0,
+            not_settable: 0,
+            told: terminal.clock.now(),
+        };
+        match &self.output {
+            None => {
+                self.write(&client, &queues, None, &mut written, terminal)
+                    .await?
+            }
+            Some(path) => {
+                let failed = |source| Failure::File {
+                    path: path.display().to_string(),
+                    source,
+                };
+                // It has what the timers deliver.
+                let mut options = OpenOptions::new();
+                options.write(true).create(true).truncate(true).mode(0o600);
+                let mut file = BufWriter::new(options.open(path).map_err(failed)?);
+                let done = self.write(&client, &queues, Some(&mut file), &mut written, terminal);
+                match done.await {
+                    Err(Failure::Output(source)) => return Err(failed(source)),
+                    done => done?,
+                }
+                let synced = file.flush().and_then(|()| file.get_ref().sync_all());
+                synced.map_err(failed)?;
+            }
+        }
+        let Written {
+            timers,
+            unreadable,
+            not_settable,
+            ..
+        } = written;
+        let timers = text::count(timers, "timer", "timers");
+        let queues = text::count(queues.len() as u64, "queue", "queues");
+        writeln!(terminal.err, "exported {timers} of {queues}")?;
+        if unreadable > 0 {
+            writeln!(terminal.err, "{unreadable} timers cannot be read")?;
+        }
+        if not_settable > 0 {
+            writeln!(
+                terminal.err,
+                "{not_settable} timers deliver what no request can set"
+            )?;
+        }
+        match unreadable + not_settable {
+            0 => Ok(Exit::Done),
+            _ => Ok(Exit::Refused),
+        }
+    }
+
+    /// Those that are delivered first: an attempt that ends meanwhile is found again in another state.
+    fn states(&self) -> &'static [StateKind] {
+        const STATES: [StateKind; 4] = [
+            StateKind::Delivering,
+            StateKind::Pending,
+            StateKind::Dead,
+            StateKind::Done,
+        ];
+        match self.done {
+            true => &STATES,
+            false => &STATES[..3],
+        }
+    }
+
+    async fn write(
+        &self,
+        client: &Client,
+        queues: &[String],
+        mut file: Option<&mut BufWriter<File>>,
+        written: &mut Written,
+        terminal: &mut Terminal<'_>,
+    ) -> Result<(), Failure> {
+        let mut put = |line: &str, terminal: &mut Terminal<'_>| match &mut file {
+            Some(file) => writeln!(file, "{line}"),
+            None => writeln!(terminal.out, "{line}"),
+        };
+        put(&line::first(terminal.clock.timestamp()), terminal)?;
+        for queue in queues {
+            for state in self.states() {
+                let mut cursor = None;
+                loop {
+                    let page = client.list_with_bodies(queue, *state, cursor.as_deref());
+                    let page = page.await?.value;
+                    for item in &page.items {
+                        let line =
+                            line::of(item).map_err(|source| ClientError::Unintelligible {
+                                status: 200,
+                                source,
+                            })?;
+                        match line {
+                            Some(line) => {
+                                put(&line, terminal)?;
+                                written.timers += 1;
+                            }
+                            None => written.not_settable += 1,
+                        }
+                    }
+                    written.unreadable += page.unreadable as u64;
+                    let now = terminal.clock.now();
+                    if now.saturating_since(written.told) >= TELL_EVERY {
+                        written.told = now;
+                        let timers = written.timers;
+                        writeln!(terminal.err, "{timers} timers exported, and more to come")?;
+                    }
+                    cursor = page.next;
+                    if cursor.is_none() {
+                        break;
+                    }
+                }
+            }
+        }
+        put(&line::last(written.timers), terminal)?;
+        Ok(())
+    }
+}
