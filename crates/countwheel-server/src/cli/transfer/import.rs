@@ -24,6 +24,8 @@ use crate::client::{Client, ClientError};
 const READ_AHEAD: usize = 64;
 /// For how long a server that takes nothing now is asked again.
 const ASKED_FOR: Duration = Duration::from_secs(30);
+/// How long one set may take: so many at once wait for each other on a slow disk.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 /// Between two tries, where the server says nothing else.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -46,7 +48,7 @@ pub struct Import {
     #[arg(long)]
     skip_bad: bool,
     /// How many timers are being set at once
-    #[arg(long, value_name = "N", default_value_t = 256,
+    #[arg(long, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u16).range(1..=1_024))]
     concurrency: u16,
     /// Print what was done as JSON
@@ -136,7 +138,7 @@ struct Work<'a> {
 
 impl Import {
     pub(in crate::cli) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
-        let client = self.service.client()?;
+        let client = self.service.client()?.with_timeout(ANSWERED_WITHIN);
         let path = self.file.display().to_string();
         let name = if path == "-" { "standard input" } else { &path };
         let source: Box<dyn BufRead + Send> = match name {
