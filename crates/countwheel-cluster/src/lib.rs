@@ -12,7 +12,7 @@ mod registry;
 
 pub use clock::{ClusterClock, Offset};
 pub use control::{Action, Control, Looked, NodeConfig, Reason, Standing, Why};
-pub use node::{Happening, NodeCounts, NodeEvent, NodeHandle, NodeRunner};
+pub use node::{Happening, NodeCounts, NodeEvent, NodeHandle, NodeRunner, ShardMap};
 pub use place::place;
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};

@@ -12,8 +12,8 @@ use countwheel_time::locks::{lock, whole};
 use countwheel_time::{Clock, Instant, Random, Timestamp};
 
 use crate::{
-    Action, ClusterClock, Control, Looked, Member, Node, NodeConfig, NodeId, Offset, Reason,
-    Registry, RegistryError, Standing, View, Why,
+    Action, ClusterClock, Control, Holding, Looked, Member, Node, NodeConfig, NodeId, Offset,
+    Reason, Registry, RegistryError, Standing, View, Why,
 };
 
 /// So many of the last events are kept.
@@ -119,6 +119,7 @@ impl NodeRunner {
         };
         handle.spawn("countwheel-node", Driver::look_on);
         handle.spawn("countwheel-takes", |driver| driver.work_on(Lane::Takes));
+        handle.spawn("countwheel-waits", |driver| driver.work_on(Lane::Held));
         for _ in 0..givers {
             handle.spawn("countwheel-gives", |driver| driver.work_on(Lane::Gives));
         }
@@ -151,24 +152,16 @@ impl NodeHandle {
         Arc::clone(&self.driver.state().view)
     }
 
-    /// The owner of each shard that has one.
+    /// Who owns what, as [`view`](Self::view) has it.
     #[must_use]
-    pub fn map(&self) -> BTreeMap<Shard, NodeId> {
-        let view = self.view();
-        let owned = view.holdings.iter();
-        owned
-            .filter_map(|holding| Some((holding.shard, holding.owner?)))
-            .collect()
+    pub fn owners(&self) -> Arc<ShardMap> {
+        Arc::clone(&self.driver.state().owners)
     }
 
     /// The owner of a shard, whether its lease goes on or not. `None` also if that has left.
     #[must_use]
     pub fn owner(&self, shard: Shard) -> Option<Member> {
-        let view = self.view();
-        let holding = view.holdings.iter().find(|it| it.shard == shard)?;
-        let mut members = view.members.iter();
-        let owner = members.find(|member| Some(member.node.id) == holding.owner);
-        owner.cloned()
+        self.owners().owner(shard).cloned()
     }
 
     /// Where each shard is to be, as of this view.
@@ -231,10 +224,62 @@ impl Drop for NodeHandle {
     }
 }
 
+/// The owners of all shards, made anew when one changes.
+#[derive(Clone, Debug, Default)]
+pub struct ShardMap {
+    version: u64,
+    owners: BTreeMap<Shard, Arc<Member>>,
+}
+
+impl ShardMap {
+    /// The owner of a shard, whether its lease goes on or not. `None` also if that has left.
+    #[must_use]
+    pub fn owner(&self, shard: Shard) -> Option<&Member> {
+        self.owners.get(&shard).map(|owner| &**owner)
+    }
+
+    /// All shards that have an owner.
+    pub fn owned(&self) -> impl Iterator<Item = (Shard, &Member)> {
+        let owners = self.owners.iter();
+        owners.map(|(shard, owner)| (*shard, &**owner))
+    }
+
+    /// Another number whenever any owner has changed.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// As this view has them.
+    fn change(&mut self, view: &View) {
+        let members = view.members.iter();
+        let members: BTreeMap<_, _> = members
+            .map(|member| (member.node.id, Arc::new(member.clone())))
+            .collect();
+        let holdings = view.holdings.iter();
+        let owner = |holding: &Holding| Some((holding.shard, holding.owner?));
+        let owners: BTreeMap<_, _> = holdings
+            .filter_map(owner)
+            .filter_map(|(shard, owner)| Some((shard, Arc::clone(members.get(&owner)?))))
+            .collect();
+        let is_other = !are_same(&self.owners, &owners);
+        self.version += u64::from(is_other);
+        self.owners = owners;
+    }
+}
+
+fn are_same(one: &BTreeMap<Shard, Arc<Member>>, other: &BTreeMap<Shard, Arc<Member>>) -> bool {
+    let mut pairs = one.iter().zip(other);
+    let are_same = pairs.all(|((a, one), (b, other))| a == b && one.node == other.node);
+    are_same && one.len() == other.len()
+}
+
 /// Which thread does it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lane {
     Takes,
+    /// Takes of shards whose rows somebody holds: nothing else waits for them.
+    Held,
     Gives,
 }
 
@@ -244,6 +289,21 @@ impl Lane {
             Action::HandOver { .. } => Self::Gives,
             _ => Self::Takes,
         }
+    }
+}
+
+/// What one of them does next.
+enum Work {
+    One(Action),
+    /// All that are to be taken, with their shards.
+    Takes(Vec<(Action, Shard)>),
+    Held(Action, Shard),
+}
+
+fn to_take(action: Action) -> Option<(Action, Shard)> {
+    match action {
+        Action::Take { shard, .. } => Some((action, shard)),
+        _ => None,
     }
 }
 
@@ -262,9 +322,12 @@ struct State {
     node: Node,
     ids: Random,
     view: Arc<View>,
+    owners: Arc<ShardMap>,
     events: VecDeque<NodeEvent>,
     counts: NodeCounts,
     actions: VecDeque<Action>,
+    /// Shards that are to be taken and whose rows somebody holds.
+    held: VecDeque<Action>,
     /// Until when a node that leaves hands over.
     until: Option<Instant>,
     is_over: bool,
@@ -295,9 +358,11 @@ impl Driver {
                 node,
                 ids,
                 view: Arc::new(view.clone()),
+                owners: Arc::default(),
                 events: VecDeque::new(),
                 counts: NodeCounts::default(),
                 actions: VecDeque::new(),
+                held: VecDeque::new(),
                 until: None,
                 is_over: false,
             }),
@@ -439,18 +504,65 @@ impl Driver {
     fn work_on(&self, lane: Lane) {
         loop {
             let mut state = self.state();
-            let action = loop {
+            let work = loop {
                 if state.is_over {
                     return;
                 }
-                if let Some(action) = state.next(lane) {
-                    break action;
+                if let Some(work) = state.next(lane) {
+                    break work;
                 }
                 state = whole(self.changed.wait(state));
             };
             drop(state);
-            self.act(action);
+            self.work(work);
         }
+    }
+
+    fn work(&self, work: Work) {
+        match work {
+            Work::One(action) => self.act(action),
+            Work::Takes(takes) => self.take_all(takes),
+            Work::Held(take, shard) => self.take_held(take, shard),
+        }
+    }
+
+    /// Takes what nobody holds in one piece, and leaves the rest to another thread.
+    fn take_all(&self, takes: Vec<(Action, Shard)>) {
+        let shards: Vec<_> = takes.iter().map(|(_, shard)| *shard).collect();
+        match self.registry.take(&shards) {
+            Ok(taken) => {
+                let (taken, held): (Vec<_>, Vec<_>) = takes
+                    .into_iter()
+                    .partition(|(_, shard)| taken.contains(shard));
+                if !held.is_empty() {
+                    let held = held.into_iter().map(|(take, _)| take);
+                    self.state().held.extend(held);
+                    self.changed.notify_all();
+                }
+                for (take, _) in taken {
+                    self.act(take);
+                }
+            }
+            Err(error) => {
+                for (_, shard) in takes {
+                    self.not_taken(shard, &error);
+                }
+            }
+        }
+    }
+
+    fn take_held(&self, take: Action, shard: Shard) {
+        match self.registry.take_held(shard) {
+            Ok(()) => self.act(take),
+            Err(error) => self.not_taken(shard, &error),
+        }
+    }
+
+    fn not_taken(&self, shard: Shard, error: &RegistryError) {
+        self.note(Happening::Refusal, Some(shard), error.to_string());
+        let now = self.clock.boot();
+        self.state().control.ended(now, shard, false);
+        self.changed.notify_all();
     }
 
     fn act(&self, action: Action) {
@@ -619,11 +731,24 @@ impl Driver {
 }
 
 impl State {
-    /// The next that this thread is to do.
-    fn next(&mut self, lane: Lane) -> Option<Action> {
+    /// The next that this thread is to do: of takes all that are there.
+    fn next(&mut self, lane: Lane) -> Option<Work> {
+        if lane == Lane::Held {
+            let (take, shard) = to_take(self.held.pop_front()?)?;
+            return Some(Work::Held(take, shard));
+        }
         let mut actions = self.actions.iter();
         let at = actions.position(|action| Lane::of(*action) == lane)?;
-        self.actions.remove(at)
+        let next = self.actions.remove(at)?;
+        let Some(first) = to_take(next) else {
+            return Some(Work::One(next));
+        };
+        let (takes, others): (VecDeque<_>, _) = std::mem::take(&mut self.actions)
+            .into_iter()
+            .partition(|action| to_take(*action).is_some());
+        self.actions = others;
+        let others = takes.into_iter().filter_map(to_take);
+        Some(Work::Takes(std::iter::once(first).chain(others).collect()))
     }
 
     /// Keeps what a look showed, but not of shards with which something was done since it was sent.
@@ -633,6 +758,7 @@ impl State {
                 new.clone_from(known);
             }
         }
+        Arc::make_mut(&mut self.owners).change(&view);
         self.view = Arc::new(view);
     }
 
@@ -642,6 +768,7 @@ impl State {
         if let Some(holding) = holdings.find(|holding| holding.shard == shard) {
             holding.owner = owner;
         }
+        Arc::make_mut(&mut self.owners).change(view);
     }
 
     fn owner_name(&self, shard: Shard) -> Option<String> {

@@ -97,6 +97,7 @@ impl<'a> Placer<'a> {
         for holding in holdings {
             let wanted = holding.wanted.as_ref();
             let wanted = wanted.and_then(|name| self.named(name));
+            let wanted = wanted.filter(|_| !planted!(NodesWishPassed));
             let owner = holding.owner.and_then(|owner| self.index.get(&owner));
             if planted!(NodesWantTheGone) && wanted.is_none() && holding.wanted.is_some() {
                 continue;

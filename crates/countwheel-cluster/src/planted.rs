@@ -46,6 +46,8 @@ bugs! {
     NodesRejoinSteady,
     /// A wish counts also if its node is gone.
     NodesWantTheGone,
+    /// What operators want is passed over.
+    NodesWishPassed,
     /// A shard that a node was given and cannot take stays with it.
     NodesKeepUntaken,
     /// What the first choice does not take, nobody takes.

@@ -140,6 +140,30 @@ pub trait Registry: Send + Sync {
     /// [`RegistryError::NotJoined`]; [`RegistryError::Unavailable`].
     fn look(&self, renew: bool) -> Result<View, RegistryError>;
 
+    /// Takes those of the shards that this node may have and whose rows nobody holds, in one statement that waits
+    /// for nobody. Says which;
+    /// [`Store::acquire`](countwheel_durable::store::Store::acquire) goes on with them. Of the others somebody
+    /// holds the row, as a commit that is under way does, or they are not this node's to take:
+    /// [`take_held`](Self::take_held) finds out. What this process had of any of the shards is ended.
+    ///
+    /// By default it says all of them, and takes none: `acquire` does.
+    ///
+    /// # Errors
+    /// [`RegistryError::Unavailable`]: some may be taken, and [`look`](Self::look) shows which.
+    fn take(&self, shards: &[Shard]) -> Result<Vec<Shard>, RegistryError> {
+        Ok(shards.to_vec())
+    }
+
+    /// Takes a shard whose row somebody held. It waits for a moment, and then ends the session that holds the row,
+    /// if that is one of a node or does nothing. By default `acquire` does all of it.
+    ///
+    /// # Errors
+    /// [`RegistryError::Unavailable`] with who holds it.
+    fn take_held(&self, shard: Shard) -> Result<(), RegistryError> {
+        let _acquire_takes_it = shard;
+        Ok(())
+    }
+
     /// Gives a shard that this node owns to another, or lets it go (`None`). What the owner before had
     /// under way was ended by then. Says whether it was still this node's.
     ///

@@ -8,7 +8,6 @@ use countwheel_durable::{Config, Record, Settings, SettingsVersion, Shards, Time
 use countwheel_time::{ManualClock, SystemClock};
 
 use super::*;
-use crate::Holding;
 
 const SHARDS: u16 = 8;
 const TTL: Duration = Duration::from_secs(5);
@@ -19,6 +18,8 @@ struct Tables {
     members: Vec<Member>,
     holdings: Vec<Holding>,
     is_away: bool,
+    /// Somebody holds their rows.
+    held: Vec<Shard>,
 }
 
 /// One node's way to them.
@@ -42,6 +43,7 @@ impl Memory {
             members: Vec::new(),
             holdings: holdings.collect(),
             is_away: false,
+            held: Vec::new(),
         };
         Self {
             tables: Arc::new(Mutex::new(tables)),
@@ -120,6 +122,21 @@ impl Registry for Memory {
             member.expires = expires;
         }
         Ok(tables.view())
+    }
+
+    fn take(&self, shards: &[Shard]) -> Result<Vec<Shard>, RegistryError> {
+        let tables = self.tables()?;
+        let shards = shards.iter().copied();
+        Ok(shards.filter(|it| !tables.held.contains(it)).collect())
+    }
+
+    fn take_held(&self, shard: Shard) -> Result<(), RegistryError> {
+        match self.tables()?.held.contains(&shard) {
+            true => Err(RegistryError::Unavailable {
+                reason: "session 7 holds it".to_owned(),
+            }),
+            false => Ok(()),
+        }
     }
 
     fn give(&self, shard: Shard, to: Option<NodeId>) -> Result<bool, RegistryError> {
@@ -257,7 +274,7 @@ impl World {
         while self.machine.boot() < until {
             for node in &self.nodes {
                 node.look();
-                node.work();
+                node.work_all();
             }
             self.machine.advance(Duration::from_millis(200));
         }
@@ -272,15 +289,15 @@ impl World {
 
 impl Driver {
     /// Does all that is to be done now.
-    fn work(&self) {
+    fn work_all(&self) {
         loop {
             let mut state = self.state();
-            let takes = state.next(Lane::Takes);
-            let Some(action) = takes.or_else(|| state.next(Lane::Gives)) else {
+            let mut lanes = [Lane::Takes, Lane::Held, Lane::Gives].into_iter();
+            let Some(work) = lanes.find_map(|lane| state.next(lane)) else {
                 return;
             };
             drop(state);
-            self.act(action);
+            self.work(work);
         }
     }
 
@@ -362,6 +379,34 @@ fn the_shards_of_a_node_that_died_are_taken() {
     assert_eq!(from, [Some("b"); 4]);
 }
 
+/// A session of the dead hangs, and each take waited for it.
+#[test]
+fn a_shard_whose_row_somebody_holds_delays_no_other() {
+    let mut world = World::new();
+    let a = world.join("a").expect("it joins");
+    lock(&world.memory.tables).held = vec![Shard(0), Shard(5)];
+    a.look();
+    let mut state = a.state();
+    let Some(Work::Takes(takes)) = state.next(Lane::Takes) else {
+        panic!("all are free");
+    };
+    drop(state);
+    assert_eq!(takes.len(), 8);
+    a.work(Work::Takes(takes));
+    assert_eq!(a.works().len(), 6);
+    assert_eq!(a.happened(Happening::Refusal), []);
+
+    // In vain, and again after a pause.
+    a.work_all();
+    let refused = a.happened(Happening::Refusal);
+    let shards: Vec<_> = refused.iter().filter_map(|event| event.shard).collect();
+    assert_eq!(shards, [Shard(0), Shard(5)]);
+    assert!(refused[0].reason.contains("session 7"), "{refused:?}");
+    lock(&world.memory.tables).held.clear();
+    world.live(Duration::from_secs(1));
+    assert_eq!(a.works().len(), 8);
+}
+
 /// It wakes up, and the others have its shards.
 #[test]
 fn a_node_that_was_removed_joins_again_under_another_id() {
@@ -438,12 +483,37 @@ fn the_map_has_what_this_node_did_since_the_look() {
     let old = world.memory.tables().expect("it is there").view();
     world.machine.advance(Duration::from_millis(1));
     a.look();
-    a.work();
+    a.work_all();
     let given = a.happened(Happening::HandOver);
     let shard = given[0].shard.expect("it is of a shard");
     a.state().saw(sent, old);
     let owner = a.state().owner_name(shard);
     assert_ne!(owner.as_deref(), Some("a"));
+}
+
+#[test]
+fn the_map_is_another_whenever_an_owner_changes() {
+    let mut world = World::new();
+    let a = world.join("a").expect("it joins");
+    world.live(Duration::from_secs(1));
+    let version = || a.state().owners.version();
+    let before = version();
+    world.live(Duration::from_secs(1));
+    assert_eq!(version(), before);
+    world.join("b").expect("it joins");
+    world.live(Duration::from_secs(5));
+    assert!(version() >= before + 4);
+    let owners = Arc::clone(&a.state().owners);
+    let view = Arc::clone(&a.state().view);
+    for holding in &view.holdings {
+        let owner = owners.owner(holding.shard).map(|owner| owner.node.id);
+        assert_eq!(owner, holding.owner);
+    }
+    assert_eq!(owners.owned().count(), 8);
+    let before = version();
+    a.state().now_owns(Shard(0), None);
+    assert_eq!(a.state().owners.owner(Shard(0)), None);
+    assert!(version() > before);
 }
 
 /// With threads and the machine's clock.
@@ -467,8 +537,11 @@ fn a_node_that_stops_hands_all_over_and_leaves() {
         }
     };
     let owned = |node: &NodeHandle, id| {
-        let map = node.map();
-        map.values().filter(|owner| **owner == NodeId(id)).count()
+        let owners = node.owners();
+        let of_node = owners
+            .owned()
+            .filter(|(_, owner)| owner.node.id == NodeId(id));
+        of_node.count()
     };
     let a = start("a", 1).expect("it joins");
     until(&a, &|| owned(&a, 1) == 8);
@@ -486,8 +559,8 @@ fn a_node_that_stops_hands_all_over_and_leaves() {
         .filter(|event| event.reason == "leaves");
     assert_eq!(leaves.count(), 4);
     assert_eq!(
-        b.owner(Shard(0)).map(|owner| owner.node.name),
-        Some("b".to_owned())
+        b.owners().owner(Shard(0)).map(|owner| &*owner.node.name),
+        Some("b")
     );
 
     assert_eq!(b.stop(Duration::from_secs(30)), 0);
