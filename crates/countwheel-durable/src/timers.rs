@@ -1723,6 +1723,9 @@ impl Hub {
         {
             return asked.refuse(TimerError::Unavailable { reason });
         }
+        if self.store.is_over() {
+            return self.ask_elsewhere(shard, asked);
+        }
         if let Err(refused) = owned.take_in(asked, holds) {
             match *refused {
                 (asked, TimerError::Closed) if self.is_lost(&owned) => {

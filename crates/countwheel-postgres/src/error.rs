@@ -56,6 +56,17 @@ pub enum PostgresError {
         /// What the driver or the server said.
         reason: String,
     },
+    /// The server has no connection left, for anybody or for this user.
+    #[error(
+        "the database server takes no more connections, and a node needs {needed}: raise max_connections \
+         there ({reason})"
+    )]
+    NoConnections {
+        /// How many a store opens.
+        needed: usize,
+        /// What the server said.
+        reason: String,
+    },
     /// The server knows no such user.
     #[error("the database server has no role {role:?}: make it there, or name another in the URL")]
     NoRole {
@@ -203,7 +214,7 @@ pub enum PostgresError {
 
 impl PostgresError {
     /// Why no connection was opened by `config`.
-    pub(crate) fn unopened(unopened: &Unopened, config: &Config) -> Self {
+    pub(crate) fn unopened(unopened: &Unopened, config: &Config, needed: usize) -> Self {
         let reason = unopened.reason();
         let Unopened::Driver(error) = unopened else {
             return Self::Unreachable { reason };
@@ -213,6 +224,9 @@ impl PostgresError {
         if let Some(refused) = error.as_db_error() {
             let is_known = |code: &SqlState| refused.code() == code;
             return match () {
+                () if is_known(&SqlState::TOO_MANY_CONNECTIONS) => {
+                    Self::NoConnections { needed, reason }
+                }
                 () if is_known(&SqlState::INVALID_PASSWORD) => Self::WrongPassword { role: role() },
                 () if is_known(&SqlState::INVALID_CATALOG_NAME) => Self::NoDatabase {
                     database: config.get_dbname().map_or_else(role, str::to_owned),

@@ -40,6 +40,8 @@ pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 pub(crate) struct Route {
     pub(crate) config: Arc<tokio_postgres::Config>,
     pub(crate) tls: MakeRustlsConnect,
+    /// How many connections a store has there.
+    pub(crate) needed: usize,
 }
 
 pub(crate) struct Link {
@@ -122,7 +124,8 @@ impl Link {
     /// The same for an opening, which says what its caller can do.
     pub(crate) fn open(&mut self) -> Result<(), PostgresError> {
         let opened = self.opened();
-        opened.map_err(|unopened| PostgresError::unopened(&unopened, &self.route.config))
+        let (config, needed) = (&self.route.config, self.route.needed);
+        opened.map_err(|unopened| PostgresError::unopened(&unopened, config, needed))
     }
 
     fn opened(&mut self) -> Result<(), Unopened> {

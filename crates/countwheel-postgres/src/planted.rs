@@ -128,6 +128,8 @@ bugs! {
     PostgresTakesLiving,
     /// A takeover does not lock the row of the owner: its lease may be renewed after the look at it.
     PostgresOwnerUnlocked,
+    /// A taking of many shards takes what others have taken since it was sent.
+    PostgresAtOnceLate,
     /// A shard that is given away keeps its token.
     PostgresGivenKeepsToken,
     /// A giving that is sent again and refused counts as not done, although the first sending had no answer.
@@ -150,6 +152,7 @@ impl PlantedBug {
         Self::PostgresTermPassed,
         Self::PostgresTakesLiving,
         Self::PostgresOwnerUnlocked,
+        Self::PostgresAtOnceLate,
         Self::PostgresGivenKeepsToken,
         Self::PostgresGivenByHalf,
         Self::PostgresLeftKeepsTokens,

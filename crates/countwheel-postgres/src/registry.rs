@@ -17,19 +17,24 @@ use parking_lot::Mutex;
 use crate::bits::Bits;
 use crate::keeper::{Keeper, OwnedShards};
 use crate::planted::planted;
-use crate::session::{Failure, Registered, Session, Wished};
+use crate::session::{Blocker, Failure, Registered, Session, TakenOver, Wished};
 use crate::store::Owned;
 
 /// So long a lease has to be over, by the clock of the server, until another node takes what it was for.
 pub(crate) const MARGIN: Duration = Duration::from_millis(250);
 /// So much earlier than it ends a node stops to believe its lease.
 const EARLIER: Duration = Duration::from_millis(500);
+/// No lease lasts longer: one that ends later is wrong, and is cut down to this.
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(60);
 /// A node without shards is removed once its lease has been over for so long.
 pub(crate) const GONE_AFTER: Duration = Duration::from_secs(3_600);
 /// How long a statement about nodes waits for a lock.
 pub(crate) const LOCK_WITHIN: Duration = Duration::from_secs(2);
 /// How long an exchange about nodes may take.
 pub(crate) const EXCHANGE_WITHIN: Duration = Duration::from_secs(3);
+
+/// A server that does not say for so long whether a lease is renewed is away.
+const UNANSWERED: Duration = Duration::from_secs(1);
 
 /// Why nothing is done while the lease is not believed.
 pub(crate) const IS_OVER: &str = "the lease of this node is over";
@@ -81,10 +86,34 @@ impl Ended {
     }
 }
 
+/// Shards that were taken for this process, and are to be acquired under these tokens.
+pub(crate) type AtHand = Arc<Mutex<HashMap<Shard, Prepared>>>;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Prepared {
+    pub(crate) token: Bits,
+    /// The standby may not have it, or the answer was lost.
+    pub(crate) unproved: bool,
+}
+
+/// Draws what cannot be guessed.
+pub(crate) type Tokens = Arc<dyn Fn() -> Result<Bits, getrandom::Error> + Send + Sync>;
+
 /// What this process knows of its own node.
 pub(crate) struct Standing {
     clock: Arc<dyn Clock>,
     own: Mutex<Option<Own>>,
+    asking: Mutex<Asking>,
+}
+
+/// Whether the server answers what is asked about nodes.
+#[derive(Clone, Copy, Default)]
+enum Asking {
+    #[default]
+    Answered,
+    /// No answer yet to what was asked at that time.
+    Since(Instant),
+    Failed,
 }
 
 /// The node that has joined, or is about to.
@@ -113,6 +142,7 @@ impl Standing {
         Self {
             clock,
             own: Mutex::default(),
+            asking: Mutex::default(),
         }
     }
 
@@ -125,6 +155,32 @@ impl Standing {
     pub(crate) fn is_believed(&self) -> bool {
         let own = self.own.lock();
         own.as_ref().is_none_or(|own| self.believes(own))
+    }
+
+    /// Whether the lease is over, or about to be, since the server is away. Else this process was stopped.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        let is_away = match *self.asking.lock() {
+            Asking::Answered => false,
+            Asking::Since(asked) => self.clock.now().saturating_since(asked) > UNANSWERED,
+            Asking::Failed => true,
+        };
+        is_away && !self.is_believed()
+    }
+
+    /// Asks the server, and notes whether it answers.
+    fn asks<T>(&self, ask: impl FnOnce() -> Result<T, Failure>) -> Result<T, RegistryError> {
+        {
+            let mut asking = self.asking.lock();
+            if let Asking::Answered = *asking {
+                *asking = Asking::Since(self.clock.now());
+            }
+        }
+        let answer = ask();
+        *self.asking.lock() = match answer {
+            Err(Failure::Away(_) | Failure::Broken(_)) => Asking::Failed,
+            Ok(_) | Err(_) => Asking::Answered,
+        };
+        answer.map_err(unavailable)
     }
 
     fn believes(&self, own: &Own) -> bool {
@@ -285,10 +341,14 @@ struct Inner {
     ended: Arc<Ended>,
     keeper: Arc<Keeper>,
     clock: Arc<dyn Clock>,
+    tokens: Tokens,
+    at_hand: AtHand,
     /// Nothing on it waits for anything but other nodes that judge this one.
     beats: Mutex<Box<dyn Session>>,
     /// What is done on it may wait for commits.
     commands: Mutex<Box<dyn Session>>,
+    /// Waits for locks that somebody holds. It has a connection only meanwhile.
+    waits: Mutex<Box<dyn Session>>,
 }
 
 impl std::fmt::Debug for PostgresRegistry {
@@ -301,8 +361,9 @@ impl PostgresRegistry {
     pub(crate) fn new(
         standing: Arc<Standing>,
         (owned, ended): (OwnedShards, Arc<Ended>),
+        (tokens, at_hand): (Tokens, AtHand),
         keeper: Arc<Keeper>,
-        [beats, commands]: [Box<dyn Session>; 2],
+        [beats, commands, waits]: [Box<dyn Session>; 3],
     ) -> Self {
         Self(Arc::new(Inner {
             clock: Arc::clone(&standing.clock),
@@ -310,8 +371,11 @@ impl PostgresRegistry {
             owned,
             ended,
             keeper,
+            tokens,
+            at_hand,
             beats: Mutex::new(beats),
             commands: Mutex::new(commands),
+            waits: Mutex::new(waits),
         }))
     }
 
@@ -349,6 +413,29 @@ impl Inner {
         }
     }
 
+    /// A token for a shard that is about to be taken. What this process had of it ends: whatever becomes of the
+    /// taking, nothing starts under what was before it.
+    fn prepare(&self, shard: Shard) -> Result<Bits, RegistryError> {
+        let token = (self.tokens)().map_err(|error| away(&error.to_string()))?;
+        let owned = self.owned.read().get(&shard).cloned();
+        if let Some(owned) = owned {
+            self.ended.end(&self.owned, shard, &owned);
+        }
+        let prepared = Prepared {
+            token,
+            unproved: true,
+        };
+        self.at_hand.lock().insert(shard, prepared);
+        Ok(token)
+    }
+
+    /// The shard was taken under the token that was prepared.
+    fn taken(&self, shard: Shard, unproved: bool) {
+        if let Some(prepared) = self.at_hand.lock().get_mut(&shard) {
+            prepared.unproved = unproved;
+        }
+    }
+
     fn end_all(&self) {
         let owned = self.owned.read().clone();
         for (shard, owned) in &owned {
@@ -369,6 +456,73 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Gives a shard away that this node was given, and has not taken or could not load.
+    fn give_untaken(&self, shard: Shard, to: Option<NodeId>) -> Result<bool, RegistryError> {
+        let own = self.standing.present()?;
+        let mut session = self.commands.lock();
+        let row = session.owner(shard).map_err(unavailable)?;
+        let row = row.ok_or(RegistryError::NoSuchShard { shard })?;
+        if row.node != Some(bits(own.id)) {
+            return Ok(false);
+        }
+        self.at_hand.lock().remove(&shard);
+        let given = session.give(shard, (row.fence, row.token), to);
+        let given = given.map_err(unavailable)?;
+        match given.unreplicated {
+            true => Err(away(NOT_REPLICATED)),
+            false => Ok(given.is_given),
+        }
+    }
+
+    fn take_held(
+        &self,
+        session: &mut dyn Session,
+        shard: Shard,
+        node: NodeId,
+    ) -> Result<(), RegistryError> {
+        let row = session.owner(shard).map_err(unavailable)?;
+        let row = row.ok_or(RegistryError::NoSuchShard { shard })?;
+        let token = self.prepare(shard)?;
+        let (taken, blockers) = session.take_held(shard, row.fence, token, node);
+        for blocker in &blockers {
+            let (number, is_ended) = (shard.0, blocker.is_ended);
+            tracing::warn!(shard = number, %blocker, is_ended, "a session held the row of a shard");
+        }
+        let reason = match taken {
+            Ok(TakenOver::Taken(taken)) => {
+                self.taken(shard, taken.unreplicated);
+                return Ok(());
+            }
+            Ok(TakenOver::Moved) => "others take the shard".to_owned(),
+            Ok(TakenOver::Held(owner)) => is_held_by(shard, &owner),
+            Err(Failure::Refused(refusal)) if refusal.has_no_lock() => held(shard, &blockers),
+            Err(failure) => failure.reason(),
+        };
+        Err(away(&reason))
+    }
+}
+
+/// Why a shard is not taken whose owner lives.
+pub(crate) fn is_held_by(shard: Shard, owner: &str) -> String {
+    let number = shard.0;
+    format!("shard {number} is of node {owner}, whose lease is not over")
+}
+
+/// Why one is not taken whose row is held.
+fn held(shard: Shard, blockers: &[Blocker]) -> String {
+    let number = shard.0;
+    let blockers = blockers.iter().filter(|it| !it.is_ended);
+    let holders: Vec<_> = blockers.map(ToString::to_string).collect();
+    match holders.is_empty() {
+        true => format!("somebody holds the row of shard {number}"),
+        false => format!(
+            "the row of shard {number} is held by {}",
+            holders.join(", ")
+        ),
+    }
+}
+
 impl Registry for PostgresRegistry {
     fn join(&self, node: &Node, lease: Duration) -> Result<View, RegistryError> {
         let this = &*self.0;
@@ -379,7 +533,8 @@ impl Registry for PostgresRegistry {
             this.end_all();
         }
         let sent = this.clock.boot();
-        let joined = session.join(node, micros(lease)).map_err(unavailable)?;
+        let standing = &this.standing;
+        let joined = standing.asks(|| session.join(node, micros(lease)))?;
         if joined.is_joined && !joined.unreplicated {
             this.standing.believe(sent);
             return Ok(joined.view);
@@ -404,30 +559,60 @@ impl Registry for PostgresRegistry {
         let mut session = this.beats.lock();
         let own = this.standing.present()?;
         if !renew {
-            let seen = session.view(own.id).map_err(unavailable)?;
+            let seen = this.standing.asks(|| session.view(own.id))?;
             return this.seen(seen);
         }
         let sent = this.clock.boot();
-        let renewed = session
-            .renew(own.id, micros(own.lease))
-            .map_err(unavailable)?;
+        let lease = micros(own.lease);
+        let renewed = this.standing.asks(|| session.renew(own.id, lease))?;
         if !renewed.is_joined || renewed.unreplicated || this.standing.go_on(sent) {
             return this.seen(renewed);
         }
         // The lease was over, and others may have taken what was this node's: before the renewal, so a later
         // statement sees it.
         this.standing.begin_term();
-        let seen = session.view(own.id).map_err(unavailable)?;
+        let seen = this.standing.asks(|| session.view(own.id))?;
         let view = this.seen(seen)?;
         this.standing.believe(sent);
         Ok(view)
+    }
+
+    fn take(&self, shards: &[Shard]) -> Result<Vec<Shard>, RegistryError> {
+        let this = &*self.0;
+        let own = this.standing.present()?;
+        if this.standing.term().is_none() {
+            return Err(away(IS_OVER));
+        }
+        let mut session = this.commands.lock();
+        let seen = session.view(own.id).map_err(unavailable)?;
+        if !seen.is_joined {
+            return Err(RegistryError::NotJoined);
+        }
+        let holdings = seen.view.holdings.iter();
+        let wanted = holdings.filter(|holding| shards.contains(&holding.shard));
+        let takes = wanted.map(|it| Ok((it.shard, it.fence, this.prepare(it.shard)?)));
+        let takes = takes.collect::<Result<Vec<_>, RegistryError>>()?;
+        let taken = session.take_at_once(&takes, own.id).map_err(unavailable)?;
+        for shard in &taken.shards {
+            this.taken(*shard, taken.unreplicated);
+        }
+        Ok(taken.shards)
+    }
+
+    fn take_held(&self, shard: Shard) -> Result<(), RegistryError> {
+        let this = &*self.0;
+        let own = this.standing.present()?;
+        let mut session = this.waits.lock();
+        let taken = this.take_held(&mut **session, shard, own.id);
+        session.rest();
+        taken
     }
 
     fn give(&self, shard: Shard, to: Option<NodeId>) -> Result<bool, RegistryError> {
         let this = &*self.0;
         let known = this.owned.read().get(&shard).cloned();
         let Some(owned) = known else {
-            return Ok(false);
+            return this.give_untaken(shard, to);
         };
         // The next owner counts nothing anew.
         this.keeper.save();
@@ -435,7 +620,7 @@ impl Registry for PostgresRegistry {
         let given = this
             .commands
             .lock()
-            .give(shard, (owned.fence, owned.token), to);
+            .give(shard, (owned.fence, Some(owned.token)), to);
         match given {
             // Nothing was done.
             Err(failure @ (Failure::Away(_) | Failure::Refused(_) | Failure::Unwritable(_))) => {

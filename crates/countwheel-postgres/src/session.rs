@@ -1,5 +1,6 @@
 //! The seam to the database: its statements, each done whole at one moment or not at all.
 
+use std::fmt;
 use std::time::Duration;
 
 use countwheel_cluster::{Node, NodeId, View};
@@ -276,6 +277,34 @@ pub(crate) enum TakenOver {
     Held(String),
 }
 
+/// What became of a taking of many shards that waits for nobody.
+#[derive(Clone, Debug)]
+pub(crate) struct TakenAtOnce {
+    /// Those that are taken.
+    pub(crate) shards: Vec<Shard>,
+    /// The server warns that a standby may not have it.
+    pub(crate) unreplicated: bool,
+}
+
+/// What is taken: the shard, the fence that it has, and the token that it is to have.
+pub(crate) type Take = (Shard, Fence, Bits);
+
+/// A session that holds the row of a shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Blocker {
+    /// Zero for a transaction that is prepared.
+    pub(crate) pid: i32,
+    /// What it is called and what it does, if this role may know.
+    pub(crate) what: String,
+    pub(crate) is_ended: bool,
+}
+
+impl fmt::Display for Blocker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {} ({})", self.pid, self.what)
+    }
+}
+
 /// What became of a giving.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Given {
@@ -324,11 +353,25 @@ pub(crate) trait Session: Send {
         node: NodeId,
     ) -> Result<TakenOver, Failure>;
 
-    /// Ends the sessions that hold the row of a shard for longer than a takeover waits. Says how many.
-    fn end_blockers(&mut self, shard: Shard) -> Result<usize, Failure> {
-        let _nobody_holds_it = shard;
-        Ok(0)
+    /// The same of many shards, for each of them or not, without a wait: of those whose rows somebody holds, or
+    /// whose owners' rows, none is taken. Shards of nodes that live are not taken either.
+    fn take_at_once(&mut self, takes: &[Take], node: NodeId) -> Result<TakenAtOnce, Failure>;
+
+    /// The same of one shard whose row somebody held. After [a moment](crate::sql::HELD_FOR) it ends the
+    /// sessions that hold it, each if it is called as this one is, or is idle in a transaction. Says which
+    /// those were.
+    fn take_held(
+        &mut self,
+        shard: Shard,
+        after: Fence,
+        token: Bits,
+        node: NodeId,
+    ) -> (Result<TakenOver, Failure>, Vec<Blocker>) {
+        (self.take_over(shard, after, token, node), Vec::new())
     }
+
+    /// Closes the connection until it is needed again.
+    fn rest(&mut self) {}
 
     /// Writes a node down with a lease of so many microseconds, in place of one of its name whose lease is
     /// over. Does nothing if that is not over. Nodes whose leases have been over for
@@ -343,11 +386,11 @@ pub(crate) trait Session: Send {
     fn view(&mut self, node: NodeId) -> Result<Registered, Failure>;
 
     /// Gives a shard that was taken under that fence to another node, or to nobody, and takes its token away,
-    /// if it has that token. It waits for the turns that are under way.
+    /// if it has that token, or none. It waits for the turns that are under way.
     fn give(
         &mut self,
         shard: Shard,
-        of: (Fence, Bits),
+        of: (Fence, Option<Bits>),
         to: Option<NodeId>,
     ) -> Result<Given, Failure>;
 

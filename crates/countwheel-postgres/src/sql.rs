@@ -1,6 +1,7 @@
 //! The statements in SQL, and a connection that does them.
 
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use countwheel_cluster::{Holding, Member, Node, NodeId, View};
@@ -21,13 +22,14 @@ use crate::front::Lows;
 use crate::link::{Answer, Link, Params, Sql};
 use crate::number;
 use crate::planted::planted;
-use crate::registry::{self, GONE_AFTER, MARGIN};
+use crate::registry::{self, GONE_AFTER, LEASE_MAX, MARGIN};
 use crate::ring::{Ring, SLOTS, Slots};
 use crate::schema::{SchemaName, left_out};
 use crate::server::{self, About};
 use crate::session::{
-    Became, Beside, Counted, DueRow, Entry, Failure, Given, Kind, LastTurn, ListRows, Made,
-    OwnerRow, Reach, RecordRow, Registered, SavedCounts, Session, Taken, TakenOver, Wished,
+    Became, Beside, Blocker, Counted, DueRow, Entry, Failure, Given, Kind, LastTurn, ListRows,
+    Made, OwnerRow, Reach, RecordRow, Registered, SavedCounts, Session, Take, Taken, TakenAtOnce,
+    TakenOver, Wished,
 };
 use crate::snapshots::{self, Holder};
 
@@ -52,7 +54,8 @@ pub(crate) struct Statements {
     became: Sql,
     take: Sql,
     take_over: Sql,
-    locks: Sql,
+    take_held: Sql,
+    take_at_once: Sql,
     end_blockers: Sql,
     join: Sql,
     renew: Sql,
@@ -202,50 +205,23 @@ impl Statements {
                     left_out("timeline"),
                 ),
             ),
-            // The row of the owner is locked before the clock is read: a renewal comes before, and is seen,
-            // or after, and finds the shard taken. Who gives the shard away leaves its fence as it is, so
-            // the owner is compared as well.
-            take_over: schema.sql(
-                "take_over",
-                &format!(
-                    "WITH s AS MATERIALIZED ( \
-                       SELECT r.owner FROM (SELECT set_config('lock_timeout', '{lock_within}', true) \
-                         AS is_set OFFSET 0) AS c JOIN @shard r ON c.is_set IS NOT NULL \
-                       WHERE r.shard = $1 AND r.fence = $4), \
-                     o AS MATERIALIZED ( \
-                       SELECT n.name, n.expires FROM @node n \
-                       WHERE n.node = (SELECT owner FROM s) AND n.node <> $3 {for_update}), \
-                     living AS MATERIALIZED ( \
-                       SELECT name FROM o WHERE expires >= clock_timestamp() - {margin}), \
-                     t AS ( \
-                       UPDATE @shard SET fence = fence + {} + 1, token = $2, owner = $3, \
-                         timeline = @timeline, since = clock_timestamp() \
-                       WHERE shard = $1 AND fence = $4 \
-                         AND owner IS NOT DISTINCT FROM (SELECT owner FROM s) \
-                         {is_over} RETURNING fence) \
-                     SELECT (SELECT fence FROM t), (SELECT name FROM living)",
-                    left_out("timeline"),
-                    lock_within = TAKEOVER_WITHIN.as_millis(),
-                    margin = interval(MARGIN),
-                    for_update = unless(planted!(PostgresOwnerUnlocked), "FOR UPDATE"),
-                    is_over = unless(
-                        planted!(PostgresTakesLiving),
-                        "AND NOT EXISTS (SELECT FROM living)"
-                    ),
-                ),
-            ),
-            locks: schema.sql(
-                "locks",
-                &format!(
-                    "SELECT FROM (SELECT set_config('lock_timeout', '{}', true) AS is_set OFFSET 0) AS c \
-                     JOIN @shard r ON c.is_set IS NOT NULL WHERE r.shard = $1 FOR UPDATE OF r",
-                    TAKEOVER_WITHIN.as_millis()
-                ),
-            ),
+            take_over: schema.sql("take_over", &take_over(TAKEOVER_WITHIN)),
+            take_held: schema.sql("take_held", &take_over(HELD_WITHIN)),
+            take_at_once: schema.sql("take_at_once", &take_at_once()),
+            // Who waits for a lock itself, as another node that takes the shard does, is not ended.
             end_blockers: schema.sql(
                 "end_blockers",
-                "SELECT pg_terminate_backend(pid) \
-                 FROM unnest(pg_blocking_pids($1)) AS pid WHERE pid <> 0",
+                "WITH RECURSIVE b(pid) AS ( \
+                   SELECT unnest(pg_blocking_pids($1)) \
+                   UNION SELECT unnest(pg_blocking_pids(b.pid)) FROM b WHERE b.pid <> 0), \
+                 h AS MATERIALIZED ( \
+                   SELECT b.pid, a.application_name AS name, a.state, coalesce( \
+                     a.application_name = current_setting('application_name') \
+                     AND a.state IS NOT NULL OR a.state LIKE 'idle in transaction%', false) AS may_end \
+                   FROM b LEFT JOIN pg_stat_activity a ON a.pid = b.pid \
+                   WHERE b.pid <> $1 AND (b.pid = 0 OR cardinality(pg_blocking_pids(b.pid)) = 0)) \
+                 SELECT pid, name, state, CASE WHEN may_end THEN pg_terminate_backend(pid) \
+                   ELSE false END FROM h",
             ),
             join: schema.sql(
                 "join",
@@ -267,11 +243,13 @@ impl Statements {
                          AND n.expires < clock_timestamp() - {gone_after} \
                          AND NOT EXISTS (SELECT FROM @shard s WHERE s.owner = n.node) \
                          FOR UPDATE SKIP LOCKED)) RETURNING node), \
+                     {}, \
                      nodes AS MATERIALIZED ( \
                        SELECT n.* FROM @node n \
                        WHERE NOT EXISTS (SELECT FROM gone g WHERE g.node = n.node) \
                        AND NOT EXISTS (SELECT FROM me m WHERE m.name = n.name) \
                        UNION ALL SELECT * FROM me), {}",
+                    capped("node <> $1"),
                     seen("EXISTS (SELECT FROM me)"),
                     margin = interval(MARGIN),
                     gone_after = interval(GONE_AFTER),
@@ -283,10 +261,12 @@ impl Statements {
                     "WITH me AS ( \
                        UPDATE @node SET expires = clock_timestamp() \
                          + $2::int8 * interval '1 microsecond' WHERE node = $1 RETURNING *), \
+                     {}, \
                      nodes AS MATERIALIZED ( \
                        SELECT n.* FROM @node n \
                        WHERE NOT EXISTS (SELECT FROM me m WHERE m.node = n.node) \
                        UNION ALL SELECT * FROM me), {}",
+                    capped("node <> $1"),
                     seen("EXISTS (SELECT FROM me)"),
                 ),
             ),
@@ -301,7 +281,8 @@ impl Statements {
             give: schema.sql(
                 "give",
                 "WITH g AS (UPDATE @shard SET owner = $4, token = NULL, since = clock_timestamp() \
-                   WHERE shard = $1 AND fence = $2 AND token = $3 RETURNING shard) \
+                   WHERE shard = $1 AND fence = $2 AND token IS NOT DISTINCT FROM $3 \
+                   RETURNING shard) \
                  SELECT EXISTS (SELECT FROM g) OR EXISTS (SELECT FROM @shard WHERE shard = $1 \
                    AND fence = $2 AND token IS NULL AND owner IS NOT DISTINCT FROM $4)",
             ),
@@ -558,8 +539,77 @@ impl Statements {
 
 /// How long a takeover waits for the turns that are under way.
 const TAKEOVER_WITHIN: Duration = Duration::from_secs(1);
-/// After so long it asks who holds the lock.
-const BLOCKED_AFTER: Duration = Duration::from_millis(500);
+/// After so long one of a shard whose row was held ends who holds it.
+pub(crate) const HELD_FOR: Duration = Duration::from_millis(500);
+/// How long it waits in all: those that are ended take a moment.
+const HELD_WITHIN: Duration = Duration::from_secs(2);
+
+/// Takes one shard. The row of the owner is locked before the clock is read: a renewal comes before, and is seen,
+/// or after, and finds the shard taken. Other nodes may lock it as well: one that waits for a shard keeps nobody
+/// from the others. Who gives the shard away leaves its fence as it is, so the owner is compared as well.
+fn take_over(within: Duration) -> String {
+    format!(
+        "WITH s AS MATERIALIZED ( \
+           SELECT r.owner FROM (SELECT set_config('lock_timeout', '{lock_within}', true) \
+             AS is_set OFFSET 0) AS c JOIN @shard r ON c.is_set IS NOT NULL \
+           WHERE r.shard = $1 AND r.fence = $4), \
+         o AS MATERIALIZED ( \
+           SELECT n.name, n.expires FROM @node n \
+           WHERE n.node = (SELECT owner FROM s) AND n.node <> $3 {for_share}), \
+         living AS MATERIALIZED ( \
+           SELECT name FROM o WHERE expires >= clock_timestamp() - {margin}), \
+         t AS ( \
+           UPDATE @shard SET fence = fence + {left_out} + 1, token = $2, owner = $3, \
+             timeline = @timeline, since = clock_timestamp() \
+           WHERE shard = $1 AND fence = $4 \
+             AND owner IS NOT DISTINCT FROM (SELECT owner FROM s) \
+             {is_over} RETURNING fence) \
+         SELECT (SELECT fence FROM t), (SELECT name FROM living)",
+        left_out = left_out("timeline"),
+        lock_within = within.as_millis(),
+        margin = interval(MARGIN),
+        for_share = unless(planted!(PostgresOwnerUnlocked), "FOR SHARE"),
+        is_over = unless(
+            planted!(PostgresTakesLiving),
+            "AND NOT EXISTS (SELECT FROM living)"
+        ),
+    )
+}
+
+/// Takes many shards as [`take_over`] takes one, and waits for nobody. An owner without a row has no lease.
+fn take_at_once() -> String {
+    format!(
+        "WITH w AS MATERIALIZED ( \
+           SELECT u.shard, u.fence, u.token, r.owner \
+           FROM unnest($1::int2[], $2::int8[], $3::uuid[]) AS u(shard, fence, token) \
+           JOIN @shard r ON r.shard = ANY (ARRAY[u.shard]) AND r.fence = u.fence), \
+         o AS MATERIALIZED ( \
+           SELECT n.node, n.expires FROM @node n \
+           WHERE n.node IN (SELECT owner FROM w) AND n.node <> $4 \
+           ORDER BY n.node {for_share}), \
+         over AS MATERIALIZED ( \
+           SELECT node FROM o {is_over}), \
+         l AS MATERIALIZED ( \
+           SELECT r.shard, w.token, w.owner, w.fence FROM w \
+           JOIN @shard r ON r.shard = ANY (ARRAY[w.shard]) AND r.fence = w.fence \
+             AND r.owner IS NOT DISTINCT FROM w.owner \
+           WHERE w.owner IS NULL OR w.owner = $4 OR w.owner IN (SELECT node FROM over) \
+             OR NOT EXISTS (SELECT FROM @node n WHERE n.node = w.owner) \
+           ORDER BY r.shard FOR UPDATE OF r SKIP LOCKED), \
+         t AS ( \
+           UPDATE @shard r SET fence = r.fence + {left_out} + 1, token = l.token, owner = $4, \
+             timeline = @timeline, since = clock_timestamp() \
+           FROM l WHERE r.shard = l.shard AND r.fence = l.fence \
+             AND r.owner IS NOT DISTINCT FROM l.owner RETURNING r.shard) \
+         SELECT shard FROM t ORDER BY shard",
+        left_out = left_out("timeline"),
+        for_share = unless(planted!(PostgresOwnerUnlocked), "FOR SHARE SKIP LOCKED"),
+        is_over = match planted!(PostgresTakesLiving) {
+            true => String::new(),
+            false => format!("WHERE expires < clock_timestamp() - {}", interval(MARGIN)),
+        },
+    )
+}
 
 /// A part of a statement, which a mistake leaves out.
 fn unless(is_planted: bool, part: &str) -> &str {
@@ -571,6 +621,19 @@ fn unless(is_planted: bool, part: &str) -> &str {
 
 pub(crate) fn interval(span: Duration) -> String {
     format!("interval '{} microseconds'", span.as_micros())
+}
+
+/// A part of a statement that lets no lease last longer from now than leases ever do: the server's clock was ahead
+/// once, or somebody wrote it by hand. Who lives has renewed it long before it is over.
+fn capped(others: &str) -> String {
+    let longest = interval(LEASE_MAX);
+    format!(
+        "capped AS ( \
+           UPDATE @node SET expires = clock_timestamp() + {longest} WHERE node = ANY (ARRAY( \
+             SELECT node FROM @node WHERE {others} \
+             AND expires > clock_timestamp() + {longest} + interval '1 second' \
+             FOR UPDATE SKIP LOCKED)))"
+    )
 }
 
 /// The end of a statement that reads all nodes, from `nodes`, and all shards. An owner without a row is none.
@@ -669,6 +732,41 @@ impl SqlSession {
         Ok(Self::answer(link, sql, params)?.rows)
     }
 
+    fn take_by(
+        link: &mut Link,
+        take: &Sql,
+        (shard, after, token): Take,
+        node: NodeId,
+    ) -> Result<TakenOver, Failure> {
+        let (after, node) = (after.0.cast_signed(), registry::bits(node));
+        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &node, &after];
+        let answer = Self::answer(link, take, params)?;
+        let unreplicated = answer.warnings.iter().any(may_be_unreplicated);
+        let row = answer.rows.first();
+        let taken = row.and_then(|row| row.get::<_, Option<i64>>(0));
+        let living = row.and_then(|row| row.get::<_, Option<String>>(1));
+        Ok(match (taken, living) {
+            (Some(number), _) => TakenOver::Taken(Taken {
+                fence: fence(number),
+                unreplicated,
+            }),
+            (None, Some(name)) => TakenOver::Held(name),
+            (None, None) => TakenOver::Moved,
+        })
+    }
+
+    /// The number of the session that is about to wait, and a connection that can end others.
+    fn waiting(&mut self) -> Result<(i32, Link), Failure> {
+        let ask = Sql {
+            name: "backend",
+            text: "SELECT pg_backend_pid()".to_owned(),
+        };
+        let rows = Self::ask(&mut self.link, &ask, &[])?;
+        let other = self.link.another();
+        let other = other.map_err(|error| Failure::Away(error.to_string()))?;
+        Ok((rows.first().map_or(0, |row| row.get(0)), other))
+    }
+
     fn answer(link: &mut Link, sql: &Sql, params: Params<'_>) -> Result<Answer, Failure> {
         let asked = link.query(sql, params);
         match asked.as_ref().is_err_and(Failure::is_closed) {
@@ -734,46 +832,60 @@ impl Session for SqlSession {
         token: Bits,
         node: NodeId,
     ) -> Result<TakenOver, Failure> {
-        let (after, node) = (after.0.cast_signed(), registry::bits(node));
-        let params: Params<'_> = &[&shard.0.cast_signed(), &token, &node, &after];
-        let answer = Self::answer(&mut self.link, &self.statements.take_over, params)?;
-        let unreplicated = answer.warnings.iter().any(may_be_unreplicated);
-        let row = answer.rows.first();
-        let taken = row.and_then(|row| row.get::<_, Option<i64>>(0));
-        let living = row.and_then(|row| row.get::<_, Option<String>>(1));
-        Ok(match (taken, living) {
-            (Some(number), _) => TakenOver::Taken(Taken {
-                fence: fence(number),
-                unreplicated,
-            }),
-            (None, Some(name)) => TakenOver::Held(name),
-            (None, None) => TakenOver::Moved,
+        let take = (shard, after, token);
+        Self::take_by(&mut self.link, &self.statements.take_over, take, node)
+    }
+
+    fn take_at_once(&mut self, takes: &[Take], node: NodeId) -> Result<TakenAtOnce, Failure> {
+        let shards: Vec<_> = takes.iter().map(|(it, ..)| it.0.cast_signed()).collect();
+        let fences: Vec<_> = takes.iter().map(|(_, it, _)| it.0.cast_signed()).collect();
+        let tokens: Vec<_> = takes.iter().map(|(.., token)| *token).collect();
+        let params: Params<'_> = &[&shards, &fences, &tokens, &registry::bits(node)];
+        let answer = Self::answer(&mut self.link, &self.statements.take_at_once, params)?;
+        let taken = answer.rows.iter();
+        Ok(TakenAtOnce {
+            shards: taken
+                .map(|row| Shard(row.get::<_, i16>(0).cast_unsigned()))
+                .collect(),
+            unreplicated: answer.warnings.iter().any(may_be_unreplicated),
         })
     }
 
-    fn end_blockers(&mut self, shard: Shard) -> Result<usize, Failure> {
-        let ask = Sql {
-            name: "backend",
-            text: "SELECT pg_backend_pid()".to_owned(),
+    fn take_held(
+        &mut self,
+        shard: Shard,
+        after: Fence,
+        token: Bits,
+        node: NodeId,
+    ) -> (Result<TakenOver, Failure>, Vec<Blocker>) {
+        let (waiting, mut other) = match self.waiting() {
+            Ok(waiting) => waiting,
+            Err(failure) => return (Err(failure), Vec::new()),
         };
-        let rows = Self::ask(&mut self.link, &ask, &[])?;
-        let waiting: i32 = rows.first().map_or(0, |row| row.get(0));
-        let other = self.link.another();
-        let mut other = other.map_err(|error| Failure::Away(error.to_string()))?;
-        other.connect()?;
-        let (locks, end) = (&self.statements.locks, &self.statements.end_blockers);
+        let end = &self.statements.end_blockers;
+        let (is_done, done) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
-            let ending = scope.spawn(move || {
-                other.pause(BLOCKED_AFTER);
-                let ended = other.query(end, &[&waiting])?;
-                let ended = ended.rows.iter().filter(|row| row.get(0));
-                Ok(ended.count())
+            let ending = scope.spawn(move || match done.recv_timeout(HELD_FOR) {
+                Err(RecvTimeoutError::Timeout) => other.query(end, &[&waiting]).map(|ended| {
+                    let ended = ended.rows.iter();
+                    ended.map(blocker).collect()
+                }),
+                _ => Ok(Vec::new()),
             });
-            let waits = self.link.query(locks, &[&shard.0.cast_signed()]);
-            let ended = ending.join();
-            let ended = ended.unwrap_or_else(|_| Err(Failure::Away("a panic".to_owned())))?;
-            waits.map(|_| ended)
+            let take = &self.statements.take_held;
+            let taken = Self::take_by(&mut self.link, take, (shard, after, token), node);
+            drop(is_done);
+            let nobody = || Err(Failure::Away("a panic".to_owned()));
+            match (ending.join().unwrap_or_else(|_| nobody()), taken) {
+                (Ok(ended), taken) => (taken, ended),
+                (Err(_), Ok(taken)) => (Ok(taken), Vec::new()),
+                (Err(failure), Err(_)) => (Err(failure), Vec::new()),
+            }
         })
+    }
+
+    fn rest(&mut self) {
+        self.link.close();
     }
 
     fn join(&mut self, node: &Node, lease: i64) -> Result<Registered, Failure> {
@@ -807,7 +919,7 @@ impl Session for SqlSession {
     fn give(
         &mut self,
         shard: Shard,
-        (number, token): (Fence, Bits),
+        (number, token): (Fence, Option<Bits>),
         to: Option<NodeId>,
     ) -> Result<Given, Failure> {
         let (number, to) = (number.0.cast_signed(), to.map(registry::bits));
@@ -1165,6 +1277,21 @@ impl Session for SqlSession {
 
     fn pause(&mut self, pause: Duration) {
         self.link.pause(pause);
+    }
+}
+
+fn blocker(row: &Row) -> Blocker {
+    let text = |column| row.get::<_, Option<&str>>(column);
+    let what = match (row.get::<_, i32>(0), text(1), text(2)) {
+        (0, ..) => "a prepared transaction".to_owned(),
+        (_, Some(name), Some(state)) => format!("{name:?}, {state}"),
+        (_, Some(name), None) => format!("{name:?}, of another role"),
+        (_, None, _) => "of another role".to_owned(),
+    };
+    Blocker {
+        pid: row.get(0),
+        what,
+        is_ended: row.get(3),
     }
 }
 

@@ -31,7 +31,9 @@ use crate::link::{Link, Route};
 use crate::migrate::{self, Planned};
 use crate::planted::planted;
 use crate::read::{self, unanswered};
-use crate::registry::{self, Ended, IS_OVER, PostgresRegistry, Standing, Term};
+use crate::registry::{
+    self, AtHand, Ended, IS_OVER, PostgresRegistry, Prepared, Standing, Term, Tokens,
+};
 use crate::restored::{self, Restored};
 use crate::ring::Ring;
 use crate::rows::Misnamed;
@@ -51,8 +53,6 @@ const PRUNED_EVERY: i64 = 1_000;
 const TURNS_KEPT: i64 = 64;
 /// So often a shard is tried to be taken while others take it.
 const TAKINGS_MAX: u32 = 8;
-/// So often in a row a taking waits in vain for who holds the row of the shard, until that session is ended.
-const BLOCKED_MAX: u32 = 3;
 /// Why what waits is stuck, before the server says more.
 const NOT_YET: &str = "no answer yet";
 /// A commit that waits for longer is stuck.
@@ -63,6 +63,9 @@ const PROBE_WITHIN: Duration = Duration::from_secs(2);
 const COUNTED_AT_ONCE: usize = 100_000;
 /// So many steps the keeper does after a commit if it has no thread.
 const KEEPER_STEPS: usize = 63;
+/// The connections of a store beside those that commit and read: one asks whether the server is there, one is the
+/// keeper's, two are about nodes.
+const OTHERS: usize = 4;
 /// Between two tries of a commit.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -87,8 +90,7 @@ pub struct PostgresStore {
     losses: Mutex<BTreeSet<(Shard, i64)>>,
     standing: Arc<Standing>,
     registry: PostgresRegistry,
-    /// How often in a row a taking of a shard has waited in vain for a lock.
-    blocked: Mutex<HashMap<Shard, u32>>,
+    at_hand: AtHand,
     pub(crate) durability: Option<Durability>,
     /// Rows that were come by and have no name of a timer.
     misnamed: Misnamed,
@@ -100,11 +102,8 @@ pub struct PostgresStore {
     /// So many timers of a shard are counted while it is taken.
     pub(crate) counted_at_once: usize,
     pub(crate) front_sizes: Sizes,
-    /// Draws what cannot be guessed.
-    pub(crate) tokens: Tokens,
+    tokens: Tokens,
 }
-
-type Tokens = Box<dyn Fn() -> Result<Bits, getrandom::Error> + Send + Sync>;
 
 /// A shard of this process.
 pub(crate) struct Owned {
@@ -333,13 +332,14 @@ impl PostgresStore {
             let link = another(options.exchange_within.min(registry::EXCHANGE_WITHIN))?;
             Ok::<_, PostgresError>(link.with_lock_within(registry::LOCK_WITHIN))
         };
-        let (beats, commands) = (about_nodes()?, about_nodes()?);
+        let (mut beats, mut commands, waits) = (about_nodes()?, about_nodes()?, about_nodes()?);
         // Before a shard is taken: who takes one and cannot go on has ended the owner before.
-        for link in lanes
-            .iter_mut()
-            .chain(&mut readers)
-            .chain([&mut probe, &mut keeper])
-        {
+        for link in lanes.iter_mut().chain(&mut readers).chain([
+            &mut probe,
+            &mut keeper,
+            &mut beats,
+            &mut commands,
+        ]) {
             link.open()?;
         }
         let node = match options.node {
@@ -353,10 +353,10 @@ impl PostgresStore {
         };
         let lanes = lanes.into_iter().map(session).collect();
         let readers = readers.into_iter().map(session).collect();
-        let others = [probe, keeper, beats, commands].map(session);
+        let others = [probe, keeper, beats, commands, waits].map(session);
         let clock = Arc::new(SystemClock::new());
-        let within = options.resolve_within;
-        let mut store = Self::on(cluster, node, lanes, readers, others, clock, within);
+        let of = (cluster, node, Arc::new(Bits::random) as Tokens);
+        let mut store = Self::on(of, lanes, readers, others, clock, options.resolve_within);
         store.durability = Some(durability);
         let thread = store.keeper.start().map_err(|error| system(&error))?;
         store.keeper_thread = Some(thread);
@@ -369,23 +369,24 @@ impl PostgresStore {
 
     /// On connections that are open, at least one of each.
     pub(crate) fn on(
-        cluster: Cluster,
-        node: Bits,
+        (cluster, node, tokens): (Cluster, Bits, Tokens),
         lanes: Vec<Box<dyn Session>>,
         readers: Vec<Box<dyn Session>>,
-        [probe, keeper, beats, commands]: [Box<dyn Session>; 4],
+        [probe, keeper, beats, commands, waits]: [Box<dyn Session>; 5],
         clock: Arc<dyn Clock>,
         resolve_within: Duration,
     ) -> Self {
         let (owned, ended) = (OwnedShards::default(), Arc::<Ended>::default());
         let keeper = Keeper::new(keeper, Arc::clone(&owned), cluster.ring, Arc::clone(&clock));
         let standing = Arc::new(Standing::new(Arc::clone(&clock)));
+        let at_hand = AtHand::default();
         Self {
             registry: PostgresRegistry::new(
                 Arc::clone(&standing),
                 (Arc::clone(&owned), Arc::clone(&ended)),
+                (Arc::clone(&tokens), Arc::clone(&at_hand)),
                 Arc::clone(&keeper),
-                [beats, commands],
+                [beats, commands, waits],
             ),
             keeper,
             keeper_thread: None,
@@ -403,14 +404,14 @@ impl PostgresStore {
             ended,
             losses: Mutex::default(),
             standing,
-            blocked: Mutex::default(),
+            at_hand,
             durability: None,
             misnamed: Misnamed::default(),
             snapshots: Snapshots::default(),
             server: PostgresServer::default(),
             resolve_within,
             clock,
-            tokens: Box::new(Bits::random),
+            tokens,
         }
     }
 
@@ -533,12 +534,15 @@ impl PostgresStore {
         }
     }
 
-    /// Takes the shard for a node, if it is free or its owner's lease is over.
+    /// Takes the shard for a node, if it is free or its owner's lease is over, and if it was not taken under the
+    /// token before.
     fn take_over(
-        &self,
         session: &mut dyn Session,
         shard: Shard,
-        token: Bits,
+        Prepared {
+            token,
+            mut unproved,
+        }: Prepared,
         node: NodeId,
     ) -> Result<Taken, StoreError> {
         for _ in 0..TAKINGS_MAX {
@@ -547,61 +551,24 @@ impl PostgresStore {
             if row.token == Some(token) {
                 return Ok(Taken {
                     fence: row.fence,
-                    unreplicated: true,
+                    unreplicated: unproved,
                 });
             }
+            // The answer may get lost, and with it a warning if there is one.
+            unproved = true;
             match session.take_over(shard, row.fence, token, node) {
-                Ok(TakenOver::Taken(taken)) => {
-                    self.blocked.lock().remove(&shard);
-                    return Ok(taken);
-                }
+                Ok(TakenOver::Taken(taken)) => return Ok(taken),
                 Ok(TakenOver::Moved) => {}
                 Ok(TakenOver::Held(owner)) => {
-                    let number = shard.0;
-                    let reason =
-                        format!("shard {number} is of node {owner}, whose lease is not over");
-                    return Err(StoreError::Unavailable { reason });
+                    return Err(unavailable(&registry::is_held_by(shard, &owner)));
                 }
                 Err(Failure::Refused(refusal)) if refusal.has_no_lock() => {
-                    self.end_blockers(session, shard)?;
+                    return Err(unavailable("somebody holds the row of the shard"));
                 }
                 Err(failure) => return Err(unanswered(failure)),
             }
         }
         Err(unavailable("others take the shard"))
-    }
-
-    /// Somebody holds the row of a shard for longer than a taking waits. A session that hangs does not let go
-    /// of it by itself, so it is ended.
-    fn end_blockers(&self, session: &mut dyn Session, shard: Shard) -> Result<(), StoreError> {
-        let mut blocked = self.blocked.lock();
-        let times = blocked.entry(shard).or_default();
-        *times += 1;
-        if *times < BLOCKED_MAX {
-            return Err(unavailable("somebody holds the row of the shard"));
-        }
-        blocked.remove(&shard);
-        drop(blocked);
-        let number = shard.0;
-        match session.end_blockers(shard) {
-            Ok(ended) => {
-                tracing::warn!(
-                    shard = number,
-                    ended,
-                    "ended the sessions that held the shard"
-                );
-                Ok(())
-            }
-            Err(failure) => {
-                let reason = failure.reason();
-                tracing::warn!(
-                    shard = number,
-                    reason,
-                    "who holds the shard cannot be ended"
-                );
-                Err(unavailable(&reason))
-            }
-        }
     }
 
     /// Commits an empty turn after a taking that the standby may not have: that one proves it. A taking
@@ -1385,7 +1352,13 @@ impl Store for PostgresStore {
             Some(term) => {
                 // Whatever becomes of the taking, nothing starts under what was before it.
                 self.end(shard);
-                self.take_over(session, shard, token, term.node)
+                let prepared = self.at_hand.lock().remove(&shard);
+                let prepared = prepared.unwrap_or(Prepared {
+                    token,
+                    unproved: true,
+                });
+                token = prepared.token;
+                Self::take_over(session, shard, prepared, term.node)
             }
             None => self.take(session, shard, token),
         }?;
@@ -1550,12 +1523,16 @@ impl Store for PostgresStore {
     }
 
     fn stuck(&self, shard: Shard) -> Option<String> {
-        if !self.standing.is_believed() {
+        if self.standing.is_cut_off() {
             return Some(IS_OVER.to_owned());
         }
         let lane = &self.lanes[self.lane_of(shard)];
         let stuck = lane.stuck(&*self.clock);
         stuck.or_else(|| self.readers.stuck(&*self.clock))
+    }
+
+    fn is_over(&self) -> bool {
+        !self.standing.is_believed()
     }
 
     fn reach(&self) -> Result<(), StoreError> {
@@ -1670,6 +1647,7 @@ fn parsed(options: &PostgresOptions) -> Result<(SchemaName, Route), PostgresErro
     let route = Route {
         config: Arc::new(config),
         tls: tls::connector(options.ca.as_deref())?,
+        needed: options.lanes.max(1) + options.readers.max(1) + OTHERS,
     };
     Ok((schema, route))
 }

@@ -416,6 +416,13 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// Whether the right of this process to what it owns is over, while the store can be reached: others may have
+    /// taken it. Its timers do nothing of what is asked of them meanwhile, as if they owned nothing. Answered at
+    /// once.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// The owners of this process have ended, and commit nothing more: a store may write down what would
     /// have to be found out again otherwise.
     fn stopped(&self) {}

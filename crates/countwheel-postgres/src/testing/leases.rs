@@ -30,6 +30,8 @@ const SECOND: Duration = Duration::from_secs(1);
 pub struct Leases {
     /// Shards that were taken.
     pub taken: u64,
+    /// Of these, shards that were taken with others at once.
+    pub at_once: u64,
     /// Takings that were refused, as of a shard whose owner lives.
     pub refused: u64,
     /// Looks that renewed.
@@ -52,6 +54,7 @@ impl Leases {
     /// Adds the numbers of another run.
     pub fn add(&mut self, other: &Self) {
         self.taken += other.taken;
+        self.at_once += other.at_once;
         self.refused += other.refused;
         self.renewed += other.renewed;
         self.kept += other.kept;
@@ -80,6 +83,7 @@ pub fn leases(seed: u64) -> Result<Leases, String> {
     a_lease_ends_within_a_taking(seed)?;
     a_lease_is_renewed_within_a_takeover(seed)?;
     a_shard_is_let_go_within_a_commit(seed)?;
+    a_shard_is_let_go_late(seed)?;
     let mut world = World::new(seed);
     for _ in 0..STEPS {
         world.act()?;
@@ -284,6 +288,22 @@ impl World {
         }
     }
 
+    /// Takes all shards that it does not have, as far as it may.
+    fn take_at_once(&mut self, at: usize) {
+        let process = &self.processes[at];
+        let shards = (0..self.shards).map(Shard);
+        let shards: Vec<_> = shards.filter(|it| !process.starts(*it)).collect();
+        let taken = process.registry.take(&shards).unwrap_or_default();
+        let is_late = self.one_in(4);
+        for shard in taken {
+            self.report.at_once += 1;
+            // At times nobody goes on with it.
+            if !is_late {
+                self.take(at, shard);
+            }
+        }
+    }
+
     fn commit(&mut self, at: usize, shard: Shard) {
         self.revision += 1;
         let process = &self.processes[at];
@@ -341,7 +361,8 @@ impl World {
             }
             10..=20 => self.renew(at, true),
             21 => self.renew(at, false),
-            22..=29 => self.take(at, shard),
+            22..=23 => self.take_at_once(at),
+            24..=29 => self.take(at, shard),
             30..=33 => self.commit(at, shard),
             34 => self.give(at, shard, None),
             35 => {
@@ -593,5 +614,37 @@ fn a_shard_is_let_go_within_a_commit(seed: u64) -> Result<(), String> {
             "a shard that was let go changed, and its owner was told {committed:?}"
         )),
         _ => Ok(()),
+    }
+}
+
+/// A giving has no answer, and is refused when it is sent again; or a leaving has none, and the node goes on. The
+/// first sending comes late.
+fn a_shard_is_let_go_late(seed: u64) -> Result<(), String> {
+    let pair = Pair::new(seed)?;
+    let one = &pair.nodes[0];
+    let taken = one.store.acquire(Shard::ONLY);
+    let lease = taken.map_err(|error| error.to_string())?.lease;
+    let server = pair.server.clone();
+    *pair.meanwhile.lock() = Some(Box::new(move || {
+        server.set_faults(SimulatedFaults {
+            refused: 1,
+            ..SimulatedFaults::default()
+        });
+    }));
+    pair.late(1);
+    let leaves = seed.is_multiple_of(2);
+    let let_go = match leaves {
+        true => one.registry.leave().map(|()| true),
+        false => one.registry.give(Shard::ONLY, None),
+    };
+    // What is late is on its way still.
+    pair.server.set_faults(nothing_else());
+    let _it_may_have_left = one.registry.look(true);
+    pair.late(0);
+    match one.store.may_start(lease) && !pair.server.is_held(Shard::ONLY, lease.fence) {
+        true => Err(format!(
+            "a shard was let go late, and its owner, which was told {let_go:?}, goes on"
+        )),
+        false => Ok(()),
     }
 }

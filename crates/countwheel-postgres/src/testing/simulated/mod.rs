@@ -323,25 +323,25 @@ impl PostgresStore {
     ) -> Self {
         let of_server = server.clone();
         let session = || Box::new(SimulatedSession::new(server.clone())) as Box<dyn Session>;
+        let tokens = move || {
+            let tokens = &mut of_server.shared.simulated.lock().tokens;
+            let mut token = [0; 16];
+            token[..8].copy_from_slice(&tokens.draw().to_be_bytes());
+            token[8..].copy_from_slice(&tokens.draw().to_be_bytes());
+            Ok(Bits(token))
+        };
+        let (cluster, node) = (server.shared.cluster.clone(), Bits(node.to_be_bytes()));
         let mut store = Self::on(
-            server.shared.cluster.clone(),
-            Bits(node.to_be_bytes()),
+            (cluster, node, Arc::new(tokens)),
             server.sessions(2),
             server.sessions(2),
-            [session(), session(), session(), session()],
+            [(); 5].map(|()| session()),
             clock,
             resolve_within,
         );
         store.counted_at_once = server.shared.simulated.lock().counted_at_once;
         store.front_sizes = FRONT;
         store.durability = server.shared.simulated.lock().durability;
-        store.tokens = Box::new(move || {
-            let tokens = &mut of_server.shared.simulated.lock().tokens;
-            let mut token = [0; 16];
-            token[..8].copy_from_slice(&tokens.draw().to_be_bytes());
-            token[8..].copy_from_slice(&tokens.draw().to_be_bytes());
-            Ok(Bits(token))
-        });
         store
     }
 }

@@ -20,8 +20,8 @@ use crate::planted::planted;
 use crate::ring::{Ring, Slots};
 use crate::session::{
     Became, Beside, Counted, DueRow, Entry, Failure, Given, Kind, LastTurn, ListRows, Made,
-    OwnerRow, Reach, RecordRow, Refusal, Registered, SavedCounts, Session, Taken, TakenOver,
-    Wished,
+    OwnerRow, Reach, RecordRow, Refusal, Registered, SavedCounts, Session, Take, Taken,
+    TakenAtOnce, TakenOver, Wished,
 };
 
 /// How long a client waits for an answer before it gives the statement up.
@@ -247,6 +247,7 @@ impl SimulatedSession {
                     Done::Turns(shards) => !shards.is_empty(),
                     Done::Take(fence) => fence.is_some(),
                     Done::TakeOver(taken) => matches!(taken, Ok(Some(_))),
+                    Done::TakenAtOnce(shards) => !shards.is_empty(),
                     Done::Registered(seen) => seen.is_joined,
                     Done::Given(is_given) => *is_given,
                     Done::Marked(_) | Done::Wished(_) | Done::Nothing => false,
@@ -408,6 +409,24 @@ impl Session for SimulatedSession {
         })
     }
 
+    fn take_at_once(&mut self, takes: &[Take], node: NodeId) -> Result<TakenAtOnce, Failure> {
+        let held = {
+            let mut simulated = self.server.shared.simulated.lock();
+            let odds = simulated.faults.refused.div_ceil(4);
+            let takes = takes.iter().map(|(shard, ..)| *shard);
+            takes.filter(|_| simulated.one_in(odds)).collect()
+        };
+        let takes = takes.to_vec();
+        let take = Written::TakeAtOnce { takes, node, held };
+        match self.write_again(take)? {
+            (Done::TakenAtOnce(shards), unreplicated) => Ok(TakenAtOnce {
+                shards,
+                unreplicated,
+            }),
+            _ => Err(away()),
+        }
+    }
+
     fn join(&mut self, node: &Node, lease: i64) -> Result<Registered, Failure> {
         let node = node.clone();
         self.register(Written::Join { node, lease })
@@ -424,7 +443,7 @@ impl Session for SimulatedSession {
     fn give(
         &mut self,
         shard: Shard,
-        of: (Fence, Bits),
+        of: (Fence, Option<Bits>),
         to: Option<NodeId>,
     ) -> Result<Given, Failure> {
         let give = Written::Give { shard, of, to };

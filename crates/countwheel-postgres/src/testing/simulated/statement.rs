@@ -9,7 +9,7 @@ use crate::bits::Bits;
 use crate::body;
 use crate::planted::planted;
 use crate::ring::Ring;
-use crate::session::{Entry, Failure, SavedCounts};
+use crate::session::{Entry, Failure, SavedCounts, Take};
 
 /// A statement that may be done when nobody waits for it any more.
 #[derive(Clone)]
@@ -29,6 +29,12 @@ pub(super) enum Written {
         /// Whose lease was found to be over when it was sent: only a mistake looks so early.
         looked: Option<Option<NodeId>>,
     },
+    TakeAtOnce {
+        takes: Vec<Take>,
+        node: NodeId,
+        /// Somebody holds the rows of these, as long as this is on its way.
+        held: Vec<Shard>,
+    },
     Join {
         node: Node,
         lease: i64,
@@ -39,7 +45,7 @@ pub(super) enum Written {
     },
     Give {
         shard: Shard,
-        of: (Fence, Bits),
+        of: (Fence, Option<Bits>),
         to: Option<NodeId>,
     },
     Leave(NodeId),

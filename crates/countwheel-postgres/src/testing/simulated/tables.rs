@@ -15,7 +15,7 @@ use crate::bits::Bits;
 use crate::body;
 use crate::front::{Low, Lows};
 use crate::planted::planted;
-use crate::registry::{self, GONE_AFTER, MARGIN};
+use crate::registry::{self, GONE_AFTER, LEASE_MAX, MARGIN};
 use crate::ring::{Ring, Slots};
 use crate::schema::LEFT_OUT;
 use crate::session::{Refusal, Registered, SavedCounts, Wished};
@@ -262,9 +262,25 @@ impl Tables {
                 node,
                 looked,
             } => self.take_over((*shard, *after), *token, *node, *looked, &mut undo),
+            Written::TakeAtOnce { takes, node, held } => {
+                let mut taken = Vec::new();
+                for (shard, after, token) in takes.iter().filter(|(it, ..)| !held.contains(it)) {
+                    let after = match planted!(PostgresAtOnceLate) {
+                        true => self.owner(*shard).fence,
+                        false => *after,
+                    };
+                    let done = self.take_over((*shard, after), *token, *node, None, &mut undo);
+                    if let Done::TakeOver(Ok(Some(_))) = done {
+                        taken.push(*shard);
+                    }
+                }
+                Done::TakenAtOnce(taken)
+            }
             Written::Join { node, lease } => {
                 let is_joined = self.join(node, *lease, &mut undo);
-                Done::Registered(Box::new(self.registered(is_joined)))
+                let seen = self.registered(is_joined);
+                self.cap(node.id, &mut undo);
+                Done::Registered(Box::new(seen))
             }
             Written::Renew { node, lease } => {
                 let member = self.member(*node).cloned();
@@ -272,7 +288,9 @@ impl Tables {
                     member.expires = self.lease(*lease);
                     self.set_node(&member.node.name.clone(), Some(member), &mut undo);
                 }
-                Done::Registered(Box::new(self.registered(member.is_some())))
+                let seen = self.registered(member.is_some());
+                self.cap(*node, &mut undo);
+                Done::Registered(Box::new(seen))
             }
             Written::Give { shard, of, to } => self.give(*shard, *of, *to, &mut undo),
             Written::Leave(node) => {
@@ -508,6 +526,22 @@ impl Tables {
         Timestamp::from_micros(now.saturating_add_signed(lease))
     }
 
+    /// No lease of another lasts longer from now than leases ever do.
+    fn cap(&mut self, me: NodeId, undo: &mut Vec<Undo>) {
+        let latest = self.clock.timestamp() + LEASE_MAX;
+        let wrong = self.nodes.values().filter(|member| {
+            member.node.id != me && member.expires > latest + Duration::from_secs(1)
+        });
+        let wrong: Vec<_> = wrong.cloned().collect();
+        for member in wrong {
+            let member = Member {
+                expires: latest,
+                ..member
+            };
+            self.set_node(&member.node.name.clone(), Some(member), undo);
+        }
+    }
+
     /// Whether the lease has been over for so long.
     fn is_over(&self, member: &Member, since: Duration) -> bool {
         member.expires < self.clock.timestamp().saturating_sub(since)
@@ -603,13 +637,13 @@ impl Tables {
     fn give(
         &mut self,
         shard: Shard,
-        (fence, token): (Fence, Bits),
+        (fence, token): (Fence, Option<Bits>),
         to: Option<NodeId>,
         undo: &mut Vec<Undo>,
     ) -> Done {
         let to = to.map(registry::bits);
         let row = self.owner(shard);
-        let is_ours = (row.fence, row.token) == (fence, Some(token));
+        let is_ours = (row.fence, row.token) == (fence, token);
         if is_ours {
             self.let_go(shard, to, planted!(PostgresGivenKeepsToken), undo);
         }
@@ -730,6 +764,7 @@ pub(super) enum Done {
     Take(Option<Fence>),
     /// The fence; none if the shard has moved; the name of its owner if that one has a lease.
     TakeOver(Result<Option<Fence>, String>),
+    TakenAtOnce(Vec<Shard>),
     Registered(Box<Registered>),
     Given(bool),
     /// Whether there was such a node.

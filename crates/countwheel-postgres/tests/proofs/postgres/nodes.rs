@@ -1,5 +1,6 @@
 //! Nodes with leases in the tables: who may take a shard, and who may go on.
 
+use std::io::Write;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -70,6 +71,7 @@ impl Process {
 }
 
 const FIRST: Shard = Shard(0);
+const BOTH: [Shard; 2] = [FIRST, Shard(1)];
 
 struct World {
     server: Arc<Server>,
@@ -102,17 +104,29 @@ impl World {
 
     /// A session that has done a statement and does not end its transaction for so many seconds.
     fn hold(&self, statement: &str, seconds: f64) -> Child {
+        self.hold_as(
+            "psql",
+            statement,
+            &format!("; SELECT pg_sleep({seconds}); COMMIT"),
+        )
+    }
+
+    /// The same under another name, with what it does then. If that is nothing, it waits for more.
+    fn hold_as(&self, name: &str, statement: &str, then: &str) -> Child {
         let statement = statement.replace('@', &format!("\"{}\".", self.options.schema));
-        let text = format!("BEGIN; {statement}; SELECT pg_sleep({seconds}); COMMIT");
+        let text = format!("BEGIN; {statement}{then}");
         let mut psql = self.server.psql(&text);
-        psql.stdout(Stdio::null()).stderr(Stdio::null());
+        psql.env("PGAPPNAME", name).args(["-f", "-"]);
+        psql.stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let holder = psql.spawn().expect("it is installed");
         let schema = &self.options.schema;
-        let sleeping = format!(
+        let holds = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'BEGIN; %{schema}%' \
-             AND wait_event = 'PgSleep'"
+             AND (wait_event = 'PgSleep' OR state = 'idle in transaction')"
         );
-        while self.run(&sleeping) != "1" {
+        while self.run(&holds) != "1" {
             super::wait(Duration::from_millis(20));
         }
         holder
@@ -185,7 +199,8 @@ fn a_lease_is_believed_for_less_than_it_lasts_and_again_if_nobody_came() {
     }
     super::wait(UNBELIEVED);
     assert!(!one.store.may_start(lease));
-    assert!(one.store.stuck(FIRST).is_some());
+    assert!(one.store.is_over());
+    assert_eq!(one.store.stuck(FIRST), None);
     let refused = one.store.acquire(FIRST);
     assert!(matches!(refused, Err(StoreError::Unavailable { .. })));
     // The token decides: nobody has taken it.
@@ -300,8 +315,8 @@ fn what_operators_want_is_written_down_and_who_leaves_lets_go() {
         .expect("nobody has the name");
 }
 
-/// A renewal that is not over yet when the shard is taken. Says whether both were done.
-fn both_are_done(is_living: bool) -> bool {
+/// A renewal that is not over yet when the shard is taken, alone or with others. Says whether both were done.
+fn both_are_done(is_living: bool, at_once: bool) -> bool {
     let world = World::new();
     let one = Process::joined(&world.options, node(1, "one"), LONG);
     let other = Process::joined(&world.options, node(2, "other"), LONG);
@@ -311,28 +326,40 @@ fn both_are_done(is_living: bool) -> bool {
     }
     let renewal = "UPDATE @node SET expires = clock_timestamp() + interval '1 minute' \
                    WHERE name = 'one'";
-    let mut renewing = world.hold(renewal, 0.4);
-    let taken = other.store.acquire(FIRST);
-    let renewed = renewing.wait().expect("it was started");
-    assert!(renewed.success());
-    taken.is_ok()
+    // A statement that waits for nobody finds that the owner lives only if its row is free.
+    let is_done = is_living && at_once;
+    if is_done {
+        world.run(renewal);
+    }
+    let renewing = (!is_done).then(|| world.hold(renewal, 0.4));
+    let taken = match at_once {
+        true => other.registry.take(&[FIRST]) == Ok(vec![FIRST]),
+        false => other.store.acquire(FIRST).is_ok(),
+    };
+    if let Some(mut renewing) = renewing {
+        let renewed = renewing.wait().expect("it was started");
+        assert!(renewed.success());
+    }
+    taken
 }
 
 #[test]
 #[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
 fn a_renewal_and_a_takeover_are_not_both_done() {
-    assert!(!both_are_done(false));
-    #[cfg(feature = "planted-bugs")]
-    {
-        use countwheel_postgres::{PlantedBug, plant};
-        for (bug, is_living) in [
-            (PlantedBug::PostgresOwnerUnlocked, false),
-            (PlantedBug::PostgresTakesLiving, true),
-        ] {
-            plant(Some(bug));
-            let is_found = both_are_done(is_living);
-            plant(None);
-            assert!(is_found, "{bug:?}");
+    for at_once in [false, true] {
+        assert!(!both_are_done(false, at_once));
+        #[cfg(feature = "planted-bugs")]
+        {
+            use countwheel_postgres::{PlantedBug, plant};
+            for (bug, is_living) in [
+                (PlantedBug::PostgresOwnerUnlocked, false),
+                (PlantedBug::PostgresTakesLiving, true),
+            ] {
+                plant(Some(bug));
+                let is_found = both_are_done(is_living, at_once);
+                plant(None);
+                assert!(is_found, "{bug:?}, at once: {at_once}");
+            }
         }
     }
 }
@@ -377,10 +404,12 @@ fn whoever_renews_while_others_take_owns_what_it_starts() {
 
 #[test]
 #[ignore = "needs a PostgreSQL: cargo xtask check postgres"]
-fn a_takeover_ends_the_session_that_holds_the_shard() {
+fn a_session_that_holds_a_shard_delays_no_other_and_is_ended() {
     let world = World::new();
     let one = Process::joined(&world.options, node(1, "one"), LONG);
-    one.take();
+    for shard in BOTH {
+        one.store.acquire(shard).expect("it is free");
+    }
     world.run(
         "CREATE ROLE plain LOGIN; GRANT USAGE ON SCHEMA @ TO plain; \
          GRANT ALL ON ALL TABLES IN SCHEMA @ TO plain"
@@ -392,30 +421,66 @@ fn a_takeover_ends_the_session_that_holds_the_shard() {
     let weak = Process::joined(&plain, node(2, "weak"), LONG);
     let other = Process::joined(&world.options, node(3, "other"), LONG);
     world.ended("one", Duration::from_secs(1));
-
-    let mut holder = world.hold("SELECT FROM @shard WHERE shard = 0 FOR SHARE", 60.0);
     let clock = SystemClock::new();
-    for _ in 0..3 {
+    let dead = |shard| {
+        let owner = "(SELECT node FROM @node WHERE name = 'one')";
+        world.run(&format!(
+            "UPDATE @shard SET owner = {owner} WHERE shard = {shard}"
+        ))
+    };
+    let timed = |what: &dyn Fn()| {
         let began = clock.now();
-        let refused = weak.store.acquire(FIRST);
+        what();
+        clock.now().saturating_since(began)
+    };
+    let refused = |process: &Process, held: &str| {
+        let taken = process.registry.take_held(FIRST);
+        let Err(RegistryError::Unavailable { reason }) = &taken else {
+            panic!("{taken:?}")
+        };
         assert!(
-            matches!(refused, Err(StoreError::Unavailable { .. })),
-            "{refused:?}"
+            reason.contains("row of shard 0 is held by session"),
+            "{reason}"
         );
-        // Commits of other shards on that connection are held up for no longer.
-        let took = clock.now().saturating_since(began);
-        assert!(took < Duration::from_secs(4), "{took:?}");
-    }
+        assert!(reason.contains(held), "{reason}");
+    };
+    let hold = "SELECT FROM @shard WHERE shard = 0 FOR SHARE";
+
+    // One that is nobody's here and does something: it is named, and the other shard is there at once.
+    let mut holder = world.hold(hold, 60.0);
+    let took = timed(&|| {
+        assert_eq!(other.registry.take(&BOTH), Ok(vec![Shard(1)]));
+    });
+    assert!(took < Duration::from_millis(1_500), "{took:?}");
+    other.store.acquire(Shard(1)).expect("it was taken");
+    refused(&other, "\"psql\", active");
+    refused(&weak, "of another role");
     assert!(holder.try_wait().expect("it was started").is_none());
-    for _ in 0..2 {
-        let refused = other.store.acquire(FIRST);
-        assert!(
-            matches!(refused, Err(StoreError::Unavailable { .. })),
-            "{refused:?}"
-        );
-        assert!(holder.try_wait().expect("it was started").is_none());
+    // One who waits for it keeps nobody from the others.
+    dead(1);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.registry.take_held(FIRST));
+        super::wait(Duration::from_millis(200));
+        assert_eq!(weak.registry.take(&BOTH), Ok(vec![Shard(1)]));
+        assert!(waiting.join().expect("no panic").is_err());
+    });
+    holder.kill().expect("it was started");
+    world.run(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE wait_event = 'PgSleep'",
+    );
+    holder.wait().expect("it was started");
+
+    // One of the node that died, and one that does nothing within its transaction.
+    for (name, then) in [("countwheel", "; SELECT pg_sleep(60)"), ("psql", "")] {
+        let before = other.take();
+        dead(0);
+        let mut holder = world.hold_as(name, hold, then);
+        assert_eq!(other.registry.take(&[FIRST]), Ok(Vec::new()));
+        assert_eq!(other.registry.take_held(FIRST), Ok(()), "{name}");
+        let stdin = holder.stdin.as_mut().expect("it is piped");
+        writeln!(stdin, "SELECT 1;").expect("it reads");
+        let ended = holder.wait().expect("it was started");
+        assert!(!ended.success(), "{name}");
+        assert!(other.take().fence > before.fence);
     }
-    other.take();
-    let ended = holder.wait().expect("it was started");
-    assert!(!ended.success());
 }

@@ -20,7 +20,7 @@ const CASES: [Case; 10] = [
     (
         "connections",
         &[
-            "CREATE ROLE few LOGIN CONNECTION LIMIT 4",
+            "CREATE ROLE few LOGIN CONNECTION LIMIT 11",
             "GRANT USAGE ON SCHEMA \"@\" TO few",
             "GRANT ALL ON ALL TABLES IN SCHEMA \"@\" TO few",
         ],
@@ -110,6 +110,10 @@ fn a_start_that_is_refused_takes_no_shard() {
         println!("{what}: {error}");
         let is_one_line = !error.to_string().contains('\n');
         assert!(is_one_line, "{what}: {error}");
+        let names = error
+            .to_string()
+            .contains("a node needs 12: raise max_connections");
+        assert_eq!(names, what == "connections", "{what}: {error}");
         let is_known = !matches!(error, PostgresError::System { .. });
         assert!(is_known, "{what}: {error}");
         for lease in leases.iter().filter(|lease| lease.shard != Shard(3)) {
