@@ -69,6 +69,8 @@ pub(crate) struct Peer {
     /// Something waits, or it is forgotten.
     pub(crate) wake: Notify,
     pub(crate) is_connected: AtomicBool,
+    /// Since when no connection to it has come to be.
+    pub(crate) failing: Mutex<Option<Instant>>,
     pub(crate) is_forgotten: AtomicBool,
     used: Mutex<Instant>,
 }
@@ -118,6 +120,20 @@ impl Forwarder {
     #[must_use]
     pub fn counts(&self) -> PeerCounts {
         self.inner.counts()
+    }
+
+    /// The peers that were called for so long in vain, with their addresses.
+    #[must_use]
+    pub fn unreachable(&self, since: Duration) -> BTreeMap<NodeId, String> {
+        let now = self.inner.clock.now();
+        let is_failing = |peer: &Arc<Peer>| {
+            let failing = *peer.failing.lock();
+            failing.is_some_and(|at| now.saturating_since(at) >= since)
+        };
+        let failing = self.inner.all().into_iter().filter(is_failing);
+        failing
+            .map(|peer| (peer.id, peer.address.clone()))
+            .collect()
     }
 
     /// Takes nothing more, and ends what waits: [`ShardUnavailable`](TimerError::ShardUnavailable) if it
@@ -344,6 +360,7 @@ impl Inner {
             census: Mutex::default(),
             wake: Notify::new(),
             is_connected: AtomicBool::new(false),
+            failing: Mutex::default(),
             is_forgotten: AtomicBool::new(false),
             used: Mutex::new(now),
         });

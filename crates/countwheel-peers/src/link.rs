@@ -108,6 +108,7 @@ pub(crate) async fn run(inner: Arc<Inner>, peer: Arc<Peer>) {
             Ok(stream) => {
                 pause = CALL_AGAIN.0;
                 peer.is_connected.store(true, Ordering::Relaxed);
+                *peer.failing.lock() = None;
                 let refused = talk(&inner, &peer, stream).await;
                 peer.is_connected.store(false, Ordering::Relaxed);
                 // What was sent has no answer any more.
@@ -119,7 +120,11 @@ pub(crate) async fn run(inner: Arc<Inner>, peer: Arc<Peer>) {
                 }
                 refused
             }
-            Err(refused) => refused,
+            Err(refused) => {
+                let now = inner.clock.now();
+                peer.failing.lock().get_or_insert(now);
+                refused
+            }
         };
         if peer.is_forgotten.load(Ordering::Acquire) {
             return;

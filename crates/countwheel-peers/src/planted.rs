@@ -46,6 +46,8 @@ bugs! {
     PeersCountsUnasked,
     /// What its owner does not count counts as no timers.
     PeersUncountedIsNone,
+    /// Connections that say nothing keep their places while others call.
+    PeersSilentStay,
 }
 
 #[cfg(feature = "planted-bugs")]

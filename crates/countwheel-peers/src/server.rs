@@ -1,10 +1,11 @@
 //! The side that is asked.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc as blocking;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use countwheel_durable::{BatchError, Response};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::convert::is_elsewhere;
@@ -34,6 +35,8 @@ const GATHER_RESPONSES: usize = 4_096;
 /// How much is read of who has no certificate of ours, and for how long.
 const LINGER_BYTES: u64 = 64 << 10;
 const LINGER: Duration = Duration::from_millis(500);
+/// How long a connection that is told to give way may take to do so.
+const GIVES_WAY_WITHIN: Duration = Duration::from_millis(500);
 /// How long answers may take to leave when it stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
@@ -67,7 +70,12 @@ impl PeerServer {
         let (stop, stopped) = watch::channel(false);
         let (ending, ended) = blocking::channel();
         let handle = inner.handle.clone();
-        handle.spawn(accept(inner, listener, stopped, ending));
+        let strangers = Arc::new(Strangers {
+            next: AtomicU64::new(0),
+            waiting: Mutex::default(),
+            stay: planted!(PeersSilentStay),
+        });
+        handle.spawn(accept(inner, listener, strangers, stopped, ending));
         Ok(Self {
             address: bound,
             stop,
@@ -114,6 +122,7 @@ async fn told(stopped: &mut watch::Receiver<bool>) {
 async fn accept(
     inner: Arc<Inner>,
     listener: TcpListener,
+    strangers: Arc<Strangers>,
     mut stopped: watch::Receiver<bool>,
     ending: blocking::Sender<()>,
 ) {
@@ -132,20 +141,33 @@ async fn accept(
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let place = match Arc::clone(&places).try_acquire_owned() {
+            Ok(place) => Some(place),
+            // Whoever has said nothing yet gives way: its place is free in a moment.
+            Err(_) if strangers.give_way() => {
+                let places = Arc::clone(&places).acquire_owned();
+                let place = tokio::time::timeout(GIVES_WAY_WITHIN, places).await;
+                place.ok().and_then(Result::ok)
+            }
+            Err(_) => None,
+        };
+        let Some(place) = place else {
             inner.counts.close(CloseReason::TooMany);
             continue;
         };
         let connection = Connection {
             inner: Arc::clone(&inner),
             stopped: stopped.clone(),
+            stranger: strangers.add(),
         };
         let ending = ending.clone();
         inner.handle.spawn(async move {
             let inner = Arc::clone(&connection.inner);
             if let Err(refused) = connection.run(stream).await {
                 inner.counts.close(refused.reason);
-                if refused.reason != CloseReason::Ended {
+                // Of many that call, each would be a line.
+                let is_quiet = [CloseReason::Ended, CloseReason::TooMany].contains(&refused.reason);
+                if !is_quiet {
                     let (reason, what) = (refused.reason, refused.what);
                     tracing::warn!(%caller, %reason, what, "a connection of a node was closed");
                 }
@@ -155,9 +177,54 @@ async fn accept(
     }
 }
 
+/// The connections that have not said yet who they are of, the oldest first.
+struct Strangers {
+    next: AtomicU64,
+    waiting: Mutex<BTreeMap<u64, Arc<Notify>>>,
+    /// A mistake.
+    stay: bool,
+}
+
+/// One of them, until it is dropped.
+struct Stranger {
+    all: Arc<Strangers>,
+    number: u64,
+    gives_way: Arc<Notify>,
+}
+
+impl Strangers {
+    fn add(self: &Arc<Self>) -> Stranger {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let gives_way = Arc::new(Notify::new());
+        self.waiting.lock().insert(number, Arc::clone(&gives_way));
+        Stranger {
+            all: Arc::clone(self),
+            number,
+            gives_way,
+        }
+    }
+
+    /// Tells the oldest to go. Says whether there is one.
+    fn give_way(&self) -> bool {
+        if self.stay {
+            return false;
+        }
+        let oldest = self.waiting.lock().pop_first();
+        let told = oldest.map(|(_, oldest)| oldest.notify_one());
+        told.is_some()
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.all.waiting.lock().remove(&self.number);
+    }
+}
+
 struct Connection {
     inner: Arc<Inner>,
     stopped: watch::Receiver<bool>,
+    stranger: Stranger,
 }
 
 /// An answer on its way out, with the room that its question took.
@@ -180,10 +247,16 @@ pub(crate) enum Going {
 impl Connection {
     async fn run(mut self, stream: TcpStream) -> Result<(), Refused> {
         stream.set_nodelay(true).unwrap_or_default();
+        let stranger = self.stranger;
         let opened = tokio::select! {
             () = told(&mut self.stopped) => return Ok(()),
+            () = stranger.gives_way.notified() => {
+                let what = "it said nothing, and others call";
+                return Err(Refused::new(CloseReason::TooMany, what));
+            }
             opened = tokio::time::timeout(CONNECT_WITHIN, open(&self.inner, stream)) => opened,
         };
+        drop(stranger);
         let opened = opened.map_err(|_| Refused::new(CloseReason::Silent, "no hello in time"))?;
         let (stream, from) = opened?;
         let (reading, writing) = tokio::io::split(stream);

@@ -21,6 +21,7 @@ fn check_of(bug: PlantedBug) -> fn() {
         PlantedBug::PeersCountsUnasked | PlantedBug::PeersUncountedIsNone => {
             nodes::each_owner_counts_its_own
         }
+        PlantedBug::PeersSilentStay => sockets::connections_that_say_nothing_keep_nobody_out,
         PlantedBug::PeersExpiredIsDone => sockets::what_has_expired_is_not_done,
     }
 }

@@ -408,6 +408,27 @@ fn more_connections_than_may_be_are_closed() {
     until("another connection", again);
 }
 
+/// They kept a node that started from being heard, as long as anybody opened more of them.
+#[test]
+pub(super) fn connections_that_say_nothing_keep_nobody_out() {
+    let owner = owner();
+    let silent = || TcpStream::connect(owner.server.address()).unwrap();
+    let mut known = call(&owner, &hello(NodeId(1), OWNER));
+    assert!(read(&mut known).is_some());
+    let mut all: Vec<_> = (0..300).map(|_| silent()).collect();
+    let mut node = call(&owner, &hello(NodeId(3), OWNER));
+    assert!(read(&mut node).is_some(), "the node is not heard");
+    // The oldest gave way, and nobody who has said who it is.
+    all[0].set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(read(&mut all[0]), None);
+    let closed = owner.forwarder.counts().closed(CloseReason::TooMany);
+    assert!((1..=300 + 2 - 256).contains(&closed), "{closed}");
+    for mut it in [known, node] {
+        write(&mut it, &Writing::asks().finish());
+        assert!(read(&mut it).is_some(), "it says that it is here");
+    }
+}
+
 /// Passes bytes on to `owner`. Of the first connection only so many there and so many back; then it ends.
 fn proxy(owner: std::net::SocketAddr, there: usize, back: usize) -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
