@@ -94,6 +94,8 @@ pub enum TroubleReason {
     ClockOffset,
     /// The certificate that a node shows to others was changed and cannot be used.
     PeerCertificate,
+    /// A node that lives cannot be reached by this one.
+    PeersUnreachable,
 }
 
 impl TroubleReason {
@@ -110,6 +112,7 @@ impl TroubleReason {
         Self::OldSnapshot,
         Self::ClockOffset,
         Self::PeerCertificate,
+        Self::PeersUnreachable,
     ];
 
     /// The reason as a metric's label has it.
@@ -127,6 +130,7 @@ impl TroubleReason {
             Self::OldSnapshot => "old_snapshot",
             Self::ClockOffset => "clock_offset",
             Self::PeerCertificate => "peer_certificate",
+            Self::PeersUnreachable => "peers_unreachable",
         }
     }
 }

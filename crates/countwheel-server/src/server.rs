@@ -31,7 +31,7 @@ use crate::accept;
 use crate::api::{App, Token, router};
 use crate::cluster::Cluster;
 use crate::cluster::certificate::Certificate;
-use crate::cluster::joined::{self, Joining, Map};
+use crate::cluster::joined::{self, Joining, Map, Way};
 use crate::config::TOKEN_BITS;
 use crate::config::{Dev, Front, NodeUse, Serve};
 use crate::deliver::HttpHandler;
@@ -136,6 +136,19 @@ pub enum StartError {
     /// This process cannot be a node of the cluster.
     #[error(transparent)]
     Cluster(#[from] RegistryError),
+    /// Nodes that live listen for others in another way: half of them could not reach the other half.
+    #[error(
+        "node {name} listens for other nodes {theirs}, and this one {ours}: give all nodes the same \
+         --peer-listen, --peer-cert, --peer-key and --peer-ca, or none of them"
+    )]
+    OtherWay {
+        /// One of them.
+        name: String,
+        /// How it listens.
+        theirs: &'static str,
+        /// How this one does.
+        ours: &'static str,
+    },
     /// Other nodes cannot be listened to.
     #[error(transparent)]
     Peers(#[from] PeersError),
@@ -539,9 +552,9 @@ impl Service {
         let mut peers = None;
         let joined = match (joining, &timekeeper) {
             (Some((registry, options)), Timekeeper::Cluster(clock)) => {
-                let map = Arc::new(Map::default());
                 let mut node = node(&options, address)?;
                 let tls = options.tls()?;
+                let map = Arc::new(Map::new(Way::of(tls.is_some())));
                 let config = PeersConfig {
                     tls: tls.clone(),
                     ..PeersConfig::new(cluster, node.id)
@@ -555,6 +568,7 @@ impl Service {
                     .transpose()?;
                 let reached = server.as_ref().map(PeerServer::address);
                 let reached = reached.map(|at| options.advertised_peers(at));
+                let way = Way::of(tls.is_some());
                 let certificate = match (tls, &reached) {
                     (Some(tls), Some(reached)) => {
                         let now = machine.timestamp();
@@ -563,7 +577,7 @@ impl Service {
                     }
                     _ => None,
                 };
-                node.peers = reached.map(|reached| reached.to_string());
+                node.peers = reached.map(|reached| way.published(&reached));
                 timers.on_elsewhere(Arc::<Forwarder>::clone(&forwarder));
                 peers = Some((Arc::clone(&forwarder), server));
                 let joining = Joining {
@@ -580,6 +594,7 @@ impl Service {
                     certificate,
                     database,
                 };
+                joining.demand_one_way().await?;
                 tokio::select! {
                     joined = joining.join(&timers) => Some(Arc::new(joined?)),
                     _ = signals.next() => return Ok(ExitCode::SUCCESS),
@@ -796,7 +811,7 @@ fn set_aside(
 /// Looks at the database, so that the log says what is wrong with it though nobody asks whether the
 /// service is ready, and at the certificate that is shown to other nodes.
 async fn keep_looking(timers: Timers, cluster: Option<Arc<Cluster>>, machine: Arc<dyn Clock>) {
-    let mut was_off = false;
+    let mut before = Vec::new();
     loop {
         tokio::time::sleep(DATABASE_EVERY).await;
         let looking = timers.clone();
@@ -812,11 +827,14 @@ async fn keep_looking(timers: Timers, cluster: Option<Arc<Cluster>>, machine: Ar
         if let Ok(Err(error)) = looked {
             tracing::debug!(%error, "the database cannot be reached");
         }
-        let trouble = cluster.as_ref().and_then(|cluster| cluster.wrong_clock());
-        if let Some(trouble) = trouble.as_ref().filter(|_| !was_off) {
-            tracing::warn!("{trouble}");
+        let troubles = cluster.as_ref().map(|cluster| cluster.troubles());
+        let troubles = troubles.unwrap_or_default();
+        for trouble in &troubles {
+            if !before.contains(&trouble.reason) {
+                tracing::warn!("{trouble}");
+            }
         }
-        was_off = trouble.is_some();
+        before = troubles.into_iter().map(|trouble| trouble.reason).collect();
     }
 }
 

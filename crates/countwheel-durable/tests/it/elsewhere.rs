@@ -1,6 +1,7 @@
 //! Requests about shards of others: two owners of one store, each of which knows the other.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -391,6 +392,62 @@ fn what_a_handed_over_shard_had_not_begun_is_done_once_by_the_next_owner() {
         store.counts(Shard(1)).unwrap()[0].of(StateKind::Pending),
         2_000
     );
+}
+
+/// A store whose owners' right can be over.
+struct Leased(MemoryStore, Arc<AtomicBool>);
+
+impl Store for Leased {
+    forward!(0: acquire, commit, get, due, list, counts, settings);
+
+    fn is_over(&self) -> bool {
+        self.1.load(Ordering::SeqCst)
+    }
+}
+
+/// It was answered as if the store were away, and the node that had sent it on believed that.
+#[test]
+fn who_may_not_answer_for_its_shards_does_nothing_and_sends_on() {
+    let (store, is_over) = (MemoryStore::new(7), Arc::new(AtomicBool::new(false)));
+    let clock = Arc::new(SystemClock::new());
+    let leased = Leased(store.clone(), Arc::clone(&is_over));
+    let (all, config) = ((0..8).map(Shard), Config::default());
+    let one = Timers::open_divided(leased, SHARDS, all, inline(|_| ()), clock, config).unwrap();
+    let first = names_of(Shard(5)).next().unwrap();
+    one.call(set(first.clone())).unwrap();
+
+    is_over.store(true, Ordering::SeqCst);
+    let remove = |name: &TimerName| Request::Remove {
+        name: name.clone(),
+        precondition: Precondition::None,
+    };
+    let refused = one.call(remove(&first));
+    assert!(
+        matches!(refused, Err(TimerError::NotOwned { .. })),
+        "{refused:?}"
+    );
+    let none = open(&store, [], inline(|_| ()), Config::default());
+    let (peer, told) = peer(&none);
+    one.on_elsewhere(peer);
+    let refused = one.call(remove(&first));
+    assert!(
+        matches!(refused, Err(TimerError::NotOwned { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(told.try_recv().unwrap(), (Shard(5), 1));
+    // Whoever has sent it here hears that it is to ask another.
+    let (send, answers) = mpsc::channel();
+    let asked = Asked::one(remove(&first), move |answer| send.send(answer).unwrap());
+    one.ask_here(Shard(5), asked);
+    let refused = answers.recv_timeout(PATIENCE).unwrap();
+    assert!(
+        matches!(refused, Err(TimerError::NotOwned { .. })),
+        "{refused:?}"
+    );
+    assert!(told.try_recv().is_err());
+
+    is_over.store(false, Ordering::SeqCst);
+    one.call(remove(&first)).unwrap();
 }
 
 /// A store that counts the shards of others anew only if it must.

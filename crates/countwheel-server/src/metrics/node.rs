@@ -20,6 +20,7 @@ pub(crate) struct NodeFigures {
     seen: Seen,
     counted: Counted,
     offset: Offset,
+    unreachable: u64,
     lease_left: Duration,
     /// How long others will take the certificate of this node, if it has one.
     certificate_left: Option<Duration>,
@@ -33,6 +34,7 @@ impl NodeFigures {
             counted: cluster.counted(),
             offset: cluster.clock_offset(),
             certificate_left: cluster.certificate().map(Certificate::left),
+            unreachable: cluster.unreachable().len() as u64,
             seen,
         }
     }
@@ -121,6 +123,11 @@ impl Collector for NodeFigures {
                 figure(counted.peers.waiting),
             ),
             (
+                "peers_unreachable",
+                "Nodes that live and cannot be reached from here",
+                figure(self.unreachable),
+            ),
+            (
                 "lease_remaining_seconds",
                 "How long the lease of this node goes on",
                 self.lease_left.as_secs_f64(),
@@ -178,6 +185,7 @@ mod tests {
             },
             offset: Offset { micros: -260_500 },
             certificate_left: Some(Duration::from_secs(172_800)),
+            unreachable: 2,
             seen: seen(),
         }));
         let mut text = String::new();
@@ -187,6 +195,7 @@ mod tests {
             "countwheel_lease_remaining_seconds 4.821",
             "countwheel_clock_offset_seconds -0.2605",
             "countwheel_peer_certificate_expires_seconds 172800.0",
+            "countwheel_peers_unreachable 2.0",
             "countwheel_takeovers_total{reason=\"overdue\"} 2",
             "countwheel_takeovers_total{reason=\"free\"} 20",
             "countwheel_handovers_total 3",
