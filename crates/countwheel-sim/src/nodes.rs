@@ -3,11 +3,11 @@
 //!
 //! Each node has its own machine, whose wall clock is far off and whose boot clock drifts, its own
 //! connections, and the control of the product. Nodes are killed, stopped and woken, cut off from the
-//! server, drained and restarted; the server is away for three leases, fails over, and its clock is
+//! server, drained and restarted, and operators want shards on them; the server is away for three leases, fails over, and its clock is
 //! set. Nothing acknowledged is lost, no timer leaves early, no attempt leaves twice under the same
 //! number, and none leaves a node that was replaced. No shard is taken from a node that is well, whatever
 //! the server does. Once everything works, every shard is at work within two leases and ten seconds,
-//! and in the end each node has its share and nothing moves.
+//! and in the end each node has its share, or what operators want it to have, and nothing moves.
 //!
 //! ```
 //! use countwheel_sim::nodes::{self, Options};
@@ -85,6 +85,8 @@ pub struct Report {
     pub repeated: u64,
     /// Shards that were taken.
     pub taken: u64,
+    /// Of these, shards that were taken with others in one statement.
+    pub at_once: u64,
     /// Of these, from nodes whose lease was over.
     pub overdue: u64,
     /// Of these, after another node had given them.
@@ -115,6 +117,8 @@ pub struct Report {
     pub failovers: u64,
     /// Nodes that were drained.
     pub drained: u64,
+    /// Wishes of operators that were written down.
+    pub wishes: u64,
     /// Statements that each fault of a server has struck.
     pub struck: SimulatedFaults,
     /// A hash over everything that happened, in order.
@@ -132,7 +136,7 @@ impl Report {
         self.trace = trace;
     }
 
-    fn counts(&mut self) -> [&mut u64; 22] {
+    fn counts(&mut self) -> [&mut u64; 24] {
         [
             &mut self.seeds,
             &mut self.looks,
@@ -141,6 +145,7 @@ impl Report {
             &mut self.attempts,
             &mut self.repeated,
             &mut self.taken,
+            &mut self.at_once,
             &mut self.overdue,
             &mut self.given,
             &mut self.refused,
@@ -156,6 +161,7 @@ impl Report {
             &mut self.clock_steps,
             &mut self.failovers,
             &mut self.drained,
+            &mut self.wishes,
         ]
     }
 }
@@ -165,9 +171,9 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} seeds: {} looks, {} of them failed; {} timers acknowledged and done; {} attempts, {} of \
-             them repeated; {} shards taken, {} of them overdue and {} given, {} refused; {} handed over; \
+             them repeated; {} shards taken, {} of them at once, {} overdue and {} given, {} refused; {} handed over; \
              {} schedulers ended by the registry, {} by a commit; {} nodes killed, {} left, {} paused, {} \
-             cut off, {} drained, {} joined again; {} stalls, {} clock steps, {} failovers",
+             cut off, {} drained, {} joined again; {} wishes; {} stalls, {} clock steps, {} failovers",
             self.seeds,
             self.looks,
             self.missed,
@@ -175,6 +181,7 @@ impl fmt::Display for Report {
             self.attempts,
             self.repeated,
             self.taken,
+            self.at_once,
             self.overdue,
             self.given,
             self.refused,
@@ -187,6 +194,7 @@ impl fmt::Display for Report {
             self.cut_off,
             self.drained,
             self.rejoined,
+            self.wishes,
             self.stalls,
             self.clock_steps,
             self.failovers,
@@ -249,6 +257,7 @@ struct Plan {
     pauses: u64,
     cuts: u64,
     drains: u64,
+    wishes: u64,
     leaves: u64,
     stalls: u64,
     clock_steps: u64,
@@ -344,6 +353,7 @@ impl World {
             pauses: *draw.pick(&[0, 1_200, 400]),
             cuts: *draw.pick(&[0, 1_200, 400]),
             drains: *draw.pick(&[0, 0, 800]),
+            wishes: *draw.pick(&[0, 0, 400]),
             leaves: *draw.pick(&[0, 0, 800]),
             stalls: *draw.pick(&[0, 0, 1_000]),
             clock_steps: *draw.pick(&[0, 0, 0, 1_000]),
@@ -542,6 +552,11 @@ impl World {
             // One that is not there is not drained either.
             undrained.unwrap_or_default();
         }
+        if self.faults.one_in(2) {
+            let registry = self.observer.registry();
+            let ended = registry.want(None, None);
+            ended.map_err(|error| format!("wishes cannot be ended: {error}"))?;
+        }
         let bound = time + 2 * self.ttl() + 10 * SECOND;
         self.tick_until(bound, |world| world.unowned().is_none())?;
         if let Some(shard) = self.unowned() {
@@ -600,6 +615,29 @@ impl World {
         let mut owners = processes.flat_map(|process| &process.owners);
         if let Some(owner) = owners.find(|owner| !owner.is_current(&self.server)) {
             return Err(format!("two work on {:?}", owner.shard));
+        }
+        let wishes = view.holdings.iter().filter_map(|holding| {
+            let name = holding.wanted.as_deref()?;
+            let mut members = view.members.iter().filter(|member| self.runs(member));
+            let wanted = members.find(|member| member.node.name == name)?;
+            Some((holding, wanted))
+        });
+        let wishes: Vec<_> = wishes.collect();
+        for (holding, wanted) in &wishes {
+            if holding.owner != Some(wanted.node.id) {
+                let (shard, name) = (holding.shard, &wanted.node.name);
+                return Err(format!("{shard:?} is wanted on {name}, and is elsewhere"));
+            }
+        }
+        if !wishes.is_empty() {
+            let mut processes = self.machines.iter().filter_map(|it| it.process.as_ref());
+            let placed = processes
+                .next()
+                .map(|process| process.control.placed(&view));
+            let placed = placed.unwrap_or_default();
+            let mut holdings = view.holdings.iter();
+            let moves = holdings.find(|it| it.owner != placed.get(&it.shard).copied());
+            return moves.map_or(Ok(()), |it| Err(format!("{:?} is to move still", it.shard)));
         }
         let share = usize::from(self.plan.shards) / shares.len();
         match shares.values().all(|it| [share, share + 1].contains(it)) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use countwheel_cluster::Registry;
+use countwheel_durable::store::Shard;
 use countwheel_postgres::testing::SimulatedFaults;
 use countwheel_time::Clock;
 
@@ -75,6 +76,9 @@ impl World {
         if self.faults.one_in(self.plan.drains) {
             self.drain(machine);
         }
+        if self.faults.one_in(self.plan.wishes) {
+            self.wish(machine);
+        }
         if self.faults.one_in(self.plan.leaves) && self.stalled_until < time {
             self.leave(machine);
         }
@@ -108,6 +112,21 @@ impl World {
         let marked = self.observer.registry().mark_draining(&name, is_draining);
         // It may not have joined.
         marked.unwrap_or_default();
+    }
+
+    /// An operator wants a shard on a machine, or has no wish any more.
+    fn wish(&mut self, machine: usize) {
+        let shard = u16::try_from(self.faults.below(self.plan.shards.into())).unwrap_or(0);
+        let name = self.machines[machine].name.clone();
+        let (shard, name) = match self.faults.below(8) {
+            0 => (None, None),
+            1 => (Some(Shard(shard)), None),
+            _ => (Some(Shard(shard)), Some(name)),
+        };
+        let wished = self.observer.registry().want(shard, name.as_deref());
+        self.note(format_args!("{shard:?} is wanted on {name:?}: {wished:?}"));
+        // It may not have joined.
+        self.report.wishes += u64::from(wished.is_ok());
     }
 
     fn leave(&mut self, machine: usize) {
