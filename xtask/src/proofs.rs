@@ -162,7 +162,7 @@ pub(crate) const POSTGRES: Proof = Proof {
 /// Three nodes on one.
 pub(crate) const NODES: Proof = Proof {
     name: "nodes",
-    needs: &[POSTGRESQL],
+    needs: &[POSTGRESQL, FAKETIME],
     mounts: false,
     limit_seconds: 240,
 };

@@ -14,7 +14,9 @@ use serde_json::json;
 use crate::harness::caller::{self, text, time};
 use crate::harness::process::{Launch, Server};
 use crate::harness::receiver::Receiver;
-use crate::harness::{Directory, Random, figures, now_us, seed, setting, turn, wait, wait_until};
+use crate::harness::{
+    Directory, Random, faketime, figures, now_us, seed, setting, turn, wait, wait_until,
+};
 
 /// In seconds.
 const HOUR: i64 = 3_600;
@@ -56,15 +58,6 @@ struct World {
     timers: BTreeMap<String, Timer>,
 }
 
-/// The library that makes up the time of a program.
-fn library() -> PathBuf {
-    let found = std::fs::read_dir("/usr/lib").unwrap().flatten();
-    let mut found = found.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
-    found
-        .find(|path| path.exists())
-        .expect("libfaketime: cargo xtask says what is missing")
-}
-
 fn shifted(us: u64, by: i64) -> u64 {
     us.saturating_add_signed(by)
 }
@@ -73,14 +66,10 @@ impl World {
     fn new(directory: &Directory, clock_at_boot: i64) -> Self {
         let clock = directory.join("clock");
         write_clock(&clock, clock_at_boot);
+        let mut environment = faketime::environment(&clock);
+        environment.push(("FAKETIME_NO_CACHE", "1".into()));
         let launch = Launch {
-            environment: vec![
-                ("LD_PRELOAD", library().into()),
-                ("FAKETIME_TIMESTAMP_FILE", clock.clone().into()),
-                ("FAKETIME_NO_CACHE", "1".into()),
-                ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
-                ("DONT_FAKE_MONOTONIC", "1".into()),
-            ],
+            environment,
             ..Launch::default()
         };
         Self {
@@ -223,10 +212,7 @@ impl World {
 }
 
 fn write_clock(path: &Path, seconds: i64) {
-    // At once: the server reads it whenever it asks for the time.
-    let new = path.with_extension("new");
-    std::fs::write(&new, format!("{seconds:+}\n")).unwrap();
-    std::fs::rename(&new, path).unwrap();
+    faketime::set(path, &format!("{seconds:+}"));
 }
 
 /// Where a clock without a battery stands: an hour into 1970.

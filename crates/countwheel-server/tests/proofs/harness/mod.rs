@@ -3,11 +3,13 @@
 
 pub(crate) mod caller;
 pub(crate) mod checker;
+pub(crate) mod faketime;
 pub(crate) mod figures;
 pub(crate) mod load;
 pub(crate) mod mounts;
 pub(crate) mod process;
 pub(crate) mod receiver;
+pub(crate) mod way;
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;

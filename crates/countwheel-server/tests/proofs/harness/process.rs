@@ -18,7 +18,11 @@ const SAID_MAX: usize = 20;
 
 /// The program, to be given arguments.
 pub(crate) fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_countwheel"));
+    without_settings(Command::new(env!("CARGO_BIN_EXE_countwheel")))
+}
+
+/// What a person has set does not count.
+fn without_settings(mut command: Command) -> Command {
     command
         .env_remove("COUNTWHEEL_TOKEN")
         .env_remove("COUNTWHEEL_SERVER");
@@ -28,10 +32,14 @@ pub(crate) fn program() -> Command {
 /// How the server is started, beyond what is always so.
 #[derive(Clone, Default)]
 pub(crate) struct Launch {
+    /// Another build of the program.
+    pub(crate) program: Option<PathBuf>,
     /// A program that runs it, with arguments. It has to leave the server its own process.
     pub(crate) under: Vec<OsString>,
     pub(crate) environment: Vec<(&'static str, OsString)>,
     pub(crate) options: Vec<&'static str>,
+    /// Those of this run alone, as addresses are.
+    pub(crate) more: Vec<String>,
     /// The URL of a database that has the timers in place of the data directory, and the schema.
     pub(crate) database: Option<(String, String)>,
 }
@@ -219,7 +227,10 @@ impl Drop for Server {
 }
 
 fn spawn(data: &Path, address: SocketAddr, launch: &Launch, log: &Path) -> Child {
-    let server = program();
+    let mut server = program();
+    if let Some(build) = &launch.program {
+        server = without_settings(Command::new(build));
+    }
     let mut command = match launch.under.split_first() {
         None => server,
         Some((under, arguments)) => {
@@ -248,6 +259,7 @@ fn spawn(data: &Path, address: SocketAddr, launch: &Launch, log: &Path) -> Child
         .args(hold(&launch.options))
         .args(["--listen", &address.to_string()])
         .args(&launch.options)
+        .args(&launch.more)
         .args(place)
         .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::null())
@@ -267,7 +279,7 @@ fn hold(options: &[&str]) -> &'static [&'static str] {
 
 /// An address that is free now and stays so while the server is down: below the ports that
 /// the system hands out to whoever connects.
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     let mut random = Random::new(getrandom::u64().unwrap());
     loop {
         let port = u16::try_from(random.between(10_000, 32_000)).expect("a port");

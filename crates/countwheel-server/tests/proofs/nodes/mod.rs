@@ -1,15 +1,13 @@
-//! Three nodes on one PostgreSQL: each of them is killed, stopped and drained under load, and the database
-//! hangs. What was acknowledged is not lost, nothing is early, and what comes twice says so.
-//!
-//! `COUNTWHEEL_TROUBLES` says how many, `COUNTWHEEL_DEATHS` how many deaths are timed, `COUNTWHEEL_SEED` repeats
-//! what is asked.
+//! Several nodes on one PostgreSQL: what happens to them, and that they answer as one.
 //!
 //! The same on a small scale for the nodes of `dev --nodes`, of which nothing is left.
+
+mod troubles;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -21,76 +19,125 @@ use serde_json::{Value, json};
 
 use crate::harness::caller::{Caller, Reply};
 use crate::harness::figures::{self, Spans};
-use crate::harness::load::Load;
-use crate::harness::process::{Launch, Server, program};
+use crate::harness::process::{Launch, Server, free_address, program};
 use crate::harness::receiver::Receiver;
-use crate::harness::{Directory, PATIENCE, Random, now_us, seed, setting, turn, wait, wait_until};
+use crate::harness::way::Way;
+use crate::harness::{Directory, faketime, now_us, setting, turn, wait, wait_until};
 
 /// The lease of a node.
 const TTL: Duration = Duration::from_secs(2);
-/// Longer than a death takes to be noticed, and its shards to be taken.
-const TAKEOVER: Duration = Duration::from_secs(3);
-
-/// What happens to a node under load, or to the database.
-#[derive(Clone, Copy, Debug)]
-enum Trouble {
-    /// It is killed, and its shards are taken.
-    Dies,
-    /// It is told to stop, and hands its shards over.
-    Drains,
-    /// It is stopped for longer than its lease, and continued.
-    Sleeps,
-    /// The database answers nothing for three leases.
-    DatabaseHangs,
-}
-
-const TROUBLES: [Trouble; 4] = [
-    Trouble::Drains,
-    Trouble::Dies,
-    Trouble::Sleeps,
-    Trouble::DatabaseHangs,
-];
 
 /// Nodes of one cluster. The first is asked; troubles come to the others.
-struct Nodes {
+pub(crate) struct Nodes {
     directory: Directory,
-    database: testing::Server,
+    pub(crate) database: testing::Server,
     options: (String, String),
-    others: Vec<Server>,
+    pub(crate) others: Vec<Server>,
+    /// What can be cut, of each node, the first one's first. None if nothing can.
+    ways: Vec<Ways>,
+}
+
+/// The ways to and from one node.
+struct Ways {
+    /// From the node to the database.
+    database: Way,
+    /// From other nodes to the node.
+    peers: Way,
+    /// What its machine makes of the time, as libfaketime reads it.
+    clock: PathBuf,
 }
 
 impl Nodes {
-    fn start(count: usize) -> (Self, Server) {
-        let directory = Directory::new("nodes");
+    pub(crate) fn start(count: usize) -> (Self, Server) {
+        let (directory, database) = Self::place();
+        let url = database.url();
+        Self::of(directory, database, url, count)
+    }
+
+    /// With ways that can be cut, and clocks that can be set.
+    fn on_ways(count: usize) -> (Self, Server) {
+        let (directory, database) = Self::place();
+        let url = database.url();
+        Self::make(directory, database, url).started(count, true)
+    }
+
+    /// On a database that is reached there.
+    pub(crate) fn of(
+        directory: Directory,
+        database: testing::Server,
+        url: String,
+        count: usize,
+    ) -> (Self, Server) {
+        Self::make(directory, database, url).started(count, false)
+    }
+
+    fn place() -> (Directory, testing::Server) {
         let database = testing::Server::start(&[]).expect("the stage has installed it");
-        let options = database.fresh();
-        let made = program()
-            .args(["cluster", "init", "--store", &options.url])
-            .args(["--schema", &options.schema])
-            .status();
-        assert!(made.expect("the program starts").success());
-        let mut nodes = Self {
+        (Directory::new("nodes"), database)
+    }
+
+    fn make(directory: Directory, database: testing::Server, url: String) -> Self {
+        let schema = database.fresh().schema;
+        make_cluster(&url, &schema);
+        Self {
             directory,
             database,
-            options: (options.url, options.schema),
+            options: (url, schema),
             others: Vec::new(),
-        };
-        let first = nodes.node();
-        nodes.others = (1..count).map(|_| nodes.node()).collect();
+            ways: Vec::new(),
+        }
+    }
+
+    fn started(mut self, count: usize, has_ways: bool) -> (Self, Server) {
+        let mut all: Vec<_> = (0..count)
+            .map(|number| self.node(number, has_ways))
+            .collect();
+        let first = all.remove(0);
+        self.others = all;
         wait_until("each node has its share", || {
             let owners = owners(&first);
             let share = 64 / count;
             owners.len() == count && owners.values().all(|shards| shards.len() >= share)
         });
-        (nodes, first)
+        (self, first)
     }
 
-    fn node(&self) -> Server {
-        let launch = Launch {
+    pub(crate) fn schema(&self) -> &str {
+        &self.options.1
+    }
+
+    fn node(&mut self, number: usize, has_ways: bool) -> Server {
+        let mut launch = Launch {
             database: Some(self.options.clone()),
             options: vec!["--lease-ttl", "2s"],
             ..Launch::default()
         };
+        if has_ways {
+            let peers = free_address().port();
+            // All of 127.0.0.0/8 is this machine: the node says that it is where its way begins.
+            let place = Ipv4Addr::new(127, 0, 1, u8::try_from(number).expect("a few"));
+            let ways = Ways {
+                database: Way::to(self.database.port()),
+                peers: Way::between(place, peers, peers),
+                clock: self.directory.join(&format!("clock-{number}")),
+            };
+            let through = self.database.url_at(ways.database.address.port());
+            let url = format!("{through}?application_name=node-{number}");
+            launch.database = Some((url, self.options.1.clone()));
+            launch.more = vec![
+                format!("--advertise={place}:7070"),
+                format!("--peer-listen=127.0.0.1:{peers}"),
+            ];
+            // The first one's clock is that of the machine.
+            if number > 0 {
+                faketime::set(&ways.clock, "+0");
+                launch.environment = faketime::environment(&ways.clock);
+                // In seconds.
+                let read = ("FAKETIME_CACHE_DURATION", "1".into());
+                launch.environment.push(read);
+            }
+            self.ways.push(ways);
+        }
         Server::start_as(&self.directory.join("data"), launch)
     }
 
@@ -105,15 +152,24 @@ impl Nodes {
     }
 }
 
+/// Makes a cluster by the program.
+fn make_cluster(url: &str, schema: &str) {
+    let made = program()
+        .args(["cluster", "init", "--store", url])
+        .args(["--schema", schema])
+        .status();
+    assert!(made.expect("the program starts").success());
+}
+
 /// How a node is called: by its port, and by the name of the machine.
-fn name(node: &Server) -> String {
+pub(crate) fn name(node: &Server) -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
     format!("{host}:{}", node.address.port())
 }
 
 /// All shards have owners that work on them, and none is of that node.
-fn demand_without(asked: &Server, node: &Server) {
+pub(crate) fn demand_without(asked: &Server, node: &Server) {
     let (owners, gone) = (owners(asked), name(node));
     let is_whole = owners
         .keys()
@@ -122,7 +178,7 @@ fn demand_without(asked: &Server, node: &Server) {
 }
 
 /// Which node has which shards, as one of them sees it.
-fn owners(asked: &Server) -> BTreeMap<String, Vec<u64>> {
+pub(crate) fn owners(asked: &Server) -> BTreeMap<String, Vec<u64>> {
     owners_by(&mut asked.caller())
 }
 
@@ -140,76 +196,7 @@ fn owners_by(caller: &mut Caller) -> BTreeMap<String, Vec<u64>> {
     owners
 }
 
-impl Trouble {
-    fn happen(self, nodes: &mut Nodes, asked: &mut Server, victim: usize) {
-        let began = now_us();
-        match self {
-            Self::Dies => {
-                nodes.others[victim].kill();
-                wait(TTL + TAKEOVER);
-                demand_without(asked, &nodes.others[victim]);
-                nodes.others[victim].restart();
-            }
-            Self::Drains => {
-                let node = &mut nodes.others[victim];
-                node.signal(Signal::TERM);
-                let ended = node.end_within(PATIENCE).expect("it ends");
-                assert!(ended.success(), "{ended}: {}", node.said());
-                demand_without(asked, node);
-                node.restart();
-            }
-            Self::Sleeps => {
-                nodes.others[victim].signal(Signal::STOP);
-                wait(TTL + TAKEOVER);
-                demand_without(asked, &nodes.others[victim]);
-                nodes.others[victim].signal(Signal::CONT);
-            }
-            Self::DatabaseHangs => {
-                let before = owners(asked);
-                nodes.database.freeze();
-                wait(TTL * 3);
-                nodes.database.thaw();
-                wait(TTL);
-                assert_eq!(owners(asked), before, "nobody is dead, so no shard moves");
-            }
-        }
-        asked.outages.push((began, now_us()));
-    }
-}
-
-#[test]
-#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
-fn three_nodes_lose_nothing_whatever_happens_to_one() {
-    const UNDER_LOAD: Duration = Duration::from_millis(500);
-    let _turn = turn();
-    let cells = setting("COUNTWHEEL_TROUBLES", || 4);
-    let mut random = Random::new(seed());
-    let receiver = Receiver::start();
-    let start = now_us();
-    let (mut nodes, mut asked) = Nodes::start(3);
-    let mut load = Load::of_a_node(&receiver.url, &mut random);
-    for (cell, trouble) in (0..cells).zip(TROUBLES.into_iter().cycle()) {
-        let victim = nodes.busiest(&asked);
-        println!("cell {cell}: {} {trouble:?}", name(&nodes.others[victim]));
-        let refused = load.refused();
-        load.until(&mut asked, |asked| {
-            wait(UNDER_LOAD);
-            trouble.happen(&mut nodes, asked, victim);
-            wait(UNDER_LOAD);
-        });
-        // What a node hands over is held meanwhile, and not refused.
-        if matches!(trouble, Trouble::Drains) {
-            assert_eq!(load.refused(), refused, "{}", asked.said());
-        }
-        asked.restart();
-    }
-    let took_us = now_us() - start;
-    let settled = load.settle(&asked, &receiver);
-    let title = format!("{cells} troubles of three nodes under load");
-    settled.demand_innocence(&title, &asked, took_us);
-}
-
-/// From the kill of a node until all its shards work elsewhere.
+/// From the kill of a node until all its shards work elsewhere. `COUNTWHEEL_DEATHS` says how often.
 #[test]
 #[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
 fn the_shards_of_a_node_that_died_work_elsewhere_soon() {
@@ -395,7 +382,7 @@ fn waiting(node: &Server) -> (u64, bool) {
 }
 
 /// On a connection of its own: one of which nothing comes for long is closed.
-fn asked(node: &Server, method: &str, path: &str, body: Option<&Value>) -> Reply {
+pub(crate) fn asked(node: &Server, method: &str, path: &str, body: Option<&Value>) -> Reply {
     let reply = node.caller().ask(method, path, body);
     reply.expect("it answers")
 }
