@@ -3,6 +3,8 @@
 //! `table.rs` has the sentences, `speakers.rs` those that are asked: keyed timers in a process, durable
 //! timers, the HTTP client and the commands. A store or a protocol that comes later is one more speaker.
 
+mod nodes;
+mod nodes_long;
 mod receiver;
 mod speakers;
 mod table;

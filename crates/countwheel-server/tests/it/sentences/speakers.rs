@@ -1,5 +1,6 @@
 //! Those that are asked.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::process::Output;
 use std::sync::Arc;
@@ -403,34 +404,47 @@ impl Speaker for Durable {
 
 /// The client and the commands, each with a server of its own.
 pub(crate) fn over_http() -> Vec<Box<dyn Speaker>> {
-    let bench = || {
+    let service = || {
         let directory = Directory::new();
+        let servers = vec![Server::start(&directory.0.join("data"))];
         Bench {
-            server: Server::start(&directory.0.join("data")),
-            _directory: directory,
-            receiver: Receiver::start(),
-            queue: String::new(),
-            start: Timestamp::EPOCH,
-            revision: 0,
+            _directory: Some(directory),
+            ..Bench::of(servers)
         }
     };
-    let runtime = Runtime::new().unwrap();
-    let http = bench();
-    let client = Client::new(&format!("http://{}", http.server.address), None).unwrap();
-    vec![
-        Box::new(OverClient {
-            bench: http,
-            client,
-            runtime,
-        }),
-        Box::new(Commands { bench: bench() }),
-    ]
+    vec![client(service()), commands(service())]
 }
 
-/// A server, and what it delivers to.
+/// The client of a service of several servers, each of which is asked in its turn.
+pub(crate) fn client_of(servers: Vec<Server>) -> Box<dyn Speaker> {
+    client(Bench::of(servers))
+}
+
+/// The same of the commands.
+pub(crate) fn commands_of(servers: Vec<Server>) -> Box<dyn Speaker> {
+    commands(Bench::of(servers))
+}
+
+fn client(bench: Bench) -> Box<dyn Speaker> {
+    let urls = bench.servers.iter();
+    let urls = urls.map(|server| format!("http://{}", server.address));
+    Box::new(OverClient {
+        clients: urls.map(|url| Client::new(&url, None).unwrap()).collect(),
+        bench,
+        runtime: Runtime::new().unwrap(),
+    })
+}
+
+fn commands(bench: Bench) -> Box<dyn Speaker> {
+    Box::new(Commands { bench })
+}
+
+/// Servers that are one service, and what that delivers to.
 struct Bench {
-    server: Server,
-    _directory: Directory,
+    servers: Vec<Server>,
+    /// Which of them is asked next.
+    turn: Cell<usize>,
+    _directory: Option<Directory>,
     receiver: Receiver,
     queue: String,
     start: Timestamp,
@@ -438,6 +452,25 @@ struct Bench {
 }
 
 impl Bench {
+    fn of(servers: Vec<Server>) -> Self {
+        Self {
+            servers,
+            turn: Cell::new(0),
+            _directory: None,
+            receiver: Receiver::start(),
+            queue: String::new(),
+            start: Timestamp::EPOCH,
+            revision: 0,
+        }
+    }
+
+    /// Which server is asked.
+    fn turn(&self) -> usize {
+        let turn = self.turn.get();
+        self.turn.set((turn + 1) % self.servers.len());
+        turn
+    }
+
     fn begin(&mut self, queue: &str) {
         queue.clone_into(&mut self.queue);
         self.start = SystemClock::new().timestamp();
@@ -497,13 +530,17 @@ fn keys(timers: &[Value]) -> Vec<String> {
 /// The client of the HTTP API.
 struct OverClient {
     bench: Bench,
-    client: Client,
+    clients: Vec<Client>,
     runtime: Runtime,
 }
 
 impl OverClient {
+    fn client(&self) -> &Client {
+        &self.clients[self.bench.turn()]
+    }
+
     fn try_ask(&self, what: Do) -> Result<String, ClientError> {
-        let (client, queue) = (&self.client, self.bench.queue.as_str());
+        let (client, queue) = (self.client(), self.bench.queue.as_str());
         let revision =
             |which| Precondition::Revision(durable::Revision(self.bench.revision(which)));
         let timer = |due, how| NewTimer {
@@ -597,7 +634,7 @@ impl Speaker for OverClient {
     fn state(&mut self, key: &str) -> String {
         let timer = self
             .runtime
-            .block_on(self.client.get(&self.bench.queue, key));
+            .block_on(self.client().get(&self.bench.queue, key));
         timer.map_or("gone".to_owned(), |timer| timer.value.state.to_string())
     }
 }
@@ -610,7 +647,8 @@ struct Commands {
 impl Commands {
     fn run(&self, arguments: &[String]) -> Output {
         let mut command = program();
-        let server = format!("http://{}", self.bench.server.address);
+        let server = &self.bench.servers[self.bench.turn()];
+        let server = format!("http://{}", server.address);
         command
             .args(arguments)
             .args(["--json", "--server", &server]);
