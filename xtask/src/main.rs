@@ -47,7 +47,11 @@ cargo xtask damage             a bit flipped in each region of each file while i
 cargo xtask soak [--minutes N] half of peak for N minutes, 100 if not said
 cargo xtask postgres [--version N]
                                the stage postgres on PostgreSQL 15 or 18, 18 if not said; 4 minutes
-cargo xtask nodes-long         72 troubles of three nodes, and 50 deaths timed; 25 minutes
+cargo xtask nodes-long         72 troubles of three nodes, 50 deaths timed, a rolling restart, 200 crashes
+                               of a primary with a synchronous standby; an hour
+cargo xtask nodes-patroni      10 failovers of a PostgreSQL by Patroni under three nodes; 10 minutes
+cargo xtask nodes-builds OLD NEW
+                               two builds of the program in one cluster, and an upgrade of its tables
 cargo xtask clock-long         100 random scenarios of clocks that are set, about 6 minutes
 
 Stages, in order:";
@@ -117,8 +121,19 @@ fn main() -> ExitCode {
         ["postgres"] => proofs::postgres("18"),
         ["postgres", "--version", version] => proofs::postgres(version),
         ["nodes-long"] => {
-            proofs::NODES.long(&[("COUNTWHEEL_TROUBLES", "72"), ("COUNTWHEEL_DEATHS", "50")])
+            let troubles = [("COUNTWHEEL_TROUBLES", "72"), ("COUNTWHEEL_DEATHS", "50")];
+            let ended = proofs::NODES.long(&troubles);
+            if ended == ExitCode::SUCCESS {
+                proofs::NODES_LONG.long(&[("COUNTWHEEL_CRASHES", "200")])
+            } else {
+                ended
+            }
         }
+        ["nodes-patroni"] => proofs::PATRONI.long(&[("COUNTWHEEL_FAILOVERS", "10")]),
+        ["nodes-builds", old, new] => proofs::BUILDS.long(&[
+            ("COUNTWHEEL_OLD_BUILD", &absolute(old)),
+            ("COUNTWHEEL_NEW_BUILD", &absolute(new)),
+        ]),
         ["clock-long"] => proofs::CLOCK.long(&[("COUNTWHEEL_CLOCKS", "100")]),
         _ => {
             println!("{HELP}");
@@ -150,6 +165,12 @@ fn cluster(run: &[&str]) -> ExitCode {
         "run --profile bench -p countwheel-bench-cluster -- {}",
         run.join(" ")
     )))
+}
+
+/// Proofs run elsewhere.
+fn absolute(path: &str) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    path.to_string_lossy().into_owned()
 }
 
 fn soak(minutes: &str) -> ExitCode {

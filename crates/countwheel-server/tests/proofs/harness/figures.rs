@@ -23,7 +23,7 @@ impl Spans {
     }
 
     /// The span that `percent` of a hundred do not exceed.
-    fn at(&self, percent: usize) -> u64 {
+    pub(crate) fn at(&self, percent: usize) -> u64 {
         let place = (self.0.len() * percent).div_ceil(100);
         self.0.get(place.saturating_sub(1)).copied().unwrap_or(0)
     }
