@@ -233,9 +233,9 @@ restapi: {{listen: '{api}', connect_address: '{api}'}}
 etcd3: {{host: '{etcd}'}}
 bootstrap:
   dcs:
-    ttl: 10
+    ttl: 20
     loop_wait: 2
-    retry_timeout: 3
+    retry_timeout: 8
     maximum_lag_on_failover: 1048576
     synchronous_mode: true
     postgresql:
@@ -332,7 +332,7 @@ fn failovers_by_patroni_lose_nothing() {
         ("until the node is ready again", Spans::new(ready).typical()),
         ("until the old one is a standby", Spans::new(back).typical()),
     ];
-    figures::print("failovers by Patroni, with a TTL of 10 s", &rows);
+    figures::print("failovers by Patroni, with a TTL of 20 s", &rows);
     let title = format!("{failovers} failovers under three nodes with load");
     settled.demand_innocence(&title, &asked, took_us);
     assert_eq!(lost, 0);

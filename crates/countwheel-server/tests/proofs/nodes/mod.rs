@@ -168,15 +168,6 @@ pub(crate) fn name(node: &Server) -> String {
     format!("{host}:{}", node.address.port())
 }
 
-/// All shards have owners that work on them, and none is of that node.
-pub(crate) fn demand_without(asked: &Server, node: &Server) {
-    let (owners, gone) = (owners(asked), name(node));
-    let is_whole = owners
-        .keys()
-        .all(|owner| owner.contains(':') && *owner != gone);
-    assert!(is_whole, "without {gone}: {owners:?}");
-}
-
 /// Which node has which shards, as one of them sees it.
 pub(crate) fn owners(asked: &Server) -> BTreeMap<String, Vec<u64>> {
     owners_by(&mut asked.caller())

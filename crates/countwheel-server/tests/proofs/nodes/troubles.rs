@@ -5,11 +5,13 @@
 //! is asked.
 
 use std::process::{Child, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
-use super::{Nodes, TTL, asked as ask, demand_without, name, owners};
+use super::{Nodes, TTL, asked as ask, name, owners};
 use crate::harness::load::Load;
 use crate::harness::process::Server;
 use crate::harness::receiver::Receiver;
@@ -104,7 +106,7 @@ impl Trouble {
                 node.signal(Signal::TERM);
                 let ended = node.end_within(PATIENCE).expect("it ends");
                 assert!(ended.success(), "{ended}: {}", node.said());
-                demand_without(asked, node);
+                wait_without(asked, node);
                 node.restart();
             }
             Dies => die(nodes, asked, victim),
@@ -267,25 +269,38 @@ struct Blocked {
 }
 
 impl Blocked {
-    /// The stranger holds all rows of a shard of the node.
+    /// The stranger holds a timer of the node that is then set anew, in a queue that no caller uses.
     fn new(nodes: &Nodes, asked: &Server, victim: usize) -> Self {
+        let later = json!({"in": "1h", "target": {"url": "http://127.0.0.1:1/"}});
+        let of = |key| format!("/v1/queues/held/timers/{key}");
+        let mut caller = asked.caller();
+        for key in 0..16 {
+            let set = caller.ask("PUT", &of(key), Some(&later));
+            set.expect("it answers");
+        }
         let owned = owners(asked);
         let owned = &owned[&name(&nodes.others[victim])];
         let shards: Vec<_> = owned.iter().map(u64::to_string).collect();
         let schema = nodes.schema();
-        let fullest = format!(
-            "SELECT shard FROM \"{schema}\".timer WHERE shard IN ({}) \
-             GROUP BY shard ORDER BY count(*) DESC LIMIT 1",
+        let key = nodes.number(&format!(
+            "SELECT min(key) FROM \"{schema}\".timer WHERE queue = 'held' AND shard IN ({})",
             shards.join(",")
-        );
-        let shard = nodes.number(&fullest);
+        ));
         let rows = format!(
             "SET application_name = '{STRANGER}'; BEGIN; SELECT count(*) FROM (\
-             SELECT FROM \"{schema}\".timer WHERE shard = {shard} FOR UPDATE) held; \
+             SELECT FROM \"{schema}\".timer WHERE queue = 'held' AND key = '{key}' FOR UPDATE) held; \
              SELECT pg_sleep(30)"
         );
         let mut stranger = nodes.database.psql(&rows);
         let stranger = stranger.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let holds = format!(
+            "SELECT count(*) FROM pg_stat_activity \
+             WHERE application_name = '{STRANGER}' AND wait_event = 'PgSleep'"
+        );
+        wait_until("the stranger has the timer", || nodes.number(&holds) > 0);
+        // The answer is no matter, and may not come.
+        let path = of(key);
+        thread::spawn(move || drop(caller.ask("PUT", &path, Some(&later))));
         let waits = format!(
             "SELECT coalesce(min(pid), 0) FROM pg_stat_activity one \
              WHERE application_name = 'node-{}' AND EXISTS (SELECT FROM pg_stat_activity \
