@@ -132,7 +132,7 @@ const STAGES: [Stage; 26] = [
     },
     Stage {
         name: "nodes",
-        what: "three nodes on a PostgreSQL: each dies, stops and sleeps under load, and the database hangs",
+        what: "three nodes on a PostgreSQL, under load and four troubles of eighteen; the sentences of the verbs",
         lane: Lane::Server,
         work: Work::Proof(&proofs::NODES),
     },
