@@ -100,7 +100,7 @@ pub enum TroubleReason {
 
 impl TroubleReason {
     /// Every reason.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::UnreadableRecord,
         Self::UnreadableIndex,
         Self::RunLeftAlone,

@@ -420,6 +420,7 @@ fn who_may_not_answer_for_its_shards_does_nothing_and_sends_on() {
     let remove = |name: &TimerName| Request::Remove {
         name: name.clone(),
         precondition: Precondition::None,
+        only_pending: false,
     };
     let refused = one.call(remove(&first));
     assert!(
