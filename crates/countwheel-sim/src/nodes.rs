@@ -85,8 +85,6 @@ pub struct Report {
     pub repeated: u64,
     /// Shards that were taken.
     pub taken: u64,
-    /// Of these, shards that were taken with others in one statement.
-    pub at_once: u64,
     /// Of these, from nodes whose lease was over.
     pub overdue: u64,
     /// Of these, after another node had given them.
@@ -136,7 +134,7 @@ impl Report {
         self.trace = trace;
     }
 
-    fn counts(&mut self) -> [&mut u64; 24] {
+    fn counts(&mut self) -> [&mut u64; 23] {
         [
             &mut self.seeds,
             &mut self.looks,
@@ -145,7 +143,6 @@ impl Report {
             &mut self.attempts,
             &mut self.repeated,
             &mut self.taken,
-            &mut self.at_once,
             &mut self.overdue,
             &mut self.given,
             &mut self.refused,
@@ -171,7 +168,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} seeds: {} looks, {} of them failed; {} timers acknowledged and done; {} attempts, {} of \
-             them repeated; {} shards taken, {} of them at once, {} overdue and {} given, {} refused; {} handed over; \
+             them repeated; {} shards taken, {} of them overdue and {} given, {} refused; {} handed over; \
              {} schedulers ended by the registry, {} by a commit; {} nodes killed, {} left, {} paused, {} \
              cut off, {} drained, {} joined again; {} wishes; {} stalls, {} clock steps, {} failovers",
             self.seeds,
@@ -181,7 +178,6 @@ impl fmt::Display for Report {
             self.attempts,
             self.repeated,
             self.taken,
-            self.at_once,
             self.overdue,
             self.given,
             self.refused,

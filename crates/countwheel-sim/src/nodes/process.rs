@@ -25,8 +25,6 @@ pub(super) struct Process {
     node: Node,
     view: View,
     actions: VecDeque<Action>,
-    /// What is to be taken since the last look was taken at once, as far as nobody held it.
-    has_taken: bool,
     pub(super) owners: Vec<Owner>,
     pub(super) leaves_until: Option<u64>,
 }
@@ -170,7 +168,6 @@ impl World {
             node,
             view,
             actions: actions.into(),
-            has_taken: false,
             owners: Vec::new(),
             leaves_until: None,
         });
@@ -183,10 +180,6 @@ impl World {
         }
         for _ in 0..2 {
             if let Some(action) = process.actions.pop_front() {
-                if matches!(action, Action::Take { .. }) && !process.has_taken {
-                    self.take_at_once(machine, process, action)?;
-                    process.has_taken = true;
-                }
                 self.act(machine, process, action)?;
             }
         }
@@ -232,7 +225,6 @@ impl World {
                 let here = process.here();
                 let actions = process.control.seen(looked, &view, &here);
                 process.view = view;
-                process.has_taken = false;
                 actions
             }
             Err(error) => {
@@ -321,34 +313,6 @@ impl World {
             Action::Rejoin => false,
         };
         process.control.ended(process.clock.boot(), shard, is_done);
-        Ok(())
-    }
-
-    /// Takes what is to be taken in one statement, and goes on with each shard later.
-    fn take_at_once(
-        &mut self,
-        machine: usize,
-        process: &Process,
-        first: Action,
-    ) -> Result<(), String> {
-        let actions = std::iter::once(&first).chain(&process.actions);
-        let takes = actions.filter(|action| matches!(action, Action::Take { .. }));
-        let shards: Vec<_> = takes
-            .filter_map(|take| take.shard())
-            .filter(|shard| process.owner_of(*shard).is_none())
-            .collect();
-        let before = self.truth()?;
-        let fences: Vec<_> = shards.iter().map(|it| self.server.owner(*it)).collect();
-        let taken = process.registry.take(&shards);
-        self.note(format_args!(
-            "node {machine} takes {shards:?} at once: {taken:?}"
-        ));
-        self.report.at_once += taken.map_or(0, |taken| taken.len() as u64);
-        for (shard, fence) in shards.into_iter().zip(fences) {
-            if self.server.owner(shard) != fence {
-                self.look_at_taking(machine, process, shard, &before)?;
-            }
-        }
         Ok(())
     }
 
