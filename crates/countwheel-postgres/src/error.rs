@@ -178,6 +178,40 @@ pub enum PostgresError {
         /// When its lease ends, by the clock of the database.
         ends: Timestamp,
     },
+    /// Timers are moved into these tables, or were when whoever moved them ended.
+    #[error(
+        "a move from {place} into schema {schema} is under way: wait for its end, or for 10 s after the \
+         process has ended that makes it"
+    )]
+    Moving {
+        /// The schema.
+        schema: String,
+        /// Where the timers come from.
+        place: String,
+    },
+    /// Timers are moved into tables that have none.
+    #[error(
+        "schema {schema} has timers or settings of its own: move into a cluster that was just made \
+         (`countwheel cluster init --schema`)"
+    )]
+    NotEmpty {
+        /// The schema.
+        schema: String,
+    },
+    /// A node works on the tables, or could.
+    #[error("node {node} lives: stop all nodes first")]
+    Lives {
+        /// Its name.
+        node: String,
+    },
+    /// The timers of these tables are elsewhere.
+    #[error("the timers of schema {schema} were moved to {place}")]
+    MovedAway {
+        /// The schema.
+        schema: String,
+        /// Where they are.
+        place: String,
+    },
     /// What the tables say of the cluster cannot be read.
     #[error("schema {schema} is damaged: {problem}")]
     Damaged {

@@ -40,12 +40,14 @@ mod commit;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod counts;
+mod departing;
 mod error;
 mod front;
 mod hash;
 mod keeper;
 mod link;
 mod migrate;
+mod moving;
 mod number;
 mod options;
 mod planted;
@@ -66,7 +68,11 @@ mod tls;
 
 use std::time::Duration;
 
+pub use departing::{Departure, ShardEnd};
 pub use error::PostgresError;
+pub use moving::{
+    Arrival, ArrivalLane, MoveEnd, MoveState, MoveToken, NoToken, Tried, settle_move, shown_url,
+};
 pub use options::PostgresOptions;
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};

@@ -49,6 +49,11 @@ const MIGRATIONS: &[Migration] = &[
         indexes: &[],
         steps: schema::NODES,
     },
+    Migration {
+        to: 6,
+        indexes: &[],
+        steps: schema::MOVES,
+    },
 ];
 
 /// What to do of a migration, and in which order.

@@ -11,7 +11,7 @@ use crate::number;
 use crate::ring::{Ring, SLOTS};
 
 /// The latest version of the tables that this program knows.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// Into how many tables the timers are divided, by shard: so many can be vacuumed at once.
 const PARTITIONS: u16 = 16;
@@ -140,6 +140,24 @@ pub(crate) const NODES: &[&str] = &[
     ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)",
     "ALTER TABLE @shard ADD COLUMN IF NOT EXISTS wanted text COLLATE \"C\"",
     "ALTER TABLE @meta ADD COLUMN IF NOT EXISTS routing int4 NOT NULL DEFAULT 1",
+];
+
+/// What version 6 has beside version 5: which moves of all timers there were, into these tables and out of them,
+/// and where the timers are if they are not here. A program of version 5 knows nothing of that, and may go on as
+/// long as `min_version` lets it: it is refused while timers are moved, and once they are away.
+pub(crate) const MOVES: &[&str] = &[
+    "CREATE TABLE IF NOT EXISTS @move (
+        token uuid PRIMARY KEY,
+        direction text NOT NULL CHECK (direction IN ('in', 'out')),
+        state text NOT NULL CHECK (state IN ('moving', 'decided', 'given up')),
+        place text NOT NULL,
+        began timestamptz NOT NULL DEFAULT clock_timestamp(),
+        seen timestamptz NOT NULL DEFAULT clock_timestamp(),
+        ended timestamptz
+    )",
+    // One at a time.
+    "CREATE UNIQUE INDEX IF NOT EXISTS move_now ON @move ((true)) WHERE state = 'moving'",
+    "ALTER TABLE @meta ADD COLUMN IF NOT EXISTS away text",
 ];
 
 /// Of a cluster made before version 5: the whole key decides in which shard a timer is.
@@ -273,7 +291,7 @@ INSERT INTO @turn (seq, last_revision, shard, timeline)
     for Index { table, name, of } in QUEUES {
         text += &format!("CREATE INDEX {table}_{name} ON @{table} {of};\n");
     }
-    text += &[LISTS, NODES].concat().join(";\n");
+    text += &[LISTS, NODES, MOVES].concat().join(";\n");
     text += &format!(
         ";\nUPDATE @meta SET done_slice = {}, routing = {BY_TAG}, min_version = 5;\n",
         ring.micros(),
@@ -437,6 +455,19 @@ pub(crate) fn find(link: &mut Link, schema: &SchemaName) -> Result<Cluster, Post
     }
 }
 
+/// Refuses tables whose timers were moved away.
+pub(crate) fn must_be_here(link: &mut Link, schema: &SchemaName) -> Result<(), PostgresError> {
+    let away = schema.sql("away", "SELECT away FROM @meta");
+    let rows = link.query(&away, &[])?.rows;
+    match rows.first().and_then(|row| row.get(0)) {
+        None => Ok(()),
+        Some(place) => Err(PostgresError::MovedAway {
+            schema: schema.as_str().to_owned(),
+            place,
+        }),
+    }
+}
+
 /// Looks whether the user may do all that the store does.
 pub(crate) fn check_rights(link: &mut Link, schema: &SchemaName) -> Result<(), PostgresError> {
     let ask = Sql {
@@ -450,7 +481,7 @@ pub(crate) fn check_rights(link: &mut Link, schema: &SchemaName) -> Result<(), P
             .to_owned(),
     };
     let tables = [
-        "meta", "shard", "node", "turn", "setting", "loss", "counts", "timer", "done",
+        "meta", "shard", "node", "turn", "setting", "loss", "counts", "timer", "done", "move",
     ];
     let slots = (0..SLOTS).map(|slot| format!("done_{slot}"));
     let tables = tables.into_iter().map(str::to_owned).chain(slots);

@@ -51,6 +51,8 @@ pub(crate) struct Statements {
     turn_with_done: Sql,
     /// Of all these and settings.
     turn_with_settings: Sql,
+    /// Of timers that come from elsewhere.
+    arrive: Sql,
     became: Sql,
     take: Sql,
     take_over: Sql,
@@ -100,11 +102,11 @@ impl Statements {
         // ours is there; then the turn is inserted, and everything else joins what that gave. A
         // repeated statement inserts no turn, and so changes nothing. Nor does one in another history of
         // the server: there the token may be ours again, since the taking after ours is forgotten.
-        let fence = "WITH e AS MATERIALIZED ( \
+        let entries = "WITH e AS MATERIALIZED ( \
                SELECT * FROM unnest($1::int2[], $2::uuid[], $3::int8[], $4::int8[], $5::bytea[], \
                  $6::int4[], $7::int4[], $29::bytea[]) \
-               AS e(shard, token, seq, last_revision, clock, timeline, writes, lows)), \
-             l AS MATERIALIZED ( \
+               AS e(shard, token, seq, last_revision, clock, timeline, writes, lows)), ";
+        let right = "l AS MATERIALIZED ( \
                SELECT e.* FROM e JOIN @shard s ON s.shard = ANY (ARRAY[e.shard]) AND s.token = e.token \
                WHERE EXISTS (SELECT FROM @turn p WHERE p.shard = e.shard AND p.seq = e.seq - 1 \
                  OFFSET 0) AND e.timeline = (SELECT @timeline) \
@@ -112,8 +114,8 @@ impl Statements {
              f AS MATERIALIZED ( \
                INSERT INTO @turn (shard, token, seq, last_revision, clock, timeline, writes, lows) \
                SELECT * FROM l \
-               ON CONFLICT DO NOTHING RETURNING shard), \
-             put AS ( \
+               ON CONFLICT DO NOTHING RETURNING shard), ";
+        let rows = "put AS ( \
                INSERT INTO @timer (shard, hash, revision, due, wake, clock, state, queue, key, \
                  body, payload) \
                SELECT u.* FROM unnest($8::int2[], $9::uuid[], $10::int8[], $11::int8[], \
@@ -137,6 +139,14 @@ impl Statements {
                DELETE FROM @timer t USING unnest($27::int2[], $28::uuid[]) AS u(shard, hash) \
                WHERE u.shard IN (SELECT shard FROM f) \
                  AND t.shard = ANY (ARRAY[u.shard]) AND t.hash >= u.hash AND t.hash <= u.hash";
+        let fence = format!("{entries}{right}{rows}");
+        // Of a move there are no turns yet: its row is the right to write, and whoever decides it waits for
+        // what is under way.
+        let arriving = format!(
+            "{entries}f AS MATERIALIZED ( \
+               SELECT e.shard FROM @move m JOIN e ON e.token = m.token \
+               WHERE m.state = 'moving' FOR SHARE OF m), {rows}"
+        );
         // What becomes done leaves `timer`, and takes its payload along. Of the parts of a statement none
         // sees what another one writes: what is taken out of the ring was there before.
         let done = " RETURNING t.shard, t.hash, t.payload), \
@@ -187,6 +197,7 @@ impl Statements {
                 "turn_with_settings",
                 &planted(format!("{fence}{done}{settings}{end}")),
             ),
+            arrive: schema.sql("arrive", &format!("{arriving}{done}{end}")),
             became: schema.sql(
                 "became",
                 "SELECT s.token = $2, s.fence, \
@@ -776,8 +787,18 @@ impl SqlSession {
     }
 }
 
-impl Session for SqlSession {
-    fn turn(&mut self, entries: &[Entry<'_, '_>]) -> Result<Made, Failure> {
+impl SqlSession {
+    /// Writes what turns of several shards change as part of a move, and makes no turns. Says whether the move
+    /// that the entries have as their token is still under way: if not, nothing was written.
+    pub(crate) fn arrive(&mut self, entries: &[Entry<'_, '_>]) -> Result<bool, Failure> {
+        let batch = self.batch(entries)?;
+        let (sql, link) = (&self.statements.arrive, &mut self.link);
+        // Twice is as once: each row is put in place of what has its name.
+        let rows = Self::ask(link, sql, &batch.with_ring())?;
+        Ok(rows.len() == entries.len())
+    }
+
+    fn batch<'a>(&self, entries: &[Entry<'a, '_>]) -> Result<Batch<'a>, Failure> {
         let mut batch = Batch::default();
         for entry in entries {
             let added = batch.add(entry, self.statements.ring);
@@ -785,6 +806,13 @@ impl Session for SqlSession {
                 Failure::Unwritable(format!("a record cannot be written: {error}"))
             })?;
         }
+        Ok(batch)
+    }
+}
+
+impl Session for SqlSession {
+    fn turn(&mut self, entries: &[Entry<'_, '_>]) -> Result<Made, Failure> {
+        let batch = self.batch(entries)?;
         let (statements, link) = (&self.statements, &mut self.link);
         let answer = batch.with(statements, |sql, params| link.query(sql, params))?;
         let shards = answer.rows.iter();
@@ -1333,7 +1361,7 @@ fn limit(number: usize) -> i64 {
 }
 
 /// Whether the server warns that the standby may not have the commit.
-fn may_be_unreplicated(warning: &DbError) -> bool {
+pub(crate) fn may_be_unreplicated(warning: &DbError) -> bool {
     *warning.code() == SqlState::WARNING
 }
 
@@ -1504,10 +1532,10 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Hands the statement and its parameters to `run`.
-    fn with<T>(&self, statements: &Statements, run: impl FnOnce(&Sql, Params<'_>) -> T) -> T {
+    /// The parameters of a statement without the ring.
+    fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
         let (fence, put, narrow) = (&self.fence, &self.put, &self.narrow);
-        let mut params: Vec<&(dyn ToSql + Sync)> = vec![
+        vec![
             &fence.shards,
             &fence.tokens,
             &fence.seqs,
@@ -1537,12 +1565,13 @@ impl<'a> Batch<'a> {
             &self.removed.0,
             &self.removed.1,
             &fence.lows,
-        ];
+        ]
+    }
+
+    /// The same with the ring.
+    fn with_ring(&self) -> Vec<&(dyn ToSql + Sync)> {
         let (done, replaced) = (&self.done, &self.replaced);
-        let has_settings = !self.settings.shards.is_empty();
-        if done.shards.is_empty() && replaced.0.is_empty() && !has_settings {
-            return run(&statements.turn, &params);
-        }
+        let mut params = self.params();
         let of_ring: [&(dyn ToSql + Sync); 12] = [
             &done.shards,
             &done.slots,
@@ -1558,6 +1587,17 @@ impl<'a> Batch<'a> {
             &replaced.1,
         ];
         params.extend(of_ring);
+        params
+    }
+
+    /// Hands the statement and its parameters to `run`.
+    fn with<T>(&self, statements: &Statements, run: impl FnOnce(&Sql, Params<'_>) -> T) -> T {
+        let has_settings = !self.settings.shards.is_empty();
+        let (done, replaced) = (&self.done, &self.replaced);
+        if done.shards.is_empty() && replaced.0.is_empty() && !has_settings {
+            return run(&statements.turn, &self.params());
+        }
+        let mut params = self.with_ring();
         if !has_settings {
             return run(&statements.turn_with_done, &params);
         }

@@ -316,6 +316,7 @@ impl PostgresStore {
         let durability = checks::check(one, options)?;
         checks::check_pooler(one, other)?;
         let cluster = schema::find(one, &schema)?;
+        schema::must_be_here(one, &schema)?;
         let longest = cluster.ring.longest();
         if options.keep_done > longest {
             return Err(PostgresError::KeptTooLong {
@@ -1593,14 +1594,14 @@ fn no_such(shard: Shard) -> StoreError {
     lost(shard, "the cluster has no such shard")
 }
 
-fn system(error: &dyn fmt::Display) -> PostgresError {
+pub(crate) fn system(error: &dyn fmt::Display) -> PostgresError {
     PostgresError::System {
         reason: error.to_string(),
     }
 }
 
 /// The options, checked.
-fn parsed(options: &PostgresOptions) -> Result<(SchemaName, Route), PostgresError> {
+pub(crate) fn parsed(options: &PostgresOptions) -> Result<(SchemaName, Route), PostgresError> {
     let schema = SchemaName::new(&options.schema)?;
     if let Some((scheme, _)) = options.url.split_once("://")
         && !matches!(scheme, "postgres" | "postgresql")
@@ -1688,7 +1689,7 @@ pub(crate) fn connect(options: &PostgresOptions) -> Result<Link, PostgresError> 
     link(&route, options)
 }
 
-fn link(route: &Route, options: &PostgresOptions) -> Result<Link, PostgresError> {
+pub(crate) fn link(route: &Route, options: &PostgresOptions) -> Result<Link, PostgresError> {
     Link::new(route.clone(), options.exchange_within).map_err(|error| system(&error))
 }
 

@@ -3,6 +3,7 @@ mod exchanges;
 mod failover;
 mod histories;
 mod locks;
+mod moving;
 mod nodes;
 mod plans;
 mod refusals;
