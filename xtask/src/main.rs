@@ -52,6 +52,7 @@ cargo xtask nodes-long         72 troubles of three nodes, 50 deaths timed, a ro
 cargo xtask nodes-patroni      10 failovers of a PostgreSQL by Patroni under three nodes; 10 minutes
 cargo xtask nodes-builds OLD NEW
                                two builds of the program in one cluster, and an upgrade of its tables
+cargo xtask moves-long         50 moves of a service into a cluster, each killed; 10 minutes
 cargo xtask clock-long         100 random scenarios of clocks that are set, about 6 minutes
 
 Stages, in order:";
@@ -134,6 +135,7 @@ fn main() -> ExitCode {
             ("COUNTWHEEL_OLD_BUILD", &absolute(old)),
             ("COUNTWHEEL_NEW_BUILD", &absolute(new)),
         ]),
+        ["moves-long"] => proofs::MOVES.long(&[("COUNTWHEEL_MOVES", "50")]),
         ["clock-long"] => proofs::CLOCK.long(&[("COUNTWHEEL_CLOCKS", "100")]),
         _ => {
             println!("{HELP}");

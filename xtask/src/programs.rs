@@ -110,7 +110,10 @@ impl Program {
         let names = listed
             .lines()
             .filter_map(|line| line.strip_suffix(": test"));
-        let of_module = names.filter(|name| name.split("::").next() == Some(module));
-        Ok(of_module.map(str::to_owned).collect())
+        let is_of = |name: &&str| {
+            name.strip_prefix(module)
+                .is_some_and(|it| it.starts_with("::"))
+        };
+        Ok(names.filter(is_of).map(str::to_owned).collect())
     }
 }

@@ -202,6 +202,12 @@ pub(crate) const BUILDS: Proof = Proof {
     limit_seconds: DAY,
 };
 
+/// Those of [`NODES`] that move timers into a cluster.
+pub(crate) const MOVES: Proof = Proof {
+    name: "nodes::moving",
+    ..NODES
+};
+
 /// Apart from the others, which need no root.
 pub(crate) const DATABASE_FULL: Proof = Proof {
     name: "database_full",

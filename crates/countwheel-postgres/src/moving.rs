@@ -258,6 +258,19 @@ impl Arrival {
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
+    /// Whether nodes have all shards, once the move is decided.
+    ///
+    /// # Errors
+    /// [`PostgresError`] if the database cannot be used.
+    pub fn is_taken(&mut self) -> Result<bool, PostgresError> {
+        let taken = self.schema.sql(
+            "move_taken",
+            "SELECT NOT EXISTS (SELECT FROM @shard WHERE token IS NULL)",
+        );
+        let rows = self.link.query(&taken, &[])?.rows;
+        Ok(rows.first().is_some_and(|row| row.get(0)))
+    }
+
     /// Decides the move, if it is under way still: from then on the timers are in the tables, and their nodes
     /// take the shards. Each shard goes on behind the last revision and the last fence of the end.
     ///

@@ -26,7 +26,8 @@ use serde_json::{Value, json};
 
 pub use self::cluster::{
     ClusterDatabase, ClusterEvent, ClusterGlance, ClusterNode, ClusterNodes, ClusterShard,
-    ClusterShards, NodeCounts, NodeMarked, PlannedMove, Rebalanced, ShardCounts, ShardMoved,
+    ClusterShards, MoveProgress, MoveTarget, NodeCounts, NodeMarked, PlannedMove, Rebalanced,
+    ShardCounts, ShardMoved,
 };
 use crate::api::{recurrence, retry, simulate};
 use crate::time::{format_time, parse_time};

@@ -80,6 +80,15 @@ pub struct Serve {
         hide_env_values = true
     )]
     pub store: Option<StoreUrl>,
+    /// Whom to ask whether the timers of the directory were moved, if a move was not ended: its URL with the
+    /// password
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "COUNTWHEEL_MOVED_TO",
+        hide_env_values = true
+    )]
+    pub moved_to: Option<StoreUrl>,
     /// How the database is used
     #[command(flatten)]
     pub database: DatabaseUse,

@@ -25,6 +25,7 @@ mod leftover;
 pub mod maintain;
 pub mod memory;
 mod metrics;
+pub mod moving;
 mod nodes;
 mod places;
 mod pool;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use countwheel_server::config::{Cluster, Database, Dev, Init, Serve};
 use countwheel_server::maintain::{Anew, Check, Verify};
+use countwheel_server::moving::back::{self, MoveFrom};
 use countwheel_server::server::{self, StartError};
 use countwheel_server::{cli, maintain, memory};
 
@@ -41,6 +42,8 @@ enum Command {
     Verify(Verify),
     /// Make a data directory of a snapshot, which is verified first
     Restore(Anew),
+    /// Move all timers of a cluster whose nodes are stopped to a new data directory
+    MoveFrom(MoveFrom),
     #[command(flatten)]
     Client(cli::Command),
 }
@@ -78,6 +81,10 @@ fn main() -> ExitCode {
         Command::Restore(args) => {
             args.log.start();
             maintain::restore(&args)
+        }
+        Command::MoveFrom(args) => {
+            args.log.start();
+            back::run(&args)
         }
         Command::Client(command) => cli::run(command),
     }

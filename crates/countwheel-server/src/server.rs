@@ -33,10 +33,11 @@ use crate::cluster::Cluster;
 use crate::cluster::certificate::Certificate;
 use crate::cluster::joined::{self, Joining, Map, Way};
 use crate::config::TOKEN_BITS;
-use crate::config::{Dev, Front, NodeUse, Serve};
+use crate::config::{Dev, Front, NodeUse, Serve, StoreUrl};
 use crate::deliver::HttpHandler;
 use crate::descriptors::{self, Budget, TooLow};
 use crate::guard::Targets;
+use crate::moving::{Moves, Tapped, marker};
 use crate::nodes;
 use crate::places::{Limits, Places};
 use crate::scrub::{self, Pace};
@@ -179,6 +180,40 @@ pub enum StartError {
         /// What it said.
         said: String,
     },
+    /// The timers of the directory are in a database.
+    #[error(
+        "the timers of {} were moved to {target}: start a node there (serve --store)", data.display()
+    )]
+    Moved {
+        /// The directory.
+        data: PathBuf,
+        /// Where they are.
+        target: String,
+    },
+    /// The timers were to come into the directory, and are in the database still.
+    #[error(
+        "the timers of {target} were not moved to {}: remove that, and move them again \
+         (countwheel move-from)", data.display()
+    )]
+    NotMoved {
+        /// The directory.
+        data: PathBuf,
+        /// Where they are.
+        target: String,
+    },
+    /// A move of the directory's timers was not ended, and where they are only the database knows.
+    #[error(
+        "whether the timers of {} were moved to {target} is not known: {reason}; start again once it can \
+         be asked, with --moved-to and its URL if that needs a password", data.display()
+    )]
+    MoveUnknown {
+        /// The directory.
+        data: PathBuf,
+        /// Where they may be.
+        target: String,
+        /// Why it was not asked.
+        reason: String,
+    },
     /// The system refused something else.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -222,6 +257,8 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
                 data: data.clone().unwrap_or_default(),
                 must_exist: args.must_exist,
                 disk: args.disk(),
+                moved_to: args.moved_to.clone(),
+                keep_done: Some(args.keep_done),
             },
         },
         listen: args.listen,
@@ -256,6 +293,8 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
             data: data.path().join("data"),
             must_exist: false,
             disk: args.disk(),
+            moved_to: None,
+            keep_done: None,
         },
         listen: args.listen,
         token,
@@ -285,6 +324,10 @@ enum Place {
         /// There has to be a store already.
         must_exist: bool,
         disk: DiskOptions,
+        /// Whom to ask whether its timers were moved, if the directory does not know.
+        moved_to: Option<StoreUrl>,
+        /// For how long done timers are kept, where timers may be moved to a cluster.
+        keep_done: Option<Duration>,
     },
     Database(PostgresOptions, Box<NodeUse>),
 }
@@ -306,11 +349,17 @@ impl Place {
         Ok(match self {
             Self::Directory {
                 data,
-                must_exist: true,
+                must_exist,
                 disk,
-            } => Opened::Directory(Box::new(DiskStore::open_existing(&data, disk)?)),
-            Self::Directory { data, disk, .. } => {
-                Opened::Directory(Box::new(DiskStore::open(&data, random()?, disk)?))
+                moved_to,
+                keep_done,
+            } => {
+                marker::must_be_here(&data, moved_to.as_ref().map(StoreUrl::as_str))?;
+                let store = match must_exist {
+                    true => DiskStore::open_existing(&data, disk)?,
+                    false => DiskStore::open(&data, random()?, disk)?,
+                };
+                Opened::Directory(Box::new(store), data, keep_done)
             }
             Self::Database(options, node) => {
                 Opened::Database(Box::new(PostgresStore::open(&options)?), *node)
@@ -331,14 +380,15 @@ impl fmt::Display for Place {
 
 /// A store, open.
 enum Opened {
-    Directory(Box<DiskStore>),
+    /// Where, and for how long done timers are kept if they may be moved.
+    Directory(Box<DiskStore>, PathBuf, Option<Duration>),
     Database(Box<PostgresStore>, NodeUse),
 }
 
 impl Opened {
     fn files(&self) -> OpenFiles {
         match self {
-            Self::Directory(store) => store.open_files(),
+            Self::Directory(store, ..) => store.open_files(),
             Self::Database(..) => OpenFiles::default(),
         }
     }
@@ -346,8 +396,8 @@ impl Opened {
     /// What the line that says ready says of the store.
     fn origin(&self) -> String {
         match self {
-            Self::Directory(store) if store.was_made() => "store=made".to_owned(),
-            Self::Directory(_) => "store=opened".to_owned(),
+            Self::Directory(store, ..) if store.was_made() => "store=made".to_owned(),
+            Self::Directory(..) => "store=opened".to_owned(),
             Self::Database(store, _) => {
                 let durability = store.durability();
                 let durability = durability.map_or("unknown", Durability::as_str);
@@ -369,7 +419,7 @@ impl Opened {
     /// The id of the cluster; 0 of a directory.
     fn cluster(&self) -> u64 {
         match self {
-            Self::Directory(_) => 0,
+            Self::Directory(..) => 0,
             Self::Database(store, _) => store.cluster_id(),
         }
     }
@@ -377,7 +427,7 @@ impl Opened {
     /// The clock of the timers: nodes share that of the database.
     fn clock(&self, machine: &Arc<dyn Clock>) -> Timekeeper {
         match self {
-            Self::Directory(_) => Timekeeper::Machine(Arc::clone(machine)),
+            Self::Directory(..) => Timekeeper::Machine(Arc::clone(machine)),
             Self::Database(..) => {
                 Timekeeper::Cluster(Arc::new(ClusterClock::new(Arc::clone(machine))))
             }
@@ -390,13 +440,30 @@ impl Opened {
         handler: HttpHandler,
         clock: Arc<dyn Clock>,
         config: Config,
-    ) -> Result<(Timers, Option<(PostgresRegistry, NodeUse)>), StoreError> {
+        grace: Duration,
+    ) -> Result<Running, StoreError> {
         match self {
-            Self::Directory(store) => Ok((Timers::open(*store, handler, clock, config)?, None)),
+            Self::Directory(store, data, keep_done) => {
+                let store = Tapped::new(*store);
+                let moved = Arc::clone(&clock);
+                let timers = Timers::open(store.clone(), handler, clock, config)?;
+                let moves = keep_done.map(|keep_done| {
+                    Moves::new((store, data), timers.clone(), moved, keep_done, grace)
+                });
+                Ok(Running {
+                    timers,
+                    joining: None,
+                    moves,
+                })
+            }
             Self::Database(store, node) => {
                 let (shards, registry) = (store.shards(), store.registry());
                 let timers = Timers::open_divided(*store, shards, None, handler, clock, config)?;
-                Ok((timers, Some((registry, node))))
+                Ok(Running {
+                    timers,
+                    joining: Some((registry, node)),
+                    moves: None,
+                })
             }
         }
     }
@@ -413,6 +480,15 @@ fn sync(standbys: Option<Vec<String>>) -> String {
     let of_name = |one: char| one.is_ascii_alphanumeric() || "._-:".contains(one);
     let word = |name: &String| name.replace(|one| !of_name(one), "-");
     standbys.iter().map(word).collect::<Vec<_>>().join(",")
+}
+
+/// Timers that run.
+struct Running {
+    timers: Timers,
+    /// Of a database: what makes this process a node.
+    joining: Option<(PostgresRegistry, NodeUse)>,
+    /// Of a directory: what moves them into a database.
+    moves: Option<Arc<Moves>>,
 }
 
 /// What tells the time.
@@ -548,7 +624,11 @@ impl Service {
             max_in_flight: budget.attempts,
             ..self.limits.clone()
         };
-        let (timers, joining) = store.timers(handler, Arc::clone(&clock), limits)?;
+        let Running {
+            timers,
+            joining,
+            moves,
+        } = store.timers(handler, Arc::clone(&clock), limits, self.grace)?;
         let mut peers = None;
         let joined = match (joining, &timekeeper) {
             (Some((registry, options)), Timekeeper::Cluster(clock)) => {
@@ -622,7 +702,7 @@ impl Service {
         let (allowed, may_snapshot) = (self.targets.to_string(), self.snapshots.is_some());
         let places = Places::new(budget.callers(files), callers);
         let app = app.with_connections(phases, Arc::clone(&places));
-        let app = app.with_snapshots(self.snapshots);
+        let app = app.with_snapshots(self.snapshots).with_moves(moves);
         let app = app.with_body_bytes(self.front.body_bytes());
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.

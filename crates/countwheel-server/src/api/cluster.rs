@@ -474,7 +474,9 @@ mod tests {
     fn examples() -> Vec<Value> {
         let text = include_str!("../../../../docs/api.md");
         let (_, text) = text.split_once("\n## Cluster: ").expect("it is there");
-        let (text, _) = text.split_once("\n## Delivery\n").expect("more follows");
+        let (text, _) = text
+            .split_once("\n## Move all timers")
+            .expect("more follows");
         let fences = text.split("```json\n").skip(1);
         let json = fences.filter_map(|rest| rest.split("```").next());
         json.map(|json| serde_json::from_str(json).expect("an example is JSON"))

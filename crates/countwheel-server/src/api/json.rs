@@ -249,7 +249,8 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 45] = [
+const KNOWN_NAMES: [&str; 49] = [
+    "accept_loss",
     "at",
     "body",
     "by",
@@ -285,9 +286,12 @@ const KNOWN_NAMES: [&str; 45] = [
     "repeats",
     "retry",
     "schedule",
+    "schema",
     "skip_if_older_than",
     "start",
     "state",
+    "store",
+    "store_ca",
     "t",
     "target",
     "timeout",

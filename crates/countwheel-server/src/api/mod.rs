@@ -3,6 +3,7 @@
 mod cluster;
 mod drain;
 pub(crate) mod json;
+mod moving;
 mod operate;
 mod pages;
 pub(crate) mod problem;
@@ -48,6 +49,7 @@ use crate::echo::{self, Echo};
 use crate::framing::{Fault, HEAD_MAX_BYTES, HEADERS_MAX};
 use crate::guard::Targets;
 use crate::metrics::{Callers, RequestLabels, Requests};
+use crate::moving::{Moves, Passed};
 use crate::places::{Figures, Places};
 use crate::pool::Phases;
 use crate::scrub::Progress;
@@ -64,6 +66,8 @@ const ALL_METHODS: &str = "GET,HEAD,PUT,PATCH,DELETE,POST";
 
 /// How many bytes of bodies there may be at a time, unless said otherwise.
 pub(crate) const BODY_BYTES: usize = 64 << 20;
+/// For how long a request waits while all timers change hands.
+const HELD_AT_MOST: Duration = Duration::from_secs(15);
 /// How many of `/metrics` are written at a time, beside the reads of the store.
 const METRICS_MAX: usize = 2;
 
@@ -121,6 +125,8 @@ pub struct App {
     snapshots: Option<Snapshots>,
     /// On a database, the nodes.
     cluster: Option<Arc<Cluster>>,
+    /// In a directory, what moves the timers into a database.
+    moves: Option<Arc<Moves>>,
     pub(crate) targets: Targets,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
@@ -191,6 +197,7 @@ impl App {
             bodies: Bodies::new(BODY_BYTES),
             snapshots: None,
             cluster: None,
+            moves: None,
             targets: Targets::public(),
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
@@ -209,6 +216,13 @@ impl App {
     #[must_use]
     pub(crate) fn with_cluster(mut self, cluster: Option<Arc<Cluster>>) -> Self {
         self.cluster = cluster;
+        self
+    }
+
+    /// The same API, of a service whose timers can be moved.
+    #[must_use]
+    pub(crate) fn with_moves(mut self, moves: Option<Arc<Moves>>) -> Self {
+        self.moves = moves;
         self
     }
 
@@ -388,6 +402,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/cluster/shards", get(cluster::shards))
         .route("/v1/cluster/shards/{shard}/move", post(cluster::shift))
         .route("/v1/cluster/rebalance", post(cluster::rebalance))
+        .route(
+            "/v1/cluster/move-to",
+            get(moving::progress).post(moving::begin),
+        )
         .route("/v1/simulate", post(simulate::simulate))
         .route("/v1/snapshots", post(snapshots::make));
     if app.dev {
@@ -459,7 +477,7 @@ async fn around(
         Some(problem) => problem.into_response(),
         // Only OPTIONS asks for it: the whole service, and no path.
         None if uri.path() == "*" => options(Some(HeaderValue::from_static(ALL_METHODS))),
-        None => next.run(request).await,
+        None => gated(&app, request, next).await,
     };
     if method == Method::OPTIONS && response.status() == StatusCode::METHOD_NOT_ALLOWED {
         response = options(response.headers().get(header::ALLOW).cloned());
@@ -484,6 +502,24 @@ async fn around(
         })
         .inc();
     response
+}
+
+/// Answers here, or where the timers are by now. Waits while they change hands.
+async fn gated(app: &App, request: Request<Body>, next: Next) -> Response {
+    let Some(moves) = &app.moves else {
+        return next.run(request).await;
+    };
+    if matches!(request.uri().path(), "/healthz" | "/metrics" | moving::PATH) {
+        return next.run(request).await;
+    }
+    match moves.gate().pass(HELD_AT_MOST).await {
+        Passed::Here(_within) => next.run(request).await,
+        Passed::Elsewhere(forward) => forward.answer(app, request).await,
+        Passed::TooLate => {
+            let detail = "all timers are being moved to a cluster";
+            Problem::new(Code::ShardUnavailable, detail).into_response()
+        }
+    }
 }
 
 /// Why the request is not even looked at.

@@ -11,6 +11,7 @@ mod fire;
 mod follow;
 mod get;
 mod list;
+mod move_all;
 mod move_timer;
 mod queues;
 mod remove;
@@ -68,6 +69,8 @@ pub enum Command {
     Simulate(simulate::Simulate),
     /// Have the server make a snapshot of its store, below its --snapshot-dir
     Snapshot(snapshot::Snapshot),
+    /// Move all timers of a running service with a data directory to a cluster
+    MoveTo(move_all::MoveTo),
     /// Replay a trace of set, move and remove, one JSON object a line, at any speed
     Replay(replay::ReplayFile),
     /// Write timers as lines of JSON: those that wait, are delivered or are dead, with their bodies
@@ -139,6 +142,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Watch(watch) => watch.run(terminal).await,
         Command::Simulate(simulate) => simulate.run(terminal),
         Command::Snapshot(snapshot) => snapshot.run(terminal).await,
+        Command::MoveTo(move_to) => move_to.run(terminal).await,
         Command::Replay(replay) => replay.run(terminal).await,
         Command::Export(export) => export.run(terminal).await,
         Command::Import(import) => import.run(terminal).await,

@@ -1,5 +1,7 @@
 //! What the client asks of a cluster, and what it is answered.
 
+use std::fmt;
+
 use countwheel_durable::Precondition;
 use countwheel_time::Timestamp;
 use hyper::Method;
@@ -74,6 +76,31 @@ impl Client {
             .await
     }
 
+    /// Has a service move all its timers to a cluster. Says how far it has come: the move goes on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn begin_move(&self, to: &MoveTarget) -> Result<Answer<MoveProgress>, ClientError> {
+        let mut body = json!({ "store": to.store, "schema": to.schema });
+        if let Some(ca) = &to.store_ca {
+            body["store_ca"] = json!(ca);
+        }
+        if to.accept_loss {
+            body["accept_loss"] = json!(true);
+        }
+        self.send(Method::POST, MOVE_TO, Some(body), Precondition::None)
+            .await
+    }
+
+    /// Asks how far the last move of all timers has come.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn move_progress(&self) -> Result<Answer<MoveProgress>, ClientError> {
+        self.send(Method::GET, MOVE_TO, None, Precondition::None)
+            .await
+    }
+
     /// Ends all wishes of [`move_shard`](Self::move_shard), or says which shards would move then.
     ///
     /// # Errors
@@ -87,6 +114,64 @@ impl Client {
             Precondition::None,
         )
         .await
+    }
+}
+
+const MOVE_TO: &str = "/v1/cluster/move-to";
+
+/// Where timers are to be moved.
+#[derive(Clone, PartialEq, Eq)]
+pub struct MoveTarget {
+    /// The URL of the database. It may have a password, so it is not shown.
+    pub store: String,
+    /// The schema with the tables.
+    pub schema: String,
+    /// A file on the service's machine, with what the certificate of the database has to come from.
+    pub store_ca: Option<String>,
+    /// Whether a database is taken with which acknowledged timers may be lost.
+    pub accept_loss: bool,
+}
+
+impl fmt::Debug for MoveTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MoveTarget")
+            .field("schema", &self.schema)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How far a move of all timers has come.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct MoveProgress {
+    /// `none`, `copying`, `following`, `holding`, `moved` or `given_up`.
+    pub state: String,
+    /// Where to, without a password.
+    pub target: Option<String>,
+    /// How many timers were written.
+    pub copied: u64,
+    /// How many of them were changed since.
+    pub left: u64,
+    /// For how long it has gone on.
+    pub took_ms: u64,
+    /// For how long requests were held.
+    pub held_ms: Option<u64>,
+    /// How many attempts ran for longer than they were waited for.
+    pub interrupted: u64,
+    /// Why it was given up, or waits.
+    pub reason: Option<String>,
+}
+
+impl MoveProgress {
+    /// Whether the timers are in the cluster.
+    #[must_use]
+    pub fn is_moved(&self) -> bool {
+        self.state == "moved"
+    }
+
+    /// Whether the timers stay where they are.
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        self.state == "given_up"
     }
 }
 

@@ -134,3 +134,30 @@ async fn a_wish_is_one_request_and_one_line() {
     let asked = stub.inner().requests.last().cloned();
     assert_eq!(asked.as_deref(), Some("POST /v1/cluster/nodes/a%2Fb/drain"));
 }
+
+#[tokio::test]
+async fn a_move_of_all_timers_is_followed_to_its_end() {
+    const URL: &str = "postgres://timers:secret@db/timers";
+    let progress = |state: &str, held: Option<u64>, reason: Option<&str>| {
+        json!({"state": state, "target": "schema s of postgres://timers@db:5432/timers",
+            "copied": 1_000_812, "left": 0, "took_ms": 31_250, "held_ms": held, "interrupted": 0,
+            "reason": reason})
+    };
+    let moved = progress("moved", Some(212), None);
+    let stub = stub("/v1/cluster/move-to", moved.clone()).await;
+    let (out, err, code) = told(&run(&stub, &["move-to", URL, "--schema", "s"]).await);
+    let expected = "moved: 1000812 timers written in 31.3 s, requests waited for 212 ms\n";
+    assert_eq!((out.as_str(), err.as_str(), code), (expected, "", Some(0)));
+    let sent = stub.inner().last_body.clone();
+    let sent: Value = serde_json::from_str(&sent).expect("it is JSON");
+    assert_eq!(sent, json!({"store": URL, "schema": "s"}));
+    let (out, _, _) = told(&run(&stub, &["move-to", URL, "--json"]).await);
+    assert_eq!(out, format!("{moved}\n"));
+
+    let reason = "timers are changed faster than they can be copied";
+    let given_up = progress("given_up", None, Some(reason));
+    stub.inner().cluster.insert("/v1/cluster/move-to", given_up);
+    let (out, _, code) = told(&run(&stub, &["move-to", URL]).await);
+    let expected = format!("given up after 31.3 s: {reason}\n");
+    assert_eq!((out, code), (expected, Some(1)));
+}

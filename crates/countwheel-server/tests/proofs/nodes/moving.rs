@@ -1,0 +1,221 @@
+//! A service moves its timers into a cluster under load, and is killed at any moment of it. Then exactly one side
+//! has the timers: the directory, whose service starts again, or the cluster, and a start is refused that says so.
+//!
+//! `COUNTWHEEL_MOVES` says how often, `COUNTWHEEL_SEED` repeats what is asked.
+
+use std::path::Path;
+use std::time::Duration;
+
+use countwheel_postgres::testing;
+use serde_json::{Value, json};
+
+use super::{asked, name, owners};
+use crate::harness::figures::{self, Spans};
+use crate::harness::load::Load;
+use crate::harness::process::{Launch, Server, program};
+use crate::harness::receiver::Receiver;
+use crate::harness::{
+    Directory, PATIENCE, Random, micros, now_us, pause, seed, setting, turn, wait, wait_until,
+};
+
+const PATH: &str = "/v1/cluster/move-to";
+/// Longer than a move of these few timers takes.
+const MOVE: Duration = Duration::from_millis(600);
+/// A move that is about to be decided, and what follows, takes no longer.
+const DECISION: Duration = Duration::from_millis(20);
+const UNDER_LOAD: Duration = Duration::from_millis(300);
+
+/// A service in a directory, and a cluster with a node that has no timers.
+struct Sides {
+    _directory: Directory,
+    target: (String, String),
+    from: Server,
+    node: Server,
+}
+
+impl Sides {
+    fn start(database: &testing::Server) -> Self {
+        let directory = Directory::new("nodes-moving");
+        let options = database.fresh();
+        let target = (options.url, options.schema);
+        let made = program()
+            .args(["cluster", "init", "--store", &target.0])
+            .args(["--schema", &target.1])
+            .output();
+        assert!(made.expect("the program starts").status.success());
+        let launch = Launch {
+            database: Some(target.clone()),
+            options: vec!["--lease-ttl", "2s"],
+            ..Launch::default()
+        };
+        Self {
+            from: Server::start(&directory.join("from")),
+            node: Server::start_as(&directory.join("node"), launch),
+            target,
+            _directory: directory,
+        }
+    }
+
+    /// What the target says of the moves into it.
+    fn states(&self, database: &testing::Server) -> String {
+        let text = format!("SELECT state FROM {}.move ORDER BY began", self.target.1);
+        let states = database.execute(&text).expect("the server is there");
+        states.trim().to_owned()
+    }
+}
+
+/// Has the service begin a move.
+fn begin(from: &Server, (url, schema): &(String, String)) {
+    let body = json!({ "store": url, "schema": schema });
+    let begun = asked(from, "POST", PATH, Some(&body));
+    assert_eq!(begun.status, 202, "{}: {}", begun.body, from.said());
+}
+
+fn progress(from: &Server) -> Value {
+    asked(from, "GET", PATH, None).body
+}
+
+fn state(from: &Server) -> String {
+    let progress = progress(from);
+    progress["state"].as_str().expect("a state").to_owned()
+}
+
+/// Waits until there is something to move, and something of it was moved and removed before.
+fn wait_for_much(receiver: &Receiver) {
+    const DELIVERIES: u64 = 100;
+    wait_until("much was asked for", || receiver.count() >= DELIVERIES);
+}
+
+/// Waits until a node has all shards: until then it holds what it was asked, also of a service that is gone.
+fn wait_until_taken(node: &Server) {
+    wait_until("the node has all shards", || {
+        let owners = owners(node);
+        owners.keys().eq([&name(node)])
+    });
+    // What it has held is done.
+    wait(UNDER_LOAD);
+}
+
+/// Waits until the service is about to ask for the decision, or has not done so for long.
+fn wait_for_marker(data: &Path) {
+    let (marker, end) = (data.join("move.json"), now_us() + micros(PATIENCE));
+    while !marker.exists() && now_us() < end {
+        pause();
+    }
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn a_move_that_is_killed_leaves_one_side_with_all_timers() {
+    let _turn = turn();
+    let moves = setting("COUNTWHEEL_MOVES", || 2);
+    let mut random = Random::new(seed());
+    let database = testing::Server::start(&[]).expect("the stage has installed it");
+    let mut moved = 0;
+    for number in 0..moves {
+        let receiver = Receiver::start();
+        let start = now_us();
+        let mut sides = Sides::start(&database);
+        let mut load = Load::of_a_node(&receiver.url, &mut random);
+        let near_the_end = number % 2 == 1;
+        let within = if near_the_end { DECISION } else { MOVE };
+        let after = Duration::from_micros(random.between(0, micros(within)));
+        let target = sides.target.clone();
+        load.until(&mut sides.from, |from| {
+            wait_for_much(&receiver);
+            begin(from, &target);
+            if near_the_end {
+                wait_for_marker(&from.data);
+            }
+            wait(after);
+        });
+        let started = sides.from.try_restart();
+        let states = sides.states(&database);
+        println!("move {number}: killed {after:?} later, then {states:?}, {started:?}");
+        match &started {
+            // A move that had only begun is not known to its directory: the next one gives it up.
+            Ok(()) => {
+                assert!(["moving", "given up"].contains(&&*states), "{states}");
+                if states == "moving" {
+                    wait_until("no node has what is half there", || {
+                        let owners = owners(&sides.node);
+                        owners.keys().all(|owner| owner.starts_with("move-"))
+                    });
+                } else {
+                    let of_node = asked(&sides.node, "GET", "/v1/queues", None).body;
+                    assert_eq!(of_node["queues"], json!([]), "{of_node}");
+                }
+                assert!(!sides.from.data.join("move.json").exists());
+            }
+            Err(why) => {
+                moved += 1;
+                assert_eq!(states, "decided", "{why}");
+                assert!(why.contains("were moved to schema"), "{why}");
+                assert!(why.contains("ended with exit status: 1"), "{why}");
+            }
+        }
+        let is_moved = started.is_err();
+        if is_moved {
+            wait_until_taken(&sides.node);
+        }
+        let (truth, other) = match is_moved {
+            true => (&mut sides.node, &mut sides.from),
+            false => (&mut sides.from, &mut sides.node),
+        };
+        let killed = other.outages.clone();
+        truth.outages.extend(killed);
+        load.until(truth, |_| wait(UNDER_LOAD));
+        truth.restart();
+        let took_us = now_us() - start;
+        let settled = load.settle(truth, &receiver);
+        let side = if is_moved { "cluster" } else { "directory" };
+        settled.demand_innocence(&format!("a move that was killed: {side}"), truth, took_us);
+    }
+    println!("{moved} of {moves} moves were decided");
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn a_move_under_load_loses_nothing_and_refuses_nothing() {
+    let _turn = turn();
+    let mut random = Random::new(seed());
+    let database = testing::Server::start(&[]).expect("the stage has installed it");
+    let receiver = Receiver::start();
+    let start = now_us();
+    let mut sides = Sides::start(&database);
+    let mut load = Load::of_a_node(&receiver.url, &mut random);
+    let target = sides.target.clone();
+    let mut held = Vec::new();
+    load.until(&mut sides.from, |from| {
+        wait_for_much(&receiver);
+        let moving = program()
+            .args(["move-to", &target.0, "--schema", &target.1])
+            .args(["--server", &format!("http://{}", from.address)])
+            .output()
+            .expect("the program starts");
+        let said = String::from_utf8_lossy(&moving.stdout).into_owned();
+        assert!(moving.status.success(), "{said}: {}", from.said());
+        println!("{said}");
+        assert_eq!(state(from), "moved");
+        held.push(progress(from)["held_ms"].as_u64().expect("a number") * 1_000);
+        // What is asked there is answered by the node.
+        wait_until_taken(&sides.node);
+        wait(UNDER_LOAD);
+        let again = asked(from, "POST", PATH, Some(&json!({ "store": target.0 })));
+        assert_eq!(again.status, 409, "{}", again.body);
+    });
+    assert_eq!(load.refused(), 0, "{}", sides.from.said());
+    let why = sides
+        .from
+        .try_restart()
+        .expect_err("the timers are elsewhere");
+    assert!(why.contains("were moved to schema"), "{why}");
+    let node = &mut sides.node;
+    node.outages.extend(sides.from.outages.clone());
+    load.until(node, |_| wait(UNDER_LOAD));
+    node.restart();
+    let settled = load.settle(node, &receiver);
+    settled.demand_innocence("a move under load", node, now_us() - start);
+    let rows = [("requests held", Spans::new(held.iter().copied()).typical())];
+    figures::print("a move under load", &rows);
+}
