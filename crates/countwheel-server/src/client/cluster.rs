@@ -76,7 +76,7 @@ impl Client {
             .await
     }
 
-    /// Has a service move all its timers to a cluster. Says how far it has come: the move goes on.
+    /// Asks a service to move all its timers to a cluster. Says how far it has come: the move goes on.
     ///
     /// # Errors
     /// [`ClientError`].

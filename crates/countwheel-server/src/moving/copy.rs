@@ -129,7 +129,7 @@ fn is_past(record: &Record, now: Timestamp) -> bool {
     matches!(record.state, State::Done { keep_until, .. } if keep_until <= now)
 }
 
-/// Has `read` send timers, which the lanes write. Once it has returned, all are written.
+/// Calls `read`, which sends timers, and writes them on the lanes. Once it has returned, all are written.
 pub(super) fn pour(
     lanes: &mut [impl Lane],
     shards: Shards,

@@ -66,7 +66,7 @@ impl Forward {
         *self.nodes.write() = nodes;
     }
 
-    /// Has a node answer. One that cannot be reached has done nothing, and the next is asked.
+    /// Asks a node and hands its answer on. One that cannot be reached has done nothing, and the next is asked.
     pub(crate) async fn answer(&self, app: &App, request: Request<Body>) -> Response {
         let path = request.uri().path_and_query();
         let path = path.map_or("/", |path| path.as_str()).to_owned();

@@ -64,7 +64,7 @@ impl Sides {
     }
 }
 
-/// Has the service begin a move.
+/// Asks the service to begin a move.
 fn begin(from: &Server, (url, schema): &(String, String)) {
     let body = json!({ "store": url, "schema": schema });
     let begun = asked(from, "POST", PATH, Some(&body));
