@@ -22,7 +22,7 @@ enum Command {
     /// Try it out: server, dashboard and a receiver, with data thrown away at exit
     Dev(Dev),
     /// Run the service
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Make an empty store in a data directory that has none
     Init(Init),
     /// Make and upgrade the tables of a cluster in a PostgreSQL, and see to its nodes
@@ -45,7 +45,7 @@ enum Command {
     /// Move all timers of a cluster whose nodes are stopped to a new data directory
     MoveFrom(MoveFrom),
     #[command(flatten)]
-    Client(cli::Command),
+    Client(Box<cli::Command>),
 }
 
 fn main() -> ExitCode {
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
             args.log.start();
             back::run(&args)
         }
-        Command::Client(command) => cli::run(command),
+        Command::Client(command) => cli::run(*command),
     }
 }
 

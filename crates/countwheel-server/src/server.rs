@@ -411,7 +411,7 @@ impl Opened {
     /// What says more of the database.
     fn server(&self) -> Option<PostgresServer> {
         match self {
-            Self::Directory(_) => None,
+            Self::Directory(..) => None,
             Self::Database(store, _) => Some(store.server()),
         }
     }

@@ -172,7 +172,7 @@ impl Moves {
         let before = std::mem::take(&mut *progress);
         progress.phase = Phase::Copying;
         drop(progress);
-        let begun = Mover::begin(Arc::clone(self), options).and_then(|mover| {
+        let begun = Mover::begin(Arc::clone(self), &options).and_then(|mover| {
             let thread = std::thread::Builder::new().name("countwheel-move".to_owned());
             thread.spawn(move || mover.run())?;
             Ok(())

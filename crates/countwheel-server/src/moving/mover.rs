@@ -51,18 +51,18 @@ pub(super) struct Mover {
 
 impl Mover {
     /// Asks the target whether it takes timers, and makes it ready for them.
-    pub(super) fn begin(moves: Arc<Moves>, options: PostgresOptions) -> Result<Self, MoveError> {
+    pub(super) fn begin(moves: Arc<Moves>, options: &PostgresOptions) -> Result<Self, MoveError> {
         let began = moves.clock.now();
         let troubles = moves.store.troubles().len();
         if troubles > 0 {
             return Err(MoveError::Damaged(troubles));
         }
-        let store = shown_url(&options)?;
+        let store = shown_url(options)?;
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy().into_owned();
         let place = std::path::absolute(&moves.directory)?;
         let place = format!("{} on {host}", place.display());
-        let mut arrival = Arrival::begin(&options, &place)?;
+        let mut arrival = Arrival::begin(options, &place)?;
         let ready = (|| {
             if arrival.nodes()?.is_empty() {
                 return Err(MoveError::NoNode);

@@ -224,7 +224,7 @@ mod tests {
         assert!(store.commit_all(&commits).iter().all(Result::is_ok));
         assert_eq!(store.noted(), 1);
         let names: Vec<_> = store.take().unwrap().into_iter().collect();
-        assert_eq!(names, [second.name.clone()]);
+        assert_eq!(names, std::slice::from_ref(&second.name));
         assert_eq!(store.noted(), 0);
         // One that is refused may have been done all the same.
         store.acquire(Shard::ONLY).unwrap();

@@ -3,7 +3,7 @@
 //!
 //! `COUNTWHEEL_OLD_BUILD` and `COUNTWHEEL_NEW_BUILD` name the two programs, `COUNTWHEEL_SEED` repeats what is asked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -32,11 +32,11 @@ fn version(node: &Server) -> String {
 }
 
 /// Stops a node in good order, and starts another build in its place. Why that does not start, if it does not.
-fn replace(node: &mut Server, by: &PathBuf) -> Result<(), String> {
+fn replace(node: &mut Server, by: &Path) -> Result<(), String> {
     node.signal(Signal::TERM);
     let ended = node.end_within(PATIENCE).expect("it ends");
     assert!(ended.success(), "{ended}: {}", node.said());
-    node.launch.program = Some(by.clone());
+    node.launch.program = Some(by.to_path_buf());
     node.try_restart()
 }
 

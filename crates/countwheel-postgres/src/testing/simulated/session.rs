@@ -244,10 +244,9 @@ impl SimulatedSession {
                 let done = simulated.tables.write(&written).map_err(Failure::Refused)?;
                 let mut is_warned = false;
                 let is_made = match &done {
-                    Done::Turns(shards) => !shards.is_empty(),
                     Done::Take(fence) => fence.is_some(),
                     Done::TakeOver(taken) => matches!(taken, Ok(Some(_))),
-                    Done::TakenAtOnce(shards) => !shards.is_empty(),
+                    Done::Turns(shards) | Done::TakenAtOnce(shards) => !shards.is_empty(),
                     Done::Registered(seen) => seen.is_joined,
                     Done::Given(is_given) => *is_given,
                     Done::Marked(_) | Done::Wished(_) | Done::Nothing => false,

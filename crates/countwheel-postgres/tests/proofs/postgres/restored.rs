@@ -194,7 +194,7 @@ fn what_was_given_after_a_backup_is_not_given_again_and_its_timers_fire() {
     settle("all fire again", || told.count("kept") == KEPT);
     settle("what ran is made again", || told.count("stuck") == 1);
     for number in 0..LATER {
-        let found = timers.get(&name("later", number)).expect("it answers");
+        let found = timers.get(name("later", number)).expect("it answers");
         assert!(found.is_none(), "it was set after the backup");
     }
     let last = given.iter().map(|it| it.revision).max();

@@ -60,7 +60,7 @@ impl Export {
         match &self.output {
             None => {
                 self.write(&client, &queues, None, &mut written, terminal)
-                    .await?
+                    .await?;
             }
             Some(path) => {
                 let failed = |source| Failure::File {

@@ -107,13 +107,13 @@ fn a_rolling_restart_refuses_nothing_and_pauses_no_shard_for_long() {
             })
             .collect();
         wait(Duration::from_secs(2));
-        for node in 0..all.len() {
+        for node in &mut all {
             let told = now_us();
-            all[node].signal(Signal::TERM);
-            let ended = all[node].end_within(PATIENCE).expect("it ends");
-            assert!(ended.success(), "{ended}: {}", all[node].said());
+            node.signal(Signal::TERM);
+            let ended = node.end_within(PATIENCE).expect("it ends");
+            assert!(ended.success(), "{ended}: {}", node.said());
             stops.push(now_us() - told);
-            all[node].restart();
+            node.restart();
             away.push((told, now_us()));
             wait(Duration::from_secs(1));
         }
