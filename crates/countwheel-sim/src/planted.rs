@@ -110,15 +110,13 @@ const IN_SHARDS: [PlantedBug; 7] = [
 ];
 
 /// Those of the nodes that a world of nodes finds. The sentences of their crate find all of them.
-const IN_NODES: [PlantedBug; 10] = [
+const IN_NODES: [PlantedBug; 8] = [
     PlantedBug::Nodes(InNodes::NodesTakeUnsteady),
     PlantedBug::Nodes(InNodes::NodesGapUnseen),
     PlantedBug::Nodes(InNodes::NodesStepUnseen),
     PlantedBug::Nodes(InNodes::NodesHandOverAll),
     PlantedBug::Nodes(InNodes::NodesMoveAgain),
     PlantedBug::Nodes(InNodes::NodesGiveToDraining),
-    PlantedBug::Nodes(InNodes::NodesWantTheGone),
-    PlantedBug::Nodes(InNodes::NodesWishPassed),
     PlantedBug::Nodes(InNodes::NodesClockFromAsking),
     PlantedBug::Nodes(InNodes::NodesClockKeepsStep),
 ];

@@ -12,6 +12,8 @@ mod framing;
 mod leftover;
 mod limits;
 mod maintenance;
+mod nodes;
+mod nodes_long;
 mod noise;
 mod process;
 mod refusals;

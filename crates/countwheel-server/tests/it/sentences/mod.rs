@@ -3,8 +3,6 @@
 //! `table.rs` has the sentences, `speakers.rs` those that are asked: keyed timers in a process, durable
 //! timers, the HTTP client and the commands. A store or a protocol that comes later is one more speaker.
 
-mod nodes;
-mod nodes_long;
 mod receiver;
 mod speakers;
 mod table;
@@ -14,7 +12,8 @@ use std::time::Duration;
 use countwheel_time::Patience;
 
 use self::speakers::{Durable, Keyed, Speaker, over_http};
-use self::table::SENTENCES;
+pub(crate) use self::speakers::{client_of, commands_of};
+pub(crate) use self::table::SENTENCES;
 use crate::support::PATIENCE;
 
 /// What is done with one timer of a queue, or with the queue.
@@ -129,7 +128,7 @@ pub(crate) struct Sentence {
 }
 
 /// Asks a speaker every sentence that it has the verbs for. Says how many those are.
-fn hear(speaker: &mut dyn Speaker) -> usize {
+pub(crate) fn hear(speaker: &mut dyn Speaker) -> usize {
     let mut heard = 0;
     for (number, sentence) in SENTENCES.iter().enumerate() {
         let steps = (sentence.steps)();

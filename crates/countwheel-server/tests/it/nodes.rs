@@ -1,4 +1,4 @@
-//! What a service of one node says, and what one of three says whose every node is asked.
+//! The sentences of the verbs, of a service of one node and of one of three whose every node is asked.
 
 use std::time::Duration;
 
@@ -6,9 +6,7 @@ use countwheel_postgres::{PostgresOptions, testing};
 use countwheel_time::Patience;
 use serde_json::Value;
 
-use super::hear;
-use super::speakers::client_of;
-use super::table::SENTENCES;
+use crate::sentences::{SENTENCES, client_of, hear};
 use crate::support::{PATIENCE, Server, program};
 
 fn node(options: &PostgresOptions) -> Server {
@@ -23,7 +21,7 @@ fn node(options: &PostgresOptions) -> Server {
 
 /// The nodes of a cluster, each of which has its share of the shards.
 #[expect(clippy::disallowed_methods, reason = "polls another process")]
-pub(super) fn nodes(database: &testing::Server, count: usize) -> Vec<Server> {
+pub(crate) fn nodes(database: &testing::Server, count: usize) -> Vec<Server> {
     let options = database.fresh();
     let made = program()
         .args(["cluster", "init", "--store", &options.url])

@@ -2,10 +2,8 @@
 
 use countwheel_postgres::testing;
 
-use super::hear;
-use super::nodes::nodes;
-use super::speakers::commands_of;
-use super::table::SENTENCES;
+use crate::nodes::nodes;
+use crate::sentences::{SENTENCES, commands_of, hear};
 
 #[test]
 #[ignore = "needs a PostgreSQL: cargo xtask nodes-long"]
