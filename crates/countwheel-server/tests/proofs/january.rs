@@ -122,6 +122,7 @@ fn replay(name: &str, before: &str, kills_us: &[u64]) -> Run {
         settled_us,
         apart_us: APART_US,
         behind_us: 0,
+        under_way_us: 0,
         kills_us: server.outages.iter().map(|(killed, _)| *killed).collect(),
         shards: None,
     };

@@ -32,6 +32,9 @@ pub(crate) struct Evidence {
     /// How far the clock of the server may be behind that of its machine: the clock of a cluster is, by the time
     /// for which answers of the database were under way.
     pub(crate) behind_us: u64,
+    /// How long after the end of its connection a request may still be carried out: what a service has sent on to
+    /// another one when it is killed is under way.
+    pub(crate) under_way_us: u64,
     /// Into how many shards the store is divided, each of which gives revisions for itself; none if it
     /// is not.
     pub(crate) shards: Option<Shards>,
@@ -317,6 +320,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Verdict {
         apart_us: evidence.apart_us,
         kills_us: evidence.kills_us.clone(),
         behind_us: evidence.behind_us,
+        under_way_us: evidence.under_way_us,
         ..Trial::default()
     };
     let shards = evidence.shards.unwrap_or(Shards::ONE);
@@ -338,6 +342,7 @@ struct Trial {
     apart_us: u64,
     kills_us: Vec<u64>,
     behind_us: u64,
+    under_way_us: u64,
     verdict: Verdict,
     lives: Vec<Life>,
     /// That of the timer which is followed.
@@ -351,17 +356,20 @@ impl Trial {
         let mut current: Option<usize> = None;
         let mut doubts = Vec::new();
         let (apart_us, behind_us) = (self.apart_us, self.behind_us);
+        let under_way_us = self.under_way_us;
         for event in history {
             let is_look = matches!(event.what, What::Look(_));
             assert!(doubts.is_empty() || is_look, "{key}: asked before a look");
             let sent_us = event.sent_us - behind_us.min(event.sent_us);
-            let window = |asked: Asked| match asked {
-                Asked::At(at) => (at.max(sent_us), at.max(event.answered_us)),
+            let within = |asked: Asked, until_us: u64| match asked {
+                Asked::At(at) => (at.max(sent_us), at.max(until_us)),
                 Asked::In(span) => (
                     sent_us + span - apart_us.min(span),
-                    event.answered_us + span + apart_us,
+                    until_us + span + apart_us,
                 ),
             };
+            let window = |asked: Asked| within(asked, event.answered_us);
+            let unanswered = |asked: Asked| within(asked, event.answered_us + under_way_us);
             match &event.what {
                 What::Set {
                     asked,
@@ -382,7 +390,7 @@ impl Trial {
                     }
                     Answer::Unknown => {
                         self.verdict.unanswered += 1;
-                        let due_us = window(*asked);
+                        let due_us = unanswered(*asked);
                         let body_bytes = *body_bytes;
                         let of = DoubtOf::Set {
                             asked: *asked,
@@ -415,7 +423,7 @@ impl Trial {
                     }
                     Answer::Unknown => {
                         self.verdict.unanswered += 1;
-                        let due_us = window(*asked);
+                        let due_us = unanswered(*asked);
                         if let Some(life) = current {
                             self.lives[life].perhaps.push(due_us);
                             let passed = passed(*asked, due_us.0);
@@ -886,6 +894,7 @@ mod tests {
             apart_us,
             kills_us: Vec::new(),
             behind_us: 0,
+            under_way_us: 0,
             shards: None,
         };
         let verdict = judge(&evidence);
@@ -923,6 +932,7 @@ mod tests {
             apart_us: 0,
             kills_us: Vec::new(),
             behind_us: 0,
+            under_way_us: 0,
             shards: None,
         };
         let verdict = judge(&evidence);

@@ -142,6 +142,7 @@ impl Load {
             settled_us,
             apart_us: APART_US,
             kills_us: server.outages.iter().map(|(killed, _)| *killed).collect(),
+            under_way_us: 0,
             behind_us: if server.launch.database.is_some() {
                 APART_US
             } else {
