@@ -635,13 +635,14 @@ pub(crate) fn interval(span: Duration) -> String {
 }
 
 /// A part of a statement that lets no lease last longer from now than leases ever do: the server's clock was ahead
-/// once, or somebody wrote it by hand. Who lives has renewed it long before it is over.
+/// once, or somebody wrote it by hand. Who lives has renewed it long before it is over. A move of all timers is no
+/// node and answers no callers: it has the shards until it ends.
 fn capped(others: &str) -> String {
     let longest = interval(LEASE_MAX);
     format!(
         "capped AS ( \
            UPDATE @node SET expires = clock_timestamp() + {longest} WHERE node = ANY (ARRAY( \
-             SELECT node FROM @node WHERE {others} \
+             SELECT node FROM @node WHERE {others} AND api <> '' \
              AND expires > clock_timestamp() + {longest} + interval '1 second' \
              FOR UPDATE SKIP LOCKED)))"
     )

@@ -174,6 +174,14 @@ fn while_a_move_is_under_way_no_node_has_a_shard() {
         ["http://a.example:7700"]
     );
     assert!(arrival.beat().expect("it is there"));
+    // The looks of nodes cut leases down that end too far ahead, and not that of the move.
+    let seen = registry.look(true).expect("it has joined");
+    let mut others = seen.members.iter().filter(|it| it.node.name != "a");
+    let of_move = others.next().expect("it has the shards");
+    assert!(of_move.expires > seen.now + Duration::from_secs(86_400));
+    let seen = registry.look(true).expect("it has joined");
+    assert!(seen.members.contains(of_move), "{seen:?}");
+    assert_eq!(registry.take(&[Shard(5)]).expect("it answers"), []);
     // Nobody else moves anything meanwhile.
     let other = Arrival::begin(&options, "another directory");
     assert!(
