@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use countwheel_cluster::{
-    ClusterClock, Node, NodeConfig, NodeEvent, NodeHandle, NodeId, NodeRunner, Registry,
+    ClusterClock, Member, Node, NodeConfig, NodeEvent, NodeHandle, NodeId, NodeRunner, Registry,
     RegistryError, View,
 };
 use countwheel_durable::store::Shard;
@@ -176,7 +176,7 @@ impl Joining {
         let registry = self.registry.clone();
         let view = blocking(move || registry.view()).await?;
         let ours = Way::told(self.node.peers.as_deref());
-        for member in &view.members {
+        for member in view.members.iter().filter(is_a_service) {
             let theirs = Way::told(member.node.peers.as_deref());
             let lives = member.expires > view.now && member.node.name != self.node.name;
             if lives && theirs != ours {
@@ -202,6 +202,11 @@ impl Joining {
         let member = members.find(|member| member.node.name == name);
         Ok(member.map(|member| member.expires))
     }
+}
+
+/// A move of all timers has shards as a node has, and answers nobody.
+fn is_a_service(member: &&Member) -> bool {
+    !member.node.api.is_empty()
 }
 
 async fn blocking<T: Send + 'static>(
@@ -293,7 +298,8 @@ impl Driver for Running {
     fn unreachable(&self) -> Vec<String> {
         let (view, me) = (self.handle.view(), self.handle.me());
         let called = self.forwarder.unreachable(REACHED_WITHIN);
-        let others = view.members.iter().filter(|it| it.node.id != me);
+        let others = view.members.iter().filter(is_a_service);
+        let others = others.filter(|it| it.node.id != me);
         let lives = others.filter(|member| member.expires > view.now);
         let unreachable = lives.filter(|member| {
             let address = self.way.reaches(member.node.peers.as_deref());
