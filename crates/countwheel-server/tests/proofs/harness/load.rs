@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::caller::{self, Caller, Reply, number, text, time};
 use super::checker::{
-    Answer, Asked, Event, Evidence, Fault, Made, Moved, Sight, StateKind, Verdict, Was, What, judge,
+    Answer, Asked, Event, Evidence, Fault, Made, Moved, Sight, StateKind, Verdict, Was, What,
+    demand_looks, judge,
 };
 use super::figures::{self, Spans};
 use super::process::Server;
@@ -136,6 +137,7 @@ impl Load {
             strangers.count(),
             all.len()
         );
+        demand_looks(&histories);
         let evidence = Evidence {
             histories,
             arrivals: receiver.arrivals(),
