@@ -87,10 +87,15 @@ pub enum Command {
 pub fn run(command: Command) -> ExitCode {
     let mut out = Showing::lines(io::stdout());
     let mut err = Showing::lines(io::stderr());
-    if matches!(&command, Command::Drain(drain) if drain.removes()) && is_closed(io::stdout()) {
+    let unwritten = match &command {
+        Command::Drain(drain) if drain.removes() => Some(Failure::NoOutput),
+        Command::Export(export) if export.prints() => Some(Failure::NoExport),
+        _ => None,
+    };
+    if let Some(failure) = unwritten.filter(|_| is_closed(io::stdout())) {
         // With standard error closed too, the exit code still says it.
-        let _ = writeln!(err, "countwheel: {}", Failure::NoOutput);
-        return ExitCode::from(Failure::NoOutput.exit().code());
+        let _ = writeln!(err, "countwheel: {failure}");
+        return ExitCode::from(failure.exit().code());
     }
     let mut terminal = Terminal {
         out: &mut out,
@@ -230,6 +235,11 @@ enum Failure {
          was removed"
     )]
     NoOutput,
+    #[error("standard output is closed, and an export is printed there: name a file with --output")]
+    NoExport,
+    /// Also where the reader has gone: part of an export is none.
+    #[error("cannot write: {0}; the export is not whole")]
+    Export(io::Error),
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
@@ -259,7 +269,11 @@ impl Failure {
                 Exit::NotFound
             }
             Self::Client(error) | Self::Import { source: error, .. } => exit_of(error),
-            Self::Output(_) | Self::Removed { .. } | Self::NoOutput => Exit::Refused,
+            Self::Output(_)
+            | Self::Removed { .. }
+            | Self::NoOutput
+            | Self::NoExport
+            | Self::Export(_) => Exit::Refused,
         }
     }
 }

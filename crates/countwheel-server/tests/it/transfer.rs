@@ -340,3 +340,34 @@ fn a_bad_export_stops_at_its_line_and_says_what_was_imported() {
     let missing = told(&run(&server, &["import", "/nowhere.jsonl"], ""));
     assert_eq!(missing.2, Some(2), "{missing:?}");
 }
+
+/// Of a pipe to another machine nobody sees that half of it came.
+#[test]
+fn an_export_that_nobody_reads_is_a_failure() {
+    let (_directory, server) = service();
+    let mut client = server.client();
+    let body = format!(
+        r#"{{"in":"1h","target":{{"url":"http://127.0.0.1:9/"}},"body":"{}"}}"#,
+        "x".repeat(100_000)
+    );
+    for key in 0..10 {
+        set(&mut client, "default", &key.to_string(), &body);
+    }
+    let told = |script: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_countwheel")]);
+        shell.env("COUNTWHEEL_SERVER", format!("http://{}", server.address));
+        told(&shell.output().unwrap())
+    };
+    let (_, err, code) = told("\"$0\" export >&-");
+    assert!(
+        code == Some(1) && err.contains("standard output is closed"),
+        "{code:?} {err}"
+    );
+    let (out, err, _) = told("{ \"$0\" export; echo status $? >&2; } | head -c 100");
+    assert_eq!(out.len(), 100);
+    assert!(
+        err.contains("the export is not whole") && err.contains("status 1"),
+        "{err}"
+    );
+}

@@ -1,9 +1,9 @@
 //! `countwheel export`.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use countwheel_durable::StateKind;
@@ -41,7 +41,67 @@ struct Written {
     told: Instant,
 }
 
+/// The file of an export. It comes under its name once it is whole, with what was there before until then.
+struct Output {
+    file: BufWriter<File>,
+    /// Where it is written, and what its name is to be; none of both if that is no ordinary file.
+    becomes: Option<(PathBuf, PathBuf)>,
+}
+
+impl Output {
+    fn create(path: &Path) -> io::Result<Self> {
+        let becomes = match fs::metadata(path) {
+            Ok(found) if !found.is_file() => None,
+            // The file behind a link, and not the link, is replaced.
+            Ok(_) => Some(fs::canonicalize(path)?),
+            Err(_) => Some(path.to_owned()),
+        };
+        let becomes = becomes.map(|path| {
+            let mut partial = path.clone().into_os_string();
+            partial.push(".partial");
+            (PathBuf::from(partial), path)
+        });
+        let mut options = OpenOptions::new();
+        // It has what the timers deliver.
+        options.write(true).mode(0o600);
+        let file = match &becomes {
+            Some((partial, _)) => {
+                // What an export before left that was killed.
+                fs::remove_file(partial).unwrap_or_default();
+                options.create_new(true).open(partial)?
+            }
+            None => options.open(path)?,
+        };
+        let file = BufWriter::new(file);
+        Ok(Self { file, becomes })
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.file.flush()?;
+        let Some((partial, path)) = self.becomes.take() else {
+            return Ok(());
+        };
+        let renamed = self.file.get_ref().sync_all();
+        let renamed = renamed.and_then(|()| fs::rename(&partial, path));
+        renamed.inspect_err(|_| fs::remove_file(partial).unwrap_or_default())
+    }
+}
+
+impl Drop for Output {
+    /// What is not whole is not left there.
+    fn drop(&mut self) {
+        if let Some((partial, _)) = &self.becomes {
+            fs::remove_file(partial).unwrap_or_default();
+        }
+    }
+}
+
 impl Export {
+    /// Whether it is standard output that the timers are written to.
+    pub(in crate::cli) fn prints(&self) -> bool {
+        self.output.is_none()
+    }
+
     pub(in crate::cli) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
         let client = self.service.client()?;
         let queues = match self.queues.is_empty() {
@@ -59,25 +119,25 @@ impl Export {
         };
         match &self.output {
             None => {
-                self.write(&client, &queues, None, &mut written, terminal)
-                    .await?;
+                let done = self.write(&client, &queues, None, &mut written, terminal);
+                match done.await {
+                    Err(Failure::Output(source)) => return Err(Failure::Export(source)),
+                    done => done?,
+                }
             }
             Some(path) => {
                 let failed = |source| Failure::File {
                     path: path.display().to_string(),
                     source,
                 };
-                // It has what the timers deliver.
-                let mut options = OpenOptions::new();
-                options.write(true).create(true).truncate(true).mode(0o600);
-                let mut file = BufWriter::new(options.open(path).map_err(failed)?);
-                let done = self.write(&client, &queues, Some(&mut file), &mut written, terminal);
+                let mut output = Output::create(path).map_err(failed)?;
+                let file = Some(&mut output.file);
+                let done = self.write(&client, &queues, file, &mut written, terminal);
                 match done.await {
                     Err(Failure::Output(source)) => return Err(failed(source)),
                     done => done?,
                 }
-                let synced = file.flush().and_then(|()| file.get_ref().sync_all());
-                synced.map_err(failed)?;
+                output.finish().map_err(failed)?;
             }
         }
         let Written {
@@ -167,5 +227,34 @@ impl Export {
         }
         put(&line::last(written.timers), terminal)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn an_export_takes_its_name_when_it_is_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("timers.jsonl");
+        let all = || fs::read_dir(directory.path()).unwrap().count();
+        fs::write(&path, "before").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+
+        let mut output = Output::create(&path).unwrap();
+        writeln!(output.file, "half").unwrap();
+        drop(output);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "before");
+        assert_eq!(all(), 1);
+
+        let mut output = Output::create(&path).unwrap();
+        writeln!(output.file, "whole").unwrap();
+        output.finish().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "whole\n");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!((mode & 0o777, all()), (0o600, 1));
     }
 }

@@ -87,6 +87,19 @@ pub enum LineError {
         /// The number of the line that would have been it.
         line: u64,
     },
+    /// Lines are missing, or there are more than there were.
+    #[error(
+        "line {line}: the export is not whole: it had {written} timers, and {found} stand here. Without \
+         \"timers\" in that line nobody compares"
+    )]
+    Miscounted {
+        /// Where.
+        line: u64,
+        /// How many timers there were.
+        written: u64,
+        /// How many lines of timers were read.
+        found: u64,
+    },
     /// The file cannot be read on.
     #[error("line {line}: {source}")]
     Read {
@@ -102,7 +115,7 @@ impl LineError {
     pub(super) fn is_last(&self) -> bool {
         matches!(
             self,
-            Self::Later { .. } | Self::Torn { .. } | Self::Read { .. }
+            Self::Later { .. } | Self::Torn { .. } | Self::Miscounted { .. } | Self::Read { .. }
         )
     }
 
@@ -121,6 +134,7 @@ impl LineError {
             | Self::TooLong { line }
             | Self::Behind { line }
             | Self::Torn { line }
+            | Self::Miscounted { line, .. }
             | Self::Read { line, .. } => *line,
         }
     }
@@ -238,6 +252,8 @@ pub(super) struct Imported {
 pub(super) struct Lines<R> {
     source: R,
     line: u64,
+    /// So many lines of timers, good and bad.
+    timers: u64,
     place: Place,
     buffer: Vec<u8>,
     now: Timestamp,
@@ -260,6 +276,7 @@ impl<R: BufRead> Lines<R> {
         Self {
             source,
             line: 0,
+            timers: 0,
             place: Place::Before,
             buffer: Vec::new(),
             now,
@@ -283,6 +300,7 @@ impl<R: BufRead> Lines<R> {
             self.line = line;
             if read > LINE_MAX_BYTES && self.buffer.last() != Some(&b'\n') {
                 self.buffer = Vec::new();
+                self.timers += 1;
                 self.source.skip_until(b'\n').map_err(failed)?;
                 return Err(LineError::TooLong { line });
             }
@@ -317,6 +335,7 @@ impl<R: BufRead> Lines<R> {
                 }
                 Place::Behind => return Err(LineError::Behind { line }),
                 Place::Within | Place::Over => {
+                    self.timers += 1;
                     let read = timer(&self.buffer, line, self.now, self.revives);
                     let read = read.map_err(|problem| LineError::Field {
                         line,
@@ -324,7 +343,17 @@ impl<R: BufRead> Lines<R> {
                     })?;
                     match read {
                         Some(timer) => return Ok(Some(timer)),
-                        None => self.place = Place::Behind,
+                        None => {
+                            self.place = Place::Behind;
+                            let (found, written) = (self.timers - 1, last_line(&self.buffer));
+                            if let Some(written) = written.filter(|written| *written != found) {
+                                return Err(LineError::Miscounted {
+                                    line,
+                                    written,
+                                    found,
+                                });
+                            }
+                        }
                     }
                 }
             }
@@ -356,6 +385,15 @@ fn first_line(text: &[u8]) -> Option<u64> {
     }
     let first: First = serde_json::from_slice(text).ok()?;
     (first.format == FORMAT).then_some(first.version)
+}
+
+/// How many timers an export has, if its last line says that.
+fn last_line(text: &[u8]) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Last {
+        timers: Option<u64>,
+    }
+    serde_json::from_slice::<Last>(text).ok()?.timers
 }
 
 /// What is wrong, behind where.
@@ -445,7 +483,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
     const FIRST: &str = r#"{"format":"countwheel-timers","version":1,"exported":"x","more":[]}"#;
-    const LAST: &str = r#"{"end":true,"timers":2}"#;
+    const LAST: &str = r#"{"end":true}"#;
 
     fn read(text: &str) -> Vec<Result<Imported, String>> {
         let lines = Lines::new(text.as_bytes(), NOW, false);
@@ -480,6 +518,23 @@ mod tests {
         );
         let fields: Value = serde_json::from_str(&timers[1].fields).unwrap();
         assert_eq!(fields, json!({"body": "1\u{0}", "in": 1.0}));
+    }
+
+    #[test]
+    fn lines_that_are_missing_are_noticed_at_the_last_one() {
+        let of = |timers: u64| {
+            let (first, second) = (line("a"), r#"{"queue":"q"}"#);
+            format!("{FIRST}\n{first}\n{second}\n{{\"end\":true,\"timers\":{timers}}}\n")
+        };
+        // A bad line is one of them.
+        assert_eq!(errors(&of(2)).len(), 1);
+        let expected = "line 4: the export is not whole: it had 3 timers, and 2 stand here";
+        assert!(
+            errors(&of(3))[1].starts_with(expected),
+            "{:?}",
+            errors(&of(3))
+        );
+        assert!(errors(&of(1))[1].contains("it had 1 timers"));
     }
 
     #[test]
