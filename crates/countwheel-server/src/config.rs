@@ -397,7 +397,7 @@ fn default_name(host: &str, port: u16) -> String {
 }
 
 /// How this machine calls itself.
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     let name = rustix::system::uname();
     name.nodename().to_string_lossy().into_owned()
 }

@@ -418,7 +418,7 @@ pub(super) fn connections_that_say_nothing_keep_nobody_out() {
     let mut all: Vec<_> = (0..300).map(|_| silent()).collect();
     let mut node = call(&owner, &hello(NodeId(3), OWNER));
     assert!(read(&mut node).is_some(), "the node is not heard");
-    // The oldest gave way, and nobody who has said who it is.
+    // The oldest connection gave way. No connection that has said its hello did.
     all[0].set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(read(&mut all[0]), None);
     let closed = owner.forwarder.counts().closed(CloseReason::TooMany);

@@ -21,7 +21,7 @@ use countwheel_postgres::{
 use countwheel_time::{Clock, SystemClock, Timestamp};
 
 use super::marker::{Marker, Way};
-use crate::config::{Log, StoreUrl};
+use crate::config::{Log, StoreUrl, host_name};
 
 /// So many timers a commit has.
 const ROWS: usize = 1_000;
@@ -117,12 +117,7 @@ fn back(args: &MoveFrom, options: &PostgresOptions) -> Result<u64, BackError> {
             return Err(BackError::Exists(path.clone()));
         }
     }
-    let host = rustix::system::uname();
-    let place = format!(
-        "{} on {}",
-        data.display(),
-        host.nodename().to_string_lossy()
-    );
+    let place = format!("{} on {}", data.display(), host_name());
     let mut departure = Departure::begin(options, &place)?;
     let copied = copy(args, options, &mut departure, &unnamed).and_then(|timers| {
         let marker = Marker {

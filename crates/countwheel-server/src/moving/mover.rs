@@ -18,6 +18,7 @@ use super::forward::Forward;
 use super::marker::{self, Marker};
 use super::tap::Tapped;
 use super::{MoveError, Moves, Phase, Progress};
+use crate::config::host_name;
 
 /// How many connections write.
 const LANES: usize = 3;
@@ -58,10 +59,8 @@ impl Mover {
             return Err(MoveError::Damaged(troubles));
         }
         let store = shown_url(options)?;
-        let host = rustix::system::uname();
-        let host = host.nodename().to_string_lossy().into_owned();
         let place = std::path::absolute(&moves.directory)?;
-        let place = format!("{} on {host}", place.display());
+        let place = format!("{} on {}", place.display(), host_name());
         let mut arrival = Arrival::begin(options, &place)?;
         let ready = (|| {
             if arrival.nodes()?.is_empty() {
