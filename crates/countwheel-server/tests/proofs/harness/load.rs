@@ -320,12 +320,13 @@ impl Worker {
     /// Asks until the server is gone, or says that it is going.
     fn work(&mut self, caller: &mut Caller) {
         loop {
-            let key = format!("{}-{}", self.name, self.random.between(0, KEYS));
+            let kind = self.random.between(0, 100);
+            let key = self.key(kind >= 55);
             if self.in_doubt.contains(&key) {
                 continue;
             }
             let sent_us = now_us();
-            let (said, what) = match self.random.between(0, 100) {
+            let (said, what) = match kind {
                 0..55 => self.set(caller, &key),
                 55..80 => self.shift(caller, &key),
                 _ => self.remove(caller, &key),
@@ -351,6 +352,19 @@ impl Worker {
                 Said::Nothing => return,
             }
         }
+    }
+
+    /// Any of its keys, or mostly one that was asked for before: a server with little time between two
+    /// troubles has few timers, and a move of any other key is refused.
+    fn key(&mut self, known: bool) -> String {
+        let count = self.histories.len() as u64;
+        if known && count > 0 && self.random.between(0, 4) > 0 {
+            let at = usize::try_from(self.random.between(0, count)).unwrap();
+            if let Some(key) = self.histories.keys().nth(at) {
+                return key.clone();
+            }
+        }
+        format!("{}-{}", self.name, self.random.between(0, KEYS))
     }
 
     fn ask(&mut self, caller: &mut Caller, method: &str, key: &str, body: Option<&Value>) -> Said {
