@@ -50,7 +50,7 @@ impl Departure {
     /// Begins a move to `place`, and takes all shards.
     ///
     /// # Errors
-    /// [`PostgresError::Lives`] if a node has its lease still, [`PostgresError::MovedAway`] if the timers are
+    /// [`PostgresError::NodeLives`] if a node has its lease still, [`PostgresError::MovedAway`] if the timers are
     /// elsewhere, [`PostgresError::Moving`] if another move is under way; any other if the database cannot be
     /// used. Nothing was changed.
     pub fn begin(options: &PostgresOptions, place: &str) -> Result<Self, PostgresError> {
@@ -68,14 +68,19 @@ impl Departure {
             let lives = schema.sql(
                 "move_lives",
                 &format!(
-                    "SELECT name FROM @node n WHERE n.expires >= clock_timestamp() - {} \
-                     AND NOT EXISTS (SELECT FROM @move m WHERE m.token = n.node) ORDER BY 1 LIMIT 1",
+                    "SELECT name, (extract(epoch FROM expires) * 1000000)::int8 FROM @node n \
+                     WHERE n.expires >= clock_timestamp() - {} \
+                     AND NOT EXISTS (SELECT FROM @move m WHERE m.token = n.node) \
+                     ORDER BY expires DESC LIMIT 1",
                     interval(MARGIN)
                 ),
             );
             let rows = link.query(&lives, &[])?.rows;
             if let Some(row) = rows.first() {
-                return Err(PostgresError::Lives { node: row.get(0) });
+                return Err(PostgresError::NodeLives {
+                    node: row.get(0),
+                    ends: Timestamp::from_micros(row.get::<_, i64>(1).cast_unsigned()),
+                });
             }
             hold(link, &schema, token)
         })?;

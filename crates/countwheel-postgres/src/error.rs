@@ -168,7 +168,8 @@ pub enum PostgresError {
         /// For how long the cluster can keep them.
         longest: Duration,
     },
-    /// A node works on the tables that are to be made ready after a restore, or may go on to.
+    /// A node works on tables that are to be made ready after a restore, or whose timers are to be moved away; or
+    /// may go on to.
     #[error(
         "node {node} lives: its lease ends at {ends}. Stop all nodes, and try again after that"
     )]
@@ -178,15 +179,15 @@ pub enum PostgresError {
         /// When its lease ends, by the clock of the database.
         ends: Timestamp,
     },
-    /// Timers are moved into these tables, or were when whoever moved them ended.
+    /// Timers are moved into these tables or out of them, or were when whoever moved them ended.
     #[error(
-        "a move from {place} into schema {schema} is under way: wait for its end, or for 10 s after the \
+        "a move between schema {schema} and {place} is under way: wait for its end, or for 10 s after the \
          process has ended that makes it"
     )]
     Moving {
         /// The schema.
         schema: String,
-        /// Where the timers come from.
+        /// Where the timers come from, or go to.
         place: String,
     },
     /// Timers are moved into tables that have none.
@@ -197,12 +198,6 @@ pub enum PostgresError {
     NotEmpty {
         /// The schema.
         schema: String,
-    },
-    /// A node works on the tables, or could.
-    #[error("node {node} lives: stop all nodes first")]
-    Lives {
-        /// Its name.
-        node: String,
     },
     /// The timers of these tables are elsewhere.
     #[error("the timers of schema {schema} were moved to {place}")]

@@ -71,7 +71,8 @@ use std::time::Duration;
 pub use departing::{Departure, ShardEnd};
 pub use error::PostgresError;
 pub use moving::{
-    Arrival, ArrivalLane, MoveEnd, MoveState, MoveToken, NoToken, Tried, settle_move, shown_url,
+    Arrival, ArrivalLane, GivenUpMove, MoveEnd, MoveState, MoveToken, NoToken, Tried, give_up_move,
+    settle_move, shown_url,
 };
 pub use options::PostgresOptions;
 #[cfg(feature = "planted-bugs")]

@@ -111,6 +111,27 @@ pub struct MoveEnd {
     pub settings: Settings,
 }
 
+/// A move that was given up: the timers are where they came from.
+///
+/// ```no_run
+/// use countwheel_postgres::{PostgresOptions, give_up_move};
+///
+/// match give_up_move(&PostgresOptions::new("postgres://timers@127.0.0.1/timers"))? {
+///     Some(it) if it.is_arrival => println!("the timers stay at {}", it.place),
+///     Some(_) => println!("the timers stay in the tables"),
+///     None => println!("no move is under way"),
+/// }
+/// # Ok::<(), countwheel_postgres::PostgresError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct GivenUpMove {
+    /// Where the timers came from, or were to go: a directory and its machine.
+    pub place: String,
+    /// Whether they were to come into the tables. What had come was removed.
+    pub is_arrival: bool,
+}
+
 /// What has come of a try to decide a move, or to give it up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tried {
@@ -442,6 +463,75 @@ pub fn settle_move(
     }
 }
 
+/// Gives up the move that is under way, if one is, whoever makes it: nodes take the shards again. Either it is
+/// given up or it is decided, so whoever makes it finds out and loses nothing.
+///
+/// # Errors
+/// [`PostgresError`] if the database cannot be used: it is given up or not.
+pub fn give_up_move(options: &PostgresOptions) -> Result<Option<GivenUpMove>, PostgresError> {
+    let (schema, route) = parsed(options)?;
+    let mut link = link(&route, options)?;
+    link.open()?;
+    // Tables of an earlier version know no moves.
+    if schema::version(&mut link, &schema)? < FIRST_VERSION {
+        return Ok(None);
+    }
+    while let Some(it) = under_way(&mut link, &schema)? {
+        if give_up(&mut link, &schema, it.token)? == Tried::Done {
+            return Ok(Some(it.given_up));
+        }
+    }
+    Ok(None)
+}
+
+/// The version of the tables that first had moves.
+const FIRST_VERSION: u32 = 6;
+
+/// A move that nobody has decided yet.
+struct UnderWay {
+    token: MoveToken,
+    given_up: GivenUpMove,
+    /// Whether nobody has heard of it for [`SILENT`].
+    is_silent: bool,
+}
+
+fn under_way(link: &mut Link, schema: &SchemaName) -> Result<Option<UnderWay>, PostgresError> {
+    let under_way = schema.sql(
+        "move_under_way",
+        &format!(
+            "SELECT token, place, direction, seen < clock_timestamp() - {} \
+             FROM @move WHERE state = 'moving'",
+            interval(SILENT)
+        ),
+    );
+    let rows = link.query(&under_way, &[])?.rows;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    Ok(Some(UnderWay {
+        token: MoveToken(u128::from_be_bytes(row.get::<_, Bits>(0).0)),
+        given_up: GivenUpMove {
+            place: row.get(1),
+            is_arrival: row.get::<_, &str>(2) == "in",
+        },
+        is_silent: row.get(3),
+    }))
+}
+
+/// Gives up the move of which nobody has heard for long, and refuses to go on beside one that is heard of.
+pub(crate) fn end_silent(link: &mut Link, schema: &SchemaName) -> Result<(), PostgresError> {
+    let Some(it) = under_way(link, schema)? else {
+        return Ok(());
+    };
+    if !it.is_silent {
+        return Err(PostgresError::Moving {
+            schema: schema.as_str().to_owned(),
+            place: it.given_up.place,
+        });
+    }
+    give_up(link, schema, it.token).map(drop)
+}
+
 /// The URL of the database without its password, as it may be written down.
 ///
 /// # Errors
@@ -620,10 +710,13 @@ fn begin(
     hold(link, schema, token)
 }
 
-/// Removes all timers and settings.
+/// Removes all timers and settings. None of them is elsewhere by what the tables say, so nodes may start.
 fn empty(link: &mut Link, schema: &SchemaName) -> Result<(), PostgresError> {
     let text = schema.sql("empty", "TRUNCATE @timer, @done, @setting").text;
-    Ok(link.execute(&text, BEGINNING)?)
+    link.execute(&text, BEGINNING)?;
+    let here = schema.sql("move_here", "UPDATE @meta SET away = NULL");
+    link.query(&here, &[])?;
+    Ok(())
 }
 
 pub(crate) fn give_up(

@@ -12,7 +12,7 @@ use crate::link::{Link, Sql};
 use crate::registry::MARGIN;
 use crate::schema::{self, SchemaName, VERSION, left_out};
 use crate::sql::interval;
-use crate::{PostgresError, PostgresOptions, checks};
+use crate::{PostgresError, PostgresOptions, checks, moving};
 
 /// How far revisions go on, and with them ids: as those of a directory that is restored. A shard that gives
 /// 100,000 a second needs four months for as many.
@@ -99,6 +99,8 @@ pub(crate) fn restored(
     if found != VERSION {
         return Err(schema::later(schema, found));
     }
+    schema::must_be_here(&mut link, schema)?;
+    moving::end_silent(&mut link, schema)?;
     let rows = link.query(&statement(schema), &[])?.rows;
     let damaged = |problem: &str| PostgresError::Damaged {
         schema: schema.as_str().to_owned(),

@@ -449,6 +449,15 @@ pub enum Tables {
         #[arg(long)]
         json: bool,
     },
+    /// Give up a move of all timers that is under way, or whose process was killed: they stay where they are
+    GiveUpMove {
+        /// Where
+        #[command(flatten)]
+        database: Database,
+        /// Print JSON, on one line
+        #[arg(long)]
+        json: bool,
+    },
     /// Make tables ready that were restored from a backup, while no node lives: what was given after the
     /// backup is not given again
     Restored {

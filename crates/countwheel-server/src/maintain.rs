@@ -14,7 +14,7 @@ use clap::Args;
 use countwheel_disk::{AtRisk, CheckReport, DiskOptions, DiskStore, Loss, Problem};
 use countwheel_durable::Shards;
 use countwheel_durable::store::{DiskError, StoreError};
-use countwheel_postgres::{PostgresError, PostgresStore, conformance};
+use countwheel_postgres::{PostgresError, PostgresStore, conformance, give_up_move};
 use serde_json::{Value, json};
 
 use crate::config::{Database, Init, Log, Tables};
@@ -137,6 +137,20 @@ fn done_to_tables(command: &Tables) -> Result<String, PostgresError> {
                 json!({"acknowledged": count}),
                 format!("{count} lost turns are acknowledged"),
             )
+        }
+        Tables::GiveUpMove { database, json } => {
+            let given_up = give_up_move(&database.options())?;
+            let text = match &given_up {
+                None => "no move is under way".to_owned(),
+                Some(it) if it.is_arrival => {
+                    format!("given up: the timers stay at {}", it.place)
+                }
+                Some(it) => format!("given up: the timers stay here, and not at {}", it.place),
+            };
+            let value = json!({
+                "given_up": given_up.is_some(), "place": given_up.map(|it| it.place),
+            });
+            say(*json, value, text)
         }
         Tables::Restored { database, json } => {
             let options = database.options();

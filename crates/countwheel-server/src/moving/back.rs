@@ -8,7 +8,6 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -21,6 +20,7 @@ use countwheel_postgres::{
 use countwheel_time::{Clock, SystemClock, Timestamp};
 
 use super::marker::{Marker, Way};
+use super::pause;
 use crate::config::{Log, StoreUrl, host_name};
 
 /// So many timers a commit has.
@@ -175,14 +175,9 @@ fn decide(departure: &mut Departure) -> Result<(), BackError> {
             Ok(MoveState::Moving | MoveState::Unknown) => {}
             Err(error) => reason = error.to_string(),
         }
-        pause();
+        pause(PAUSE);
     }
     Err(BackError::Unknown(reason))
-}
-
-#[expect(clippy::disallowed_methods, reason = "nothing else waits here")]
-fn pause() {
-    thread::sleep(PAUSE);
 }
 
 /// Makes a store with all timers in a directory.

@@ -13,6 +13,7 @@ mod tap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use countwheel_disk::DiskStore;
@@ -25,6 +26,12 @@ use parking_lot::Mutex;
 pub(crate) use self::gate::{Gate, Passed};
 use self::mover::Mover;
 pub(crate) use self::tap::Tapped;
+
+/// Waits on the thread of a move. A timer of the runtime would end with that, before the process does.
+#[expect(clippy::disallowed_methods, reason = "nothing else waits here")]
+fn pause(span: Duration) {
+    thread::sleep(span);
+}
 
 /// How far a move has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -173,7 +180,7 @@ impl Moves {
         progress.phase = Phase::Copying;
         drop(progress);
         let begun = Mover::begin(Arc::clone(self), &options).and_then(|mover| {
-            let thread = std::thread::Builder::new().name("countwheel-move".to_owned());
+            let thread = thread::Builder::new().name("countwheel-move".to_owned());
             thread.spawn(move || mover.run())?;
             Ok(())
         });

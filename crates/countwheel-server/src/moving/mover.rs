@@ -17,7 +17,7 @@ use super::copy::{Way, pour};
 use super::forward::Forward;
 use super::marker::{self, Marker};
 use super::tap::Tapped;
-use super::{MoveError, Moves, Phase, Progress};
+use super::{MoveError, Moves, Phase, Progress, pause};
 use crate::config::host_name;
 
 /// How many connections write.
@@ -36,6 +36,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 const WITHIN: Duration = Duration::from_millis(500);
 /// So often it is looked whether nodes have the shards.
 const TAKING_LOOKS: u32 = 200;
+/// What there is to say of a move that is decided until nodes work on all of it.
+const NOT_TAKEN: &str =
+    "the timers are in the database, and its nodes have not taken all shards yet";
 /// How long it may take to hear from the target that it decides, while requests are held.
 const DECIDING: Duration = Duration::from_secs(10);
 
@@ -102,12 +105,6 @@ impl Mover {
         Ok(mover)
     }
 
-    fn pause(&self, pause: Duration) {
-        // The timer is made where the runtime is.
-        self.runtime
-            .block_on(async move { tokio::time::sleep(pause).await });
-    }
-
     fn note(&self, change: impl FnOnce(&mut Progress)) {
         let mut progress = self.moves.progress.lock();
         progress.took = self.moves.clock.now().saturating_since(self.began);
@@ -164,7 +161,7 @@ impl Mover {
                     return Ok(());
                 }
                 self.note(|progress| progress.reason = Some(MoveError::NoNode.to_string()));
-                self.pause(PAUSE);
+                pause(PAUSE);
             }
             if round >= 100 * ROUNDS_MAX && left > HELD_MAX {
                 return Err(MoveError::TooFast);
@@ -232,14 +229,14 @@ impl Mover {
         let since = |moves: &Moves| moves.clock.now().saturating_since(held);
         match handed.unwrap_or(Err(MoveError::GivenUp)) {
             Ok(()) => {
-                self.wait_for_nodes();
+                self.note(|progress| (progress.phase, progress.left) = (Phase::Moved, 0));
+                let taken = self.wait_for_nodes();
                 let forward = Arc::<Forward>::default();
                 forward.set(self.arrival.nodes().unwrap_or_default());
                 moves.gate.lead(Arc::clone(&forward));
                 self.note(|progress| {
-                    progress.phase = Phase::Moved;
                     progress.held = Some(since(&moves));
-                    progress.left = 0;
+                    progress.reason = (!taken).then(|| NOT_TAKEN.to_owned());
                 });
                 Ok(forward)
             }
@@ -257,13 +254,14 @@ impl Mover {
 
     /// Waits until nodes have the shards, but not for ever. A request that waits here ends with this process; one
     /// that a node holds would be done after that.
-    fn wait_for_nodes(&mut self) {
+    fn wait_for_nodes(&mut self) -> bool {
         for _ in 0..TAKING_LOOKS {
             if self.arrival.is_taken().unwrap_or(false) {
-                return;
+                return true;
             }
-            self.pause(PAUSE / 2);
+            pause(PAUSE / 2);
         }
+        false
     }
 
     /// Nothing is changed here any more. Copies what is left, and has the target decide.
@@ -349,10 +347,10 @@ impl Mover {
                 // Another database answers, or an older state of it: nobody knows, and nothing goes on.
                 Ok(MoveState::Unknown) | Err(_) => {
                     tracing::error!(%why, "whether the timers were moved is not known: asking again");
-                    self.pause(PAUSE * 5);
+                    pause(PAUSE * 5);
                 }
             }
-            self.pause(PAUSE);
+            pause(PAUSE);
         }
     }
 
@@ -365,7 +363,7 @@ impl Mover {
                 Ok(state) => tracing::error!(?state, "the move cannot be given up"),
                 Err(error) => tracing::error!(%error, "the move cannot be given up yet"),
             }
-            self.pause(PAUSE * 5);
+            pause(PAUSE * 5);
         }
         Marker::remove(&self.moves.directory).map_err(MoveError::Marker)?;
         Ok(false)
@@ -374,7 +372,12 @@ impl Mover {
     /// Keeps the way to the nodes right.
     fn follow_nodes(&mut self, forward: &Forward) {
         loop {
-            self.pause(BEAT);
+            pause(BEAT);
+            if self.moves.progress.lock().reason.is_some()
+                && self.arrival.is_taken().unwrap_or(false)
+            {
+                self.moves.progress.lock().reason = None;
+            }
             match self.arrival.nodes() {
                 Ok(nodes) => forward.set(nodes),
                 Err(error) => tracing::debug!(%error, "the nodes are as they were known last"),

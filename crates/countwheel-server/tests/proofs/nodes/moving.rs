@@ -4,9 +4,11 @@
 //! `COUNTWHEEL_MOVES` says how often, `COUNTWHEEL_SEED` repeats what is asked.
 
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use countwheel_postgres::testing;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{asked, name, owners};
@@ -220,4 +222,72 @@ fn a_move_under_load_loses_nothing_and_refuses_nothing() {
     settled.demand_innocence("a move under load", node, now_us() - start);
     let rows = [("requests held", Spans::new(held.iter().copied()).typical())];
     figures::print("a move under load", &rows);
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn a_move_back_that_is_killed_is_given_up_and_nothing_is_lost() {
+    /// Longer than a move back of these few timers takes to be decided.
+    const MOVE_BACK: Duration = Duration::from_millis(150);
+    let _turn = turn();
+    let moves = setting("COUNTWHEEL_MOVES", || 2);
+    let mut random = Random::new(seed());
+    let database = testing::Server::start(&[]).expect("the stage has installed it");
+    for number in 0..moves {
+        let receiver = Receiver::start();
+        let start = now_us();
+        let mut sides = Sides::start(&database);
+        let mut load = Load::of_a_node(&receiver.url, &mut random);
+        wait_until_taken(&sides.node);
+        load.until(&mut sides.node, |node| {
+            wait_for_much(&receiver);
+            node.signal(Signal::TERM);
+            assert!(node.end_within(PATIENCE).is_some(), "{}", node.said());
+        });
+        let data = sides.node.data.with_extension("back");
+        let mut moving = program()
+            .args(["move-from", &sides.target.0, "--schema", &sides.target.1])
+            .args(["--data", &data.to_string_lossy()])
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        // The first of them is killed while the directory has no name yet.
+        if number == 0 {
+            let half = data.with_extension("back.moving");
+            let end = now_us() + micros(PATIENCE);
+            while !half.exists() && now_us() < end {
+                pause();
+            }
+        } else {
+            wait(Duration::from_micros(random.between(0, micros(MOVE_BACK))));
+        }
+        moving.kill().expect("it was started");
+        moving.wait().expect("it was started");
+        let before = sides.states(&database);
+        let given_up = program()
+            .args(["cluster", "give-up-move", "--store", &sides.target.0])
+            .args(["--schema", &sides.target.1])
+            .output()
+            .expect("the program starts");
+        let said = String::from_utf8_lossy(&given_up.stdout).into_owned();
+        println!("move back {number}: {before:?} when it was killed, then {said}");
+        assert!(given_up.status.success(), "{said}");
+        if before == "decided" {
+            assert!(said.contains("no move is under way"), "{said}");
+            let why = sides.node.try_restart().expect_err("they are elsewhere");
+            assert!(why.contains("were moved to"), "{why}");
+            let back = Server::start(&data);
+            let queues = asked(&back, "GET", "/v1/queues", None).body;
+            assert_ne!(queues["queues"], json!([]), "{queues}");
+            continue;
+        }
+        assert_eq!(said.contains("stay here"), before == "moving", "{said}");
+        sides.node.restart();
+        load.until(&mut sides.node, |_| wait(UNDER_LOAD));
+        sides.node.restart();
+        let took_us = now_us() - start;
+        let settled = load.settle(&sides.node, &receiver);
+        settled.demand_innocence("a move back that was killed", &sides.node, took_us);
+    }
 }
