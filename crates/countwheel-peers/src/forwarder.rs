@@ -75,6 +75,14 @@ pub(crate) struct Peer {
     used: Mutex<Instant>,
 }
 
+/// Where a question goes.
+struct Way {
+    owner: NodeId,
+    address: String,
+    /// Of the map before it was looked up.
+    version: u64,
+}
+
 /// Questions that nobody takes now.
 #[derive(Default)]
 struct Held {
@@ -254,8 +262,8 @@ impl Inner {
             self.counts.hops_refused.add(1);
             return tell(None);
         }
-        match self.owners.owner(shard) {
-            Some((owner, address)) if owner != self.me() && owner != from => {
+        match self.way(shard) {
+            Some(way) if way.owner != self.me() && way.owner != from => {
                 let now = self.clock.now();
                 let job = Job {
                     shard,
@@ -265,7 +273,7 @@ impl Inner {
                     hops,
                     waiter: Waiter::Node(tell),
                 };
-                self.push(owner, address, job);
+                self.push(way, job);
             }
             _ => tell(None),
         }
@@ -315,20 +323,36 @@ impl Inner {
 
     /// Hands a question to the peer that owns its shard.
     fn dispatch(self: &Arc<Self>, job: Job) {
-        match self.owners.owner(job.shard) {
-            Some((owner, address)) if owner != self.me() => self.push(owner, address, job),
+        match self.way(job.shard) {
+            Some(way) if way.owner != self.me() => self.push(way, job),
             _ => self.hold(job),
         }
     }
 
-    fn push(self: &Arc<Self>, owner: NodeId, address: String, job: Job) {
+    /// The owner of a shard as the map has it now.
+    fn way(&self, shard: Shard) -> Option<Way> {
+        // First: a change after that is seen by whoever compares it.
+        let version = self.owners.version();
+        let (owner, address) = self.owners.owner(shard)?;
+        Some(Way {
+            owner,
+            address,
+            version,
+        })
+    }
+
+    fn push(self: &Arc<Self>, way: Way, job: Job) {
         if self.is_stopped.load(Ordering::Acquire) {
             return self.not_done(job);
         }
-        let peer = self.peer(owner, address);
+        let peer = self.peer(way.owner, way.address);
         let refused = peer.outbox.lock().push(job).err();
         if let Some(job) = refused {
             return self.not_done(job);
+        }
+        if self.owners.version() != way.version && !planted!(PeersOldWay) {
+            // The look at that change may have been before this: the next one looks at what waits again.
+            self.seen.store(way.version, Ordering::Release);
         }
         peer.wake.notify_one();
         self.waits.notify_one();
@@ -442,10 +466,10 @@ impl Inner {
     }
 
     fn try_again(self: &Arc<Self>, job: Job) {
-        match (self.owners.owner(job.shard), job) {
-            (Some((owner, _)), job) if owner == self.me() => self.ask_here(job),
-            (Some((owner, address)), job) => self.push(owner, address, job),
-            (None, job) => self.hold(job),
+        match self.way(job.shard) {
+            Some(way) if way.owner == self.me() => self.ask_here(job),
+            Some(way) => self.push(way, job),
+            None => self.hold(job),
         }
     }
 

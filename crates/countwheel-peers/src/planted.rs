@@ -48,6 +48,8 @@ bugs! {
     PeersUncountedIsNone,
     /// Connections that say nothing keep their places while others call.
     PeersSilentStay,
+    /// What comes to the outbox of an owner that was replaced meanwhile stays there.
+    PeersOldWay,
 }
 
 #[cfg(feature = "planted-bugs")]

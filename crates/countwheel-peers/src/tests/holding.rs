@@ -21,13 +21,17 @@ const SHARD: Shard = Shard(3);
 
 /// A map that is changed by hand.
 #[derive(Default)]
-pub(super) struct Map(Mutex<(u64, Owned)>);
+pub(super) struct Map {
+    owned: Mutex<(u64, Owned)>,
+    /// Happens once somebody has looked up an owner, and has not used it yet.
+    then: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
 
 type Owned = BTreeMap<Shard, (NodeId, String)>;
 
 impl Map {
     pub(super) fn give(&self, shard: Shard, owner: Option<(NodeId, &str)>) {
-        let mut map = self.0.lock();
+        let mut map = self.owned.lock();
         map.0 += 1;
         match owner {
             Some((owner, address)) => {
@@ -42,11 +46,16 @@ impl Map {
 
 impl Owners for Map {
     fn owner(&self, shard: Shard) -> Option<(NodeId, String)> {
-        self.0.lock().1.get(&shard).cloned()
+        let owner = self.owned.lock().1.get(&shard).cloned();
+        let then = self.then.lock().take();
+        if let Some(then) = then {
+            then();
+        }
+        owner
     }
 
     fn version(&self) -> u64 {
-        self.0.lock().0
+        self.owned.lock().0
     }
 }
 
@@ -176,6 +185,27 @@ fn what_waits_for_one_owner_goes_to_the_next() {
     let answer = answer.try_recv().unwrap().unwrap();
     assert_eq!(answer, Response::Removed(Was::Dead));
     assert_eq!(world.waiting(), 0);
+}
+
+#[test]
+fn what_comes_to_an_owner_that_was_just_replaced_goes_to_the_next() {
+    what_comes_late_is_looked_at_again();
+}
+
+pub(super) fn what_comes_late_is_looked_at_again() {
+    let world = World::new();
+    world.map.give(SHARD, Some((NodeId(2), "127.0.0.1:1")));
+    let (map, inner) = (Arc::clone(&world.map), Arc::clone(&world.inner));
+    // Between the look at the map and the way into the outbox of node 2.
+    *world.map.then.lock() = Some(Box::new(move || {
+        map.give(SHARD, Some((ME, "")));
+        inner.look();
+    }));
+    let answer = world.ask("a");
+    world.later(20);
+    let asked = world.here.lock().pop().expect("it is asked here");
+    asked.answer(Ok(vec![Response::Removed(Was::Dead)]));
+    assert!(answer.try_recv().unwrap().is_ok());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{channel, sync_channel};
 use std::time::Duration;
 
 use countwheel_cluster::NodeId;
@@ -302,7 +302,8 @@ fn an_owner_that_stops_in_good_order_leaves_nothing_unknown() {
     let node = Node::new(1, refuses);
     node.believes(&first);
     std::thread::scope(|scope| {
-        let (send, answers) = channel();
+        // Fewer than may wait for one peer, and some are left for the second.
+        let (send, answers) = sync_channel(8_000);
         let forwarder = &node.forwarder;
         scope.spawn(move || {
             for number in 0..20_000 {
@@ -316,7 +317,8 @@ fn an_owner_that_stops_in_good_order_leaves_nothing_unknown() {
                 first.server.stop();
                 node.believes(&second);
             }
-            assert!(answer.recv_timeout(PATIENCE).unwrap().is_ok());
+            let answer = answer.recv_timeout(PATIENCE).unwrap();
+            assert!(answer.is_ok(), "{number}: {answer:?}");
         }
     });
     let counts = node.forwarder.counts();
