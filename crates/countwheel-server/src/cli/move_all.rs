@@ -82,7 +82,12 @@ fn line(progress: &MoveProgress) -> String {
             format!("following: {copied} timers written in {took}, {left} changed since")
         }
         "holding" => "holding requests".to_owned(),
-        "moved" => format!("moved: {copied} timers written in {took}{held}"),
+        "taking" => "the timers are in the cluster, whose nodes take the shards".to_owned(),
+        "moved" => {
+            let waits = progress.reason.as_deref();
+            let waits = waits.map_or_else(String::new, |why| format!("; {why}"));
+            format!("moved: {copied} timers written in {took}{held}{waits}")
+        }
         "given_up" => format!("given up after {took}: {reason}"),
         other => other.to_owned(),
     }

@@ -143,7 +143,7 @@ impl fmt::Debug for MoveTarget {
 /// How far a move of all timers has come.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct MoveProgress {
-    /// `none`, `copying`, `following`, `holding`, `moved` or `given_up`.
+    /// `none`, `copying`, `following`, `holding`, `taking`, `moved` or `given_up`.
     pub state: String,
     /// Where to, without a password.
     pub target: Option<String>,
@@ -162,7 +162,7 @@ pub struct MoveProgress {
 }
 
 impl MoveProgress {
-    /// Whether the timers are in the cluster.
+    /// Whether the timers are in the cluster and its nodes answer.
     #[must_use]
     pub fn is_moved(&self) -> bool {
         self.state == "moved"

@@ -45,6 +45,8 @@ pub(crate) enum Phase {
     Following,
     /// Requests wait, and nothing starts.
     Holding,
+    /// The timers are in the database. Requests wait until its nodes have taken all shards.
+    Taking,
     /// The timers are in the database, and requests go to its nodes.
     Moved,
     /// The timers are here.
@@ -58,6 +60,7 @@ impl Phase {
             Self::Copying => "copying",
             Self::Following => "following",
             Self::Holding => "holding",
+            Self::Taking => "taking",
             Self::Moved => "moved",
             Self::GivenUp => "given_up",
         }
@@ -172,7 +175,7 @@ impl Moves {
         options.keep_done = self.keep_done;
         let mut progress = self.progress.lock();
         match progress.phase {
-            Phase::Moved => return Err(MoveError::Moved),
+            Phase::Taking | Phase::Moved => return Err(MoveError::Moved),
             phase if phase.goes_on() => return Err(MoveError::UnderWay),
             _ => {}
         }

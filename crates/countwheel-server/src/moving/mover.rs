@@ -229,12 +229,13 @@ impl Mover {
         let since = |moves: &Moves| moves.clock.now().saturating_since(held);
         match handed.unwrap_or(Err(MoveError::GivenUp)) {
             Ok(()) => {
-                self.note(|progress| (progress.phase, progress.left) = (Phase::Moved, 0));
+                self.note(|progress| (progress.phase, progress.left) = (Phase::Taking, 0));
                 let taken = self.wait_for_nodes();
                 let forward = Arc::<Forward>::default();
                 forward.set(self.arrival.nodes().unwrap_or_default());
                 moves.gate.lead(Arc::clone(&forward));
                 self.note(|progress| {
+                    progress.phase = Phase::Moved;
                     progress.held = Some(since(&moves));
                     progress.reason = (!taken).then(|| NOT_TAKEN.to_owned());
                 });

@@ -154,6 +154,13 @@ async fn a_move_of_all_timers_is_followed_to_its_end() {
     let (out, _, _) = told(&run(&stub, &["move-to", URL, "--json"]).await);
     assert_eq!(out, format!("{moved}\n"));
 
+    let reason = "its nodes have not taken all shards yet";
+    let waits = progress("moved", Some(10_212), Some(reason));
+    stub.inner().cluster.insert("/v1/cluster/move-to", waits);
+    let (out, _, code) = told(&run(&stub, &["move-to", URL]).await);
+    let expected = "moved: 1000812 timers written in 31.3 s, requests waited for 10212 ms";
+    assert_eq!((out, code), (format!("{expected}; {reason}\n"), Some(0)));
+
     let reason = "timers are changed faster than they can be copied";
     let given_up = progress("given_up", None, Some(reason));
     stub.inner().cluster.insert("/v1/cluster/move-to", given_up);
