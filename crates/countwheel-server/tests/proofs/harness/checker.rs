@@ -318,6 +318,7 @@ enum DoubtOf {
         body_bytes: Option<u64>,
     },
     Move {
+        asked: Asked,
         due_us: (u64, u64),
     },
     Remove,
@@ -450,7 +451,8 @@ impl Trial {
                             let passed = passed(*asked, due_us.0);
                             self.lives[life].passed.extend(passed);
                         }
-                        doubts.push(event.doubt(DoubtOf::Move { due_us }));
+                        let asked = *asked;
+                        doubts.push(event.doubt(DoubtOf::Move { asked, due_us }));
                     }
                     Answer::Odd(odd) => self.accuse(Fault::Answer, key, &format!("move: {odd}")),
                 },
@@ -593,7 +595,7 @@ impl Trial {
                     };
                     *current = Some(self.begin(key, &made, *asked, *body_bytes));
                 }
-                (DoubtOf::Move { due_us }, Some(sight)) => {
+                (DoubtOf::Move { asked, due_us }, Some(sight)) => {
                     let Some(life) = current.map(|life| &mut self.lives[life]) else {
                         continue;
                     };
@@ -603,6 +605,8 @@ impl Trial {
                     let half = !between(*due_us, sight.due_us);
                     life.revision = life.revision.max(sight.revision);
                     life.due_us = sight.due_us;
+                    // It may have been done long after it was asked.
+                    life.passed.extend(passed(*asked, sight.due_us));
                     if half {
                         let what = format!("move {doubt:?} without an answer, made {sight:?}");
                         self.accuse(Fault::Half, key, &what);
