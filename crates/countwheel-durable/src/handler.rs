@@ -200,6 +200,40 @@ impl Attempt {
         let hub = self.origin.0.upgrade().ok_or(TimerError::Closed)?;
         Timers::of(hub)
     }
+
+    /// Whether the attempt may start. That was looked at before it was handed over. A handler that has
+    /// waited since, for a connection or a thread, looks again right before it does what cannot be undone:
+    /// the lease of this process on the shard may be over, and the attempt be interrupted and made
+    /// elsewhere. A lease that is over can go on, if nobody took the shard. Asks nobody, and costs some
+    /// locks and a look at the clock. True for an attempt of an [`Engine`](crate::Engine) that is driven
+    /// without [`Timers`], false once the timers are gone.
+    ///
+    /// ```
+    /// use countwheel_durable::{Attempt, Completion, Handler, Outcome};
+    ///
+    /// struct Push;
+    ///
+    /// impl Handler for Push {
+    ///     fn start(&self, attempt: Attempt, done: Completion) {
+    ///         std::thread::spawn(move || {
+    ///             // Here the connection is made, which takes its time.
+    ///             while !attempt.may_start() {
+    ///                 std::thread::sleep(std::time::Duration::from_millis(50));
+    ///             }
+    ///             // Here the request leaves.
+    ///             done.complete(Outcome::done());
+    ///         });
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn may_start(&self) -> bool {
+        let Origin(origin) = &self.origin;
+        match origin.upgrade() {
+            Some(hub) => hub.may_start(&self.name, self.fence),
+            None => origin.ptr_eq(&Weak::new()),
+        }
+    }
 }
 
 /// How an attempt ended.

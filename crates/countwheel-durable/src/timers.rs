@@ -16,8 +16,8 @@ use crate::handler::Origin;
 use crate::pool::Pool;
 use crate::runner::{Common, Ended, Owned, is_handling, is_own_thread, shielded};
 use crate::store::{
-    Cursor, Durability, Filter, OnDisk, OnFailure, OpenFiles, Page, QueueCounts, Scrubbed, Shard,
-    Snapshot, Store, StoreError, Summary, Totals, no_snapshots,
+    Cursor, Durability, Fence, Filter, Lease, OnDisk, OnFailure, OpenFiles, Page, QueueCounts,
+    Scrubbed, Shard, Snapshot, Store, StoreError, Summary, Totals, no_snapshots,
 };
 
 use crate::together::Together;
@@ -1655,6 +1655,12 @@ impl Drop for SendsOn<'_> {
 }
 
 impl Hub {
+    /// Whether an attempt of that timer under that ownership may start.
+    pub(crate) fn may_start(&self, name: &TimerName, fence: Fence) -> bool {
+        let shard = self.shards.of(name);
+        self.store.may_start(Lease { shard, fence })
+    }
+
     /// Keeps what a scheduler has counted that is gone.
     fn count(&self, owned: &Owned) {
         let ended = owned.mailbox.stats.lock().clone().ended();

@@ -28,6 +28,8 @@ use crate::time::{format_duration, format_time};
 
 /// How much of an answer is read.
 const ANSWER_MAX_BYTES: usize = 64 << 10;
+/// How often an attempt whose lease is over looks whether it goes on.
+const LEASE_LOOK: Duration = Duration::from_millis(50);
 const USER_AGENT: &str = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
 /// What stands unencoded in `timer-key`: the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -222,6 +224,13 @@ impl Sender {
         let (answer, connection) = loop {
             let connection = self.pool.take(url).await;
             let mut connection = connection.map_err(|error| describe(&*error))?;
+            // The lease of this node may have ended since: nothing leaves unless it goes on. Of that the
+            // target knows nothing.
+            let target = delivery.target.take();
+            while !delivery.attempt.may_start() {
+                tokio::time::sleep(LEASE_LOOK).await;
+            }
+            delivery.target = target;
             // Receivers compare this time with their own clock, so it is one by the wall clock.
             let wall = self.clock.timestamp().saturating_since(Timestamp::EPOCH);
             let late = delivery.sends(self.clock.now());
@@ -469,7 +478,119 @@ fn tls_detail(error: &rustls::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use countwheel_durable::store::{
+        Change, DuePage, DueScan, Filter, Lease, MemoryStore, Ownership, Page, QueueCounts, Shard,
+        Store, StoreError,
+    };
+    use countwheel_durable::{Config, Record, Settings, SettingsVersion, TimerName, Timers};
+    use countwheel_time::SystemClock;
+
     use super::*;
+
+    /// A store whose lease is over when it is told so.
+    struct Leased {
+        store: MemoryStore,
+        is_over: Arc<AtomicBool>,
+    }
+
+    impl Store for Leased {
+        fn acquire(&self, shard: Shard) -> Result<Ownership, StoreError> {
+            self.store.acquire(shard)
+        }
+
+        fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
+            self.store.commit(lease, changes)
+        }
+
+        fn get(&self, shard: Shard, name: &TimerName) -> Result<Option<Record>, StoreError> {
+            self.store.get(shard, name)
+        }
+
+        fn may_start(&self, _: Lease) -> bool {
+            !self.is_over.load(Ordering::SeqCst)
+        }
+
+        fn due(&self, shard: Shard, scan: &DueScan<'_>) -> Result<DuePage, StoreError> {
+            self.store.due(shard, scan)
+        }
+
+        fn list(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+            self.store.list(shard, filter)
+        }
+
+        fn counts(&self, shard: Shard) -> Result<Vec<QueueCounts>, StoreError> {
+            self.store.counts(shard)
+        }
+
+        fn settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+            self.store.settings(after)
+        }
+    }
+
+    /// The lease ends once the attempt has been handed over.
+    struct Ending {
+        handler: HttpHandler,
+        is_over: Arc<AtomicBool>,
+    }
+
+    impl Handler for Ending {
+        fn start(&self, attempt: Attempt, done: Completion) {
+            self.is_over.store(true, Ordering::SeqCst);
+            self.handler.start(attempt, done);
+        }
+    }
+
+    #[test]
+    fn nothing_leaves_after_the_lease_and_goes_on_with_it() {
+        let receiver = TcpListener::bind("127.0.0.1:0").expect("an address");
+        let address = receiver.local_addr().expect("an address");
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let clock = Arc::new(SystemClock::new());
+        let handle = runtime.handle().clone();
+        let handler = HttpHandler::new(handle, Targets::any(), Arc::<SystemClock>::clone(&clock));
+        let is_over = Arc::<AtomicBool>::default();
+        let store = Leased {
+            store: MemoryStore::new(7),
+            is_over: Arc::clone(&is_over),
+        };
+        let ending = Ending {
+            handler,
+            is_over: Arc::clone(&is_over),
+        };
+        let timers = Timers::open(store, ending, clock, Config::default()).expect("it opens");
+        let job = Job {
+            url: format!("http://{address}/"),
+            headers: Vec::new(),
+            content_type: None,
+            body: Vec::new(),
+            timeout: Duration::from_secs(20),
+        };
+        timers
+            .set("orders/a", Duration::ZERO, job.encode())
+            .expect("it is set");
+        // The connection is made, and nothing comes over it.
+        let (mut stream, _) = receiver.accept().expect("a connection");
+        let mut head = [0; 2_048];
+        let within = |span| stream.set_read_timeout(Some(span)).expect("a span");
+        within(Duration::from_millis(200));
+        let nothing = (&stream).read(&mut head).expect_err("the lease is over");
+        assert!(matches!(
+            nothing.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+        ));
+        // Nobody took the shard.
+        is_over.store(false, Ordering::SeqCst);
+        within(Duration::from_secs(20));
+        let length = (&stream).read(&mut head).expect("a request");
+        assert!(head[..length].starts_with(b"POST / HTTP/1.1"));
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            .expect("it listens");
+    }
 
     #[test]
     fn a_url_is_absolute_http_without_a_user() {

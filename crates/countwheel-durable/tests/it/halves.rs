@@ -12,7 +12,7 @@ use countwheel_durable::store::{
 use countwheel_durable::{
     Attempt, Config, Due, Effect, Engine, Event, Outcome, Precondition, Record, Request, Response,
     RetryPolicy, SetOptions, Settings, SettingsVersion, State, Ticket, TimerError, TimerName,
-    Verdict,
+    Timers, Verdict, inline,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -27,10 +27,21 @@ struct Far {
     in_bulk: AtomicBool,
     /// The next calls that are not available, by name.
     unavailable: Mutex<VecDeque<&'static str>>,
-    lease_ended: AtomicBool,
+    lease_ended: Arc<AtomicBool>,
 }
 
 impl Far {
+    fn new(in_bulk: bool) -> Self {
+        Self {
+            store: MemoryStore::new(7),
+            single: AtomicU64::new(0),
+            many: AtomicU64::new(0),
+            in_bulk: AtomicBool::new(in_bulk),
+            unavailable: Mutex::default(),
+            lease_ended: Arc::default(),
+        }
+    }
+
     fn call(&self, name: &str) -> Result<(), StoreError> {
         let mut next = self.unavailable.lock().unwrap();
         if next.front() == Some(&name) {
@@ -98,6 +109,28 @@ impl Store for Far {
     }
 }
 
+#[test]
+fn an_attempt_knows_when_its_lease_is_over() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_micros(
+        1_772_366_400_000_000,
+    )));
+    let store = Far::new(false);
+    let lease_ended = Arc::clone(&store.lease_ended);
+    let (send, attempts) = std::sync::mpsc::channel();
+    let handler = inline(move |attempt| send.send(attempt.clone()).unwrap());
+    let timers = Timers::open(store, handler, clock, Config::default()).unwrap();
+    timers.set("orders/a", Duration::ZERO, "").unwrap();
+    let attempt = attempts.recv().unwrap();
+    assert!(attempt.may_start());
+    lease_ended.store(true, Ordering::SeqCst);
+    assert!(!attempt.may_start());
+    // Nobody took the shard.
+    lease_ended.store(false, Ordering::SeqCst);
+    assert!(attempt.may_start());
+    drop(timers);
+    assert!(!attempt.may_start());
+}
+
 struct Bench {
     clock: ManualClock,
     store: Arc<Far>,
@@ -108,14 +141,7 @@ struct Bench {
 impl Bench {
     fn new(in_bulk: bool) -> Self {
         let clock = ManualClock::at(Timestamp::from_micros(1_772_366_400_000_000));
-        let store = Arc::new(Far {
-            store: MemoryStore::new(7),
-            single: AtomicU64::new(0),
-            many: AtomicU64::new(0),
-            in_bulk: AtomicBool::new(in_bulk),
-            unavailable: Mutex::default(),
-            lease_ended: AtomicBool::new(false),
-        });
+        let store = Arc::new(Far::new(in_bulk));
         let engine = open(&store, &clock);
         Self {
             clock,
