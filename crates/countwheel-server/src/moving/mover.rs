@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const WITHIN: Duration = Duration::from_millis(500);
 /// So often it is looked whether nodes have the shards.
 const TAKING_LOOKS: u32 = 200;
-/// What there is to say of a move that is decided until nodes work on all of it.
+/// What there is to say of a move that is over until nodes work on all of it.
 const NOT_TAKEN: &str =
     "the timers are in the database, and its nodes have not taken all shards yet";
 /// How long it may take to hear from the target that it decides, while requests are held.
@@ -253,7 +253,7 @@ impl Mover {
         }
     }
 
-    /// Waits until nodes have the shards, but not for ever. A request that waits here ends with this process; one
+    /// Waits until nodes have the shards, but not for ever, and says whether they have. A request that waits here ends with this process; one
     /// that a node holds would be done after that.
     fn wait_for_nodes(&mut self) -> bool {
         for _ in 0..TAKING_LOOKS {
