@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use countwheel_durable::{Due, Precondition, Revision};
+use countwheel_durable::{Due, Precondition, QueueName, Revision};
 use countwheel_time::{By, DurationTextError, Timestamp};
 
 use crate::time::{parse_time, read_time};
@@ -38,6 +38,12 @@ pub(crate) fn date(text: &str) -> Result<Timestamp, String> {
     parse_time(text)
         .or_else(|| parse_time(&format!("{text}T00:00:00Z")))
         .ok_or_else(|| format!("{text:?} is no date such as 2013-01-31"))
+}
+
+/// The name of a queue, as it is written.
+pub(crate) fn queue(text: &str) -> Result<String, String> {
+    let name = QueueName::new(text).map_err(|error| error.to_string())?;
+    Ok(name.to_string())
 }
 
 /// `name: value`.

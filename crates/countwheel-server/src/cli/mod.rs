@@ -1,7 +1,8 @@
 //! The commands that talk to a server: one file each.
 //!
 //! Exit codes: 0 done; 1 the server refused, or a watched timer is dead; 2 wrong usage, or
-//! no such timer; 3 the server cannot be reached; 124 a `watch` ran out of time.
+//! no such timer; 3 the server cannot be reached; 124 a `watch` ran out of time; 130 an `export`
+//! or `import` was interrupted.
 
 mod arguments;
 pub mod cluster;
@@ -106,7 +107,12 @@ pub fn run(command: Command) -> ExitCode {
         .enable_all()
         .build();
     let exit = match runtime {
-        Ok(runtime) => runtime.block_on(run_in(command, &mut terminal)),
+        Ok(runtime) => {
+            let exit = runtime.block_on(run_in(command, &mut terminal));
+            // A thread may wait for standard input, which need not end.
+            runtime.shutdown_background();
+            exit
+        }
         Err(error) => {
             // With standard error closed too, the exit code still says it.
             let _ = writeln!(terminal.err, "countwheel: cannot start: {error}");
@@ -188,6 +194,8 @@ pub enum Exit {
     Unreachable,
     /// A watch ran out of time.
     OutOfTime,
+    /// Ctrl-C ended it before it was done.
+    Interrupted,
 }
 
 impl Exit {
@@ -200,6 +208,7 @@ impl Exit {
             Self::NotFound => 2,
             Self::Unreachable => 3,
             Self::OutOfTime => 124,
+            Self::Interrupted => 130,
         }
     }
 }
@@ -226,6 +235,9 @@ enum Failure {
         source: ClientError,
         set: u64,
     },
+    /// By Ctrl-C.
+    #[error("interrupted: {0}")]
+    Interrupted(String),
     #[error("{path}: {}", reason(source))]
     File { path: String, source: io::Error },
     #[error("cannot write: {source}; at least {lost} timers that were removed are lost")]
@@ -242,6 +254,14 @@ enum Failure {
     Export(io::Error),
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
+}
+
+/// Returns once Ctrl-C is pressed.
+async fn interrupted() {
+    // Without a way to hear of it, nobody can stop us so.
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// How many timers of an import are there, if it stops.
@@ -274,6 +294,7 @@ impl Failure {
             | Self::NoOutput
             | Self::NoExport
             | Self::Export(_) => Exit::Refused,
+            Self::Interrupted(_) => Exit::Interrupted,
         }
     }
 }

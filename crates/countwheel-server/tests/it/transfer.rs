@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 
 use countwheel_server::time::parse_time;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::support::{Client, Directory, Server, program, wait_for_state};
+use crate::support::{Client, Directory, Server, pause, program, wait_for_state};
 
 fn run(server: &Server, arguments: &[&str], input: &str) -> Output {
     let url = format!("http://{}", server.address);
@@ -145,6 +146,11 @@ fn set(client: &mut Client, queue: &str, key: &str, body: &str) {
     let key: String = key.bytes().map(|byte| format!("%{byte:02x}")).collect();
     let path = format!("/v1/queues/{queue}/timers/{key}");
     client.json("PUT", &path, body).expect(201);
+}
+
+/// As Ctrl-C does.
+fn interrupt(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::INT).unwrap();
 }
 
 fn service() -> (Directory, Server) {
@@ -370,4 +376,72 @@ fn an_export_that_nobody_reads_is_a_failure() {
         err.contains("the export is not whole") && err.contains("status 1"),
         "{err}"
     );
+}
+
+/// What it waits for, be it the next line of a pipe or a server that takes nothing, does not keep it.
+#[test]
+fn an_interrupted_import_says_what_it_did_and_an_export_leaves_no_file() {
+    let (directory, server) = service();
+    let mut client = server.client();
+    let line = |key: &str| {
+        format!(
+            r#"{{"queue":"default","key":"{key}","state":"pending","at":"{FAR}","target":{{"url":"http://127.0.0.1:9/"}}}}"#
+        )
+    };
+    let head =
+        r#"{"exported":"2026-03-01T12:00:00.000000Z","format":"countwheel-timers","version":1}"#;
+    let url = format!("http://{}", server.address);
+    let piped = |arguments: &[&str], url: &str| {
+        let mut command = program();
+        command.args(arguments).env("COUNTWHEEL_SERVER", url);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut import = piped(&["import"], &url);
+    let mut stdin = import.stdin.take().unwrap();
+    write!(stdin, "{head}\n{}\n{}\n", line("a"), line("b")).unwrap();
+    for key in ["a", "b"] {
+        let path = format!("/v1/queues/default/timers/{key}");
+        while client.get(&path).status == 404 {
+            pause();
+        }
+    }
+    interrupt(&import);
+    let (out, err, code) = told(&import.wait_with_output().unwrap());
+    assert_eq!(code, Some(130), "{err}");
+    assert!(out.is_empty(), "{out}");
+    assert!(err.contains("interrupted: 2 timers were imported"), "{err}");
+    drop(stdin);
+
+    // A server that accepts and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let file = directory.0.join("timers.jsonl");
+    let arguments = [
+        "export",
+        "--queue",
+        "default",
+        "--output",
+        file.to_str().unwrap(),
+    ];
+    let export = piped(&arguments, &url);
+    let asked = silent.accept().unwrap();
+    interrupt(&export);
+    let (_, err, code) = told(&export.wait_with_output().unwrap());
+    assert_eq!(code, Some(130), "{err}");
+    assert!(err.contains("interrupted: nothing was exported"), "{err}");
+    let left = std::fs::read_dir(&directory.0).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["data"]);
+    drop(asked);
+}
+
+#[test]
+fn a_queue_that_has_no_such_name_is_wrong_usage() {
+    let (_directory, server) = service();
+    for arguments in [["export", "--queue", "a/b"], ["import", "--queue", ""]] {
+        let (_, err, code) = told(&run(&server, &arguments, ""));
+        assert_eq!(code, Some(2), "{arguments:?}: {err}");
+        assert!(err.contains("--queue"), "{err}");
+    }
 }

@@ -15,7 +15,7 @@ use super::run::{Observer, Progress, Replay, ReplayError};
 use crate::cli::arguments::date;
 use crate::cli::connection::Connection;
 use crate::cli::retry::Retry;
-use crate::cli::{Exit, Failure, Terminal, text};
+use crate::cli::{Exit, Failure, Terminal, interrupted, text};
 use crate::client::ClientError;
 use crate::trace::{Entry, TraceError, TraceFile, TraceReader, in_order};
 
@@ -113,13 +113,7 @@ impl ReplayFile {
         });
         let operations = read_ahead(Planner::new(entries, self.speed, start))
             .map_err(|error| Failure::Usage(format!("cannot read the trace: {error}")))?;
-        let stop = async {
-            // Without a way to hear of it, nobody can stop us so.
-            if tokio::signal::ctrl_c().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        let run = replay.run(operations, clock, &mut console, stop);
+        let run = replay.run(operations, clock, &mut console, interrupted());
         let report = run.await.map_err(|error| match error {
             ReplayError::Operations(error) => self.unreadable(error),
             other => Failure::Usage(other.to_string()),

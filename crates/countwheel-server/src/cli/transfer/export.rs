@@ -10,8 +10,9 @@ use countwheel_durable::StateKind;
 use countwheel_time::{Clock, Instant};
 
 use super::line;
+use crate::cli::arguments::queue;
 use crate::cli::connection::Service;
-use crate::cli::{Exit, Failure, Terminal, text};
+use crate::cli::{Exit, Failure, Terminal, interrupted, text};
 use crate::client::{Client, ClientError};
 
 /// So often progress is told.
@@ -21,7 +22,7 @@ pub(super) const TELL_EVERY: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, clap::Args)]
 pub struct Export {
     /// Only this queue; may be given more than once
-    #[arg(long = "queue", value_name = "QUEUE")]
+    #[arg(long = "queue", value_name = "QUEUE", value_parser = queue)]
     queues: Vec<String>,
     /// Also timers that are done
     #[arg(long)]
@@ -133,7 +134,12 @@ impl Export {
                 let mut output = Output::create(path).map_err(failed)?;
                 let file = Some(&mut output.file);
                 let done = self.write(&client, &queues, file, &mut written, terminal);
-                match done.await {
+                let done = tokio::select! {
+                    biased;
+                    () = interrupted() => Err(Failure::Interrupted("nothing was exported".to_owned())),
+                    done = done => done,
+                };
+                match done {
                     Err(Failure::Output(source)) => return Err(failed(source)),
                     done => done?,
                 }

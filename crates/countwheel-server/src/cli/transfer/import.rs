@@ -15,9 +15,10 @@ use tokio::task::JoinSet;
 
 use super::export::TELL_EVERY;
 use super::line::{Imported, LineError, Lines};
+use crate::cli::arguments::queue;
 use crate::cli::connection::Service;
 use crate::cli::follow;
-use crate::cli::{Exit, Failure, Terminal, text};
+use crate::cli::{Exit, Failure, Terminal, imported, interrupted, text};
 use crate::client::{Client, ClientError};
 
 /// How many lines are read ahead.
@@ -39,7 +40,7 @@ pub struct Import {
     #[arg(long, value_enum, default_value_t = Existing::Fail)]
     existing: Existing,
     /// Only this queue; may be given more than once
-    #[arg(long = "queue", value_name = "QUEUE")]
+    #[arg(long = "queue", value_name = "QUEUE", value_parser = queue)]
     queues: Vec<String>,
     /// Also set timers that were dead: they are due at once
     #[arg(long)]
@@ -110,6 +111,8 @@ enum Asked {
 enum Stop {
     Line(LineError),
     Refused(u64, ClientError),
+    /// Wherever it is in the file.
+    Interrupted,
 }
 
 impl Stop {
@@ -117,6 +120,7 @@ impl Stop {
         match self {
             Self::Line(error) => error.line(),
             Self::Refused(line, _) => *line,
+            Self::Interrupted => 0,
         }
     }
 }
@@ -134,6 +138,8 @@ struct Work<'a> {
     left_out: Vec<String>,
     /// The first line in the file at which it stops.
     stop: Option<Stop>,
+    /// When progress was told last.
+    told: Instant,
 }
 
 impl Import {
@@ -160,26 +166,25 @@ impl Import {
             counts: Counts::default(),
             left_out: Vec::new(),
             stop: None,
+            told: terminal.clock.now(),
         };
-        let mut told = terminal.clock.now();
-        while work.stop.is_none()
-            && let Some(line) = lines.recv().await
-        {
-            match line {
-                Ok(timer) => work.take(timer).await,
-                Err(error) if self.skip_bad && !error.is_for_all() => work.leave_out(&error),
-                Err(error) => work.stop_at(Stop::Line(error)),
-            }
-            work.tell(&mut told, terminal)?;
+        tokio::select! {
+            biased;
+            () = interrupted() => work.stop_at(Stop::Interrupted),
+            done = work.work(&mut lines, terminal) => done?,
         }
-        while work.settle().await {
-            work.tell(&mut told, terminal)?;
+        // What is under way may be done, and then counts. It is waited for, unless somebody insists.
+        tokio::select! {
+            biased;
+            () = interrupted() => {}
+            done = work.finish(terminal) => done?,
         }
         let (counts, stop) = (work.counts, work.stop.take());
         if let Some(stop) = stop {
             let set = counts.set;
             let name = name.to_owned();
             return Err(match stop {
+                Stop::Interrupted => Failure::Interrupted(imported(set)),
                 Stop::Line(source) => Failure::Line {
                     path: name,
                     source,
@@ -240,6 +245,33 @@ impl Import {
 }
 
 impl Work<'_> {
+    /// Sets what the lines say, until there are no more, or one stops it.
+    async fn work(
+        &mut self,
+        lines: &mut mpsc::Receiver<Result<Imported, LineError>>,
+        terminal: &mut Terminal<'_>,
+    ) -> io::Result<()> {
+        while self.stop.is_none()
+            && let Some(line) = lines.recv().await
+        {
+            match line {
+                Ok(timer) => self.take(timer).await,
+                Err(error) if self.import.skip_bad && !error.is_for_all() => self.leave_out(&error),
+                Err(error) => self.stop_at(Stop::Line(error)),
+            }
+            self.tell(terminal)?;
+        }
+        self.finish(terminal).await
+    }
+
+    /// Waits for all that is under way.
+    async fn finish(&mut self, terminal: &mut Terminal<'_>) -> io::Result<()> {
+        while self.settle().await {
+            self.tell(terminal)?;
+        }
+        Ok(())
+    }
+
     /// Begins to set a timer, once there is a place.
     async fn take(&mut self, timer: Imported) {
         let import = self.import;
@@ -320,15 +352,15 @@ impl Work<'_> {
         }
     }
 
-    fn tell(&mut self, told: &mut Instant, terminal: &mut Terminal<'_>) -> io::Result<()> {
+    fn tell(&mut self, terminal: &mut Terminal<'_>) -> io::Result<()> {
         for line in self.left_out.drain(..) {
             writeln!(terminal.err, "{line}")?;
         }
         let now = terminal.clock.now();
-        if now.saturating_since(*told) < TELL_EVERY {
+        if now.saturating_since(self.told) < TELL_EVERY {
             return Ok(());
         }
-        *told = now;
+        self.told = now;
         let set = self.counts.set;
         writeln!(terminal.err, "{set} timers imported, and more to come")
     }
