@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use crate::census::{self, COUNTED_WITHIN, Census};
 use crate::convert::is_elsewhere;
 use crate::counts::Counts;
-use crate::frame::{Encoded, FRAME_MAX, HEAD_MAX};
+use crate::frame::{self, Encoded, FRAME_MAX, FrameError, HEAD_MAX};
 use crate::outbox::{Job, Limits, Outbox, Room, Tell, Waiter};
 use crate::planted::planted;
 use crate::wire::REQUESTS_MAX;
@@ -31,6 +31,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// A peer that nothing was asked of for so long is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
+const BROKEN: &str = "the connection to the owner of the shard broke before it had answered";
 const NO_ANSWER: &str = "the owner of the shard did not answer in time";
 const STOPPED: &str = "this node stopped before the owner of the shard had answered";
 
@@ -39,6 +40,7 @@ const STOPPED: &str = "this node stopped before the owner of the shard had answe
 /// It has a thread of its own. Dropped, it [stops](Self::stop).
 pub struct Forwarder {
     pub(crate) inner: Arc<Inner>,
+    pub(crate) handle: Handle,
     runtime: Option<Runtime>,
 }
 
@@ -48,8 +50,9 @@ pub(crate) struct Inner {
     pub(crate) here: Arc<dyn Here>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counts: Counts,
-    pub(crate) handle: Handle,
-    peers: Mutex<HashMap<NodeId, Arc<Peer>>>,
+    /// What calls the peers. Without it, somebody else carries the frames.
+    pub(crate) handle: Option<Handle>,
+    peers: Mutex<BTreeMap<NodeId, Arc<Peer>>>,
     held: Mutex<Held>,
     /// The version of the map at the last look.
     seen: AtomicU64,
@@ -107,7 +110,8 @@ impl Forwarder {
             .enable_all()
             .build()
             .map_err(|source| PeersError::Thread { source })?;
-        let inner = Inner::new(config, owners, here, clock, runtime.handle().clone());
+        let handle = runtime.handle().clone();
+        let inner = Inner::new(config, owners, here, clock, Some(handle.clone()));
         let looking = Arc::clone(&inner);
         runtime.spawn(async move {
             loop {
@@ -120,6 +124,7 @@ impl Forwarder {
         });
         Ok(Arc::new(Self {
             inner,
+            handle,
             runtime: Some(runtime),
         }))
     }
@@ -133,7 +138,7 @@ impl Forwarder {
     /// The peers that were called for so long in vain, with their addresses.
     #[must_use]
     pub fn unreachable(&self, since: Duration) -> BTreeMap<NodeId, String> {
-        let now = self.inner.clock.now();
+        let now = self.inner.clock.boot();
         let is_failing = |peer: &Arc<Peer>| {
             let failing = *peer.failing.lock();
             failing.is_some_and(|at| now.saturating_since(at) >= since)
@@ -197,7 +202,7 @@ impl Inner {
         owners: Arc<dyn Owners>,
         here: Arc<dyn Here>,
         clock: Arc<dyn Clock>,
-        handle: Handle,
+        handle: Option<Handle>,
     ) -> Arc<Self> {
         Arc::new(Self {
             config,
@@ -242,7 +247,7 @@ impl Inner {
         self.dispatch(Job {
             shard,
             what,
-            deadline: self.clock.now() + self.config.answer_within,
+            deadline: self.clock.boot() + self.config.answer_within,
             hops: 0,
             waiter: Waiter::Here(Box::new(asked)),
         });
@@ -264,7 +269,7 @@ impl Inner {
         }
         match self.way(shard) {
             Some(way) if way.owner != self.me() && way.owner != from => {
-                let now = self.clock.now();
+                let now = self.clock.boot();
                 let job = Job {
                     shard,
                     what,
@@ -307,8 +312,8 @@ impl Inner {
         if self.is_stopped.load(Ordering::Acquire) {
             self.stop();
         }
-        let deadline = self.clock.now() + COUNTED_WITHIN;
-        let left = || deadline.saturating_since(self.clock.now());
+        let deadline = self.clock.boot() + COUNTED_WITHIN;
+        let left = || deadline.saturating_since(self.clock.boot());
         let mut counted = BTreeMap::new();
         while let Ok((id, told)) = told.recv_timeout(left()) {
             if let Some((_, shards)) = asked.get(&id) {
@@ -367,7 +372,7 @@ impl Inner {
 
     /// The peer of that id, called from now on.
     fn peer(self: &Arc<Self>, id: NodeId, address: String) -> Arc<Peer> {
-        let now = self.clock.now();
+        let now = self.clock.boot();
         let mut peers = self.peers.lock();
         if let Some(peer) = peers.get(&id) {
             *peer.used.lock() = now;
@@ -390,14 +395,15 @@ impl Inner {
         });
         peers.insert(id, Arc::clone(&peer));
         drop(peers);
-        self.handle
-            .spawn(link::run(Arc::clone(self), Arc::clone(&peer)));
+        if let Some(handle) = &self.handle {
+            handle.spawn(link::run(Arc::clone(self), Arc::clone(&peer)));
+        }
         peer
     }
 
     /// Keeps a question of which it is certain that nothing was done, until it is tried again.
     pub(crate) fn hold(self: &Arc<Self>, job: Job) {
-        let now = self.clock.now();
+        let now = self.clock.boot();
         let is_over = job.deadline <= now && !planted!(PeersDeadlineIgnored);
         if !job.may_be_held() || is_over || self.is_stopped.load(Ordering::Acquire) {
             return self.not_done(job);
@@ -423,7 +429,7 @@ impl Inner {
     /// Looks at what waits: what is overdue ends, what was held is tried again, and what waits for a peer
     /// that is no owner any more goes to the one who is.
     pub(crate) fn look(self: &Arc<Self>) {
-        let now = self.clock.now();
+        let now = self.clock.boot();
         let (mut again, mut over) = (Vec::new(), Vec::new());
         {
             let mut held = self.held.lock();
@@ -487,6 +493,31 @@ impl Inner {
         self.here.ask(shard, asked);
     }
 
+    /// Takes the answers of a frame. Says how many there are.
+    pub(crate) fn take_answers(
+        self: &Arc<Self>,
+        peer: &Peer,
+        frame: &[u8],
+    ) -> Result<usize, FrameError> {
+        let answers = frame::read_answers(frame)?;
+        let count = answers.len();
+        for answer in answers {
+            let job = peer.outbox.lock().answered(answer.id);
+            match (job, answer.body.answer()) {
+                (Some(job), Some(answer)) => job.answer(answer),
+                (Some(job), None) => self.hold(job),
+                (None, _) => self.counts.late.add(1),
+            }
+        }
+        Ok(count)
+    }
+
+    /// The connection to a peer is gone: what was sent has no answer any more.
+    pub(crate) fn broken(&self, peer: &Peer) {
+        let sent = peer.outbox.lock().broken();
+        sent.into_iter().for_each(|job| self.unknown(job, BROKEN));
+    }
+
     pub(crate) fn not_done(&self, job: Job) {
         if job.may_be_held() {
             self.counts.unavailable.add(1);
@@ -499,7 +530,7 @@ impl Inner {
         job.unknown(reason);
     }
 
-    fn all(&self) -> Vec<Arc<Peer>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Peer>> {
         self.peers.lock().values().cloned().collect()
     }
 

@@ -72,6 +72,8 @@ mod link;
 mod outbox;
 mod planted;
 mod server;
+#[cfg(feature = "testing")]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod tls;

@@ -25,8 +25,6 @@ const SIGNS: u32 = 5;
 /// Between two calls: grows, with a part left to chance, so that peers do not call together.
 const CALL_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-const BROKEN: &str = "the connection to the owner of the shard broke before it had answered";
-
 /// What frames go over.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -115,13 +113,12 @@ pub(crate) async fn run(inner: Arc<Inner>, peer: Arc<Peer>) {
                 peer.census.lock().broken();
                 // A silent peer may do it yet, when it goes on: that is unknown at the deadline.
                 if refused.reason != CloseReason::Silent {
-                    let sent = peer.outbox.lock().broken();
-                    sent.into_iter().for_each(|job| inner.unknown(job, BROKEN));
+                    inner.broken(&peer);
                 }
                 refused
             }
             Err(refused) => {
-                let now = inner.clock.now();
+                let now = inner.clock.boot();
                 peer.failing.lock().get_or_insert(now);
                 refused
             }
@@ -235,7 +232,7 @@ async fn send_asks(
         let map = inner.owners.version();
         let gathered = match is_leaving {
             true => None,
-            false => peer.outbox.lock().gather(inner.clock.now(), map),
+            false => peer.outbox.lock().gather(inner.clock.boot(), map),
         };
         if let Some((frame, asks)) = gathered {
             inner.counts.frames_sent.add(1);
@@ -276,17 +273,8 @@ async fn take_answers(
             }
             continue;
         }
-        let answers = frame::read_answers(&frame)?;
-        if !answers.is_empty() {
+        if inner.take_answers(peer, &frame)? > 0 {
             inner.counts.frames_received.add(1);
-        }
-        for answer in answers {
-            let job = peer.outbox.lock().answered(answer.id);
-            match (job, answer.body.answer()) {
-                (Some(job), Some(answer)) => job.answer(answer),
-                (Some(job), None) => inner.hold(job),
-                (None, _) => inner.counts.late.add(1),
-            }
         }
         if is_leaving.load(Ordering::Acquire) {
             // It may have been the last one.

@@ -50,6 +50,8 @@ bugs! {
     PeersSilentStay,
     /// What comes to the outbox of an owner that was replaced meanwhile stays there.
     PeersOldWay,
+    /// A question that came before a long stop of this process is done after it.
+    PeersOldFrames,
 }
 
 #[cfg(feature = "planted-bugs")]

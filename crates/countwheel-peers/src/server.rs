@@ -12,9 +12,11 @@ use std::time::Duration;
 use countwheel_cluster::NodeId;
 use countwheel_durable::store::Shard;
 use countwheel_durable::{BatchError, Response};
+use countwheel_time::Instant;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
@@ -65,17 +67,24 @@ impl PeerServer {
         let listener = StdListener::bind(address).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let bound = listener.local_addr().map_err(refused)?;
-        let _entered = inner.handle.enter();
+        let handle = forwarder.handle.clone();
+        let _entered = handle.enter();
         let listener = TcpListener::from_std(listener).map_err(refused)?;
         let (stop, stopped) = watch::channel(false);
         let (ending, ended) = blocking::channel();
-        let handle = inner.handle.clone();
         let strangers = Arc::new(Strangers {
             next: AtomicU64::new(0),
             waiting: Mutex::default(),
             stay: planted!(PeersSilentStay),
         });
-        handle.spawn(accept(inner, listener, strangers, stopped, ending));
+        handle.spawn(accept(
+            inner,
+            handle.clone(),
+            listener,
+            strangers,
+            stopped,
+            ending,
+        ));
         Ok(Self {
             address: bound,
             stop,
@@ -121,6 +130,7 @@ async fn told(stopped: &mut watch::Receiver<bool>) {
 
 async fn accept(
     inner: Arc<Inner>,
+    handle: Handle,
     listener: TcpListener,
     strangers: Arc<Strangers>,
     mut stopped: watch::Receiver<bool>,
@@ -161,7 +171,7 @@ async fn accept(
             stranger: strangers.add(),
         };
         let ending = ending.clone();
-        inner.handle.spawn(async move {
+        handle.spawn(async move {
             let inner = Arc::clone(&connection.inner);
             if let Err(refused) = connection.run(stream).await {
                 inner.counts.close(refused.reason);
@@ -232,6 +242,13 @@ pub(crate) struct Leaving {
     bytes: Vec<u8>,
     responses: usize,
     rooms: Vec<Arc<OwnedSemaphorePermit>>,
+}
+
+#[cfg(feature = "testing")]
+impl Leaving {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// What goes out: also an empty frame that says that this node is here, once however often it was asked.
@@ -366,13 +383,9 @@ impl Asked {
         let mut before = self.inner.clock.boot();
         loop {
             let frame = link::read(&mut from, 2 * self.inner.config.silence).await?;
-            // A sign of life comes each second. After a pause of this process it is not known how old a
-            // frame is, and whether anybody waits for it still.
-            let now = self.inner.clock.boot();
-            if now - before > self.inner.config.silence {
+            if self.was_stopped(&mut before) {
                 return Err(Refused::new(CloseReason::Silent, "this node was stopped"));
             }
-            before = now;
             let bytes = u32::try_from(frame.len()).unwrap_or(BYTES_MAX);
             if let Some(ask) = frame::read_ask_counts(&frame)? {
                 self.inner.counts.frames_received.add(1);
@@ -401,10 +414,21 @@ impl Asked {
         }
     }
 
+    /// Whether this process was stopped since `before`, which becomes now. A sign of life comes each second.
+    /// After a pause it is not known how old a frame is, and whether anybody waits for it still.
+    pub(crate) fn was_stopped(&self, before: &mut Instant) -> bool {
+        let now = self.inner.clock.boot();
+        let silent = now.saturating_since(std::mem::replace(before, now));
+        silent > self.inner.config.silence && !planted!(PeersOldFrames)
+    }
+
     /// Counts on a thread that may block.
     fn count(&self, ask: AskCounts, room: Arc<OwnedSemaphorePermit>) {
+        let Some(handle) = &self.inner.handle else {
+            return; // nobody is asked so without one
+        };
         let (here, going) = (Arc::clone(&self.inner.here), self.going.clone());
-        self.inner.handle.spawn_blocking(move || {
+        handle.spawn_blocking(move || {
             let shards: Vec<_> = ask.shards.into_iter().map(Shard).collect();
             let leaving = Leaving {
                 bytes: frame::counts(ask.id, &here.counts(&shards)),
@@ -438,7 +462,7 @@ impl Asked {
             Err(refused) => return reply.answer(&Err(refused)),
         };
         let left = Duration::from_millis(head.left_ms.into());
-        let deadline = inner.clock.now() + left;
+        let deadline = inner.clock.boot() + left;
         let (shard, from, hops) = (Shard(head.shard), self.from, head.hops);
         let onward = Arc::clone(inner);
         let asked = to_ask(requests, what.is_batch, move |answer| match answer {

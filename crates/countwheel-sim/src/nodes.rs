@@ -2,12 +2,16 @@
 //! shards of those that are gone and give away what is another's.
 //!
 //! Each node has its own machine, whose wall clock is far off and whose boot clock drifts, its own
-//! connections, and the control of the product. Nodes are killed, stopped and woken, cut off from the
+//! connections, and the control of the product. Clients ask any node, which sends on what it does not own:
+//! frames between nodes are late and held up, connections break, nothing comes through in one direction or in
+//! both, an answer comes twice. Nodes are killed, stopped and woken, cut off from the
 //! server, drained and restarted, and operators want shards on them; the server is away for three leases, fails over, and its clock is
 //! set. Nothing acknowledged is lost, no timer leaves early, no attempt leaves twice under the same
-//! number, and none leaves a node that was replaced. No shard is taken from a node that is well, whatever
+//! number, and none leaves a node that was replaced. What a client was told is not done was not done, and
+//! nothing is done long after its deadline. No shard is taken from a node that is well, whatever
 //! the server does. Once everything works, every shard is at work within two leases and ten seconds,
-//! and in the end each node has its share, or what operators want it to have, and nothing moves.
+//! and in the end each node has its share, or what operators want it to have, nothing moves, and every node
+//! answers for every shard.
 //!
 //! ```
 //! use countwheel_sim::nodes::{self, Options};
@@ -17,6 +21,7 @@
 //! ```
 
 mod clients;
+mod network;
 mod process;
 mod trouble;
 
@@ -33,7 +38,8 @@ use countwheel_postgres::testing::{SimulatedFaults, SimulatedPostgres};
 use countwheel_time::{Clock, ManualClock, Timestamp};
 use parking_lot::Mutex;
 
-use self::clients::Timer;
+use self::clients::{Answer, Timer};
+use self::network::Network;
 use self::process::Process;
 use crate::failure::{Failure, Log};
 use crate::random::Random;
@@ -117,6 +123,16 @@ pub struct Report {
     pub drained: u64,
     /// Wishes of operators that were written down.
     pub wishes: u64,
+    /// Connections between nodes that came to be.
+    pub calls: u64,
+    /// Of these, such that broke with a process, or by themselves.
+    pub broken: u64,
+    /// Frames of questions from node to node.
+    pub frames: u64,
+    /// Requests of which a client knows that they were not done.
+    pub not_done: u64,
+    /// Requests of which no client knows whether they were done.
+    pub unknown: u64,
     /// Statements that each fault of a server has struck.
     pub struck: SimulatedFaults,
     /// A hash over everything that happened, in order.
@@ -134,7 +150,7 @@ impl Report {
         self.trace = trace;
     }
 
-    fn counts(&mut self) -> [&mut u64; 23] {
+    fn counts(&mut self) -> [&mut u64; 28] {
         [
             &mut self.seeds,
             &mut self.looks,
@@ -159,6 +175,11 @@ impl Report {
             &mut self.failovers,
             &mut self.drained,
             &mut self.wishes,
+            &mut self.calls,
+            &mut self.broken,
+            &mut self.frames,
+            &mut self.not_done,
+            &mut self.unknown,
         ]
     }
 }
@@ -170,7 +191,8 @@ impl fmt::Display for Report {
             "{} seeds: {} looks, {} of them failed; {} timers acknowledged and done; {} attempts, {} of \
              them repeated; {} shards taken, {} of them overdue and {} given, {} refused; {} handed over; \
              {} schedulers ended by the registry, {} by a commit; {} nodes killed, {} left, {} paused, {} \
-             cut off, {} drained, {} joined again; {} wishes; {} stalls, {} clock steps, {} failovers",
+             cut off, {} drained, {} joined again; {} wishes; {} stalls, {} clock steps, {} failovers; {} frames over {} connections \
+             between nodes, {} of them broke; {} requests not done, {} unknown",
             self.seeds,
             self.looks,
             self.missed,
@@ -194,6 +216,11 @@ impl fmt::Display for Report {
             self.stalls,
             self.clock_steps,
             self.failovers,
+            self.frames,
+            self.calls,
+            self.broken,
+            self.not_done,
+            self.unknown,
         )
     }
 }
@@ -264,6 +291,11 @@ struct Plan {
     server: SimulatedFaults,
     /// For how long a commit is sent again.
     within: Duration,
+    /// How long a client waits, in microseconds.
+    answer_within: u64,
+    /// One in so many ticks.
+    breaks: u64,
+    peer_cuts: u64,
 }
 
 /// A machine of the cluster.
@@ -271,6 +303,8 @@ struct Machine {
     name: String,
     clock: ManualClock,
     process: Option<Process>,
+    /// Which start of a process runs, also while that does something.
+    born: Option<u128>,
     /// When the next process is started, if there is none.
     starts_at: u64,
     /// Until when nothing of it runs.
@@ -298,6 +332,11 @@ struct World {
     shown: u64,
     observer: PostgresStore,
     machines: Vec<Machine>,
+    network: Network,
+    /// Connections that broke, by the machine that had called, which has not noticed yet.
+    broken: BTreeSet<(usize, NodeId)>,
+    /// What clients have been told and not read.
+    told: Arc<Mutex<Vec<(usize, Answer)>>>,
     timers: Vec<Timer>,
     /// Attempts that have left, by timer and number.
     attempts: BTreeSet<(usize, u32)>,
@@ -310,6 +349,7 @@ struct World {
     clients: Random,
     receivers: Random,
     faults: Random,
+    network_draws: Random,
     seconds: u64,
     /// When something was wrong last.
     troubled: u64,
@@ -358,6 +398,9 @@ impl World {
             failing: *draw.pick(&[0, 20]),
             within: Duration::from_millis(*draw.pick(&[0, 300])),
             server,
+            answer_within: *draw.pick(&[2 * SECOND, 15 * SECOND]),
+            breaks: *draw.pick(&[0, 400, 40]),
+            peer_cuts: *draw.pick(&[0, 800, 100]),
         };
         let times = Arc::new(Mutex::new(Times::default()));
         let machines = draw.between(1, 5);
@@ -376,6 +419,7 @@ impl World {
                 name: format!("node-{}", machine % names),
                 clock,
                 process: None,
+                born: None,
                 starts_at: draw.below(5 * SECOND),
                 paused_until: 0,
                 cut_until: 0,
@@ -420,6 +464,9 @@ impl World {
             server_clock,
             observer,
             machines,
+            network: Network::default(),
+            broken: BTreeSet::new(),
+            told: Arc::default(),
             timers: Vec::new(),
             attempts: BTreeSet::new(),
             drained: BTreeSet::new(),
@@ -431,6 +478,7 @@ impl World {
             clients: Random::new(seed, "clients of nodes"),
             receivers: Random::new(seed, "receivers of nodes"),
             faults: Random::new(seed, "faults of nodes"),
+            network_draws: Random::new(seed, "network of nodes"),
             seconds: options.seconds,
             troubled: 0,
             vacant: None,
@@ -480,6 +528,7 @@ impl World {
             self.troubled = time;
         }
         if time < self.troubled + 2 * self.ttl() + 10 * SECOND {
+            self.vacant = None;
             return Ok(());
         }
         // Not each time, and not in the middle of a hand-over.
@@ -510,6 +559,7 @@ impl World {
             let machine = (first + machine) % self.machines.len();
             self.show_clock();
             self.go_on(machine)?;
+            self.hear()?;
         }
         Ok(())
     }
@@ -535,6 +585,7 @@ impl World {
         let time = self.time();
         self.stalled_until = 0;
         self.times.lock().asleep.clear();
+        self.network.cuts.clear();
         for machine in &mut self.machines {
             (machine.paused_until, machine.cut_until) = (0, 0);
             machine.starts_at = machine.starts_at.min(time);
@@ -558,16 +609,24 @@ impl World {
         if let Some(shard) = self.unowned() {
             return Err(format!("nobody works on {shard:?}"));
         }
+        self.come_to_an_end()?;
+        // Then every node has its share.
+        let bound = self.time() + 400 * SECOND;
+        self.tick_until(bound, |world| world.time() > world.moved + 80 * SECOND)?;
+        self.look_at_shares()?;
+        self.look_at_answers()?;
+        self.come_to_an_end()?;
+        self.look_at_timers()
+    }
+
+    /// Every timer does.
+    fn come_to_an_end(&mut self) -> Result<(), String> {
         let bound = self.time() + 300 * SECOND;
         while self.time() < bound && !self.have_ended()? {
             let soon = self.time() + SECOND;
             self.tick_until(soon, |_| false)?;
         }
-        self.look_at_timers()?;
-        // Then every node has its share.
-        let bound = self.time() + 400 * SECOND;
-        self.tick_until(bound, |world| world.time() > world.moved + 80 * SECOND)?;
-        self.look_at_shares()
+        Ok(())
     }
 
     fn tick_until(&mut self, bound: u64, done: impl Fn(&Self) -> bool) -> Result<(), String> {

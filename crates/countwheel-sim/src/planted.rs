@@ -6,6 +6,7 @@ use std::panic::catch_unwind;
 use countwheel_cluster::PlantedBug as InNodes;
 use countwheel_disk::PlantedBug as InDisk;
 use countwheel_durable::PlantedBug as InEngine;
+use countwheel_peers::PlantedBug as InPeers;
 use countwheel_postgres::PlantedBug as InPostgres;
 
 use crate::machine::{Kind, Machine};
@@ -28,6 +29,8 @@ pub enum PlantedBug {
     Postgres(InPostgres),
     /// Of the nodes of a cluster.
     Nodes(InNodes),
+    /// Of the ways between nodes.
+    Peers(InPeers),
 }
 
 impl PlantedBug {
@@ -67,6 +70,7 @@ impl fmt::Debug for PlantedBug {
             Self::Disk(bug) => bug.fmt(f),
             Self::Postgres(bug) => bug.fmt(f),
             Self::Nodes(bug) => bug.fmt(f),
+            Self::Peers(bug) => bug.fmt(f),
         }
     }
 }
@@ -78,6 +82,7 @@ pub fn plant(bug: Option<PlantedBug>) {
     countwheel_disk::plant(PlantedBug::named_in(InDisk::ALL, &name));
     countwheel_postgres::plant(PlantedBug::named_in(InPostgres::ALL, &name));
     countwheel_cluster::plant(PlantedBug::named_in(InNodes::ALL, &name));
+    countwheel_peers::plant(PlantedBug::named_in(InPeers::ALL, &name));
 }
 
 /// Those that show only where something cannot be read.
@@ -121,7 +126,16 @@ const IN_NODES: [PlantedBug; 8] = [
     PlantedBug::Nodes(InNodes::NodesClockKeepsStep),
 ];
 
-/// Those that have to be found there beside their own stage, and on which store.
+/// Those that a world of nodes has to find beside the tests of their own crate.
+pub const ALSO_IN_NODES: [PlantedBug; 5] = [
+    PlantedBug::Peers(InPeers::PeersAnswerOldest),
+    PlantedBug::Peers(InPeers::PeersSentTwice),
+    PlantedBug::Peers(InPeers::PeersUnknownIsNotDone),
+    PlantedBug::Peers(InPeers::PeersDeadlineIgnored),
+    PlantedBug::Peers(InPeers::PeersOldFrames),
+];
+
+/// Those that a world of shards has to find beside their own stage, and on which store.
 pub const ALSO_IN_SHARDS: [(PlantedBug, Option<Kind>); 4] = [
     (PlantedBug::Engine(InEngine::LineStartsAtWall), None),
     (PlantedBug::Engine(InEngine::ReadBelievedTwice), None),
@@ -183,7 +197,7 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     if IN_ROT.contains(&bug) {
         return "rot";
     }
-    if matches!(bug, PlantedBug::Nodes(_)) {
+    if matches!(bug, PlantedBug::Nodes(_) | PlantedBug::Peers(_)) {
         return "nodes";
     }
     if IN_SHARDS.contains(&bug) || matches!(bug, PlantedBug::Postgres(_)) {

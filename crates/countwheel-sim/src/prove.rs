@@ -547,6 +547,15 @@ fn mistakes(within: u64) -> Vec<Mistake> {
         });
     }
     #[cfg(feature = "planted-bugs")]
+    for bug in countwheel_sim::planted::ALSO_IN_NODES {
+        all.push(Mistake {
+            name: format!("{bug:?}"),
+            stage: "nodes",
+            seeds: within,
+            find: Box::new(move |seed| countwheel_sim::planted::find_in_nodes(bug, seed)),
+        });
+    }
+    #[cfg(feature = "planted-bugs")]
     for (bug, kind) in countwheel_sim::planted::ALSO_IN_SHARDS {
         all.push(Mistake {
             name: format!("{bug:?}, among shards"),

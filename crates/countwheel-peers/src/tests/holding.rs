@@ -10,10 +10,10 @@ use countwheel_durable::store::Shard;
 use countwheel_durable::{Asked, Request, Response, TimerError, TimerName, Was};
 use countwheel_time::{Clock, ManualClock};
 use parking_lot::Mutex;
-use tokio::runtime::Runtime;
 
 use crate::forwarder::Inner;
 use crate::frame::Encoded;
+use crate::server::Asked as Questions;
 use crate::{Here, Owners, PeersConfig};
 
 pub(super) const ME: NodeId = NodeId(1);
@@ -87,25 +87,19 @@ struct World {
     map: Arc<Map>,
     clock: Arc<ManualClock>,
     here: Arc<Mutex<Vec<Asked>>>,
-    /// Nothing runs on it: no peer is ever called.
-    _runtime: Runtime,
 }
 
 fn world(config: PeersConfig) -> World {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let runtime = runtime.unwrap();
     let (map, clock) = (Arc::new(Map::default()), Arc::new(ManualClock::new()));
     let here: Arc<Mutex<Vec<Asked>>> = Arc::default();
     let took = Arc::clone(&here);
     let timers = Answers(move |_, asked| took.lock().push(asked));
     let (owners, time) = (Arc::clone(&map), Arc::clone(&clock));
-    let handle = runtime.handle().clone();
     World {
-        inner: Inner::new(config, owners, Arc::new(timers), time, handle),
+        inner: Inner::new(config, owners, Arc::new(timers), time, None),
         map,
         clock,
         here,
-        _runtime: runtime,
     }
 }
 
@@ -132,6 +126,25 @@ impl World {
 
 fn is_not_done(answer: &Receiver<Answer>) -> bool {
     matches!(answer.try_recv(), Ok(Err(TimerError::ShardUnavailable { shard })) if shard == SHARD)
+}
+
+#[test]
+fn a_frame_that_may_be_old_ends_the_connection() {
+    what_came_before_a_stop_is_not_done();
+}
+
+/// How long a process was stopped nobody tells it but its clock.
+pub(super) fn what_came_before_a_stop_is_not_done() {
+    let world = World::new();
+    let (going, _leaving) = tokio::sync::mpsc::unbounded_channel();
+    let questions = Questions::new(Arc::clone(&world.inner), NodeId(2), going);
+    let mut before = world.clock.boot();
+    world.clock.advance(Duration::from_secs(5));
+    assert!(!questions.was_stopped(&mut before));
+    world.clock.suspend(Duration::from_micros(5_000_001));
+    assert!(questions.was_stopped(&mut before));
+    // The next connection begins anew.
+    assert!(!questions.was_stopped(&mut before));
 }
 
 #[test]

@@ -22,6 +22,7 @@ fn check_of(bug: PlantedBug) -> fn() {
             nodes::each_owner_counts_its_own
         }
         PlantedBug::PeersSilentStay => sockets::connections_that_say_nothing_keep_nobody_out,
+        PlantedBug::PeersOldFrames => holding::what_came_before_a_stop_is_not_done,
         PlantedBug::PeersOldWay => holding::what_comes_late_is_looked_at_again,
         PlantedBug::PeersExpiredIsDone => sockets::what_has_expired_is_not_done,
     }

@@ -2,18 +2,22 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use countwheel_cluster::{
     Action, ClusterClock, Control, Looked, Node, NodeId, Reason, Registry, Standing, View, Why,
 };
 use countwheel_durable::store::{Fence, Shard, Store, StoreError};
 use countwheel_durable::{
-    Attempt, Budget, Effect, Engine, Event, Outcome, Request, Ticket, Turn, Verdict,
+    Asked, Attempt, BatchError, Budget, Effect, Engine, Event, Outcome, Request, Ticket,
+    TimerError, Turn, Verdict,
 };
+use countwheel_peers::PeersConfig;
 use countwheel_postgres::testing::SimulatedPostgres;
 use countwheel_postgres::{PostgresRegistry, PostgresStore};
 use countwheel_time::Clock;
 
+use super::network::{Peers, SILENCE};
 use super::{SECOND, World};
 
 pub(super) struct Process {
@@ -26,6 +30,9 @@ pub(super) struct Process {
     view: View,
     actions: VecDeque<Action>,
     pub(super) owners: Vec<Owner>,
+    pub(super) peers: Peers,
+    /// What went elsewhere since the owner that had it here ended: with a deadline of its own.
+    pub(super) asked_again: Vec<Request>,
     pub(super) leaves_until: Option<u64>,
 }
 
@@ -36,17 +43,25 @@ pub(super) struct Owner {
     /// When it came here from another node.
     came: Option<u64>,
     engine: Engine,
-    pub(super) asked: Vec<(usize, Ticket, Request)>,
+    asked: Vec<Waiting>,
     within: Option<Within>,
     /// The attempts that it let out, and when each ends.
     running: Vec<(u64, Attempt)>,
     giving: Option<Giving>,
 }
 
+/// A request, and who waits for the answer.
+struct Waiting {
+    ticket: Ticket,
+    asked: Asked,
+    /// Whether a client of this node has asked, and not another node.
+    is_own: bool,
+}
+
 /// A turn between its halves.
 struct Within {
     turn: Turn,
-    asked: Vec<(usize, Ticket)>,
+    asked: Vec<Waiting>,
     committed: Option<Result<(), StoreError>>,
 }
 
@@ -82,6 +97,45 @@ impl Process {
         owners.map(|owner| (owner.shard, standing(owner))).collect()
     }
 
+    /// Takes what a client of this node asks, or another node.
+    pub(super) fn take_in(
+        &mut self,
+        shard: Shard,
+        asked: Asked,
+        is_own: bool,
+        next_ticket: &mut u64,
+    ) {
+        let mut owners = self.owners.iter_mut();
+        match owners.find(|owner| owner.shard == shard && owner.works()) {
+            Some(owner) => {
+                *next_ticket += 1;
+                owner.asked.push(Waiting {
+                    ticket: Ticket(*next_ticket),
+                    asked,
+                    is_own,
+                });
+            }
+            None if is_own => self.peers.peers.ask(shard, asked),
+            None => asked.refuse(TimerError::NotOwned { shard }),
+        }
+    }
+
+    /// The owner is none any more. What it has not begun goes elsewhere.
+    fn ends(&mut self, index: usize) -> Owner {
+        let mut owner = self.owners.remove(index);
+        for waiting in owner.asked.drain(..) {
+            let shard = owner.shard;
+            match waiting.is_own {
+                true => {
+                    self.asked_again.extend_from_slice(waiting.asked.requests());
+                    self.peers.peers.ask(shard, waiting.asked);
+                }
+                false => waiting.asked.refuse(TimerError::NotOwned { shard }),
+            }
+        }
+        owner
+    }
+
     fn owner_of(&self, shard: Shard) -> Option<usize> {
         self.owners.iter().position(|owner| owner.shard == shard)
     }
@@ -104,6 +158,7 @@ impl World {
         if it.paused_until > time {
             return Ok(());
         }
+        self.times.lock().asleep.remove(&machine);
         let faults = self.faults_of(machine);
         self.server.set_faults(faults);
         let Some(mut process) = self.machines[machine].process.take() else {
@@ -113,9 +168,15 @@ impl World {
             return Ok(());
         };
         let result = self.steps(machine, &mut process);
+        let now = self.time();
+        if now > time + self.ttl() / 2 {
+            // Something hung, and here nobody renews meanwhile.
+            self.machines.iter_mut().for_each(|it| it.unwell = now);
+        }
         match result {
             Ok(true) => self.machines[machine].process = Some(process),
             Ok(false) => {
+                self.machines[machine].born = None;
                 let pause = if self.healing { 0 } else { 10 * SECOND };
                 let starts_at = self.time() + self.faults.below(pause + 1);
                 self.machines[machine].starts_at = starts_at;
@@ -159,6 +220,14 @@ impl World {
         let mut control = Control::new(node.id, self.plan.config.clone(), self.order.draw());
         let actions = control.joined(node.id, looked, &view, &BTreeMap::new());
         self.drained.remove(&machine);
+        let config = PeersConfig {
+            answer_within: Duration::from_micros(self.plan.answer_within),
+            silence: Duration::from_micros(SILENCE),
+            ..PeersConfig::new(0, node.id)
+        };
+        let peers = Peers::new(config, Arc::clone(&clock) as Arc<dyn Clock>);
+        peers.learn(node.id, &view);
+        self.machines[machine].born = Some(self.starts);
         self.machines[machine].process = Some(Process {
             store: Arc::new(store),
             registry,
@@ -169,6 +238,8 @@ impl World {
             view,
             actions: actions.into(),
             owners: Vec::new(),
+            peers,
+            asked_again: Vec::new(),
             leaves_until: None,
         });
     }
@@ -178,6 +249,7 @@ impl World {
         if process.clock.boot() >= process.control.next_look() {
             self.look(machine, process)?;
         }
+        self.talk(machine, process)?;
         for _ in 0..2 {
             if let Some(action) = process.actions.pop_front() {
                 self.act(machine, process, action)?;
@@ -197,10 +269,9 @@ impl World {
         if let Some(until) = process.leaves_until
             && (!process.control.has_to_give() || self.time() >= until)
         {
-            for owner in &mut process.owners {
-                owner.leave();
+            while !process.owners.is_empty() {
+                process.ends(0).leave();
             }
-            process.owners.clear();
             let left = process.registry.leave();
             self.note(format_args!("node {machine} has left: {left:?}"));
             return Ok(false);
@@ -224,6 +295,7 @@ impl World {
                 };
                 let here = process.here();
                 let actions = process.control.seen(looked, &view, &here);
+                process.peers.learn(process.control.me(), &view);
                 process.view = view;
                 actions
             }
@@ -272,13 +344,19 @@ impl World {
                 let here = process.here();
                 let actions = process.control.joined(node.id, looked, &view, &here);
                 process.actions.extend(actions);
+                process.peers.learn(node.id, &view);
                 (process.node, process.view) = (node, view);
                 self.report.rejoined += 1;
             }
             Err(error) => {
                 process.control.missed(came, &error);
                 // Nothing is its own any more.
-                process.owners.clear();
+                while !process.owners.is_empty() {
+                    let owner = process.ends(0);
+                    if owner.giving.is_some() {
+                        process.control.ended(came, owner.shard, false);
+                    }
+                }
             }
         }
     }
@@ -305,7 +383,7 @@ impl World {
             Action::LetGo { shard } => process.registry.give(shard, None) == Ok(true),
             Action::End { shard } => {
                 if let Some(index) = process.owner_of(shard) {
-                    process.owners.remove(index);
+                    process.ends(index);
                     self.report.ended += 1;
                 }
                 true
@@ -412,7 +490,7 @@ impl World {
 
     /// Gives a shard away whose attempts have ended.
     fn give(&mut self, machine: usize, process: &mut Process, index: usize, giving: Giving) {
-        let mut owner = process.owners.remove(index);
+        let mut owner = process.ends(index);
         owner.leave();
         let to = Some(giving.to).filter(|to| process.lives(*to));
         let given = process.registry.give(owner.shard, to);
@@ -457,9 +535,12 @@ impl World {
                 Effect::Start(attempt) => starts.push(attempt),
                 Effect::BatchAnswer(..) => {}
             });
-        for (timer, ticket) in within.asked {
-            if answers.get(&ticket).is_some_and(Result::is_ok) {
-                self.timers[timer].is_acknowledged = true;
+        for waiting in within.asked {
+            // One that has no answer is told that nothing is known.
+            if let Some(answer) = answers.remove(&waiting.ticket) {
+                let answer = answer.map(|response| vec![response]);
+                let refused = |error| BatchError { index: None, error };
+                waiting.asked.answer(answer.map_err(refused));
             }
         }
         let (shard, fence) = (owner.shard, owner.fence);
@@ -478,7 +559,7 @@ impl World {
             ));
             return match error {
                 StoreError::Fenced { .. } | StoreError::Lost { .. } => {
-                    let owner = process.owners.remove(index);
+                    let owner = process.ends(index);
                     if owner.giving.is_some() {
                         process.control.ended(process.clock.boot(), shard, false);
                     }
@@ -510,9 +591,10 @@ impl World {
             });
         }
         let mut asked = Vec::new();
-        for (timer, ticket, request) in owner.asked.drain(..) {
-            asked.push((timer, ticket));
-            events.push(Event::Request(ticket, request));
+        for waiting in owner.asked.drain(..) {
+            let requests = waiting.asked.requests().iter().cloned();
+            events.extend(requests.map(|request| Event::Request(waiting.ticket, request)));
+            asked.push(waiting);
         }
         let is_due = owner.engine.next_wake().is_some_and(|at| at <= wall);
         if events.is_empty() && !is_due && owner.engine.deferred() == 0 {

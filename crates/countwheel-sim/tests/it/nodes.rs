@@ -40,6 +40,9 @@ fn everything_happens() {
         sum.stalls > 5 && sum.clock_steps > 5 && sum.failovers > 5,
         "{sum}"
     );
+    assert!(sum.calls > 1_000 && sum.broken > 300, "{sum}");
+    assert!(sum.frames > 3_000, "{sum}");
+    assert!(sum.not_done > 100 && sum.unknown > 1_000, "{sum}");
 }
 
 /// Each of these mistakes is made in turn, and found.
@@ -47,7 +50,8 @@ fn everything_happens() {
 #[test]
 fn every_mistake_of_nodes_is_found() {
     let all = PlantedBug::all();
-    for bug in all.filter(|bug| planted::stage(*bug) == "nodes") {
+    let all = all.filter(|bug| planted::stage(*bug) == "nodes");
+    for bug in all.chain(planted::ALSO_IN_NODES) {
         let found = (1..=1_000).find_map(|seed| Some((seed, planted::find(bug, seed)?)));
         let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
         println!("{bug:?}: seed {seed}: {what}");
