@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use countwheel_durable::store::Shard;
+use countwheel_durable::store::{Fence, Shard};
 use countwheel_time::{Instant, Random, Timestamp};
 
 use crate::planted::planted;
@@ -69,8 +69,8 @@ impl Default for NodeConfig {
 /// How a shard stands in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// Its scheduler works.
-    Works,
+    /// Its scheduler works, under this number.
+    Works(Fence),
     /// Its scheduler is told to stop.
     Stops,
     /// Its scheduler has ended by itself.
@@ -150,7 +150,7 @@ pub enum Action {
         /// Which.
         shard: Shard,
     },
-    /// End the scheduler of a shard that is another's.
+    /// End the scheduler of a shard that is another's, or was since this node took the shard.
     End {
         /// Which.
         shard: Shard,
@@ -504,18 +504,21 @@ impl Control {
         }
     }
 
-    /// What works here and is another's. The scheduler of a shard without work would not hear of it.
+    /// What works here and is another's, or was in between. The scheduler of a shard without work would not
+    /// hear of it, and does not know the timers that were set meanwhile.
     fn ends(&self, looked: Looked, view: &View, here: &BTreeMap<Shard, Standing>) -> Vec<Action> {
-        let others = view.holdings.iter().filter(|holding| {
-            holding.owner != Some(self.me)
-                && !planted!(NodesKeepOthers)
-                && here.contains_key(&holding.shard)
-                && !self.is_outdated(holding.shard, looked.sent)
-        });
+        let is_stale = |holding: &&Holding| match here.get(&holding.shard) {
+            None => false,
+            _ if holding.owner != Some(self.me) => !planted!(NodesKeepOthers),
+            Some(Standing::Works(fence)) => *fence != holding.fence && !planted!(NodesKeepReturned),
+            Some(_) => false,
+        };
+        let stale = view.holdings.iter().filter(is_stale);
+        let stale = stale.filter(|holding| !self.is_outdated(holding.shard, looked.sent));
         let end = |holding: &Holding| Action::End {
             shard: holding.shard,
         };
-        others.map(end).collect()
+        stale.map(end).collect()
     }
 
     fn takes(
@@ -599,7 +602,7 @@ impl Control {
         let mut given = Vec::new();
         for holding in &field.view.holdings {
             let shard = holding.shard;
-            let works = here.get(&shard) == Some(&Standing::Works);
+            let works = here.get(&shard) == Some(&Standing::Works(holding.fence));
             let is_mine = works && holding.owner == Some(self.me);
             let Some(to) = self.target(field, holding).filter(|_| is_mine) else {
                 continue;

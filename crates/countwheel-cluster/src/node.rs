@@ -250,8 +250,8 @@ impl ShardMap {
         self.version
     }
 
-    /// As this view has them.
-    fn change(&mut self, view: &View) {
+    /// Has the owners that this view has.
+    pub fn change(&mut self, view: &View) {
         let members = view.members.iter();
         let members: BTreeMap<_, _> = members
             .map(|member| (member.node.id, Arc::new(member.clone())))
@@ -402,14 +402,14 @@ impl Driver {
 
     /// How the shards of this process stand.
     fn here(&self) -> BTreeMap<Shard, Standing> {
-        let standing = |health| match health {
-            Health::Running => Standing::Works,
+        let standing = |(health, fence)| match health {
+            Health::Running => Standing::Works(fence),
             Health::Stopping => Standing::Stops,
             Health::Stopped | Health::Lost(_) | Health::Failed(_) => Standing::Ended,
         };
-        let owned = self.timers.owned().into_iter();
+        let owned = self.timers.owned_under().into_iter();
         owned
-            .map(|(shard, health)| (shard, standing(health)))
+            .map(|(shard, owned)| (shard, standing(owned)))
             .collect()
     }
 

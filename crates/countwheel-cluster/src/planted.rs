@@ -42,6 +42,8 @@ bugs! {
     NodesBelieveOlder,
     /// The scheduler of a shard that another has taken goes on.
     NodesKeepOthers,
+    /// The scheduler of a shard that another has taken and given back goes on.
+    NodesKeepReturned,
     /// Who joins again takes what is overdue at once.
     NodesRejoinSteady,
     /// A wish counts also if its node is gone.

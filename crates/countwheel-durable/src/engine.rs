@@ -15,7 +15,7 @@ use crate::in_flight::InFlight;
 use crate::notes::Notes;
 use crate::planted::planted;
 use crate::scheduler::{Event, Scheduler, Step, Ticket};
-use crate::store::{self, Change, ClockNote, Lease, Shard, Store, StoreError};
+use crate::store::{self, Change, ClockNote, Fence, Lease, Shard, Store, StoreError};
 use crate::trouble::Noticed;
 use crate::{
     Attempt, BatchError, Budget, Config, Configured, Request, Response, Settings, SettingsVersion,
@@ -637,6 +637,11 @@ impl Engine {
     /// How many timers are overdue, by queue.
     pub(crate) fn overdue(&self) -> Arc<Mutex<ByQueue>> {
         self.scheduler.overdue()
+    }
+
+    /// The number under which it has its shard.
+    pub(crate) fn fence(&self) -> Fence {
+        self.scheduler.ownership().lease.fence
     }
 
     pub(crate) fn noticed(&self) -> Arc<Noticed> {

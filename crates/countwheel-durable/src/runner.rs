@@ -19,7 +19,7 @@ use crate::gather::Gather;
 use crate::handler::Origin;
 use crate::in_flight::InFlight;
 use crate::pool::Pool;
-use crate::store::{Shard, StoreError};
+use crate::store::{Fence, Shard, StoreError};
 use crate::timers::Loss;
 use crate::together::Together;
 use crate::trouble::Noticed;
@@ -34,6 +34,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// One shard's engine, as everybody but its thread sees it.
 pub(crate) struct Owned {
+    fence: Fence,
     pub(crate) noticed: Arc<Noticed>,
     pub(crate) overdue: Arc<Mutex<ByQueue>>,
     settings: SeenSettings,
@@ -114,7 +115,7 @@ impl Owned {
         shard: Shard,
         common: Common,
     ) -> Result<Arc<Self>, StoreError> {
-        let (noticed, overdue) = (engine.noticed(), engine.overdue());
+        let (fence, noticed, overdue) = (engine.fence(), engine.noticed(), engine.overdue());
         let settings = engine.seen_settings();
         let mailbox = Arc::new(Mailbox {
             inbox: Mutex::new(Inbox {
@@ -165,6 +166,7 @@ impl Owned {
             })
             .map_err(|source| StoreError::Thread { source })?;
         Ok(Arc::new(Self {
+            fence,
             noticed,
             overdue,
             settings,
@@ -204,6 +206,11 @@ impl Owned {
     /// The settings as its engine knows them.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.lock())
+    }
+
+    /// The number under which it has its shard.
+    pub(crate) fn fence(&self) -> Fence {
+        self.fence
     }
 
     pub(crate) fn health(&self) -> Health {

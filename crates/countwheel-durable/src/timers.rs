@@ -246,6 +246,7 @@ impl Timers {
     /// assert!(timers.get(&name)?.is_some());
     /// timers.take(shard)?;
     /// assert_eq!(timers.owned().get(&shard), Some(&Health::Running));
+    /// assert_eq!(timers.owned_under()[&shard].1.0, 1);
     /// set()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -422,6 +423,16 @@ impl Timers {
         let owned = self.hub.owned.read();
         let health = owned.iter().map(|(shard, owned)| (*shard, owned.health()));
         health.collect()
+    }
+
+    /// The same, each with the number under which it was taken: who compares that with what the store has
+    /// sees that another process has had the shard since.
+    #[must_use]
+    pub fn owned_under(&self) -> BTreeMap<Shard, (Health, Fence)> {
+        let owned = self.hub.owned.read();
+        let under =
+            |(shard, owned): (&Shard, &Arc<Owned>)| (*shard, (owned.health(), owned.fence()));
+        owned.iter().map(under).collect()
     }
 
     /// Into how many shards the store is divided.

@@ -186,7 +186,8 @@ impl Store for Leased {
             return Err(away(format!("{owner} has it")));
         }
         let ownership = self.0.acquire(shard)?;
-        tables.holdings[usize::from(shard.0)].owner = Some(me);
+        let holding = &mut tables.holdings[usize::from(shard.0)];
+        (holding.owner, holding.fence) = (Some(me), ownership.lease.fence);
         Ok(ownership)
     }
 
@@ -303,7 +304,7 @@ impl Driver {
 
     fn works(&self) -> Vec<Shard> {
         let here = self.here().into_iter();
-        let works = here.filter(|(_, standing)| *standing == Standing::Works);
+        let works = here.filter(|(_, standing)| matches!(standing, Standing::Works(_)));
         works.map(|(shard, _)| shard).collect()
     }
 

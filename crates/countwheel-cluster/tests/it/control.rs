@@ -5,10 +5,10 @@ use std::time::Duration;
 use countwheel_cluster::{
     Action, Control, Looked, NodeConfig, NodeId, Reason, RegistryError, Standing, Why,
 };
-use countwheel_durable::store::Shard;
+use countwheel_durable::store::{Fence, Shard};
 use countwheel_time::Instant;
 
-use super::paper::{Paper, TTL, given, member, taken};
+use super::paper::{Paper, TTL, WORKS, given, member, taken};
 
 const LOOK: Duration = Duration::from_millis(200);
 const MARGIN: Duration = Duration::from_millis(250);
@@ -281,13 +281,25 @@ pub(crate) fn what_another_has_taken_ends_here() {
     assert_eq!(paper.look(), [Action::End { shard: Shard(0) }]);
 }
 
+/// All of it while this node saw nothing: timers that were set meanwhile are not known here.
+pub(crate) fn what_another_has_had_ends_here() {
+    let mut paper = Paper::new(2, &[Some(1), Some(2)]);
+    paper.live(LOOK);
+    paper.view.holdings[0].fence = Fence(2);
+    assert_eq!(paper.look(), [Action::End { shard: Shard(0) }]);
+    paper.here.remove(&Shard(0));
+    paper.ended(Shard(0), true);
+    paper.pass(LOOK);
+    assert_eq!(taken(&paper.look()), [Shard(0)]);
+}
+
 /// A look that was under way while a shard was taken shows the owner before.
 pub(crate) fn a_look_from_before_says_nothing() {
     let mut paper = Paper::new(2, &[None, Some(2)]);
     let before = paper.at;
     let take = paper.look();
     assert_eq!(taken(&take), [Shard(0)]);
-    paper.here.insert(Shard(0), Standing::Works);
+    paper.here.insert(Shard(0), WORKS);
     paper.pass(LOOK);
     paper.ended(Shard(0), true);
     assert_eq!(paper.look_sent(before), []);
@@ -468,6 +480,7 @@ pub(crate) mod sentences {
         who_leaves_takes_nothing_and_gives_all,
         the_last_to_leave_has_nothing_to_give,
         what_another_has_taken_ends_here,
+        what_another_has_had_ends_here,
         a_look_from_before_says_nothing,
         what_ended_by_itself_is_taken_again,
         what_cannot_be_taken_is_let_go,

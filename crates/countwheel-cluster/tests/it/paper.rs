@@ -12,6 +12,8 @@ use countwheel_time::{Instant, Timestamp};
 
 pub(crate) const NOW: Timestamp = Timestamp::from_micros(1_000_000_000);
 pub(crate) const TTL: Duration = Duration::from_secs(5);
+/// A scheduler that was started when its shard was taken last.
+pub(crate) const WORKS: Standing = Standing::Works(Fence(1));
 
 pub(crate) fn node(id: u128, name: &str) -> Node {
     Node {
@@ -75,7 +77,7 @@ impl Paper {
         };
         for holding in &paper.view.holdings {
             if holding.owner == Some(NodeId(1)) {
-                paper.here.insert(holding.shard, Standing::Works);
+                paper.here.insert(holding.shard, WORKS);
             }
         }
         paper
@@ -133,7 +135,7 @@ impl Paper {
             _ => None,
         };
         match action {
-            Action::Take { .. } => _ = self.here.insert(shard, Standing::Works),
+            Action::Take { .. } => _ = self.here.insert(shard, WORKS),
             _ => _ = self.here.remove(&shard),
         }
         if !matches!(action, Action::End { .. }) {

@@ -91,7 +91,7 @@ impl Process {
     fn here(&self) -> BTreeMap<Shard, Standing> {
         let owners = self.owners.iter();
         let standing = |owner: &Owner| match owner.works() {
-            true => Standing::Works,
+            true => Standing::Works(owner.fence),
             false => Standing::Stops,
         };
         owners.map(|owner| (owner.shard, standing(owner))).collect()
