@@ -250,7 +250,7 @@ impl ShardMap {
         self.version
     }
 
-    /// Has the owners that this view has.
+    /// Replaces the owners by those of a view.
     pub fn change(&mut self, view: &View) {
         let members = view.members.iter();
         let members: BTreeMap<_, _> = members

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+#[cfg(test)]
+mod tests;
+
 use crate::planted::planted;
 use crate::{Config, QueueName};
 
@@ -58,8 +61,15 @@ struct Shared {
 #[derive(Default)]
 struct State {
     next_member: u64,
-    members: BTreeMap<u64, Waker>,
+    members: BTreeMap<u64, Waiting>,
     in_flight: usize,
+    /// Places that are free, each for a scheduler that was woken for it and has not looked yet.
+    promised: usize,
+    /// Places that were given back and nobody was woken for.
+    freed: usize,
+    /// How often a place was given back, and what it was when a queue gave its last one back.
+    given_back: u64,
+    emptied: u64,
     by_queue: HashMap<QueueName, usize>,
     requests: usize,
     bytes: usize,
@@ -67,11 +77,30 @@ struct State {
 
 /// How a scheduler learns that a place has become free.
 #[derive(Default)]
-struct Waker {
+struct Waiting {
     wake: Option<Arc<dyn Fn() + Send + Sync>>,
-    /// Whether it waits for a place.
-    waits: bool,
+    /// Why it waits, if it does.
+    lacks: Option<Lacks>,
+    /// Its count of places given back when it looked last: later ones are news.
+    looked: u64,
+    /// The same when it began to wait, with no place since.
+    since: Option<u64>,
+    /// It was woken, and a place is kept for it.
+    is_promised: bool,
+    /// When it looked last, what was free was promised to others.
+    missed_promised: bool,
 }
+
+/// Why a scheduler waits for a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lacks {
+    /// There is none.
+    Place,
+    /// There are some, and its queues have their shares already.
+    Share,
+}
+
+type Wakes = Vec<Arc<dyn Fn() + Send + Sync>>;
 
 impl State {
     /// Whether a queue that has so many places may have one more.
@@ -87,6 +116,64 @@ impl State {
 
     fn of(&self, queue: &QueueName) -> usize {
         self.by_queue.get(queue).copied().unwrap_or(0)
+    }
+
+    /// How many places a scheduler may take: those that are promised to others are not among them.
+    fn free_for(&mut self, id: u64, shared: &Shared) -> usize {
+        let free = shared.max_in_flight.saturating_sub(self.in_flight);
+        let Some(member) = self.members.get_mut(&id) else {
+            return free.saturating_sub(self.promised);
+        };
+        let of_others = self.promised - usize::from(member.is_promised);
+        member.missed_promised = free > 0 && free <= of_others;
+        free.saturating_sub(of_others)
+    }
+
+    /// The scheduler that has waited longest of those for which there may be a place now, if there is one
+    /// that is not promised.
+    fn next(&self, shared: &Shared) -> Option<u64> {
+        if self.in_flight + self.promised >= shared.max_in_flight {
+            return None;
+        }
+        let mut queues = self.by_queue.values();
+        let of_queues = queues.any(|has| self.has_room_for(*has, shared));
+        let may = |waiting: &Waiting| match waiting.lacks {
+            Some(Lacks::Place) => true,
+            // A queue that has none may always have one.
+            Some(Lacks::Share) => of_queues || waiting.looked < self.emptied,
+            None => false,
+        };
+        let is_news = |it: &Waiting| it.looked < self.given_back || it.missed_promised;
+        let can_be_woken = |it: &Waiting| it.wake.is_some() && !it.is_promised;
+        let members = self.members.iter();
+        let waiting = members.filter(|(_, it)| may(it) && is_news(it) && can_be_woken(it));
+        let first = waiting.min_by_key(|(id, it)| (it.since.unwrap_or(self.given_back), **id));
+        first.map(|(id, _)| *id)
+    }
+
+    /// Keeps a place for a scheduler, which is to be woken.
+    fn promise(&mut self, id: u64, wakes: &mut Wakes) {
+        if let Some(member) = self.members.get_mut(&id) {
+            (member.is_promised, member.missed_promised) = (true, false);
+            self.promised += 1;
+            wakes.extend(member.wake.clone());
+        }
+    }
+
+    /// It has looked, and needs no place that was kept for it: the next one may.
+    fn give_up_promise(&mut self, id: u64, shared: &Shared, wakes: &mut Wakes) {
+        let Some(member) = self.members.get_mut(&id) else {
+            return;
+        };
+        if !std::mem::take(&mut member.is_promised) {
+            return;
+        }
+        self.promised -= 1;
+        if !planted!(BudgetPromiseEnds)
+            && let Some(next) = self.next(shared)
+        {
+            self.promise(next, wakes);
+        }
     }
 }
 
@@ -149,18 +236,13 @@ impl Budget {
         let mut state = self.0.state.lock();
         let id = state.next_member;
         state.next_member += 1;
-        state.members.insert(id, Waker::default());
+        state.members.insert(id, Waiting::default());
         self.0.members.store(state.members.len(), Ordering::Release);
         Member {
             budget: self.clone(),
             id,
             catches_up: false,
         }
-    }
-
-    /// The places of attempts that run.
-    pub(crate) fn places(&self) -> Places {
-        Places(self.clone())
     }
 }
 
@@ -204,28 +286,62 @@ impl Member {
         count.load(Ordering::Acquire).max(1)
     }
 
-    /// Calls `wake` whenever this scheduler [waits](Self::waits) for a place and one becomes free.
+    /// The places of attempts that run, for this scheduler.
+    pub(crate) fn places(&self) -> Places {
+        Places {
+            budget: self.budget.clone(),
+            id: self.id,
+        }
+    }
+
+    /// Calls `wake` when this scheduler [waits](Self::waits) for a place and one is kept for it.
     pub(crate) fn on_room(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         if let Some(member) = self.budget.0.state.lock().members.get_mut(&self.id) {
             member.wake = Some(wake);
         }
     }
 
-    /// Notes whether it waits for a place. To be noted before it looks whether there is one: what
-    /// becomes free after that wakes it.
-    pub(crate) fn waits(&self, waits: bool) {
-        if self.budget.schedulers() < 2 {
-            return; // its own outcomes wake it
+    /// It is about to look whether it could use a place: what becomes free after that wakes it.
+    pub(crate) fn looks(&self) {
+        let mut state = self.budget.0.state.lock();
+        let given_back = state.given_back;
+        if let Some(member) = state.members.get_mut(&self.id) {
+            (member.lacks, member.looked) = (Some(Lacks::Place), given_back);
+            member.missed_promised = false;
         }
-        if let Some(member) = self.budget.0.state.lock().members.get_mut(&self.id) {
-            member.waits = waits;
+    }
+
+    /// It has looked, and waits for a place, or for none.
+    pub(crate) fn waits(&self, lacks: Option<Lacks>) {
+        self.settles(|member, given_back| {
+            member.lacks = lacks;
+            member.since = lacks.map(|_| member.since.unwrap_or(given_back));
+        });
+    }
+
+    /// It has started what it could: the places that are left are for others until it looks again.
+    pub(crate) fn has_started(&self) {
+        self.settles(|member, _| member.lacks = None);
+        self.places().wake_waiting();
+    }
+
+    fn settles(&self, settle: impl FnOnce(&mut Waiting, u64)) {
+        let (shared, mut wakes) = (&*self.budget.0, Wakes::new());
+        let mut state = shared.state.lock();
+        let given_back = state.given_back;
+        if let Some(member) = state.members.get_mut(&self.id) {
+            settle(member, given_back);
         }
+        state.give_up_promise(self.id, shared, &mut wakes);
+        drop(state);
+        wakes.into_iter().for_each(|wake| wake());
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
         self.catch_up(false);
+        self.waits(None);
         let mut state = self.budget.0.state.lock();
         state.members.remove(&self.id);
         let shared = &self.budget.0;
@@ -235,67 +351,99 @@ impl Drop for Member {
 
 /// The places of attempts that run, of all schedulers together.
 #[derive(Clone, Debug)]
-pub(crate) struct Places(Budget);
+pub(crate) struct Places {
+    budget: Budget,
+    /// The scheduler that they are for.
+    id: u64,
+}
 
 impl Places {
     /// Takes a place for a queue, if it may have one more.
     pub(crate) fn take(&self, queue: &QueueName) -> bool {
-        let shared = &*self.0.0;
+        let shared = &*self.budget.0;
         let mut state = shared.state.lock();
         let has = state.of(queue);
-        let is_free = state.in_flight < shared.max_in_flight || planted!(BudgetForEach);
+        let is_free = state.free_for(self.id, shared) > 0 || planted!(BudgetForEach);
         let may = is_free && state.has_room_for(has, shared);
         if may {
             state.in_flight += 1;
+            state.freed = state.freed.saturating_sub(1);
             state.by_queue.insert(queue.clone(), has + 1);
+            if let Some(member) = state.members.get_mut(&self.id) {
+                member.since = None;
+                let was_promised = std::mem::take(&mut member.is_promised);
+                state.promised -= usize::from(was_promised);
+            }
         }
         may
     }
 
     /// Takes a place for an attempt that has run already.
     pub(crate) fn take_again(&self, queue: &QueueName) {
-        let mut state = self.0.0.state.lock();
+        let mut state = self.budget.0.state.lock();
         state.in_flight += 1;
         *state.by_queue.entry(queue.clone()).or_default() += 1;
     }
 
-    /// Gives a place back, and wakes who waits for one.
+    /// Gives a place back. Who gives it back may take it again: a scheduler's outcome and its next start are one
+    /// commit then. Whoever waits is [woken](Self::wake_waiting) for what is left; but nobody has to see all places go
+    /// to others more than twice.
     pub(crate) fn give_back(&self, queue: &QueueName) {
-        let mut waiting = Vec::new();
-        let mut state = self.0.0.state.lock();
+        let (shared, mut wakes) = (&*self.budget.0, Wakes::new());
+        let mut state = shared.state.lock();
         state.in_flight = state.in_flight.saturating_sub(1);
+        state.given_back += 1;
         let has = state.of(queue).saturating_sub(1);
         if has > 0 {
             state.by_queue.insert(queue.clone(), has);
         } else {
             state.by_queue.remove(queue);
+            state.emptied = state.given_back;
         }
-        for member in state.members.values_mut() {
-            if std::mem::take(&mut member.waits) {
-                waiting.extend(member.wake.clone());
-            }
+        let patience = 2 * shared.max_in_flight as u64;
+        let seen_since = |id: &u64| {
+            state.members[id]
+                .since
+                .map_or(0, |it| state.given_back - it)
+        };
+        let next = state.next(shared);
+        match next.filter(|id| seen_since(id) > patience && !planted!(BudgetNobodyElse)) {
+            Some(next) => state.promise(next, &mut wakes),
+            None => state.freed += 1,
         }
         drop(state);
         // A scheduler may look at the budget while somebody keeps it from being woken.
-        for wake in waiting {
-            wake();
-        }
+        wakes.into_iter().for_each(|wake| wake());
     }
 
-    /// How many are free.
+    /// Wakes a scheduler that waits for each place that was given back and not taken again, and one at least: what
+    /// was taken again for another queue leaves the first one a share.
+    pub(crate) fn wake_waiting(&self) {
+        let (shared, mut wakes) = (&*self.budget.0, Wakes::new());
+        let mut state = shared.state.lock();
+        for _ in 0..std::mem::take(&mut state.freed).max(1) {
+            let Some(next) = state.next(shared) else {
+                break;
+            };
+            state.promise(next, &mut wakes);
+        }
+        drop(state);
+        wakes.into_iter().for_each(|wake| wake());
+    }
+
+    /// How many this scheduler may take.
     pub(crate) fn free(&self) -> usize {
-        let shared = &*self.0.0;
+        let shared = &*self.budget.0;
         if planted!(BudgetForEach) {
             return shared.max_in_flight;
         }
-        let taken = shared.state.lock().in_flight;
-        shared.max_in_flight.saturating_sub(taken)
+        shared.state.lock().free_for(self.id, shared)
     }
 
     /// Whether a queue may have one more, if there is one to have: while it has less than its
     /// share of what would be left to it alone.
     pub(crate) fn may(&self, queue: &QueueName) -> bool {
-        let shared = &*self.0.0;
+        let shared = &*self.budget.0;
         let state = shared.state.lock();
         state.has_room_for(state.of(queue), shared)
     }
@@ -303,7 +451,7 @@ impl Places {
     /// The queues that may not have one more now. None unless so many places are taken that one queue
     /// that had them all could not.
     pub(crate) fn held_queues(&self) -> Vec<QueueName> {
-        let shared = &*self.0.0;
+        let shared = &*self.budget.0;
         let state = shared.state.lock();
         if state.has_room_for(state.in_flight, shared) {
             return Vec::new();

@@ -5,7 +5,7 @@ use std::mem;
 
 use countwheel_time::Timestamp;
 
-use crate::budget::{Budget, Places};
+use crate::budget::Places;
 use crate::planted::planted;
 use crate::{QueueName, Revision, TimerName};
 
@@ -41,10 +41,10 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    pub(crate) fn new(budget: &Budget, most_bytes: usize) -> Self {
+    pub(crate) fn new(places: Places, most_bytes: usize) -> Self {
         Self {
             attempts: BTreeMap::new(),
-            places: budget.places(),
+            places,
             bytes: 0,
             most_bytes,
         }
@@ -106,8 +106,12 @@ impl InFlight {
 
     /// Whether no attempt can start before one ends.
     pub(crate) fn is_full(&self) -> bool {
-        let fits = self.bytes + Self::longest() <= self.most_bytes || self.attempts.is_empty();
-        self.places.free() == 0 || !fits
+        self.places.free() == 0 || !self.has_memory()
+    }
+
+    /// Whether there is memory for one more; if not, one of this scheduler has to end.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.bytes + Self::longest() <= self.most_bytes || self.attempts.is_empty()
     }
 
     /// Whether a queue may have one more place, if there is one to have.
@@ -131,6 +135,11 @@ impl InFlight {
     pub(crate) fn put_back(&mut self, revision: Revision, running: Running) {
         self.places.take_again(&running.name.queue);
         self.note(revision, running);
+    }
+
+    /// Wakes who waits for the places of those that were removed.
+    pub(crate) fn wake_waiting(&self) {
+        self.places.wake_waiting();
     }
 
     pub(crate) fn remove(&mut self, revision: Revision) -> Option<Running> {
@@ -162,5 +171,6 @@ impl Drop for InFlight {
         for running in self.attempts.values() {
             self.places.give_back(&running.name.queue);
         }
+        self.places.wake_waiting();
     }
 }

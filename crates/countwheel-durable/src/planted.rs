@@ -46,6 +46,10 @@ bugs! {
     NewIdForRetry,
     /// Each scheduler of a process has all of the memory and of the rate.
     BudgetForEach,
+    /// Who was woken for a place and needs none wakes nobody else.
+    BudgetPromiseEnds,
+    /// Who gives a place back takes it again, however long others wait.
+    BudgetNobodyElse,
     /// The records read for one step are believed in the next.
     ReadBelievedTwice,
     /// The copy kept of an attempt in flight stays after a change of the record.
@@ -129,6 +133,13 @@ bugs! {
     GapNotReadAgain,
     /// A step that fails takes the outcomes of its turn along.
     OutcomesEndWithReads,
+}
+
+#[cfg(feature = "planted-bugs")]
+impl PlantedBug {
+    /// Those between schedulers that wait for a place. The tests of the budget have to find them: in a simulation
+    /// nobody sleeps.
+    pub const OF_WAITING: &[Self] = &[Self::BudgetPromiseEnds, Self::BudgetNobodyElse];
 }
 
 #[cfg(feature = "planted-bugs")]

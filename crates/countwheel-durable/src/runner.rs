@@ -91,6 +91,8 @@ pub(crate) struct Inbox {
     /// Whether the thread waits for something to happen. Whoever finds it so wakes it, and
     /// nobody else needs to.
     is_asleep: bool,
+    /// A place is kept for this scheduler since it looked last.
+    has_room: bool,
     outcomes: VecDeque<(Revision, Outcome)>,
     pub(crate) health: Health,
     /// How long to wait for running attempts, once told to stop.
@@ -124,6 +126,7 @@ impl Owned {
                 requests: 0,
                 bytes: 0,
                 is_asleep: false,
+                has_room: false,
                 outcomes: VecDeque::new(),
                 health: Health::Running,
                 grace: Duration::ZERO,
@@ -137,7 +140,9 @@ impl Owned {
         let woken = Arc::downgrade(&mailbox);
         engine.on_room(move || {
             if let Some(mailbox) = woken.upgrade() {
-                mailbox.wake(mailbox.inbox.lock());
+                let mut inbox = mailbox.inbox.lock();
+                inbox.has_room = true;
+                mailbox.wake(inbox);
             }
         });
         let budget = common.budget.clone();
@@ -273,7 +278,9 @@ impl Mailbox {
         let mut inbox = self.inbox.lock();
         if let Some(left) = inbox.left.clone() {
             drop(inbox);
-            left.lock().remove(revision);
+            let mut left = left.lock();
+            left.remove(revision);
+            left.wake_waiting();
             return;
         }
         inbox.outcomes.push_back((revision, outcome));
@@ -380,6 +387,7 @@ impl Runner {
         for (revision, _) in ended {
             left.remove(revision);
         }
+        left.wake_waiting();
     }
 
     /// Waits for something to happen, or for the engine's next wake-up, or for the end of
@@ -408,7 +416,16 @@ impl Runner {
             }
             let wait = match stop_at {
                 Some(at) => Some(at.saturating_since(clock.now())),
-                None => self.engine.next_wake().map(|at| wait_until(at, clock)),
+                None => {
+                    inbox.has_room = false;
+                    // The engine may wake another scheduler, which may be about to wake this one.
+                    let next = MutexGuard::unlocked(&mut inbox, || self.engine.next_wake());
+                    let stops = inbox.health == Health::Stopping || inbox.store_failure.is_some();
+                    if !inbox.is_empty() || inbox.has_room || stops {
+                        continue;
+                    }
+                    next.map(|at| wait_until(at, clock))
+                }
             };
             inbox.is_asleep = wait != Some(Duration::ZERO);
             let arrived = &self.mailbox.arrived;

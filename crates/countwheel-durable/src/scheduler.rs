@@ -13,7 +13,7 @@ use std::time::Duration;
 use countwheel_time::Timestamp;
 
 use crate::backlog::{Backlog, ByQueue, Correction};
-use crate::budget::{Budget, Member};
+use crate::budget::{Budget, Lacks, Member};
 use crate::clocks::{Now, Steps};
 use crate::draft::Draft;
 use crate::drain::Drains;
@@ -240,7 +240,7 @@ impl Scheduler {
             points: 0,
             overdue: Overdue::new(now, overdue, config.catch_up_per_second),
             holds: Holds::default(),
-            in_flight: InFlight::new(budget, in_flight),
+            in_flight: InFlight::new(member.places(), in_flight),
             kept: Kept::new(kept),
             member,
             among,
@@ -346,6 +346,7 @@ impl Scheduler {
     /// Starts no attempt from now on.
     pub(crate) fn pause(&mut self) {
         self.paused = true;
+        self.member.waits(None);
     }
 
     /// A request was refused that never came to a step.
@@ -446,15 +447,24 @@ impl Scheduler {
 
     fn next_start(&self, now: Now) -> Option<Duration> {
         if self.paused {
+            self.member.waits(None);
             return None;
         }
-        self.member.waits(true);
+        self.member.looks();
         if self.window.wants_refill(now) || self.overdue.window.wants_refill(now) {
             return Some(Duration::ZERO);
         }
         let count = self.next_count(now);
-        if self.in_flight.is_full() {
+        if !self.in_flight.has_memory() {
+            self.member.waits(None);
             return count; // an outcome comes first
+        }
+        if self.in_flight.is_full() {
+            // What is due waits for a place. For what is not, it is looked when that is due.
+            let is_due = self.has_due(now) || self.suspects.has_waiting();
+            self.member.waits(is_due.then_some(Lacks::Place));
+            let next = self.next_wake(now).filter(|_| !is_due);
+            return [count, next].into_iter().flatten().min();
         }
         let gate = gate!(self);
         let may = |queue: &QueueName| gate.may(queue);
@@ -468,9 +478,12 @@ impl Scheduler {
         let held = self.window.is_ready(waits)
             || self.overdue.window.is_ready(waits)
             || self.suspects.has_waiting();
-        self.member.waits(held);
         let waits = [next, ready, overdue, aside, suspect, count];
         let wait = waits.into_iter().flatten().min();
+        // It starts something now, and keeps a place that was kept for it.
+        if wait != Some(Duration::ZERO) {
+            self.member.waits(held.then_some(Lacks::Share));
+        }
         if planted!(WakeLate) {
             return wait.map(|wait| wait + Duration::from_secs(10));
         }
@@ -524,6 +537,7 @@ impl Scheduler {
                 }),
         };
         if matches!(failure, Some(StoreError::Unavailable { .. })) {
+            self.member.has_started();
             step.failure = failure;
             return step;
         }
@@ -588,6 +602,7 @@ impl Scheduler {
         if !self.paused && has_room && failure.is_none() && draft.unavailable().is_none() {
             failure = self.start_due(&mut draft, &mut step.starts).err();
         }
+        self.member.has_started();
         if let Some(reason) = draft.unavailable() {
             let reason = reason.to_owned();
             failure = Some(StoreError::Unavailable { reason });

@@ -585,3 +585,49 @@ fn a_page_of_several_shards_is_no_longer_than_one_of_a_shard() {
     }
     timers.stop(Duration::ZERO);
 }
+
+/// Hands attempts over to a thread.
+struct Receives(Mutex<mpsc::Sender<Completion>>);
+
+impl Handler for Receives {
+    fn start(&self, _: Attempt, done: Completion) {
+        self.0.lock().unwrap().send(done).unwrap_or_default();
+    }
+}
+
+/// Who has looked for a place and needs none wakes the next scheduler, while that looks itself.
+#[test]
+fn schedulers_that_wake_each_other_for_places_all_come_to_their_end() {
+    const TIMERS: usize = 30_000;
+    let store = MemoryStore::new(7);
+    let (done, ended) = mpsc::channel();
+    let (hand_over, attempts) = mpsc::channel::<Completion>();
+    // A receiver of its own, which takes a moment.
+    let receiver = thread::spawn(move || {
+        for completion in attempts {
+            completion.complete(Outcome::done());
+            done.send(()).unwrap_or_default();
+        }
+    });
+    let config = Config {
+        max_in_flight: 3,
+        queue_share_percent: 60,
+        max_waiting: TIMERS,
+        ..Config::default()
+    };
+    let handler = Receives(Mutex::new(hand_over));
+    let timers = open(&store, handler, config);
+    for i in 0..TIMERS {
+        let queue = ["a", "b", "c"][i % 3];
+        let name = TimerName::new(queue, i.to_string()).unwrap();
+        timers.submit(set(name, Due::In(Duration::ZERO)), |answer| {
+            answer.unwrap();
+        });
+    }
+    for i in 0..TIMERS {
+        let in_time = ended.recv_timeout(Duration::from_secs(20));
+        assert!(in_time.is_ok(), "{i} of {TIMERS} have ended");
+    }
+    drop(timers);
+    receiver.join().unwrap();
+}

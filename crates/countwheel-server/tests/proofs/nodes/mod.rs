@@ -188,13 +188,16 @@ fn owners_by(caller: &mut Caller) -> BTreeMap<String, Vec<u64>> {
     owners
 }
 
-/// From the kill of a node until all its shards work elsewhere. `COUNTWHEEL_DEATHS` says how often.
+/// From the kill of a node until all its shards work elsewhere. `COUNTWHEEL_DEATHS` says how often,
+/// `COUNTWHEEL_TIMERS` with how many timers.
 #[test]
 #[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
 fn the_shards_of_a_node_that_died_work_elsewhere_soon() {
     let _turn = turn();
     let deaths = setting("COUNTWHEEL_DEATHS", || 3);
+    let timers = setting("COUNTWHEEL_TIMERS", || 0);
     let (mut nodes, asked) = Nodes::start(3);
+    fill(&asked, timers);
     let mut took = Vec::new();
     for _ in 0..deaths {
         // One that has just been started takes nothing before its lease was renewed for as long as it lasts.
@@ -214,6 +217,7 @@ fn the_shards_of_a_node_that_died_work_elsewhere_soon() {
     let spans = Spans::new(took.iter().copied());
     let most = took.iter().max().copied().unwrap_or(0);
     let rows = [
+        ("timers", timers.to_string()),
         ("deaths", deaths.to_string()),
         ("until all is taken", spans.typical()),
     ];
@@ -356,6 +360,25 @@ fn nodes_to_try_out_end_when_what_started_them_is_killed() {
     trial.child.kill().expect("it is ours");
     trial.child.wait().expect("it is ours");
     trial.demand_nothing_left();
+}
+
+/// Sets so many timers that are due long after, in a queue of their own. They have no history.
+fn fill(node: &Server, timers: u64) {
+    const AT_ONCE: u64 = 32;
+    let later = json!({"in": "100h", "target": {"url": "http://127.0.0.1:1/"}});
+    std::thread::scope(|scope| {
+        for first in 0..AT_ONCE {
+            let later = &later;
+            scope.spawn(move || {
+                let mut caller = node.caller();
+                for number in (first..timers).step_by(usize::try_from(AT_ONCE).unwrap_or(1)) {
+                    let path = format!("/v1/queues/far/timers/{number}");
+                    let set = caller.ask("PUT", &path, Some(later)).expect("it answers");
+                    assert_eq!(set.status, 201, "{}", set.body);
+                }
+            });
+        }
+    });
 }
 
 /// How many timers of the default queue wait, by what a node says of all queues and in its metrics, and

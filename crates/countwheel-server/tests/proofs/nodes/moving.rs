@@ -1,7 +1,8 @@
 //! A service moves its timers into a cluster under load, and is killed at any moment of it. Then exactly one side
 //! has the timers: the directory, whose service starts again, or the cluster, and a start is refused that says so.
 //!
-//! `COUNTWHEEL_MOVES` says how often, `COUNTWHEEL_SEED` repeats what is asked.
+//! `COUNTWHEEL_MOVES` says how often, `COUNTWHEEL_TIMERS` how many timers are there beside those of the load,
+//! `COUNTWHEEL_SEED` repeats what is asked.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,7 +12,7 @@ use countwheel_postgres::testing;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{asked, name, owners};
+use super::{asked, fill, name, owners};
 use crate::harness::figures::{self, Spans};
 use crate::harness::load::Load;
 use crate::harness::process::{Launch, Server, program};
@@ -187,11 +188,14 @@ fn a_move_under_load_loses_nothing_and_refuses_nothing() {
     let receiver = Receiver::start();
     let start = now_us();
     let mut sides = Sides::start(&database);
+    let timers = setting("COUNTWHEEL_TIMERS", || 0);
+    fill(&sides.from, timers);
     let mut load = Load::of_a_node(&receiver.url, &mut random);
     let target = sides.target.clone();
-    let mut held = Vec::new();
+    let (mut held, mut took) = (Vec::new(), Vec::new());
     load.until(&mut sides.from, |from| {
         wait_for_much(&receiver);
+        let began = now_us();
         let moving = program()
             .args(["move-to", &target.0, "--schema", &target.1])
             .args(["--server", &format!("http://{}", from.address)])
@@ -199,6 +203,7 @@ fn a_move_under_load_loses_nothing_and_refuses_nothing() {
             .expect("the program starts");
         let said = String::from_utf8_lossy(&moving.stdout).into_owned();
         assert!(moving.status.success(), "{said}: {}", from.said());
+        took.push(now_us() - began);
         println!("{said}");
         assert_eq!(state(from), "moved");
         held.push(progress(from)["held_ms"].as_u64().expect("a number") * 1_000);
@@ -220,7 +225,11 @@ fn a_move_under_load_loses_nothing_and_refuses_nothing() {
     node.restart();
     let settled = load.settle(node, &receiver);
     settled.demand_innocence("a move under load", node, now_us() - start);
-    let rows = [("requests held", Spans::new(held.iter().copied()).typical())];
+    let rows = [
+        ("timers beside the load", timers.to_string()),
+        ("it took", Spans::new(took).typical()),
+        ("requests held", Spans::new(held.iter().copied()).typical()),
+    ];
     figures::print("a move under load", &rows);
 }
 

@@ -1,0 +1,232 @@
+//! Schedulers that wait for places: drawn from a seed, step by step, with wake-ups that come late.
+
+use std::sync::atomic::AtomicBool;
+
+use countwheel_time::Random;
+
+use super::*;
+
+const PLACES: usize = 6;
+
+/// A scheduler, as far as places go.
+struct Scheduler {
+    member: Member,
+    places: Places,
+    due: Vec<QueueName>,
+    running: Vec<QueueName>,
+    woken: Arc<AtomicBool>,
+    /// Places given back by anybody since it has something due and got no place.
+    passed_over: u64,
+}
+
+struct World {
+    budget: Budget,
+    all: Vec<Scheduler>,
+    random: Random,
+    wakes: u64,
+}
+
+impl World {
+    fn new(seed: u64, percent: u8) -> Self {
+        let config = Config {
+            max_in_flight: PLACES,
+            queue_share_percent: percent,
+            ..Config::default()
+        };
+        let budget = Budget::new(&config);
+        let mut random = Random::new(seed);
+        let all = (0..2 + random.below(6)).map(|_| {
+            let (member, woken) = (budget.join(), Arc::new(AtomicBool::new(false)));
+            let wakes = Arc::clone(&woken);
+            member.on_room(Arc::new(move || wakes.store(true, Ordering::Relaxed)));
+            Scheduler {
+                places: member.places(),
+                member,
+                due: Vec::new(),
+                running: Vec::new(),
+                woken,
+                passed_over: 0,
+            }
+        });
+        Self {
+            all: all.collect(),
+            budget,
+            random,
+            wakes: 0,
+        }
+    }
+
+    fn draw(&mut self, below: usize) -> usize {
+        usize::try_from(self.random.below(below as u64)).unwrap_or(0)
+    }
+
+    /// As the end of a scheduler's turn.
+    fn look(&mut self, at: usize) {
+        loop {
+            let it = &mut self.all[at];
+            it.member.looks();
+            if it.places.free() == 0 {
+                let lacks = (!it.due.is_empty()).then_some(Lacks::Place);
+                return it.member.waits(lacks);
+            }
+            if !it.due.iter().any(|queue| it.places.may(queue)) {
+                let lacks = (!it.due.is_empty()).then_some(Lacks::Share);
+                return it.member.waits(lacks);
+            }
+            self.start(at);
+        }
+    }
+
+    fn start(&mut self, at: usize) {
+        let it = &mut self.all[at];
+        let mut next = 0;
+        while next < it.due.len() && it.places.free() > 0 {
+            if it.places.may(&it.due[next]) && it.places.take(&it.due[next]) {
+                it.running.push(it.due.remove(next));
+                it.passed_over = 0;
+            } else {
+                next += 1;
+            }
+        }
+        it.member.has_started();
+    }
+
+    /// Some of its attempts end, and it starts others.
+    fn turn(&mut self, at: usize) {
+        for _ in 0..1 + self.draw(2) {
+            if self.all[at].running.is_empty() {
+                break;
+            }
+            let which = self.draw(self.all[at].running.len());
+            let it = &mut self.all[at];
+            let ended = it.running.swap_remove(which);
+            it.places.give_back(&ended);
+            for other in &mut self.all {
+                other.passed_over += u64::from(!other.due.is_empty());
+            }
+        }
+        self.start(at);
+        self.look(at);
+    }
+
+    fn wake(&mut self) -> bool {
+        let woken = (0..self.all.len()).filter(|at| self.all[*at].woken.load(Ordering::Relaxed));
+        let woken: Vec<_> = woken.collect();
+        if woken.is_empty() {
+            return false;
+        }
+        let at = woken[self.draw(woken.len())];
+        self.all[at].woken.store(false, Ordering::Relaxed);
+        self.wakes += 1;
+        self.look(at);
+        true
+    }
+
+    /// Where nobody is to be woken, nobody could start anything.
+    fn nobody_sleeps_in_vain(&mut self) {
+        while self.wake() {}
+        let state = self.budget.0.state.lock();
+        assert_eq!((state.promised, state.freed), (0, 0));
+        let running: usize = self.all.iter().map(|it| it.running.len()).sum();
+        assert_eq!(state.in_flight, running);
+        drop(state);
+        assert!(running <= PLACES);
+        for it in &self.all {
+            let may = it.due.iter().any(|queue| it.places.may(queue));
+            assert!(running == PLACES || !may, "{:?} of {running} run", it.due);
+        }
+    }
+}
+
+/// Returns how many were woken, and how many attempts ran.
+fn live(seed: u64) -> (u64, u64) {
+    let percent = [100, 75, 40][usize::try_from(seed % 3).unwrap_or(0)];
+    let mut world = World::new(seed, percent);
+    let queues = ["a", "b", "c"].map(|name| QueueName::new(name).unwrap());
+    let mut ran = 0;
+    for step in 0..600 {
+        let at = world.draw(world.all.len());
+        match world.draw(10) {
+            0..4 if world.all[at].due.len() < 20 => {
+                let queue = queues[world.draw(queues.len())].clone();
+                world.all[at].due.push(queue);
+                world.look(at);
+            }
+            4..8 => {
+                ran += 1;
+                world.turn(at);
+            }
+            8 => _ = world.wake(),
+            _ => world.nobody_sleeps_in_vain(),
+        }
+        if step == 400 && world.draw(3) == 0 {
+            // It ends; what runs of it is given back.
+            let it = world.all.swap_remove(at);
+            drop(it.member);
+            it.running
+                .iter()
+                .for_each(|queue| it.places.give_back(queue));
+            it.places.wake_waiting();
+        }
+    }
+    world.nobody_sleeps_in_vain();
+    (world.wakes, ran)
+}
+
+fn nobody_sleeps_beside_a_place() {
+    let (mut wakes, mut ran) = (0, 0);
+    for seed in 0..2_000 {
+        let (of_seed, turns) = live(seed);
+        (wakes, ran) = (wakes + of_seed, ran + turns);
+    }
+    assert!(wakes > ran / 10, "{wakes} {ran}");
+    assert!(wakes < ran, "{wakes} wake-ups in {ran} turns");
+}
+
+/// Each takes its places again, since more is always due. None waits for long all the same.
+fn everybody_has_a_turn() {
+    let mut world = World::new(7, 100);
+    let queue = QueueName::new("a").unwrap();
+    for at in 0..world.all.len() {
+        world.all[at].due = vec![queue.clone(); 10_000];
+        world.look(at);
+    }
+    for _ in 0..2_000 {
+        let at = world.draw(world.all.len());
+        world.turn(at);
+        while world.wake() {}
+        let most = world.all.iter().map(|it| it.passed_over).max();
+        let bound = 4 * PLACES as u64 + 2 * world.all.len() as u64;
+        assert!(
+            most.is_some_and(|most| most <= bound),
+            "{most:?} of {bound}"
+        );
+    }
+}
+
+#[test]
+fn where_a_place_is_free_nobody_waits_for_one() {
+    nobody_sleeps_beside_a_place();
+}
+
+#[test]
+fn nobody_sees_all_places_go_to_others_for_long() {
+    everybody_has_a_turn();
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn every_mistake_with_waiting_is_found() {
+    use crate::PlantedBug;
+
+    for bug in PlantedBug::OF_WAITING {
+        crate::plant(Some(*bug));
+        let checks = [nobody_sleeps_beside_a_place, everybody_has_a_turn];
+        let mut found = checks
+            .iter()
+            .map(|check| std::panic::catch_unwind(check).is_err());
+        let is_found = found.any(|it| it);
+        crate::plant(None);
+        assert!(is_found, "{bug:?}");
+    }
+}
