@@ -246,7 +246,7 @@ impl Timers {
     /// assert!(timers.get(&name)?.is_some());
     /// timers.take(shard)?;
     /// assert_eq!(timers.owned().get(&shard), Some(&Health::Running));
-    /// assert_eq!(timers.owned_under()[&shard].1.0, 1);
+    /// assert_eq!(timers.owned_under()[&shard].1.0, 2, "it was taken twice");
     /// set()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
