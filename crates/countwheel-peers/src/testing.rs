@@ -22,7 +22,9 @@ use crate::{Here, Owners, PeersConfig};
 /// use std::sync::Arc;
 /// use countwheel_cluster::NodeId;
 /// use countwheel_durable::store::{MemoryStore, Shard};
-/// use countwheel_durable::{Asked, Config, Shards, SystemClock, Timers, inline};
+/// use countwheel_durable::{
+///     Asked, Config, Request, Shards, SystemClock, TimerName, Timers, inline,
+/// };
 /// use countwheel_peers::testing::SimulatedPeers;
 /// use countwheel_peers::{Owners, PeersConfig};
 ///
@@ -46,8 +48,9 @@ use crate::{Here, Owners, PeersConfig};
 ///     SimulatedPeers::new(config, owners, Arc::new(timers.clone()), clock.clone())
 /// };
 /// let (of_a, of_b) = (peers(a), peers(b));
-/// let drain = countwheel_durable::Request::Resume { scope: countwheel_durable::DrainScope::All };
-/// of_b.ask(Shard(0), Asked::one(drain, |answer| assert!(answer.is_err())));
+/// let fire = Request::Fire { name: TimerName::new("unpaid", "order-42")? };
+/// // Nobody brings an answer: what came of it is not known.
+/// of_b.ask(Shard(0), Asked::one(fire, |answer| assert!(answer.is_err())));
 /// let connection = of_a.accept(b);
 /// let question = of_b.gather(a).expect("one waits");
 /// assert!(connection.take(question));
