@@ -160,6 +160,16 @@ impl State {
         }
     }
 
+    /// See [`Places::wake_waiting`].
+    fn wake_waiting(&mut self, shared: &Shared, wakes: &mut Wakes) {
+        for _ in 0..std::mem::take(&mut self.freed).max(1) {
+            let Some(next) = self.next(shared) else {
+                break;
+            };
+            self.promise(next, wakes);
+        }
+    }
+
     /// It has looked, and needs no place that was kept for it: the next one may.
     fn give_up_promise(&mut self, id: u64, shared: &Shared, wakes: &mut Wakes) {
         let Some(member) = self.members.get_mut(&id) else {
@@ -230,6 +240,14 @@ impl Budget {
         let mut state = self.0.state.lock();
         state.requests = state.requests.saturating_sub(requests);
         state.bytes = state.bytes.saturating_sub(bytes);
+    }
+
+    /// Changes who has which place. Whoever is to be woken is woken after that: a scheduler may look at the budget while
+    /// somebody keeps it from being woken.
+    fn change(&self, change: impl FnOnce(&mut State, &Shared, &mut Wakes)) {
+        let (shared, mut wakes) = (&*self.0, Wakes::new());
+        change(&mut shared.state.lock(), shared, &mut wakes);
+        wakes.into_iter().for_each(|wake| wake());
     }
 
     pub(crate) fn join(&self) -> Member {
@@ -313,28 +331,25 @@ impl Member {
 
     /// It has looked, and waits for a place, or for none.
     pub(crate) fn waits(&self, lacks: Option<Lacks>) {
-        self.settles(|member, given_back| {
-            member.lacks = lacks;
-            member.since = lacks.map(|_| member.since.unwrap_or(given_back));
+        self.budget.change(|state, shared, wakes| {
+            let given_back = state.given_back;
+            if let Some(member) = state.members.get_mut(&self.id) {
+                member.lacks = lacks;
+                member.since = lacks.map(|_| member.since.unwrap_or(given_back));
+            }
+            state.give_up_promise(self.id, shared, wakes);
         });
     }
 
     /// It has started what it could: the places that are left are for others until it looks again.
     pub(crate) fn has_started(&self) {
-        self.settles(|member, _| member.lacks = None);
-        self.places().wake_waiting();
-    }
-
-    fn settles(&self, settle: impl FnOnce(&mut Waiting, u64)) {
-        let (shared, mut wakes) = (&*self.budget.0, Wakes::new());
-        let mut state = shared.state.lock();
-        let given_back = state.given_back;
-        if let Some(member) = state.members.get_mut(&self.id) {
-            settle(member, given_back);
-        }
-        state.give_up_promise(self.id, shared, &mut wakes);
-        drop(state);
-        wakes.into_iter().for_each(|wake| wake());
+        self.budget.change(|state, shared, wakes| {
+            if let Some(member) = state.members.get_mut(&self.id) {
+                member.lacks = None;
+            }
+            state.give_up_promise(self.id, shared, wakes);
+            state.wake_waiting(shared, wakes);
+        });
     }
 }
 
@@ -389,46 +404,34 @@ impl Places {
     /// commit then. Whoever waits is [woken](Self::wake_waiting) for what is left; but nobody has to see all places go
     /// to others more than twice.
     pub(crate) fn give_back(&self, queue: &QueueName) {
-        let (shared, mut wakes) = (&*self.budget.0, Wakes::new());
-        let mut state = shared.state.lock();
-        state.in_flight = state.in_flight.saturating_sub(1);
-        state.given_back += 1;
-        let has = state.of(queue).saturating_sub(1);
-        if has > 0 {
-            state.by_queue.insert(queue.clone(), has);
-        } else {
-            state.by_queue.remove(queue);
-            state.emptied = state.given_back;
-        }
-        let patience = 2 * shared.max_in_flight as u64;
-        let seen_since = |id: &u64| {
-            state.members[id]
-                .since
-                .map_or(0, |it| state.given_back - it)
-        };
-        let next = state.next(shared);
-        match next.filter(|id| seen_since(id) > patience && !planted!(BudgetNobodyElse)) {
-            Some(next) => state.promise(next, &mut wakes),
-            None => state.freed += 1,
-        }
-        drop(state);
-        // A scheduler may look at the budget while somebody keeps it from being woken.
-        wakes.into_iter().for_each(|wake| wake());
+        self.budget.change(|state, shared, wakes| {
+            state.in_flight = state.in_flight.saturating_sub(1);
+            state.given_back += 1;
+            let has = state.of(queue).saturating_sub(1);
+            if has > 0 {
+                state.by_queue.insert(queue.clone(), has);
+            } else {
+                state.by_queue.remove(queue);
+                state.emptied = state.given_back;
+            }
+            let patience = 2 * shared.max_in_flight as u64;
+            let seen_since = |id: &u64| {
+                state.members[id]
+                    .since
+                    .map_or(0, |it| state.given_back - it)
+            };
+            let next = state.next(shared);
+            match next.filter(|id| seen_since(id) > patience && !planted!(BudgetNobodyElse)) {
+                Some(next) => state.promise(next, wakes),
+                None => state.freed += 1,
+            }
+        });
     }
 
     /// Wakes a scheduler that waits for each place that was given back and not taken again, and one at least: what
     /// was taken again for another queue leaves the first one a share.
     pub(crate) fn wake_waiting(&self) {
-        let (shared, mut wakes) = (&*self.budget.0, Wakes::new());
-        let mut state = shared.state.lock();
-        for _ in 0..std::mem::take(&mut state.freed).max(1) {
-            let Some(next) = state.next(shared) else {
-                break;
-            };
-            state.promise(next, &mut wakes);
-        }
-        drop(state);
-        wakes.into_iter().for_each(|wake| wake());
+        self.budget.change(State::wake_waiting);
     }
 
     /// How many this scheduler may take.

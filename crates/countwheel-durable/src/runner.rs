@@ -34,7 +34,8 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// One shard's engine, as everybody but its thread sees it.
 pub(crate) struct Owned {
-    fence: Fence,
+    /// The number under which it has its shard.
+    pub(crate) fence: Fence,
     pub(crate) noticed: Arc<Noticed>,
     pub(crate) overdue: Arc<Mutex<ByQueue>>,
     settings: SeenSettings,
@@ -211,11 +212,6 @@ impl Owned {
     /// The settings as its engine knows them.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.lock())
-    }
-
-    /// The number under which it has its shard.
-    pub(crate) fn fence(&self) -> Fence {
-        self.fence
     }
 
     pub(crate) fn health(&self) -> Health {

@@ -430,8 +430,7 @@ impl Timers {
     #[must_use]
     pub fn owned_under(&self) -> BTreeMap<Shard, (Health, Fence)> {
         let owned = self.hub.owned.read();
-        let under =
-            |(shard, owned): (&Shard, &Arc<Owned>)| (*shard, (owned.health(), owned.fence()));
+        let under = |(shard, owned): (&Shard, &Arc<Owned>)| (*shard, (owned.health(), owned.fence));
         owned.iter().map(under).collect()
     }
 

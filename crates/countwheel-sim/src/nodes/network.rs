@@ -162,9 +162,8 @@ impl World {
     fn take_questions(&mut self, machine: usize) {
         let time = self.time();
         let awake = self.machines[machine].paused_until;
-        let cut = |from: usize| self.network.cuts.get(&(from, machine));
-        let is_cut = |from: usize| cut(from).is_some_and(|until| *until > time);
-        let cut: Vec<bool> = (0..self.machines.len()).map(is_cut).collect();
+        let machines = 0..self.machines.len();
+        let cut: Vec<bool> = machines.map(|from| self.is_cut(from, machine)).collect();
         let links = self.network.links.values_mut();
         let mut refused = Vec::new();
         for link in links.chain(&mut self.network.ended) {
