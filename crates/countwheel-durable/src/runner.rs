@@ -350,8 +350,12 @@ impl Runner {
                 if ended || self.common.clock.now() >= at {
                     inbox.left_running = running;
                     drop(inbox);
-                    if let Err(error) = self.engine.note_clocks() {
-                        tracing::warn!(%error, "where the clocks stand could not be noted");
+                    match self.engine.note_clocks() {
+                        // The owner that took the shard notes its own.
+                        Ok(()) | Err(StoreError::Fenced { .. }) => {}
+                        Err(error) => {
+                            tracing::warn!(%error, "where the clocks stand could not be noted");
+                        }
                     }
                     if running > 0
                         && let Err(error) = self.engine.abandon()

@@ -164,6 +164,7 @@ pub struct Arrival {
     schema: SchemaName,
     cluster: Cluster,
     token: MoveToken,
+    no_node_started: bool,
 }
 
 impl fmt::Debug for Arrival {
@@ -198,7 +199,7 @@ impl Arrival {
         }
         schema::check_rights(&mut link, &schema)?;
         let token = MoveToken::random()?;
-        in_one(&mut link, |link| begin(link, &schema, token, place))?;
+        let no_node_started = in_one(&mut link, |link| begin(link, &schema, token, place))?;
         Ok(Self {
             link,
             route,
@@ -206,7 +207,15 @@ impl Arrival {
             schema,
             cluster,
             token,
+            no_node_started,
         })
+    }
+
+    /// Whether no node could start on the target until now: its timers had been moved away. Nodes start
+    /// from now on.
+    #[must_use]
+    pub fn no_node_started(&self) -> bool {
+        self.no_node_started
     }
 
     /// Which move it is.
@@ -681,7 +690,7 @@ fn begin(
     schema: &SchemaName,
     token: MoveToken,
     place: &str,
-) -> Result<(), PostgresError> {
+) -> Result<bool, PostgresError> {
     write_down(link, schema, (token, "in"), place)?;
     // Every turn that is under way ends before, and none comes after. What came in by a move that was given up,
     // or has gone out, is nobody's, and is there only while the shards are of the move's node.
@@ -693,9 +702,7 @@ fn begin(
     );
     let rows = link.query(&left, &[])?.rows;
     let is_left = rows.first().is_some_and(|row| row.get(0));
-    if is_left {
-        empty(link, schema)?;
-    }
+    let were_away = is_left && empty(link, schema)?;
     let any = schema.sql(
         "move_any",
         "SELECT EXISTS (SELECT FROM @timer) OR EXISTS (SELECT FROM @done) \
@@ -707,16 +714,22 @@ fn begin(
             schema: schema.as_str().to_owned(),
         });
     }
-    hold(link, schema, token)
+    hold(link, schema, token)?;
+    Ok(were_away)
 }
 
 /// Removes all timers and settings. None of them is elsewhere by what the tables say, so nodes may start.
-fn empty(link: &mut Link, schema: &SchemaName) -> Result<(), PostgresError> {
+/// Returns whether they were elsewhere before.
+fn empty(link: &mut Link, schema: &SchemaName) -> Result<bool, PostgresError> {
     let text = schema.sql("empty", "TRUNCATE @timer, @done, @setting").text;
     link.execute(&text, BEGINNING)?;
-    let here = schema.sql("move_here", "UPDATE @meta SET away = NULL");
-    link.query(&here, &[])?;
-    Ok(())
+    let here = schema.sql(
+        "move_here",
+        "WITH was AS (SELECT away IS NOT NULL AS is_away FROM @meta) \
+         UPDATE @meta SET away = NULL FROM was RETURNING is_away",
+    );
+    let rows = link.query(&here, &[])?.rows;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
 pub(crate) fn give_up(

@@ -66,7 +66,7 @@ impl Mover {
         let place = format!("{} on {}", place.display(), host_name());
         let mut arrival = Arrival::begin(options, &place)?;
         let ready = (|| {
-            if arrival.nodes()?.is_empty() {
+            if arrival.nodes()?.is_empty() && !arrival.no_node_started() {
                 return Err(MoveError::NoNode);
             }
             let lanes = (0..LANES).map(|_| arrival.lane());

@@ -3,6 +3,7 @@
 //! The same on a small scale for the nodes of `dev --nodes`, of which nothing is left.
 
 mod moving;
+mod starts;
 mod troubles;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -364,7 +365,8 @@ fn nodes_to_try_out_end_when_what_started_them_is_killed() {
 
 /// Sets so many timers that are due long after, in a queue of their own. They have no history.
 fn fill(node: &Server, timers: u64) {
-    const AT_ONCE: u64 = 32;
+    // A few for each shard, that its commits carry more than one.
+    const AT_ONCE: u64 = 256;
     let later = json!({"in": "100h", "target": {"url": "http://127.0.0.1:1/"}});
     std::thread::scope(|scope| {
         for first in 0..AT_ONCE {

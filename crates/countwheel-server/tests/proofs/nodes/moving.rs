@@ -300,3 +300,96 @@ fn a_move_back_that_is_killed_is_given_up_and_nothing_is_lost() {
         settled.demand_innocence("a move back that was killed", &sides.node, took_us);
     }
 }
+
+/// Runs a command of moves, and says how it ended and what it said.
+fn command(words: &[&str]) -> (Option<i32>, String) {
+    let ended = program().args(words).output().expect("the program starts");
+    let said = [ended.stdout, ended.stderr].concat();
+    (
+        ended.status.code(),
+        String::from_utf8_lossy(&said).into_owned(),
+    )
+}
+
+/// How many timers are in the queue that [`fill`] fills.
+fn far(node: &Server) -> u64 {
+    let body = asked(node, "GET", "/v1/queues", None).body;
+    let queues = body["queues"].as_array().expect("a list");
+    let queue = queues.iter().find(|queue| queue["queue"] == "far");
+    queue.map_or(0, |queue| queue["pending"].as_u64().expect("a number"))
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn a_move_is_given_up_then_made_then_made_back_and_made_again() {
+    const TIMERS: u64 = 10_000;
+    let _turn = turn();
+    let database = testing::Server::start(&[]).expect("the stage has installed it");
+    let mut sides = Sides::start(&database);
+    let (url, schema) = sides.target.clone();
+    let here = ["--schema", &*schema];
+    fill(&sides.from, TIMERS);
+
+    // One that hangs while it copies is ended from outside. The service notices, and serves on.
+    begin(&sides.from, &sides.target);
+    sides.from.signal(Signal::STOP);
+    let (status, said) =
+        command(&[&["cluster", "give-up-move", "--store", &url], &here[..]].concat());
+    sides.from.signal(Signal::CONT);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("the timers stay at"), "{said}");
+    wait_until("the service knows", || state(&sides.from) == "given_up");
+    assert_eq!(far(&sides.from), TIMERS);
+    wait_until_taken(&sides.node);
+    assert_eq!(far(&sides.node), 0);
+
+    // The same once more is done.
+    let server = format!("http://{}", sides.from.address);
+    let there = [&["move-to", &url, "--server", &server], &here[..]].concat();
+    let (status, said) = command(&there);
+    assert_eq!(status, Some(0), "{said}");
+    wait_until_taken(&sides.node);
+    assert_eq!(far(&sides.node), TIMERS);
+    assert_eq!(far(&sides.from), TIMERS, "it asks the node");
+
+    // Not back while a node lives.
+    let data = sides.node.data.with_extension("back");
+    let data_said = data.to_string_lossy().into_owned();
+    let back = [&["move-from", &url, "--data", &data_said], &here[..]].concat();
+    let (status, said) = command(&back);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains(&name(&sides.node)), "{said}");
+    sides.node.signal(Signal::TERM);
+    assert!(sides.node.end_within(PATIENCE).is_some());
+    let (status, said) = command(&back);
+    assert_eq!(status, Some(0), "{said}");
+
+    // The tables say where the timers are, to a node and to who restores them.
+    let why = sides.node.try_restart().expect_err("they are elsewhere");
+    assert!(why.contains("were moved to"), "{why}");
+    let restored = [&["cluster", "restored", "--store", &url], &here[..]].concat();
+    let (status, said) = command(&restored);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("were moved to"), "{said}");
+    let returned = Server::start(&data);
+    assert_eq!(far(&returned), TIMERS);
+
+    // Into the same tables again: they are emptied, and the move waits for a node, which can start now.
+    sides.from.kill();
+    let server = format!("http://{}", returned.address);
+    let again = [&["move-to", &url, "--server", &server], &here[..]].concat();
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| command(&again));
+        wait_until("it waits for a node", || {
+            let progress = progress(&returned);
+            progress["reason"]
+                .as_str()
+                .is_some_and(|why| why.contains("no node"))
+        });
+        sides.node.restart();
+        let (status, said) = moving.join().expect("it ends");
+        assert_eq!(status, Some(0), "{said}");
+    });
+    wait_until_taken(&sides.node);
+    assert_eq!(far(&sides.node), TIMERS);
+}
