@@ -30,6 +30,7 @@ pub use self::cluster::{
     ShardCounts, ShardMoved,
 };
 use crate::api::{recurrence, retry, simulate};
+use crate::roots;
 use crate::time::{format_time, parse_time};
 
 /// The longest answer that is read: a page of a thousand timers fits many times.
@@ -88,8 +89,17 @@ impl Client {
         connector.set_nodelay(true);
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(Duration::from_secs(5)));
+        // To read the authorities of the system takes longer than most requests.
+        let is_tls = server
+            .get(..6)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
+        let tls = if is_tls {
+            roots::with_system()
+        } else {
+            roots::public()
+        };
         let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_webpki_roots()
+            .with_tls_config(tls)
             .https_or_http()
             .enable_http1()
             .wrap_connector(connector);

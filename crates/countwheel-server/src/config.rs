@@ -24,7 +24,7 @@ use crate::api::{BODY_BYTES, Token};
 use crate::callers::Proxies;
 use crate::cli;
 use crate::flow::Flow;
-use crate::guard::Targets;
+use crate::guard::{AllowedTarget, Targets};
 use crate::places::Limits;
 use crate::scrub::Pace;
 use crate::server::StartError;
@@ -53,6 +53,10 @@ pub struct Dev {
     /// may be given more than once
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub allow_port: Vec<u16>,
+    /// Deliveries trust the authorities of this file in PEM too, beside those of the system and those that come
+    /// with the program; may be given more than once
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Vec<PathBuf>,
     /// What callers may take
     #[command(flatten)]
     pub front: Front,
@@ -105,10 +109,19 @@ pub struct Serve {
     /// Also deliver to loopback, private and other addresses that are not public
     #[arg(long)]
     pub allow_private_targets: bool,
+    /// Also deliver to this address, range of addresses, host or domain, though it is not public, such as
+    /// 10.1.0.0/16, hooks.lan or *.lan; with a port behind a colon, to that port alone, also if that is
+    /// refused. May be given more than once
+    #[arg(long, value_name = "TARGET")]
+    pub allow_target: Vec<AllowedTarget>,
     /// Also deliver to this port, though it is one of those that are refused, such as 22 and 25;
     /// may be given more than once
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub allow_port: Vec<u16>,
+    /// Deliveries trust the authorities of this file in PEM too, beside those of the system and those that come
+    /// with the program; may be given more than once
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Vec<PathBuf>,
     /// What callers may take
     #[command(flatten)]
     pub front: Front,
@@ -690,7 +703,8 @@ impl Serve {
         } else {
             Targets::public()
         };
-        targets.with_ports(self.allow_port.clone())
+        let targets = targets.with_ports(self.allow_port.clone());
+        targets.with_allowed(self.allow_target.clone())
     }
 
     /// How the store is scrubbed, if it is.

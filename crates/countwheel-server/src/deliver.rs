@@ -12,8 +12,6 @@ use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
 use countwheel_time::{Clock, Instant, Timestamp};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
-use hyper_rustls::ConfigBuilderExt;
-use hyper_util::client::legacy::connect::HttpConnector;
 use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
@@ -24,6 +22,7 @@ use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
 use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
 use crate::resolver::{NotResolved, Resolver};
+use crate::roots;
 use crate::time::{format_duration, format_time};
 
 /// How much of an answer is read.
@@ -55,10 +54,10 @@ struct Sender {
 
 impl HttpHandler {
     /// A handler whose attempts run on `runtime`. `clock` tells how far off the date in a
-    /// `Retry-After` is.
+    /// `Retry-After` is. It trusts the authorities of the public Internet.
     #[must_use]
     pub fn new(runtime: Handle, targets: Targets, clock: Arc<dyn Clock>) -> Self {
-        Self::with(runtime, targets, clock, 64, 512)
+        Self::with(runtime, targets, clock, 64, 512, roots::public())
     }
 
     /// The same, with so many lookups of names at a time. Unless files are ample, it keeps no
@@ -70,17 +69,10 @@ impl HttpHandler {
         clock: Arc<dyn Clock>,
         lookups: usize,
         kept: usize,
+        tls: ClientConfig,
     ) -> Self {
-        let mut connector =
-            HttpConnector::new_with_resolver(Resolver::new(targets.clone(), lookups));
-        connector.enforce_http(false);
-        connector.set_nodelay(true);
-        if kept == 0 {
-            connector.set_happy_eyeballs_timeout(None);
-        }
-        let tls = ClientConfig::builder().with_webpki_roots();
-        let tls = tls.with_no_client_auth();
-        let pool = Pool::new(connector, tls, kept, Arc::clone(&clock));
+        let resolver = Resolver::new(targets.clone(), lookups);
+        let pool = Pool::new(resolver, tls, kept, Arc::clone(&clock));
         Self {
             runtime,
             sender: Sender {
@@ -458,7 +450,12 @@ fn tls_detail(error: &rustls::Error) -> String {
     use rustls::CertificateError as Certificate;
     let detail = match error {
         rustls::Error::InvalidCertificate(error) => match error {
-            Certificate::UnknownIssuer => "the issuer of the certificate is unknown",
+            // An authority of the issuer's name that cannot have signed it is not its issuer.
+            Certificate::UnknownIssuer
+            | Certificate::BadSignature
+            | Certificate::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+                "the issuer of the certificate is unknown"
+            }
             Certificate::Expired | Certificate::ExpiredContext { .. } => {
                 "the certificate has expired"
             }

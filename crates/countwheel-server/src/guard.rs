@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 
 use axum::http::Uri;
+use ipnet::IpNet;
 
 /// The ports of services that carry out what a stranger's request to them says, or that count it
 /// against its sender: remote shells, mail, and stores without a password.
@@ -51,22 +53,192 @@ const METADATA_V6: [Ipv6Addr; 6] = [
 /// use countwheel_server::guard::{RefusedTarget, Targets};
 ///
 /// let here = "127.0.0.1".parse()?;
-/// assert!(Targets::public().check_address(here).is_err());
-/// assert!(Targets::any().check_address(here).is_ok());
+/// let check = |targets: &Targets, port| targets.check_address("hooks.example", port, here);
+/// assert_eq!(check(&Targets::public(), 80), Err(RefusedTarget::Private(here)));
+/// assert_eq!(check(&Targets::any(), 80), Ok(()));
 /// // No option opens the metadata of a cloud.
 /// let metadata = "169.254.169.254".parse()?;
-/// let refused = Targets::any().check_address(metadata);
+/// let refused = Targets::any().check_address("hooks.example", 80, metadata);
 /// assert_eq!(refused, Err(RefusedTarget::Metadata(metadata)));
 ///
-/// assert_eq!(Targets::any().check_port(22), Err(RefusedTarget::Port(22)));
-/// assert!(Targets::any().with_ports(vec![22]).check_port(22).is_ok());
-/// # Ok::<(), std::net::AddrParseError>(())
+/// assert_eq!(check(&Targets::any(), 22), Err(RefusedTarget::Port(22)));
+/// assert_eq!(check(&Targets::any().with_ports(vec![22]), 22), Ok(()));
+///
+/// let some = Targets::public().with_allowed(vec!["127.0.0.0/8".parse()?, "*.lan:6379".parse()?]);
+/// assert_eq!(check(&some, 80), Ok(()));
+/// assert_eq!(some.check_address("cache.lan", 6379, "10.0.0.1".parse()?), Ok(()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Targets {
     private: bool,
     /// Of the refused ports, those that the operator allows.
     ports: Vec<u16>,
+    allowed: Vec<AllowedTarget>,
+}
+
+/// A place that the operator allows although its address is not public, or its port is refused: a range of
+/// addresses, one address, a host, or all hosts below a domain; at any port that is not refused, or at one port.
+///
+/// ```
+/// use countwheel_server::guard::AllowedTarget;
+///
+/// for text in ["10.1.0.0/16", "10.1.2.3:22", "[fd00::/8]:443", "fd00::1", "hooks.lan", "*.lan:8080"] {
+///     assert_eq!(text.parse::<AllowedTarget>()?.to_string(), text);
+/// }
+/// assert!("http://hooks.lan/".parse::<AllowedTarget>().is_err());
+/// # Ok::<(), countwheel_server::guard::BadTarget>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AllowedTarget {
+    place: Place,
+    /// The only port; `None` for all that are not refused.
+    port: Option<u16>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Place {
+    Range(IpNet),
+    Host(String),
+    /// All hosts whose names end with this, which begins with a dot.
+    Below(String),
+}
+
+/// Why a text names no place that could be allowed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadTarget {
+    /// It is none of what is allowed.
+    #[error(
+        "{0:?} is no range of addresses (10.1.0.0/16), address, host (hooks.lan) or domain (*.lan), each with \
+         a port (10.1.2.3:8080, [fd00::/8]:443) or without"
+    )]
+    Syntax(String),
+    /// The range has an address with bits behind the length of its prefix.
+    #[error("{given} is no range of addresses: did you mean {range}?")]
+    HostBits {
+        /// What was given.
+        given: String,
+        /// The range that it is in.
+        range: String,
+    },
+}
+
+impl FromStr for AllowedTarget {
+    type Err = BadTarget;
+
+    fn from_str(text: &str) -> Result<Self, BadTarget> {
+        let bad = || BadTarget::Syntax(text.to_owned());
+        if let Some(rest) = text.strip_prefix('[') {
+            let (range, rest) = rest.split_once(']').ok_or_else(bad)?;
+            let place = range_of(range)?.filter(|range| range.addr().is_ipv6());
+            let port = match rest {
+                "" => None,
+                rest => Some(rest.strip_prefix(':').and_then(port_of).ok_or_else(bad)?),
+            };
+            let place = Place::Range(place.ok_or_else(bad)?);
+            return Ok(Self { place, port });
+        }
+        // An address of version 6 has colons of its own.
+        if let Some(range) = range_of(text)? {
+            let place = Place::Range(range);
+            return Ok(Self { place, port: None });
+        }
+        let (place, port) = match text.rsplit_once(':') {
+            Some((place, port)) => (place, Some(port_of(port).ok_or_else(bad)?)),
+            None => (text, None),
+        };
+        let place = match range_of(place)? {
+            Some(range) => Place::Range(range),
+            None => host_of(place).ok_or_else(bad)?,
+        };
+        Ok(Self { place, port })
+    }
+}
+
+impl fmt::Display for AllowedTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Range(range) => {
+                let text = if range.prefix_len() == range.max_prefix_len() {
+                    range.addr().to_string()
+                } else {
+                    range.to_string()
+                };
+                match self.port {
+                    Some(_) if range.addr().is_ipv6() => write!(f, "[{text}]")?,
+                    _ => f.write_str(&text)?,
+                }
+            }
+            Place::Host(host) => f.write_str(host)?,
+            Place::Below(domain) => write!(f, "*{domain}")?,
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+fn port_of(text: &str) -> Option<u16> {
+    let port: u16 = text.parse().ok()?;
+    (port > 0 && port.to_string() == text).then_some(port)
+}
+
+/// The range that a text names, if it names one: one address is a range too.
+fn range_of(text: &str) -> Result<Option<IpNet>, BadTarget> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(Some(address.into()));
+    }
+    match text.parse::<IpNet>() {
+        Ok(range) if range.trunc() != range => Err(BadTarget::HostBits {
+            given: text.to_owned(),
+            range: range.trunc().to_string(),
+        }),
+        range => Ok(range.ok()),
+    }
+}
+
+/// The host or domain that a text names. Numbers alone are an address in one of the notations of old.
+fn host_of(text: &str) -> Option<Place> {
+    let (name, is_domain) = match text.strip_prefix("*.") {
+        Some(domain) => (domain, true),
+        None => (text, false),
+    };
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    if name.len() > 253 || !name.split('.').all(is_label) || old_notation(name).is_some() {
+        return None;
+    }
+    let name = name.to_ascii_lowercase();
+    Some(if is_domain {
+        Place::Below(format!(".{name}"))
+    } else {
+        Place::Host(name)
+    })
+}
+
+impl Place {
+    /// Whether a host with this address is meant.
+    fn has(&self, host: &str, address: IpAddr) -> bool {
+        match self {
+            Self::Range(range) => {
+                range.contains(&address) || range.contains(&address.to_canonical())
+            }
+            named => named.has_host(host),
+        }
+    }
+
+    /// Whether a host is meant by its name.
+    fn has_host(&self, host: &str) -> bool {
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        match self {
+            Self::Range(_) => false,
+            Self::Host(name) => *name == host,
+            Self::Below(domain) => host.len() > domain.len() && host.ends_with(domain.as_str()),
+        }
+    }
 }
 
 /// Why a target is refused. The text is for the operator: it tells where a name leads.
@@ -91,6 +263,9 @@ impl fmt::Display for Targets {
         for port in &self.ports {
             write!(f, " port:{port}")?;
         }
+        for target in &self.allowed {
+            write!(f, " {target}")?;
+        }
         Ok(())
     }
 }
@@ -102,6 +277,7 @@ impl Targets {
         Self {
             private: false,
             ports: Vec::new(),
+            allowed: Vec::new(),
         }
     }
 
@@ -111,6 +287,7 @@ impl Targets {
         Self {
             private: true,
             ports: Vec::new(),
+            allowed: Vec::new(),
         }
     }
 
@@ -120,39 +297,67 @@ impl Targets {
         Self { ports, ..self }
     }
 
-    /// Whether deliveries may go to `address`.
+    /// The same, with these places though they are refused otherwise.
+    #[must_use]
+    pub fn with_allowed(self, allowed: Vec<AllowedTarget>) -> Self {
+        Self { allowed, ..self }
+    }
+
+    /// Whether deliveries may go to `address` at `port`, to which a URL led with this host: a name, or the
+    /// address itself.
     ///
     /// # Errors
-    /// [`RefusedTarget::Private`] or [`RefusedTarget::Metadata`].
-    pub fn check_address(&self, address: IpAddr) -> Result<(), RefusedTarget> {
+    /// [`RefusedTarget`] says why not.
+    pub fn check_address(
+        &self,
+        host: &str,
+        port: u16,
+        address: IpAddr,
+    ) -> Result<(), RefusedTarget> {
         if is_metadata(address) {
             return Err(RefusedTarget::Metadata(address));
         }
-        if !self.private && !is_public(address) {
+        let meant = self.allowed.iter().filter(|it| it.place.has(host, address));
+        let meant: Vec<_> = meant.map(|it| it.port).collect();
+        if !self.opens_port(port) && !meant.contains(&Some(port)) {
+            return Err(RefusedTarget::Port(port));
+        }
+        let is_meant = meant.iter().any(|it| it.is_none_or(|it| it == port));
+        if !self.private && !is_public(address) && !is_meant {
             return Err(RefusedTarget::Private(address));
         }
         Ok(())
     }
 
-    /// Whether deliveries may go to `port`.
-    ///
-    /// # Errors
-    /// [`RefusedTarget::Port`].
-    pub fn check_port(&self, port: u16) -> Result<(), RefusedTarget> {
-        if REFUSED_PORTS.contains(&port) && !self.ports.contains(&port) {
-            return Err(RefusedTarget::Port(port));
-        }
-        Ok(())
+    /// Whether a port is open everywhere.
+    fn opens_port(&self, port: u16) -> bool {
+        !REFUSED_PORTS.contains(&port) || self.ports.contains(&port)
     }
 
     /// Whether deliveries may go where `uri` leads by itself: its port, and the address if its
     /// host is one. Where a name leads is seen when it is resolved.
     pub(crate) fn check(&self, uri: &Uri) -> Result<(), RefusedTarget> {
-        let is_https = uri.scheme_str() == Some("https");
-        let usual = if is_https { 443 } else { 80 };
-        self.check_port(uri.port_u16().unwrap_or(usual))?;
-        literal_address(uri).map_or(Ok(()), |address| self.check_address(address))
+        let (host, port) = (uri.host().unwrap_or_default(), port_of_url(uri));
+        if let Some(address) = literal_address(uri) {
+            return self.check_address(host, port, address);
+        }
+        // A range may have an address to which the name leads.
+        let opens = |it: &AllowedTarget| {
+            it.port == Some(port)
+                && (it.place.has_host(host) || matches!(it.place, Place::Range(_)))
+        };
+        if !self.opens_port(port) && !self.allowed.iter().any(opens) {
+            return Err(RefusedTarget::Port(port));
+        }
+        Ok(())
     }
+}
+
+/// The port that a URL names, or that of its scheme.
+pub(crate) fn port_of_url(uri: &Uri) -> u16 {
+    let is_https = uri.scheme_str() == Some("https");
+    let usual = if is_https { 443 } else { 80 };
+    uri.port_u16().unwrap_or(usual)
 }
 
 /// The address that a URL names outright, in the notations of old as well, such as `0x7f.1`:
@@ -356,15 +561,17 @@ mod tests {
             "::ffff:168.63.129.16",
         ] {
             let address = address.parse().unwrap();
-            for targets in [Targets::any(), Targets::public()] {
-                let refused = targets.check_address(address);
+            let all = ["0.0.0.0/0", "::/0", "x", "*.x"].map(|text| text.parse().unwrap());
+            let allowed = Targets::public().with_allowed(all.to_vec());
+            for targets in [Targets::any(), Targets::public(), allowed] {
+                let refused = targets.check_address("x", 80, address);
                 assert_eq!(refused, Err(RefusedTarget::Metadata(address)));
             }
         }
         for address in ["127.0.0.1", "169.254.1.1", "10.0.0.1", "::1", "fd00::1"] {
             let address = address.parse().unwrap();
-            assert_eq!(Targets::any().check_address(address), Ok(()));
-            let refused = Targets::public().check_address(address);
+            assert_eq!(Targets::any().check_address("x", 80, address), Ok(()));
+            let refused = Targets::public().check_address("x", 80, address);
             assert_eq!(refused, Err(RefusedTarget::Private(address)));
         }
     }
@@ -385,6 +592,75 @@ mod tests {
             let refused = targets.check(&uri(url));
             assert_eq!(refused, Err(RefusedTarget::Port(port)), "{url}");
         }
+    }
+
+    #[test]
+    fn what_the_operator_allows_is_open_and_nothing_beside_it() {
+        let allowed = |text: &str| Targets::public().with_allowed(vec![text.parse().expect(text)]);
+        let table = [
+            ("10.1.0.0/16", "x", "10.1.255.255", 80, true),
+            ("10.1.0.0/16", "x", "10.2.0.0", 80, false),
+            ("10.1.0.0/16", "x", "::ffff:10.1.0.1", 80, true),
+            ("10.1.0.0/16", "x", "10.1.0.1", 22, false),
+            ("10.1.2.3:22", "x", "10.1.2.3", 22, true),
+            ("10.1.2.3:22", "x", "10.1.2.3", 80, false),
+            ("10.1.2.3:22", "x", "1.1.1.1", 22, false),
+            ("1.1.1.1:22", "x", "1.1.1.1", 22, true),
+            ("fd00::/8", "x", "fd12::1", 443, true),
+            ("fd00::/8", "x", "fe80::1", 443, false),
+            ("[fd00::/8]:443", "x", "fd12::1", 443, true),
+            ("[fd00::/8]:443", "x", "fd12::1", 80, false),
+            ("hooks.lan", "hooks.lan", "10.0.0.1", 80, true),
+            ("Hooks.LAN", "hooks.lan.", "10.0.0.1", 80, true),
+            ("hooks.lan", "a.hooks.lan", "10.0.0.1", 80, false),
+            ("hooks.lan", "xhooks.lan", "10.0.0.1", 80, false),
+            ("*.lan", "a.b.lan", "10.0.0.1", 80, true),
+            ("*.lan", "lan", "10.0.0.1", 80, false),
+            ("*.lan", "a.wlan", "10.0.0.1", 80, false),
+            ("*.lan:8080", "a.lan", "10.0.0.1", 8_080, true),
+            ("*.lan:8080", "a.lan", "10.0.0.1", 80, false),
+            ("*.lan:6379", "a.lan", "10.0.0.1", 6_379, true),
+        ];
+        for (text, host, address, port, is_open) in table {
+            let address = address.parse().unwrap();
+            let checked = allowed(text).check_address(host, port, address);
+            assert_eq!(checked.is_ok(), is_open, "{text}: {host} {address} {port}");
+            // What a name leads to is not known before.
+            let url = uri(&format!("http://{host}:{port}/"));
+            assert!(
+                allowed(text).check(&url).is_ok() || !is_open,
+                "{text}: {url}"
+            );
+        }
+        for text in [
+            "",
+            "*",
+            "*.",
+            ".lan",
+            "a..lan",
+            "10.1.0.0/33",
+            "10.1",
+            "0x7f.1",
+            "10.1.2.3:0",
+            "10.1.2.3:080",
+            "lan:",
+            "lan:65536",
+            "[10.0.0.0/8]:80",
+            "[fd00::1",
+            "[fd00::1]80",
+            "http://lan",
+            "a/b",
+            "a@b",
+            "a b",
+            "*.a.*",
+        ] {
+            assert!(text.parse::<AllowedTarget>().is_err(), "{text}");
+        }
+        let said = "10.1.2.3/16"
+            .parse::<AllowedTarget>()
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains("did you mean 10.1.0.0/16?"), "{said}");
     }
 
     #[test]

@@ -30,6 +30,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tower_service::Service;
 
+use crate::guard::port_of_url;
 use crate::resolver::Resolver;
 
 /// How long an idle connection is kept for the next request.
@@ -59,7 +60,7 @@ pub(crate) struct Phases {
 /// Makes connections, and keeps those that idle.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
-    connector: HttpConnector<Resolver>,
+    resolver: Resolver,
     tls: Arc<ClientConfig>,
     clock: Arc<dyn Clock>,
     idle: Arc<Idle>,
@@ -116,14 +117,14 @@ impl State {
 impl Pool {
     /// Keeps at most so many idle connections, those that were used last.
     pub(crate) fn new(
-        connector: HttpConnector<Resolver>,
+        resolver: Resolver,
         tls: ClientConfig,
         most: usize,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let state = Mutex::default();
         Self {
-            connector,
+            resolver,
             tls: Arc::new(tls),
             clock,
             idle: Arc::new(Idle { most, state }),
@@ -133,6 +134,18 @@ impl Pool {
 
     pub(crate) fn phases(&self) -> Arc<Mutex<Phases>> {
         Arc::clone(&self.phases)
+    }
+
+    /// Connects to that port. If no connection is kept, the addresses of a target are tried one after the other, so
+    /// that each attempt that runs has one file open.
+    fn connector(&self, port: u16) -> HttpConnector<Resolver> {
+        let mut connector = HttpConnector::new_with_resolver(self.resolver.towards(port));
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        if self.idle.most == 0 {
+            connector.set_happy_eyeballs_timeout(None);
+        }
+        connector
     }
 
     /// A connection to the host of `url`: one that idles, or else a new one.
@@ -150,7 +163,7 @@ impl Pool {
         }
         let connected = Arc::new(OnceLock::new());
         let timed = Timed {
-            connector: self.connector.clone(),
+            connector: self.connector(port_of_url(url)),
             clock: Arc::clone(&self.clock),
             connected: Arc::clone(&connected),
         };

@@ -41,6 +41,8 @@ type Addresses = Result<Vec<SocketAddr>, NotResolved>;
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
     targets: Targets,
+    /// The port to which a connection is made to what is found.
+    port: u16,
     threads: Arc<Semaphore>,
     slow: Arc<Semaphore>,
     /// The names whose last look-up was slow.
@@ -72,6 +74,7 @@ impl Resolver {
         let slow = lookups / 2;
         Self {
             targets,
+            port: 80,
             threads: Arc::new(Semaphore::new(lookups - slow)),
             slow: Arc::new(Semaphore::new(slow)),
             known: Arc::default(),
@@ -79,6 +82,14 @@ impl Resolver {
             waiting: Arc::default(),
             look_up,
             after: SLOW,
+        }
+    }
+
+    /// The same for connections to that port.
+    pub(crate) fn towards(&self, port: u16) -> Self {
+        Self {
+            port,
+            ..self.clone()
         }
     }
 
@@ -170,11 +181,11 @@ impl Service<Name> for Resolver {
     fn call(&mut self, name: Name) -> Self::Future {
         let resolver = self.clone();
         Box::pin(async move {
-            let targets = resolver.targets.clone();
-            let addresses = resolver.addresses(name).await?;
+            let (targets, port) = (resolver.targets.clone(), resolver.port);
+            let addresses = resolver.addresses(name.clone()).await?;
             // One that is refused spoils them all: which is used is left to chance.
             for address in &addresses {
-                targets.check_address(address.ip())?;
+                targets.check_address(name.as_str(), port, address.ip())?;
             }
             Ok(addresses.into_iter())
         })
@@ -276,6 +287,29 @@ mod tests {
         }
     }
 
+    fn allowed(text: &str) -> Targets {
+        Targets::public().with_allowed(vec![text.parse().unwrap()])
+    }
+
+    #[test]
+    fn a_name_is_allowed_at_the_port_that_was_named() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        for (text, port, is_open) in [
+            ("other.example:81", 81, true),
+            ("other.example:81", 80, false),
+            ("127.0.0.0/8:81", 81, true),
+            ("*.example", 80, true),
+        ] {
+            let mut resolver = Resolver::with(allowed(text), LOOKUPS_MAX, look_up).towards(port);
+            let answer =
+                runtime.block_on(async { resolver.call("other.example".parse().unwrap()).await });
+            assert_eq!(answer.is_ok(), is_open, "{text} {port}");
+        }
+    }
+
     #[test]
     fn a_name_without_an_address_is_not_resolved_and_one_refused_address_is_enough() {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -286,6 +320,7 @@ mod tests {
             (Targets::any(), "empty.example", "name not resolved"),
             (Targets::any(), "metadata.example", "metadata"),
             (Targets::public(), "other.example", "not public"),
+            (allowed("other.example:81"), "other.example", "not public"),
         ] {
             let mut resolver = Resolver::with(targets, LOOKUPS_MAX, look_up);
             let answer = runtime.block_on(async { resolver.call(name.parse().unwrap()).await });

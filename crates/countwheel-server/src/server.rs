@@ -40,6 +40,7 @@ use crate::guard::Targets;
 use crate::moving::{Moves, Tapped, marker};
 use crate::nodes;
 use crate::places::{Limits, Places};
+use crate::roots::{self, BadAuthorities};
 use crate::scrub::{self, Pace};
 use crate::shutdown::{Cause, Signals};
 
@@ -128,6 +129,9 @@ pub enum StartError {
         /// How many are needed for this directory.
         needed: usize,
     },
+    /// The authorities of a file cannot be trusted.
+    #[error(transparent)]
+    Authorities(#[from] BadAuthorities),
     /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -264,6 +268,7 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
         listen: args.listen,
         token,
         targets: args.targets(),
+        ca_files: args.ca_file.clone(),
         front: args.front.clone(),
         limits: args.limits(random()?),
         grace: args.shutdown_grace,
@@ -299,6 +304,7 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
         listen: args.listen,
         token,
         targets: args.targets(),
+        ca_files: args.ca_file.clone(),
         front: args.front.clone(),
         limits: Config {
             seed: random()?,
@@ -556,6 +562,8 @@ struct Service {
     listen: SocketAddr,
     token: Option<Token>,
     targets: Targets,
+    /// Authorities that deliveries trust beside those of everybody.
+    ca_files: Vec<PathBuf>,
     front: Front,
     limits: Config,
     grace: Duration,
@@ -604,6 +612,7 @@ impl Service {
             DiskStore::must_be_outside(snapshots, data)?;
             must_take_files(snapshots)?;
         }
+        let authorities = roots::with_system_and(&self.ca_files)?;
         let data = self.place.to_string();
         let store = self.place.open()?;
         let (origin, files) = (store.origin(), store.files());
@@ -618,6 +627,7 @@ impl Service {
             Arc::clone(&clock),
             budget.lookups,
             budget.kept(),
+            authorities,
         );
         let phases = handler.phases();
         let limits = Config {

@@ -102,6 +102,8 @@ fn passed_on(args: &Dev) -> Vec<String> {
     ];
     let ports = args.allow_port.iter().map(u16::to_string);
     options.extend(ports.map(|port| ("--allow-port", port)));
+    let authorities = args.ca_file.iter().map(|file| file.display().to_string());
+    options.extend(authorities.map(|file| ("--ca-file", file)));
     let proxies = trusted_proxy.iter().map(ToString::to_string);
     options.extend(proxies.map(|proxy| ("--trusted-proxy", proxy)));
     let options = options.into_iter();

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use countwheel_server::time::{format_time, parse_time};
 use countwheel_time::{Clock, SystemClock};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
@@ -403,6 +405,30 @@ fn a_delivery_that_fails_in_tls_says_why() {
         let found = found.replace("connection reset", "connection closed before the answer");
         assert_eq!(found, detail, "{url}");
     }
+}
+
+/// The same target as in the test before, whose certificate the operator trusts.
+#[test]
+fn an_authority_of_the_operator_is_trusted() {
+    let certificate = include_bytes!("tls/unknown.der");
+    let directory = Directory::new();
+    let file = directory.0.join("ca.pem");
+    let (begin, end) = ("-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----");
+    let pem = format!("{begin}\n{}\n{end}\n", BASE64_STANDARD.encode(certificate));
+    std::fs::write(&file, pem).unwrap();
+    let file = format!("--ca-file={}", file.display());
+    let arguments = ["--allow-private-targets", &file];
+    let server = Server::with(&directory.0.join("data"), &arguments);
+    let mut client = server.client();
+    let url = tls_target(certificate);
+    set(
+        &mut client,
+        &json!({"in": 0, "target": {"url": url}, "retry": {"fixed": 1, "max_attempts": 1}}),
+    );
+    let dead = wait_for_state(&mut client, PATH, "dead");
+    let detail = dead["attempts"][0]["detail"].as_str().unwrap();
+    // The target knows TLS, and answers nothing behind it.
+    assert_eq!(detail, "connection closed before the answer");
 }
 
 /// One connection carries one attempt after the other; one that the target has closed meanwhile costs

@@ -1,0 +1,106 @@
+//! The authorities that deliveries trust: those of the public Internet that come with the program, those of the
+//! system, and those that the operator names.
+
+use std::path::{Path, PathBuf};
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+/// Why the authorities of a file cannot be trusted.
+#[derive(Debug, thiserror::Error)]
+#[error("--ca-file {}: {problem}", file.display())]
+pub struct BadAuthorities {
+    file: PathBuf,
+    problem: String,
+}
+
+/// Trusts the authorities that come with the program.
+pub(crate) fn public() -> ClientConfig {
+    trusting(of_program())
+}
+
+fn of_program() -> RootCertStore {
+    let roots = webpki_roots::TLS_SERVER_ROOTS.to_vec();
+    RootCertStore { roots }
+}
+
+fn trusting(roots: RootCertStore) -> ClientConfig {
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    config.with_no_client_auth()
+}
+
+/// Trusts those and the system's.
+pub(crate) fn with_system() -> ClientConfig {
+    trusting(of_program_and_system())
+}
+
+/// Trusts those, the system's, and all in these files.
+pub(crate) fn with_system_and(files: &[PathBuf]) -> Result<ClientConfig, BadAuthorities> {
+    let mut roots = of_program_and_system();
+    for file in files {
+        for certificate in certificates(file)? {
+            let added = roots.add(certificate);
+            added.map_err(|error| bad(file, error.to_string()))?;
+        }
+    }
+    Ok(trusting(roots))
+}
+
+fn of_program_and_system() -> RootCertStore {
+    let mut roots = of_program();
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        tracing::debug!(%error, "some authorities of the system are not trusted");
+    }
+    // A system has some that nobody can read; other programs leave them out too.
+    let (of_system, left_out) = roots.add_parsable_certificates(found.certs);
+    tracing::debug!(of_system, left_out, "authorities of the system");
+    roots
+}
+
+fn bad(file: &Path, problem: String) -> BadAuthorities {
+    let file = file.to_owned();
+    BadAuthorities { file, problem }
+}
+
+/// The certificates of a file in PEM, one at least.
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, BadAuthorities> {
+    let read = std::fs::read(file).map_err(|error| bad(file, error.to_string()))?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read).collect();
+    match found {
+        Err(error) => Err(bad(file, error.to_string())),
+        Ok(found) if found.is_empty() => Err(bad(file, "it has no certificate in PEM".to_owned())),
+        Ok(found) => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_an_authority_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let refused = |name: &str, text: &str| {
+            let file = directory.path().join(name);
+            std::fs::write(&file, text).unwrap();
+            let error = with_system_and(std::slice::from_ref(&file))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.starts_with(&format!("--ca-file {}: ", file.display())),
+                "{error}"
+            );
+            error
+        };
+        assert!(refused("empty", "").ends_with("it has no certificate in PEM"));
+        assert!(refused("text", "not a certificate\n").ends_with("it has no certificate in PEM"));
+        let begun = "-----BEGIN CERTIFICATE-----\nAAAA\n";
+        refused("cut", begun);
+        refused("other", &format!("{begun}-----END CERTIFICATE-----\n"));
+        let error = with_system_and(&[directory.path().join("missing")]).unwrap_err();
+        assert!(error.to_string().contains("No such file"), "{error}");
+        assert!(with_system_and(&[]).is_ok());
+    }
+}
