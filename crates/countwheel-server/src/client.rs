@@ -5,6 +5,8 @@ mod cluster;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use countwheel_durable::{
     DrainMode, Due, PolicyError, Precondition, Recurrence, RetryPolicy, Schedule, SetOptions,
     StateKind, check_policy,
@@ -501,6 +503,8 @@ pub enum TimerBody {
     Value(Value),
     /// This JSON, byte for byte: numbers, order and doubled names stay as they are.
     Verbatim(Box<RawValue>),
+    /// These bytes.
+    Bytes(Vec<u8>),
 }
 
 /// What a set asks for.
@@ -513,13 +517,15 @@ pub struct NewTimer {
     pub options: SetOptions,
     /// Where it is delivered: `http` or `https`.
     pub url: String,
+    /// By which method.
+    pub method: Method,
     /// Sent with each delivery.
     pub headers: BTreeMap<String, String>,
     /// The deadline of one attempt, the server's default if `None`.
     pub timeout: Option<Duration>,
     /// What is delivered.
     pub body: Option<TimerBody>,
-    /// With it, the body is a text and is delivered as it stands.
+    /// With it, the body is a text or bytes, and is delivered as it stands.
     pub content_type: Option<String>,
     /// When to try again, the server's default if `None`.
     pub retry: Option<RetryPolicy>,
@@ -528,6 +534,9 @@ pub struct NewTimer {
 impl NewTimer {
     fn to_json(&self) -> String {
         let mut target = json!({ "url": self.url });
+        if self.method != Method::POST {
+            target["method"] = json!(self.method.as_str());
+        }
         if !self.headers.is_empty() {
             target["headers"] = json!(self.headers);
         }
@@ -543,6 +552,10 @@ impl NewTimer {
             Some(TimerBody::Verbatim(json)) => Some(json.get()),
             Some(TimerBody::Value(value)) => {
                 timer["body"] = value.clone();
+                None
+            }
+            Some(TimerBody::Bytes(bytes)) => {
+                timer["body_base64"] = json!(BASE64_STANDARD.encode(bytes));
                 None
             }
             None => None,
@@ -1237,6 +1250,7 @@ mod tests {
     #[test]
     fn a_set_is_written_as_the_contract_says() {
         let timer = NewTimer {
+            method: Method::POST,
             due: Due::In(Duration::from_secs(1800)),
             options: SetOptions::default(),
             url: "https://example.com/hook".to_owned(),

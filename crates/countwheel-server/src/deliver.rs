@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::uri::{Authority, Scheme};
-use axum::http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
 use countwheel_time::{Clock, Instant, Timestamp};
 use http_body_util::{BodyExt, Full, Limited};
@@ -279,13 +279,16 @@ fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
     // A query may stand behind the host, without a path.
     let query = url.query().map(|query| format!("?{query}"));
     let path = format!("{}{}", url.path(), query.unwrap_or_default());
-    let mut request = Request::post(path)
+    let carries_body = carries_body(&job.method);
+    let mut request = Request::builder()
+        .method(job.method)
+        .uri(path)
         .body(Full::new(Bytes::from(job.body)))
         .ok()?;
     let is_empty = request.body().size_hint().exact() == Some(0);
     let headers = request.headers_mut();
     headers.insert(header::HOST, host_of(&url)?);
-    if is_empty {
+    if is_empty && carries_body {
         // Left to itself, the client says nothing of a body that is not there, and some receivers
         // then answer 411.
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
@@ -308,6 +311,11 @@ fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
         headers.insert(HeaderName::from_static(name), value.try_into().ok()?);
     }
     Some((url, request))
+}
+
+/// Whether a body has a meaning in requests of this method.
+pub(crate) fn carries_body(method: &Method) -> bool {
+    ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
 }
 
 /// The host that a request names: without a port that is the usual one.
@@ -560,6 +568,7 @@ mod tests {
         };
         let timers = Timers::open(store, ending, clock, Config::default()).expect("it opens");
         let job = Job {
+            method: Method::POST,
             url: format!("http://{address}/"),
             headers: Vec::new(),
             content_type: None,

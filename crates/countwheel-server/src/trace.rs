@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use countwheel_durable::{Due, Key, NameError, QueueName, RetryPolicy, SetOptions};
 use countwheel_time::Timestamp;
+use hyper::Method;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -78,6 +79,8 @@ pub struct TracedTimer {
 /// Where a timer of a trace is delivered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TracedTarget {
+    /// By which method.
+    pub method: Method,
     /// `http` or `https`.
     pub url: String,
     /// Sent with each delivery, names in lower case.
@@ -376,6 +379,7 @@ fn read_set(object: &mut Object<'_>) -> Result<TracedTimer, Problem> {
     if let Some(target) = &target {
         leave_room_for_headers(&target.headers)
             .map_err(|detail| object.malformed(detail).at("/target/headers"))?;
+        fields.check_method(target)?;
     }
     let (body, content_type) = match fields.content()? {
         Content::Nothing => (None, None),
@@ -389,10 +393,15 @@ fn read_set(object: &mut Object<'_>) -> Result<TracedTimer, Problem> {
             Some(TimerBody::Value(Value::String(text))),
             Some(content_type),
         ),
+        Content::Bytes {
+            content_type,
+            bytes,
+        } => (Some(TimerBody::Bytes(bytes)), Some(content_type)),
     };
     Ok(TracedTimer {
         says_when,
         target: target.map(|target| TracedTarget {
+            method: target.method,
             url: target.url,
             headers: target.headers,
             timeout: target.timeout,
@@ -589,6 +598,7 @@ mod tests {
         assert!(timer.says_when);
         assert_eq!(timer.options.missed, Missed::Collapse);
         let target = TracedTarget {
+            method: Method::POST,
             url: "http://x/".to_owned(),
             headers: vec![("x-shop".to_owned(), "7".to_owned())],
             timeout: Some(Duration::from_secs(1)),

@@ -249,10 +249,11 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 49] = [
+const KNOWN_NAMES: [&str; 51] = [
     "accept_loss",
     "at",
     "body",
+    "body_base64",
     "by",
     "cap",
     "content_type",
@@ -275,6 +276,7 @@ const KNOWN_NAMES: [&str; 49] = [
     "linear",
     "max_age",
     "max_attempts",
+    "method",
     "missed",
     "mode",
     "name",

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use countwheel_durable::store::{Cursor, Filter, Position, Shard};
 use countwheel_durable::{
     self as durable, DeadReason, Due, Precondition, Record, RetryPolicy, Revision, SetOptions,
@@ -26,6 +28,7 @@ use super::request::{
 };
 use super::retry::{self, NextAttempt, Standing};
 use super::{App, answer};
+use crate::deliver::carries_body;
 use crate::guard::Targets;
 use crate::job::Job;
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
@@ -36,6 +39,18 @@ const HEADERS_MAX_BYTES: usize = 8_192;
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 60);
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
+/// The methods of deliveries.
+pub(crate) const METHODS: [Method; 7] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+    Method::OPTIONS,
+];
+/// The content type of bytes that have no other.
+const OCTETS: &str = "application/octet-stream";
 /// How many attempts to come a timer shows.
 const NEXT_ATTEMPTS: usize = 20;
 /// How often a set is tried that is for whatever timer of its name exists.
@@ -158,15 +173,21 @@ fn read_set(body: &[u8], targets: &Targets) -> Result<NewTimer, Problem> {
     }
     object.finish()?;
     let target = fields.target(targets)?.unwrap_or_default();
+    fields.check_method(&target)?;
     let (content_type, body) = match fields.content()? {
         Content::Nothing => (None, Vec::new()),
         Content::Json(json) => (Some("application/json".to_owned()), json.into()),
         Content::Text { content_type, text } => (Some(content_type), text.into_bytes()),
+        Content::Bytes {
+            content_type,
+            bytes,
+        } => (Some(content_type), bytes),
     };
     Ok(NewTimer {
         due: fields.due,
         policy: fields.policy()?.unwrap_or_default(),
         job: Job {
+            method: target.method,
             url: target.url,
             headers: target.headers,
             content_type,
@@ -186,17 +207,30 @@ pub(crate) struct SetFields<'a> {
     pub(crate) options: SetOptions,
     target: Option<Field<'a>>,
     body: Option<Field<'a>>,
+    body_base64: Option<Field<'a>>,
     content_type: Option<Field<'a>>,
     retry: Option<Field<'a>>,
 }
 
 /// Where a timer is delivered.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Target {
+    pub(crate) method: Method,
     pub(crate) url: String,
     /// In the order in which they were sent, names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) timeout: Option<Duration>,
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self {
+            method: Method::POST,
+            url: String::new(),
+            headers: Vec::new(),
+            timeout: None,
+        }
+    }
 }
 
 /// What a timer delivers.
@@ -210,6 +244,11 @@ pub(crate) enum Content<'a> {
         content_type: String,
         text: String,
     },
+    /// Bytes that are no text, or are not known to be one.
+    Bytes {
+        content_type: String,
+        bytes: Vec<u8>,
+    },
 }
 
 impl<'a> SetFields<'a> {
@@ -222,6 +261,7 @@ impl<'a> SetFields<'a> {
             options,
             target: object.take("target"),
             body: object.take("body"),
+            body_base64: object.take("body_base64"),
             content_type: object.take("content_type"),
             retry: object.take("retry"),
         })
@@ -236,8 +276,37 @@ impl<'a> SetFields<'a> {
         self.target.as_ref().map(read).transpose()
     }
 
+    /// The body, which has to be one that goes with the method of the target.
     pub(crate) fn content(&self) -> Result<Content<'a>, Problem> {
-        read_body(self.body.as_ref(), self.content_type.as_ref())
+        let (body, content_type) = (self.body.as_ref(), self.content_type.as_ref());
+        let Some(bytes) = &self.body_base64 else {
+            return read_body(body, content_type);
+        };
+        if body.is_some() {
+            return Err(bytes.malformed("a timer has a body or a body_base64, not both"));
+        }
+        let content_type = match content_type {
+            Some(field) => read_content_type(field)?,
+            None => OCTETS.to_owned(),
+        };
+        let decoded = BASE64_STANDARD.decode(bytes.text()?.as_bytes());
+        let wrong = "must be base64 with padding, in the alphabet of RFC 4648, section 4";
+        let bytes = decoded.map_err(|_| bytes.malformed(wrong))?;
+        Ok(Content::Bytes {
+            content_type,
+            bytes,
+        })
+    }
+
+    /// Refuses a body that the method of the target does not carry.
+    pub(crate) fn check_method(&self, target: &Target) -> Result<(), Problem> {
+        let method = &target.method;
+        match self.body.as_ref().or(self.body_base64.as_ref()) {
+            Some(body) if !carries_body(method) => {
+                Err(body.malformed(format!("a request by {method} has no body")))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn policy(&self) -> Result<Option<RetryPolicy>, Problem> {
@@ -306,10 +375,12 @@ fn invalid_target(field: &Field<'_>, detail: impl Into<String>) -> Problem {
 fn read_target(field: &Field<'_>, targets: &Targets) -> Result<Target, Problem> {
     let mut object = field.object()?;
     let url = object.require("url")?;
+    let method = object.take("method");
     let headers = object.take("headers");
     let timeout = object.take("timeout");
     object.finish()?;
     Ok(Target {
+        method: method.as_ref().map_or(Ok(Method::POST), read_method)?,
         url: read_url(&url, targets)?,
         headers: headers.as_ref().map_or(Ok(Vec::new()), read_headers)?,
         timeout: timeout.as_ref().map(read_timeout).transpose()?,
@@ -327,6 +398,13 @@ fn read_url(field: &Field<'_>, targets: &Targets) -> Result<String, Problem> {
         .check(&uri)
         .map_err(|refused| invalid_target(field, refused.to_string()))?;
     Ok(url.into_owned())
+}
+
+fn read_method(field: &Field<'_>) -> Result<Method, Problem> {
+    let text = field.text()?;
+    let method = METHODS.into_iter().find(|method| method.as_str() == text);
+    let names = METHODS.map(|method| method.to_string()).join(", ");
+    method.ok_or_else(|| invalid_target(field, format!("a method is one of {names}")))
 }
 
 fn read_headers(field: &Field<'_>) -> Result<Vec<(String, String)>, Problem> {
@@ -390,19 +468,23 @@ fn read_body<'a>(
         (None, Some(field)) => Err(field.malformed("a content_type needs a body")),
         (Some(body), None) => Ok(Content::Json(body.raw())),
         (Some(body), Some(field)) => {
-            let content_type = field.text()?;
             let Kind::Text(text) = body.kind() else {
                 return Err(body.malformed("with a content_type, the body must be a text"));
             };
-            if content_type.trim().is_empty() || HeaderValue::from_str(&content_type).is_err() {
-                return Err(invalid_target(field, "this is no content type"));
-            }
             Ok(Content::Text {
-                content_type: content_type.into_owned(),
+                content_type: read_content_type(field)?,
                 text: text.into_owned(),
             })
         }
     }
+}
+
+fn read_content_type(field: &Field<'_>) -> Result<String, Problem> {
+    let content_type = field.text()?;
+    if content_type.trim().is_empty() || HeaderValue::from_str(&content_type).is_err() {
+        return Err(invalid_target(field, "this is no content type"));
+    }
+    Ok(content_type.into_owned())
 }
 
 #[derive(Serialize)]
@@ -645,6 +727,9 @@ pub(super) struct TimerBody {
 
 #[derive(Serialize)]
 struct TargetBody {
+    /// `None` for `POST`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<String>,
     url: String,
     headers: serde_json::Map<String, Value>,
     timeout: String,
@@ -674,18 +759,27 @@ struct AttemptBody {
 pub(super) struct WholeTimer {
     #[serde(flatten)]
     timer: TimerBody,
-    /// `None` if it has none.
+    /// `None` if it has none, or is no text.
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,
+    /// If it is no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_base64: Option<String>,
 }
 
 impl WholeTimer {
     pub(super) fn of(record: &Record) -> Self {
         let job = Job::decode(&record.payload).ok();
         let job = job.filter(|job| job.content_type.is_some());
+        let (body, bytes) = match job.map(|job| String::from_utf8(job.body)) {
+            None => (None, None),
+            Some(Ok(text)) => (Some(text), None),
+            Some(Err(error)) => (None, Some(error.into_bytes())),
+        };
         Self {
             timer: TimerBody::of(record),
-            body: job.and_then(|job| String::from_utf8(job.body).ok()),
+            body,
+            body_base64: bytes.map(|bytes| BASE64_STANDARD.encode(bytes)),
         }
     }
 }
@@ -741,6 +835,7 @@ impl TimerBody {
 impl TargetBody {
     fn of(job: Job) -> Self {
         Self {
+            method: (job.method != Method::POST).then(|| job.method.to_string()),
             url: job.url,
             headers: job
                 .headers

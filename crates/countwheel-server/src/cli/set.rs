@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use countwheel_durable::{Missed, Precondition, Revision, SetOptions};
 use countwheel_time::Clock;
+use hyper::Method;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -15,6 +16,7 @@ use super::follow::{Follower, line};
 use super::repeat::{Repeat, missed};
 use super::retry::Retry;
 use super::{Exit, Failure, Terminal, text, watch};
+use crate::api::timers::METHODS;
 use crate::client::{NewTimer, TimerBody};
 
 /// `countwheel set`.
@@ -33,12 +35,15 @@ pub struct Set {
     /// Where it is delivered
     #[arg(long, value_name = "URL")]
     post: String,
+    /// By another method than POST: GET, HEAD, PUT, PATCH, DELETE, OPTIONS
+    #[arg(long, value_name = "METHOD", value_parser = method, default_value = "POST", hide_default_value = true)]
+    method: Method,
     /// Sent with each delivery: 'name: value'
     #[arg(long = "header", value_name = "HEADER", value_parser = header)]
     headers: Vec<(String, String)>,
     #[command(flatten)]
     body: Body,
-    /// Of the body; text/plain unless it is JSON
+    /// Of the body; text/plain unless it is JSON, application/octet-stream if it is no UTF-8
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
     /// How long one attempt may take
@@ -65,7 +70,7 @@ struct Body {
     /// Deliver this text
     #[arg(long, value_name = "TEXT")]
     body: Option<String>,
-    /// Deliver this file, which holds UTF-8
+    /// Deliver this file
     #[arg(long, value_name = "FILE")]
     body_file: Option<PathBuf>,
     /// Deliver this JSON
@@ -110,6 +115,7 @@ impl Set {
             due,
             options: SetOptions { missed, recurrence },
             url: self.post.clone(),
+            method: self.method.clone(),
             headers: self.headers()?,
             timeout: self.timeout,
             body,
@@ -145,10 +151,17 @@ impl Set {
         let text = match (&self.body.body, &self.body.body_file) {
             (Some(text), _) => text.clone(),
             (None, Some(path)) => {
-                std::fs::read_to_string(path).map_err(|source| Failure::File {
+                let read = std::fs::read(path).map_err(|source| Failure::File {
                     path: path.display().to_string(),
                     source,
-                })?
+                })?;
+                match String::from_utf8(read) {
+                    Ok(text) => text,
+                    Err(error) => {
+                        let bytes = TimerBody::Bytes(error.into_bytes());
+                        return Ok((Some(bytes), self.content_type.clone()));
+                    }
+                }
             }
             (None, None) if self.content_type.is_some() => {
                 return Err(Failure::Usage("--content-type needs a body".to_owned()));
@@ -158,6 +171,16 @@ impl Set {
         let content_type = self.content_type.clone().or_else(plain);
         Ok((Some(plain_text(text)), content_type))
     }
+}
+
+fn method(text: &str) -> Result<Method, String> {
+    let method = METHODS.into_iter().find(|method| method.as_str() == text);
+    method.ok_or_else(|| {
+        format!(
+            "a method is one of {}",
+            METHODS.map(|method| method.to_string()).join(", ")
+        )
+    })
 }
 
 fn plain_text(text: String) -> TimerBody {

@@ -225,6 +225,7 @@ impl Target {
         let text = String::from_utf8_lossy(shown);
         Self {
             facts: vec![
+                fact("method", job.method.to_string()),
                 fact("URL", without_query(&job.url)),
                 fact("timeout", format_duration(job.timeout)),
                 fact("content type", job.content_type.unwrap_or_default()),

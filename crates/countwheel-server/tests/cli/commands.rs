@@ -156,10 +156,34 @@ async fn a_json_body_arrives_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn a_method_is_named_and_a_file_that_is_no_text_goes_as_bytes() {
+    let stub = Stub::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("body");
+    std::fs::write(&file, [0, 0xff, 0x80]).unwrap();
+    let file = file.to_string_lossy();
+    for (more, content_type) in [
+        (&[][..], Value::Null),
+        (&["--content-type", "image/x"], "image/x".into()),
+    ] {
+        let arguments = [&SET[..], &["--method", "PUT", "--body-file", &file], more].concat();
+        let (_, err, code) = told(&run(&stub, &arguments).await);
+        assert_eq!(code, Some(0), "{err}");
+        let sent: Value = serde_json::from_str(&stub.inner().last_body).unwrap();
+        assert_eq!(sent["target"]["method"], "PUT");
+        assert_eq!(
+            (&sent["body_base64"], &sent["content_type"]),
+            (&"AP+A".into(), &content_type)
+        );
+    }
+}
+
+#[tokio::test]
 async fn wrong_usage_says_what_to_do() {
     let stub = Stub::start().await;
     for (more, words) in [
         (&["--header", "x: 1", "--header", "X: 2"][..], "given twice"),
+        (&["--method", "put"], "a method is one of GET, "),
         (&["--jitter", "full"], "--retry exp:10s..6h"),
         (&["--max-attempts", "3"], "--retry exp:10s..6h"),
         (&["--max-age", "3h"], "--retry exp:10s..6h"),

@@ -97,6 +97,140 @@ fn a_delivery_carries_what_was_set_and_who_it_is() {
 }
 
 #[test]
+fn each_method_is_sent_and_only_some_with_a_body() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("200 OK");
+    for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+        let has_body = !["GET", "HEAD", "OPTIONS"].contains(&method);
+        let mut timer = json!({"in": 0, "target": {"url": target.url, "method": method}});
+        set(&mut client, &timer);
+        let delivery = target.next();
+        assert_eq!(delivery.request_line, format!("{method} /hook HTTP/1.1"));
+        assert!(delivery.body.is_empty());
+        assert_eq!(delivery.has("content-length"), has_body, "{method}");
+        let done = wait_for_state(&mut client, PATH, "done");
+        let shown = done["target"]["method"].as_str().unwrap_or("POST");
+        assert_eq!(shown, method);
+
+        timer["body"] = json!({"n": 1});
+        let answer = client.json("PUT", PATH, &timer.to_string());
+        if has_body {
+            answer.expect(200);
+            assert_eq!(target.next().body, br#"{"n":1}"#);
+        } else {
+            let problem = answer.expect(400);
+            assert_eq!(problem["errors"][0]["pointer"], "/body", "{problem}");
+        }
+    }
+    for method in ["get", "CONNECT", "TRACE", "", "POST "] {
+        let timer = json!({"in": 0, "target": {"url": target.url, "method": method}});
+        let problem = client.json("PUT", PATH, &timer.to_string()).expect(422);
+        assert_eq!(problem["code"], "invalid_target");
+        assert_eq!(
+            problem["errors"][0]["pointer"], "/target/method",
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn bytes_are_delivered_and_shown_as_they_are() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("200 OK");
+    let bytes: Vec<u8> = (0..=255).collect();
+    let encoded = BASE64_STANDARD.encode(&bytes);
+    let far = json!({"in": "1h", "target": {"url": target.url}, "body_base64": encoded});
+    set(&mut client, &far);
+    let listed = client
+        .get("/v1/queues/default/timers?bodies=text")
+        .expect(200);
+    let shown = &listed["items"][0];
+    assert_eq!(
+        (&shown["body_base64"], &shown["body"]),
+        (&json!(encoded), &Value::Null)
+    );
+    assert_eq!(shown["body_bytes"], 256);
+    client.json("POST", &format!("{PATH}:fire"), "").expect(202);
+    let delivery = target.next();
+    assert_eq!(delivery.body, bytes);
+    assert_eq!(delivery.header("content-type"), "application/octet-stream");
+
+    let text = json!({"in": 0, "target": {"url": target.url}, "content_type": "text/plain",
+        "body_base64": BASE64_STANDARD.encode("ü")});
+    set(&mut client, &text);
+    let delivery = target.next();
+    assert_eq!(
+        (&*delivery.body, delivery.header("content-type")),
+        ("ü".as_bytes(), "text/plain")
+    );
+    for (field, value) in [
+        ("body_base64", json!("a")),
+        ("body_base64", json!("YQ")),
+        ("body_base64", json!("_-8=")),
+        ("body_base64", json!(7)),
+        ("body", json!("")),
+    ] {
+        let mut bad = json!({"in": 0, "target": {"url": target.url}, "body_base64": "YQ=="});
+        bad[field] = value;
+        let problem = client.json("PUT", PATH, &bad.to_string()).expect(400);
+        assert_eq!(problem["errors"][0]["pointer"], "/body_base64", "{problem}");
+    }
+}
+
+/// What is allowed is open, and what leads elsewhere by another port is not.
+#[test]
+fn a_target_that_is_not_public_is_allowed_by_address_host_and_port() {
+    let target = Target::answering("200 OK");
+    let other = Target::answering("200 OK");
+    let port = |target: &Target| target.url.split(['/', ':']).nth(4).unwrap().to_owned();
+    for allowed in [
+        "127.0.0.0/8",
+        "127.0.0.1",
+        &format!("127.0.0.1:{}", port(&target)),
+    ] {
+        let directory = Directory::new();
+        let server = Server::with(&directory.0.join("data"), &["--allow-target", allowed]);
+        let mut client = server.client();
+        set(
+            &mut client,
+            &json!({"in": 0, "target": {"url": target.url}}),
+        );
+        target.next();
+        wait_for_state(&mut client, PATH, "done");
+        let timer = json!({"in": 0, "target": {"url": other.url}});
+        let is_open = !allowed.contains(':');
+        let answer = client.json("PUT", PATH, &timer.to_string());
+        answer.expect(if is_open { 200 } else { 422 });
+        if is_open {
+            other.next();
+        }
+    }
+    // A name is judged once it is resolved.
+    let directory = Directory::new();
+    let allowed = format!("localhost:{}", port(&target));
+    let server = Server::with(&directory.0.join("data"), &["--allow-target", &allowed]);
+    let mut client = server.client();
+    for (target, state) in [(&target, "done"), (&other, "dead")] {
+        let url = format!("http://localhost:{}/hook", port(target));
+        set(
+            &mut client,
+            &json!({"in": 0, "target": {"url": url}, "retry": {"fixed": 1, "max_attempts": 1}}),
+        );
+        let ended = wait_for_state(&mut client, PATH, state);
+        let detail = &ended["attempts"][0]["detail"];
+        assert_eq!(
+            *detail,
+            if state == "done" {
+                "200"
+            } else {
+                "target unreachable"
+            }
+        );
+    }
+    assert!(other.quiet_for(Duration::from_millis(50)));
+}
+
+#[test]
 fn each_run_of_a_recurring_timer_has_an_id_a_number_and_a_nominal_time_of_its_own() {
     let (_directory, _server, mut client) = start();
     let target = Target::start(|number| {

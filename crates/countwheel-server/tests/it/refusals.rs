@@ -156,7 +156,7 @@ fn a_set_that_breaks_a_rule_is_refused() {
         (aimed(r#""http://x/""#), malformed),
         (aimed("{}"), malformed),
         (aimed(r#"{"url":1}"#), malformed),
-        (aimed(r#"{"url":"http://x/","method":"PUT"}"#), malformed),
+        (aimed(r#"{"url":"http://x/","verb":"PUT"}"#), malformed),
         (aimed(r#"{"url":"http://x/","url":"http://y/"}"#), malformed),
         (url("ftp://x/"), aim),
         (url("file:///etc/passwd"), aim),

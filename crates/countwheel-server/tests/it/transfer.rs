@@ -99,6 +99,16 @@ fn timers() -> Vec<(&'static str, &'static str, Value)> {
         ),
         (
             "default",
+            "bytes",
+            once(json!({"body_base64": "AP+A", "content_type": "image/x"})),
+        ),
+        (
+            "default",
+            "method",
+            once(json!({"target": {"url": "http://127.0.0.1:9/hook", "method": "DELETE"}})),
+        ),
+        (
+            "default",
             "empty",
             once(json!({"body": "", "content_type": "text/plain"})),
         ),
@@ -180,7 +190,7 @@ fn what_is_exported_from_one_service_is_the_same_in_another() {
     let path = file.display().to_string();
     let (out, err, code) = told(&run(&from, &["export", "--output", &path], ""));
     assert_eq!((out.as_str(), code), ("", Some(0)), "{err}");
-    assert_eq!(err, "exported 15 timers of 2 queues\n");
+    assert_eq!(err, "exported 17 timers of 2 queues\n");
     assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
     let text = std::fs::read_to_string(&file).unwrap();
     let (out, _, _) = told(&run(&from, &["export"], ""));
@@ -196,7 +206,7 @@ fn what_is_exported_from_one_service_is_the_same_in_another() {
 
     let (out, err, code) = told(&run(&into, &["import", &path], ""));
     assert_eq!(
-        out, "imported   14 timers  1 dead or done, left out\n",
+        out, "imported   16 timers  1 dead or done, left out\n",
         "{err}"
     );
     assert_eq!((err.as_str(), code), ("", Some(0)));

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use countwheel_durable::{Due, Precondition, Revision, StateKind};
 use countwheel_time::{Clock, Instant, SystemClock, Timestamp};
+use hyper::Method;
 use serde::Serialize;
 
 use super::plan::{Action, Operation, OperationKind};
@@ -241,9 +242,14 @@ impl Replay {
     /// What a line sets, with the headers by which a look at the timer recognises it: unlike the
     /// body, the server shows them.
     fn timer(&self, timer: TracedTimer, line: u64) -> NewTimer {
-        let (url, headers, timeout) = match timer.target {
-            Some(target) => (Some(target.url), target.headers, target.timeout),
-            None => (self.echo.clone(), Vec::new(), None),
+        let (method, url, headers, timeout) = match timer.target {
+            Some(target) => (
+                target.method,
+                Some(target.url),
+                target.headers,
+                target.timeout,
+            ),
+            None => (Method::POST, self.echo.clone(), Vec::new(), None),
         };
         let mut headers: BTreeMap<_, _> = headers.into_iter().collect();
         headers.insert(RUN_HEADER.to_owned(), self.run.clone());
@@ -253,6 +259,7 @@ impl Replay {
             options: timer.options,
             // The server refuses a timer without a target, and says so.
             url: self.target.clone().or(url).unwrap_or_default(),
+            method,
             headers,
             timeout,
             body: timer.body,

@@ -20,9 +20,10 @@ const VERSION: u64 = 1;
 pub(super) const LINE_MAX_BYTES: usize = 8 << 20;
 
 /// The fields of a set: what a line may have beside name and state.
-const SET_FIELDS: [&str; 15] = [
+const SET_FIELDS: [&str; 16] = [
     "at",
     "body",
+    "body_base64",
     "content_type",
     "cron",
     "every",
@@ -150,6 +151,7 @@ struct Shown {
     target: Option<Box<RawValue>>,
     content_type: Option<String>,
     body: Option<String>,
+    body_base64: Option<String>,
     retry: Box<RawValue>,
     missed: Option<Box<RawValue>>,
     recurring: Option<Map<String, Value>>,
@@ -171,6 +173,8 @@ struct Written {
     content_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_base64: Option<String>,
     retry: Box<RawValue>,
 }
 
@@ -191,7 +195,8 @@ pub(super) fn of(shown: &RawValue) -> serde_json::Result<Option<String>> {
     let Some(target) = shown.target else {
         return Ok(None);
     };
-    if shown.content_type.is_some() != shown.body.is_some() {
+    let has_body = shown.body.is_some() || shown.body_base64.is_some();
+    if shown.content_type.is_some() != has_body {
         return Ok(None);
     }
     let (mut at, mut schedule) = (Value::String(shown.due), Map::new());
@@ -230,6 +235,7 @@ pub(super) fn of(shown: &RawValue) -> serde_json::Result<Option<String>> {
         target,
         content_type: shown.content_type,
         body: shown.body,
+        body_base64: shown.body_base64,
         retry: shown.retry,
     };
     serde_json::to_string(&line).map(Some)

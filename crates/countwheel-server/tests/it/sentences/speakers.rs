@@ -14,6 +14,7 @@ use countwheel_durable::{
 };
 use countwheel_server::client::{Answer, Client, ClientError, NewTimer};
 use countwheel_time::{By, Clock, SystemClock, Timestamp};
+use hyper::Method;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -544,6 +545,7 @@ impl OverClient {
         let revision =
             |which| Precondition::Revision(durable::Revision(self.bench.revision(which)));
         let timer = |due, how| NewTimer {
+            method: Method::POST,
             due: Due::In(hours(due)),
             options: SetOptions::default(),
             url: self.bench.url(how),
