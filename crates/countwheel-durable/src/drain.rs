@@ -1,4 +1,5 @@
-//! Queues that are drained: they take no new timer, and what they hold goes out, is held, or is taken out.
+//! Queues that are drained: they take no new timer, and what they hold goes out, is held, or is taken out. And
+//! queues that are paused: they take new timers, and start none.
 //!
 //! A drain is a setting of the store, so it outlives the process, and every owner of a shard sees it.
 
@@ -9,7 +10,7 @@ use countwheel_time::Timestamp;
 
 use crate::{QueueName, SettingName, Settings};
 
-/// What becomes of the timers of a drained queue.
+/// What becomes of the timers of a drained or paused queue.
 ///
 /// ```
 /// use countwheel_durable::DrainMode;
@@ -33,6 +34,12 @@ pub enum DrainMode {
     /// Nothing starts, and the timers are removed and handed back. See
     /// [`Timers::drain`](crate::Timers::drain).
     Remove,
+    /// Nothing starts until this time of the wall clock, and new timers are taken all the same. See
+    /// [`Timers::pause`](crate::Timers::pause).
+    Pause {
+        /// When it ends; `None` for never.
+        until: Option<Timestamp>,
+    },
 }
 
 impl DrainMode {
@@ -41,13 +48,44 @@ impl DrainMode {
         match self {
             Self::Fire { until } => until.is_some_and(|until| wall >= until),
             Self::Hold | Self::Remove => true,
+            Self::Pause { until } => until.is_none_or(|until| wall < until),
         }
+    }
+
+    /// Whether this is a pause that has ended by this time of the wall clock.
+    ///
+    /// ```
+    /// use countwheel_durable::DrainMode;
+    /// use countwheel_time::Timestamp;
+    ///
+    /// let until = Some(Timestamp::from_micros(5));
+    /// assert!(DrainMode::Pause { until }.is_over(Timestamp::from_micros(5)));
+    /// assert!(!DrainMode::Fire { until }.is_over(Timestamp::from_micros(5)));
+    /// ```
+    #[must_use]
+    pub fn is_over(self, wall: Timestamp) -> bool {
+        matches!(self, Self::Pause { .. }) && !self.holds(wall)
+    }
+
+    /// Whether sets are refused: all modes do so but a pause.
+    ///
+    /// ```
+    /// use countwheel_durable::DrainMode;
+    ///
+    /// assert!(DrainMode::Hold.refuses_sets());
+    /// assert!(!DrainMode::Pause { until: None }.refuses_sets());
+    /// ```
+    #[must_use]
+    pub fn refuses_sets(self) -> bool {
+        !matches!(self, Self::Pause { .. })
     }
 
     /// The value of the setting that says so.
     pub(crate) fn to_value(self) -> Vec<u8> {
         let text = match self {
-            Self::Fire { until: Some(until) } => format!("fire until {}", until.as_micros()),
+            Self::Fire { until: Some(until) } | Self::Pause { until: Some(until) } => {
+                format!("{self} until {}", until.as_micros())
+            }
             mode => mode.to_string(),
         };
         text.into_bytes()
@@ -56,14 +94,19 @@ impl DrainMode {
     /// The mode of a setting. A value of another version that is not known here starts nothing: that
     /// loses nothing, and a resume ends it.
     fn of_value(value: &[u8]) -> Self {
-        let until = |text: &str| text.strip_prefix("fire until ")?.parse().ok();
-        match std::str::from_utf8(value) {
-            Ok("fire") => Self::Fire { until: None },
-            Ok("remove") => Self::Remove,
-            Ok(text) => until(text).map_or(Self::Hold, |micros| Self::Fire {
-                until: Some(Timestamp::from_micros(micros)),
-            }),
-            Err(_) => Self::Hold,
+        let text = std::str::from_utf8(value).unwrap_or_default();
+        let (word, until) = match text.split_once(" until ") {
+            None => (text, None),
+            Some((word, micros)) => match micros.parse() {
+                Ok(micros) => (word, Some(Timestamp::from_micros(micros))),
+                Err(_) => return Self::Hold,
+            },
+        };
+        match (word, until) {
+            ("fire", until) => Self::Fire { until },
+            ("pause", until) => Self::Pause { until },
+            ("remove", None) => Self::Remove,
+            _ => Self::Hold,
         }
     }
 }
@@ -74,11 +117,12 @@ impl fmt::Display for DrainMode {
             Self::Fire { .. } => "fire",
             Self::Hold => "hold",
             Self::Remove => "remove",
+            Self::Pause { .. } => "pause",
         })
     }
 }
 
-/// Which queues are drained, and how.
+/// Which queues are drained or paused, and how.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -181,6 +225,22 @@ impl Drains {
         self.queues.iter().map(|(queue, mode)| (queue, *mode))
     }
 
+    /// The mode for which sets of this queue are refused: its own, or that of all.
+    pub(crate) fn refusal(&self, queue: &QueueName) -> Option<DrainMode> {
+        let modes = self.own(queue).into_iter().chain(self.all);
+        modes.into_iter().find(|mode| mode.refuses_sets())
+    }
+
+    /// When the next pause ends that goes on.
+    pub(crate) fn next_end(&self, wall: Timestamp) -> Option<Timestamp> {
+        let modes = self.queues.values().copied().chain(self.all);
+        let ends = modes.filter_map(|mode| match mode {
+            DrainMode::Pause { until } => until.filter(|until| *until > wall),
+            DrainMode::Fire { .. } | DrainMode::Hold | DrainMode::Remove => None,
+        });
+        ends.min()
+    }
+
     /// Whether nothing of this queue starts: its own drain holds it, or that of all.
     pub(crate) fn holds(&self, queue: &QueueName, wall: Timestamp) -> bool {
         self.holds_all(wall) || (self.queues.get(queue)).is_some_and(|mode| mode.holds(wall))
@@ -210,11 +270,21 @@ mod tests {
             DrainMode::Fire { until },
             DrainMode::Hold,
             DrainMode::Remove,
+            DrainMode::Pause { until: None },
+            DrainMode::Pause { until },
         ];
         for mode in modes {
             assert_eq!(DrainMode::of_value(&mode.to_value()), mode);
         }
-        for unknown in ["", "sell", "fire until", "fire until x", "fire until -1"] {
+        for unknown in [
+            "",
+            "sell",
+            "fire until",
+            "fire until x",
+            "fire until -1",
+            "remove until 1",
+            "pause until 1 until 2",
+        ] {
             assert_eq!(DrainMode::of_value(unknown.as_bytes()), DrainMode::Hold);
         }
         assert_eq!(DrainMode::of_value(&[0xff]), DrainMode::Hold);
@@ -235,6 +305,23 @@ mod tests {
         drains.change(&own, None);
         drains.change(&all, None);
         assert_eq!(drains, Drains::default());
+    }
+
+    #[test]
+    fn a_pause_ends_at_its_time_and_hides_no_drain() {
+        let orders = QueueName::new("orders").unwrap();
+        let at = Timestamp::from_micros;
+        let mut drains = Drains::default();
+        drains.change(&setting_of(Some(&orders)).unwrap(), Some(b"pause until 5"));
+        assert!(drains.holds(&orders, at(4)) && !drains.holds(&orders, at(5)));
+        assert_eq!(
+            (drains.next_end(at(4)), drains.next_end(at(5))),
+            (Some(at(5)), None)
+        );
+        assert_eq!(drains.refusal(&orders), None);
+        drains.change(&setting_of(None).unwrap(), Some(b"hold"));
+        assert!(drains.holds(&orders, at(5)));
+        assert_eq!(drains.refusal(&orders), Some(DrainMode::Hold));
     }
 
     #[test]

@@ -76,6 +76,8 @@ bugs! {
     DrainTakesSets,
     /// A drain counts from the turn after the one that answered it.
     DrainForgotten,
+    /// What a pause held does not start when the pause ends, but with the next turn.
+    PauseEndUnseen,
     /// The window has no bound.
     WindowWithoutBound,
     /// Timers overdue at the opening start without a rate.

@@ -478,7 +478,11 @@ impl Scheduler {
         let held = self.window.is_ready(waits)
             || self.overdue.window.is_ready(waits)
             || self.suspects.has_waiting();
-        let waits = [next, ready, overdue, aside, suspect, count];
+        // One that has ended since the last step held queues in that step.
+        let resumed = self.drains.next_end(self.now.wall);
+        let resumed = resumed.map(|end| end.saturating_since(now.wall));
+        let resumed = resumed.filter(|_| !planted!(PauseEndUnseen));
+        let waits = [next, ready, overdue, aside, suspect, count, resumed];
         let wait = waits.into_iter().flatten().min();
         // It starts something now, and keeps a place that was kept for it.
         if wait != Some(Duration::ZERO) {

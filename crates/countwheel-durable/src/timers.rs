@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use countwheel_time::{By, Clock};
+use countwheel_time::{By, Clock, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
 use crate::elsewhere::Held;
@@ -1013,7 +1013,39 @@ impl Timers {
         Ok(Drained { removed, left })
     }
 
-    /// Ends the drain of a queue, or that of all queues (`None`). Says how it was drained; `None` if it was
+    /// Pauses a queue, or all of them (`None`), until a time of the wall clock, or until it is
+    /// [resumed](Self::resume): nothing of it starts, and sets are taken. Says what the queue holds. A pause takes the
+    /// place of a [drain](Self::drain) or of an earlier pause, and is as durable.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel_time::SystemClock;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Attempt, Config, Outcome, Timers};
+    /// use countwheel_durable::DrainMode;
+    /// use std::time::Duration;
+    ///
+    /// # let handler = |_: &Attempt| Outcome::done();
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), handler, clock, Config::default())?;
+    /// timers.pause("orders", None)?;
+    /// timers.set(("orders", "order-42"), Duration::ZERO, "")?;
+    /// let paused = DrainMode::Pause { until: None };
+    /// assert_eq!(timers.resume("orders")?, Some(paused));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Timers::call`].
+    pub fn pause(
+        &self,
+        queue: impl ToQueues,
+        until: Option<Timestamp>,
+    ) -> Result<Left, TimerError> {
+        Ok(self.drain(queue, DrainMode::Pause { until })?.left)
+    }
+
+    /// Ends the drain or pause of a queue, or that of all queues (`None`). Says how it was drained; `None` if it was
     /// not. A drain of all holds a queue whose own drain has ended, and the other way round.
     ///
     /// # Errors

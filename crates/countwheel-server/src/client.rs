@@ -322,7 +322,22 @@ impl Client {
             .await
     }
 
-    /// Ends the drain of a queue, or that of all (`None`).
+    /// Pauses a queue, or all of them (`None`), until a time or a resume.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn pause(
+        &self,
+        queue: Option<&str>,
+        until: Option<Timestamp>,
+    ) -> Result<Answer<QueueDrained>, ClientError> {
+        let until = until.map(|until| json!({ "at": format_time(until) }));
+        let path = queue_path(queue, ":pause");
+        self.send(Method::POST, &path, until, Precondition::None)
+            .await
+    }
+
+    /// Ends the drain or pause of a queue, or that of all (`None`).
     ///
     /// # Errors
     /// [`ClientError`].
@@ -798,7 +813,7 @@ impl Page {
 pub struct Queues {
     /// One for each queue.
     pub queues: Vec<QueueCount>,
-    /// How all queues are drained.
+    /// How all queues are drained or paused.
     #[serde(default)]
     pub drain: Option<Drain>,
 }
@@ -816,17 +831,17 @@ pub struct QueueCount {
     pub done: u64,
     /// Those given up.
     pub dead: u64,
-    /// How the queue is drained.
+    /// How the queue is drained or paused.
     #[serde(default)]
     pub drain: Option<Drain>,
 }
 
-/// How a queue is drained.
+/// How a queue is drained or paused.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct Drain {
-    /// `fire`, `hold` or `remove`.
+    /// `fire`, `hold`, `remove` or `pause`.
     pub mode: String,
-    /// When what is due goes out no more.
+    /// When what is due goes out no more; of a pause, when it goes out again.
     #[serde(default, deserialize_with = "maybe_time")]
     pub until: Option<Timestamp>,
 }
@@ -842,7 +857,7 @@ pub struct Left {
     pub dead: u64,
 }
 
-/// The answer to a drain.
+/// The answer to a drain or pause.
 #[derive(Clone, Debug, Deserialize)]
 pub struct QueueDrained {
     /// How the queue is drained.

@@ -265,8 +265,20 @@ impl Model {
     pub fn holds(&self, queue: &QueueName, wall: Timestamp) -> bool {
         self.drains_of(queue).any(|mode| match mode {
             DrainMode::Fire { until } => until.is_some_and(|until| until <= wall),
+            DrainMode::Pause { until } => until.is_none_or(|until| wall < until),
             _ => true,
         })
+    }
+
+    /// When a queue that is held starts again by itself: nothing holds it but pauses that end.
+    #[must_use]
+    pub fn starts_again(&self, queue: &QueueName, wall: Timestamp) -> Option<Timestamp> {
+        let ends = self.drains_of(queue).map(|mode| match mode {
+            DrainMode::Pause { until: Some(until) } => Some(until),
+            _ => None,
+        });
+        let ends: Option<Vec<_>> = ends.collect();
+        ends?.into_iter().max().filter(|end| *end > wall)
     }
 
     /// Compares what the store says of drains with what is believed.
@@ -426,7 +438,9 @@ impl Model {
         let name = timer_of(request);
         let keep_done = self.keep_done;
         if matches!(request, Request::Set { .. })
-            && let Some(mode) = self.drains_of(&name.queue).next()
+            && let Some(mode) = self
+                .drains_of(&name.queue)
+                .find(|mode| !matches!(mode, DrainMode::Pause { .. }))
         {
             let queue = name.queue.clone();
             return Err(TimerError::Draining { queue, mode });

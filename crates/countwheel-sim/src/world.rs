@@ -1160,7 +1160,15 @@ impl World {
         let late = Duration::from_secs(1);
         let now = self.clock.timestamp();
         let next_suspect = next_suspect.map(|(from, name)| (from.max(now) + late, name));
-        let Some((due, name)) = next_due.into_iter().chain(next_suspect).min() else {
+        let paused = (0..self.plan.queues).filter_map(|number| {
+            let queue = self.plan.queue(number).ok()?;
+            let end = self.model.starts_again(&queue, wall)?;
+            let others = |other: &QueueName| *other != queue || self.has_its_share(other);
+            let (due, name) = self.model.next_due(self.now(), self.opened, others)?;
+            Some((due.max(end), name))
+        });
+        let next = next_due.into_iter().chain(next_suspect).chain(paused).min();
+        let Some((due, name)) = next else {
             return Ok(());
         };
         match self.engine.next_wake() {

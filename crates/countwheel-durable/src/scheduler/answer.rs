@@ -82,7 +82,7 @@ impl Scheduler {
             precondition,
             options,
         } = asked;
-        if let Some(mode) = self.drains.of(&name.queue)
+        if let Some(mode) = self.drains.refusal(&name.queue)
             && !planted!(DrainTakesSets)
         {
             let queue = name.queue;

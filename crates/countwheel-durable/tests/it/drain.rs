@@ -152,6 +152,49 @@ fn a_drained_queue_takes_no_timer_until_it_is_resumed_and_others_do() {
 }
 
 #[test]
+fn a_paused_queue_takes_timers_and_starts_them_when_the_pause_ends() {
+    let mut bench = Bench::new();
+    let until = Some(NOON + Duration::from_secs(60));
+    bench.drain(Some("q"), DrainMode::Pause { until });
+    bench.ask(set("q", "a", 5)).unwrap();
+    bench.ask(set("others", "b", 5)).unwrap();
+    let (started, turns) = bench.wait(59);
+    assert_eq!(started, ["others/b"]);
+    assert!(turns < 70, "{turns} turns");
+    let (started, _) = bench.wait(1);
+    assert_eq!(started, ["others/b", "q/a"]);
+    // It waited for the pause, and not for the scheduler.
+    assert_eq!(bench.started[1].held, Duration::from_secs(55));
+    assert_eq!(
+        bench.started[1].started,
+        bench.started[1].due + bench.started[1].held
+    );
+
+    // Without an end, until a resume, also after a restart.
+    bench.finish_all(&Outcome::done());
+    bench.drain(Some("q"), DrainMode::Pause { until: None });
+    bench.ask(set("q", "c", 5)).unwrap();
+    bench.restart();
+    let (started, _) = bench.wait(3_600);
+    assert!(started.is_empty(), "{started:?}");
+    bench.resume(Some("q"));
+    let (started, _) = bench.wait(0);
+    assert_eq!(started, ["q/c"]);
+}
+
+#[test]
+fn a_pause_hides_no_drain_of_all() {
+    let mut bench = Bench::new();
+    bench.drain(Some("q"), DrainMode::Pause { until: None });
+    bench.drain(None, FIRE);
+    let refused = bench.ask(set("q", "a", 0)).unwrap_err();
+    assert!(
+        matches!(refused, TimerError::Draining { mode: FIRE, .. }),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn a_set_in_the_turn_of_the_drain_counts_by_the_order_of_both() {
     let mut bench = Bench::new();
     let hold = || drain(Some("q"), Some(DrainMode::Hold));

@@ -1,4 +1,4 @@
-//! Drains: `POST /v1/queues/{queue}:drain` and `:resume`, and the same of all queues.
+//! Pauses and drains: `POST /v1/queues/{queue}:pause`, `:drain` and `:resume`, and the same of all queues.
 
 use std::sync::Arc;
 
@@ -6,6 +6,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use countwheel_durable::{DrainMode, Due, Left, QueueName, Record};
 use countwheel_time::Timestamp;
 use serde::Serialize;
@@ -26,9 +28,17 @@ pub(super) async fn of_queue(
 ) -> Result<Response, Problem> {
     let (queue, verb) = queue_and_verb_of(request.uri())?;
     match verb {
+        QueueVerb::Pause => pause(&app, Some(queue), request).await,
         QueueVerb::Drain => drain(&app, Some(queue), request).await,
         QueueVerb::Resume => resume(&app, Some(queue), request).await,
     }
+}
+
+pub(super) async fn pause_all(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    pause(&app, None, request).await
 }
 
 pub(super) async fn drain_all(
@@ -66,7 +76,7 @@ impl From<Left> for LeftBody {
     }
 }
 
-/// How a queue is drained.
+/// How a queue is drained or paused.
 #[derive(Serialize)]
 pub(super) struct DrainBody {
     mode: String,
@@ -77,7 +87,7 @@ pub(super) struct DrainBody {
 impl From<DrainMode> for DrainBody {
     fn from(mode: DrainMode) -> Self {
         let until = match mode {
-            DrainMode::Fire { until } => until.map(format_time),
+            DrainMode::Fire { until } | DrainMode::Pause { until } => until.map(format_time),
             _ => None,
         };
         Self {
@@ -94,23 +104,68 @@ struct RemovedBody {
     timer: TimerBody,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<Box<RawValue>>,
+    /// If the body is no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_base64: Option<String>,
 }
 
 impl RemovedBody {
     fn of(record: &Record) -> Self {
-        let body = Job::decode(&record.payload).ok().and_then(|job| {
-            let text = String::from_utf8(job.body).ok()?;
-            let is_json = job.content_type.as_deref() == Some(JSON);
-            let json = is_json.then(|| RawValue::from_string(text.clone()).ok());
-            // Another text is handed back as one.
-            let json = json.flatten();
-            json.or_else(|| serde_json::value::to_raw_value(&text).ok())
-        });
+        let job = Job::decode(&record.payload).ok();
+        let is_json = |job: &Job| job.content_type.as_deref() == Some(JSON);
+        let is_json = job.as_ref().is_some_and(is_json);
+        let (body, body_base64) = match job.map(|job| String::from_utf8(job.body)) {
+            None => (None, None),
+            Some(Err(error)) => (None, Some(BASE64_STANDARD.encode(error.as_bytes()))),
+            Some(Ok(text)) => {
+                let json = is_json.then(|| RawValue::from_string(text.clone()).ok());
+                // Another text is handed back as one.
+                let json = json.flatten();
+                (
+                    json.or_else(|| serde_json::value::to_raw_value(&text).ok()),
+                    None,
+                )
+            }
+        };
         Self {
             timer: TimerBody::of(record),
             body,
+            body_base64,
         }
     }
+}
+
+async fn pause(
+    app: &App,
+    queue: Option<QueueName>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer {
+        queue: Option<String>,
+        drain: DrainBody,
+        left: LeftBody,
+    }
+    without_condition(request.headers())?;
+    Query::of(request.uri(), &[])?;
+    let mut until = None;
+    if let Some(body) = super::request::optional_json_body(app, request).await? {
+        let mut object = Field::root(json::parse(&body)?).object()?;
+        if object.has("in") || object.has("at") {
+            until = Some(end(app, due(&mut object)?)?);
+        }
+        object.finish()?;
+    }
+    app.read(move |timers| {
+        let left = timers.pause(queue.as_ref(), until)?;
+        let body = Answer {
+            queue: queue.map(|queue| queue.to_string()),
+            drain: DrainMode::Pause { until }.into(),
+            left: left.into(),
+        };
+        Ok(answer(StatusCode::OK, &body))
+    })
+    .await
 }
 
 async fn drain(
@@ -164,7 +219,7 @@ async fn drain(
     .await
 }
 
-/// The time of the wall clock at which a drain ends.
+/// The time of the wall clock at which a drain or pause ends.
 fn end(app: &App, due: Due) -> Result<Timestamp, Problem> {
     Ok(due.resolve(app.clock.timestamp())?)
 }
@@ -207,6 +262,6 @@ fn without_condition(headers: &HeaderMap) -> Result<(), Problem> {
 pub(super) fn no_such_verb() -> Problem {
     Problem::new(
         Code::NotFound,
-        "a queue takes POST with :drain or :resume at the end of its path",
+        "a queue takes POST with :pause, :drain or :resume at the end of its path",
     )
 }

@@ -390,6 +390,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/readyz", get(operate::readyz))
         .route("/metrics", get(operate::metrics))
         .route("/v1/queues", get(queues::list))
+        .route("/v1/queues:pause", post(drain::pause_all))
         .route("/v1/queues:drain", post(drain::drain_all))
         .route("/v1/queues:resume", post(drain::resume_all))
         .route("/v1/queues/{queue}", post(drain::of_queue))

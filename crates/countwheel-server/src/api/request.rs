@@ -38,6 +38,7 @@ pub(crate) enum Verb {
 /// What a POST asks of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum QueueVerb {
+    Pause,
     Drain,
     Resume,
 }
@@ -51,6 +52,7 @@ pub(crate) fn queue_of(uri: &Uri) -> Result<QueueName, Problem> {
 /// decoded.
 pub(crate) fn queue_and_verb_of(uri: &Uri) -> Result<(QueueName, QueueVerb), Problem> {
     let (encoded, verb) = match segment(uri, 3).rsplit_once(':') {
+        Some((encoded, "pause")) => (encoded, QueueVerb::Pause),
         Some((encoded, "drain")) => (encoded, QueueVerb::Drain),
         Some((encoded, "resume")) => (encoded, QueueVerb::Resume),
         _ => return Err(drain::no_such_verb()),

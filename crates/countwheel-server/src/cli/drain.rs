@@ -1,4 +1,4 @@
-//! `countwheel drain` and `countwheel resume`.
+//! `countwheel drain`, `countwheel pause` and `countwheel resume`.
 
 use std::time::Duration;
 
@@ -58,6 +58,19 @@ impl Which {
     }
 }
 
+/// `countwheel pause`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Pause {
+    /// Start again after so long, and not with a resume
+    #[arg(long = "for", value_name = "D", value_parser = duration, conflicts_with = "until")]
+    span: Option<Duration>,
+    /// The same at a time with an offset: 2026-03-01T12:00:05Z
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    until: Option<Timestamp>,
+    #[command(flatten)]
+    which: Which,
+}
+
 /// `countwheel resume`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Resume {
@@ -110,15 +123,7 @@ impl Drain {
     }
 
     fn mode(&self, now: Timestamp) -> Result<DrainMode, Failure> {
-        let until = match (self.until, self.span) {
-            (Some(until), _) => Some(until),
-            (None, Some(span)) => Some(
-                Due::In(span)
-                    .resolve(now)
-                    .map_err(|error| Failure::Usage(error.to_string()))?,
-            ),
-            (None, None) => None,
-        };
+        let until = end(self.until, self.span, now)?;
         match self.mode {
             Mode::Fire => Ok(DrainMode::Fire { until }),
             _ if until.is_some() => Err(Failure::Usage(
@@ -127,6 +132,31 @@ impl Drain {
             Mode::Hold => Ok(DrainMode::Hold),
             Mode::Remove => Ok(DrainMode::Remove),
         }
+    }
+}
+
+/// The time that is named, or a span from now.
+fn end(
+    until: Option<Timestamp>,
+    span: Option<Duration>,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, Failure> {
+    let after = |span| Due::In(span).resolve(now);
+    let until = until.map_or_else(|| span.map(after).transpose(), |until| Ok(Some(until)));
+    until.map_err(|error| Failure::Usage(error.to_string()))
+}
+
+impl Pause {
+    pub(super) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
+        let until = end(self.until, self.span, terminal.clock.timestamp())?;
+        let client = self.which.connection.client()?;
+        let answer = client.pause(self.which.queue(), until).await?;
+        if self.which.connection.json {
+            writeln!(terminal.out, "{}", answer.json())?;
+        } else {
+            report("paused", &self.which, answer.value.left, terminal)?;
+        }
+        Ok(Exit::Done)
     }
 }
 
@@ -139,7 +169,7 @@ impl Resume {
             return Ok(Exit::Done);
         }
         let was = answer.value.was.as_ref();
-        let word = was.map_or("was not drained".to_owned(), |was| {
+        let word = was.map_or("was not drained or paused".to_owned(), |was| {
             format!("resumed (was {})", was.mode)
         });
         report(&word, &self.which, answer.value.left, terminal)?;

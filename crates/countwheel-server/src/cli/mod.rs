@@ -58,9 +58,11 @@ pub enum Command {
     Fire(fire::Fire),
     /// Make a dead timer pending again
     Revive(revive::Revive),
+    /// Pause a queue: it takes timers, and starts none
+    Pause(drain::Pause),
     /// Drain a queue: it takes no timers, and its own are fired, held or taken out
     Drain(drain::Drain),
-    /// End the drain of a queue
+    /// End the pause or drain of a queue
     Resume(drain::Resume),
     /// Show how many timers each queue has
     Queues(queues::Queues),
@@ -147,6 +149,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::List(list) => list.run(terminal).await,
         Command::Fire(fire) => fire.run(terminal).await,
         Command::Revive(revive) => revive.run(terminal).await,
+        Command::Pause(pause) => pause.run(terminal).await,
         Command::Drain(drain) => drain.run(terminal).await,
         Command::Resume(resume) => resume.run(terminal).await,
         Command::Queues(queues) => queues.run(terminal).await,

@@ -3,6 +3,8 @@
 use super::connection::Connection;
 use super::table::Table;
 use super::{Exit, Failure, Terminal};
+use crate::client::Drain;
+use crate::time::format_time;
 
 /// `countwheel queues`.
 #[derive(Clone, Debug, clap::Args)]
@@ -26,12 +28,20 @@ impl Queues {
         }
         table.write(terminal.out)?;
         if let Some(drain) = &answer.value.drain {
-            writeln!(terminal.out, "all queues are drained ({})", drain.mode)?;
+            writeln!(terminal.out, "all queues are {}", words(drain))?;
         }
         let queues = answer.value.queues.iter();
         for (queue, drain) in queues.filter_map(|it| Some((&it.queue, it.drain.as_ref()?))) {
-            writeln!(terminal.out, "{queue} is drained ({})", drain.mode)?;
+            writeln!(terminal.out, "{queue} is {}", words(drain))?;
         }
         Ok(Exit::Done)
+    }
+}
+
+fn words(drain: &Drain) -> String {
+    match (&*drain.mode, drain.until) {
+        ("pause", None) => "paused".to_owned(),
+        ("pause", Some(until)) => format!("paused until {}", format_time(until)),
+        (mode, _) => format!("drained ({mode})"),
     }
 }

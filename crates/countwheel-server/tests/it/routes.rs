@@ -747,6 +747,7 @@ fn a_drain_hands_back_the_body_as_it_was_set() {
         ("json", r#""body":{"order": 42}"#),
         ("text", r#""body":"{}","content_type":"text/plain""#),
         ("none", r#""retry":{"preset":"wechat"}"#),
+        ("bytes", r#""body_base64":"AP+A""#),
     ] {
         set(&mut client, key, &format!(r#""in":"1h",{fields}"#));
     }
@@ -757,10 +758,58 @@ fn a_drain_hands_back_the_body_as_it_was_set() {
         json!({"pending": 0, "delivering": 0, "dead": 0})
     );
     let removed = answer["removed"].as_array().unwrap();
-    let body = |key: &str| &removed.iter().find(|it| it["key"] == key).unwrap()["body"];
+    let item = |key: &str| removed.iter().find(|it| it["key"] == key).unwrap();
+    let body = |key: &str| &item(key)["body"];
+    assert_eq!(item("bytes")["body_base64"], "AP+A");
     assert_eq!(
         (body("json"), body("text")),
         (&json!({"order": 42}), &json!("{}"))
     );
-    assert_eq!(removed.len(), 3);
+    assert_eq!(removed.len(), 4);
+}
+
+#[test]
+fn a_paused_queue_takes_timers_and_says_until_when() {
+    let (_directory, _server, mut client) = start();
+    let pause = "/v1/queues/default:pause";
+    for (body, until) in [
+        ("", Value::Null),
+        ("{}", Value::Null),
+        (
+            r#"{"at":"2100-01-02T03:04:05Z"}"#,
+            json!("2100-01-02T03:04:05.000000Z"),
+        ),
+    ] {
+        let answer = client.json("POST", pause, body).expect(200);
+        assert_eq!(answer["drain"]["mode"], "pause");
+        assert_eq!(answer["drain"]["until"], until);
+    }
+    set(&mut client, "k", r#""in":0"#);
+    let timer = client.get("/v1/queues/default/timers/k").expect(200);
+    assert_eq!(timer["state"], "pending");
+    let queues = client.get("/v1/queues").expect(200);
+    let paused = json!({"mode": "pause", "until": "2100-01-02T03:04:05.000000Z"});
+    assert_eq!(queues["queues"][0]["drain"], paused);
+    let resumed = client
+        .json("POST", "/v1/queues/default:resume", "")
+        .expect(200);
+    assert_eq!(resumed["was"], paused);
+
+    // One that has ended is no more.
+    let past = r#"{"at":"2020-01-01T00:00:00Z"}"#;
+    client.json("POST", "/v1/queues:pause", past).expect(200);
+    assert_eq!(client.get("/v1/queues").expect(200)["drain"], Value::Null);
+    for (body, pointer) in [
+        (r#"{"in":"1s","at":"2100-01-02T03:04:05Z"}"#, ""),
+        (r#"{"mode":"hold"}"#, "/mode"),
+        (r#"{"in":-1}"#, "/in"),
+    ] {
+        let answer = client.json("POST", pause, body);
+        assert!([400, 422].contains(&answer.status), "{answer:?}");
+        assert_eq!(answer.json()["errors"][0]["pointer"], pointer, "{body}");
+    }
+    assert_eq!(
+        client.json("POST", "/v1/queues/default:stop", "").status,
+        404
+    );
 }

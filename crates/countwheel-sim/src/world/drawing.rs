@@ -94,7 +94,7 @@ impl World {
         })
     }
 
-    /// A drain of a queue or of all, or the end of one.
+    /// A drain or pause of a queue or of all, or the end of one.
     pub(super) fn draw_drain(&mut self, ticket: Ticket) -> Result<Happening, String> {
         let queue = if self.drains.one_in(6) {
             None
@@ -103,11 +103,13 @@ impl World {
         };
         let span = Duration::from_micros(self.drains.below(2 * self.plan.horizon));
         let until = Some(self.clock.timestamp() + span);
-        let mode = match self.drains.below(8) {
+        let mode = match self.drains.below(10) {
             0 => Some(DrainMode::Fire { until: None }),
             1 => Some(DrainMode::Fire { until }),
             2 => Some(DrainMode::Hold),
             3 => Some(DrainMode::Remove),
+            4 => Some(DrainMode::Pause { until: None }),
+            5 | 6 => Some(DrainMode::Pause { until }),
             _ => None,
         };
         Ok(Happening::Drain(ticket, queue, mode))
