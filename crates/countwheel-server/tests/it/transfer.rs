@@ -212,7 +212,7 @@ fn what_is_exported_from_one_service_is_the_same_in_another() {
     assert_eq!((err.as_str(), code), ("", Some(0)));
     let (mut before, after) = (shown(&mut client), shown(&mut into.client()));
     before.remove("default dead");
-    assert_eq!(before.len(), 14);
+    assert_eq!(before.len(), 16);
     for (name, timer) in before.clone() {
         let again = after
             .get(&name)
@@ -226,7 +226,7 @@ fn what_is_exported_from_one_service_is_the_same_in_another() {
         parse_time(&due).unwrap().as_micros()
     };
     assert!(due(&after).abs_diff(due(&before)) < 1_000_000);
-    assert_eq!(after.len(), 14);
+    assert_eq!(after.len(), 16);
 
     // What is there already stops it, stays, or is replaced.
     let (out, err, code) = told(&run(&into, &["import"], &text));
@@ -242,7 +242,7 @@ fn what_is_exported_from_one_service_is_the_same_in_another() {
     ));
     assert_eq!(
         (out.as_str(), code),
-        ("imported   1 timer  14 there already\n", Some(0))
+        ("imported   1 timer  16 there already\n", Some(0))
     );
     let only = [
         "import",
