@@ -1601,6 +1601,32 @@ pub(crate) fn system(error: &dyn fmt::Display) -> PostgresError {
 }
 
 /// The options, checked.
+/// Refuses a URL that would be read in another way than it is meant: its password would be taken for a wrong one, or a part
+/// of it for the host, and be shown.
+fn check_escapes(url: &str) -> Result<(), PostgresError> {
+    let refused = |problem: &str| {
+        let problem = problem.to_owned();
+        Err(PostgresError::Url { problem })
+    };
+    let Some((_, rest)) = url.split_once("://") else {
+        return Ok(());
+    };
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    if authority.matches('@').count() > 1 {
+        return refused("an @ in a user or a password is written %40");
+    }
+    let is_escape = |after: &str| {
+        let digits = after.get(..2).filter(|digits| !digits.starts_with('+'));
+        digits.is_some_and(|digits| u8::from_str_radix(digits, 16).is_ok_and(|byte| byte > 0))
+    };
+    if !authority.split('%').skip(1).all(is_escape) {
+        return refused(
+            "a % is followed by two hexadecimal digits, not 00; a % itself is written %25",
+        );
+    }
+    Ok(())
+}
+
 pub(crate) fn parsed(options: &PostgresOptions) -> Result<(SchemaName, Route), PostgresError> {
     let schema = SchemaName::new(&options.schema)?;
     if let Some((scheme, _)) = options.url.split_once("://")
@@ -1609,6 +1635,7 @@ pub(crate) fn parsed(options: &PostgresOptions) -> Result<(SchemaName, Route), P
         let problem = format!("it begins with {scheme}://");
         return Err(PostgresError::Url { problem });
     }
+    check_escapes(&options.url)?;
     let mut config: tokio_postgres::Config =
         options
             .url
@@ -1696,6 +1723,30 @@ pub(crate) fn link(route: &Route, options: &PostgresOptions) -> Result<Link, Pos
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The rest of the password behind the @ was taken for the host, and shown.
+    #[test]
+    fn a_url_that_is_not_read_as_it_is_meant_is_refused() {
+        for url in [
+            "postgres://cw:p@ss@127.0.0.1/timers",
+            "postgres://cw:%zz@127.0.0.1/timers",
+            "postgres://cw:%00@127.0.0.1/timers",
+            "postgres://cw:%+1@127.0.0.1/timers",
+            "postgres://cw:%4",
+        ] {
+            let refused = parsed(&PostgresOptions::new(url)).map(drop);
+            let said = refused.expect_err(url).to_string();
+            assert!(said.starts_with("not the URL of a PostgreSQL: "), "{said}");
+            assert!(!said.contains("ss@"), "{said}");
+        }
+        for url in [
+            "postgres://cw:p%40ss%25@127.0.0.1/timers",
+            "postgres://cw@127.0.0.1/timers?options=%zz@",
+            "host=127.0.0.1 user=a@b password=%",
+        ] {
+            assert!(check_escapes(url).is_ok(), "{url}");
+        }
+    }
 
     #[test]
     fn of_several_hosts_the_one_that_takes_writes_is_meant() {
