@@ -109,6 +109,7 @@ mod handlers;
 mod held;
 mod in_flight;
 mod kept;
+mod merged;
 mod name;
 mod notes;
 mod overdue;

@@ -20,6 +20,7 @@ use crate::store::{
     Scrubbed, Shard, Snapshot, Store, StoreError, Summary, Totals, no_snapshots,
 };
 
+use crate::merged;
 use crate::together::Together;
 use crate::trouble::Noticed;
 use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
@@ -906,15 +907,8 @@ impl Timers {
     /// If the store could not be read.
     pub fn page(&self, filter: &Filter, after: Option<Cursor>) -> Result<Page<Cursor>, StoreError> {
         let hub = &*self.hub;
-        let mut pages = Vec::with_capacity(hub.shards.count().into());
-        for shard in hub.shards.all() {
-            let filter = Filter {
-                after: after.and_then(|after| after.of(shard)),
-                ..filter.clone()
-            };
-            pages.push((shard, hub.store.list(shard, &filter)?));
-        }
-        let mut page = Page::merged(pages, filter.limit);
+        let list = |shard, filter: &Filter| hub.store.list(shard, filter);
+        let mut page = merged::page(hub.shards, filter, after, list)?;
         let wall = hub.common.clock.timestamp();
         page.records.retain(|record| !record.is_over(wall));
         Ok(page)

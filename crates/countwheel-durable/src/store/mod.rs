@@ -895,43 +895,6 @@ pub struct Page<P = Position> {
     pub next: Option<P>,
 }
 
-impl Page<Cursor> {
-    /// One page of at most `limit` records of a page of each shard, whose records come in order. It ends where a
-    /// page of one shard would.
-    pub(crate) fn merged(pages: Vec<(Shard, Page)>, limit: usize) -> Self {
-        let unreadable = pages.iter().map(|(_, page)| page.unreadable).sum();
-        let at = |shard, position| Cursor { position, shard };
-        // Of a shard whose page says that there is more, nothing is known behind it.
-        let ends = pages
-            .iter()
-            .filter_map(|(shard, page)| Some(at(*shard, page.next?)));
-        let mut next = ends.min();
-        let mut records: Vec<_> = pages
-            .into_iter()
-            .flat_map(|(shard, page)| page.records.into_iter().map(move |record| (shard, record)))
-            .map(|(shard, record)| (at(shard, page::position(&record)), record))
-            .filter(|(cursor, _)| next.is_none_or(|next| *cursor <= next))
-            .collect();
-        records.sort_by_key(|(cursor, _)| *cursor);
-        let mut bytes = 0;
-        let fits = records.iter().take_while(|(_, record)| {
-            let is_within = bytes < Filter::PAGE_MAX_BYTES;
-            bytes += record.payload.len();
-            is_within
-        });
-        let limit = fits.take(limit).count();
-        if records.len() > limit {
-            records.truncate(limit);
-            next = records.last().map(|(cursor, _)| *cursor).or(next);
-        }
-        Self {
-            records: records.into_iter().map(|(_, record)| record).collect(),
-            unreadable,
-            next,
-        }
-    }
-}
-
 /// How many records a queue has in each state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueCounts {

@@ -76,7 +76,9 @@ impl Rest {
     /// The next piece of the answer, and what is left behind it.
     async fn piece(mut self, app: &App) -> Piece {
         app.read(move |timers| {
-            let limit = self.filter.limit.min(PIECE);
+            // Each piece asks each shard.
+            let shards = usize::from(timers.shards().count());
+            let limit = self.filter.limit.min(PIECE.saturating_mul(shards));
             let filter = Filter {
                 limit,
                 ..self.filter.clone()
