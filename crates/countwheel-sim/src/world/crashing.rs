@@ -24,7 +24,7 @@ pub(super) struct CrashingStore {
     in_bulk: bool,
     /// What becomes of the next commit.
     pub(super) next: Mutex<NextCommit>,
-    /// The last commit was refused for lack of room.
+    /// The last commit was refused for lack of room, and a step with it.
     was_full: AtomicBool,
     /// Where the clocks stood when the shard was taken, and what was said of them since.
     acquired: Mutex<Option<ClockNote>>,
@@ -67,7 +67,7 @@ impl CrashingStore {
         })
     }
 
-    /// Whether the last commit was refused for lack of room. Asked once.
+    /// Whether a step was void since its commit was refused for lack of room. Asked once.
     pub(super) fn was_full(&self) -> bool {
         self.was_full.swap(false, Ordering::Relaxed)
     }
@@ -121,7 +121,11 @@ impl Store for CrashingStore {
         }
         let committed = self.inner.commit(lease, changes);
         let is_full = committed.as_ref().is_err_and(StoreError::is_full);
-        self.was_full.store(is_full, Ordering::Relaxed);
+        // Nothing rests on a note of the clocks: a step with nothing else to commit is not void without it.
+        let is_more = changes
+            .iter()
+            .any(|change| !matches!(change, Change::Clock(_)));
+        self.was_full.store(is_full && is_more, Ordering::Relaxed);
         let is_acknowledged = match &committed {
             Ok(()) => Some(true),
             Err(StoreError::Fenced { .. }) => Some(false),
