@@ -410,7 +410,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/simulate", post(simulate::simulate))
         .route("/v1/snapshots", post(snapshots::make));
     if app.dev {
-        router = router.route("/echo", get(echo::list).post(echo::receive));
+        let receive = get(echo::list).post(echo::receive).put(echo::receive);
+        let receive = receive.patch(echo::receive).delete(echo::receive);
+        router = router.route("/echo", receive);
     }
     router
         .fallback(no_such_path)

@@ -327,6 +327,9 @@ fn dev_echoes_and_leaves_nothing_behind() {
         (418, Some("9"))
     );
     assert_eq!(client.send("POST", "/echo?status=99", &[], b"").status, 400);
+    for method in ["PUT", "PATCH", "DELETE"] {
+        assert_eq!(client.send(method, "/echo", &[], b"").status, 200);
+    }
 
     assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 1);
     assert!(server.stop().success());
