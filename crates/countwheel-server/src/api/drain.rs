@@ -140,12 +140,6 @@ async fn pause(
     queue: Option<QueueName>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    #[derive(Serialize)]
-    struct Answer {
-        queue: Option<String>,
-        drain: DrainBody,
-        left: LeftBody,
-    }
     without_condition(request.headers())?;
     Query::of(request.uri(), &[])?;
     let mut until = None;
@@ -156,16 +150,7 @@ async fn pause(
         }
         object.finish()?;
     }
-    app.read(move |timers| {
-        let left = timers.pause(queue.as_ref(), until)?;
-        let body = Answer {
-            queue: queue.map(|queue| queue.to_string()),
-            drain: DrainMode::Pause { until }.into(),
-            left: left.into(),
-        };
-        Ok(answer(StatusCode::OK, &body))
-    })
-    .await
+    put(app, queue, DrainMode::Pause { until }).await
 }
 
 async fn drain(
@@ -173,14 +158,6 @@ async fn drain(
     queue: Option<QueueName>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    #[derive(Serialize)]
-    struct Answer {
-        queue: Option<String>,
-        drain: DrainBody,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        removed: Option<Vec<RemovedBody>>,
-        left: LeftBody,
-    }
     without_condition(request.headers())?;
     Query::of(request.uri(), &[])?;
     let body = json_body(app, request).await?;
@@ -204,6 +181,19 @@ async fn drain(
         _ => return Err(mode.malformed("a mode is \"fire\", \"hold\" or \"remove\"")),
     };
     object.finish()?;
+    put(app, queue, mode).await
+}
+
+/// Puts a queue, or all of them, into this mode.
+async fn put(app: &App, queue: Option<QueueName>, mode: DrainMode) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer {
+        queue: Option<String>,
+        drain: DrainBody,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        removed: Option<Vec<RemovedBody>>,
+        left: LeftBody,
+    }
     app.read(move |timers| {
         let drained = timers.drain(queue.as_ref(), mode)?;
         let removed = (mode == DrainMode::Remove)

@@ -40,7 +40,7 @@ const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 60);
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 /// The methods of deliveries.
-pub(crate) const METHODS: [Method; 7] = [
+const METHODS: [Method; 7] = [
     Method::GET,
     Method::HEAD,
     Method::POST,
@@ -276,7 +276,7 @@ impl<'a> SetFields<'a> {
         self.target.as_ref().map(read).transpose()
     }
 
-    /// The body, which has to be one that goes with the method of the target.
+    /// What is delivered.
     pub(crate) fn content(&self) -> Result<Content<'a>, Problem> {
         let (body, content_type) = (self.body.as_ref(), self.content_type.as_ref());
         let Some(bytes) = &self.body_base64 else {
@@ -401,10 +401,14 @@ fn read_url(field: &Field<'_>, targets: &Targets) -> Result<String, Problem> {
 }
 
 fn read_method(field: &Field<'_>) -> Result<Method, Problem> {
-    let text = field.text()?;
+    method_of(&field.text()?).map_err(|detail| invalid_target(field, detail))
+}
+
+/// The method that a text names, in capitals.
+pub(crate) fn method_of(text: &str) -> Result<Method, String> {
     let method = METHODS.into_iter().find(|method| method.as_str() == text);
     let names = METHODS.map(|method| method.to_string()).join(", ");
-    method.ok_or_else(|| invalid_target(field, format!("a method is one of {names}")))
+    method.ok_or_else(|| format!("a method is one of {names}"))
 }
 
 fn read_headers(field: &Field<'_>) -> Result<Vec<(String, String)>, Problem> {

@@ -16,7 +16,7 @@ use super::follow::{Follower, line};
 use super::repeat::{Repeat, missed};
 use super::retry::Retry;
 use super::{Exit, Failure, Terminal, text, watch};
-use crate::api::timers::METHODS;
+use crate::api::timers::method_of;
 use crate::client::{NewTimer, TimerBody};
 
 /// `countwheel set`.
@@ -36,7 +36,7 @@ pub struct Set {
     #[arg(long, value_name = "URL")]
     post: String,
     /// By another method than POST: GET, HEAD, PUT, PATCH, DELETE, OPTIONS
-    #[arg(long, value_name = "METHOD", value_parser = method, default_value = "POST", hide_default_value = true)]
+    #[arg(long, value_name = "METHOD", value_parser = method_of, default_value = "POST", hide_default_value = true)]
     method: Method,
     /// Sent with each delivery: 'name: value'
     #[arg(long = "header", value_name = "HEADER", value_parser = header)]
@@ -171,16 +171,6 @@ impl Set {
         let content_type = self.content_type.clone().or_else(plain);
         Ok((Some(plain_text(text)), content_type))
     }
-}
-
-fn method(text: &str) -> Result<Method, String> {
-    let method = METHODS.into_iter().find(|method| method.as_str() == text);
-    method.ok_or_else(|| {
-        format!(
-            "a method is one of {}",
-            METHODS.map(|method| method.to_string()).join(", ")
-        )
-    })
 }
 
 fn plain_text(text: String) -> TimerBody {
