@@ -4,13 +4,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use countwheel_time::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 
+mod flows;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use flows::May;
+use flows::{FlowTable, Spare};
+
+use crate::flow::{Flow, FlowLimits, Flows};
 use crate::planted::planted;
 use crate::{Config, QueueName};
 
@@ -19,6 +25,7 @@ use crate::{Config, QueueName};
 ///
 /// - [`max_in_flight`](Config::max_in_flight), and the
 ///   [share](Config::queue_share_percent) of each queue in it, whichever shard its timers are in;
+/// - the limits of each flow ([`Config::flows`]);
 /// - [`window_bytes`](Config::window_bytes) and [`window`](Config::window): each scheduler has an equal
 ///   part, which is made smaller or larger as schedulers come and go;
 /// - [`catch_up_per_second`](Config::catch_up_per_second): each scheduler that catches up has an equal
@@ -52,6 +59,8 @@ struct Shared {
     /// As many as the state has.
     members: AtomicUsize,
     catching_up: AtomicUsize,
+    /// How often limits of flows have changed: changed under the lock of the state.
+    flow_changes: AtomicU64,
     max_in_flight: usize,
     percent: usize,
     max_waiting: usize,
@@ -71,6 +80,7 @@ struct State {
     given_back: u64,
     emptied: u64,
     by_queue: HashMap<QueueName, usize>,
+    flows: FlowTable,
     requests: usize,
     bytes: usize,
 }
@@ -89,6 +99,8 @@ struct Waiting {
     is_promised: bool,
     /// When it looked last, what was free was promised to others.
     missed_promised: bool,
+    /// The flows that it was woken for and has not looked at since.
+    flows: Vec<Flow>,
 }
 
 /// Why a scheduler waits for a place.
@@ -98,6 +110,15 @@ pub(crate) enum Lacks {
     Place,
     /// There are some, and its queues have their shares already.
     Share,
+}
+
+/// What an attempt lacks that may not start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lacking {
+    /// A place, of all or in its queue's share.
+    Place,
+    /// Room in the flow at that position.
+    Flow(usize, May),
 }
 
 type Wakes = Vec<Arc<dyn Fn() + Send + Sync>>;
@@ -127,6 +148,24 @@ impl State {
         let of_others = self.promised - usize::from(member.is_promised);
         member.missed_promised = free > 0 && free <= of_others;
         free.saturating_sub(of_others)
+    }
+
+    /// What flows may have of what is free.
+    fn spare(&self, shared: &Shared) -> Spare {
+        let free = shared.max_in_flight.saturating_sub(self.in_flight);
+        let left = shared.max_in_flight * (100 - shared.percent) / 100;
+        Spare {
+            places: free.saturating_sub(left),
+            percent: shared.percent,
+        }
+    }
+
+    /// Wakes those that wait for flows in which there may be room now.
+    fn wake_for_flows(&mut self, shared: &Shared, wakes: &mut Wakes) {
+        let spare = self.spare(shared);
+        let members = &mut self.members;
+        self.flows
+            .wake(spare, |id, flow| wake_for(members, id, flow, wakes));
     }
 
     /// The scheduler that has waited longest of those for which there may be a place now, if there is one
@@ -162,6 +201,7 @@ impl State {
 
     /// See [`Places::wake_waiting`].
     fn wake_waiting(&mut self, shared: &Shared, wakes: &mut Wakes) {
+        self.wake_for_flows(shared, wakes);
         for _ in 0..std::mem::take(&mut self.freed).max(1) {
             let Some(next) = self.next(shared) else {
                 break;
@@ -187,6 +227,14 @@ impl State {
     }
 }
 
+/// Wakes a scheduler, which looks at that flow.
+fn wake_for(members: &mut BTreeMap<u64, Waiting>, id: u64, flow: &Flow, wakes: &mut Wakes) {
+    if let Some(member) = members.get_mut(&id) {
+        member.flows.push(flow.clone());
+        wakes.extend(member.wake.clone());
+    }
+}
+
 impl Budget {
     /// A budget of its own.
     #[must_use]
@@ -195,6 +243,7 @@ impl Budget {
             state: Mutex::default(),
             members: AtomicUsize::new(0),
             catching_up: AtomicUsize::new(0),
+            flow_changes: AtomicU64::new(0),
             max_in_flight: config.max_in_flight.max(1),
             percent: usize::from(config.queue_share_percent.clamp(1, 100)),
             max_waiting: config.max_waiting,
@@ -212,6 +261,21 @@ impl Budget {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.0.state.lock().in_flight
+    }
+
+    /// The limits of flows are others than before: schedulers with timers that wait for one look again. A driver of
+    /// [engines](crate::Engine) gives each of them a turn then.
+    pub fn flows_changed(&self) {
+        self.change(|state, shared, wakes| {
+            shared.flow_changes.fetch_add(1, Ordering::AcqRel);
+            if planted!(FlowChangeUnseen) {
+                return;
+            }
+            let members = &mut state.members;
+            state
+                .flows
+                .limits_changed(|id, flow| wake_for(members, id, flow, wakes));
+        });
     }
 
     /// Takes room for requests that wait; one request that is too large for all of it has it alone.
@@ -281,6 +345,10 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     /// Among how many the memory is divided.
     pub(crate) fn of(&self) -> usize {
         if planted!(BudgetForEach) {
@@ -335,9 +403,20 @@ impl Member {
             let given_back = state.given_back;
             if let Some(member) = state.members.get_mut(&self.id) {
                 member.lacks = lacks;
+                // Promised or not, no place was of use to it: only one that is given back later may be.
+                member.missed_promised &= lacks != Some(Lacks::Share);
                 member.since = lacks.map(|_| member.since.unwrap_or(given_back));
             }
             state.give_up_promise(self.id, shared, wakes);
+        });
+    }
+
+    /// It starts nothing any more.
+    pub(crate) fn rests(&self) {
+        self.waits(None);
+        self.budget.change(|state, shared, wakes| {
+            state.flows.leave_all(self.id);
+            state.wake_for_flows(shared, wakes);
         });
     }
 
@@ -356,7 +435,7 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.catch_up(false);
-        self.waits(None);
+        self.rests();
         let mut state = self.budget.0.state.lock();
         state.members.remove(&self.id);
         let shared = &self.budget.0;
@@ -373,38 +452,102 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Takes a place for a queue, if it may have one more.
-    pub(crate) fn take(&self, queue: &QueueName) -> bool {
+    /// Takes a place for a queue and its flows, if each may have one more. If a flow may not, this scheduler waits for
+    /// that flow from now on.
+    pub(crate) fn take(
+        &self,
+        queue: &QueueName,
+        flows: &[Flow],
+        rules: Option<&dyn Flows>,
+        now: Timestamp,
+    ) -> Result<(), Lacking> {
         let shared = &*self.budget.0;
-        let mut state = shared.state.lock();
+        let (mut state, limits) = self.with_limits(flows, rules);
         let has = state.of(queue);
         let is_free = state.free_for(self.id, shared) > 0 || planted!(BudgetForEach);
-        let may = is_free && state.has_room_for(has, shared);
-        if may {
-            state.in_flight += 1;
-            state.freed = state.freed.saturating_sub(1);
-            state.by_queue.insert(queue.clone(), has + 1);
-            if let Some(member) = state.members.get_mut(&self.id) {
-                member.since = None;
-                let was_promised = std::mem::take(&mut member.is_promised);
-                state.promised -= usize::from(was_promised);
+        if !is_free || !state.has_room_for(has, shared) {
+            return Err(Lacking::Place);
+        }
+        let spare = state.spare(shared);
+        for (at, (flow, limits)) in flows.iter().zip(limits).enumerate() {
+            let may = state.flows.may(self.id, flow, limits, now, spare);
+            if may != May::Now {
+                return Err(Lacking::Flow(at, may));
             }
         }
-        may
+        for flow in flows {
+            state.flows.take(self.id, flow, now);
+        }
+        state.in_flight += 1;
+        state.freed = state.freed.saturating_sub(1);
+        state.by_queue.insert(queue.clone(), has + 1);
+        if let Some(member) = state.members.get_mut(&self.id) {
+            member.since = None;
+            let was_promised = std::mem::take(&mut member.is_promised);
+            state.promised -= usize::from(was_promised);
+        }
+        Ok(())
+    }
+
+    /// Whether one more attempt of a flow may start. If not, this scheduler waits for the flow from now on.
+    pub(crate) fn may_flow(&self, flow: &Flow, rules: Option<&dyn Flows>, now: Timestamp) -> May {
+        let (mut state, limits) = self.with_limits(std::slice::from_ref(flow), rules);
+        let spare = state.spare(&self.budget.0);
+        let limits = limits.first().copied().unwrap_or_default();
+        state.flows.may(self.id, flow, limits, now, spare)
+    }
+
+    /// The state, and the limits of flows as they are now: a change of them comes after what is done with the state.
+    fn with_limits(
+        &self,
+        flows: &[Flow],
+        rules: Option<&dyn Flows>,
+    ) -> (MutexGuard<'_, State>, Vec<FlowLimits>) {
+        let shared = &*self.budget.0;
+        loop {
+            let seen = shared.flow_changes.load(Ordering::Acquire);
+            let limits = flows.iter().map(|flow| {
+                let limits = rules.map(|rules| rules.limits(flow));
+                limits.unwrap_or_default()
+            });
+            let limits = limits.collect();
+            let state = shared.state.lock();
+            if shared.flow_changes.load(Ordering::Acquire) == seen {
+                return (state, limits);
+            }
+        }
+    }
+
+    /// This scheduler waits for the flow no longer.
+    pub(crate) fn leave_flow(&self, flow: &Flow) {
+        self.budget.0.state.lock().flows.leave(self.id, flow);
+    }
+
+    /// The flows that this scheduler was woken for since it asked last.
+    pub(crate) fn woken_for(&self) -> Vec<Flow> {
+        let mut state = self.budget.0.state.lock();
+        let member = state.members.get_mut(&self.id);
+        member.map_or_else(Vec::new, |member| std::mem::take(&mut member.flows))
     }
 
     /// Takes a place for an attempt that has run already.
-    pub(crate) fn take_again(&self, queue: &QueueName) {
+    pub(crate) fn take_again(&self, queue: &QueueName, flows: &[Flow]) {
         let mut state = self.budget.0.state.lock();
         state.in_flight += 1;
         *state.by_queue.entry(queue.clone()).or_default() += 1;
+        for flow in flows {
+            state.flows.take_again(flow);
+        }
     }
 
     /// Gives a place back. Who gives it back may take it again: a scheduler's outcome and its next start are one
     /// commit then. Whoever waits is [woken](Self::wake_waiting) for what is left; but nobody has to see all places go
     /// to others more than twice.
-    pub(crate) fn give_back(&self, queue: &QueueName) {
+    pub(crate) fn give_back(&self, queue: &QueueName, flows: &[Flow]) {
         self.budget.change(|state, shared, wakes| {
+            for flow in flows {
+                state.flows.give_back(flow);
+            }
             state.in_flight = state.in_flight.saturating_sub(1);
             state.given_back += 1;
             let has = state.of(queue).saturating_sub(1);

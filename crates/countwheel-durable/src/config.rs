@@ -1,7 +1,9 @@
 //! The limits of a scheduler.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::Flows;
 use crate::store::DueScan;
 
 /// What bounds a scheduler. The defaults suit a service of one process.
@@ -69,6 +71,8 @@ pub struct Config {
     /// interrupted; twice as long for each one more, at most 128 times. So a process that ends
     /// sooner is no evidence against it. Default 1 s.
     pub suspect_hold: Duration,
+    /// The limits of attempts by where they go. Default none.
+    pub flows: Option<Arc<dyn Flows>>,
     /// The seed of the jitter. Default 0: give a random one, so that not all processes
     /// draw the same.
     pub seed: u64,
@@ -106,6 +110,7 @@ impl Default for Config {
             max_scanned: DueScan::SCAN_LIMIT,
             max_interruptions: 10,
             suspect_hold: Duration::from_secs(1),
+            flows: None,
             seed: 0,
         }
     }

@@ -609,10 +609,31 @@ impl Engine {
         committed.map(|()| self.notes.committed(note))
     }
 
+    /// The limits of [flows](Config::flows) are others than before: [`Budget::flows_changed`] of the engine's budget.
+    /// The next turn looks at the timers that wait for one.
+    pub fn flows_changed(&self) {
+        self.scheduler.flows_changed();
+    }
+
     /// Calls `wake` when this engine waits for a place of an attempt that another engine of its budget
     /// has given back: [`next_wake`](Self::next_wake) may have changed. It is called on the other
-    /// engine's thread, and must neither block for long nor call an engine.
-    pub(crate) fn on_room(&self, wake: impl Fn() + Send + Sync + 'static) {
+    /// engine's thread, and must neither block for long nor call an engine. Whoever drives several engines of one
+    /// budget, or engines with [flows](Config::flows), gives a turn to an engine that was woken.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel_time::ManualClock;
+    /// # use countwheel_durable::store::{MemoryStore, Shard};
+    /// # use countwheel_durable::{Config, Engine};
+    /// # let store = Arc::new(MemoryStore::new(1));
+    /// # let clock = Arc::new(ManualClock::new());
+    /// let engine = Engine::open(store, Shard::ONLY, clock, Config::default())?;
+    /// let (wake, woken) = std::sync::mpsc::sync_channel(1);
+    /// engine.on_room(move || drop(wake.try_send(())));
+    /// assert!(woken.try_recv().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_room(&self, wake: impl Fn() + Send + Sync + 'static) {
         self.scheduler.on_room(Arc::new(wake));
     }
 

@@ -5,7 +5,8 @@ use std::mem;
 
 use countwheel_time::Timestamp;
 
-use crate::budget::Places;
+use crate::budget::{Lacking, May, Places};
+use crate::flow::{Flow, Flows};
 use crate::planted::planted;
 use crate::{QueueName, Revision, TimerName};
 
@@ -13,6 +14,8 @@ use crate::{QueueName, Revision, TimerName};
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) name: TimerName,
+    /// The flows in which it has a place.
+    pub(crate) flows: Vec<Flow>,
     /// From when on it is late: its deadline, and as long after that as it was held.
     pub(crate) late_from: Timestamp,
     /// When it was handed over.
@@ -119,21 +122,42 @@ impl InFlight {
         self.places.may(queue)
     }
 
-    /// Takes a place for an attempt of this queue, which is to be [noted](Self::note) then. Another
+    /// Takes a place for an attempt of this queue and these flows, which is to be [noted](Self::note) then. Another
     /// scheduler may have taken the last one since it was there.
-    pub(crate) fn take_place(&self, queue: &QueueName) -> bool {
-        self.places.take(queue)
+    pub(crate) fn take_place(
+        &self,
+        queue: &QueueName,
+        flows: &[Flow],
+        rules: Option<&dyn Flows>,
+        now: Timestamp,
+    ) -> Result<(), Lacking> {
+        self.places.take(queue, flows, rules, now)
+    }
+
+    /// Whether a flow has room for one more attempt. If not, the scheduler waits for it from now on.
+    pub(crate) fn may_flow(&self, flow: &Flow, rules: Option<&dyn Flows>, now: Timestamp) -> May {
+        self.places.may_flow(flow, rules, now)
+    }
+
+    /// The scheduler waits for the flow no longer.
+    pub(crate) fn leave_flow(&self, flow: &Flow) {
+        self.places.leave_flow(flow);
+    }
+
+    /// The flows that the scheduler was woken for since it asked last.
+    pub(crate) fn woken_for(&self) -> Vec<Flow> {
+        self.places.woken_for()
     }
 
     /// Notes an attempt that has its place.
     pub(crate) fn note(&mut self, revision: Revision, running: Running) {
-        self.bytes += Self::entry_bytes(&running.name);
+        self.bytes += Self::entry_bytes(&running);
         self.attempts.insert(revision, running);
     }
 
     /// Puts an attempt back whose outcome could not be committed.
     pub(crate) fn put_back(&mut self, revision: Revision, running: Running) {
-        self.places.take_again(&running.name.queue);
+        self.places.take_again(&running.name.queue, &running.flows);
         self.note(revision, running);
     }
 
@@ -144,17 +168,22 @@ impl InFlight {
 
     pub(crate) fn remove(&mut self, revision: Revision) -> Option<Running> {
         let running = self.attempts.remove(&revision)?;
-        self.bytes -= Self::entry_bytes(&running.name);
+        self.bytes -= Self::entry_bytes(&running);
         if !planted!(LeakPlace) {
-            self.places.give_back(&running.name.queue);
+            self.places.give_back(&running.name.queue, &running.flows);
         }
         Some(running)
     }
 
-    /// What an attempt takes: its place in two sorted maps that may be half empty, and its
-    /// name.
-    fn entry_bytes(name: &TimerName) -> usize {
-        Self::bytes_of(name.queue.as_str().len() + name.key.as_str().len())
+    /// What an attempt takes: its place in two sorted maps that may be half empty, its name and
+    /// those of its flows.
+    fn entry_bytes(running: &Running) -> usize {
+        let (name, flows) = (&running.name, &running.flows);
+        let flows = flows
+            .iter()
+            .map(|flow| size_of::<Flow>() + flow.as_str().len());
+        let names = name.queue.as_str().len() + name.key.as_str().len();
+        Self::bytes_of(names + flows.sum::<usize>())
     }
 
     const fn bytes_of(name: usize) -> usize {
@@ -169,7 +198,7 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         for running in self.attempts.values() {
-            self.places.give_back(&running.name.queue);
+            self.places.give_back(&running.name.queue, &running.flows);
         }
         self.places.wake_waiting();
     }

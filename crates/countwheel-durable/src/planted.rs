@@ -78,6 +78,26 @@ bugs! {
     DrainForgotten,
     /// What a pause held does not start when the pause ends, but with the next turn.
     PauseEndUnseen,
+    /// A flow has as many places as it asks for.
+    FlowUnbounded,
+    /// A flow that hangs takes the places that are meant for others.
+    FlowTakesAll,
+    /// Attempts of a flow start faster than its rate.
+    FlowRateIgnored,
+    /// The place of an attempt in its flow is not given back.
+    FlowPlaceLeaks,
+    /// What waits for a flow is not looked at when a place in it is free.
+    FlowWakesNobody,
+    /// A change of limits is seen by nobody who waits.
+    FlowChangeUnseen,
+    /// Who gives back a place of a flow takes it again, however long others wait.
+    FlowNobodyElse,
+    /// What was left to the store of a flow is not read again.
+    FlowForgetsRest,
+    /// Schedulers that lack a share hand a place to each other for ever.
+    SharePassedOn,
+    /// The most urgent of those that wait for a flow do not start first.
+    PriorityIgnored,
     /// The window has no bound.
     WindowWithoutBound,
     /// Timers overdue at the opening start without a rate.

@@ -418,4 +418,31 @@ impl Wake {
     pub fn end_of(at: Timestamp) -> Self {
         Self { at, ..Self::MAX }
     }
+
+    /// The position just before.
+    pub(crate) fn before(self) -> Self {
+        let (at, Revision(revision)) = (self.at, self.revision);
+        match (revision, at.as_micros()) {
+            (0, 0) => self,
+            (0, micros) => Self::end_of(Timestamp::from_micros(micros - 1)),
+            _ => Self {
+                at,
+                revision: Revision(revision - 1),
+            },
+        }
+    }
+
+    /// The position just after.
+    pub(crate) fn after(self) -> Self {
+        match self.revision.0.checked_add(1) {
+            Some(revision) => Self {
+                at: self.at,
+                revision: Revision(revision),
+            },
+            None => Self {
+                at: Timestamp::from_micros(self.at.as_micros().saturating_add(1)),
+                revision: Revision(0),
+            },
+        }
+    }
 }

@@ -13,15 +13,17 @@ use std::time::Duration;
 use countwheel_time::Timestamp;
 
 use crate::backlog::{Backlog, ByQueue, Correction};
-use crate::budget::{Budget, Lacks, Member};
+use crate::budget::{Budget, Lacking, Lacks, May, Member};
 use crate::clocks::{Now, Steps};
 use crate::draft::Draft;
 use crate::drain::Drains;
+use crate::flow::Flow;
 use crate::handler::Origin;
 use crate::held::Holds;
 use crate::in_flight::{InFlight, Running};
 use crate::kept::Kept;
 use crate::overdue::Overdue;
+use crate::parked::Parked;
 use crate::planted::planted;
 use crate::recurrence::{self, Ended};
 use crate::store::{self, Change, DueEntry, Found, Ownership, Store, StoreError};
@@ -38,10 +40,12 @@ use parking_lot::Mutex;
 
 mod answer;
 mod batch;
+mod parking;
 mod suspected;
 mod unreadable;
 
 use batch::Put;
+use parking::From;
 use unreadable::Aside;
 
 /// The longest that a receiver's Retry-After is followed.
@@ -146,14 +150,15 @@ struct Rooms {
     in_flight: usize,
     kept: usize,
     suspects: usize,
+    parked: usize,
 }
 
 impl Rooms {
     /// Of so many schedulers that share the configured memory.
     fn new(config: &Config, among: usize) -> Self {
         // Half for the window, a quarter for attempts with their records and the suspects that wait
-        // for theirs, an eighth for the overdue; the last eighth is for pages on their way from the
-        // store.
+        // for theirs, an eighth for the overdue, a sixteenth for those that wait for flows; the last
+        // sixteenth is for pages on their way from the store.
         let bytes = (config.window_bytes / among).max(128 << 10);
         Self {
             window: Room::new(bytes / 2, config.window / among),
@@ -161,6 +166,7 @@ impl Rooms {
             in_flight: bytes / 16 * 2,
             kept: bytes / 16,
             suspects: bytes / 16,
+            parked: bytes / 16,
         }
     }
 }
@@ -191,6 +197,7 @@ pub(crate) struct Scheduler {
     kept: Kept,
     holds: Holds,
     suspects: Suspects,
+    parked: Parked,
     /// Starts of others since the last one of a suspect.
     ahead_of_suspects: usize,
     paused: bool,
@@ -223,6 +230,7 @@ impl Scheduler {
             in_flight,
             kept,
             suspects,
+            parked,
         } = Rooms::new(&config, among);
         let end = Now {
             wall: Timestamp::MAX,
@@ -245,6 +253,7 @@ impl Scheduler {
             member,
             among,
             suspects: Suspects::new(&config, now.boot, suspects),
+            parked: Parked::new(parked),
             ahead_of_suspects: 0,
             paused: false,
             held_until: None,
@@ -272,8 +281,10 @@ impl Scheduler {
     /// Reads what comes next, as far as a turn looks.
     fn refill(&mut self, store: &dyn Store) -> Result<(), StoreError> {
         let shard = self.ownership.lease.shard;
-        let (in_flight, suspects) = (&self.in_flight, &self.suspects);
-        let skip = |revision| in_flight.contains(revision) || suspects.contains(revision);
+        let (in_flight, suspects, parked) = (&self.in_flight, &self.suspects, &self.parked);
+        let skip = |revision| {
+            in_flight.contains(revision) || suspects.contains(revision) || parked.contains(revision)
+        };
         // What is counted of the backlog takes an eighth, however much else there is to read.
         let mut left = self.config.max_scanned;
         let counted = if self.backlog.is_asked(self.now) {
@@ -292,6 +303,7 @@ impl Scheduler {
                 .refill(self.now, store, shard, &skip, &mut left)
         });
         self.aside.look(store);
+        let refilled = refilled.and_then(|()| self.refill_parked(store, &mut left));
         left += counted;
         refilled.and_then(|()| self.backlog.look(self.now, store, shard, &mut left))
     }
@@ -324,18 +336,23 @@ impl Scheduler {
         let overdue = &self.overdue.window;
         let mut stats = Stats {
             refills: self.window.refills,
-            scanned: self.window.scanned + overdue.scanned + self.backlog.scanned,
+            scanned: self.window.scanned
+                + overdue.scanned
+                + self.backlog.scanned
+                + self.parked.scanned,
             rebuilds: self.window.rebuilds,
             in_window: self.window.len(),
             window_bytes: self.window.bytes()
                 + overdue.bytes()
                 + self.in_flight.bytes()
                 + self.kept.bytes()
-                + self.suspects.bytes(),
+                + self.suspects.bytes()
+                + self.parked.bytes(),
             capped_queues: self.window.capped() + overdue.capped(),
             catching_up: !self.overdue.is_done(),
             in_flight: self.in_flight.len(),
             suspects: self.suspects.len(),
+            parked: self.parked.len(),
             overdue: self.backlog.overdue(self.now),
             ..self.stats.clone()
         };
@@ -346,7 +363,7 @@ impl Scheduler {
     /// Starts no attempt from now on.
     pub(crate) fn pause(&mut self) {
         self.paused = true;
-        self.member.waits(None);
+        self.member.rests();
     }
 
     /// A request was refused that never came to a step.
@@ -357,6 +374,11 @@ impl Scheduler {
     /// Calls `wake`, from another thread, when it waits for a place that another scheduler had.
     pub(crate) fn on_room(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         self.member.on_room(wake);
+    }
+
+    /// The limits of flows are others than before.
+    pub(crate) fn flows_changed(&self) {
+        self.member.budget().flows_changed();
     }
 
     /// The attempts that run: their places stay taken until they have ended.
@@ -417,12 +439,13 @@ impl Scheduler {
             None => self.backlog.restart(),
         }
         let is_sure = !self.paused && self.held_until.is_none() && !self.aside.has_any();
-        if is_sure && !self.has_due(self.now) && !self.suspects.has_waiting() {
+        let has_waiting = self.suspects.has_waiting() || self.parked.has_any();
+        if is_sure && !self.has_due(self.now) && !has_waiting {
             self.backlog.is_worked_off(self.now);
         }
     }
 
-    /// Whether something may wait although it is due, other than suspects.
+    /// Whether something may wait although it is due, other than suspects and what waits for a flow.
     fn has_due(&self, now: Now) -> bool {
         self.window.has_due(now) || !self.overdue.is_done()
     }
@@ -430,7 +453,7 @@ impl Scheduler {
     /// How long until it is looked for what came due and stays; `None` if nothing does.
     fn next_count(&self, now: Now) -> Option<Duration> {
         let wait = self.backlog.wait(now);
-        if self.backlog.is_behind() || self.has_due(now) {
+        if self.backlog.is_behind() || self.has_due(now) || self.parked.has_any() {
             return Some(wait);
         }
         self.next_wake(now).map(|next| next.max(wait))
@@ -459,10 +482,26 @@ impl Scheduler {
             self.member.waits(None);
             return count; // an outcome comes first
         }
+        if self.wants_parked(now) {
+            return Some(Duration::ZERO);
+        }
         if self.in_flight.is_full() {
-            // What is due waits for a place. For what is not, it is looked when that is due.
-            let is_due = self.has_due(now) || self.suspects.has_waiting();
-            self.member.waits(is_due.then_some(Lacks::Place));
+            // What is due waits for a place, or for the share of its queue. For what is not, it is
+            // looked when that is due.
+            let gate = gate!(self);
+            let may = |queue: &QueueName| gate.may(queue);
+            let (is_awake, _) = self.parked.ready(|_| true);
+            let is_due = self.has_due(now) || self.suspects.has_waiting() || is_awake;
+            let might_start = self.window.might_start(now, may)
+                || self.overdue.window.might_start(now, may)
+                || self.suspects.next_start(now.boot, may).is_some()
+                || self.parked.ready(may).0;
+            let lacks = if might_start || planted!(SharePassedOn) {
+                Lacks::Place
+            } else {
+                Lacks::Share
+            };
+            self.member.waits(is_due.then_some(lacks));
             let next = self.next_wake(now).filter(|_| !is_due);
             return [count, next].into_iter().flatten().min();
         }
@@ -474,15 +513,26 @@ impl Scheduler {
         let aside = self.aside.wait(now);
         let suspect = self.suspects.next_start(now.boot, may);
         let suspect = suspect.map(|wait| wait.max(self.overdue.pause(now)));
+        let parked = match self.parked.ready(may) {
+            (false, _) => None,
+            (true, true) => Some(self.overdue.pause(now)),
+            (true, false) => Some(Duration::ZERO),
+        };
+        let flow = self.parked.next_at().into_iter();
+        let flow = flow.chain(self.parked.next_rest_at(now.boot)).min();
+        let flow = flow.map(|at| at.saturating_since(now.boot));
         let waits = |queue: &QueueName| !self.in_flight.may(queue);
         let held = self.window.is_ready(waits)
             || self.overdue.window.is_ready(waits)
+            || self.parked.ready(waits).0
             || self.suspects.has_waiting();
         // One that has ended since the last step held queues in that step.
         let resumed = self.drains.next_end(self.now.wall);
         let resumed = resumed.map(|end| end.saturating_since(now.wall));
         let resumed = resumed.filter(|_| !planted!(PauseEndUnseen));
-        let waits = [next, ready, overdue, aside, suspect, count, resumed];
+        let waits = [
+            next, ready, overdue, aside, suspect, parked, flow, count, resumed,
+        ];
         let wait = waits.into_iter().flatten().min();
         // It starts something now, and keeps a place that was kept for it.
         if wait != Some(Duration::ZERO) {
@@ -592,6 +642,7 @@ impl Scheduler {
                         debug_assert!(false, "an outcome belongs to an attempt in flight");
                         continue;
                     };
+                    self.parked.look_at(&running.flows);
                     let taken =
                         self.outcome(now.wall, revision, &running, outcome.clone(), &mut draft);
                     step.outcomes.push((revision, running, outcome));
@@ -638,6 +689,7 @@ impl Scheduler {
         self.in_flight.resize(rooms.in_flight);
         self.kept.resize(rooms.kept);
         self.suspects.resize(rooms.suspects);
+        self.parked.resize(rooms.parked);
     }
 
     /// Reads in one piece what a step with these events is going to look at, as far as that is known.
@@ -782,6 +834,7 @@ impl Scheduler {
             left: SETTLED_MAX,
             bytes_end: draft.bytes() + STARTED_MAX_BYTES,
         };
+        self.start_parked(&mut share, draft, starts)?;
         // What is due now comes before what was overdue at the start, so that a long absence
         // makes only itself late; but not always, so that its turn comes.
         let mut is_caught_up = false;
@@ -799,17 +852,21 @@ impl Scheduler {
                 break;
             };
             let since = self.holds.since(&entry.name.queue);
-            match self.attend(&entry, since, draft, starts)? {
+            match self.attend(&entry, since, From::Window, draft, starts)? {
                 Attended::Started => {
                     self.ahead_of_overdue += 1;
                     self.ahead_of_suspects += 1;
                 }
-                Attended::Settled => share.left -= 1,
+                Attended::Settled | Attended::Parked => share.left -= 1,
                 Attended::Nothing => {}
             }
         }
         self.start_overdue(usize::MAX, &mut share, draft, starts)?;
-        self.start_suspects(usize::MAX, &mut share, draft, starts)
+        self.start_suspects(usize::MAX, &mut share, draft, starts)?;
+        // Those for whose flow others waited before them.
+        self.start_parked(&mut share, draft, starts)?;
+        self.leave_flows();
+        Ok(())
     }
 
     /// Starts or settles at most `most` of what was overdue, as the rate allows. Says how many.
@@ -828,14 +885,14 @@ impl Scheduler {
                 break;
             };
             let since = self.rated_since(&entry.name.queue);
-            match self.attend(&entry, since, draft, starts)? {
+            match self.attend(&entry, since, From::Overdue, draft, starts)? {
                 Attended::Started => {
                     self.ahead_of_suspects += 1;
                     let among = self.member.catch_up(true);
                     self.overdue.started(self.now, among);
                     self.stats.caught_up_to = Some(entry.wake.at);
                 }
-                Attended::Settled => share.left -= 1,
+                Attended::Settled | Attended::Parked => share.left -= 1,
                 Attended::Nothing => continue,
             }
             self.ahead_of_overdue = 0;
@@ -856,6 +913,7 @@ impl Scheduler {
         &mut self,
         entry: &DueEntry,
         since: Option<Timestamp>,
+        from: From,
         draft: &mut Draft<'_>,
         starts: &mut Vec<(DueClock, Attempt)>,
     ) -> Result<Attended, StoreError> {
@@ -932,19 +990,38 @@ impl Scheduler {
         if self.has_to_wait(&record) {
             return Ok(self.hold_back(record, draft));
         }
-        if !self.in_flight.take_place(&record.name.queue) {
-            // Another scheduler was faster: it waits for the next place.
-            self.admit(record.wake_clock(), entry.clone());
-            return Ok(Attended::Nothing);
+        let route = self.route(&record);
+        let rules = self.config.flows.as_deref();
+        let (queue, boot) = (&record.name.queue, self.now.boot);
+        match self.in_flight.take_place(queue, &route.flows, rules, boot) {
+            Ok(()) => {
+                self.parked.look_at(&route.flows);
+                self.claim(record, route.flows, is_asked_for, since, draft, starts);
+                Ok(Attended::Started)
+            }
+            Err(Lacking::Place) => {
+                // Another scheduler was faster: it waits for the next place.
+                self.admit(record.wake_clock(), entry.clone());
+                Ok(Attended::Nothing)
+            }
+            Err(Lacking::Flow(at, may)) => {
+                let flow = &route.flows[at];
+                let parked = self.park((flow, route.priority), from, since, record, draft);
+                let until = match may {
+                    May::At(until) => Some(until),
+                    May::Now | May::Later => None,
+                };
+                self.parked.sleep(flow, until);
+                Ok(parked)
+            }
         }
-        self.claim(record, is_asked_for, since, draft, starts);
-        Ok(Attended::Started)
     }
 
     /// Claims an attempt of a timer that has its place: the record says so before the attempt starts.
     fn claim(
         &mut self,
         mut record: Box<Record>,
+        flows: Vec<Flow>,
         is_asked_for: bool,
         since: Option<Timestamp>,
         draft: &mut Draft<'_>,
@@ -1004,6 +1081,7 @@ impl Scheduler {
         self.stats.attempts += 1;
         let running = Running {
             name: record.name.clone(),
+            flows,
             late_from: record.due + held,
             started: by,
             boot: self.now.boot,
@@ -1136,6 +1214,7 @@ impl Scheduler {
 
     fn take_off(&mut self, clock: DueClock, wake: Wake, queue: &QueueName) {
         self.suspects.forget(wake.revision);
+        self.parked.forget(wake.revision);
         self.window.forget(clock, wake, queue);
         self.overdue.window.forget(clock, wake, queue);
     }
@@ -1164,6 +1243,8 @@ enum Attended {
     Started,
     /// Nothing starts, and the record has changed or is gone.
     Settled,
+    /// It waits for a flow.
+    Parked,
     Nothing,
 }
 

@@ -91,6 +91,8 @@ pub struct Stats {
     /// Timers that run or wait as suspects: the process ended at least twice in a row during an
     /// attempt of each.
     pub suspects: usize,
+    /// Timers that are due and wait for room in a [flow](crate::Flows), as far as they are held in memory.
+    pub parked: usize,
     /// How many timers are overdue now.
     pub overdue: OverdueCount,
     /// How late receivers had the attempts that have ended.
@@ -144,6 +146,7 @@ impl Stats {
             line_skew_micros: 0,
             in_flight: 0,
             suspects: 0,
+            parked: 0,
             overdue: OverdueCount {
                 as_of: Timestamp::MAX,
                 is_exact: true,
@@ -203,6 +206,7 @@ impl Stats {
                 .unwrap_or(0),
             in_flight: self.in_flight + other.in_flight,
             suspects: self.suspects + other.suspects,
+            parked: self.parked + other.parked,
             overdue: OverdueCount {
                 count: self.overdue.count + other.overdue.count,
                 as_of: self.overdue.as_of.min(other.overdue.as_of),

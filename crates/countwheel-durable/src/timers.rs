@@ -914,6 +914,19 @@ impl Timers {
         Ok(page)
     }
 
+    /// The limits of [flows](Config::flows) are others than before: timers that wait for one are looked at again.
+    ///
+    /// ```
+    /// # use countwheel_durable::Timers;
+    /// fn resume(timers: &Timers) {
+    ///     // Here the program raises a limit that its `Flows` gives.
+    ///     timers.flows_changed();
+    /// }
+    /// ```
+    pub fn flows_changed(&self) {
+        self.hub.common.budget.flows_changed();
+    }
+
     /// All settings: those that were there at the opening, with what was acknowledged since, and with
     /// what owners of other shards have changed, as of half a second before the last turn. Reads no
     /// store, unless no shard is owned here and the others are asked [elsewhere](Self::on_elsewhere).

@@ -146,6 +146,8 @@ enum Command {
     Shards(prove::Shards),
     /// Run worlds of nodes that find each other in a registry and share the shards of one store.
     Nodes(prove::Nodes),
+    /// Run worlds of engines whose timers wait for flows with limits, which change.
+    Flows(prove::FlowsOf),
     /// Put data directories together of copies of different times, and see that each is complete
     /// when it is opened, or refused and unchanged.
     Copies(prove::Copies),
@@ -290,6 +292,7 @@ fn main() -> ExitCode {
         Command::Rot(rots) => rots.run(),
         Command::Shards(shards) => shards.run(),
         Command::Nodes(nodes) => nodes.run(),
+        Command::Flows(flows) => flows.run(),
         Command::Copies(copies) => copies.run(),
         Command::Histories(histories) => histories.run(),
         Command::Sabotage(sabotages) => sabotages.run(),

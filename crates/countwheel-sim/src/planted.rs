@@ -9,6 +9,7 @@ use countwheel_durable::PlantedBug as InEngine;
 use countwheel_peers::PlantedBug as InPeers;
 use countwheel_postgres::PlantedBug as InPostgres;
 
+use crate::flows;
 use crate::machine::{Kind, Machine};
 use crate::nodes;
 use crate::panic_text;
@@ -167,8 +168,8 @@ impl Drop for Planted {
 
 /// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it is flushed, a
 /// start that has to be refused, files that are taken away while a store is open, files of two times, a store that is made, files made of changed
-/// recipes, damaged files and their repair, shards that change hands, nodes that share them, or everything
-/// together.
+/// recipes, damaged files and their repair, shards that change hands, nodes that share them, timers that wait for
+/// flows, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
     let name = format!("{bug:?}");
@@ -201,6 +202,9 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     }
     if matches!(bug, PlantedBug::Nodes(_) | PlantedBug::Peers(_)) {
         return "nodes";
+    }
+    if name.starts_with("Flow") || ["PriorityIgnored", "SharePassedOn"].contains(&&*name) {
+        return "flows";
     }
     if IN_SHARDS.contains(&bug) || matches!(bug, PlantedBug::Postgres(_)) {
         return "shards";
@@ -241,6 +245,13 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
         "scrub" => scrub::run(seed).err(),
         "shards" => find_in_shards(bug, seed, kind_of(bug)),
         "nodes" => find_in_nodes(bug, seed),
+        "flows" => {
+            let options = flows::Options {
+                planted_bug: Some(bug),
+                ..flows::Options::default()
+            };
+            flows::run(seed, &options).err().map(|failure| failure.what)
+        }
         _ => {
             let options = Options {
                 planted_bug: Some(bug),

@@ -12,7 +12,7 @@ use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
 use countwheel_sim::stores::{Tally, bytes, calls, copies, histories};
 use countwheel_sim::world::{self, Options};
-use countwheel_sim::{Failure, Random, nodes, panic_text, rot, shards};
+use countwheel_sim::{Failure, Random, flows, nodes, panic_text, rot, shards};
 use countwheel_time::{Clock, SystemClock};
 use parking_lot::Mutex;
 
@@ -98,6 +98,23 @@ pub(crate) struct Nodes {
     /// For how many seconds each before everything works.
     #[arg(long, default_value_t = 90)]
     seconds: u64,
+    /// How many of the last things that happened to show if one fails.
+    #[arg(long, default_value_t = 60)]
+    log: usize,
+}
+
+/// What `sim flows` takes.
+#[derive(Args)]
+pub(crate) struct FlowsOf {
+    /// How many seeds.
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+    /// How many steps each before everything works.
+    #[arg(long, default_value_t = 300)]
+    steps: u64,
     /// How many of the last things that happened to show if one fails.
     #[arg(long, default_value_t = 60)]
     log: usize,
@@ -317,6 +334,35 @@ impl Nodes {
         let sum = Mutex::new(nodes::Report::default());
         let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
             let report = nodes::run(seed, options)?;
+            sum.lock().add(&report);
+            Ok(())
+        });
+        failure.map_or(Ok(()), Err)?;
+        let took = clock.now().saturating_since(start);
+        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
+    }
+}
+
+impl FlowsOf {
+    pub(crate) fn run(&self) -> ExitCode {
+        let first = match first(&self.first_seed) {
+            Ok(first) => first,
+            Err(code) => return code,
+        };
+        let options = flows::Options {
+            steps: self.steps,
+            log: self.log,
+            ..flows::Options::default()
+        };
+        report(self.prove(first, &options), "flows")
+    }
+
+    fn prove(&self, first: u64, options: &flows::Options) -> Result<String, Box<Failure>> {
+        let clock = SystemClock::new();
+        let start = clock.now();
+        let sum = Mutex::new(flows::Report::default());
+        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
+            let report = flows::run(seed, options)?;
             sum.lock().add(&report);
             Ok(())
         });

@@ -81,7 +81,12 @@ impl World {
         let it = &mut self.all[at];
         let mut next = 0;
         while next < it.due.len() && it.places.free() > 0 {
-            if it.places.may(&it.due[next]) && it.places.take(&it.due[next]) {
+            if it.places.may(&it.due[next])
+                && it
+                    .places
+                    .take(&it.due[next], &[], None, Timestamp::EPOCH)
+                    .is_ok()
+            {
                 it.running.push(it.due.remove(next));
                 it.passed_over = 0;
             } else {
@@ -100,7 +105,7 @@ impl World {
             let which = self.draw(self.all[at].running.len());
             let it = &mut self.all[at];
             let ended = it.running.swap_remove(which);
-            it.places.give_back(&ended);
+            it.places.give_back(&ended, &[]);
             for other in &mut self.all {
                 other.passed_over += u64::from(!other.due.is_empty());
             }
@@ -165,7 +170,7 @@ fn live(seed: u64) -> (u64, u64) {
             drop(it.member);
             it.running
                 .iter()
-                .for_each(|queue| it.places.give_back(queue));
+                .for_each(|queue| it.places.give_back(queue, &[]));
             it.places.wake_waiting();
         }
     }

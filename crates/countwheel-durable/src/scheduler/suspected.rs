@@ -3,6 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
+use super::parking::From;
 use super::{Attended, Gate, Scheduler, Share, end_attempt, gate};
 use crate::clocks::Now;
 use crate::draft::Draft;
@@ -120,12 +121,12 @@ impl Scheduler {
                 continue;
             }
             let since = self.rated_since(&entry.name.queue);
-            match self.attend(&entry, since, draft, starts)? {
+            match self.attend(&entry, since, From::Overdue, draft, starts)? {
                 Attended::Started => {
                     let among = self.member.catch_up(true);
                     self.overdue.started(self.now, among);
                 }
-                Attended::Settled => share.left -= 1,
+                Attended::Settled | Attended::Parked => share.left -= 1,
                 Attended::Nothing => continue,
             }
             done += 1;

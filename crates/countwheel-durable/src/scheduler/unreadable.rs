@@ -67,6 +67,7 @@ impl Scheduler {
     /// Throws away what is known of the store, to read it again: as after an opening, but for what
     /// is in flight.
     pub(super) fn begin_anew(&mut self, now: Now) {
+        self.parked.clear();
         for clock in DueClock::ALL {
             self.window.restart(clock, now.by(clock), Timestamp::MAX);
             self.overdue.restart(clock, now);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Held;
-use crate::{Key, QueueName, Revision, Wake};
+use crate::{Key, QueueName, Wake};
 
 /// The first and the last entry.
 pub(super) type Ends = Option<(Wake, Wake)>;
@@ -140,34 +140,5 @@ impl Lane {
         let (_, wake) = self.ends?;
         self.remove(wake, room);
         Some(wake)
-    }
-}
-
-/// The position just before another.
-pub(super) fn before(wake: Wake) -> Wake {
-    match (wake.revision.0, wake.at.as_micros()) {
-        (0, 0) => wake,
-        (0, micros) => Wake {
-            at: countwheel_time::Timestamp::from_micros(micros - 1),
-            revision: Revision(u64::MAX),
-        },
-        (revision, _) => Wake {
-            at: wake.at,
-            revision: Revision(revision - 1),
-        },
-    }
-}
-
-/// The position just after another.
-pub(super) fn after(wake: Wake) -> Wake {
-    match wake.revision.0.checked_add(1) {
-        Some(revision) => Wake {
-            at: wake.at,
-            revision: Revision(revision),
-        },
-        None => Wake {
-            at: countwheel_time::Timestamp::from_micros(wake.at.as_micros().saturating_add(1)),
-            revision: Revision(0),
-        },
     }
 }

@@ -13,7 +13,7 @@ mod lane;
 mod refill;
 
 pub(crate) use lane::Room;
-use lane::{Ends, Lane, Queue, before};
+use lane::{Ends, Lane, Queue};
 pub(crate) use refill::LOOK_MIN;
 
 use crate::clocks::Now;
@@ -77,10 +77,11 @@ impl Side {
         Self {
             clock,
             until,
-            loaded: before(Wake {
+            loaded: Wake {
                 at: from,
                 ..Wake::default()
-            }),
+            }
+            .before(),
             is_sparse: false,
             heads: BTreeMap::new(),
             tails: BTreeMap::new(),
@@ -233,6 +234,11 @@ impl Window {
 
     /// Whether something is held that is due, or may be in the store alone.
     pub(crate) fn has_due(&self, now: Now) -> bool {
+        self.is_due(now) || self.has_unread(now)
+    }
+
+    /// Whether something that is due may be in the store alone.
+    fn has_unread(&self, now: Now) -> bool {
         let mut capped = self.capped.iter().filter_map(|(clock, name)| {
             let rest = self.rest(*clock, name)?;
             Some((*clock, rest.at))
@@ -241,14 +247,21 @@ impl Window {
             let end = now.by(side.clock).min(side.until);
             side.loaded >= Wake::end_of(end)
         };
-        self.is_due(now)
-            || !self.sides.iter().all(is_past)
-            || capped.any(|(clock, at)| at <= now.by(clock))
+        !self.sides.iter().all(is_past) || capped.any(|(clock, at)| at <= now.by(clock))
     }
 
     /// Whether a queue that `may` is waiting for its turn.
     pub(crate) fn is_ready(&self, may: impl Fn(&QueueName) -> bool) -> bool {
         self.ring.iter().any(may)
+    }
+
+    /// Whether a queue that `may` is waiting for its turn, or something is due that has not been lined up yet.
+    pub(crate) fn might_start(&self, now: Now, may: impl Fn(&QueueName) -> bool) -> bool {
+        let mut heads = self.sides.iter().filter_map(|side| {
+            let first = side.heads.keys().next()?;
+            Some((side.clock, first.at))
+        });
+        self.is_ready(may) || heads.any(|(clock, at)| at <= now.by(clock)) || self.has_unread(now)
     }
 
     /// By `clock`, never later than the next entry of a queue that does not wait for its turn

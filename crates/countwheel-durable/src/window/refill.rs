@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use countwheel_time::Timestamp;
 
-use super::lane::{after, before};
 use super::{CAPPED_MAX, Side, Window};
 use crate::clocks::Now;
 use crate::planted::planted;
@@ -236,7 +235,7 @@ impl Window {
             self.uncap(clock, name);
             return Ok(());
         };
-        let page = self.read(clock, before(from), store, shard, left)?;
+        let page = self.read(clock, from.before(), store, shard, left)?;
         let end = page.next.unwrap_or(Wake::MAX);
         let mut target_is_full = false;
         let mut full: Vec<QueueName> = Vec::new();
@@ -260,7 +259,7 @@ impl Window {
                 full.push(timer.queue);
                 continue;
             }
-            let next = Some(after(wake));
+            let next = Some(wake.after());
             if let Some(queue) = self.queues.get_mut(&timer.queue) {
                 queue.lanes[clock as usize].rest = next;
             }
@@ -280,7 +279,7 @@ impl Window {
             self.uncap(clock, name);
         } else if let Some(queue) = self.queues.get_mut(name) {
             let lane = &mut queue.lanes[clock as usize];
-            lane.rest = lane.rest.map(|rest| rest.max(after(end)));
+            lane.rest = lane.rest.map(|rest| rest.max(end.after()));
         }
         Ok(())
     }
@@ -404,7 +403,7 @@ impl Window {
         let given_up = self.lane(clock, &name, |lane| lane.give_up_last(room));
         if let Some(wake) = given_up {
             let side = &mut self.sides[clock as usize];
-            side.loaded = side.loaded.min(before(wake));
+            side.loaded = side.loaded.min(wake.before());
         }
         given_up.is_some()
     }

@@ -13,9 +13,15 @@ use countwheel_durable::{
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
-const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
+pub(crate) const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
 
-fn record(revision: u64, queue: &str, key: &str, due: Timestamp, clock: DueClock) -> Record {
+pub(crate) fn record(
+    revision: u64,
+    queue: &str,
+    key: &str,
+    due: Timestamp,
+    clock: DueClock,
+) -> Record {
     let revision = Revision(revision);
     Record {
         name: TimerName::new(queue, key).unwrap(),
@@ -40,7 +46,7 @@ fn record(revision: u64, queue: &str, key: &str, due: Timestamp, clock: DueClock
     }
 }
 
-fn fill(store: &MemoryStore, records: impl Iterator<Item = Record>) {
+pub(crate) fn fill(store: &MemoryStore, records: impl Iterator<Item = Record>) {
     let lease = store.acquire(Shard::ONLY).unwrap().lease;
     let mut changes = Vec::new();
     for record in records {
@@ -54,9 +60,9 @@ fn fill(store: &MemoryStore, records: impl Iterator<Item = Record>) {
 }
 
 /// An engine whose attempts take as long as `service` says, and everything that it started.
-struct Run {
+pub(crate) struct Run {
     clock: ManualClock,
-    engine: Engine,
+    pub(crate) engine: Engine,
     config: Config,
     ends: BinaryHeap<Reverse<(Timestamp, Revision)>>,
     started: BTreeMap<String, Vec<(String, Duration)>>,
@@ -65,7 +71,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(store: &MemoryStore, config: Config) -> Self {
+    pub(crate) fn new(store: &MemoryStore, config: Config) -> Self {
         let clock = ManualClock::at(NOON);
         let shared = Arc::new(clock.clone());
         let engine =
@@ -98,7 +104,7 @@ impl Run {
     }
 
     /// Lets `span` pass. `service` says how long an attempt takes; `None` is for ever.
-    fn run(&mut self, span: Duration, service: impl Fn(&Attempt) -> Option<Duration>) {
+    pub(crate) fn run(&mut self, span: Duration, service: impl Fn(&Attempt) -> Option<Duration>) {
         let end = self.clock.timestamp() + span;
         loop {
             let now = self.clock.timestamp();
@@ -157,7 +163,7 @@ impl Run {
     }
 
     /// Every one of `count` was started once.
-    fn assert_all_once(&self, queue: &str, count: usize) {
+    pub(crate) fn assert_all_once(&self, queue: &str, count: usize) {
         let started = self.started(queue);
         let keys: BTreeSet<_> = started.iter().map(|(key, _)| key).collect();
         assert_eq!((started.len(), keys.len()), (count, count), "{queue}");

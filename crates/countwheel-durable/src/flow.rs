@@ -1,0 +1,181 @@
+//! The limits of attempts by where they go: how many run at a time, and how many start in a second.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use countwheel_time::Timestamp;
+
+use crate::TimerName;
+
+/// Names a flow: attempts that share limits, such as those to one receiver. Any text; clones share it.
+///
+/// ```
+/// use countwheel_durable::Flow;
+///
+/// assert_eq!(Flow::new("example.com:443").as_str(), "example.com:443");
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Flow(Arc<str>);
+
+impl Flow {
+    /// The flow of that name.
+    pub fn new(name: impl AsRef<str>) -> Self {
+        Self(name.as_ref().into())
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// How many attempts of a flow start in a time: a token bucket. The generic cell rate algorithm (ITU-T I.371) keeps
+/// one time a flow for it.
+///
+/// ```
+/// use std::time::Duration;
+/// use countwheel_durable::FlowRate;
+///
+/// let rate = FlowRate::new(100, Duration::from_secs(1), 10);
+/// assert_eq!((rate.interval(), rate.burst()), (Duration::from_millis(10), 10));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowRate {
+    interval: Duration,
+    burst: u32,
+}
+
+impl FlowRate {
+    /// So many starts in `per`, and `burst` of them, at least 1, at once after a pause. The interval between two
+    /// starts is whole microseconds, rounded up: the rate is never exceeded.
+    #[must_use]
+    pub fn new(starts: u32, per: Duration, burst: u32) -> Self {
+        let micros = per.as_micros().div_ceil(u128::from(starts.max(1)));
+        Self {
+            interval: Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)),
+            burst: burst.max(1),
+        }
+    }
+
+    /// From one start to the next.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// How many starts follow at once after a pause.
+    #[must_use]
+    pub fn burst(&self) -> u32 {
+        self.burst
+    }
+
+    /// When the next start is allowed if the virtual scheduling time is `next`.
+    pub(crate) fn allowed(&self, next: Timestamp) -> Timestamp {
+        next.saturating_sub(self.interval.saturating_mul(self.burst - 1))
+    }
+}
+
+/// The limits of a flow, as they are now.
+///
+/// ```
+/// use countwheel_durable::FlowLimits;
+///
+/// let two = FlowLimits { at_once: Some(2), ..FlowLimits::default() };
+/// assert!(!two.shared && two.rate.is_none());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FlowLimits {
+    /// So many attempts run at a time: 0 holds all of them back. `None`: as many as there are places.
+    pub at_once: Option<u32>,
+    /// So many start in a time.
+    pub rate: Option<FlowRate>,
+    /// Whether the flow leaves places for others, as a queue does: by itself it gets
+    /// [`queue_share_percent`](crate::Config::queue_share_percent) of the places that a queue by itself gets, and one
+    /// at least. So a receiver that hangs takes no place that others need, whatever else limits it.
+    pub shared: bool,
+}
+
+/// The flows of one timer's attempts, and how urgent they are.
+///
+/// ```
+/// use countwheel_durable::{Flow, Route};
+///
+/// let route = Route::from(Flow::new("example.com:443"));
+/// assert_eq!((route.flows.len(), route.priority), (1, 0));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Route {
+    /// An attempt starts when each of these flows has room for it. None: only the limits of its queue and of the
+    /// process hold.
+    pub flows: Vec<Flow>,
+    /// Of the timers that wait for the same flow, the one with the lowest number starts first, then the one that was
+    /// due first.
+    pub priority: u32,
+}
+
+impl From<Flow> for Route {
+    fn from(flow: Flow) -> Self {
+        Self {
+            flows: vec![flow],
+            priority: 0,
+        }
+    }
+}
+
+/// Says which flows there are, and their limits: set as [`Config::flows`](crate::Config::flows).
+///
+/// A timer that is due and whose flow has no room waits for it beside the others: it delays no timer of another flow,
+/// also in the same queue. The time counts as [held](crate::Attempt::held). What waits is kept in memory as far as there
+/// is room for it, and is read again from the store when its turn comes.
+///
+/// Both functions are called on the schedulers' threads, for each timer that comes due: they must not wait.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use countwheel_time::SystemClock;
+/// use countwheel_durable::store::MemoryStore;
+/// use countwheel_durable::{Config, Flow, FlowLimits, Flows, Route, TimerName, Timers, pooled};
+///
+/// /// The payload is the receiver's name, and each receiver gets two at a time.
+/// #[derive(Debug)]
+/// struct ByReceiver;
+///
+/// impl Flows for ByReceiver {
+///     fn route(&self, _: &TimerName, payload: &[u8]) -> Route {
+///         Flow::new(String::from_utf8_lossy(payload)).into()
+///     }
+///
+///     fn limits(&self, _: &Flow) -> FlowLimits {
+///         FlowLimits { at_once: Some(2), ..FlowLimits::default() }
+///     }
+/// }
+///
+/// let config = Config { flows: Some(Arc::new(ByReceiver)), ..Config::default() };
+/// let clock = Arc::new(SystemClock::new());
+/// let timers = Timers::open(MemoryStore::new(7), pooled(|_| ()), clock, config)?;
+/// timers.set("orders/1", Duration::from_secs(5), "warehouse")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Flows: fmt::Debug + Send + Sync {
+    /// The flows of a timer's next attempt. They may be others each time.
+    fn route(&self, name: &TimerName, payload: &[u8]) -> Route;
+
+    /// The limits of a flow. After a change of them, [`Timers::flows_changed`](crate::Timers::flows_changed) has those
+    /// looked at again that wait.
+    fn limits(&self, flow: &Flow) -> FlowLimits;
+}

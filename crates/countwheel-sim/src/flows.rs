@@ -1,0 +1,791 @@
+//! Worlds of flows: engines of several shards that share one budget, timers whose flows have limits, and limits that
+//! change.
+//!
+//! Whatever comes due starts as soon as its flows, its queue and the process have room, and not before. A flow that
+//! hangs delays no other. Those that wait for a flow start in order, the most urgent first. No engine waits for a flow
+//! for long while others have it. What waits and does not fit into memory comes all the same. In the end every timer
+//! is done.
+//!
+//! The clocks of a world stand still while its engines take turns, so every attempt is late by nothing but what held it.
+//!
+//! ```
+//! use countwheel_sim::flows::{self, Options};
+//!
+//! let report = flows::run(7, &Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+//! assert!(report.attempts > 0 && report.held > 0);
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use countwheel_durable::store::{MemoryStore, Shard, Store};
+use countwheel_durable::{
+    Attempt, Budget, Config, Due, Effect, Engine, Event, Flow, FlowLimits, FlowRate, Flows, Key,
+    Outcome, Precondition, QueueName, Record, Request, RetryPolicy, Revision, Route, SetOptions,
+    Shift, State, Ticket, TimerName, Verdict,
+};
+use countwheel_time::{Clock, Instant, ManualClock, Timestamp};
+use parking_lot::Mutex;
+
+use crate::failure::{Failure, Log};
+use crate::random::Random;
+
+/// How many turns may follow each other while no time passes, in turns an engine and timer.
+const RESTLESS: usize = 60;
+
+/// What was overdue at an opening starts at a rate: the next of it within this time.
+const CATCH_UP: Duration = Duration::from_millis(1);
+
+/// What of a run is not drawn from its seed.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many steps the first phase has.
+    pub steps: u64,
+    /// How many of the last things that happened a failure shows.
+    pub log: usize,
+    /// A bug for the checkers to find.
+    #[cfg(feature = "planted-bugs")]
+    pub planted_bug: Option<crate::planted::PlantedBug>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            steps: 300,
+            log: 40,
+            #[cfg(feature = "planted-bugs")]
+            planted_bug: None,
+        }
+    }
+}
+
+/// What runs came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// Turns that were taken.
+    pub turns: u64,
+    /// Attempts that started.
+    pub attempts: u64,
+    /// Of these, held by a limit.
+    pub held: u64,
+    /// Changes of limits.
+    pub changes: u64,
+    /// Times the process ended.
+    pub ends: u64,
+    /// The most timers that waited for flows in memory.
+    pub parked: usize,
+    /// Timers done.
+    pub done: u64,
+    /// A hash over everything that happened, in order.
+    pub trace: u64,
+}
+
+impl Report {
+    /// Adds the counts of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.seeds += other.seeds;
+        self.turns += other.turns;
+        self.attempts += other.attempts;
+        self.held += other.held;
+        self.changes += other.changes;
+        self.ends += other.ends;
+        self.parked = self.parked.max(other.parked);
+        self.done += other.done;
+        self.trace = self.trace.wrapping_add(other.trace);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} seeds: {} turns, {} attempts, {} of them held; {} changes of limits, {} ends of a process, at most {} \
+             timers waited in memory; {} done",
+            self.seeds,
+            self.turns,
+            self.attempts,
+            self.held,
+            self.changes,
+            self.ends,
+            self.parked,
+            self.done
+        )
+    }
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// The first rule broken.
+pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+    #[cfg(feature = "planted-bugs")]
+    let _planted = crate::planted::Planted::new(options.planted_bug);
+    let mut world = World::new(seed, options);
+    let result = world.live(options.steps);
+    let World {
+        mut report,
+        log,
+        step,
+        ..
+    } = world;
+    report.seeds = 1;
+    report.trace = log.hash;
+    result.map(|()| report).map_err(|what| {
+        Box::new(Failure {
+            seed,
+            step,
+            what,
+            last: log.lines.into(),
+        })
+    })
+}
+
+/// The limits of this time.
+#[derive(Debug, Default)]
+struct Rules(Mutex<BTreeMap<Flow, FlowLimits>>);
+
+impl Flows for Rules {
+    fn route(&self, _: &TimerName, payload: &[u8]) -> Route {
+        route_of(payload)
+    }
+
+    fn limits(&self, flow: &Flow) -> FlowLimits {
+        self.0.lock().get(flow).copied().unwrap_or_default()
+    }
+}
+
+/// A payload is a priority and the numbers of flows.
+fn route_of(payload: &[u8]) -> Route {
+    let (priority, flows) = payload.split_first().map_or((0, &[][..]), |(p, f)| (*p, f));
+    Route {
+        flows: flows.iter().copied().map(flow).collect(),
+        priority: u32::from(priority),
+    }
+}
+
+fn flow(number: u8) -> Flow {
+    Flow::new(format!("flow-{number}"))
+}
+
+/// An engine, and what its driver knows of it.
+struct Driven {
+    engine: Engine,
+    woken: Arc<AtomicBool>,
+    /// What was due and waited when its last turn ended, with its place in the order.
+    waited: BTreeMap<(TimerName, Revision), (u32, Timestamp)>,
+    /// For each flow of which something waits that only the flow holds back: starts of others since.
+    passed_over: BTreeMap<Flow, u64>,
+}
+
+/// An attempt that runs.
+struct Running {
+    shard: usize,
+    attempt: Attempt,
+    verdict: Verdict,
+    flows: Vec<Flow>,
+}
+
+struct World {
+    random: Random,
+    clock: ManualClock,
+    store: Arc<MemoryStore>,
+    config: Config,
+    rules: Arc<Rules>,
+    budget: Budget,
+    all: Vec<Driven>,
+    running: BTreeMap<(Instant, u64), Running>,
+    /// The virtual scheduling time of each rate, in microseconds.
+    rates: BTreeMap<Flow, Timestamp>,
+    opened: Timestamp,
+    flows: u8,
+    queues: u64,
+    keys: u64,
+    service: u64,
+    failing: u64,
+    next_ticket: u64,
+    step: u64,
+    /// Memory for what waits is short: order is not kept by what was left to the store.
+    is_tight: bool,
+    /// All timers are of one flow with few places, and more are always due.
+    is_hot: bool,
+    /// Places were short at some time: an engine that had no turn then does not know since when.
+    was_short: bool,
+    healing: bool,
+    report: Report,
+    log: Log,
+}
+
+impl World {
+    fn new(seed: u64, options: &Options) -> Self {
+        let mut random = Random::new(seed, "flows");
+        let clock = ManualClock::at(Timestamp::from_micros(1_356_998_400_000_000));
+        let rules = Arc::<Rules>::default();
+        let is_tight = random.one_in(3);
+        let rules_of_config: Arc<dyn Flows> = Arc::<Rules>::clone(&rules);
+        // More attempts would not fit into the memory for them.
+        let places = *random.pick(&[1_usize, 3, 6, 16, 64]);
+        let places = if is_tight { places.min(16) } else { places };
+        let config = Config {
+            max_in_flight: places,
+            queue_share_percent: *random.pick(&[75, 75, 50, 100]),
+            window_bytes: if is_tight { 128 << 10 } else { 64 << 20 },
+            max_interruptions: u32::MAX,
+            suspect_hold: Duration::ZERO,
+            catch_up_per_second: 1_000_000,
+            flows: Some(rules_of_config),
+            seed,
+            ..Config::default()
+        };
+        let shards = random.between(1, 4);
+        let is_hot = !is_tight && random.one_in(4);
+        let mut world = Self {
+            store: Arc::new(MemoryStore::new(seed)),
+            budget: Budget::new(&config),
+            all: Vec::new(),
+            running: BTreeMap::new(),
+            rates: BTreeMap::new(),
+            opened: clock.timestamp(),
+            flows: u8::try_from(random.between(1, 5)).unwrap_or(1),
+            queues: random.between(1, 3),
+            keys: if is_tight {
+                random.between(60, 200)
+            } else {
+                random.between(10, 60)
+            },
+            service: *random.pick(&[1_000, 100_000, 20_000_000]),
+            failing: random.below(30),
+            next_ticket: 0,
+            step: 0,
+            is_tight,
+            is_hot,
+            was_short: false,
+            healing: false,
+            report: Report::default(),
+            log: Log::new(options.log),
+            random,
+            clock,
+            config,
+            rules,
+        };
+        for number in 0..world.flows {
+            let mut limits = world.draw_limits();
+            if is_hot {
+                limits.rate = None;
+                limits.at_once = Some(world.random.pick(&[1, 2]).to_owned());
+            }
+            world.rules.0.lock().insert(flow(number), limits);
+        }
+        world.open(usize::try_from(shards).unwrap_or(1));
+        world
+    }
+
+    fn open(&mut self, shards: usize) {
+        self.opened = self.clock.timestamp();
+        for shard in 0..shards {
+            let number = u16::try_from(shard).unwrap_or(0);
+            let engine = Engine::open_within(
+                &self.budget,
+                self.store.clone(),
+                Shard(number),
+                Arc::new(self.clock.clone()),
+                self.config.clone(),
+            );
+            let engine =
+                engine.unwrap_or_else(|error| unreachable!("a healthy store opens: {error}"));
+            let woken = Arc::new(AtomicBool::new(false));
+            let wakes = Arc::clone(&woken);
+            engine.on_room(move || wakes.store(true, Ordering::Relaxed));
+            self.all.push(Driven {
+                engine,
+                woken,
+                waited: BTreeMap::new(),
+                passed_over: BTreeMap::new(),
+            });
+        }
+    }
+
+    fn draw_limits(&mut self) -> FlowLimits {
+        let at_once = match self.random.below(6) {
+            0 => Some(0),
+            1 | 2 => Some(1),
+            3 => u32::try_from(self.random.between(2, 8)).ok(),
+            _ => None,
+        };
+        let rate = self.random.one_in(3).then(|| {
+            let starts = u32::try_from(self.random.between(1, 50)).unwrap_or(1);
+            let burst = u32::try_from(self.random.between(1, 5)).unwrap_or(1);
+            FlowRate::new(starts, Duration::from_secs(1), burst)
+        });
+        FlowLimits {
+            at_once,
+            rate,
+            shared: self.random.one_in(2),
+        }
+    }
+
+    fn live(&mut self, steps: u64) -> Result<(), String> {
+        for _ in 0..steps {
+            self.step += 1;
+            match self.random.below(20) {
+                0..7 => self.ask()?,
+                7 => {
+                    for _ in 0..self.keys {
+                        self.ask()?;
+                    }
+                }
+                8 | 9 if !self.is_hot => self.change_limits(),
+                10 if self.random.one_in(8) => self.end_process(),
+                _ => self.pass_time(),
+            }
+            self.settle()?;
+            self.check()?;
+        }
+        self.heal()
+    }
+
+    /// Everything works from here on, and comes to its end.
+    fn heal(&mut self) -> Result<(), String> {
+        self.healing = true;
+        for number in 0..self.flows {
+            let limits = FlowLimits {
+                at_once: Some(1),
+                ..FlowLimits::default()
+            };
+            self.rules.0.lock().insert(flow(number), limits);
+        }
+        self.budget.flows_changed();
+        for _ in 0..100_000 {
+            self.settle()?;
+            self.check()?;
+            let records = self.records()?;
+            let mut left = records
+                .iter()
+                .flatten()
+                .filter(|record| matches!(record.state, State::Pending | State::Delivering));
+            if left.next().is_none() {
+                return Ok(());
+            }
+            self.pass_time();
+        }
+        Err("it does not come to its end".to_owned())
+    }
+
+    fn name(&self, number: u64) -> Result<(usize, TimerName), String> {
+        let queue = QueueName::new(format!("queue-{}", number % self.queues));
+        let queue = queue.map_err(|error| error.to_string())?;
+        let key = Key::new(format!("key-{number}")).map_err(|error| error.to_string())?;
+        let shard = usize::try_from(number).unwrap_or(0) % self.all.len();
+        Ok((shard, TimerName { queue, key }))
+    }
+
+    fn get(&self, shard: usize, name: &TimerName) -> Result<Option<Record>, String> {
+        let shard = Shard(u16::try_from(shard).unwrap_or(0));
+        self.store
+            .get(shard, name)
+            .map_err(|error| error.to_string())
+    }
+
+    /// The records of each shard.
+    fn records(&self) -> Result<Vec<Vec<Record>>, String> {
+        let mut records = vec![Vec::new(); self.all.len()];
+        for number in 0..self.keys {
+            let (shard, name) = self.name(number)?;
+            records[shard].extend(self.get(shard, &name)?);
+        }
+        Ok(records)
+    }
+
+    fn change_limits(&mut self) {
+        let number = u8::try_from(self.random.below(u64::from(self.flows))).unwrap_or(0);
+        let limits = self.draw_limits();
+        self.log.note(format!("{:?} has {limits:?}", flow(number)));
+        let before = self.rules.0.lock().insert(flow(number), limits);
+        if before.is_none_or(|before| before.rate != limits.rate) {
+            self.rates.remove(&flow(number));
+        }
+        self.report.changes += 1;
+        self.budget.flows_changed();
+    }
+
+    /// The process ends here and starts again: what ran is interrupted.
+    fn end_process(&mut self) {
+        self.log.note("the process ends".to_owned());
+        self.report.ends += 1;
+        let shards = self.all.len();
+        self.all.clear();
+        self.running.clear();
+        self.rates.clear();
+        self.budget = Budget::new(&self.config);
+        self.open(shards);
+    }
+
+    fn pass_time(&mut self) {
+        let now = self.clock.now();
+        let wall = self.clock.timestamp();
+        let wakes = self
+            .all
+            .iter()
+            .filter_map(|driven| driven.engine.next_wake());
+        let wakes = wakes.map(|at| now + at.saturating_since(wall));
+        let ends = self.running.keys().map(|(at, _)| *at);
+        let Some(next) = wakes.chain(ends).min() else {
+            self.clock.advance(Duration::from_secs(1));
+            return;
+        };
+        self.clock.advance(next.saturating_since(now));
+    }
+
+    /// A client sets, moves or removes a timer.
+    fn ask(&mut self) -> Result<(), String> {
+        let number = self.random.below(self.keys);
+        let (shard, name) = self.name(number)?;
+        let span = Duration::from_micros(match self.random.below(3) {
+            _ if self.is_hot => 0,
+            0 => 0,
+            1 => self.random.below(3_000_000).next_multiple_of(100_000),
+            _ => self.random.below(30_000_000),
+        });
+        let request = match self.random.below(8) {
+            0 => Request::Remove {
+                name,
+                precondition: Precondition::None,
+                only_pending: self.random.one_in(2),
+            },
+            1 => Request::Move {
+                name,
+                shift: Shift::Later(span),
+                precondition: Precondition::None,
+            },
+            _ => {
+                let mut payload = vec![u8::try_from(self.random.below(3)).unwrap_or(0)];
+                let flows = *self.random.pick(&[0, 1, 1, 1, 2]);
+                let mut known = BTreeSet::new();
+                let flows = if self.is_hot { 1 } else { flows };
+                for _ in 0..flows {
+                    let number = if self.is_hot {
+                        0
+                    } else {
+                        self.random.below(u64::from(self.flows))
+                    };
+                    known.insert(u8::try_from(number).unwrap_or(0));
+                }
+                payload.extend(known);
+                Request::Set {
+                    name,
+                    due: Due::In(span),
+                    policy: RetryPolicy::fixed(Duration::from_millis(700)),
+                    payload,
+                    precondition: Precondition::None,
+                    options: SetOptions::default(),
+                }
+            }
+        };
+        self.log.note(match &request {
+            Request::Set { name, payload, .. } => {
+                format!("set {name} in {span:?}: {:?}", route_of(payload))
+            }
+            Request::Move { name, .. } => format!("move {name} by {span:?}"),
+            other => format!("{other:?}"),
+        });
+        self.next_ticket += 1;
+        let event = Event::Request(Ticket(self.next_ticket), request);
+        self.turn(shard, vec![event])
+    }
+
+    /// Engines take turns until none has anything to do at this time.
+    fn settle(&mut self) -> Result<(), String> {
+        let now = self.clock.now();
+        let wall = self.clock.timestamp();
+        let most = RESTLESS * (self.all.len() + usize::try_from(self.keys).unwrap_or(0));
+        for _ in 0..most {
+            let ended: BTreeSet<_> = self
+                .running
+                .iter()
+                .filter(|((at, _), _)| *at <= now)
+                .map(|(_, running)| running.shard)
+                .collect();
+            let ready: Vec<_> = (0..self.all.len())
+                .filter(|shard| {
+                    let driven = &self.all[*shard];
+                    let is_due = driven.engine.next_wake().is_some_and(|at| at <= wall);
+                    is_due || ended.contains(shard) || driven.woken.load(Ordering::Relaxed)
+                })
+                .collect();
+            if ready.is_empty() {
+                return Ok(());
+            }
+            let shard = *self.random.pick(&ready);
+            self.turn(shard, Vec::new())?;
+        }
+        Err(format!("after {most} turns there is still something to do"))
+    }
+
+    fn turn(&mut self, shard: usize, mut events: Vec<Event>) -> Result<(), String> {
+        self.report.turns += 1;
+        let now = self.clock.now();
+        self.all[shard].woken.store(false, Ordering::Relaxed);
+        let ended = self
+            .running
+            .iter()
+            .filter(|((at, _), running)| *at <= now && running.shard == shard);
+        let ended: Vec<_> = ended.map(|(place, _)| *place).collect();
+        for place in ended {
+            let Some(running) = self.running.remove(&place) else {
+                continue;
+            };
+            let Running {
+                attempt, verdict, ..
+            } = running;
+            self.log.note(format!("{} ends: {verdict:?}", attempt.name));
+            self.report.done += u64::from(verdict == Verdict::Done);
+            events.push(Event::Outcome {
+                revision: attempt.revision,
+                outcome: Outcome::new(verdict, ""),
+            });
+        }
+        let mut starts = Vec::new();
+        let taken = self.all[shard].engine.turn(events, &mut |effect| {
+            if let Effect::Start(attempt) = effect {
+                starts.push(attempt);
+            }
+        });
+        taken.map_err(|error| error.to_string())?;
+        let stats = self.all[shard].engine.stats();
+        self.report.parked = self.report.parked.max(stats.parked);
+        if stats.window_bytes > self.config.window_bytes {
+            return Err(format!("{} bytes in memory", stats.window_bytes));
+        }
+        self.check_order(shard, &starts)?;
+        for attempt in starts {
+            self.start(shard, attempt)?;
+        }
+        self.note_waiting(shard)
+    }
+
+    /// Places that a flow may have of those that are free, as the documentation says.
+    fn is_short(&self, flow: &Flow) -> bool {
+        let (most, percent) = (
+            self.config.max_in_flight,
+            usize::from(self.config.queue_share_percent),
+        );
+        let free = most - self.running.len();
+        let spare = free.saturating_sub(most * (100 - percent) / 100);
+        let has = self.has(flow);
+        has > 0 && has * (100 - percent) >= spare * percent
+    }
+
+    fn has(&self, flow: &Flow) -> usize {
+        let running = self.running.values();
+        running
+            .filter(|running| running.flows.contains(flow))
+            .count()
+    }
+
+    fn allowed(&self, flow: &Flow, limits: FlowLimits) -> Timestamp {
+        let next = self.rates.get(flow).copied().unwrap_or(Timestamp::EPOCH);
+        limits.rate.map_or(Timestamp::EPOCH, |rate| {
+            next.saturating_sub(rate.interval() * (rate.burst() - 1))
+        })
+    }
+
+    /// Why an attempt of the flow may not start, if it may not.
+    fn refusal(&self, flow: &Flow) -> Option<String> {
+        let limits = self.rules.limits(flow);
+        let has = self.has(flow);
+        let wall = self.clock.timestamp();
+        if limits.at_once.is_some_and(|most| has >= most as usize) {
+            return Some(format!("{flow} has {has} places of {limits:?}"));
+        }
+        if limits.shared && self.is_short(flow) {
+            return Some(format!("{flow} has its share with {has}"));
+        }
+        let allowed = self.allowed(flow, limits);
+        (allowed > wall).then(|| format!("{flow} starts again at {allowed:?}"))
+    }
+
+    fn start(&mut self, shard: usize, attempt: Attempt) -> Result<(), String> {
+        self.report.attempts += 1;
+        self.report.held += u64::from(!attempt.held.is_zero());
+        let route = route_of(&attempt.payload);
+        self.log.note(format!(
+            "{:?} {} starts in shard {shard}, due {:?}, held {:?}, {route:?}",
+            self.clock.timestamp(),
+            attempt.name,
+            attempt.due,
+            attempt.held
+        ));
+        for flow in &route.flows {
+            if let Some(refusal) = self.refusal(flow) {
+                return Err(format!("{} starts, and {refusal}", attempt.name));
+            }
+        }
+        let wall = self.clock.timestamp();
+        for flow in &route.flows {
+            if let Some(rate) = self.rules.limits(flow).rate {
+                let next = self.rates.entry(flow.clone()).or_insert(Timestamp::EPOCH);
+                *next = (*next).max(wall) + rate.interval();
+            }
+            for (other, driven) in self.all.iter_mut().enumerate() {
+                if other == shard {
+                    driven.passed_over.remove(flow);
+                } else if let Some(passed_over) = driven.passed_over.get_mut(flow) {
+                    *passed_over += 1;
+                }
+            }
+        }
+        let late = attempt.lateness();
+        if !late.is_zero() && attempt.due >= self.opened && !self.was_short {
+            return Err(format!("{} is late by {late:?}", attempt.name));
+        }
+        let fails = !self.healing && self.random.below(100) < self.failing;
+        let verdict = if fails {
+            Verdict::Failed { retry_after: None }
+        } else {
+            Verdict::Done
+        };
+        let ends = self.clock.now() + Duration::from_micros(self.random.below(self.service));
+        let running = Running {
+            shard,
+            attempt,
+            verdict,
+            flows: route.flows,
+        };
+        self.running.insert((ends, self.report.attempts), running);
+        self.was_short |= self.running.len() > self.config.max_in_flight / 4;
+        if self.running.len() > self.config.max_in_flight {
+            return Err(format!("{} attempts run at once", self.running.len()));
+        }
+        Ok(())
+    }
+
+    /// Of those that waited for the same flows in the same queue, the most urgent starts first, then the one that was
+    /// due first.
+    fn check_order(&self, shard: usize, starts: &[Attempt]) -> Result<(), String> {
+        if self.is_tight {
+            return Ok(());
+        }
+        let started: BTreeSet<_> = starts.iter().map(|it| (&it.name, it.revision)).collect();
+        for attempt in starts {
+            let route = route_of(&attempt.payload);
+            // What was overdue has its share.
+            if route.flows.is_empty() || attempt.due < self.opened {
+                continue;
+            }
+            let order = (route.priority, attempt.due);
+            for ((name, revision), waiting) in &self.all[shard].waited {
+                if name.queue != attempt.name.queue
+                    || *waiting >= order
+                    || started.contains(&(name, *revision))
+                {
+                    continue;
+                }
+                let still = self.get(shard, name)?.filter(|record| {
+                    record.revision == *revision
+                        && record.state == State::Pending
+                        && route_of(&record.payload).flows == route.flows
+                });
+                if let Some(record) = still {
+                    return Err(format!(
+                        "{} of {order:?} starts before {} of {waiting:?}",
+                        attempt.name, record.name
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn waiting(&self, shard: usize) -> Result<Vec<Record>, String> {
+        let wall = self.clock.timestamp();
+        let mut records = self.records()?;
+        let of_shard = records.swap_remove(shard).into_iter();
+        Ok(of_shard
+            .filter(|record| record.state == State::Pending && record.due <= wall)
+            .collect())
+    }
+
+    /// Notes what waits for flows alone: where places are short, what is due may not have been looked at.
+    fn note_waiting(&mut self, shard: usize) -> Result<(), String> {
+        let most = self.config.max_in_flight;
+        let is_ample = most >= 16 && self.running.len() <= most / 4;
+        let waiting = if is_ample {
+            self.waiting(shard)?
+        } else {
+            Vec::new()
+        };
+        let opened = self.opened;
+        let waited = waiting.iter().filter(|record| record.due >= opened);
+        let waited = waited.map(|record| {
+            let order = (route_of(&record.payload).priority, record.due);
+            ((record.name.clone(), record.revision), order)
+        });
+        self.all[shard].waited = waited.collect();
+        Ok(())
+    }
+
+    /// Nothing waits that could start, and nobody for long.
+    fn check(&mut self) -> Result<(), String> {
+        let most = self.config.max_in_flight;
+        let percent = usize::from(self.config.queue_share_percent);
+        let free = most - self.running.len();
+        let mut by_queue = BTreeMap::<QueueName, usize>::new();
+        for running in self.running.values() {
+            *by_queue
+                .entry(running.attempt.name.queue.clone())
+                .or_default() += 1;
+        }
+        for shard in 0..self.all.len() {
+            let mut lacks_flow = BTreeSet::new();
+            let wake = self.all[shard].engine.next_wake();
+            let catches_up = wake.is_some_and(|at| at <= self.clock.timestamp() + CATCH_UP);
+            for record in self.waiting(shard)? {
+                if (record.due < self.opened || self.is_tight) && catches_up {
+                    continue;
+                }
+                let has = by_queue.get(&record.name.queue).copied().unwrap_or(0);
+                let has_share = has > 0 && has * (100 - percent) >= free * percent;
+                if free == 0 || has_share {
+                    continue;
+                }
+                let route = route_of(&record.payload);
+                let refusals = route.flows.iter().filter_map(|flow| self.refusal(flow));
+                if refusals.count() == 0 {
+                    return Err(format!(
+                        "{} waits in shard {shard}, and might start",
+                        record.name
+                    ));
+                }
+                if let [flow] = route.flows.as_slice() {
+                    lacks_flow.insert(flow.clone());
+                }
+            }
+            let passed_over = &mut self.all[shard].passed_over;
+            passed_over.retain(|flow, _| lacks_flow.contains(flow));
+            for flow in lacks_flow {
+                passed_over.entry(flow).or_default();
+            }
+        }
+        let engines = self.all.len() as u64;
+        for (shard, driven) in self.all.iter().enumerate() {
+            for (flow, passed) in &driven.passed_over {
+                let places = self
+                    .rules
+                    .limits(flow)
+                    .at_once
+                    .map_or(most, |most| most as usize);
+                let places = places.max(self.has(flow)) as u64;
+                if *passed > (engines + 1) * (2 * places + 2) {
+                    return Err(format!(
+                        "shard {shard} waits for {flow}, of which others had {passed} places"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
