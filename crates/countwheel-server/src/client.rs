@@ -769,6 +769,44 @@ pub struct TimerAttempt {
     /// What the receiver said, such as `503`.
     #[serde(default)]
     pub detail: Option<String>,
+    /// What the service kept of the receiver's answer.
+    #[serde(default)]
+    pub answer: Option<TimerAnswer>,
+}
+
+/// What the service kept of the answer to an attempt.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct TimerAnswer {
+    /// The status.
+    pub status: u16,
+    /// The beginning of the body, if that is a text.
+    #[serde(default)]
+    pub body: Option<String>,
+    /// The beginning of the body in base64, if that is no text.
+    #[serde(default)]
+    pub body_base64: Option<String>,
+    /// How many bytes of the body the service read.
+    pub body_bytes: u64,
+    /// Whether the body has more than is here, or than was read.
+    pub truncated: bool,
+    /// How long the phases took.
+    pub times_us: TimerPhases,
+}
+
+/// How long the phases of an attempt took, in microseconds; `None` for one that was not needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+pub struct TimerPhases {
+    /// The look-up of the name.
+    #[serde(default)]
+    pub resolve: Option<u64>,
+    /// The connection.
+    #[serde(default)]
+    pub connect: Option<u64>,
+    /// The handshake of TLS.
+    #[serde(default)]
+    pub tls: Option<u64>,
+    /// From the head of the request to the head of the answer.
+    pub first_byte: u64,
 }
 
 /// An attempt that would come.

@@ -123,7 +123,7 @@ impl Rest {
             self.payload_bytes += record.content_bytes();
             match self.with_bodies {
                 true => serde_json::to_writer(&mut text, &WholeTimer::of(record))?,
-                false => serde_json::to_writer(&mut text, &TimerBody::of(record))?,
+                false => serde_json::to_writer(&mut text, &TimerBody::listed(record))?,
             }
         }
         self.unreadable += page.unreadable;

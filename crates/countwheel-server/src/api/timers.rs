@@ -28,6 +28,7 @@ use super::request::{
 };
 use super::retry::{self, NextAttempt, Standing};
 use super::{App, answer};
+use crate::answered::{Answered, micros};
 use crate::deliver::carries_body;
 use crate::guard::Targets;
 use crate::job::Job;
@@ -756,6 +757,43 @@ struct AttemptBody {
     result: Option<durable::AttemptResult>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<AnswerBody>,
+}
+
+/// What a target answered.
+#[derive(Serialize)]
+struct AnswerBody {
+    status: u16,
+    /// `None` if there is none, it is no text, or is not shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+    /// If it is no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_base64: Option<String>,
+    body_bytes: u64,
+    truncated: bool,
+    times_us: TimesBody,
+}
+
+#[derive(Serialize)]
+struct TimesBody {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resolve: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connect: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<u64>,
+    first_byte: u64,
+}
+
+/// How much is shown of the answers of targets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    /// All that is kept.
+    Whole,
+    /// What is kept but for their bodies: a page of a list has many timers.
+    WithoutBodies,
 }
 
 /// A timer with its body as it is delivered.
@@ -781,7 +819,7 @@ impl WholeTimer {
             Some(Err(error)) => (None, Some(error.into_bytes())),
         };
         Self {
-            timer: TimerBody::of(record),
+            timer: TimerBody::listed(record),
             body,
             body_base64: bytes.map(|bytes| BASE64_STANDARD.encode(bytes)),
         }
@@ -790,6 +828,15 @@ impl WholeTimer {
 
 impl TimerBody {
     pub(super) fn of(record: &Record) -> Self {
+        Self::with(record, Answers::Whole)
+    }
+
+    /// The same without the bodies of answers.
+    pub(super) fn listed(record: &Record) -> Self {
+        Self::with(record, Answers::WithoutBodies)
+    }
+
+    fn with(record: &Record, answers: Answers) -> Self {
         let (mut done_at, mut keep_until, mut dead_at, mut dead_reason) = (None, None, None, None);
         let mut next_attempts = None;
         match record.state {
@@ -830,7 +877,7 @@ impl TimerBody {
             recurring: record.recurring.as_deref().map(recurrence::show_position),
             failures: record.failures,
             attempt: record.attempt,
-            attempts: attempts(record),
+            attempts: attempts(record, answers),
             next_attempts,
         }
     }
@@ -852,17 +899,18 @@ impl TargetBody {
 }
 
 /// The attempts of a record, oldest first, each with its run.
-fn attempts(record: &Record) -> Vec<AttemptBody> {
+fn attempts(record: &Record, answers: Answers) -> Vec<AttemptBody> {
     let runs = recurrence::runs_of_attempts(record);
     let attempts = record.attempts.iter().zip(runs);
     attempts
-        .map(|(attempt, run)| AttemptBody::of(attempt, run))
+        .map(|(attempt, run)| AttemptBody::of(attempt, run, answers))
         .collect()
 }
 
 impl AttemptBody {
-    fn of(attempt: &durable::AttemptRecord, run: Option<u32>) -> Self {
-        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+    fn of(attempt: &durable::AttemptRecord, run: Option<u32>, answers: Answers) -> Self {
+        let answer = attempt.ended.as_ref().and_then(|end| end.answer.as_ref());
+        let answered = answer.and_then(Answered::decode);
         Self {
             number: attempt.number,
             run,
@@ -873,6 +921,33 @@ impl AttemptBody {
             ended: attempt.ended.as_ref().map(|end| format_time(end.at)),
             result: attempt.ended.as_ref().map(|end| end.result),
             detail: attempt.ended.as_ref().map(|end| end.detail.clone()),
+            answer: answered.map(|answered| AnswerBody::of(&answered, answers)),
+        }
+    }
+}
+
+impl AnswerBody {
+    fn of(answered: &Answered, answers: Answers) -> Self {
+        let (mut body, mut body_base64) = (None, None);
+        if answers == Answers::Whole {
+            body = answered.text().map(str::to_owned);
+            let bytes = answered.body.as_ref().filter(|bytes| !bytes.is_empty());
+            let bytes = bytes.filter(|_| body.is_none());
+            body_base64 = bytes.map(|bytes| BASE64_STANDARD.encode(bytes));
+        }
+        let times = answered.times;
+        Self {
+            status: answered.status,
+            body,
+            body_base64,
+            body_bytes: answered.body_bytes,
+            truncated: answered.is_truncated(),
+            times_us: TimesBody {
+                resolve: times.resolve.map(micros),
+                connect: times.connect.map(micros),
+                tls: times.tls.map(micros),
+                first_byte: micros(times.first_byte),
+            },
         }
     }
 }
