@@ -303,6 +303,22 @@ impl Client {
             .await
     }
 
+    /// Sends a timer again that is done, dead, or pending after failures: to its target, or to another one.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn resend(
+        &self,
+        queue: &str,
+        key: &str,
+        target: Option<&NewTarget>,
+        precondition: Precondition,
+    ) -> Result<Answer<TimerSet>, ClientError> {
+        let path = timer_path(queue, key, ":resend");
+        let body = target.map(|target| json!({ "target": target.to_json() }));
+        self.send(Method::POST, &path, body, precondition).await
+    }
+
     /// Drains a queue, or all of them (`None`). With [`DrainMode::Remove`] up to 1,000 timers are handed
     /// back: ask again until nothing is left.
     ///
@@ -522,6 +538,44 @@ pub enum TimerBody {
     Bytes(Vec<u8>),
 }
 
+/// Where a timer is sent again, in place of its own target.
+#[derive(Clone, Debug)]
+pub struct NewTarget {
+    /// `http` or `https`.
+    pub url: String,
+    /// By which method.
+    pub method: Method,
+    /// Sent with each delivery.
+    pub headers: BTreeMap<String, String>,
+    /// The deadline of one attempt, the server's default if `None`.
+    pub timeout: Option<Duration>,
+}
+
+impl NewTarget {
+    fn to_json(&self) -> Value {
+        target_json(&self.url, &self.method, &self.headers, self.timeout)
+    }
+}
+
+fn target_json(
+    url: &str,
+    method: &Method,
+    headers: &BTreeMap<String, String>,
+    timeout: Option<Duration>,
+) -> Value {
+    let mut target = json!({ "url": url });
+    if method != Method::POST {
+        target["method"] = json!(method.as_str());
+    }
+    if !headers.is_empty() {
+        target["headers"] = json!(headers);
+    }
+    if let Some(timeout) = timeout {
+        target["timeout"] = millis(timeout).into();
+    }
+    target
+}
+
 /// What a set asks for.
 #[derive(Clone, Debug)]
 pub struct NewTimer {
@@ -548,16 +602,7 @@ pub struct NewTimer {
 
 impl NewTimer {
     fn to_json(&self) -> String {
-        let mut target = json!({ "url": self.url });
-        if self.method != Method::POST {
-            target["method"] = json!(self.method.as_str());
-        }
-        if !self.headers.is_empty() {
-            target["headers"] = json!(self.headers);
-        }
-        if let Some(timeout) = self.timeout {
-            target["timeout"] = millis(timeout).into();
-        }
+        let target = target_json(&self.url, &self.method, &self.headers, self.timeout);
         let mut timer = json!({ "target": target });
         put_schedule(&mut timer, self.due, self.options.recurrence.as_deref());
         if let Some(missed) = recurrence::show_missed(self.options.missed) {

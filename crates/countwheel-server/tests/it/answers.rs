@@ -1,8 +1,8 @@
-//! What the service keeps of the answers of targets.
+//! What the service keeps of the answers of targets, and how a timer is sent again.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-use crate::support::{Client, Directory, Server, Target, program, wait_for_state};
+use crate::support::{Client, Directory, Server, Target, program, reply, wait_for_state};
 
 const LIST: &str = "/v1/queues/default/timers";
 const PATH: &str = "/v1/queues/default/timers/k";
@@ -262,8 +262,221 @@ fn the_last_four_attempts_have_their_answers_also_after_a_restart() {
     assert_eq!(removed["removed"][0]["attempts"], before["attempts"]);
 }
 
+fn resend(client: &mut Client, body: &str, headers: &[(&str, &str)]) -> crate::support::Answer {
+    let json = [("content-type", "application/json")];
+    let headers = [&json[..usize::from(!body.is_empty())], headers].concat();
+    client.send("POST", &format!("{PATH}:resend"), &headers, body.as_bytes())
+}
+
 #[test]
-fn the_command_line_shows_the_answer() {
+fn a_timer_is_sent_again_as_it_is_stored_or_elsewhere() {
+    let (_directory, _server, mut client) = start_with(&[]);
+    let gone = Target::answering("410 Gone");
+    let fine = Target::answering("200 OK");
+    let set = json!({"in": 0, "body": {"order": 42}, "missed": "collapse",
+                     "target": {"url": gone.url, "method": "PUT", "headers": {"x-shop": "7"}, "timeout": "3s"},
+                     "retry": {"fixed": "9s", "max_attempts": 7}});
+    client.json("PUT", PATH, &set.to_string()).expect(201);
+    let first = gone.next();
+    let first_dead = wait_for_state(&mut client, PATH, "dead");
+
+    // To its own target, with all that it had.
+    let answer = resend(&mut client, "", &[]);
+    let again = answer.expect(200);
+    assert_eq!(again["replaced"], "dead");
+    assert_ne!(again["id"], first_dead["id"]);
+    assert_eq!(
+        answer.header("etag"),
+        Some(format!("\"{}\"", again["revision"]).as_str())
+    );
+    let second = gone.next();
+    assert_eq!(second.request_line, "PUT /hook HTTP/1.1");
+    assert_eq!((second.header("x-shop"), &second.body), ("7", &first.body));
+    assert_eq!(second.header("content-type"), "application/json");
+    assert_eq!(second.header("timer-attempt"), "1");
+    assert_eq!(second.header("webhook-id"), again["id"].as_str().unwrap());
+    let dead = wait_for_state(&mut client, PATH, "dead");
+    for field in ["target", "retry", "missed", "body_bytes", "content_type"] {
+        assert_eq!(dead[field], first_dead[field]);
+    }
+    assert_eq!(dead["retry"]["max_attempts"], 7);
+    assert_eq!(dead["missed"], "collapse");
+    assert_eq!(
+        (&dead["attempt"], &dead["failures"]),
+        (&json!(1), &json!(0))
+    );
+
+    // To another, whose own are method, headers and timeout.
+    let edited = json!({"target": {"url": fine.url, "headers": {"x-new": "8"}}}).to_string();
+    let revision = dead["revision"].as_u64().unwrap();
+    let stale = format!("\"{}\"", revision - 1);
+    let refused = resend(&mut client, &edited, &[("if-match", &stale)]);
+    assert_eq!(refused.problem(), (412, "revision_mismatch".to_owned()));
+    let current = format!("\"{revision}\"");
+    resend(&mut client, &edited, &[("if-match", &current)]).expect(200);
+    let third = fine.next();
+    assert_eq!(third.request_line, "POST /hook HTTP/1.1");
+    assert_eq!((third.header("x-new"), &third.body), ("8", &first.body));
+    assert!(!third.has("x-shop"));
+    let done = wait_for_state(&mut client, PATH, "done");
+    assert_eq!(done["target"]["timeout"], "15s");
+
+    // Also what is done.
+    let again = resend(&mut client, "{}", &[("if-match", "*")]).expect(200);
+    assert_eq!(again["replaced"], "done");
+    assert_eq!(fine.next().body, first.body);
+    wait_for_state(&mut client, PATH, "done");
+}
+
+#[test]
+fn a_timer_that_has_failed_is_sent_again_and_one_that_has_not_is_refused() {
+    let (_directory, _server, mut client) = start_with(&[]);
+    let refused = |client: &mut Client, state: &str| {
+        let answer = resend(client, "", &[]);
+        assert_eq!(answer.problem(), (409, "conflict".to_owned()));
+        assert_eq!(answer.json()["state"], state);
+    };
+    let busy = Target::start(|number| reply(if number == 0 { "503 Busy" } else { "200 OK" }, ""));
+    let set = json!({"in": 0, "target": {"url": busy.url}, "retry": {"fixed": "1h"}});
+    client.json("PUT", PATH, &set.to_string()).expect(201);
+    busy.next();
+    while wait_for_state(&mut client, PATH, "pending")["failures"] != 1 {
+        crate::support::pause();
+    }
+    assert_eq!(
+        resend(&mut client, "", &[]).expect(200)["replaced"],
+        "pending"
+    );
+    busy.next();
+    let done = wait_for_state(&mut client, PATH, "done");
+    assert_eq!(done["attempts"].as_array().unwrap().len(), 1);
+
+    let waits = json!({"in": "1h", "target": {"url": busy.url}});
+    client.json("PUT", PATH, &waits.to_string()).expect(200);
+    refused(&mut client, "pending");
+    // A target that takes connections and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    let runs = json!({"in": 0, "target": {"url": url}});
+    client.json("PUT", PATH, &runs.to_string()).expect(200);
+    wait_for_state(&mut client, PATH, "delivering");
+    refused(&mut client, "delivering");
+    let recurs = json!({"every": "1h", "in": 0, "repeats": 1, "target": {"url": busy.url}});
+    client.json("PUT", PATH, &recurs.to_string()).expect(200);
+    busy.next();
+    wait_for_state(&mut client, PATH, "done");
+    refused(&mut client, "done");
+
+    client
+        .json(
+            "PUT",
+            PATH,
+            &json!({"in": 0, "target": {"url": busy.url}}).to_string(),
+        )
+        .expect(200);
+    wait_for_state(&mut client, PATH, "done");
+    client
+        .json("POST", "/v1/queues/default:drain", r#"{"mode":"hold"}"#)
+        .expect(200);
+    assert_eq!(
+        resend(&mut client, "", &[]).problem(),
+        (409, "draining".to_owned())
+    );
+}
+
+#[test]
+fn a_resend_with_bad_input_changes_nothing() {
+    let (_directory, _server, mut client) = start_with(&[]);
+    assert_eq!(
+        resend(&mut client, "", &[]).problem(),
+        (404, "not_found".to_owned())
+    );
+    let star = resend(&mut client, "", &[("if-match", "*")]);
+    assert_eq!(star.problem(), (404, "not_found".to_owned()));
+    let fine = Target::answering("200 OK");
+    let set = json!({"in": 0, "body": 7, "target": {"url": fine.url}});
+    client.json("PUT", PATH, &set.to_string()).expect(201);
+    let before = wait_for_state(&mut client, PATH, "done");
+    for (body, status, code) in [
+        ("[]", 400, "malformed"),
+        (r#"{"body": 8}"#, 400, "malformed"),
+        (r#"{"in": 0}"#, 400, "malformed"),
+        (r#"{"target": null}"#, 400, "malformed"),
+        (r#"{"target": {}}"#, 400, "malformed"),
+        (
+            r#"{"target": {"url": "http://x/", "verb": "GET"}}"#,
+            400,
+            "malformed",
+        ),
+        (
+            r#"{"target": {"url": "http://x/", "method": "GET"}}"#,
+            400,
+            "malformed",
+        ),
+        (
+            r#"{"target": {"url": "http://x/", "method": "get"}}"#,
+            422,
+            "invalid_target",
+        ),
+        (r#"{"target": {"url": "ftp://x/"}}"#, 422, "invalid_target"),
+        (
+            r#"{"target": {"url": "http://169.254.169.254/"}}"#,
+            422,
+            "invalid_target",
+        ),
+        (
+            r#"{"target": {"url": "http://x/", "headers": {"host": "y"}}}"#,
+            422,
+            "invalid_target",
+        ),
+        (
+            r#"{"target": {"url": "http://x/", "timeout": 1}}"#,
+            422,
+            "invalid_target",
+        ),
+    ] {
+        let answer = resend(&mut client, body, &[]);
+        assert_eq!(answer.problem(), (status, code.to_owned()), "{body}");
+    }
+    for (name, value) in [
+        ("if-none-match", "*"),
+        ("if-match", "7"),
+        ("prefer", "wait=1"),
+    ] {
+        let answer = resend(&mut client, "", &[(name, value)]);
+        assert_eq!(answer.problem(), (400, "malformed".to_owned()), "{name}");
+    }
+    let query = client.send("POST", &format!("{PATH}:resend?now"), &[], b"");
+    assert_eq!(query.problem(), (400, "malformed".to_owned()));
+    assert_eq!(client.get(PATH).expect(200), before);
+    // An empty text is a body too.
+    let set =
+        json!({"in": 0, "body": "", "content_type": "text/plain", "target": {"url": fine.url}});
+    client.json("PUT", PATH, &set.to_string()).expect(200);
+    wait_for_state(&mut client, PATH, "done");
+    let get = r#"{"target": {"url": "http://x/", "method": "GET"}}"#;
+    let answer = resend(&mut client, get, &[]);
+    assert_eq!(answer.problem(), (400, "malformed".to_owned()));
+}
+
+/// A target that was allowed when the timer was set, and is not any more.
+#[test]
+fn a_resend_to_a_target_that_is_refused_by_now_is_refused() {
+    let (directory, server, mut client) = start_with(&[]);
+    let fine = Target::answering("200 OK");
+    let set = json!({"in": 0, "target": {"url": fine.url}});
+    client.json("PUT", PATH, &set.to_string()).expect(201);
+    wait_for_state(&mut client, PATH, "done");
+    assert!(server.stop().success());
+    let server = Server::with(&directory.0.join("data"), &[]);
+    let mut client = server.client();
+    let answer = resend(&mut client, "", &[]);
+    assert_eq!(answer.problem(), (422, "invalid_target".to_owned()));
+    assert_eq!(client.get(PATH).expect(200)["state"], "done");
+}
+
+#[test]
+fn the_command_line_shows_the_answer_and_sends_again() {
     let (_directory, server, mut client) = start_with(&[]);
     let body = "\u{1b}[31mno \u{202e}stock\r\nsecond line";
     let url = target(with_length("410 Gone", body.as_bytes()));
@@ -290,4 +503,51 @@ fn the_command_line_shows_the_answer() {
         "{shown}"
     );
     assert!(!shown.contains(['\u{1b}', '\u{202e}']));
+
+    let fine = Target::answering("200 OK");
+    let said = run(&[
+        "resend", "k", "--post", &fine.url, "--method", "PATCH", "--header", "x-a: b",
+    ]);
+    assert!(said.starts_with("resent     k  due ") && said.contains("replaced one that was dead"));
+    let delivery = fine.next();
+    assert_eq!(delivery.request_line, "PATCH /hook HTTP/1.1");
+    assert_eq!(delivery.header("x-a"), "b");
+    let done = wait_for_state(&mut client, PATH, "done");
+    let revision = done["revision"].to_string();
+    let json = run(&["resend", "k", "--if-revision", &revision, "--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["replaced"], "done");
+    assert_eq!(fine.next().request_line, "PATCH /hook HTTP/1.1");
+}
+
+/// Each of them reads the timer as it was, and is for the revision that it read.
+#[test]
+fn of_resends_at_one_time_only_one_counts() {
+    const CALLERS: usize = 8;
+    let (_directory, server, mut client) = start_with(&[]);
+    let fine = target(with_length("200 OK", b""));
+    // A target that takes connections and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    let elsewhere = json!({"target": {"url": url}}).to_string();
+    for _ in 0..5 {
+        attempt(&mut client, &fine, "POST");
+        let together = Barrier::new(CALLERS);
+        let mut statuses: Vec<u16> = std::thread::scope(|scope| {
+            let callers: Vec<_> = (0..CALLERS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut client = server.client();
+                        client.get("/readyz").expect(200);
+                        together.wait();
+                        resend(&mut client, &elsewhere, &[]).status
+                    })
+                })
+                .collect();
+            callers.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        statuses.sort_unstable();
+        let expected = [&[200][..], &[409; CALLERS - 1]].concat();
+        assert_eq!(statuses, expected);
+    }
 }
