@@ -157,6 +157,7 @@ fn record(lane: u16, number: u64, write: Write) -> Record {
         at,
         result: AttemptResult::Done,
         detail: String::new(),
+        answer: None,
     });
     let attempt = AttemptRecord {
         number: 1,

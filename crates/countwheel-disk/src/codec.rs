@@ -1,12 +1,14 @@
 //! The bytes of records and keys. The byte order of keys is the order of the index.
 //!
-//! A record is a version byte, the record in postcard, and the CRC-32 of both, little endian. A key
+//! A record is a version byte, the record in postcard, the answers of its attempts if it has any, and
+//! the CRC-32 of all that, little endian. A key
 //! is a sequence of big-endian numbers and names. A NUL follows each name. Neither a queue nor a
 //! key contains a NUL, so no name reaches into the next field.
 
 use std::ops::Bound;
 use std::time::Duration;
 
+use countwheel_durable::store::stored_answers::{self, StoredAnswers};
 use countwheel_durable::store::stored_policy;
 use countwheel_time::Timestamp;
 use serde::Deserialize;
@@ -18,9 +20,11 @@ use crate::{
 use crate::{Filter, Position, Shard};
 
 /// The latest version of the record's bytes. This code reads those before as well, and writes this one
-/// for a record whose retry policy version 3 has no words for: a program that knows only that one
-/// says so, and does not take the record for damaged.
-const VERSION: u8 = 4;
+/// for a record that has the answer of an attempt: the answers stand behind what version 4 has.
+const VERSION: u8 = 5;
+/// What a record without an answer is written as whose retry policy version 3 has no words for: a
+/// program that knows only that one says so, and does not take the record for damaged.
+const VERSION_4: u8 = 4;
 /// What every other record is written as: the same bytes behind the version.
 const VERSION_3: u8 = 3;
 /// In records of this version no attempt was held.
@@ -42,6 +46,8 @@ pub(super) enum CodecError {
     Checksum,
     #[error("a record's content cannot be read: {0}")]
     Content(postcard::Error),
+    #[error("a record's answers cannot be read: {0}")]
+    Answers(stored_answers::Misplaced),
     #[error("a record is followed by {bytes} bytes of something else")]
     Trailing { bytes: usize },
     #[error("a name in an index cannot be read")]
@@ -66,13 +72,20 @@ pub(super) fn encode_into(record: &Record, out: &mut Vec<u8>) {
     out.push(version_of(record));
     postcard::serialize_with_flavor(record, Append(out))
         .expect("a record holds nothing postcard cannot write");
+    if out[begins_at] == VERSION {
+        let answers = stored_answers::of(&record.attempts);
+        postcard::serialize_with_flavor(&answers, Append(out))
+            .expect("an answer is nothing that postcard cannot write");
+    }
     let crc = crc32fast::hash(&out[begins_at..]);
     out.extend_from_slice(&crc.to_le_bytes());
 }
 
 fn version_of(record: &Record) -> u8 {
-    if stored_policy::came_later(&record.policy) {
+    if stored_answers::are_in(&record.attempts) {
         VERSION
+    } else if stored_policy::came_later(&record.policy) {
+        VERSION_4
     } else {
         VERSION_3
     }
@@ -110,9 +123,23 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
             .map(|(record, rest)| (Record::from(record), rest)),
         VERSION_2 => postcard::take_from_bytes::<RecordV2>(content)
             .map(|(record, rest)| (Record::from(record), rest)),
-        _ => postcard::take_from_bytes(content),
+        VERSION_3 | VERSION_4 => postcard::take_from_bytes(content),
+        _ => return with_answers(content),
     }
     .map_err(CodecError::Content)?;
+    match rest.len() {
+        0 => Ok(record),
+        bytes => Err(CodecError::Trailing { bytes }),
+    }
+}
+
+/// The record of these bytes, behind which its answers stand.
+fn with_answers(content: &[u8]) -> Result<Record, CodecError> {
+    let (mut record, rest): (Record, _) =
+        postcard::take_from_bytes(content).map_err(CodecError::Content)?;
+    let (answers, rest): (StoredAnswers, _) =
+        postcard::take_from_bytes(rest).map_err(CodecError::Content)?;
+    stored_answers::put_back(answers, &mut record.attempts).map_err(CodecError::Answers)?;
     match rest.len() {
         0 => Ok(record),
         bytes => Err(CodecError::Trailing { bytes }),
@@ -330,7 +357,7 @@ fn checked(bytes: &[u8]) -> Result<(u8, &[u8]), CodecError> {
 
 fn known(version: u8) -> Result<(), CodecError> {
     match version {
-        VERSION_1 | VERSION_2 | VERSION_3 | VERSION => Ok(()),
+        VERSION_1 | VERSION_2 | VERSION_3 | VERSION_4 | VERSION => Ok(()),
         version => Err(CodecError::LaterVersion { version }),
     }
 }
@@ -441,8 +468,8 @@ fn queue_prefix(shard: Shard, queue: &QueueName) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countwheel_durable::Jitter;
     use countwheel_durable::store::conformance::varied_records;
+    use countwheel_durable::{Answer, Jitter};
 
     /// The bytes are those of the code before retry policies were moved to `countwheel-time`.
     #[test]
@@ -563,7 +590,42 @@ mod tests {
                 "01040000000102ffffffff0f000130e8c1f2d9",
             ),
         ] {
-            has_bytes(policy, VERSION, expected);
+            has_bytes(policy, VERSION_4, expected);
+        }
+    }
+
+    /// A record without an answer has the bytes that it had before there were answers.
+    #[test]
+    fn the_answers_of_attempts_stand_behind_what_the_version_before_has() {
+        let answer = |attempts: &mut [AttemptRecord], answer| {
+            let ends = attempts.iter_mut().filter_map(|it| it.ended.as_mut());
+            ends.last().expect("one has ended").answer = answer;
+        };
+        for mut record in varied_records().into_iter().skip(34) {
+            if record.attempts.is_empty() || stored_answers::are_in(&record.attempts) {
+                continue;
+            }
+            let without = encode(&record);
+            assert!([VERSION_3, VERSION_4].contains(&without[0]));
+            answer(&mut record.attempts, Answer::new("busy"));
+            let with = encode(&record);
+            let content = without.len() - CRC_BYTES;
+            assert_eq!(
+                (with[0], &with[1..content]),
+                (VERSION, &without[1..content])
+            );
+            // How many, and of each the place, the length and the bytes.
+            let place = record.attempts.iter().rposition(|it| it.ended.is_some());
+            let place = u8::try_from(place.expect("one has ended")).unwrap();
+            let answers = [&[1, place, 4][..], b"busy"].concat();
+            assert_eq!(with[content..with.len() - CRC_BYTES], answers);
+            assert_eq!(decode(&with), Ok(record.clone()));
+            // No answer is written under this version: a record has one form.
+            let none = [&[VERSION][..], &without[1..content], &[0]].concat();
+            let refused = CodecError::Answers(stored_answers::Misplaced);
+            assert_eq!(decode(&sealed(&none)), Err(refused));
+            answer(&mut record.attempts, None);
+            assert_eq!(encode(&record), without);
         }
     }
 

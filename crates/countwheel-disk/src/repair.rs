@@ -411,7 +411,7 @@ impl<B: Sorted> Writer<'_, B> {
         self.shard = shard;
         let highest = &mut self.target(shard)?.highest;
         *highest = record.revision.max(record.id.set).max(*highest);
-        self.bytes += record.payload.len();
+        self.bytes += record.content_bytes();
         self.changes.push(Change::Put {
             record: Box::new(record),
             before: Before::Absent,

@@ -35,7 +35,7 @@ pub(crate) struct Draft<'a> {
     drafted: Vec<Drafted>,
     /// Where the record stands that was asked for last: mostly it is the next as well.
     last: usize,
-    /// How long the payloads are of all that was read, in bytes.
+    /// How much content all has that was read, in bytes.
     read: usize,
     /// And of all that was written.
     written: usize,
@@ -161,14 +161,14 @@ impl<'a> Draft<'a> {
                 self.unavailable = Some(reason.clone());
             }
         })?;
-        self.read += record.as_ref().map_or(0, |record| record.payload.len());
+        self.read += record.as_ref().map_or(0, Record::content_bytes);
         Ok(record)
     }
 
     /// What was read of a name before the step.
     fn take_found(&mut self, name: &TimerName) -> Option<Option<Box<Record>>> {
         let record = self.found.take(name)?;
-        self.read += record.as_ref().map_or(0, |record| record.payload.len());
+        self.read += record.as_ref().map_or(0, Record::content_bytes);
         Some(record.map(Box::new))
     }
 
@@ -224,8 +224,8 @@ impl<'a> Draft<'a> {
         self.find(name)?.ok_or(TimerError::NotFound)
     }
 
-    /// How long the payloads of the records are that were read and written, in bytes; one that
-    /// was written twice counts twice.
+    /// How much content the records have that were read and written, in bytes; one that was written
+    /// twice counts twice.
     pub(crate) fn bytes(&self) -> usize {
         self.read + self.written
     }
@@ -236,7 +236,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(crate) fn write(&mut self, record: Box<Record>) {
-        self.written += record.payload.len();
+        self.written += record.content_bytes();
         let place = self.place(&record.name);
         self.change(place, Some(record));
     }

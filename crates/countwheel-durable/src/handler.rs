@@ -8,7 +8,7 @@ use countwheel_time::Timestamp;
 
 use crate::store::Fence;
 use crate::timers::Hub;
-use crate::{Revision, TimerError, TimerId, TimerName, Timers};
+use crate::{Answer, Revision, TimerError, TimerId, TimerName, Timers};
 
 /// Carries out attempts. The fourth of the four seams.
 ///
@@ -247,6 +247,8 @@ pub struct Outcome {
     /// [`Attempt::started`]: after a connection was made, say. On the same time line as that. `None`
     /// if it was at once, or never. See [`started_at`](Self::started_at) for a time that cannot be.
     pub started: Option<Timestamp>,
+    /// What to keep of the receiver's answer.
+    pub answer: Option<Answer>,
 }
 
 impl Outcome {
@@ -263,6 +265,7 @@ impl Outcome {
             verdict,
             detail: detail.into(),
             started: None,
+            answer: None,
         }
     }
 
@@ -327,6 +330,22 @@ impl Outcome {
     #[must_use]
     pub fn started_at(mut self, started: Timestamp) -> Self {
         self.started = Some(started);
+        self
+    }
+
+    /// The same with what to keep of the receiver's answer, in a form of the handler's own. The record
+    /// has the first [`Answer::MAX_BYTES`] of it, as long as the attempt is one of the last
+    /// [`Answer::KEPT`]. No bytes are no answer.
+    ///
+    /// ```
+    /// use countwheel_durable::{Answer, Outcome};
+    ///
+    /// let outcome = Outcome::failed("503").with_answer("out of stock");
+    /// assert_eq!(outcome.answer, Answer::new("out of stock"));
+    /// ```
+    #[must_use]
+    pub fn with_answer(mut self, answer: impl Into<Vec<u8>>) -> Self {
+        self.answer = Answer::new(answer);
         self
     }
 }

@@ -86,7 +86,7 @@ fn bytes_of(record: &Record) -> usize {
         + name
         + attempts
         + details
-        + record.payload.len()
+        + record.content_bytes()
         + record
             .recurring
             .as_ref()

@@ -94,6 +94,7 @@
 //! simulation runs the same code. A [`store::Store`] keeps the records: `DiskStore` of the crate
 //! `countwheel-disk` in a directory, [`store::MemoryStore`] in memory, for tests.
 
+mod answer;
 mod backlog;
 mod budget;
 
@@ -137,6 +138,7 @@ mod trouble;
 mod verbs;
 mod window;
 
+pub use answer::Answer;
 pub use budget::Budget;
 pub use config::Config;
 pub use countwheel_time::{

@@ -81,7 +81,7 @@ pub(crate) fn page(
         let part = &mut parts[number];
         match part.records.pop_front() {
             Some(record) => {
-                bytes += record.payload.len();
+                bytes += record.content_bytes();
                 records.push((head, record));
             }
             None if part.is_short => {

@@ -7,7 +7,7 @@ use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::planted::planted;
-use crate::{Missed, Recurring, RetryPolicy, TimerName};
+use crate::{Answer, Missed, Recurring, RetryPolicy, TimerName, answer};
 
 /// A number that only grows within a shard: given to a timer by every set, move, fire,
 /// revive and retry, never given twice, not even across remove and restart.
@@ -242,6 +242,10 @@ pub struct AttemptEnd {
     pub result: AttemptResult,
     /// What the handler said of it, such as `503`. At most [`Record::DETAIL_MAX_BYTES`].
     pub detail: String,
+    /// What the handler kept of the answer, of the last [`Answer::KEPT`] attempts of a record. A store
+    /// writes it apart: see [`stored_answers`](crate::store::stored_answers).
+    #[serde(skip)]
+    pub answer: Option<Answer>,
 }
 
 /// What an attempt came to.
@@ -277,12 +281,17 @@ impl AttemptResult {
 /// use std::time::Duration;
 /// use countwheel_time::Timestamp;
 /// use countwheel_durable::{
-///     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Missed, Record,
+///     Answer, AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Missed, Record,
 ///     RetryPolicy, Revision, State, TimerId, TimerName, Wake,
 /// };
 ///
 /// let at = Timestamp::from_micros;
-/// let end = AttemptEnd { at: at(15), result: AttemptResult::Stopped, detail: "410".to_owned() };
+/// let end = AttemptEnd {
+///     at: at(15),
+///     result: AttemptResult::Stopped,
+///     detail: "410".to_owned(),
+///     answer: Answer::new("no such order"),
+/// };
 /// let mut record = Record {
 ///     name: TimerName::new("orders", "order-42")?,
 ///     id: TimerId { store: 7, set: Revision(1) },
@@ -302,6 +311,7 @@ impl AttemptResult {
 ///     payload: b"unpaid".to_vec(),
 /// };
 /// assert_eq!(record.wake(), None); // it waits for nothing
+/// assert_eq!(record.content_bytes(), 6 + 13);
 /// record.state = State::Pending;
 /// assert_eq!(record.wake(), Some(Wake { at: at(10), revision: Revision(1) }));
 /// # Ok::<(), countwheel_durable::NameError>(())
@@ -352,6 +362,13 @@ impl Record {
     pub const ATTEMPTS_KEPT: usize = 32;
     /// The longest detail kept of an attempt, in bytes.
     pub const DETAIL_MAX_BYTES: usize = 200;
+
+    /// How many bytes callers and receivers gave: those of the payload, and those of the answers of
+    /// attempts. What a page or a step may hold of records is counted in them.
+    #[must_use]
+    pub fn content_bytes(&self) -> usize {
+        self.payload.len() + answer::bytes_of(&self.attempts)
+    }
 
     /// Whether it is done and its retention has ended by `wall`. It is forgotten soon, and gone for
     /// whoever asks.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use countwheel_time::Timestamp;
 
+use crate::answer::keep_the_newest;
 use crate::backlog::{Backlog, ByQueue, Correction};
 use crate::budget::{Budget, Lacking, Lacks, May, Member};
 use crate::clocks::{Now, Steps};
@@ -31,9 +32,9 @@ use crate::suspects::Suspects;
 use crate::trouble::Noticed;
 use crate::window::{Room, Window};
 use crate::{
-    Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason, DueClock,
-    Missed, Outcome, QueueName, Record, Recurrence, Request, Response, Revision, Run, Settings,
-    State, StateKind, Stats, TimerError, Verdict, Wake, policy,
+    Answer, Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason,
+    DueClock, Missed, Outcome, QueueName, Record, Recurrence, Request, Response, Revision, Run,
+    Settings, State, StateKind, Stats, TimerError, Verdict, Wake, policy,
 };
 use countwheel_time::Random;
 use parking_lot::Mutex;
@@ -760,7 +761,7 @@ impl Scheduler {
         {
             attempt.started = started;
         }
-        end_attempt(&mut record, now, result, outcome.detail);
+        end_attempt(&mut record, now, result, outcome.detail, outcome.answer);
         record.interruptions = 0;
         match outcome.verdict {
             Verdict::Done => {
@@ -950,7 +951,7 @@ impl Scheduler {
                 }
                 self.stats.interrupted += 1;
                 let detail = "the process ended during the attempt".to_owned();
-                end_attempt(&mut record, now, AttemptResult::Interrupted, detail);
+                end_attempt(&mut record, now, AttemptResult::Interrupted, detail, None);
                 record.interruptions += 1;
                 if record.interruptions >= self.config.max_interruptions {
                     self.give_up(&mut record, now, DeadReason::Interrupted);
@@ -1261,12 +1262,24 @@ impl Share {
     }
 }
 
-fn end_attempt(record: &mut Record, at: Timestamp, result: AttemptResult, mut detail: String) {
+fn end_attempt(
+    record: &mut Record,
+    at: Timestamp,
+    result: AttemptResult,
+    mut detail: String,
+    answer: Option<Answer>,
+) {
     if detail.len() > Record::DETAIL_MAX_BYTES {
         let end = detail.floor_char_boundary(Record::DETAIL_MAX_BYTES);
         detail.truncate(end);
     }
     if let Some(last) = record.attempts.last_mut() {
-        last.ended = Some(AttemptEnd { at, result, detail });
+        last.ended = Some(AttemptEnd {
+            at,
+            result,
+            detail,
+            answer,
+        });
     }
+    keep_the_newest(&mut record.attempts);
 }

@@ -124,7 +124,7 @@ const TAKEN_OUT_MAX: usize = 1_000;
 
 /// Whether one call takes out no more.
 fn is_enough(taken: &[Record]) -> bool {
-    let bytes: usize = taken.iter().map(|record| record.payload.len()).sum();
+    let bytes: usize = taken.iter().map(Record::content_bytes).sum();
     taken.len() >= TAKEN_OUT_MAX || bytes >= Filter::PAGE_MAX_BYTES
 }
 

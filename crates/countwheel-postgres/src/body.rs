@@ -1,5 +1,6 @@
 //! What a row has of a record beside its name, its place in the indexes and its payload.
 
+use countwheel_durable::store::stored_answers::{self, StoredAnswers};
 use countwheel_durable::store::stored_policy;
 use countwheel_durable::{
     AttemptRecord, DueClock, Missed, Record, Recurring, RetryPolicy, Revision, State, StateKind,
@@ -8,8 +9,11 @@ use countwheel_durable::{
 use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The version that this code writes, the first byte of every body.
-const VERSION: u8 = 2;
+/// The latest version of a body, whose first byte it is. Behind what version 2 has, it has the answers
+/// of attempts, and is written for a record that has one.
+const VERSION: u8 = 3;
+/// What every other record is written as.
+const VERSION_2: u8 = 2;
 /// The version before it had no checksum.
 const UNSUMMED: u8 = 1;
 
@@ -23,6 +27,8 @@ pub(crate) enum BodyError {
     LaterVersion(u8),
     #[error("the content of a record cannot be read: {0}")]
     Content(postcard::Error),
+    #[error("the answers of a record cannot be read: {0}")]
+    Answers(stored_answers::Misplaced),
     #[error("a record is followed by {0} bytes of something else")]
     Trailing(usize),
     #[error("state {column} of a row is not that of its record")]
@@ -82,8 +88,13 @@ pub(crate) fn encode(record: &Record) -> Result<Vec<u8>, postcard::Error> {
         attempt: record.attempt,
         attempts: &record.attempts,
     };
-    let sum = [VERSION, 0, 0, 0, 0];
+    let has_answers = stored_answers::are_in(&record.attempts);
+    let version = if has_answers { VERSION } else { VERSION_2 };
+    let sum = [version, 0, 0, 0, 0];
     let mut body = postcard::to_extend(&written, sum.to_vec())?;
+    if has_answers {
+        body = postcard::to_extend(&stored_answers::of(&record.attempts), body)?;
+    }
     let (at, to) = (record.revision, record.due);
     let sum = checksum(&record.name, at, to, &record.payload, &body[SUMMED..]);
     body[1..SUMMED].copy_from_slice(&sum);
@@ -127,7 +138,7 @@ pub(crate) fn decode(columns: Columns, body: &[u8]) -> Result<Record, BodyError>
     let (&version, content) = body.split_first().ok_or(BodyError::Empty)?;
     let content = match version {
         UNSUMMED => content,
-        VERSION => {
+        VERSION_2 | VERSION => {
             let parts = content.split_at_checked(SUMMED - 1);
             let (sum, content) = parts.ok_or(BodyError::Empty)?;
             let (at, to) = (columns.revision, columns.due);
@@ -138,7 +149,14 @@ pub(crate) fn decode(columns: Columns, body: &[u8]) -> Result<Record, BodyError>
         }
         later => return Err(BodyError::LaterVersion(later)),
     };
-    let (read, rest) = postcard::take_from_bytes::<Read>(content).map_err(BodyError::Content)?;
+    let (mut read, mut rest) =
+        postcard::take_from_bytes::<Read>(content).map_err(BodyError::Content)?;
+    if version == VERSION {
+        let (answers, behind) =
+            postcard::take_from_bytes::<StoredAnswers>(rest).map_err(BodyError::Content)?;
+        stored_answers::put_back(answers, &mut read.attempts).map_err(BodyError::Answers)?;
+        rest = behind;
+    }
     if !rest.is_empty() {
         return Err(BodyError::Trailing(rest.len()));
     }
@@ -194,6 +212,7 @@ pub(crate) fn clock_letter(clock: DueClock) -> i8 {
 
 #[cfg(test)]
 mod tests {
+    use countwheel_durable::Answer;
     use countwheel_durable::store::conformance::varied_records;
 
     use super::*;
@@ -216,28 +235,49 @@ mod tests {
         }
     }
 
+    /// A record without an answer has the bytes that it had before there were answers.
+    #[test]
+    fn the_answers_of_attempts_stand_behind_what_the_version_before_has() {
+        let mut record = varied_records().swap_remove(1);
+        let without = encode(&record).unwrap();
+        record.attempts[0].ended.as_mut().unwrap().answer = Answer::new("busy");
+        let with = encode(&record).unwrap();
+        assert_eq!((without[0], with[0]), (VERSION_2, VERSION));
+        assert_eq!(
+            with[SUMMED..],
+            [&without[SUMMED..], &[1, 0, 4], b"busy"].concat()
+        );
+        assert_eq!(decode(columns(&record), &with).unwrap(), record);
+    }
+
     #[test]
     fn bytes_that_nobody_wrote_are_refused() {
-        let record = varied_records().swap_remove(1);
-        let body = encode(&record).unwrap();
+        let mut record = varied_records().swap_remove(1);
+        bytes_of_nobody_are_refused(&record);
+        record.attempts[0].ended.as_mut().unwrap().answer = Answer::new("busy");
+        bytes_of_nobody_are_refused(&record);
+    }
+
+    fn bytes_of_nobody_are_refused(record: &Record) {
+        let body = encode(record).unwrap();
         for len in 0..body.len() {
-            assert!(decode(columns(&record), &body[..len]).is_err());
+            assert!(decode(columns(record), &body[..len]).is_err());
         }
         for at in 0..body.len() {
             for value in 0..=u8::MAX {
                 let mut changed = body.clone();
                 changed[at] = value;
-                let read = decode(columns(&record), &changed);
+                let read = decode(columns(record), &changed);
                 assert_eq!(read.is_ok(), changed == body, "{at} {value}");
             }
         }
         let mut longer = body.clone();
         longer.push(0);
-        assert!(decode(columns(&record), &longer).is_err());
+        assert!(decode(columns(record), &longer).is_err());
         let mut later = body.clone();
-        later[0] += 1;
-        let refused = decode(columns(&record), &later);
-        assert!(matches!(refused, Err(BodyError::LaterVersion(3))));
+        later[0] = VERSION + 1;
+        let refused = decode(columns(record), &later);
+        assert!(matches!(refused, Err(BodyError::LaterVersion(4))));
         let changes: [fn(&mut Columns); 5] = [
             |columns| columns.name = TimerName::new("other", "key").unwrap(),
             |columns| columns.revision.0 += 1,
@@ -246,7 +286,7 @@ mod tests {
             |columns| columns.payload.push(0),
         ];
         for change in changes {
-            let mut other = columns(&record);
+            let mut other = columns(record);
             change(&mut other);
             assert!(decode(other, &body).is_err());
         }

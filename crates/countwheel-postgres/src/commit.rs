@@ -103,7 +103,7 @@ impl<'a> Turn<'a> {
         }
         turn.names.sort_unstable_by_key(|named| named.hash);
         let whole = turn.names.iter().filter(|named| !named.narrow);
-        let payloads = whole.filter_map(|named| Some(named.record?.payload.len()));
+        let payloads = whole.filter_map(|named| Some(named.record?.content_bytes()));
         turn.bytes = payloads.sum();
         turn
     }

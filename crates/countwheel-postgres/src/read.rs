@@ -110,8 +110,8 @@ pub(crate) fn get_many(
         let is_cut = rows.len() < names.len();
         for (row, name) in rows.into_iter().zip(names) {
             let record = row.map(|row| record(row, &name)).transpose()?;
-            let payload = record.as_ref().map_or(0, |record| record.payload.len());
-            left = left.saturating_sub(payload);
+            let content = record.as_ref().map_or(0, Record::content_bytes);
+            left = left.saturating_sub(content);
             found.add(name, record);
         }
         if is_cut || left == 0 {

@@ -303,6 +303,22 @@ impl Client {
             .await
     }
 
+    /// Sends a timer again that is done, dead, or pending after failures: to its target, or to another one.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn resend(
+        &self,
+        queue: &str,
+        key: &str,
+        target: Option<&NewTarget>,
+        precondition: Precondition,
+    ) -> Result<Answer<TimerSet>, ClientError> {
+        let path = timer_path(queue, key, ":resend");
+        let body = target.map(|target| json!({ "target": target.to_json() }));
+        self.send(Method::POST, &path, body, precondition).await
+    }
+
     /// Drains a queue, or all of them (`None`). With [`DrainMode::Remove`] up to 1,000 timers are handed
     /// back: ask again until nothing is left.
     ///
@@ -522,6 +538,44 @@ pub enum TimerBody {
     Bytes(Vec<u8>),
 }
 
+/// Where a timer is sent again, in place of its own target.
+#[derive(Clone, Debug)]
+pub struct NewTarget {
+    /// `http` or `https`.
+    pub url: String,
+    /// By which method.
+    pub method: Method,
+    /// Sent with each delivery.
+    pub headers: BTreeMap<String, String>,
+    /// The deadline of one attempt, the server's default if `None`.
+    pub timeout: Option<Duration>,
+}
+
+impl NewTarget {
+    fn to_json(&self) -> Value {
+        target_json(&self.url, &self.method, &self.headers, self.timeout)
+    }
+}
+
+fn target_json(
+    url: &str,
+    method: &Method,
+    headers: &BTreeMap<String, String>,
+    timeout: Option<Duration>,
+) -> Value {
+    let mut target = json!({ "url": url });
+    if method != Method::POST {
+        target["method"] = json!(method.as_str());
+    }
+    if !headers.is_empty() {
+        target["headers"] = json!(headers);
+    }
+    if let Some(timeout) = timeout {
+        target["timeout"] = millis(timeout).into();
+    }
+    target
+}
+
 /// What a set asks for.
 #[derive(Clone, Debug)]
 pub struct NewTimer {
@@ -548,16 +602,7 @@ pub struct NewTimer {
 
 impl NewTimer {
     fn to_json(&self) -> String {
-        let mut target = json!({ "url": self.url });
-        if self.method != Method::POST {
-            target["method"] = json!(self.method.as_str());
-        }
-        if !self.headers.is_empty() {
-            target["headers"] = json!(self.headers);
-        }
-        if let Some(timeout) = self.timeout {
-            target["timeout"] = millis(timeout).into();
-        }
+        let target = target_json(&self.url, &self.method, &self.headers, self.timeout);
         let mut timer = json!({ "target": target });
         put_schedule(&mut timer, self.due, self.options.recurrence.as_deref());
         if let Some(missed) = recurrence::show_missed(self.options.missed) {
@@ -769,6 +814,44 @@ pub struct TimerAttempt {
     /// What the receiver said, such as `503`.
     #[serde(default)]
     pub detail: Option<String>,
+    /// What the service kept of the receiver's answer.
+    #[serde(default)]
+    pub answer: Option<TimerAnswer>,
+}
+
+/// What the service kept of the answer to an attempt.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct TimerAnswer {
+    /// The status.
+    pub status: u16,
+    /// The beginning of the body, if that is a text.
+    #[serde(default)]
+    pub body: Option<String>,
+    /// The beginning of the body in base64, if that is no text.
+    #[serde(default)]
+    pub body_base64: Option<String>,
+    /// How many bytes of the body the service read.
+    pub body_bytes: u64,
+    /// Whether the body has more than is here, or than was read.
+    pub truncated: bool,
+    /// How long the phases took.
+    pub times_us: TimerPhases,
+}
+
+/// How long the phases of an attempt took, in microseconds; `None` for one that was not needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+pub struct TimerPhases {
+    /// The look-up of the name.
+    #[serde(default)]
+    pub resolve: Option<u64>,
+    /// The connection.
+    #[serde(default)]
+    pub connect: Option<u64>,
+    /// The handshake of TLS.
+    #[serde(default)]
+    pub tls: Option<u64>,
+    /// From the head of the request to the head of the answer.
+    pub first_byte: u64,
 }
 
 /// An attempt that would come.

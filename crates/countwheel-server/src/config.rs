@@ -20,6 +20,7 @@ use countwheel_time::{Clock, SystemClock};
 use ipnet::IpNet;
 use tracing_subscriber::filter::LevelFilter;
 
+pub use crate::answered::KeepAnswers;
 use crate::api::{BODY_BYTES, Token};
 use crate::callers::Proxies;
 use crate::cli;
@@ -57,6 +58,9 @@ pub struct Dev {
     /// with the program; may be given more than once
     #[arg(long, value_name = "FILE")]
     pub ca_file: Vec<PathBuf>,
+    /// What is kept of the answers of targets, of the last 4 attempts of each timer
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    pub keep_answers: KeepAnswers,
     /// What callers may take
     #[command(flatten)]
     pub front: Front,
@@ -122,6 +126,9 @@ pub struct Serve {
     /// with the program; may be given more than once
     #[arg(long, value_name = "FILE")]
     pub ca_file: Vec<PathBuf>,
+    /// What is kept of the answers of targets, of the last 4 attempts of each timer
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    pub keep_answers: KeepAnswers,
     /// What callers may take
     #[command(flatten)]
     pub front: Front,

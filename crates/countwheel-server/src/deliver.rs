@@ -10,13 +10,14 @@ use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
 use countwheel_time::{Clock, Instant, Timestamp};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
 use tokio::runtime::Handle;
 
+use crate::answered::{Answered, KeepAnswers, Times};
 use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
@@ -50,6 +51,7 @@ struct Sender {
     targets: Targets,
     clock: Arc<dyn Clock>,
     failures: Arc<Failures>,
+    keep: KeepAnswers,
 }
 
 impl HttpHandler {
@@ -80,8 +82,31 @@ impl HttpHandler {
                 targets,
                 clock,
                 failures: Arc::default(),
+                keep: KeepAnswers::default(),
             },
         }
+    }
+
+    /// The same, with another rule of what is kept of answers than [`KeepAnswers::On`].
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use countwheel_server::config::KeepAnswers;
+    /// use countwheel_server::deliver::HttpHandler;
+    /// use countwheel_server::guard::Targets;
+    /// use countwheel_time::SystemClock;
+    ///
+    /// let runtime = tokio::runtime::Runtime::new()?;
+    /// let clock = Arc::new(SystemClock::new());
+    /// let handler = HttpHandler::new(runtime.handle().clone(), Targets::public(), clock);
+    /// let handler = handler.keeping(KeepAnswers::Redacted);
+    /// # drop(handler);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn keeping(mut self, answers: KeepAnswers) -> Self {
+        self.sender.keep = answers;
+        self
     }
 
     /// How long the phases took of connections that were made.
@@ -189,15 +214,20 @@ impl Sender {
             .map_err(|refused| describe(&refused))?;
         match tokio::time::timeout_at(ends, self.exchange(&url, request, delivery)).await {
             Ok(answered) => {
-                let (outcome, body, connection) = answered?;
-                // The status has decided. The rest is read so that the connection can be used
-                // again, for as long as the attempt may take.
-                let rest = Limited::new(body, ANSWER_MAX_BYTES).collect();
-                let rest = tokio::time::timeout_at(ends, rest).await;
-                if rest.is_ok_and(|rest| rest.is_ok()) {
+                let (outcome, mut answered, body, connection) = answered?;
+                // The status has decided. The rest is read so that the beginning can be kept and the
+                // connection be used again, for as long as the attempt may take.
+                let rest = tokio::time::timeout_at(ends, read(body, &mut answered)).await;
+                answered.is_whole = rest == Ok(true);
+                if answered.is_whole {
                     self.pool.keep(connection);
                 }
-                Ok(outcome)
+                Ok(match self.keep {
+                    KeepAnswers::On | KeepAnswers::Redacted => {
+                        outcome.with_answer(answered.encode())
+                    }
+                    KeepAnswers::Off => outcome,
+                })
             }
             Err(_) => Ok(failed(format!(
                 "timed out after {}",
@@ -212,8 +242,8 @@ impl Sender {
         url: &Uri,
         mut request: Request<Full<Bytes>>,
         delivery: &mut Delivery,
-    ) -> Result<(Outcome, Incoming, Connection), NoAnswer> {
-        let (answer, connection) = loop {
+    ) -> Result<(Outcome, Answered, Incoming, Connection), NoAnswer> {
+        let (answer, connection, sent) = loop {
             let connection = self.pool.take(url).await;
             let mut connection = connection.map_err(|error| describe(&*error))?;
             // The lease of this node may have ended since: nothing leaves unless it goes on. Of that the
@@ -225,18 +255,30 @@ impl Sender {
             delivery.target = target;
             // Receivers compare this time with their own clock, so it is one by the wall clock.
             let wall = self.clock.timestamp().saturating_since(Timestamp::EPOCH);
-            let late = delivery.sends(self.clock.now());
+            let sent = self.clock.now();
+            let late = delivery.sends(sent);
             let headers = request.headers_mut();
             headers.insert("webhook-timestamp", wall.as_secs().into());
             let late_us = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
             headers.insert("timer-late-us", late_us.into());
             match connection.send(request).await {
-                Ok(Sent::Answered(answer)) => break (answer, connection),
+                Ok(Sent::Answered(answer)) => break (answer, connection, sent),
                 Ok(Sent::Closed(unsent)) => request = unsent,
                 Err(error) => return Err(describe(&error)),
             }
         };
+        let times = Times {
+            first_byte: self.clock.now().saturating_since(sent),
+            ..connection.times()
+        };
         let (head, body) = answer.into_parts();
+        let answered = Answered {
+            status: head.status.as_u16(),
+            body: (self.keep == KeepAnswers::On).then(Vec::new),
+            body_bytes: 0,
+            is_whole: false,
+            times,
+        };
         let verdict = match head.status {
             status if status.is_success() => Verdict::Done,
             StatusCode::GONE => Verdict::Stopped,
@@ -249,8 +291,24 @@ impl Sender {
             _ => Verdict::Failed { retry_after: None },
         };
         let detail = head.status.as_str().to_owned();
-        Ok((Outcome::new(verdict, detail), body, connection))
+        let outcome = Outcome::new(verdict, detail);
+        Ok((outcome, answered, body, connection))
     }
+}
+
+/// Reads the body of an answer, as far as it is read. Whether that is all of it.
+async fn read(mut body: Incoming, answered: &mut Answered) -> bool {
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else {
+            return false;
+        };
+        if let Some(bytes) = frame.data_ref()
+            && !answered.take(bytes, ANSWER_MAX_BYTES)
+        {
+            return false;
+        }
+    }
+    true
 }
 
 fn failed(detail: String) -> Outcome {

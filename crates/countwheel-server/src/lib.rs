@@ -4,6 +4,7 @@
 //! `countwheel-durable`.
 
 mod accept;
+mod answered;
 pub mod api;
 mod bodies;
 pub mod callers;

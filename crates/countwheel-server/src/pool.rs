@@ -23,6 +23,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
@@ -30,6 +31,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tower_service::Service;
 
+use crate::answered::Times;
 use crate::guard::port_of_url;
 use crate::resolver::Resolver;
 
@@ -75,6 +77,8 @@ pub(crate) struct Connection {
     target: Target,
     /// It has carried a request before, so its other end may be about to close it.
     is_reused: bool,
+    /// How long it took to make it; nothing of one that is reused.
+    times: Times,
 }
 
 /// What came of sending a request.
@@ -138,8 +142,13 @@ impl Pool {
 
     /// Connects to that port. If no connection is kept, the addresses of a target are tried one after the other, so
     /// that each attempt that runs has one file open.
-    fn connector(&self, port: u16) -> HttpConnector<Resolver> {
-        let mut connector = HttpConnector::new_with_resolver(self.resolver.towards(port));
+    fn connector(&self, port: u16, marks: &Arc<Marks>) -> HttpConnector<TimedResolver> {
+        let resolver = TimedResolver {
+            resolver: self.resolver.towards(port),
+            clock: Arc::clone(&self.clock),
+            marks: Arc::clone(marks),
+        };
+        let mut connector = HttpConnector::new_with_resolver(resolver);
         connector.enforce_http(false);
         connector.set_nodelay(true);
         if self.idle.most == 0 {
@@ -159,25 +168,28 @@ impl Pool {
                 left,
                 target,
                 is_reused: true,
+                times: Times::default(),
             });
         }
-        let connected = Arc::new(OnceLock::new());
+        let marks = Arc::<Marks>::default();
         let timed = Timed {
-            connector: self.connector(port_of_url(url)),
+            connector: self.connector(port_of_url(url), &marks),
             clock: Arc::clone(&self.clock),
-            connected: Arc::clone(&connected),
+            marks: Arc::clone(&marks),
         };
+        let has_tls = target.0 == Scheme::HTTPS;
         let began = self.clock.now();
         let mut connector = HttpsConnector::from((timed, Arc::clone(&self.tls)));
         let phases = Measured {
             phases: &self.phases,
             clock: &*self.clock,
             began,
-            connected: &connected,
-            has_tls: target.0 == Scheme::HTTPS,
+            connected: &marks.connected,
+            has_tls,
         };
         let stream = connector.call(url.clone()).await;
         drop(phases);
+        let times = marks.times(began, has_tls.then(|| self.clock.now()));
         let left = Arc::new(AtomicUsize::new(READ_MAX_BYTES));
         let stream = Metered {
             stream: TokioIo::new(stream?),
@@ -194,6 +206,7 @@ impl Pool {
             left,
             target,
             is_reused: false,
+            times,
         })
     }
 
@@ -209,6 +222,11 @@ impl Pool {
 }
 
 impl Connection {
+    /// How long it took to make it, as far as it was made for the next request.
+    pub(crate) fn times(&self) -> Times {
+        self.times
+    }
+
     /// Sends a request whose URL is of this connection's host.
     pub(crate) async fn send(
         &mut self,
@@ -370,17 +388,71 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     }
 }
 
+/// When the phases of a connection came to their ends.
+#[derive(Default)]
+struct Marks {
+    resolved: OnceLock<countwheel_time::Instant>,
+    connected: OnceLock<countwheel_time::Instant>,
+}
+
+impl Marks {
+    /// How long each took of a connection that was begun at a time, and over whose handshake of TLS it was
+    /// at another.
+    fn times(
+        &self,
+        began: countwheel_time::Instant,
+        secured: Option<countwheel_time::Instant>,
+    ) -> Times {
+        let (resolved, connected) = (self.resolved.get().copied(), self.connected.get().copied());
+        let since = |from| move |to: countwheel_time::Instant| to.saturating_since(from);
+        Times {
+            resolve: resolved.map(since(began)),
+            connect: connected.map(since(resolved.unwrap_or(began))),
+            tls: connected.and_then(|connected| secured.map(since(connected))),
+            first_byte: Duration::ZERO,
+        }
+    }
+}
+
+/// A resolver that notes when it has found the addresses of a name.
+#[derive(Clone)]
+struct TimedResolver {
+    resolver: Resolver,
+    clock: Arc<dyn Clock>,
+    marks: Arc<Marks>,
+}
+
+impl Service<Name> for TimedResolver {
+    type Response = <Resolver as Service<Name>>::Response;
+    type Error = <Resolver as Service<Name>>::Error;
+    type Future = <Resolver as Service<Name>>::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.resolver.poll_ready(context)
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let resolving = self.resolver.call(name);
+        let (clock, marks) = (Arc::clone(&self.clock), Arc::clone(&self.marks));
+        Box::pin(async move {
+            let addresses = resolving.await?;
+            marks.resolved.get_or_init(|| clock.now());
+            Ok(addresses)
+        })
+    }
+}
+
 /// A connector that notes when it has connected.
 #[derive(Clone)]
 struct Timed {
-    connector: HttpConnector<Resolver>,
+    connector: HttpConnector<TimedResolver>,
     clock: Arc<dyn Clock>,
-    connected: Arc<OnceLock<countwheel_time::Instant>>,
+    marks: Arc<Marks>,
 }
 
 impl Service<Uri> for Timed {
-    type Response = <HttpConnector<Resolver> as Service<Uri>>::Response;
-    type Error = <HttpConnector<Resolver> as Service<Uri>>::Error;
+    type Response = <HttpConnector<TimedResolver> as Service<Uri>>::Response;
+    type Error = <HttpConnector<TimedResolver> as Service<Uri>>::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -389,10 +461,10 @@ impl Service<Uri> for Timed {
 
     fn call(&mut self, url: Uri) -> Self::Future {
         let connecting = self.connector.call(url);
-        let (clock, connected) = (Arc::clone(&self.clock), Arc::clone(&self.connected));
+        let (clock, marks) = (Arc::clone(&self.clock), Arc::clone(&self.marks));
         Box::pin(async move {
             let stream = connecting.await?;
-            connected.get_or_init(|| clock.now());
+            marks.connected.get_or_init(|| clock.now());
             Ok(stream)
         })
     }
@@ -491,6 +563,7 @@ mod tests {
                 left,
                 target: target(0),
                 is_reused,
+                times: Times::default(),
             };
             let mut request = Request::new(Full::new(Bytes::from_static(b"7")));
             *request.uri_mut() = PathAndQuery::from_static("/").into();

@@ -33,7 +33,7 @@ use crate::cluster::Cluster;
 use crate::cluster::certificate::Certificate;
 use crate::cluster::joined::{self, Joining, Map, Way};
 use crate::config::TOKEN_BITS;
-use crate::config::{Dev, Front, NodeUse, Serve, StoreUrl};
+use crate::config::{Dev, Front, KeepAnswers, NodeUse, Serve, StoreUrl};
 use crate::deliver::HttpHandler;
 use crate::descriptors::{self, Budget, TooLow};
 use crate::guard::Targets;
@@ -269,6 +269,7 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
         token,
         targets: args.targets(),
         ca_files: args.ca_file.clone(),
+        keep_answers: args.keep_answers,
         front: args.front.clone(),
         limits: args.limits(random()?),
         grace: args.shutdown_grace,
@@ -305,6 +306,7 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
         token,
         targets: args.targets(),
         ca_files: args.ca_file.clone(),
+        keep_answers: args.keep_answers,
         front: args.front.clone(),
         limits: Config {
             seed: random()?,
@@ -564,6 +566,8 @@ struct Service {
     targets: Targets,
     /// Authorities that deliveries trust beside those of everybody.
     ca_files: Vec<PathBuf>,
+    /// What is kept of the answers of targets.
+    keep_answers: KeepAnswers,
     front: Front,
     limits: Config,
     grace: Duration,
@@ -628,7 +632,8 @@ impl Service {
             budget.lookups,
             budget.kept(),
             authorities,
-        );
+        )
+        .keeping(self.keep_answers);
         let phases = handler.phases();
         let limits = Config {
             max_in_flight: budget.attempts,

@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use countwheel_durable::store::Fence;
 use countwheel_durable::{
-    Attempt, BatchError, Config, DrainMode, Drains, Due, DueClock, Jitter, Missed, Moved,
-    Precondition, QueueName, Record, Request, Response, RetryPolicy, Revision, Set, Shift, State,
-    StateKind, TimerError, TimerId, TimerName, Verdict, Was,
+    Answer, Attempt, AttemptResult, BatchError, Config, DrainMode, Drains, Due, DueClock, Jitter,
+    Missed, Moved, Precondition, QueueName, Record, Request, Response, RetryPolicy, Revision, Set,
+    Shift, State, StateKind, TimerError, TimerId, TimerName, Verdict, Was,
 };
 use countwheel_time::Timestamp;
 
@@ -916,6 +916,19 @@ impl Model {
                 record.attempts,
                 record.attempt
             );
+            let ended = record.attempts.iter().rev().filter(|it| it.ended.is_some());
+            for (nth, attempt) in ended.enumerate() {
+                let end = attempt.ended.as_ref();
+                let answered = end.filter(|end| end.result != AttemptResult::Interrupted);
+                let expected = answered.filter(|_| nth < Answer::KEPT);
+                let expected =
+                    expected.and_then(|_| Answer::new(answer_to(record.id, attempt.number)));
+                ensure!(
+                    end.is_some_and(|end| end.answer == expected),
+                    "{name}: attempt {} has an answer that it did not get, or lost its own",
+                    attempt.number
+                );
+            }
             ensure!(
                 record.failures == timer.failures,
                 "{name}: {} failures, expected {}",
@@ -1267,6 +1280,17 @@ enum Expected {
         due: (Timestamp, Timestamp),
     },
     Was(Was),
+}
+
+/// What the receiver of an attempt answers: three in four have something to say, of up to 80 bytes.
+pub(crate) fn answer_to(id: TimerId, number: u32) -> Vec<u8> {
+    let draw = id
+        .set
+        .0
+        .wrapping_mul(31)
+        .wrapping_add(u64::from(number) * 7);
+    let length = usize::try_from(draw % 4 * (draw % 27)).unwrap_or(0);
+    vec![draw.to_le_bytes()[0]; length]
 }
 
 fn within(at: Timestamp, (low, high): (Timestamp, Timestamp)) -> bool {

@@ -30,7 +30,7 @@ use self::places::Places;
 pub use self::shrinking::{Part, Shrunk, shrink};
 use crate::failure::{Failure as Failed, Log, panic_text};
 use crate::machine::{Kind, Machine};
-use crate::model::{Model, Now};
+use crate::model::{Model, Now, answer_to};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::stores::Answers;
@@ -1517,7 +1517,7 @@ impl Happening {
                 revision: attempt.revision,
                 outcome: Outcome {
                     started: took(attempt).map(|took| attempt.started + took),
-                    ..Outcome::new(*verdict, "")
+                    ..Outcome::new(*verdict, "").with_answer(answer_to(attempt.id, attempt.number))
                 },
             },
         }

@@ -93,6 +93,7 @@ impl Maker {
                 at,
                 result: AttemptResult::Failed,
                 detail: "503".to_owned(),
+                answer: None,
             }),
         };
         let attempts = vec![attempt; self.index(3)];

@@ -4,7 +4,8 @@
 //! of the clocks. The manifest of `format-2-manifest-3` names a commit. The tables of
 //! `format-2-table-3` say in which state is what wakes, and its log has the counts in pieces. The
 //! attempts of `format-2-record-3` say for how long they were held. `format-3` has queues of a
-//! namespace and settings. `format-3-record-4`, with linear schedules and every preset, was made by
+//! namespace and settings. `format-3-record-4` has linear schedules and every preset.
+//! `format-3-record-5`, with answers of attempts, was made by
 //! `cargo test -p countwheel-disk --features simulated --test it -- --ignored make_the_newest`, which
 //! is for when a format is new: what is there is never made anew. Beside them are listings, in the
 //! words of the program that made each format first.
@@ -21,18 +22,20 @@ use std::time::Duration;
 use countwheel_disk::{DiskOptions, DiskStore, LogStore, SystemFiles, TableStore};
 use countwheel_durable::store::{
     Before, Change, ClockNote, DiskError, DueScan, Filter, MemoryStore, Shard, Store, StoreError,
+    stored_answers,
 };
 use countwheel_durable::{
-    AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock, Jitter,
-    Key, Missed, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision,
-    Schedule, Setting, SettingName, SettingValue, SettingsVersion, State, TimerId, TimerName, Zone,
+    Answer, AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, Delays, DueClock,
+    Jitter, Key, Missed, Overlap, Preset, QueueName, Record, Recurrence, Recurring, RetryPolicy,
+    Revision, Schedule, Setting, SettingName, SettingValue, SettingsVersion, State, TimerId,
+    TimerName, Zone,
 };
 use countwheel_time::{BootId, Instant, Timestamp};
 
 use crate::support::content::files_of;
 
 /// Those of a log and tables, oldest first.
-const LOGS_AND_TABLES: [&str; 8] = [
+const LOGS_AND_TABLES: [&str; 9] = [
     "format-2",
     "format-2-log-5",
     "format-2-log-6",
@@ -41,6 +44,7 @@ const LOGS_AND_TABLES: [&str; 8] = [
     "format-2-record-3",
     "format-3",
     "format-3-record-4",
+    "format-3-record-5",
 ];
 const STORE: u64 = 0x0123_4567_89ab_cdef;
 
@@ -72,11 +76,24 @@ impl fmt::Debug for Attempts<'_> {
                     .field("number", &attempt.number)
                     .field("due", &attempt.due)
                     .field("started", &attempt.started)
-                    .field("ended", &attempt.ended)
+                    .field("ended", &attempt.ended.as_ref().map(Ended))
                     .finish()
             }));
         }
         list.finish()
+    }
+}
+
+/// What every version has had of the end of an attempt.
+struct Ended<'a>(&'a AttemptEnd);
+
+impl fmt::Debug for Ended<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttemptEnd")
+            .field("at", &self.0.at)
+            .field("result", &self.0.result)
+            .field("detail", &self.0.detail)
+            .finish()
     }
 }
 
@@ -139,6 +156,10 @@ fn long_line(record: &Record) -> String {
     write!(line, " clock={clock:?} missed={missed:?}").unwrap();
     if let Some(recurring) = &record.recurring {
         write!(line, " {recurring:?}").unwrap();
+    }
+    for (place, answer) in stored_answers::of(&record.attempts) {
+        let bytes = String::from_utf8_lossy(answer.as_bytes());
+        write!(line, " answer {place}={bytes:?}").unwrap();
     }
     let held: Vec<_> = record.attempts.iter().map(|attempt| attempt.held).collect();
     if held.iter().any(|held| !held.is_zero()) {
@@ -257,6 +278,7 @@ fn listed(name: &str) -> String {
         "format-2-record-3" => "format-2-record-3.txt",
         "format-3" => "format-3.txt",
         "format-3-record-4" => "format-3-record-4.txt",
+        "format-3-record-5" => "format-3-record-5.txt",
         _ => "format-2.txt",
     })
 }
@@ -423,7 +445,7 @@ fn a_manifest_of_version_3_needs_the_commit_that_it_names() {
 #[test]
 fn an_older_log_is_carried_on_in_a_segment_of_this_version() {
     let version = |path: &Path| fs::read(newest_segment(path)).unwrap()[8];
-    for (name, old) in LOGS_AND_TABLES.into_iter().zip([4, 5, 6, 6, 7, 7, 8, 8]) {
+    for (name, old) in LOGS_AND_TABLES.into_iter().zip([4, 5, 6, 6, 7, 7, 8, 8, 8]) {
         let directory = copy(name);
         assert_eq!(version(directory.path()), old, "{name}");
         let expected = listed(name);
@@ -469,6 +491,9 @@ fn made(number: u64) -> Record {
             at: at(number + 101),
             result,
             detail,
+            answer: Answer::new(
+                format!("answer {number}").repeat(usize::from(number % 5 == 2) * 4),
+            ),
         })
     };
     let one = |nth, ended| AttemptRecord {

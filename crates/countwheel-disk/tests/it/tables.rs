@@ -113,6 +113,7 @@ impl Maker {
                         at,
                         result: AttemptResult::Failed,
                         detail: "503".to_owned(),
+                        answer: None,
                     }),
                 })
                 .collect(),

@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::draft::{Draft, Replaced};
 use crate::planted::planted;
 use crate::store::DueEntry;
-use crate::{BatchError, DueClock, QueueName, Request, Response, TimerError, Wake};
+use crate::{BatchError, DueClock, QueueName, Record, Request, Response, TimerError, Wake};
 
 /// A change of the window that waits for the rest of its batch.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Scheduler {
         let found = match request.name().map(|name| draft.replaced(name)) {
             None => 0,
             Some(found) => match found? {
-                Replaced::Record(record) => record.map_or(0, |record| record.payload.len()),
+                Replaced::Record(record) => record.map_or(0, Record::content_bytes),
                 Replaced::Unreadable => 0,
             },
         };

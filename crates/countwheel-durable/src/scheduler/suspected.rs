@@ -81,7 +81,13 @@ impl Scheduler {
                 continue;
             };
             let detail = "the service stopped during the attempt".to_owned();
-            end_attempt(&mut record, now.wall, AttemptResult::Interrupted, detail);
+            end_attempt(
+                &mut record,
+                now.wall,
+                AttemptResult::Interrupted,
+                detail,
+                None,
+            );
             record.state = State::Pending;
             // It has been tried, and does not become a suspect by this.
             record.interruptions = if planted!(HandOverCounts) {

@@ -36,10 +36,10 @@ use super::{
     Position, QueueCounts, Shard, Store, StoreError, Summary,
 };
 use crate::{
-    AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, DueClock, Jitter, Missed,
-    Namespace, Overlap, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision, Schedule,
-    Setting, SettingName, Settings, SettingsVersion, Shards, State, StateKind, TimerId, TimerName,
-    Wake, Zone,
+    Answer, AttemptEnd, AttemptRecord, AttemptResult, CronExpression, DeadReason, DueClock, Jitter,
+    Missed, Namespace, Overlap, QueueName, Record, Recurrence, Recurring, RetryPolicy, Revision,
+    Schedule, Setting, SettingName, Settings, SettingsVersion, Shards, State, StateKind, TimerId,
+    TimerName, Wake, Zone,
 };
 use countwheel_time::Random;
 
@@ -74,6 +74,10 @@ pub const PROPERTIES: &[Property] = &[
     Property {
         sentence: "A record is read back as it was put, also after reopening.",
         check: a_record_is_read_back_as_it_was_put,
+    },
+    Property {
+        sentence: "The answers of attempts survive, and go with the next put that has none.",
+        check: the_answers_of_attempts_survive,
     },
     Property {
         sentence: "The last change of a name in a batch wins.",
@@ -212,6 +216,26 @@ fn a_record_is_read_back_as_it_was_put(tested: &mut dyn Reopen) {
         assert_eq!(get(tested.store(), &name("all", "absent")), None);
         assert_eq!(get(tested.store(), &name("absent", "0")), None);
         tested.reopen();
+    }
+}
+
+fn the_answers_of_attempts_survive(tested: &mut dyn Reopen) {
+    let lease = own(tested.store()).lease;
+    let mut record = varied_records().swap_remove(11);
+    assert!(
+        record.content_bytes() > record.payload.len(),
+        "it has answers"
+    );
+    // Attempts come and go, with an answer and without one, and so do all of them.
+    for bytes in [Answer::MAX_BYTES, 0, 1, 300, 0] {
+        record.revision.0 += 1;
+        answer_the_last(&mut record.attempts, bytes);
+        commit(tested.store(), lease, &[put(&record)]);
+        for _ in 0..2 {
+            let read = get(tested.store(), &record.name);
+            assert_eq!(read.as_ref(), Some(&record), "{bytes} bytes");
+            tested.reopen();
+        }
     }
 }
 
@@ -1573,13 +1597,26 @@ pub fn varied_records() -> Vec<Record> {
                     at: micros(u64::MAX),
                     result,
                     detail: "\u{2717}".repeat(66),
+                    answer: None,
                 }),
             });
             record.attempts = attempts.cycle().take(bounded(number % 33)).collect();
+            if number % 4 == 3 {
+                let bytes = [1, 100, Answer::MAX_BYTES][bounded(number / 4 % 3)];
+                answer_the_last(&mut record.attempts, bytes);
+            }
             records.push(record);
         }
     }
     records
+}
+
+/// Gives the last attempts answers of so many bytes, as many as the engine keeps.
+fn answer_the_last(attempts: &mut [AttemptRecord], bytes: usize) {
+    let ends = attempts.iter_mut().rev().take(Answer::KEPT);
+    for (number, end) in (0..).zip(ends.filter_map(|attempt| attempt.ended.as_mut())) {
+        end.answer = Answer::new(vec![number; bytes]);
+    }
 }
 
 /// Every variant of a schedule, and none.

@@ -177,8 +177,8 @@ impl Store for MemoryStore {
             && let Some(name) = names.next()
         {
             let record = content.and_then(|content| content.timers.get(&name));
-            let payload = record.map_or(0, |record| record.payload.len());
-            left = left.and_then(|left| left.checked_sub(payload));
+            let bytes = record.map_or(0, Record::content_bytes);
+            left = left.and_then(|left| left.checked_sub(bytes));
             found.add(name, record.cloned());
         }
         Ok(found)

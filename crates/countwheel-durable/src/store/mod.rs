@@ -10,6 +10,7 @@ pub mod conformance;
 mod disk_error;
 mod memory;
 pub mod page;
+pub mod stored_answers;
 pub mod stored_policy;
 
 use std::cmp::Reverse;

@@ -186,7 +186,7 @@ impl PageBuilder {
             return Ok(false);
         }
         let record = read()?;
-        self.bytes += record.payload.len();
+        self.bytes += record.content_bytes();
         self.last = Some(position(&record));
         self.page.records.push(record);
         Ok(true)

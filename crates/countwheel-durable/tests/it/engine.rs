@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use countwheel_durable::store::{MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
-    Attempt, AttemptResult, Config, DeadReason, Due, Effect, Engine, Event, Missed, Moved, Outcome,
-    Precondition, Record, Request, Response, RetryPolicy, Revision, Set, SetOptions, Shift, State,
-    StateKind, Ticket, TimerError, TimerName, Verdict, Was,
+    Answer, Attempt, AttemptResult, Config, DeadReason, Due, Effect, Engine, Event, Missed, Moved,
+    Outcome, Precondition, Record, Request, Response, RetryPolicy, Revision, Set, SetOptions,
+    Shift, State, StateKind, Ticket, TimerError, TimerName, Verdict, Was,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -106,8 +106,11 @@ impl Bench {
     }
 
     fn finish(&mut self, verdict: Verdict) -> Attempt {
+        self.end(Outcome::new(verdict, "said the test"))
+    }
+
+    fn end(&mut self, outcome: Outcome) -> Attempt {
         let attempt = self.started.pop_front().expect("an attempt runs");
-        let outcome = Outcome::new(verdict, "said the test");
         self.turn(vec![Event::Outcome {
             revision: attempt.revision,
             outcome,
@@ -390,6 +393,48 @@ fn failures_follow_the_schedule_and_then_the_timer_is_dead() {
     assert_eq!(bench.wait(1).len(), 1);
     bench.finish(Verdict::Done);
     assert_eq!(bench.record("a").state.kind(), StateKind::Done);
+}
+
+#[test]
+fn the_answers_of_the_last_attempts_are_kept() {
+    let mut bench = Bench::new();
+    let policy = RetryPolicy::fixed(Duration::from_secs(1));
+    bench.set_with("a", 1, policy);
+    let answers = |bench: &Bench| -> Vec<_> {
+        let record = bench.record("a");
+        let ends = record.attempts.iter().filter_map(|it| it.ended.as_ref());
+        let answers = ends.map(|end| end.answer.as_ref().map(|it| it.as_bytes().to_vec()));
+        answers.collect()
+    };
+    for number in 1..=3 {
+        bench.wait(1);
+        bench.end(Outcome::failed("503").with_answer([number]));
+    }
+    bench.wait(1);
+    bench.end(Outcome::failed("no answer"));
+    let kept = [Some(vec![1]), Some(vec![2]), Some(vec![3]), None];
+    assert_eq!(answers(&bench), kept);
+    // The fifth takes the place of the first, also in what is kept of it in memory.
+    bench.wait(1);
+    bench.end(Outcome::failed("503").with_answer(vec![5; 2 * Answer::MAX_BYTES]));
+    let longest = Some(vec![5; Answer::MAX_BYTES]);
+    let kept = [None, Some(vec![2]), Some(vec![3]), None, longest];
+    assert_eq!(answers(&bench), kept);
+    // A move leaves them, and another set takes all.
+    let later = Shift::Later(Duration::from_secs(9));
+    let (name, precondition) = (name("a"), Precondition::None);
+    let shift = Request::Move {
+        name,
+        shift: later,
+        precondition,
+    };
+    bench.ask(shift).unwrap();
+    assert_eq!(answers(&bench), kept);
+    bench.set("a", 1);
+    assert!(answers(&bench).is_empty());
+    bench.wait(1);
+    bench.end(Outcome::done().with_answer("all is well"));
+    assert_eq!(answers(&bench), [Some(b"all is well".to_vec())]);
 }
 
 #[test]

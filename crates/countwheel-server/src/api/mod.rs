@@ -383,7 +383,7 @@ pub fn router(app: Arc<App>) -> Router {
         .put(timers::set)
         .patch(timers::shift)
         .delete(timers::remove)
-        .post(timers::fire_or_revive);
+        .post(timers::act);
     let mut router = Router::new()
         .merge(dashboard::routes())
         .route("/healthz", get(operate::healthz))

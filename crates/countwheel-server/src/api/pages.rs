@@ -120,10 +120,10 @@ impl Rest {
                 text.push(b',');
             }
             self.is_begun = true;
-            self.payload_bytes += record.payload.len();
+            self.payload_bytes += record.content_bytes();
             match self.with_bodies {
                 true => serde_json::to_writer(&mut text, &WholeTimer::of(record))?,
-                false => serde_json::to_writer(&mut text, &TimerBody::of(record))?,
+                false => serde_json::to_writer(&mut text, &TimerBody::listed(record))?,
             }
         }
         self.unreadable += page.unreadable;

@@ -151,6 +151,12 @@ impl Problem {
         }
     }
 
+    /// The same with the state of the timer, which forbids the request.
+    pub(crate) fn in_state(mut self, state: StateKind) -> Self {
+        self.state = Some(state);
+        self
+    }
+
     pub(crate) fn malformed(detail: impl Into<String>) -> Self {
         Self::new(Code::Malformed, detail)
     }

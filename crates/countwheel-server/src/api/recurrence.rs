@@ -398,6 +398,7 @@ mod tests {
                     at: at(2),
                     result,
                     detail: String::new(),
+                    answer: None,
                 }),
             }
         });

@@ -33,6 +33,7 @@ const BODY_DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) enum Verb {
     Fire,
     Revive,
+    Resend,
 }
 
 /// What a POST asks of a queue.
@@ -83,10 +84,11 @@ pub(crate) fn timer_and_verb_of(uri: &Uri) -> Result<(TimerName, Verb), Problem>
     let (encoded, verb) = match split {
         Some((encoded, "fire")) => (encoded, Verb::Fire),
         Some((encoded, "revive")) => (encoded, Verb::Revive),
+        Some((encoded, "resend")) => (encoded, Verb::Resend),
         _ => {
             return Err(Problem::new(
                 Code::NotFound,
-                "a timer takes POST with :fire or :revive at the end of its path",
+                "a timer takes POST with :fire, :revive or :resend at the end of its path",
             ));
         }
     };
@@ -514,6 +516,7 @@ mod tests {
         for (tail, key, verb) in [
             ("a:fire", "a", Verb::Fire),
             ("a:revive", "a", Verb::Revive),
+            ("a:resend", "a", Verb::Resend),
             ("a:b:fire", "a:b", Verb::Fire),
             ("a%3Afire:revive", "a:fire", Verb::Revive),
         ] {

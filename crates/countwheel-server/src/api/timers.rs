@@ -1,4 +1,4 @@
-//! The timers of a queue: set, move, remove, get, list, fire, revive.
+//! The timers of a queue: set, move, remove, get, list, fire, revive, resend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,14 @@ use super::pages;
 use super::problem::{Code, Problem};
 use super::recurrence;
 use super::request::{
-    Condition, Honoured, Known, Query, Verb, has_already, json_body, optional_json_body,
+    Condition, Held, Honoured, Known, Query, Verb, has_already, json_body, optional_json_body,
     precondition, queue_of, timer_and_verb_of, timer_of,
 };
 use super::retry::{self, NextAttempt, Standing};
 use super::{App, answer};
+use crate::answered::{Answered, micros};
 use crate::deliver::carries_body;
-use crate::guard::Targets;
+use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
 
@@ -81,15 +82,6 @@ pub(super) async fn set(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    #[derive(Serialize)]
-    struct Answer<'a> {
-        queue: &'a str,
-        key: &'a str,
-        id: String,
-        revision: Revision,
-        due: String,
-        replaced: Option<StateKind>,
-    }
     let name = timer_of(request.uri())?;
     Query::of(request.uri(), &[])?;
     let condition = precondition(request.headers(), Honoured::Both)?;
@@ -108,28 +100,36 @@ pub(super) async fn set(
         precondition,
         options,
     };
-    let durable::Set {
-        id,
-        revision,
-        due,
-        replaced,
-    } = match condition {
+    let set = match condition {
         Condition::Engine(precondition) => app.ask(request(precondition)).await?,
         Condition::Exists => replace(&app, request).await?,
     };
-    let status = match replaced {
+    Ok(was_set(&name, set))
+}
+
+fn was_set(name: &durable::TimerName, set: durable::Set) -> Response {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        queue: &'a str,
+        key: &'a str,
+        id: String,
+        revision: Revision,
+        due: String,
+        replaced: Option<StateKind>,
+    }
+    let status = match set.replaced {
         None => StatusCode::CREATED,
         Some(_) => StatusCode::OK,
     };
     let body = Answer {
         queue: name.queue.as_str(),
         key: name.key.as_str(),
-        id: id.to_string(),
-        revision,
-        due: format_time(due),
-        replaced,
+        id: set.id.to_string(),
+        revision: set.revision,
+        due: format_time(set.due),
+        replaced: set.replaced,
     };
-    Ok(tagged(answer(status, &body), revision))
+    tagged(answer(status, &body), set.revision)
 }
 
 /// Sets a timer if there is one of its name. The engine compares revisions, and a refusal says which
@@ -540,15 +540,21 @@ pub(super) async fn shift(
     moved(&app, StatusCode::OK, request).await
 }
 
-pub(super) async fn fire_or_revive(
+/// Fire, revive or resend.
+pub(super) async fn act(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let (name, verb) = timer_and_verb_of(request.uri())?;
     Query::of(request.uri(), &[])?;
-    precondition(request.headers(), Honoured::Nothing)?;
+    let honoured = match verb {
+        Verb::Fire | Verb::Revive => Honoured::Nothing,
+        Verb::Resend => Honoured::IfMatch,
+    };
+    let condition = precondition(request.headers(), honoured)?;
     let body = optional_json_body(&app, request).await?;
     let request = match (verb, body) {
+        (Verb::Resend, body) => return resend(&app, name, condition, body).await,
         (Verb::Fire, None) => durable::Request::Fire { name },
         (Verb::Fire, Some(body)) => {
             // Nothing can be asked for, but an empty object asks for nothing.
@@ -567,6 +573,102 @@ pub(super) async fn fire_or_revive(
         }
     };
     moved(&app, StatusCode::ACCEPTED, request).await
+}
+
+/// Sets a timer again as it is stored, but for what the caller edits. The set is for the revision that was
+/// read, so it takes the place of nothing that the caller does not know. An attempt leaves the revision as
+/// it is: one that has started meanwhile ends without effect, as with any set.
+async fn resend(
+    app: &App,
+    name: durable::TimerName,
+    condition: Condition,
+    body: Option<Held>,
+) -> Result<Response, Problem> {
+    let edited = match &body {
+        None => None,
+        Some(body) => {
+            let mut object = Field::root(json::parse(body)?).object()?;
+            let target = object.take("target");
+            object.finish()?;
+            match target {
+                Some(field) => Some((read_target(&field, &app.targets)?, field)),
+                None => None,
+            }
+        }
+    };
+    for _ in 0..TRIES {
+        let read = name.clone();
+        let record = app.read(move |timers| timers.get(&read).map_err(Problem::from));
+        let record = record.await?;
+        let record =
+            record.ok_or_else(|| Problem::new(Code::NotFound, "there is no timer of that name"))?;
+        let current = record.revision;
+        if let Condition::Engine(Precondition::Revision(wanted)) = condition
+            && wanted != current
+        {
+            return Err(TimerError::Changed { current }.into());
+        }
+        let job = resent(&record, edited.as_ref(), &app.targets)?;
+        let set = durable::Request::Set {
+            name: name.clone(),
+            due: Due::In(Duration::ZERO),
+            policy: record.policy,
+            payload: job.encode(),
+            precondition: Precondition::Revision(current),
+            options: SetOptions {
+                missed: record.missed,
+                ..SetOptions::default()
+            },
+        };
+        match app.ask(set).await {
+            Err(TimerError::Changed { .. }) => {} // it is read again
+            answer => return Ok(was_set(&name, answer?)),
+        }
+    }
+    let detail = "the timer kept changing meanwhile: try again";
+    Err(Problem::new(Code::Overloaded, detail))
+}
+
+/// The request that a timer is sent again with, if it is one that can be.
+fn resent(
+    record: &Record,
+    edited: Option<&(Target, Field<'_>)>,
+    targets: &Targets,
+) -> Result<Job, Problem> {
+    let state = record.state.kind();
+    let conflict = |detail: &str| Problem::new(Code::Conflict, detail).in_state(state);
+    match state {
+        StateKind::Delivering => return Err(conflict("the timer is delivered now")),
+        StateKind::Pending if record.failures == 0 => {
+            return Err(conflict("no attempt of the timer has failed: fire it"));
+        }
+        StateKind::Pending | StateKind::Done | StateKind::Dead => {}
+    }
+    if record.recurring.is_some() {
+        return Err(conflict("the timer recurs: fire or revive it, or set it"));
+    }
+    let unreadable = "what is stored of the timer is not a request to make: set it";
+    let mut job = Job::decode(&record.payload).map_err(|_| conflict(unreadable))?;
+    let Some((target, field)) = edited else {
+        // It may have been set when the service was started with other options.
+        let uri = crate::deliver::check_url(&job.url).map_err(|_| conflict(unreadable))?;
+        let refused =
+            |refused: RefusedTarget| Problem::new(Code::InvalidTarget, refused.to_string());
+        targets.check(&uri).map_err(refused)?;
+        return Ok(job);
+    };
+    // A timer with a body has a content type, also if the body is the empty text.
+    if job.content_type.is_some() && !carries_body(&target.method) {
+        let method = &target.method;
+        return Err(field.malformed(format!(
+            "a request by {method} has no body, and the timer has one"
+        )));
+    }
+    job.method = target.method.clone();
+    job.url = target.url.clone();
+    job.headers = target.headers.clone();
+    job.timeout = target.timeout.unwrap_or(TIMEOUT_DEFAULT);
+    Ok(job)
 }
 
 pub(super) async fn remove(
@@ -756,6 +858,43 @@ struct AttemptBody {
     result: Option<durable::AttemptResult>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<AnswerBody>,
+}
+
+/// What a target answered.
+#[derive(Serialize)]
+struct AnswerBody {
+    status: u16,
+    /// `None` if there is none, it is no text, or is not shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+    /// If it is no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_base64: Option<String>,
+    body_bytes: u64,
+    truncated: bool,
+    times_us: TimesBody,
+}
+
+#[derive(Serialize)]
+struct TimesBody {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resolve: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connect: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<u64>,
+    first_byte: u64,
+}
+
+/// How much is shown of the answers of targets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    /// All that is kept.
+    Whole,
+    /// What is kept but for their bodies: a page of a list has many timers.
+    WithoutBodies,
 }
 
 /// A timer with its body as it is delivered.
@@ -781,7 +920,7 @@ impl WholeTimer {
             Some(Err(error)) => (None, Some(error.into_bytes())),
         };
         Self {
-            timer: TimerBody::of(record),
+            timer: TimerBody::listed(record),
             body,
             body_base64: bytes.map(|bytes| BASE64_STANDARD.encode(bytes)),
         }
@@ -790,6 +929,15 @@ impl WholeTimer {
 
 impl TimerBody {
     pub(super) fn of(record: &Record) -> Self {
+        Self::with(record, Answers::Whole)
+    }
+
+    /// The same without the bodies of answers.
+    pub(super) fn listed(record: &Record) -> Self {
+        Self::with(record, Answers::WithoutBodies)
+    }
+
+    fn with(record: &Record, answers: Answers) -> Self {
         let (mut done_at, mut keep_until, mut dead_at, mut dead_reason) = (None, None, None, None);
         let mut next_attempts = None;
         match record.state {
@@ -830,7 +978,7 @@ impl TimerBody {
             recurring: record.recurring.as_deref().map(recurrence::show_position),
             failures: record.failures,
             attempt: record.attempt,
-            attempts: attempts(record),
+            attempts: attempts(record, answers),
             next_attempts,
         }
     }
@@ -852,17 +1000,18 @@ impl TargetBody {
 }
 
 /// The attempts of a record, oldest first, each with its run.
-fn attempts(record: &Record) -> Vec<AttemptBody> {
+fn attempts(record: &Record, answers: Answers) -> Vec<AttemptBody> {
     let runs = recurrence::runs_of_attempts(record);
     let attempts = record.attempts.iter().zip(runs);
     attempts
-        .map(|(attempt, run)| AttemptBody::of(attempt, run))
+        .map(|(attempt, run)| AttemptBody::of(attempt, run, answers))
         .collect()
 }
 
 impl AttemptBody {
-    fn of(attempt: &durable::AttemptRecord, run: Option<u32>) -> Self {
-        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+    fn of(attempt: &durable::AttemptRecord, run: Option<u32>, answers: Answers) -> Self {
+        let answer = attempt.ended.as_ref().and_then(|end| end.answer.as_ref());
+        let answered = answer.and_then(Answered::decode);
         Self {
             number: attempt.number,
             run,
@@ -873,6 +1022,33 @@ impl AttemptBody {
             ended: attempt.ended.as_ref().map(|end| format_time(end.at)),
             result: attempt.ended.as_ref().map(|end| end.result),
             detail: attempt.ended.as_ref().map(|end| end.detail.clone()),
+            answer: answered.map(|answered| AnswerBody::of(&answered, answers)),
+        }
+    }
+}
+
+impl AnswerBody {
+    fn of(answered: &Answered, answers: Answers) -> Self {
+        let (mut body, mut body_base64) = (None, None);
+        if answers == Answers::Whole {
+            body = answered.text().map(str::to_owned);
+            let bytes = answered.body.as_ref().filter(|bytes| !bytes.is_empty());
+            let bytes = bytes.filter(|_| body.is_none());
+            body_base64 = bytes.map(|bytes| BASE64_STANDARD.encode(bytes));
+        }
+        let times = answered.times;
+        Self {
+            status: answered.status,
+            body,
+            body_base64,
+            body_bytes: answered.body_bytes,
+            truncated: answered.is_truncated(),
+            times_us: TimesBody {
+                resolve: times.resolve.map(micros),
+                connect: times.connect.map(micros),
+                tls: times.tls.map(micros),
+                first_byte: micros(times.first_byte),
+            },
         }
     }
 }

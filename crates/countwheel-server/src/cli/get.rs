@@ -1,14 +1,18 @@
 //! `countwheel get`.
 
+use std::time::Duration;
+
 use countwheel_time::{Clock, Timestamp};
 
 use super::connection::Connection;
 use super::follow::{lateness, line, outcome};
 use super::{Exit, Failure, Terminal, repeat, retry, text};
-use crate::client::Timer;
+use crate::client::{Timer, TimerAnswer};
 
 /// How many attempts to come are told.
 const NEXT_SHOWN: usize = 5;
+/// How many characters of the first line of an answer the sheet has.
+const ANSWER_SHOWN: usize = 120;
 
 /// `countwheel get`.
 #[derive(Clone, Debug, clap::Args)]
@@ -72,6 +76,10 @@ fn lines(timer: &Timer, now: Timestamp) -> Vec<String> {
             text::clock(attempt.started, now)
         );
         lines.push(line(&format!("attempt {}", attempt.number), &words));
+        if let Some(answer) = &attempt.answer {
+            lines.push(line("answer", &said(answer)));
+            lines.push(line("took", &phases(answer)));
+        }
     }
     for next in timer.next_attempts.iter().take(NEXT_SHOWN) {
         lines.push(line(&format!("next {}", next.attempt), &when(next.at)));
@@ -81,4 +89,42 @@ fn lines(timer: &Timer, now: Timestamp) -> Vec<String> {
         lines.push(format!("… and {more} more"));
     }
     lines
+}
+
+/// An answer in one line: its status, its length, and its first line. The terminal shows what cannot be
+/// seen, and what would act on it, in an escaped form.
+fn said(answer: &TimerAnswer) -> String {
+    let mut words = match answer.body_bytes {
+        0 => format!("{}, empty", answer.status),
+        bytes => format!("{}, {}", answer.status, text::count(bytes, "byte", "bytes")),
+    };
+    if answer.body_base64.is_some() {
+        words.push_str(", no text");
+    }
+    let body = answer.body.as_deref().unwrap_or_default();
+    let first = body.lines().find(|line| !line.trim().is_empty());
+    if let Some(first) = first {
+        let shown: String = first.trim().chars().take(ANSWER_SHOWN).collect();
+        let is_all = shown.len() == body.trim().len() && !answer.truncated;
+        words.push_str(&format!(": {shown}{}", if is_all { "" } else { " …" }));
+    }
+    words
+}
+
+/// How long the phases of an attempt took, those that there were.
+fn phases(answer: &TimerAnswer) -> String {
+    let times = answer.times_us;
+    let phases = [
+        ("resolve", times.resolve),
+        ("connect", times.connect),
+        ("tls", times.tls),
+        ("first byte", Some(times.first_byte)),
+    ];
+    let phases = phases.into_iter().filter_map(|(name, took)| {
+        Some(format!(
+            "{name} {}",
+            text::span(Duration::from_micros(took?))
+        ))
+    });
+    phases.collect::<Vec<_>>().join(", ")
 }

@@ -18,6 +18,7 @@ mod queues;
 mod remove;
 mod repeat;
 pub mod replay;
+mod resend;
 mod retry;
 mod revive;
 mod set;
@@ -58,6 +59,8 @@ pub enum Command {
     Fire(fire::Fire),
     /// Make a dead timer pending again
     Revive(revive::Revive),
+    /// Send a timer again that is done, dead or has failed, to its target or to another
+    Resend(resend::Resend),
     /// Pause a queue: it takes timers, and starts none
     Pause(drain::Pause),
     /// Drain a queue: it takes no timers, and its own are fired, held or taken out
@@ -149,6 +152,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::List(list) => list.run(terminal).await,
         Command::Fire(fire) => fire.run(terminal).await,
         Command::Revive(revive) => revive.run(terminal).await,
+        Command::Resend(resend) => resend.run(terminal).await,
         Command::Pause(pause) => pause.run(terminal).await,
         Command::Drain(drain) => drain.run(terminal).await,
         Command::Resume(resume) => resume.run(terminal).await,

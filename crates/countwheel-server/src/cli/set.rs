@@ -17,7 +17,7 @@ use super::repeat::{Repeat, missed};
 use super::retry::Retry;
 use super::{Exit, Failure, Terminal, text, watch};
 use crate::api::timers::method_of;
-use crate::client::{NewTimer, TimerBody};
+use crate::client::{NewTimer, TimerBody, TimerSet};
 
 /// `countwheel set`.
 #[derive(Clone, Debug, clap::Args)]
@@ -93,12 +93,7 @@ impl Set {
         if self.connection.json {
             writeln!(terminal.out, "{}", answer.json())?;
         } else {
-            let due = text::clock(set.due, terminal.clock.timestamp());
-            let mut words = format!("{}  due {due}  rev {}", self.key, set.revision);
-            if let Some(state) = set.replaced {
-                words.push_str(&format!("  replaced one that was {state}"));
-            }
-            writeln!(terminal.out, "{}", line("set", &words))?;
+            report("set", &self.key, set, terminal)?;
         }
         if !self.watch {
             return Ok(Exit::Done);
@@ -116,25 +111,12 @@ impl Set {
             options: SetOptions { missed, recurrence },
             url: self.post.clone(),
             method: self.method.clone(),
-            headers: self.headers()?,
+            headers: once_each(&self.headers)?,
             timeout: self.timeout,
             body,
             content_type,
             retry: self.retry.policy()?,
         })
-    }
-
-    /// The headers; the API takes each name once.
-    fn headers(&self) -> Result<BTreeMap<String, String>, Failure> {
-        for (i, (name, _)) in self.headers.iter().enumerate() {
-            let mut before = self.headers[..i].iter();
-            if before.any(|(other, _)| other.eq_ignore_ascii_case(name)) {
-                return Err(Failure::Usage(format!(
-                    "--header {name:?} is given twice: a timer has each header once"
-                )));
-            }
-        }
-        Ok(self.headers.iter().cloned().collect())
     }
 
     fn body(&self) -> Result<(Option<TimerBody>, Option<String>), Failure> {
@@ -171,6 +153,35 @@ impl Set {
         let content_type = self.content_type.clone().or_else(plain);
         Ok((Some(plain_text(text)), content_type))
     }
+}
+
+/// Says what was set.
+pub(super) fn report(
+    word: &str,
+    key: &str,
+    set: &TimerSet,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), Failure> {
+    let due = text::clock(set.due, terminal.clock.timestamp());
+    let mut words = format!("{key}  due {due}  rev {}", set.revision);
+    if let Some(state) = set.replaced {
+        words.push_str(&format!("  replaced one that was {state}"));
+    }
+    writeln!(terminal.out, "{}", line(word, &words))?;
+    Ok(())
+}
+
+/// The headers; the API takes each name once.
+pub(super) fn once_each(headers: &[(String, String)]) -> Result<BTreeMap<String, String>, Failure> {
+    for (i, (name, _)) in headers.iter().enumerate() {
+        let mut before = headers[..i].iter();
+        if before.any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+            return Err(Failure::Usage(format!(
+                "--header {name:?} is given twice: a timer has each header once"
+            )));
+        }
+    }
+    Ok(headers.iter().cloned().collect())
 }
 
 fn plain_text(text: String) -> TimerBody {

@@ -13,6 +13,7 @@ use super::dead::revive_link;
 use super::queue::class;
 use super::text::{When, count, queue_link, size, span, words};
 use super::{Frame, WITHOUT_TOKEN, answer, timer_of};
+use crate::answered::Answered;
 use crate::api::App;
 use crate::api::problem::{Code, Problem};
 use crate::api::recurrence;
@@ -23,6 +24,8 @@ use crate::time::format_duration;
 
 /// How many bytes of a body are shown.
 const BODY_SHOWN_BYTES: usize = 1_024;
+/// How many characters are shown of the first line of an answer.
+const ANSWER_SHOWN: usize = 200;
 /// How many attempts or runs to come are shown.
 const COMING_SHOWN: usize = 5;
 /// Headers whose values are shown: none of them says who somebody is.
@@ -106,6 +109,10 @@ struct Attempt {
     result: &'static str,
     class: &'static str,
     answer: String,
+    /// The first line of the answer's body.
+    said: String,
+    /// How long the phases took.
+    phases: String,
 }
 
 impl TimerPage {
@@ -262,6 +269,7 @@ impl Attempt {
     fn of(attempt: &AttemptRecord, now: Timestamp) -> Self {
         let end = attempt.ended.as_ref();
         let result = end.map_or("running", |end| end.result.as_str());
+        let answered = end.and_then(|end| Answered::decode(end.answer.as_ref()?));
         Self {
             number: count(attempt.number.into()),
             started: When::of(attempt.started, now),
@@ -281,6 +289,28 @@ impl Attempt {
                 _ => "bad",
             },
             answer: end.map_or(String::new(), |end| end.detail.clone()),
+            said: answered.as_ref().map_or(String::new(), said),
+            phases: answered.as_ref().map_or(String::new(), phases),
         }
     }
+}
+
+/// The first line of an answer's body; of one that is no text, how long it is.
+fn said(answered: &Answered) -> String {
+    let text = answered.text().unwrap_or_default();
+    match text.lines().find(|line| !line.trim().is_empty()) {
+        Some(first) => {
+            let shown: String = first.trim().chars().take(ANSWER_SHOWN).collect();
+            let is_all = shown.len() == text.trim().len() && !answered.is_truncated();
+            format!("{shown}{}", if is_all { "" } else { " …" })
+        }
+        None if answered.body_bytes == 0 => String::new(),
+        None => format!("{} bytes", count(answered.body_bytes)),
+    }
+}
+
+fn phases(answered: &Answered) -> String {
+    let phases = answered.phases();
+    let phases = phases.map(|(name, took)| format!("{name} {}", span(took)));
+    phases.collect::<Vec<_>>().join(", ")
 }

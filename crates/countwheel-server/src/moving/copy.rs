@@ -172,7 +172,7 @@ fn write(lane: &mut impl Lane, coming: &Receiver<Change>) -> Result<(), MoveErro
         let is_last = next.is_none();
         if let Some(change) = next {
             bytes += match &change {
-                Change::Put { record, .. } => record.payload.len(),
+                Change::Put { record, .. } => record.content_bytes(),
                 _ => 0,
             };
             batch.push(change);

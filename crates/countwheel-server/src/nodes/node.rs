@@ -102,6 +102,9 @@ fn passed_on(args: &Dev) -> Vec<String> {
     ];
     let ports = args.allow_port.iter().map(u16::to_string);
     options.extend(ports.map(|port| ("--allow-port", port)));
+    let kept = args.keep_answers.to_possible_value();
+    let kept = kept.map(|value| value.get_name().to_owned());
+    options.extend(kept.map(|kept| ("--keep-answers", kept)));
     let authorities = args.ca_file.iter().map(|file| file.display().to_string());
     options.extend(authorities.map(|file| ("--ca-file", file)));
     let proxies = trusted_proxy.iter().map(ToString::to_string);

@@ -178,6 +178,8 @@ fn what_others_wrote_is_text() {
         let link = timer_page("q", key).replace('&', "&amp;");
         assert!(page(&mut client, "/").contains(&format!("href=\"{link}\"")));
         let shown = page(&mut client, &timer_page("q", key));
+        let answered = "410: &lt;i&gt;gone&lt;/i&gt;\\u202e";
+        assert!(shown.contains(answered), "{answered}: {shown}");
         for part in [
             "&lt;i&gt;body&lt;/i&gt;\\u202e",
             "text/&lt;b&gt;",

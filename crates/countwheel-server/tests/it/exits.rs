@@ -327,7 +327,7 @@ fn every_command_that_needs_a_server_says_that_there_is_none() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = format!("http://{}", free.local_addr().unwrap());
     drop(free);
-    let commands: [&[&str]; 9] = [
+    let commands: [&[&str]; 10] = [
         &["set", "k", "--in", "5s", "--post", "http://127.0.0.1:9/"],
         &["move", "k", "--in", "5s"],
         &["remove", "k"],
@@ -335,6 +335,7 @@ fn every_command_that_needs_a_server_says_that_there_is_none() {
         &["list"],
         &["fire", "k"],
         &["revive", "k"],
+        &["resend", "k"],
         &["queues"],
         &["snapshot", "first"],
     ];

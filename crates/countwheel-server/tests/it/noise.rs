@@ -65,7 +65,7 @@ const PIECES: [&str; 40] = [
     "\"max_attempts\"",
     "\"jitter\"",
 ];
-const PATHS: [&str; 32] = [
+const PATHS: [&str; 33] = [
     "/",
     "v1",
     "queues",
@@ -74,6 +74,7 @@ const PATHS: [&str; 32] = [
     "k",
     ":fire",
     ":revive",
+    ":resend",
     "%00",
     "%FF",
     "%2F",

@@ -31,12 +31,25 @@ fn version(node: &Server) -> String {
     versions.join(", ")
 }
 
+/// How a node of this build is started. One that knows the answers of attempts keeps none: a build that
+/// knows nothing of them takes its place.
+fn options_of(build: &Path) -> Vec<&'static str> {
+    let help = Command::new(build).args(["serve", "--help"]).output();
+    let help = help.expect("the program starts").stdout;
+    let mut options = vec!["--lease-ttl", "2s"];
+    if String::from_utf8_lossy(&help).contains("--keep-answers") {
+        options.extend(["--keep-answers", "off"]);
+    }
+    options
+}
+
 /// Stops a node in good order, and starts another build in its place. Why that does not start, if it does not.
 fn replace(node: &mut Server, by: &Path) -> Result<(), String> {
     node.signal(Signal::TERM);
     let ended = node.end_within(PATIENCE).expect("it ends");
     assert!(ended.success(), "{ended}: {}", node.said());
     node.launch.program = Some(by.to_path_buf());
+    node.launch.options = options_of(by);
     node.try_restart()
 }
 
@@ -68,7 +81,7 @@ fn two_builds_are_nodes_of_one_cluster_while_one_replaces_the_other() {
     let launch = Launch {
         program: Some(old.clone()),
         database: Some((options.url.clone(), options.schema.clone())),
-        options: vec!["--lease-ttl", "2s"],
+        options: options_of(&old),
         ..Launch::default()
     };
     let start = now_us();
@@ -106,6 +119,7 @@ fn two_builds_are_nodes_of_one_cluster_while_one_replaces_the_other() {
     }
     // And forth: the new one is asked.
     asked.launch.program = Some(new.clone());
+    asked.launch.options = options_of(&new);
     asked.restart();
     load.until(&mut asked, |_| {
         wait(UNDER_LOAD);
