@@ -736,8 +736,15 @@ pub struct Timer {
 /// Where a timer is delivered.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct TimerTarget {
-    /// The URL.
+    /// The URL; empty if it is delivered to an endpoint.
+    #[serde(default)]
     pub url: String,
+    /// The endpoint, if it names one.
+    #[serde(default)]
+    pub endpoint: Option<String>,
+    /// What follows the URL of the endpoint.
+    #[serde(default)]
+    pub path: Option<String>,
     /// Sent with each delivery.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
-use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
+use countwheel_durable::{Attempt, Completion, Handler, Outcome, Timers, Verdict};
 use countwheel_time::{Clock, Instant, Timestamp};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use rustls::ClientConfig;
 use tokio::runtime::Handle;
 
 use crate::failures::{Failed, Failures};
@@ -22,6 +21,11 @@ use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
 use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
 use crate::resolver::{NotResolved, Resolver};
+use crate::resources::Catalogue;
+use crate::resources::endpoint::{Means, Trust};
+use crate::resources::route::{Held, Route};
+use crate::resources::sealed::Vault;
+use crate::resources::signature::{self, SigningKey};
 use crate::roots;
 use crate::time::{format_duration, format_time};
 
@@ -29,6 +33,8 @@ use crate::time::{format_duration, format_time};
 const ANSWER_MAX_BYTES: usize = 64 << 10;
 /// How often an attempt whose lease is over looks whether it goes on.
 const LEASE_LOOK: Duration = Duration::from_millis(50);
+/// How long an attempt waits at the least whose endpoint is not there or is disabled.
+const HELD_FOR: Duration = Duration::from_secs(60);
 const USER_AGENT: &str = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
 /// What stands unencoded in `timer-key`: the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -50,6 +56,7 @@ struct Sender {
     targets: Targets,
     clock: Arc<dyn Clock>,
     failures: Arc<Failures>,
+    catalogue: Arc<Catalogue>,
 }
 
 impl HttpHandler {
@@ -57,7 +64,9 @@ impl HttpHandler {
     /// `Retry-After` is. It trusts the authorities of the public Internet.
     #[must_use]
     pub fn new(runtime: Handle, targets: Targets, clock: Arc<dyn Clock>) -> Self {
-        Self::with(runtime, targets, clock, 64, 512, roots::public())
+        let (vault, own) = (Vault::without_key(true), Arc::new(roots::of_program()));
+        let catalogue = Catalogue::new(vault, own, Arc::clone(&clock));
+        Self::with(runtime, targets, clock, 64, 512, Arc::new(catalogue))
     }
 
     /// The same, with so many lookups of names at a time. Unless files are ample, it keeps no
@@ -69,9 +78,10 @@ impl HttpHandler {
         clock: Arc<dyn Clock>,
         lookups: usize,
         kept: usize,
-        tls: ClientConfig,
+        catalogue: Arc<Catalogue>,
     ) -> Self {
         let resolver = Resolver::new(targets.clone(), lookups);
+        let tls = roots::trusting(Arc::clone(catalogue.roots()));
         let pool = Pool::new(resolver, tls, kept, Arc::clone(&clock));
         Self {
             runtime,
@@ -80,8 +90,30 @@ impl HttpHandler {
                 targets,
                 clock,
                 failures: Arc::default(),
+                catalogue,
             },
         }
+    }
+
+    /// Takes queues and endpoints from the settings of these timers, which deliver by this handler. A handler that
+    /// follows none knows neither, and fails attempts that go to an endpoint.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use countwheel_durable::store::MemoryStore;
+    /// use countwheel_durable::{Config, SystemClock, Timers};
+    /// use countwheel_server::deliver::HttpHandler;
+    /// use countwheel_server::guard::Targets;
+    ///
+    /// let runtime = tokio::runtime::Runtime::new()?;
+    /// let clock = Arc::new(SystemClock::new());
+    /// let handler = HttpHandler::new(runtime.handle().clone(), Targets::public(), clock.clone());
+    /// let timers = Timers::open(MemoryStore::new(7), handler.clone(), clock, Config::default())?;
+    /// handler.follow(&timers);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn follow(&self, timers: &Timers) {
+        self.sender.catalogue.follow(timers.clone());
     }
 
     /// How long the phases took of connections that were made.
@@ -151,7 +183,10 @@ impl Sender {
         let detail = &outcome.detail;
         tracing::debug!(%timer, %id, attempt = number, %detail, %reason, "attempted");
         let Some(target) = target else {
-            tracing::warn!(%timer, %id, %detail, "not delivered");
+            // Where the endpoint is not there, its timers wait, and there may be many of them.
+            if outcome.verdict == Verdict::Stopped {
+                tracing::warn!(%timer, %id, %detail, "not delivered");
+            }
             return;
         };
         if outcome.verdict == Verdict::Done {
@@ -174,12 +209,21 @@ impl Sender {
     /// What came of the attempt. An error is a failure without an answer.
     async fn attempt(&self, delivery: &mut Delivery) -> Result<Outcome, NoAnswer> {
         let stopped = |detail: &str| Ok(Outcome::new(Verdict::Stopped, detail));
-        let Ok(job) = Job::decode(&delivery.attempt.payload) else {
+        let Ok(mut job) = Job::decode(&delivery.attempt.payload) else {
             return stopped("the stored request cannot be read");
         };
-        let timeout = job.timeout;
+        let known = self.catalogue.current();
+        let known = known.unwrap_or_else(|| self.catalogue.known());
+        let route = match known.route(&delivery.attempt.name.queue, &mut job) {
+            Ok(route) => route,
+            Err(Held(detail)) => {
+                let retry_after = Some(HELD_FOR);
+                return Ok(Outcome::new(Verdict::Failed { retry_after }, detail));
+            }
+        };
+        let (timeout, means) = (route.timeout, route.means.clone());
         let ends = tokio::time::Instant::now() + timeout;
-        let Some((url, request)) = request(&delivery.attempt, job) else {
+        let Some((url, request, signing)) = request(&delivery.attempt, job, route) else {
             return stopped("the stored request cannot be made");
         };
         delivery.target = url.authority().cloned();
@@ -187,7 +231,9 @@ impl Sender {
         self.targets
             .check(&url)
             .map_err(|refused| describe(&refused))?;
-        match tokio::time::timeout_at(ends, self.exchange(&url, request, delivery)).await {
+        let trust = means.and_then(|means| means.trust);
+        let exchange = self.exchange(&url, request, trust.as_ref(), signing.as_ref(), delivery);
+        match tokio::time::timeout_at(ends, exchange).await {
             Ok(answered) => {
                 let (outcome, body, connection) = answered?;
                 // The status has decided. The rest is read so that the connection can be used
@@ -211,10 +257,12 @@ impl Sender {
         &self,
         url: &Uri,
         mut request: Request<Full<Bytes>>,
+        trust: Option<&Trust>,
+        signing: Option<&Signing>,
         delivery: &mut Delivery,
     ) -> Result<(Outcome, Incoming, Connection), NoAnswer> {
         let (answer, connection) = loop {
-            let connection = self.pool.take(url).await;
+            let connection = self.pool.take(url, trust).await;
             let mut connection = connection.map_err(|error| describe(&*error))?;
             // The lease of this node may have ended since: nothing leaves unless it goes on. Of that the
             // target knows nothing.
@@ -228,6 +276,9 @@ impl Sender {
             let late = delivery.sends(self.clock.now());
             let headers = request.headers_mut();
             headers.insert("webhook-timestamp", wall.as_secs().into());
+            if let Some(signature) = signing.and_then(|signing| signing.at(wall.as_secs())) {
+                headers.insert("webhook-signature", signature);
+            }
             let late_us = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
             headers.insert("timer-late-us", late_us.into());
             match connection.send(request).await {
@@ -257,16 +308,46 @@ fn failed(detail: String) -> Outcome {
     Outcome::new(Verdict::Failed { retry_after: None }, detail)
 }
 
+/// What signs the request of one attempt, if its endpoint has secrets.
+struct Signing {
+    keys: Arc<[SigningKey]>,
+    id: String,
+    body: Bytes,
+}
+
+impl Signing {
+    fn of(means: Option<Means>, id: &str, body: &Bytes) -> Option<Self> {
+        let keys = means.map(|means| means.keys)?;
+        (!keys.is_empty()).then(|| Self {
+            keys,
+            id: id.to_owned(),
+            body: body.clone(),
+        })
+    }
+
+    /// The signatures of a request that is sent at this time.
+    fn at(&self, timestamp: u64) -> Option<HeaderValue> {
+        let signatures = signature::header(&self.keys, &self.id, timestamp, &self.body);
+        signatures.try_into().ok()
+    }
+}
+
 /// The request of one attempt, and to where, but for the headers that say when it was sent. `None` if
 /// the job holds what was never accepted.
-fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
-    let url = check_url(&job.url).ok()?;
+fn request(
+    attempt: &Attempt,
+    job: Job,
+    route: Route,
+) -> Option<(Uri, Request<Full<Bytes>>, Option<Signing>)> {
+    let url = check_url(&route.url).ok()?;
     let key = utf8_percent_encode(attempt.name.key.as_str(), ENCODED);
     // Each run of a recurring timer is another delivery to those who remember what they had.
     let id = match attempt.run {
         None => attempt.id.to_string(),
         Some(run) => format!("{}-r{}", attempt.id, run.number),
     };
+    let body = Bytes::from(job.body);
+    let signing = Signing::of(route.means, &id, &body);
     let own = [
         ("webhook-id", id),
         ("timer-queue", attempt.name.queue.to_string()),
@@ -283,7 +364,7 @@ fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
     let mut request = Request::builder()
         .method(job.method)
         .uri(path)
-        .body(Full::new(Bytes::from(job.body)))
+        .body(Full::new(body))
         .ok()?;
     let is_empty = request.body().size_hint().exact() == Some(0);
     let headers = request.headers_mut();
@@ -294,7 +375,7 @@ fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
     headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
-    for (name, value) in job.headers {
+    for (name, value) in route.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
         headers.insert(name, value.try_into().ok()?);
     }
@@ -310,7 +391,7 @@ fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
     for (name, value) in own.into_iter().chain(run.into_iter().flatten()) {
         headers.insert(HeaderName::from_static(name), value.try_into().ok()?);
     }
-    Some((url, request))
+    Some((url, request, signing))
 }
 
 /// Whether a body has a meaning in requests of this method.
@@ -495,6 +576,7 @@ mod tests {
     use countwheel_time::SystemClock;
 
     use super::*;
+    use crate::job::To;
 
     /// A store whose lease is over when it is told so.
     struct Leased {
@@ -569,11 +651,11 @@ mod tests {
         let timers = Timers::open(store, ending, clock, Config::default()).expect("it opens");
         let job = Job {
             method: Method::POST,
-            url: format!("http://{address}/"),
+            to: To::Url(format!("http://{address}/")),
             headers: Vec::new(),
             content_type: None,
             body: Vec::new(),
-            timeout: Duration::from_secs(20),
+            timeout: Some(Duration::from_secs(20)),
         };
         timers
             .set("orders/a", Duration::ZERO, job.encode())

@@ -17,6 +17,7 @@ mod nodes_long;
 mod noise;
 mod process;
 mod refusals;
+mod resources;
 mod routes;
 mod sentences;
 mod support;
