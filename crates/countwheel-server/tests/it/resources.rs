@@ -931,3 +931,212 @@ fn queues_and_endpoints_survive_a_restart_and_a_snapshot() {
         assert!(again["revision"].as_u64() > queue["revision"].as_u64());
     }
 }
+
+/// What a command says, on standard output or else on standard error, and its exit code.
+fn run(server: &Server, arguments: &[&str]) -> (String, Option<i32>) {
+    let mut command = program();
+    command.args(arguments);
+    command.args(["--server", &format!("http://{}", server.address)]);
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = match &output.stdout[..] {
+        [] => text(&output.stderr),
+        said => text(said),
+    };
+    (said, output.status.code())
+}
+
+#[test]
+fn commands_put_show_list_and_remove_endpoints_and_queues() {
+    let (directory, server, mut client) = start();
+    let target = Target::answering("200 OK");
+    let file = directory.0.join("shop.json");
+    let text = json!({"url": target.url, "secrets": [{"id": "a", "secret": SECRET}]});
+    std::fs::write(&file, text.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let put = ["endpoint", "put", "shop", "--file", file, "--if-absent"];
+    let (said, code) = run(&server, &put);
+    assert!(
+        said.starts_with("put ") && said.contains(&target.url),
+        "{said}"
+    );
+    assert_eq!(code, Some(0));
+    let (said, code) = run(&server, &put);
+    assert!(said.contains("(exists)"), "{said}");
+    assert_eq!(code, Some(1));
+    let options = [
+        "endpoint",
+        "put",
+        "other",
+        "--url",
+        &target.url,
+        "--header",
+        "X-Shop: 7",
+        "--timeout",
+        "2s",
+        "--concurrency",
+        "3",
+        "--per-second",
+        "2.5",
+        "--burst",
+        "4",
+        "--disabled",
+        "--json",
+    ];
+    let (said, code) = run(&server, &options);
+    let shown: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(code, Some(0));
+    assert_eq!(shown, client.get("/v1/endpoints/other").expect(200));
+    assert_eq!(shown["rate"], json!({"per_second": 2.5, "burst": 4}));
+    assert_eq!(
+        (&shown["concurrency"], &shown["timeout"]),
+        (&json!(3), &json!("2s"))
+    );
+
+    let (said, _) = run(&server, &["endpoint", "list"]);
+    let lines: Vec<Vec<&str>> = said
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        lines[0],
+        ["ENDPOINT", "URL", "SECRETS", "REVISION", "STATE"]
+    );
+    let first = [
+        "other",
+        &target.url,
+        "0",
+        &shown["revision"].to_string(),
+        "disabled",
+    ];
+    assert_eq!(lines[1], first);
+    assert_eq!((lines[2][0], lines[2][2], lines[2][4]), ("shop", "1", "-"));
+    let (said, _) = run(&server, &["endpoint", "get", "shop"]);
+    assert!(
+        said.contains(&target.url) && said.contains("secret") && !said.contains(SECRET),
+        "{said}"
+    );
+
+    let (said, code) = run(
+        &server,
+        &[
+            "queue",
+            "put",
+            "--queue",
+            "orders",
+            "--endpoint",
+            "shop",
+            "--payload-limit",
+            "9",
+        ],
+    );
+    assert!(said.starts_with("put ") && code == Some(0), "{said}");
+    let (said, _) = run(&server, &["queue", "get", "--queue", "orders"]);
+    assert!(
+        said.contains("shop") && said.contains("9 bytes") && said.contains("0 pending"),
+        "{said}"
+    );
+    let set = [
+        "set",
+        "k",
+        "--queue",
+        "orders",
+        "--in",
+        "0s",
+        "--endpoint",
+        "shop",
+        "--path",
+        "/a?b=1",
+    ];
+    assert_eq!(run(&server, &set).1, Some(0));
+    assert_eq!(target.next().request_line, "POST /hook/a?b=1 HTTP/1.1");
+    wait_for_state(&mut client, TIMER, "done");
+    let (said, _) = run(&server, &["get", "k", "--queue", "orders"]);
+    assert!(said.contains("endpoint shop /a?b=1"), "{said}");
+
+    let (said, code) = run(&server, &["endpoint", "remove", "shop"]);
+    assert!(
+        said.contains("0 timers and 1 queues name the endpoint (in_use)"),
+        "{said}"
+    );
+    assert_eq!(code, Some(1));
+    for (arguments, code) in [
+        (
+            &["queue", "remove", "--queue", "orders", "--if-revision", "1"][..],
+            1,
+        ),
+        (&["queue", "remove", "--queue", "orders"], 0),
+        (&["queue", "remove", "--queue", "orders"], 2),
+        (&["endpoint", "remove", "shop"], 0),
+        (&["endpoint", "get", "shop"], 2),
+        (&["endpoint", "put", "x"], 2),
+        (&["endpoint", "put", "x", "--file", "/no/such/file"], 2),
+        (
+            &["endpoint", "put", "x", "--file", file, "--url", "http://x/"],
+            2,
+        ),
+        (
+            &["endpoint", "put", "x", "--url", "http://x/", "--burst", "1"],
+            2,
+        ),
+        (
+            &[
+                "set",
+                "k",
+                "--in",
+                "5s",
+                "--endpoint",
+                "x",
+                "--post",
+                "http://x/",
+            ],
+            2,
+        ),
+        (
+            &[
+                "set",
+                "k",
+                "--in",
+                "5s",
+                "--post",
+                "http://x/",
+                "--path",
+                "/a",
+            ],
+            2,
+        ),
+    ] {
+        let (said, found) = run(&server, arguments);
+        assert_eq!(found, Some(code), "{arguments:?}: {said}");
+    }
+}
+
+/// Timers with a place by name are lines of an export like others.
+#[test]
+fn an_export_of_a_timer_with_an_endpoint_is_imported_where_that_is() {
+    let (directory, server, mut client) = start();
+    let (_other_directory, other, mut there) = start();
+    let target = Target::answering("200 OK");
+    for client in [&mut client, &mut there] {
+        made(client, SHOP, &json!({"url": target.url}));
+        made(client, ORDERS, &json!({"endpoint": "shop"}));
+    }
+    let named =
+        json!({"in": "9d", "target": {"endpoint": "shop", "path": "/p", "headers": {"x-a": "1"}}});
+    made(&mut client, TIMER, &named);
+    made(
+        &mut client,
+        "/v1/queues/orders/timers/of-queue",
+        &json!({"in": "9d"}),
+    );
+    let (lines, code) = run(&server, &["export"]);
+    assert_eq!(code, Some(0), "{lines}");
+    let file = directory.0.join("lines");
+    std::fs::write(&file, lines).unwrap();
+    let (said, code) = run(&other, &["import", file.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{said}");
+    for key in [TIMER, "/v1/queues/orders/timers/of-queue"] {
+        let before = client.get(key).expect(200)["target"].clone();
+        assert_eq!(there.get(key).expect(200)["target"], before);
+    }
+}
