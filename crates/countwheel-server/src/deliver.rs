@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
-use countwheel_durable::{Attempt, Completion, Handler, Outcome, Timers, Verdict};
+use countwheel_durable::{Attempt, Completion, Handler, Outcome, QueueName, Timers, Verdict};
 use countwheel_time::{Clock, Instant, Timestamp};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
@@ -21,11 +21,11 @@ use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
 use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
 use crate::resolver::{NotResolved, Resolver};
-use crate::resources::Catalogue;
 use crate::resources::endpoint::{Means, Trust};
 use crate::resources::route::{Held, Route};
 use crate::resources::sealed::Vault;
 use crate::resources::signature::{self, SigningKey};
+use crate::resources::{Catalogue, KNOWN_WITHIN, LOOK_AGAIN};
 use crate::roots;
 use crate::time::{format_duration, format_time};
 
@@ -209,14 +209,12 @@ impl Sender {
     /// What came of the attempt. An error is a failure without an answer.
     async fn attempt(&self, delivery: &mut Delivery) -> Result<Outcome, NoAnswer> {
         let stopped = |detail: &str| Ok(Outcome::new(Verdict::Stopped, detail));
-        let Ok(mut job) = Job::decode(&delivery.attempt.payload) else {
+        let Ok(job) = Job::decode(&delivery.attempt.payload) else {
             return stopped("the stored request cannot be read");
         };
-        let known = self.catalogue.current();
-        let known = known.unwrap_or_else(|| self.catalogue.known());
-        let route = match known.route(&delivery.attempt.name.queue, &mut job) {
+        let route = match self.route(&delivery.attempt.name.queue, &job).await {
             Ok(route) => route,
-            Err(Held(detail)) => {
+            Err(Held { detail, .. }) => {
                 let retry_after = Some(HELD_FOR);
                 return Ok(Outcome::new(Verdict::Failed { retry_after }, detail));
             }
@@ -249,6 +247,21 @@ impl Sender {
                 "timed out after {}",
                 format_duration(timeout)
             ))),
+        }
+    }
+
+    /// The way of an attempt. What another node has put a moment ago is waited for.
+    async fn route(&self, queue: &QueueName, job: &Job) -> Result<Route, Held> {
+        let gives_up = tokio::time::Instant::now() + KNOWN_WITHIN;
+        loop {
+            let known = self.catalogue.current();
+            let known = known.unwrap_or_else(|| self.catalogue.known());
+            match known.route(queue, job) {
+                Err(held) if held.is_unknown && tokio::time::Instant::now() < gives_up => {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                route => return route,
+            }
         }
     }
 

@@ -678,6 +678,10 @@ mod tests {
                 r#"line 1: /target/url: the field "url" is"#,
             ),
             (
+                r#""op":"set","in":1,"target":{"endpoint":"x"}"#,
+                "line 1: /target/endpoint: a trace names URLs and no endpoints",
+            ),
+            (
                 r#""op":"set","in":1,"target":{"url":"ftp://x"}"#,
                 "line 1: /target/url: ",
             ),

@@ -31,9 +31,9 @@ use super::{App, answer};
 use crate::deliver::carries_body;
 use crate::guard::Targets;
 use crate::job::{Job, TIMEOUT_DEFAULT, To};
-use crate::resources::Resources;
 use crate::resources::endpoint::{EndpointName, Opened};
 use crate::resources::route::check_path;
+use crate::resources::{KNOWN_WITHIN, LOOK_AGAIN, Resources};
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
 
 const URL_MAX_BYTES: usize = 2_048;
@@ -101,7 +101,7 @@ pub(super) async fn set(
         policy,
         job,
         options,
-    } = read_set(&body, &app.targets, &*app.resources().await?, &name.queue)?;
+    } = read_known(&app, &body, &name.queue).await?;
     let request = |precondition| durable::Request::Set {
         name: name.clone(),
         due,
@@ -157,6 +157,24 @@ pub(super) fn tagged(mut response: Response, revision: Revision) -> Response {
         response.headers_mut().insert(header::ETAG, tag);
     }
     response
+}
+
+/// Reads the body of a set. A place that another node of the cluster has put a moment ago is waited for.
+async fn read_known(app: &App, body: &[u8], queue: &QueueName) -> Result<NewTimer, Problem> {
+    let gives_up = tokio::time::Instant::now() + KNOWN_WITHIN;
+    loop {
+        let known = app.resources().await?;
+        match read_set(body, &app.targets, &known, queue) {
+            Err(problem)
+                if matches!(problem.pointer(), Some("/target" | "/target/endpoint"))
+                    && app.cluster().is_some()
+                    && tokio::time::Instant::now() < gives_up =>
+            {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            read => return read,
+        }
+    }
 }
 
 /// What the body of a set asks for.

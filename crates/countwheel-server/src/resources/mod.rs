@@ -28,6 +28,9 @@ use crate::time::parse_duration;
 const LOOKED_FOR: Duration = Duration::from_millis(20);
 /// The same where a look asks the store: of a process that owns no shard.
 const READ_FOR: Duration = Duration::from_millis(500);
+/// How long a change that another node has made may take to be known here, and how often that is looked at.
+pub(crate) const KNOWN_WITHIN: Duration = Duration::from_millis(1_600);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// What the settings of endpoints begin with.
 const ENDPOINT: &str = "endpoint/";
 /// What the settings of queues begin with.
@@ -130,6 +133,11 @@ impl Resources {
             }
         }
         now
+    }
+
+    /// The last change of a setting that is in it.
+    pub(crate) fn version(&self) -> SettingsVersion {
+        self.version
     }
 
     /// The endpoint of that name.

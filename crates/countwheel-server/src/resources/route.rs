@@ -25,19 +25,36 @@ pub(crate) struct Route {
     pub(crate) means: Option<Means>,
 }
 
-/// Why no attempt can be made, in words for callers.
+/// Why no attempt can be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Held(pub(crate) String);
+pub(crate) struct Held {
+    /// In words for callers.
+    pub(crate) detail: String,
+    /// Whether another node may know the endpoint already.
+    pub(crate) is_unknown: bool,
+}
+
+impl Held {
+    fn unknown(detail: String) -> Self {
+        let is_unknown = true;
+        Self { detail, is_unknown }
+    }
+
+    fn known(detail: String) -> Self {
+        let is_unknown = false;
+        Self { detail, is_unknown }
+    }
+}
 
 impl Resources {
-    /// The way of an attempt at a timer of this queue. Takes the headers out of the job.
-    pub(crate) fn route(&self, queue: &QueueName, job: &mut Job) -> Result<Route, Held> {
-        let own = std::mem::take(&mut job.headers);
+    /// The way of an attempt at a timer of this queue.
+    pub(crate) fn route(&self, queue: &QueueName, job: &Job) -> Result<Route, Held> {
+        let own = &job.headers;
         let (name, path) = match &job.to {
             To::Url(url) => {
                 return Ok(Route {
                     url: url.clone(),
-                    headers: own,
+                    headers: own.clone(),
                     timeout: job.timeout.unwrap_or(TIMEOUT_DEFAULT),
                     means: None,
                 });
@@ -47,34 +64,33 @@ impl Resources {
         let queue = self.queue(queue).and_then(|entry| entry.what.as_ref());
         let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
         let name = name.or(of_queue);
-        let name = name.ok_or_else(|| Held("the queue has no endpoint".to_owned()))?;
+        let none = || Held::unknown("the queue has no endpoint".to_owned());
+        let name = name.ok_or_else(none)?;
         let endpoint = self.usable(name)?;
         let means = endpoint.means.clone().map_err(|_| {
             let detail = format!("the endpoint {name} cannot be used: a secret cannot be opened");
-            Held(detail)
+            Held::known(detail)
         })?;
         let settings = &endpoint.settings;
         let is_of_timer = |name: &str| own.iter().any(|(known, _)| known == name);
-        let others = settings
-            .headers
-            .iter()
-            .filter(|(name, _)| !is_of_timer(name));
-        let headers = others.cloned().collect::<Vec<_>>();
+        let others = settings.headers.iter();
+        let others = others.filter(|(name, _)| !is_of_timer(name));
         let timeout = job.timeout.or(settings.timeout);
         let timeout = timeout.or(queue.and_then(|queue| queue.timeout));
         Ok(Route {
             url: join(&settings.url, path),
-            headers: headers.into_iter().chain(own).collect(),
+            headers: others.chain(own).cloned().collect(),
             timeout: timeout.unwrap_or(TIMEOUT_DEFAULT),
             means: Some(means),
         })
     }
 
     fn usable(&self, name: &str) -> Result<&Opened, Held> {
-        let held = |why: &str| Held(format!("the endpoint {name} {why}"));
+        let held = |why: &str| Held::known(format!("the endpoint {name} {why}"));
+        let unknown = || Held::unknown(format!("the endpoint {name} does not exist"));
         let known = EndpointName::new(name).ok();
         let entry = known.and_then(|name| self.endpoint(&name));
-        let entry = entry.ok_or_else(|| held("does not exist"))?;
+        let entry = entry.ok_or_else(unknown)?;
         let endpoint = entry.what.as_deref();
         let endpoint = endpoint.ok_or_else(|| held("cannot be read"))?;
         if endpoint.settings.disabled {
