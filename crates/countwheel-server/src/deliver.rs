@@ -21,11 +21,11 @@ use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
 use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
 use crate::resolver::{NotResolved, Resolver};
+use crate::resources::Catalogue;
 use crate::resources::endpoint::{Means, Trust};
 use crate::resources::route::{Held, Route};
 use crate::resources::sealed::Vault;
 use crate::resources::signature::{self, SigningKey};
-use crate::resources::{Catalogue, KNOWN_WITHIN, LOOK_AGAIN};
 use crate::roots;
 use crate::time::{format_duration, format_time};
 
@@ -250,18 +250,16 @@ impl Sender {
         }
     }
 
-    /// The way of an attempt. What another node has put a moment ago is waited for.
+    /// The way of an attempt, also to what another node has put a moment ago.
     async fn route(&self, queue: &QueueName, job: &Job) -> Result<Route, Held> {
-        let gives_up = tokio::time::Instant::now() + KNOWN_WITHIN;
-        loop {
-            let known = self.catalogue.current();
-            let known = known.unwrap_or_else(|| self.catalogue.known());
-            match known.route(queue, job) {
-                Err(held) if held.is_unknown && tokio::time::Instant::now() < gives_up => {
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                }
-                route => return route,
+        let known = self.catalogue.current();
+        let known = known.unwrap_or_else(|| self.catalogue.known());
+        match known.route(queue, job) {
+            Err(held) if held.is_unknown => {
+                let known = self.catalogue.look_at_store().await;
+                known.route(queue, job)
             }
+            route => route,
         }
     }
 

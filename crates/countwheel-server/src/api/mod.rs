@@ -280,6 +280,9 @@ impl App {
     /// All queues and endpoints, as they are now.
     pub(crate) async fn look(&self) -> Result<Arc<Resources>, Problem> {
         let catalogue = Arc::clone(&self.catalogue);
+        if self.cluster.is_some() {
+            return Ok(catalogue.look_at_store().await);
+        }
         self.read(move |_| Ok(catalogue.refresh())).await
     }
 

@@ -1,7 +1,5 @@
 //! What queues and endpoints have in common: a setting that is changed by its revision.
 
-use std::sync::Arc;
-
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use countwheel_durable::{
@@ -14,7 +12,7 @@ use super::problem::{Code, Problem};
 use super::request::{Condition, Known, has_already};
 use super::timers::{TRIES, tagged};
 use super::{App, answer};
-use crate::resources::{KNOWN_WITHIN, LOOK_AGAIN, Resources};
+use crate::resources::Resources;
 
 /// What a change did.
 pub(super) struct Changed {
@@ -36,10 +34,7 @@ pub(super) async fn change(
 ) -> Result<Changed, Problem> {
     let missing = || Problem::new(Code::NotFound, format!("there is no {what} of that name"));
     for _ in 0..TRIES {
-        let known = match condition {
-            Condition::Engine(Precondition::Revision(asked)) => look_at(app, asked).await?,
-            _ => app.look().await?,
-        };
+        let known = app.look().await?;
         let current = version_of(&known);
         let is_strict = match (condition, current) {
             (Condition::Engine(Precondition::None), _) | (Condition::Exists, Some(_)) => false,
@@ -80,19 +75,6 @@ pub(super) async fn change(
     }
     let detail = format!("the {what} kept changing meanwhile: try again");
     Err(Problem::new(Code::Overloaded, detail))
-}
-
-/// What is known, once it has what gave this revision: another node may have given it a moment ago.
-async fn look_at(app: &App, revision: Revision) -> Result<Arc<Resources>, Problem> {
-    let gives_up = tokio::time::Instant::now() + KNOWN_WITHIN;
-    loop {
-        let known = app.look().await?;
-        let has_it = known.version().0 >= revision.0 || app.cluster().is_none();
-        if has_it || tokio::time::Instant::now() >= gives_up {
-            return Ok(known);
-        }
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
 }
 
 /// An answer about a setting, with its revision as a tag.

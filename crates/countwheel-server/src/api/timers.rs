@@ -31,9 +31,9 @@ use super::{App, answer};
 use crate::deliver::carries_body;
 use crate::guard::Targets;
 use crate::job::{Job, TIMEOUT_DEFAULT, To};
+use crate::resources::Resources;
 use crate::resources::endpoint::{EndpointName, Opened};
 use crate::resources::route::check_path;
-use crate::resources::{KNOWN_WITHIN, LOOK_AGAIN, Resources};
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
 
 const URL_MAX_BYTES: usize = 2_048;
@@ -159,21 +159,17 @@ pub(super) fn tagged(mut response: Response, revision: Revision) -> Response {
     response
 }
 
-/// Reads the body of a set. A place that another node of the cluster has put a moment ago is waited for.
+/// Reads the body of a set. Its place may be one that another node of the cluster has put a moment ago.
 async fn read_known(app: &App, body: &[u8], queue: &QueueName) -> Result<NewTimer, Problem> {
-    let gives_up = tokio::time::Instant::now() + KNOWN_WITHIN;
-    loop {
-        let known = app.resources().await?;
-        match read_set(body, &app.targets, &known, queue) {
-            Err(problem)
-                if matches!(problem.pointer(), Some("/target" | "/target/endpoint"))
-                    && app.cluster().is_some()
-                    && tokio::time::Instant::now() < gives_up =>
-            {
-                tokio::time::sleep(LOOK_AGAIN).await;
-            }
-            read => return read,
+    let known = app.resources().await?;
+    match read_set(body, &app.targets, &known, queue) {
+        Err(problem)
+            if app.cluster().is_some()
+                && matches!(problem.pointer(), Some("/target" | "/target/endpoint")) =>
+        {
+            read_set(body, &app.targets, &*app.look().await?, queue)
         }
+        read => read,
     }
 }
 

@@ -11,11 +11,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use countwheel_durable::{QueueName, RetryPolicy, SettingName, Settings, SettingsVersion, Timers};
+use countwheel_durable::{
+    QueueName, Request, RetryPolicy, SettingName, SettingPrecondition, Settings, SettingsVersion,
+    Timers,
+};
 use countwheel_time::{Clock, Instant};
 use parking_lot::{Mutex, RwLock};
 use rustls::RootCertStore;
 use serde_json::Value;
+use tokio::sync::oneshot;
 
 use self::endpoint::{Endpoint, EndpointName, Opened};
 use self::queue::Queue;
@@ -28,9 +32,8 @@ use crate::time::parse_duration;
 const LOOKED_FOR: Duration = Duration::from_millis(20);
 /// The same where a look asks the store: of a process that owns no shard.
 const READ_FOR: Duration = Duration::from_millis(500);
-/// How long a change that another node has made may take to be known here, and how often that is looked at.
-pub(crate) const KNOWN_WITHIN: Duration = Duration::from_millis(1_600);
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long a look at the store may take.
+const LOOKS_FOR: Duration = Duration::from_secs(5);
 /// What the settings of endpoints begin with.
 const ENDPOINT: &str = "endpoint/";
 /// What the settings of queues begin with.
@@ -133,11 +136,6 @@ impl Resources {
             }
         }
         now
-    }
-
-    /// The last change of a setting that is in it.
-    pub(crate) fn version(&self) -> SettingsVersion {
-        self.version
     }
 
     /// The endpoint of that name.
@@ -248,6 +246,29 @@ impl Catalogue {
         }
         drop(looked);
         self.known()
+    }
+
+    /// What the settings say now, with all that other nodes have changed until now: an owner looks at the store.
+    pub(crate) async fn look_at_store(self: &Arc<Self>) -> Arc<Resources> {
+        let timers = self.timers.read().clone();
+        // No endpoint has this name, so nothing is changed. An engine looks at the store before it says so.
+        if let (Some(timers), Ok(name)) = (timers, SettingName::new(ENDPOINT)) {
+            let (send, receive) = oneshot::channel();
+            let nothing = Request::Configure {
+                name,
+                value: None,
+                precondition: SettingPrecondition::Version(SettingsVersion(u64::MAX)),
+            };
+            timers.submit(nothing, move |_| {
+                // Whoever has asked may have gone.
+                send.send(()).unwrap_or_default();
+            });
+            // Without an answer, what is known has to do.
+            drop(tokio::time::timeout(LOOKS_FOR, receive).await);
+        }
+        let catalogue = Arc::clone(self);
+        let looked = tokio::task::spawn_blocking(move || catalogue.refresh()).await;
+        looked.unwrap_or_else(|_| self.known())
     }
 
     fn look(&self, timers: &Timers) {
