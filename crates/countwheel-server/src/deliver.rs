@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
-use countwheel_durable::{Attempt, Completion, Handler, Outcome, QueueName, Timers, Verdict};
+use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
 use countwheel_time::{Clock, Instant, Timestamp};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
@@ -43,7 +43,8 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// Delivers timers over HTTP. Follows no redirect, uses no proxy, keeps connections.
+/// Delivers timers over HTTP. Follows no redirect, uses no proxy, keeps connections. One handler is for the timers
+/// of one store, whose settings say where endpoints are.
 #[derive(Clone, Debug)]
 pub struct HttpHandler {
     runtime: Handle,
@@ -93,27 +94,6 @@ impl HttpHandler {
                 catalogue,
             },
         }
-    }
-
-    /// Takes queues and endpoints from the settings of these timers, which deliver by this handler. A handler that
-    /// follows none knows neither, and fails attempts that go to an endpoint.
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    /// use countwheel_durable::store::MemoryStore;
-    /// use countwheel_durable::{Config, SystemClock, Timers};
-    /// use countwheel_server::deliver::HttpHandler;
-    /// use countwheel_server::guard::Targets;
-    ///
-    /// let runtime = tokio::runtime::Runtime::new()?;
-    /// let clock = Arc::new(SystemClock::new());
-    /// let handler = HttpHandler::new(runtime.handle().clone(), Targets::public(), clock.clone());
-    /// let timers = Timers::open(MemoryStore::new(7), handler.clone(), clock, Config::default())?;
-    /// handler.follow(&timers);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn follow(&self, timers: &Timers) {
-        self.sender.catalogue.follow(timers.clone());
     }
 
     /// How long the phases took of connections that were made.
@@ -212,7 +192,7 @@ impl Sender {
         let Ok(job) = Job::decode(&delivery.attempt.payload) else {
             return stopped("the stored request cannot be read");
         };
-        let route = match self.route(&delivery.attempt.name.queue, &job).await {
+        let route = match self.route(&delivery.attempt, &job).await {
             Ok(route) => route,
             Err(Held { detail, .. }) => {
                 let retry_after = Some(HELD_FOR);
@@ -251,15 +231,17 @@ impl Sender {
     }
 
     /// The way of an attempt, also to what another node has put a moment ago.
-    async fn route(&self, queue: &QueueName, job: &Job) -> Result<Route, Held> {
-        let known = self.catalogue.current();
+    async fn route(&self, attempt: &Attempt, job: &Job) -> Result<Route, Held> {
+        let queue = &attempt.name.queue;
+        let timers = attempt.timers().ok();
+        let known = timers.as_ref().and_then(|it| self.catalogue.current(it));
         let known = known.unwrap_or_else(|| self.catalogue.known());
-        match known.route(queue, job) {
-            Err(held) if held.is_unknown => {
-                let known = self.catalogue.look_at_store().await;
+        match (known.route(queue, job), timers) {
+            (Err(held), Some(timers)) if held.is_unknown => {
+                let known = self.catalogue.look_at_store(timers).await;
                 known.route(queue, job)
             }
-            route => route,
+            (route, _) => route,
         }
     }
 

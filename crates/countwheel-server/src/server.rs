@@ -662,7 +662,6 @@ impl Service {
             joining,
             moves,
         } = store.timers(handler, Arc::clone(&clock), limits, self.grace)?;
-        catalogue.follow(timers.clone());
         let mut peers = None;
         let joined = match (joining, &timekeeper) {
             (Some((registry, options)), Timekeeper::Cluster(clock)) => {
@@ -855,7 +854,6 @@ impl Service {
             forwarder.stop();
         }
         upkeep.shutdown().await;
-        catalogue.forget();
         // It may have failed while it stopped, with the outcomes that were recorded last.
         let failed = matches!(timers.health(), Health::Failed(_));
         Ok(if failed {

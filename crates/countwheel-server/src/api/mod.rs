@@ -190,7 +190,6 @@ impl App {
         let is_far = timers.durability().is_some();
         let (vault, roots) = (Vault::without_key(true), Arc::new(roots::of_program()));
         let catalogue = Catalogue::new(vault, roots, Arc::clone(&clock));
-        catalogue.follow(timers.clone());
         Self {
             answers_within: is_far.then_some(ANSWERED_WITHIN),
             timers,
@@ -271,7 +270,7 @@ impl App {
 
     /// All queues and endpoints, as they are now or were a moment ago.
     pub(crate) async fn resources(&self) -> Result<Arc<Resources>, Problem> {
-        match self.catalogue.current() {
+        match self.catalogue.current(&self.timers) {
             Some(known) => Ok(known),
             None => self.look().await,
         }
@@ -281,9 +280,9 @@ impl App {
     pub(crate) async fn look(&self) -> Result<Arc<Resources>, Problem> {
         let catalogue = Arc::clone(&self.catalogue);
         if self.cluster.is_some() {
-            return Ok(catalogue.look_at_store().await);
+            return Ok(catalogue.look_at_store(self.timers.clone()).await);
         }
-        self.read(move |_| Ok(catalogue.refresh())).await
+        self.read(move |timers| Ok(catalogue.refresh(timers))).await
     }
 
     /// The same API, with so many bytes of bodies at a time.

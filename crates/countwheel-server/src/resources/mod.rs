@@ -164,10 +164,9 @@ impl Resources {
     }
 }
 
-/// The queues and endpoints that this process knows, and how it knows them.
+/// The queues and endpoints that this process knows, of the settings of one store.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
-    timers: RwLock<Option<Timers>>,
     known: RwLock<Arc<Resources>>,
     /// When the settings were looked at last. Whoever holds the lock looks.
     looked: Mutex<Option<Instant>>,
@@ -177,27 +176,15 @@ pub(crate) struct Catalogue {
 }
 
 impl Catalogue {
-    /// Knows nothing until it [follows](Self::follow) timers. `roots` are trusted where an endpoint names none.
+    /// Knows nothing yet. `roots` are trusted where an endpoint names none.
     pub(crate) fn new(vault: Vault, roots: Arc<RootCertStore>, clock: Arc<dyn Clock>) -> Self {
         Self {
-            timers: RwLock::default(),
             known: RwLock::default(),
             looked: Mutex::default(),
             vault,
             roots,
             clock,
         }
-    }
-
-    /// Takes the queues and endpoints from the settings of these timers.
-    pub(crate) fn follow(&self, timers: Timers) {
-        *self.timers.write() = Some(timers);
-        self.refresh();
-    }
-
-    /// Lets go of the timers. What is known stays.
-    pub(crate) fn forget(&self) {
-        *self.timers.write() = None;
     }
 
     pub(crate) fn vault(&self) -> &Vault {
@@ -215,21 +202,17 @@ impl Catalogue {
 
     /// What is known, after a look that asks no store if the last one is some time ago. `None` if only the
     /// store could tell.
-    pub(crate) fn current(&self) -> Option<Arc<Resources>> {
+    pub(crate) fn current(&self, timers: &Timers) -> Option<Arc<Resources>> {
         let now = self.clock.now();
         // Whoever looks already looks for all.
         if let Some(mut looked) = self.looked.try_lock() {
             let since = looked.map(|at| now.saturating_since(at));
             if since.is_none_or(|since| since >= LOOKED_FOR) {
-                let timers = self.timers.read().clone();
-                let owns = timers.filter(|timers| !timers.owned().is_empty());
-                match owns {
-                    Some(timers) => {
-                        self.look(&timers);
-                        *looked = Some(now);
-                    }
-                    None if since.is_none_or(|since| since >= READ_FOR) => return None,
-                    None => {}
+                if !timers.owned().is_empty() {
+                    self.look(timers);
+                    *looked = Some(now);
+                } else if since.is_none_or(|since| since >= READ_FOR) {
+                    return None;
                 }
             }
         }
@@ -237,22 +220,18 @@ impl Catalogue {
     }
 
     /// What the settings say now. Of a process that owns no shard, this reads the store; blocks.
-    pub(crate) fn refresh(&self) -> Arc<Resources> {
+    pub(crate) fn refresh(&self, timers: &Timers) -> Arc<Resources> {
         let mut looked = self.looked.lock();
-        let timers = self.timers.read().clone();
-        if let Some(timers) = timers {
-            self.look(&timers);
-            *looked = Some(self.clock.now());
-        }
+        self.look(timers);
+        *looked = Some(self.clock.now());
         drop(looked);
         self.known()
     }
 
     /// What the settings say now, with all that other nodes have changed until now: an owner looks at the store.
-    pub(crate) async fn look_at_store(self: &Arc<Self>) -> Arc<Resources> {
-        let timers = self.timers.read().clone();
+    pub(crate) async fn look_at_store(self: &Arc<Self>, timers: Timers) -> Arc<Resources> {
         // No endpoint has this name, so nothing is changed. An engine looks at the store before it says so.
-        if let (Some(timers), Ok(name)) = (timers, SettingName::new(ENDPOINT)) {
+        if let Ok(name) = SettingName::new(ENDPOINT) {
             let (send, receive) = oneshot::channel();
             let nothing = Request::Configure {
                 name,
@@ -267,7 +246,7 @@ impl Catalogue {
             drop(tokio::time::timeout(LOOKS_FOR, receive).await);
         }
         let catalogue = Arc::clone(self);
-        let looked = tokio::task::spawn_blocking(move || catalogue.refresh()).await;
+        let looked = tokio::task::spawn_blocking(move || catalogue.refresh(&timers)).await;
         looked.unwrap_or_else(|_| self.known())
     }
 
