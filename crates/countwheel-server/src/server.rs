@@ -51,6 +51,8 @@ use crate::shutdown::{Cause, Signals};
 const FILES_EVERY: Duration = Duration::from_secs(1);
 /// How often a database is looked at for what nobody asks about.
 const DATABASE_EVERY: Duration = Duration::from_secs(10);
+/// How often a node looks at what others have put.
+const SETTINGS_EVERY: Duration = Duration::from_millis(500);
 /// How long deliveries may take to end when `dev` stops: nobody misses them.
 const DEV_GRACE: Duration = Duration::from_secs(1);
 const STORE_FAILED: u8 = 3;
@@ -753,6 +755,7 @@ impl Service {
         if timers.durability().is_some() {
             let cluster = joined.as_ref().map(|joined| Arc::clone(&joined.cluster));
             upkeep.spawn(keep_looking(timers.clone(), cluster, Arc::clone(machine)));
+            upkeep.spawn(keep_knowing(Arc::clone(&catalogue), timers.clone()));
         }
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
@@ -922,6 +925,14 @@ fn set_aside(
         );
     }
     Ok(budget)
+}
+
+/// Knows what other nodes put of queues and endpoints: engines without work look at nothing.
+async fn keep_knowing(catalogue: Arc<Catalogue>, timers: Timers) {
+    loop {
+        tokio::time::sleep(SETTINGS_EVERY).await;
+        catalogue.look_at_store(timers.clone()).await;
+    }
 }
 
 /// Looks at the database, so that the log says what is wrong with it though nobody asks whether the

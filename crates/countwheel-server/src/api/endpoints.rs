@@ -142,16 +142,28 @@ pub(super) async fn put(
             &EndpointBody::of(&name, opened),
             changed.version,
         )),
-        None => Err(changed_since()),
+        None => Ok(stored::shown(
+            status,
+            &Changed::of(&name, &changed),
+            changed.version,
+        )),
     }
 }
 
-/// What was done cannot be shown any more.
-pub(super) fn changed_since() -> Problem {
-    Problem::new(
-        Code::Unknown,
-        "what was asked was done, and changed again before it could be shown",
-    )
+/// What was put and changed again before it could be shown.
+#[derive(Serialize)]
+struct Changed<'a> {
+    endpoint: &'a str,
+    revision: u64,
+}
+
+impl<'a> Changed<'a> {
+    fn of(name: &'a EndpointName, changed: &stored::Changed) -> Self {
+        Self {
+            endpoint: name.as_str(),
+            revision: changed.version.0,
+        }
+    }
 }
 
 pub(super) async fn get(
@@ -236,7 +248,9 @@ pub(super) async fn remove(
     let timers = app.read(move |timers| uses(timers, &asked)).await?;
     if queues > 0 || timers > 0 {
         let most = if timers < USES_MAX { "" } else { "at least " };
-        let detail = format!("{most}{timers} timers and {queues} queues name the endpoint");
+        let timers = counted(timers, "timer");
+        let queues = counted(queues as u64, "queue");
+        let detail = format!("the endpoint is named by {most}{timers} and {queues}");
         return Err(Problem::new(Code::InUse, detail));
     }
     let version = |known: &Resources| known.endpoint(&name).map(|entry| entry.version);
@@ -252,13 +266,21 @@ pub(super) async fn remove(
     Ok(answer(StatusCode::OK, &body))
 }
 
+/// So many of a thing, in words.
+pub(super) fn counted(number: u64, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        _ => format!("{number} {thing}s"),
+    }
+}
+
 /// How many timers name the endpoint that wait, are delivered or are dead; the count ends at [`USES_MAX`]. Reads
 /// all such timers, a few at a time.
 fn uses(timers: &Timers, name: &EndpointName) -> Result<u64, Problem> {
     let store = |error| Problem::from(&error);
-    let counted = timers.counted().map_err(store)?;
+    let queues = timers.counted().map_err(store)?.queues;
     let mut found = 0;
-    for counts in counted.queues {
+    for counts in queues {
         for state in [StateKind::Pending, StateKind::Delivering, StateKind::Dead] {
             if counts.of(state) > 0 {
                 found += uses_in(timers, name, &counts.queue, state)?;

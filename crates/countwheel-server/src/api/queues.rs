@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::drain::DrainBody;
-use super::endpoints::{changed_since, invalid, read_concurrency, read_rate};
+use super::endpoints::{counted, invalid, read_concurrency, read_rate};
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, MAX_BODY_BYTES, Query, json_body, precondition, queue_of};
@@ -192,11 +192,11 @@ pub(super) async fn put(
     let version = |known: &Resources| known.queue(&queue).map(|entry| entry.version);
     let changed = stored::change(&app, &setting, condition, version, "queue", make).await?;
     let known = app.look().await?;
-    // Somebody may have removed them since, or put others.
+    // If somebody has removed them since, or put others, none of them are shown.
     let entry = known.queue(&queue);
     let entry = entry.filter(|entry| entry.version == changed.version);
     let settings = entry.and_then(|entry| entry.what.as_deref().cloned());
-    let settings = settings.ok_or_else(changed_since)?;
+    let settings = settings.unwrap_or_default();
     let body = whole(&app, queue, settings, Some(changed.version)).await?;
     let status = stored::put_status(&changed);
     Ok(stored::shown(status, &body, changed.version))
@@ -255,7 +255,8 @@ pub(super) async fn remove(
     } = left.await?;
     let timers = pending + delivering + dead;
     if timers > 0 {
-        let detail = format!("the queue has {timers} timers that wait, are delivered or are dead");
+        let timers = counted(timers, "timer");
+        let detail = format!("the queue has {timers} that wait, are delivered or are dead");
         return Err(Problem::new(Code::NotEmpty, detail));
     }
     let version = |known: &Resources| known.queue(&queue).map(|entry| entry.version);

@@ -165,7 +165,10 @@ async fn read_known(app: &App, body: &[u8], queue: &QueueName) -> Result<NewTime
     match read_set(body, &app.targets, &known, queue) {
         Err(problem)
             if app.cluster().is_some()
-                && matches!(problem.pointer(), Some("/target" | "/target/endpoint")) =>
+                && matches!(
+                    problem.pointer(),
+                    Some("/target" | "/target/endpoint" | "/target/url")
+                ) =>
         {
             read_set(body, &app.targets, &*app.look().await?, queue)
         }

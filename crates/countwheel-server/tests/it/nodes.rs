@@ -100,4 +100,19 @@ fn each_node_knows_the_endpoints_and_queues_that_another_has_put() {
             assert_eq!(line, format!("POST /hook/{round} HTTP/1.1"));
         }
     }
+    // A node of which nobody asks anything knows it as well: here, what a set takes from its queue.
+    let patience = Patience::of(PATIENCE);
+    let limit = json!({"payload_limit": 1});
+    clients[0]
+        .json("PUT", "/v1/queues/small", &limit.to_string())
+        .expect(201);
+    let set = json!({"in": "9d", "target": {"url": "http://x.invalid/"}, "body": 12});
+    while clients[1]
+        .json("PUT", "/v1/queues/small/timers/k", &set.to_string())
+        .status
+        != 413
+    {
+        assert!(!patience.left().is_zero());
+        crate::support::pause();
+    }
 }

@@ -156,6 +156,43 @@ fn an_endpoint_is_changed_by_its_revision() {
     assert_eq!(ask("DELETE", ("if-match", &tag)).status, 200);
 }
 
+/// Those that name no revision all come through, and of those that name one the first does.
+#[test]
+fn changes_at_the_same_time_lose_nothing() {
+    let (_directory, server, mut client) = start();
+    let body = |secret: &str, url: usize| {
+        let url = format!("http://x.example/{url}");
+        json!({"url": url, "secrets": [{"id": "a", "secret": secret}]}).to_string()
+    };
+    let first = client.json("PUT", SHOP, &body(SECRET, 0)).expect(201);
+    let tag = format!("\"{}\"", first["revision"]);
+    let put = |number: usize, tag: Option<&str>| {
+        let mut headers = vec![("content-type", "application/json")];
+        headers.extend(tag.map(|tag| ("if-match", tag)));
+        let kept = json!({"url": format!("http://x.example/{number}"), "secrets": [{"id": "a"}]});
+        let body = kept.to_string();
+        let answer = server.client().send("PUT", SHOP, &headers, body.as_bytes());
+        answer.status
+    };
+    let all = |tag: Option<&str>| {
+        let mut statuses: Vec<u16> = std::thread::scope(|scope| {
+            let threads = (0..8).map(|number| scope.spawn(move || put(number, tag)));
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        statuses.sort_unstable();
+        statuses
+    };
+    let mut won = vec![200];
+    won.extend([412; 7]);
+    assert_eq!(all(Some(&tag)), won);
+    assert_eq!(all(None), [200; 8]);
+    let shown = client.get(SHOP).expect(200);
+    assert_eq!(shown["secrets"], first["secrets"]);
+    let changes = shown["revision"].as_u64().unwrap() - first["revision"].as_u64().unwrap();
+    assert_eq!(changes, 9);
+}
+
 #[test]
 fn an_endpoint_that_breaks_a_rule_is_refused_with_its_field() {
     let (_directory, _server, mut client) = start();
@@ -374,7 +411,7 @@ fn the_settings_of_a_queue_are_put_shown_and_removed() {
     let answer = remove(&mut client, SHOP);
     assert_eq!(answer.problem(), (409, "in_use".to_owned()));
     let detail = answer.json()["detail"].clone();
-    assert_eq!(detail, "1 timers and 1 queues name the endpoint");
+    assert_eq!(detail, "the endpoint is named by 1 timer and 1 queue");
     let answer = remove(&mut client, ORDERS);
     assert_eq!(answer.problem(), (409, "not_empty".to_owned()));
     remove(&mut client, TIMER).expect(200);
@@ -1056,7 +1093,7 @@ fn commands_put_show_list_and_remove_endpoints_and_queues() {
 
     let (said, code) = run(&server, &["endpoint", "remove", "shop"]);
     assert!(
-        said.contains("0 timers and 1 queues name the endpoint (in_use)"),
+        said.contains("the endpoint is named by 0 timers and 1 queue (in_use)"),
         "{said}"
     );
     assert_eq!(code, Some(1));
