@@ -239,4 +239,21 @@ mod tests {
         );
         assert_eq!(job.encode(), stored);
     }
+
+    /// As the first program wrote it that knew endpoints.
+    #[test]
+    fn a_job_of_version_3_stays_what_it_was() {
+        let stored = b"\x03\x03PUT\x01\x04shop\x02/a\x01\x01a\x01b\x01\x01t\x02{}\x01\x0f\x00";
+        let job = Job::decode(stored).unwrap();
+        let to = To::Endpoint {
+            name: Some("shop".to_owned()),
+            path: "/a".to_owned(),
+        };
+        assert_eq!((&job.method, &job.to), (&Method::PUT, &to));
+        assert_eq!(
+            (&*job.body, job.timeout),
+            (&b"{}"[..], Some(TIMEOUT_DEFAULT))
+        );
+        assert_eq!(job.encode(), stored);
+    }
 }

@@ -598,6 +598,8 @@ pub(crate) async fn reseal(app: &App) {
         let value = resealed.to_value();
         match replace(app, setting, entry.version, value).await {
             Ok(()) => tracing::info!(endpoint = %name, "secrets are sealed anew"),
+            // Another node has done it meanwhile, or a caller has put another.
+            Err(TimerError::Setting(_)) => {}
             Err(error) => {
                 tracing::warn!(endpoint = %name, %error, "secrets are not sealed anew");
             }
